@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from fidtool.metrics.metric import MetricContext as MetricContext
     from fidtool.metrics.metric import MetricFacts as MetricFacts
     from fidtool.metrics.metric import Number as Number
+    from fidtool.metrics.mifid import MIFID as MIFID
     from fidtool.metrics.mind import MIND as MIND
     from fidtool.metrics.prdc import PRDC as PRDC
     from fidtool.results import Comparison as Comparison
@@ -69,6 +70,7 @@ _NAMES = {
     "metrics.inception_score": "InceptionScore",
     "metrics.kid": "KID",
     "metrics.metric": "FeatureSet Metric MetricContext MetricFacts Number",
+    "metrics.mifid": "MIFID",
     "metrics.mind": "MIND",
     "metrics.prdc": "PRDC",
     "results": "Comparison Evaluation RunRecord SetResult SkippedFile",

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -25,6 +24,8 @@ from fidtool.distributed.world import World
 _LARGEST_PART, _SMALLEST_PART = 2048, 256
 """Largest and smallest number of rows of a block. As distances and counts are exact, only time and memory depend on
 it."""
+_FINEST = 100
+"""A step at which any feature vector is too long."""
 
 
 def prdc(
@@ -129,23 +130,29 @@ def _smallest(values: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def nearest_cosine_distance(
-    real: NDArray[np.float32],
-    fake: NDArray[np.float32],
-    share_out: Callable[[Sequence[Callable[[], float]]], list[float]],
+    real: NDArray[np.float32], fake: NDArray[np.float32], settings: FeatureSettings, world: World
 ) -> float:
     """Returns the mean of the reals' cosine distances 1 - |cos| to the nearest fake (Bai et al. 2021). A collective.
 
-    Features that add up to 0 are left out, as in torchmetrics. ``share_out`` runs jobs, each on one rank.
+    The arguments are those of `prdc`. Features that add up to 0 are left out, as in torchmetrics; the value is 1 if
+    none is left in a set.
     """
-    some, others = (torch.from_numpy(rows[rows.sum(1) != 0]).double() for rows in (real, fake))
-    directions = torch.nn.functional.normalize(others).T
-
-    def sum_over(part: slice) -> float:
-        cosines = torch.nn.functional.normalize(some[part]) @ directions
-        return float((1.0 - cosines.abs().amax(1)).sum())
-
-    sums = share_out([partial(sum_over, part) for part in parts_of(len(some), BLOCK_ROWS)])
-    return math.fsum(sums) / len(some) if len(some) and len(others) else 1.0
+    # The scale does not matter, so the finest step that suits the longest vector is used.
+    reals, fakes = quantize_features([real, fake], replace(settings, feature_step=_FINEST), world)
+    # Of each real, from one rank: the square of the largest |cos|, and whether it counts.
+    largest, counts = found = torch.zeros(2, len(reals), dtype=torch.float64, device=settings.device)
+    with using_threads(fair_threads(world)):
+        with world.together():
+            for rows in _parts(len(reals), world)[world.rank :: world.size]:
+                some = reals.block(rows)
+                counts[rows] = (some.integers.sum(1) != 0).double()
+                for others in fakes.blocks(_parts(len(fakes), world), world):
+                    squares = (some.integers @ others.integers.T).square_().div_(others.squares)
+                    squares[:, others.integers.sum(1) == 0] = 0.0
+                    largest[rows] = torch.maximum(largest[rows], squares.amax(1).div_(some.squares))
+        world.sum_(found)
+    distances = 1.0 - largest[counts > 0].sqrt().clamp(max=1.0)
+    return math.fsum(distances.tolist()) / len(distances) if len(distances) else 1.0
 
 
 def nearest_rows(

@@ -16,6 +16,7 @@ from fidtool.metrics.fid import FID, FIDInfinity, SpatialFID
 from fidtool.metrics.inception_score import InceptionScore
 from fidtool.metrics.kid import KID
 from fidtool.metrics.metric import ALL, Metric, Number
+from fidtool.metrics.mifid import MIFID
 from fidtool.metrics.mind import MIND
 from fidtool.metrics.prdc import PRDC
 from fidtool.names import closest, folded, unknown
@@ -23,7 +24,7 @@ from fidtool.user_code import is_code_spec, load, refuse_bare_file
 from fidtool.validation import Setting, declared
 
 BUILT_IN: dict[str, type[Metric]] = {
-    kind.name: kind for kind in (FID, KID, InceptionScore, PRDC, SpatialFID, FIDInfinity, CMMD, MIND)
+    kind.name: kind for kind in (FID, KID, InceptionScore, PRDC, SpatialFID, FIDInfinity, CMMD, MIND, MIFID)
 }
 """The built-in metrics by name, in the order in which they are computed and listed. To add one, add a file and its
 class here; export it in the package's ``__init__`` as ``fidtool.NAME`` and add it to the table in the README."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
-from fidtool.distances.neighbors import nearest_cosine_distance
 from fidtool.errors import InputError
 from fidtool.features.models.inception import Weights
 from fidtool.features.network import Network
@@ -18,11 +17,11 @@ from fidtool.features.protocol import INCEPTION_DIMS
 from fidtool.metrics.fid import FID
 from fidtool.metrics.inception_score import InceptionScore as Scores
 from fidtool.metrics.kid import KID
-from fidtool.metrics.metric import FeatureSet, MetricContext, Number
+from fidtool.metrics.metric import FeatureSet, MetricContext
+from fidtool.metrics.mifid import MIFID
 from fidtool.metrics.prdc import PRDC, Ties
 from fidtool.training.feature_extractor import flag, inception_weights
 from fidtool.training.metric import ImageMetric, Values
-from fidtool.validation import Setting
 
 Feature = int | str | Network | nn.Module
 _LOGITS = "logits_unbiased"
@@ -135,21 +134,6 @@ class KernelInceptionDistance(_PerImage[_Pair]):
         super().__init__(feature, reset_real_features, normalize, **options)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _MIFID(FID):
-    cosine_distance_eps: float = Setting(0.1, least=1e-9, most=1.0).help("threshold")
-
-    name = "mifid"
-    numbers = (Number("mifid", "MIFID", "lower", "FID, higher if generated images are near real ones"),)
-    real_features = fake_features = True
-
-    def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
-        fid = super().compute(real, fake, context)[self.name]
-        distance = nearest_cosine_distance(real.rows, fake.rows, context.share_out)
-        penalty = distance if distance < self.cosine_distance_eps else 1.0
-        return {"mifid": fid / (penalty + 10e-15) if fid > 1e-8 else 0.0}  # as in torchmetrics
-
-
 class MemorizationInformedFrechetInceptionDistance(_PerImage[torch.Tensor]):
     """MIFID (Bai et al. 2021), with the interface of torchmetrics' metric of this name.
 
@@ -168,7 +152,7 @@ class MemorizationInformedFrechetInceptionDistance(_PerImage[torch.Tensor]):
         cosine_distance_eps: float = 0.1,
         **options: Any,
     ) -> None:
-        self._metric = _MIFID(cosine_distance_eps=cosine_distance_eps)
+        self._metric = MIFID(cosine_distance_eps=cosine_distance_eps)
         super().__init__(feature, reset_real_features, normalize, **options)
 
 

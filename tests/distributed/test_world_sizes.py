@@ -95,7 +95,9 @@ def test_everything_has_the_same_bits(fidtool: Run, here: Run, tmp_path: Path) -
     one = here(*arguments).json
     report.unlink()
     assert one["results"][0]["diagnosis"]["duplicates"]["fake"]["multiplicities"] == {"2": 1, "3": 19}
-    assert {"kid", "precision", "mind", "sliced"} <= {name.partition("_")[0] for name in one["results"][0]["metrics"]}
+    assert {"kid", "precision", "mind", "mifid", "sliced"} <= {
+        name.partition("_")[0] for name in one["results"][0]["metrics"]
+    }
     run = fidtool(*arguments, ranks=3, FIDTOOL_FEATURE_BYTES="0")
     several = run.json
     for key in ("results", "differences", "settings"):
@@ -109,7 +111,8 @@ def test_features_in_files_give_the_same_bits(fidtool: Run, here: Run, tmp_path:
     """Only rank zero reads the files. There are enough features for several blocks a rank."""
     for name, seed in (("real.npz", 1), ("fake.npz", 2)):
         np.savez(tmp_path / name, feats=mixture(2500, 24, seed))
-    arguments = ["compute", "real.npz", "fake.npz", "--metrics", "fid,kid,prdc", "--kid-subset-size", 150, "--json"]
+    arguments = ["compute", "real.npz", "fake.npz", "--kid-subset-size", 150, "--json"]
+    arguments += ["--metrics", "fid,kid,prdc,mind,mifid", "--kid-kernel", "rbf"]
     assert fidtool(*arguments, ranks=3).metrics == here(*arguments).metrics
 
 

@@ -289,7 +289,8 @@ def test_command(
     elif re.match(r"(fidtool compute|torchrun .* fidtool *compute|srun)(?!.*--(json|dump-config))", command):
         name, words = distance_of(command)
         number = r"-?\d+\.\d{4,6}( ± \d+\.\d{6})?(  \S+)?"
-        line = rf"({name}|KID|Precision|Recall|Density|Coverage|F-score|sFID|MIND|Shift){re.escape(words)}: {number}\n"
+        titles = f"{name}|KID|Precision|Recall|Density|Coverage|F-score|sFID|MIND|MIFID|Shift"
+        line = rf"({titles}){re.escape(words)}: {number}\n"
         assert re.fullmatch(rf"({line})+([\w, -]+: not computed: .+\n)*", done.stdout), done.stdout
         assert done.stdout.startswith(f"{name}{words}: ")
 

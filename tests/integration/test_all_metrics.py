@@ -13,7 +13,7 @@ from support.places import SCRIPTS, TINY
 from support.small_sets import make_sets
 
 SLICED = f"{SCRIPTS / 'examples' / 'sliced.py'}:Sliced"
-OF_TINY = ["fid", "kid", "prdc", "mind"]
+OF_TINY = ["fid", "kid", "prdc", "mind", "mifid"]
 """The metrics that are available for a network other than Inception, without weights for CMMD."""
 
 
@@ -62,7 +62,20 @@ def test_all_metrics_with_inception(here: Run, tmp_path: Path) -> None:
     """The test weights have no classifier, and `all` downloads nothing."""
     sets = [make_pictures(tmp_path / name, 7, seed) for seed, name in enumerate(("real", "fake"))]
     found = here("compute", *sets, "--metrics", "ALL", "--json")
-    numbers = ["fid", "kid", "kid_subset_size", "precision", "recall", "density", "coverage", "f_score", "sfid", "mind"]
+    numbers = [
+        "fid",
+        "kid",
+        "kid_subset_size",
+        "precision",
+        "recall",
+        "density",
+        "coverage",
+        "f_score",
+        "sfid",
+        "mind",
+        "mifid",
+        "mifid_distance",
+    ]
     assert list(found.metrics) == numbers
     assert left_out(found.json["run"]["notes"]) == ["is", "fid-infinity", "cmmd"]
     assert "fidtool weights --download" in found.stderr
@@ -86,7 +99,7 @@ def test_statistics_files_for_all_metrics(here: Run, sets: tuple[Path, Path]) ->
     found = here("compute", "real.npz", "fake.npz", "--metrics", "all", "--json")
     images = here("compute", *sets, "--extractor", TINY, "--metrics", "all", "--json")
     values = [list(each.metrics.values()) for each in (found, images)]
-    assert len(values[0]) == 10
+    assert len(values[0]) == 12
     assert values[0] == values[1]
 
 
@@ -107,7 +120,7 @@ def test_an_iterable_is_counted_first(sets: tuple[Path, Path], environment: dict
         return [Image.open(file) for file in sorted(sets[1].iterdir())[:4]]
 
     found = fidtool.compute(sets[0], iter(opened()), extractor=TINY, metrics="all", cache=False)
-    assert [*found.results[0].titles] == ["fid", "kid", "mind"]
+    assert [*found.results[0].titles] == ["fid", "kid", "mind", "mifid"]
     assert {*found.not_computed} == {"is", "prdc", "sfid", "fid-infinity", "cmmd"}
     assert found.results[0].value("kid_subset_size") == 4
     assert any("omits 'prdc': " in note and note.endswith("fake has 4") for note in found.run.notes)

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 import torch
 
+import fidtool
 from fidtool.distances import neighbors
 from fidtool.distances.exact import FeatureSettings
 from fidtool.distances.inception_score import inception_score
 from fidtool.distances.kernel import kid
 from support.exact_sets import lattice
-from support.feature_sets import alone, mixture, normal
+from support.feature_sets import Features, alone, context_alone, feature_set, gaussian_of, mixture, normal
 
 PAIRS = {
     "normal": (normal(300, 20, 1), normal(260, 20, 2, shift=0.2)),
@@ -126,3 +127,35 @@ def test_kid_matches_torchmetrics_on_one_subset() -> None:
     mean, std = kid(REAL, FAKE, FeatureSettings(18), alone(), draws=[(np.arange(350), np.arange(350))])
     assert mean == pytest.approx(float(theirs), rel=1e-6)
     assert std == 0
+
+
+def with_zeros(features: Features) -> Features:
+    """Return features of which two add up to 0, one of them because it is 0."""
+    features = features.copy()
+    features[3] = 0
+    features[5, 1:] = 0
+    features[5, 1] = -features[5, 0]
+    return features
+
+
+NEAR = REAL[:350] * np.float32(1.1) + normal(350, 64, 5, spread=0.2)
+"""Fakes near reals."""
+
+
+@pytest.mark.parametrize(
+    ("fake", "eps", "penalised"),
+    [(FAKE, 0.01, False), (FAKE, 1.0, True), (NEAR, 0.1, True), (NEAR, 1e-3, False), (with_zeros(NEAR), 0.1, True)],
+)
+def test_mifid_matches_torchmetrics(fake: Features, eps: float, penalised: bool) -> None:
+    peer = pytest.importorskip("torchmetrics.image.mifid", reason="torchmetrics is not installed")
+    real, sets = with_zeros(REAL), []
+    for rows in (real, fake):
+        gaussian = gaussian_of(rows)
+        sets += [torch.from_numpy(each) for each in (gaussian.mu, gaussian.sigma, rows.astype(np.float64))]
+    theirs = float(peer._mifid_compute(*sets, cosine_distance_eps=eps))
+    metric = fidtool.MIFID(cosine_distance_eps=eps)
+    found = metric.compute(feature_set("real", real), feature_set("fake", fake), context_alone())
+    assert found["mifid"] == pytest.approx(theirs, rel=1e-6)
+    fid = fidtool.FID().compute(feature_set("real", real), feature_set("fake", fake), context_alone())["fid"]
+    assert (found["mifid"] > fid) == penalised
+    assert found["mifid"] == pytest.approx(fid / found["mifid_distance"] if penalised else fid, rel=1e-9)

@@ -57,7 +57,10 @@ def test_all_metrics() -> None:
         ("fidd", r"did you mean fid, sfid, fid-infinity\? Choose"),
         ("precison", "did you mean precision"),
         ("fid-infinite", "did you mean fid"),
-        ("lpips", "unknown metric 'lpips'; choose from fid, kid, is, prdc, sfid, fid-infinity, cmmd, mind, all$"),
+        (
+            "lpips",
+            "unknown metric 'lpips'; choose from fid, kid, is, prdc, sfid, fid-infinity, cmmd, mind, mifid, all$",
+        ),
         ("none.py", "no file none.py (from metrics='none.py')"),
     ],
 )

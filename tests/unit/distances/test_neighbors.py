@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -82,3 +83,26 @@ def test_duplicates_are_neighbours_at_distance_zero() -> None:
     assert measured(x, x, 2, "inclusive") == (1, 1, 1.5, 1)
     assert zero_radii(x, x[::3], 2) == (60, 0)
     assert zero_radii(x[3:].repeat(2, axis=0), x[2:], 3) == (114, 0)
+
+
+def cosine_distance(real: Features, fake: Features) -> float:
+    """Computes the mean distance of the reals to the nearest fake in float64, without features that add up to 0."""
+    x, y = (rows[rows.sum(1) != 0].astype(np.float64) for rows in (real, fake))
+    x, y = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (x, y))
+    return float((1 - np.abs(x @ y.T).max(1, initial=0)).mean()) if len(x) else 1.0
+
+
+def test_cosine_distances(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of vectors on a lattice, many of which are 0 or parallel, in blocks of any size."""
+    for size in (3, 1000):
+        monkeypatch.setattr(neighbors, "_SMALLEST_PART", size)
+        monkeypatch.setattr(neighbors, "_LARGEST_PART", size)
+        for seed in range(8):
+            real, fake = lattice(40, 3, seed), lattice(9, 3, seed + 50)
+            found = neighbors.nearest_cosine_distance(real, fake, FeatureSettings(18), alone())
+            assert found == pytest.approx(cosine_distance(real, fake), abs=1e-15)
+    none = np.zeros((4, 3), np.float32)
+    for sets in ((none, real), (real, none)):
+        assert neighbors.nearest_cosine_distance(*sets, FeatureSettings(18), alone()) == 1.0
+    copies = normal(50, 7, 3)
+    assert neighbors.nearest_cosine_distance(copies, copies * -2, FeatureSettings(18), alone()) < 1e-13

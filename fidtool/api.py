@@ -248,7 +248,7 @@ def _prepared(
     # Rank zero's default on all ranks: the plan must not depend on a rank's device.
     batch_size = run.world.broadcast(chosen.batch_size or run.device.default_batch_size)
     classifier = not alone and chosen.metric("is") is not None
-    networks = RunNetworks(run, chosen, batch_size, classifier, images)
+    networks = RunNetworks(run, chosen, batch_size, classifier, images, settings.networks)
     plan = run.world.on_rank_zero(lambda: make_plan(opening, networks.definitions or None, batch_size))
     contents = dict.fromkeys(plan.sets, Content()) if opened is None else opened.contents
     return plan, Measurer(run, plan, requests, contents, networks), contents
@@ -284,18 +284,18 @@ def _concluded(
         **origin._asdict(),
     )
     of_metrics: dict[str, dict[str, Any]] = {}
-    for metric, source in ((each.metric, each.source) for each in settings.in_order):
-        recorded = dict(metric.record(plan.definitions.get(settings.layer_of(metric))))
-        if declared(type(metric)) or source:
-            of_metrics[metric.name] = recorded | ({"source": source} if source else {})
-    pairs = itertools.combinations(comparer.parts.items(), 2)
+    for each in (each for each in settings.chosen if not each.suffix):
+        recorded = dict(each.metric.record(plan.definitions.get(each.layer)))
+        if declared(type(each.metric)) or each.source:
+            of_metrics[each.name] = recorded | ({"source": each.source} if each.source else {})
+    pairs = ((name, *pair) for name, of in comparer.parts.items() for pair in itertools.combinations(of.items(), 2))
     evaluation = Evaluation(
         definitions=plan.definitions,
         results=tuple(results),
         run=record,
         settings=of_metrics,
         differences=tuple(
-            Difference(one, other, Interval(*difference(mine, its))) for (one, mine), (other, its) in pairs
+            Difference(one, other, Interval(*difference(mine, its)), name) for name, (one, mine), (other, its) in pairs
         ),
         gated="" if settings.fail_above is None else plan.labels.key(settings.first_frechet),
         not_computed={

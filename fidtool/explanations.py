@@ -90,11 +90,13 @@ class Difference:
         first, second: paths of the two, as passed by the caller.
         interval: bias-corrected Fréchet distance of the first minus that of the second, with its 95 % interval;
             negative if the first is better.
+        name: plain name of the distance, such as ``fid@dinov2`` for a further network.
     """
 
     first: str
     second: str
     interval: Interval
+    name: str = "fid"
 
     @property
     def distinguished(self) -> bool:

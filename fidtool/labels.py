@@ -39,8 +39,8 @@ class Labels:
     Attributes:
         network: the extractor: value of ``--extractor``, or its name in the statistics files; empty if unknown. If
             ``--allow-mismatch`` compares two networks, the names of both.
-        own_networks: networks of metrics that have their own, by the layer of their `Number`; without those that are
-            the network of the metric's authors.
+        own_networks: further networks of the run by their layers, and those of metrics that have their own by the layer
+            of their `Number`; without those that are the network of the metric's authors.
         numbers: all values that have a title, by plain name, in the order in which they are listed.
     """
 
@@ -52,13 +52,14 @@ class Labels:
     def title(self, name: str) -> str:
         """Return the title in text, such as ``FID`` or ``KID (dinov2)``."""
         qualifier, title = self._qualifier(name), self.numbers[name].title
-        title = title if self.network == _NETWORK else re.sub("^FID", "FD", title)
+        title = title if self.network == _NETWORK and "@" not in name else re.sub("^FID", "FD", title)
         words = f"{qualifier} dimensions" if isinstance(qualifier, int) else qualifier
         return f"{title} ({words})" if words else title
 
     def key(self, name: str) -> str:
         """Return the key in the JSON, such as ``fid`` or ``kid_std_dinov2``."""
-        key = name if self.network == _NETWORK else re.sub("^fid", "fd", name)
+        base, _, further = name.partition("@")
+        key = base if self.network == _NETWORK and not further else re.sub("^fid", "fd", base)
         suffix = re.sub("[^0-9A-Za-z]", "_", str(self._qualifier(name)))
         return f"{key}_{suffix}" if suffix else key
 
@@ -84,6 +85,8 @@ class Labels:
 
     def _qualifier(self, name: str) -> str | int:
         """Return what qualifies a value: the network, the dimensions, or an empty string."""
+        if "@" in name:
+            return self.own_networks[name.partition("@")[2]]
         owners = (number for number in self.numbers.values() if name in (number.name, number.spread))
         number = next(owners, NUMBERS["fid"])  # any other value is one of the run's features
         if number.inception or number.layer == SPATIAL:
@@ -119,11 +122,11 @@ def labels_of(
     network = _NETWORK if dims in INCEPTION_DIMS else ""
     if definition is not None:
         network = _spelled(found[FEATURES], config.network.extractor, measured)
-    own, numbers = {}, dict(NUMBERS)
-    for metric in config.chosen:
-        asked, of_metric = metric.network(), found.get(config.layer_of(metric), [])
-        numbers |= {number.name: number for number in metric.numbers}
-        if asked is not None and any(each.extractor != metric.usual_network for each in of_metric):
+    own, numbers = {layer: each.subject for layer, each in config.further.items()}, dict(NUMBERS)
+    for each in config.chosen:
+        metric, asked, of_metric = each.metric, each.metric.network(), found.get(each.layer, [])
+        numbers |= {number.name: number for number in each.numbers}
+        if asked is not None and any(one.extractor != metric.usual_network for one in of_metric):
             own[metric.layer] = _spelled(of_metric, asked.extractor, measured)
             if own[metric.layer] == _NETWORK and of_metric[0].dims != max(INCEPTION_DIMS):
                 own[metric.layer] += f" {of_metric[0].dims}"

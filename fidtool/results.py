@@ -94,7 +94,7 @@ class Comparison:
         warnings: warnings about these values, one sentence each, the worst first; see `fidtool.errors.Alert`.
         skipped: files of both sets that were skipped, REAL's first.
         diagnosis: findings about the images; None if not requested.
-        uncertainty: uncertainty of the Fréchet distance; None if not requested.
+        uncertainties: uncertainty of each network's Fréchet distance, by its plain name; empty if not requested.
         influence: images that raise the Fréchet distance; None if not requested.
         exhibit: what a page shows besides; None unless a page was requested.
         missed: one sentence per missed gate.
@@ -107,7 +107,7 @@ class Comparison:
     warnings: tuple[str, ...] = ()
     skipped: tuple[SkippedFile, ...] = ()
     diagnosis: Diagnosis | None = None
-    uncertainty: Uncertainty | None = None
+    uncertainties: Mapping[str, Uncertainty] = field(default_factory=dict)
     influence: Influence | None = None
     exhibit: Exhibit | None = None
     missed: tuple[str, ...] = ()
@@ -128,9 +128,18 @@ class Comparison:
         return self.metrics.get(self.labels.key(name))
 
     @property
+    def uncertainty(self) -> Uncertainty | None:
+        """Uncertainty of the Fréchet distance of the run's only or first network; None if not requested."""
+        return self.uncertainties.get("fid")
+
+    @property
     def corrected(self) -> Interval | None:
-        """The bias-corrected Fréchet distance with its interval; None if unknown."""
-        return None if self.uncertainty is None else self.uncertainty.corrected
+        """The bias-corrected Fréchet distance of this network with its interval; None if unknown."""
+        return self.corrected_of("fid")
+
+    def corrected_of(self, name: str) -> Interval | None:
+        """Return the bias-corrected value of this plain name with its interval; None if it has none."""
+        return self.uncertainties[name].corrected if name in self.uncertainties else None
 
     def __repr__(self) -> str:
         values = ", ".join(f"{title} {self.value(name):.6g}" for name, title in self.titles.items())
@@ -150,7 +159,8 @@ class Comparison:
     def to_dict(self) -> dict[str, Any]:
         """Return the entry in the JSON's ``results``."""
         real, fake = self.real.to_dict(), self.fake.to_dict()
-        uncertainty = None if self.uncertainty is None else asdict(self.uncertainty) | {"real": "fixed", "level": 0.95}
+        fixed = {"real": "fixed", "level": 0.95}
+        uncertainties = {self.labels.key(name): asdict(each) | fixed for name, each in self.uncertainties.items()}
         influence = None if self.influence is None else asdict(self.influence)
         for removal in influence["removals"] if influence else ():
             removal[self.labels.key("fid")] = removal.pop("distance")
@@ -163,7 +173,8 @@ class Comparison:
             "warnings": list(self.warnings),
             "severities": [Alert(each).severity for each in self.warnings],
             "diagnosis": None if self.diagnosis is None else self.diagnosis.to_dict(),
-            "uncertainty": uncertainty,
+            "uncertainty": uncertainties.pop(self.labels.key("fid"), None),
+            "uncertainties": uncertainties,
             "influence": influence,
             "exhibit": None if self.exhibit is None else self.exhibit.to_dict(),
             "missed": [*self.missed],
@@ -173,6 +184,9 @@ class Comparison:
     def from_dict(cls, content: Mapping[str, Any], labels: Labels) -> Comparison:
         """Return the comparison of an entry of the JSON's ``results``."""
         influence, key = content["influence"], labels.key("fid")
+        names = {labels.key(name): name for name in labels.numbers}
+        further = {names[key]: each for key, each in content.get("uncertainties", {}).items()}
+        bars = {"fid": content["uncertainty"], **further}
         alerts = [[*each] for each in zip(content["warnings"], content["severities"], strict=True)]
         if influence is not None:
             removals = [each | {"distance": each[key]} for each in influence["removals"]]
@@ -184,7 +198,7 @@ class Comparison:
             warnings=tuple(starmap(Alert, restored(tuple[tuple[str, Severity], ...], alerts))),
             skipped=restored(tuple[SkippedFile, ...], content["skipped"]),
             diagnosis=None if content["diagnosis"] is None else Diagnosis.from_dict(content["diagnosis"]),
-            uncertainty=restored(Uncertainty | None, content["uncertainty"]),
+            uncertainties=restored(dict[str, Uncertainty], {name: each for name, each in bars.items() if each}),
             influence=influence,
             exhibit=restored(Exhibit | None, content["exhibit"]),
             missed=restored(tuple[str, ...], content["missed"]),
@@ -286,8 +300,13 @@ class Evaluation:
     @property
     def not_computed_lines(self) -> list[str]:
         """One line per metric that could not be computed: its values and the reason."""
-        titles = {name: ", ".join(number.title for number in kind.numbers) for name, kind in BUILT_IN.items()}
-        return [f"{titles.get(name, name)}: not computed: {reason}" for name, reason in self.not_computed.items()]
+        lines = []
+        for name, reason in self.not_computed.items():
+            base, _, layer = name.partition("@")
+            title = ", ".join(each.title for each in BUILT_IN[base].numbers) if base in BUILT_IN else base
+            of = f" ({self.labels.own_networks[layer]})" if layer else ""
+            lines.append(f"{title}{of}: not computed: {reason}")
+        return lines
 
     @property
     def definition(self) -> Definition | None:

@@ -2,8 +2,8 @@
 
 import contextlib
 import socket
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from math import floor, inf
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -11,14 +11,23 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from fidtool.errors import InputError, option
 from fidtool.features.models.families import (
     FEATURE_STEPS,
+    IN_VALUE,
     MODEL_FAMILIES,
     NAMED_EXTRACTORS,
     NetworkChoice,
     check_extractor,
-    no_protocol,
-    usual_spelling,
+    further_networks,
+    networks_of,
+    protocol_of,
 )
-from fidtool.features.protocol import DEFAULT_PROTOCOL, FEATURES, NAMED_PROTOCOLS, ProtocolName, protocol_named
+from fidtool.features.protocol import (
+    DEFAULT_PROTOCOL,
+    FEATURES,
+    NAMED_PROTOCOLS,
+    OwnProtocolName,
+    ProtocolName,
+    protocol_named,
+)
 from fidtool.images.framing import CROPS, EXAMPLE, Crop
 from fidtool.metrics.metric import METRICS, Metric, MetricFacts
 from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS, Requested, key_of, requested
@@ -112,13 +121,15 @@ class StatisticsSettings(CheckSettings):
         "Other options override them."
     )
     # No choices: names of protocols are accepted in any spelling.
-    protocol: ProtocolName | None = Setting(None, MEASURE, "NAME", choices=(), common=True).help(
-        f"How images are resized and normalised: {', '.join(NAMED_PROTOCOLS)}; see `fidtool protocols`.",
+    protocol: ProtocolName | OwnProtocolName | None = Setting(None, MEASURE, "NAME", choices=(), common=True).help(
+        f"How images are resized and normalised: {', '.join(NAMED_PROTOCOLS)}; for dinov2 pil or torch. See "
+        "`fidtool protocols`.",
         default="pytorch-fid; with a statistics file, the file's",
     )
-    extractor: str | None = Setting(None, MEASURE, "SPEC", common=True).help(
-        f"Network: {NAMED_EXTRACTORS}, an exported program FILE.pt2, a TorchScript FILE.pt, or a function "
-        "that returns a custom network, FILE.py:NAME or package.module:NAME, whose code is executed.",
+    extractor: str | NetworkChoice | Sequence[Any] | None = Setting(None, MEASURE, "NAME,NAME", common=True).help(
+        f"Networks through which each image passes: {NAMED_EXTRACTORS}, an exported program FILE.pt2, a TorchScript "
+        "FILE.pt, or a function that returns a custom network, FILE.py:NAME or package.module:NAME, whose code is "
+        "executed. NAME@weights=FILE,step=S,size=N,protocol=P has settings of one network.",
         default="inception; with a statistics file, the file's",
     )
     dims: int | None = Setting(None, MEASURE, choices=("64", "192", "768", "2048"), common=True).help(
@@ -173,57 +184,49 @@ class StatisticsSettings(CheckSettings):
 
     # What follows from the settings:
     network: NetworkChoice = field(init=False)
-    """The requested network."""
+    """Inception if it is among the networks, or else the first. The settings ``protocol``, ``dims``, ``weights``,
+    ``input_size`` and ``feature_step`` are its own; a protocol is also that of further networks without their own."""
+    further: Mapping[str, NetworkChoice] = field(init=False)
+    """Further networks of the run, by the layer of their features."""
     rounding: str = field(init=False)
     """``float_to_byte``, or how the protocol's tool converts floats to bytes if it is None."""
-    in_order: list[Requested] = field(init=False)
-    """The metrics in the order in which they are computed and listed: built-in ones first."""
-    chosen: list[Metric] = field(init=False)
-    """The metrics in this order."""
+    chosen: list[Requested] = field(init=False)
+    """The metrics of each network, in the order in which they are computed and listed: built-in ones first."""
     first_frechet: str = field(init=False)
     """Name of the first requested Fréchet distance, which ``fail_above`` limits; empty if there is none."""
-    metric_networks: Mapping[str, NetworkChoice] = field(init=False)
-    """Networks that metrics have themselves, by the layer of their features."""
+    networks: Mapping[str, NetworkChoice] = field(init=False)
+    """All networks by the layer of their features, also those of metrics with their own."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not isinstance(self.device, str | None) and not hasattr(self.device, "type"):
             problem = f"{option('device')} must be a string or a torch.device, not {self.device!r}"
             raise InputError(problem, setting="device")
-        protocol = protocol_named(DEFAULT_PROTOCOL if self.protocol is None else self.protocol)
-        extractor = "inception" if self.extractor is None else usual_spelling(self.extractor)
-        network = NetworkChoice(extractor, text_of(self.weights), self.input_size, self.feature_step)
-        check_extractor(network)
-        if self.protocol is not None and network.family in MODEL_FAMILIES:
-            raise no_protocol(protocol.name, option("extractor", extractor), "preset" if self.preset else "protocol")
-        asked = requested(self.metrics)
+        (first, further), asked = self._networks(), requested(self.metrics)
         names = [*BUILT_IN, *(each.metric.name for each in asked)]
         in_order = sorted(asked, key=lambda each: names.index(each.metric.name))
+        usual = DEFAULT_PROTOCOL if first.family in MODEL_FAMILIES else first.protocol or DEFAULT_PROTOCOL
         vars(self).update(
             preset=None if self.preset is None else preset_named(self.preset).name,
-            protocol=None if self.protocol is None else protocol.name,
-            extractor=None if self.extractor is None else extractor,
             device=self.device and str(self.device),
             crop=None if self.crop is None else str(Crop.parse(self.crop)),
             metrics=asked,
-            network=network,
-            rounding=self.float_to_byte or protocol.float_to_byte,
-            in_order=in_order,
-            chosen=[each.metric for each in in_order],
+            network=first,
+            further=further,
+            rounding=self.float_to_byte or protocol_named(usual).float_to_byte,
             first_frechet=next((each.metric.numbers[0].name for each in asked if each.metric.frechet), ""),
         )
-        own = {self.layer_of(metric): metric.own_network for metric in self.chosen}
-        vars(self)["metric_networks"] = {name: each for name, each in own.items() if each and name != FEATURES}
-        for each in asked:
+        once = [each._replace(layer=self.layer_of(each.metric)) for each in in_order]
+        of_further = [each.of_network(layer) for layer in further for each in in_order if each.metric.per_network]
+        own = {each.layer: network for each in once if (network := each.metric.own_network)}
+        for layer in own.keys() & further.keys():
+            if own[layer] != further[layer]:
+                problem = f"a metric has another network for the layer {layer!r} than {option('extractor')}"
+                raise InputError(problem, setting="metrics")
+        vars(self).update(chosen=once + of_further, networks={**own, FEATURES: first, **further})
+        for each in self.chosen:
             if not each.optional:
-                each.metric.check(MetricFacts(extractor, self.dims))
-        if self.dims is not None and extractor != "inception":
-            problem = f"{option('dims')} selects a layer of Inception; a custom network's output decides its dimensions"
-            raise InputError(problem, setting="dims")
-        if extractor == "inception" and not (self.input_size is None and self.feature_step is None):
-            name = "feature_step" if self.input_size is None else "input_size"
-            problem = "is fixed for Inception, so that its values are comparable; it is for other extractors"
-            raise InputError(f"{option(name)} {problem}", setting=name)
+                each.metric.check(self.facts(each.layer))
         if self.checkpoint is not None and ("://" in str(self.checkpoint) or not str(self.checkpoint)):
             problem = f"{option('checkpoint')} must be a folder on this machine, not {str(self.checkpoint)!r}"
             raise InputError(problem, setting="checkpoint")
@@ -235,13 +238,41 @@ class StatisticsSettings(CheckSettings):
 
         return None if self.value_range is None else ValueRange(*self.value_range, self.rounding == "floor")
 
+    def _networks(self) -> tuple[NetworkChoice, dict[str, NetworkChoice]]:
+        """Return the first network, whose settings are those of this object, and further ones by their layers."""
+        listed = networks_of("inception" if self.extractor is None else self.extractor)
+        listed.sort(key=lambda each: each.extractor != "inception")
+        stated, others = listed[0], listed[1:]
+        for name in IN_VALUE.values():
+            typed, own = getattr(self, name), getattr(stated, name)
+            if own is not None and typed not in (None, own):
+                problem = f"{option(name, typed)} contradicts {option('extractor', str(stated))}"
+                raise InputError(problem, setting=name)
+            vars(self)[name] = typed if own is None else declared(type(self))[name].checked(own)
+        bare = NetworkChoice(stated.extractor, given=stated.given)
+        first = replace(bare, weights=text_of(self.weights), input_size=self.input_size, feature_step=self.feature_step)
+        check_extractor(first)
+        by = "preset" if self.preset and not others else "protocol"
+        first = replace(first, protocol=protocol_of(first, self.protocol, by), dims=self.dims)
+        vars(self).update(
+            protocol=first.protocol,
+            extractor=None if self.extractor is None else (bare, *others),
+        )
+        return first, further_networks(first, others)
+
     def layer_of(self, metric: Metric) -> str:
-        """Return the layer whose features a metric uses: the run's features if both have the same network."""
-        return FEATURES if metric.network() == self.network else metric.layer
+        """Return the layer whose features a metric uses: that of the run's network if both have the same."""
+        known = {FEATURES: self.network, **self.further}
+        return next((layer for layer, each in known.items() if each == metric.network()), metric.layer)
+
+    def facts(self, layer: str) -> MetricFacts:
+        """Return what is known about the features of a layer."""
+        network = self.further.get(layer, self.network)
+        return MetricFacts(network.extractor, network.dims)
 
     def metric(self, name: str) -> Metric | None:
         """Return the metric of this name; None if it was not requested."""
-        return next((metric for metric in self.chosen if metric.name == name), None)
+        return next((each.metric for each in self.chosen if each.metric.name == name), None)
 
     def most_skipped(self, count: int) -> int:
         """Return how many of ``count`` files may be skipped."""
@@ -330,6 +361,14 @@ class Settings(StatisticsSettings):
             if not (value is None or value is False or has_it):
                 raise InputError(f"{option(name)} {problem}:", remedy, setting=name)
 
+    def without(self, names: Collection[str]) -> "Settings":
+        """Return the settings without these metrics, by the names of `chosen`."""
+        left = {each.metric.name for each in self.chosen if each.name not in names}
+        kept: Any = tuple(each for each in requested(self.metrics) if each.metric.name in left)
+        found = replace(self, metrics=kept)
+        vars(found)["chosen"] = [each for each in found.chosen if each.name not in names]
+        return found
+
     def sampling(self, setting: str = "num") -> "Sampling":
         """Return which images of a set are used; ``setting`` is ``num_real`` for REAL and ``num_fake`` for a FAKE."""
         from fidtool.sources.image_set import Sampling  # lazily, so that --help is fast
@@ -379,8 +418,9 @@ def recorded(settings: Settings) -> dict[str, Any]:
     """
     fields = declared(Settings).items()
     values = {name: getattr(settings, name) for name, each in fields if each.group not in (OUTPUT, PYTHON)}
+    values["extractor"] = values["extractor"] and ",".join(map(str, values["extractor"]))
     custom: dict[str, Any] = {}
-    for metric in settings.chosen:
+    for metric in (each.metric for each in settings.chosen):
         for name, each in declared(type(metric)).items():
             value, built_in = getattr(metric, name), metric.name in BUILT_IN
             if built_in or value != each.default:

@@ -12,6 +12,7 @@ from typing import Any
 
 from fidtool.cli.output import local_file
 from fidtool.errors import InputError, message_of
+from fidtool.features.models.families import networks_of
 from fidtool.metrics.metric import METRICS
 from fidtool.metrics.registry import METRIC_SETTINGS
 from fidtool.names import closest, legible
@@ -75,6 +76,8 @@ def _checked(table: Mapping[str, Any], file: str) -> dict[str, Any]:
         if name in found:
             raise InputError(f"{named} is set twice")
         found[name] = _KNOWN[name].checked(value, named)
+        if name == "extractor":
+            found[name] = ",".join(map(str, networks_of(value)))  # a table may have the settings of each
         if _KNOWN[name].default == ():
             found[name] = [value] if isinstance(value, str) else value
             if not isinstance(value, (str, list)) or not all(isinstance(each, str) for each in value):

@@ -154,6 +154,7 @@ option = functools.partial(click.option, cls=GroupedOption)
 _NOTES = {
     "num": " Under torchrun write --num-images.",
     "metrics": " Can be repeated.",
+    "extractor": " Can be repeated.",
     "log": " Can be repeated. Under torchrun write --log-to.",
 }
 """Sentences that ``--help`` adds to the help texts of settings, which Python shows as well."""
@@ -200,8 +201,9 @@ def _option_of(name: str, field: Setting) -> GroupedOption:
     text = f"{field.text}{_NOTES.get(name, '')}{shown}"
     given: dict[str, Any] = {"help": text, "metavar": field.metavar, "shell_complete": _COMPLETING.get(name)}
     given |= {"default": field.default, "multiple": field.default == ()}
-    if name == "metrics":
-        given |= {"multiple": True, "default": [field.default], "callback": lambda _, __, names: ",".join(names)}
+    if name in ("metrics", "extractor"):
+        usual = [field.default] if field.default else []
+        given |= {"multiple": True, "default": usual, "callback": lambda _, __, names: ",".join(names) or None}
     if field.choices:
         given |= {"type": click.Choice(field.choices), "metavar": None}
         if field.kind is int:

@@ -168,7 +168,6 @@ def fetch_state(choice: NetworkChoice, say: Callable[[str], None]) -> State | No
 def custom_extractor(
     choice: NetworkChoice,
     state: State | None,
-    protocol: Protocol | None,
     device: Device,
     precision: str = "fp32",
     layer: str = FEATURES,
@@ -177,9 +176,11 @@ def custom_extractor(
 
     Runs the file of a factory.
     """
+    published = choice.family in MODEL_FAMILIES
+    protocol = None if published or choice.protocol is None else protocol_named(choice.protocol)
     with about(choice.subject):
         with repeatable():
-            module = choice.family if choice.family in MODEL_FAMILIES else "user_networks"
+            module = choice.family if published else "user_networks"
             network, name = import_module(f"fidtool.features.models.{module}").build(choice, state)
         if choice.feature_step is not None:
             network = replace(network, feature_step=choice.feature_step)

@@ -50,6 +50,8 @@ class Protocol(NamedTuple):
 ProtocolName = Literal["pytorch-fid", "tensorflow", "adm", "edm", "clean", "torchmetrics", "stylegan"]
 """The names of the protocols that the help lists, for type checkers. `protocol_named` understands others as well."""
 NAMED_PROTOCOLS: tuple[str, ...] = get_args(ProtocolName)
+OwnProtocolName = Literal["pil", "torch"]
+"""The names of the `OWN_PROTOCOLS`."""
 DEFAULT_PROTOCOL: ProtocolName = "pytorch-fid"
 
 DECODER = "pillow"
@@ -131,6 +133,11 @@ PROTOCOLS = {
 """The protocols by name. EDM, EDM2 and ADM's evaluator are ``tensorflow``: they resize as TensorFlow 1 does and divide
 the covariance by n - 1."""
 
+OWN_PROTOCOLS: dict[str, dict[str, Resize]] = {
+    "dinov2": {"pil": "pillow-bicubic", "torch": "bicubic-antialias-unclamped"},
+}
+"""Protocols of other networks, by family and name, with their resize; the first is the default. Those of ``dinov2`` are
+the values of ``resize_mode`` in EDM2's calculate_metrics.py; ``pil`` is also that of FD-DINOv2's authors (dgm-eval)."""
 _BY_NAME = {
     folded(name): protocol
     for protocol in PROTOCOLS.values()
@@ -215,8 +222,9 @@ class Definition:
     @property
     def protocol_name(self) -> str | None:
         """Name of the protocol with this resize and ddof; None if there is none."""
-        mine = self.resize, self.ddof
-        return next((name for name, each in PROTOCOLS.items() if mine == (each.resize, each.ddof)), None)
+        own = OWN_PROTOCOLS.get(self.extractor.partition(":")[0])
+        known = own or {name: each.resize for name, each in PROTOCOLS.items() if each.ddof == self.ddof}
+        return next((name for name, resize in known.items() if resize == self.resize), None)
 
 
 def inception_definition(protocol: Protocol, dims: int, setting: str = "dims") -> Definition:

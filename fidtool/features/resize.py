@@ -30,14 +30,20 @@ from numpy.typing import NDArray
 from fidtool.errors import InputError
 
 Resize = Literal[
-    "bilinear", "bilinear-tf1", "bilinear-antialias", "bicubic-antialias", "pillow-bilinear", "pillow-bicubic"
+    "bilinear",
+    "bilinear-tf1",
+    "bilinear-antialias",
+    "bicubic-antialias",
+    "bicubic-antialias-unclamped",
+    "pillow-bilinear",
+    "pillow-bicubic",
 ]
 """Interpolations. All but Pillow's compute in float32 without rounding:
 
 - ``bilinear``: torch's, with half-pixel centres and no antialiasing.
 - ``bilinear-tf1``: TensorFlow 1's: the source position is index * in / out, and the upper neighbour is clamped.
 - ``bilinear-antialias``, ``bicubic-antialias``: torch's, with a kernel widened by the scale when downsampling. The
-  cubic kernel has a = -0.5, and its result is clamped to 0..255.
+  cubic kernel has a = -0.5, and its result is clamped to 0..255, but not that of ``bicubic-antialias-unclamped``.
 - ``pillow-bilinear``, ``pillow-bicubic``: Pillow's on 8-bit RGB, which rounds to integers after each axis.
 """
 
@@ -193,7 +199,7 @@ def resize(pixels: torch.Tensor, size: int, preparation: Preparation) -> torch.T
     layout = torch.contiguous_format if pixels.is_cuda and preparation.resize == "bilinear" else torch.preserve_format
     channels_first = pixels.permute(0, 3, 1, 2).to(torch.float32, memory_format=layout)
     square = F.interpolate(channels_first, size=(size, size), mode=mode, align_corners=False, antialias=bool(antialias))
-    return square.clamp(0.0, 255.0) if mode == "bicubic" else square
+    return square.clamp(0.0, 255.0) if preparation.resize == "bicubic-antialias" else square
 
 
 def _bilinear_tf1(pixels: torch.Tensor, size: int) -> torch.Tensor:

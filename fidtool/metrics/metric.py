@@ -184,6 +184,11 @@ class Metric(Validated):
         """Whether it needs `FeatureSet.order` of a FAKE."""
         return False
 
+    @property
+    def per_network(self) -> bool:
+        """Whether it is computed for each network of a run."""
+        return self.layer == FEATURES and not any(number.inception for number in self.numbers)
+
     def network(self) -> NetworkChoice | None:
         """Return the metric's own network; None if it uses features of the run's extractor."""
         return None

@@ -44,12 +44,33 @@ class Requested(NamedTuple):
         spec: the value of ``--metrics`` that selects it.
         source: file and object of a custom metric that ``--metrics`` named, with the start of the file's SHA-256.
         optional: the option that selects it only if it can be computed; empty if it was requested by name.
+        layer: the layer whose features it uses; empty until the run's networks are known.
+        suffix: ``@`` and the layer for a further network of the run, at the end of the plain names of its values.
     """
 
     metric: Metric
     spec: str
     source: str = ""
     optional: str = ""
+    layer: str = ""
+    suffix: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.metric.name + self.suffix
+
+    @property
+    def numbers(self) -> tuple[Number, ...]:
+        """The metric's values with their plain names."""
+        return tuple(self._of_layer(number) for number in self.metric.numbers) if self.suffix else self.metric.numbers
+
+    def _of_layer(self, number: Number) -> Number:
+        spread = number.spread and number.spread + self.suffix
+        return replace(number, name=number.name + self.suffix, spread=spread, layer=self.layer)
+
+    def of_network(self, layer: str) -> Requested:
+        """Return the metric of a further network."""
+        return self._replace(layer=layer, suffix=f"@{layer}")
 
 
 def is_name(text: str) -> bool:

@@ -41,7 +41,7 @@ from fidtool.explanations import Exhibit, HarmfulImage, Influence, Interval, Nei
 from fidtool.features.models.inception import Weights, load_weights
 from fidtool.features.protocol import FEATURES
 from fidtool.metrics.metric import FeatureSet, Metric, MetricContext
-from fidtool.metrics.registry import BUILT_IN
+from fidtool.metrics.registry import BUILT_IN, Requested
 from fidtool.pipeline.opening import check_number
 from fidtool.pipeline.plan import Plan, check_count
 from fidtool.pipeline.run import RunContext
@@ -50,7 +50,6 @@ from fidtool.results import Comparison, SetResult, SkippedFile
 from fidtool.settings import known_settings
 from fidtool.statistics.moments import Gaussian
 from fidtool.statistics.set_statistics import MeasuredSet, facts_of
-from fidtool.validation import text_of
 
 _MOST_RANDOM, _MOST_NEIGHBOURS = 48, 24
 """Maximum numbers of images of one FAKE that a report shows: random ones, and those with their nearest real images."""
@@ -70,7 +69,8 @@ class Comparer:
         weights: Inception's, if the run has loaded them.
         left_out: on rank zero, the metrics for which an iterable has too few images, with the reasons.
         notes: on rank zero, what to say about these.
-        parts: on rank zero, by the FAKEs that have error bars: the distances that `difference` compares.
+        parts: on rank zero, by the names of the distances and the FAKEs that have error bars: the distances that
+            `difference` compares.
         real: the inspection of REAL, on rank zero.
     """
 
@@ -80,7 +80,7 @@ class Comparer:
     weights: Weights | None
     left_out: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    parts: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    parts: dict[str, dict[str, NDArray[np.float64]]] = field(default_factory=dict)
     real: SetInspection | None = None
 
     def compare(self, real: MeasuredSet, fake: MeasuredSet, planned: SetPlan) -> Comparison:
@@ -94,7 +94,7 @@ class Comparer:
             numbers |= self._values(metric, real, fake, warnings)
         return self.run.world.on_rank_zero(lambda: self._conclude(real, fake, planned, numbers, warnings))
 
-    def _possible(self, real: MeasuredSet, fake: MeasuredSet, planned: SetPlan) -> list[Metric]:
+    def _possible(self, real: MeasuredSet, fake: MeasuredSet, planned: SetPlan) -> list[Requested]:
         """The metrics for which the sets have enough images, once an iterable has been counted. A collective."""
 
         def possible() -> list[str]:
@@ -104,35 +104,35 @@ class Comparer:
                 if role and one.holds == "stream":
                     found = (each.statistics.count or 0) + len(each.statistics.skipped)
                     check_number(self.plan.settings.expect, each.path, found)
-            for metric, by in ((each.metric, each.optional) for each in self.plan.settings.in_order):
+            for asked in self.plan.settings.chosen:
                 try:
-                    check_count(metric, self.plan.settings, sets)
-                    names.append(metric.name)
+                    check_count(asked.metric, self.plan.settings, sets)
+                    names.append(asked.name)
                 except InputError as error:
-                    if not by:
+                    if not asked.optional:
                         raise
-                    self.left_out[metric.name] = error.stated
-                    self.notes.append(f"{by} omits '{metric.name}': {error.stated}")
+                    self.left_out[asked.name] = error.stated
+                    self.notes.append(f"{asked.optional} omits '{asked.name}': {error.stated}")
                     self.run.console.say(self.notes[-1], warns=True)
             return names
 
         names = self.run.world.on_rank_zero(possible)
-        return [metric for metric in self.plan.settings.chosen if metric.name in names]
+        return [each for each in self.plan.settings.chosen if each.name in names]
 
-    def _values(self, metric: Metric, real: MeasuredSet, fake: MeasuredSet, warnings: list[str]) -> dict[str, float]:
-        """The values of a metric; warnings about them are added to ``warnings``. A collective."""
-        plan, run = self.plan, self.run
-        layer, sets = plan.settings.layer_of(metric), []
+    def _values(self, asked: Requested, real: MeasuredSet, fake: MeasuredSet, warnings: list[str]) -> dict[str, float]:
+        """The values of a metric by plain name; warnings about them are added to ``warnings``. A collective."""
+        plan, run, metric, layer = self.plan, self.run, asked.metric, asked.layer
+        sets, said = list[FeatureSet](), list[str]()
         for each, with_features in ((real, metric.real_features), (fake, metric.fake_features)):
             gaussian = _gaussian_of(each, layer) if each.statistics.layers else None
             rows = each.features[layer] if with_features else None
             sets.append(FeatureSet(each.path, rows, gaussian, each.statistics.order))
 
         def classifier() -> Weights:
-            return self.weights or load_weights(text_of(plan.settings.weights), run.console.say, classifier=True)
+            return self.weights or load_weights(plan.settings.network.weights, run.console.say, classifier=True)
 
         features = feature_settings(plan.definitions.get(layer), run.device.exact_sums)
-        context = MetricContext(self.run.world, features, classifier, warnings)
+        context = MetricContext(self.run.world, features, classifier, said)
         try:
             with run.clock(metric.phase or metric.name):
                 found = metric.compute(sets[0], sets[1], context)
@@ -145,7 +145,11 @@ class Comparer:
             position = f"({os.path.basename(last.filename)}:{last.lineno})"
             kind = RunError if type(metric) in BUILT_IN.values() else ProgramError
             raise kind(f"the metric {metric.name} failed: {in_short(error)} {position}") from error
-        return self.run.world.on_rank_zero(lambda: _checked(metric, found))
+        of = plan.settings.further[layer].subject if asked.suffix else ""
+        new = [line for line in said if line not in warnings]  # others are of the sets, and not of the network
+        warnings += [Alert(f"{of}: {line}", Alert(line).severity) if of else line for line in new]
+        values = self.run.world.on_rank_zero(lambda: _checked(metric, found))
+        return {name + asked.suffix: value for name, value in values.items()}
 
     def _conclude(
         self,
@@ -162,7 +166,8 @@ class Comparer:
         title, lines = plan.labels.title("fid"), [*self._set_warnings(real, fake, contents), *warnings]
         features = feature_settings(plan.definitions.get(FEATURES), self.run.device.exact_sums)
         seen: tuple[SetInspection | None, SetInspection | None] = (None, None)
-        diagnosis = uncertainty = harmful = exhibit = None
+        diagnosis = harmful = exhibit = None
+        uncertainties = dict[str, Uncertainty]()
         if settings.diagnose:
             with clock("diagnosis"):
                 self.real = self.real or inspect_set(real.path, real.statistics.pictures, passed_over[0])
@@ -171,15 +176,19 @@ class Comparer:
                     seen = self.real, inspect_set(fake.path, fake.statistics.pictures, passed_over[1])
                 diagnosis = diagnosis_of(*seen, settings.max_duplicates)
                 lines += diagnosis.lines
-        if settings.uncertainty and diagnosis is not None:
+        for each in settings.chosen:
+            if not settings.uncertainty or diagnosis is None or each.metric.name != "fid":
+                continue
+            of_layer = feature_settings(plan.definitions.get(each.layer), self.run.device.exact_sums)
             with clock("uncertainty"):
-                uncertainty, parts = _uncertainty_of(real, fake, diagnosis, features, world)
+                found, parts = _uncertainty_of(real, fake, diagnosis, of_layer, world, each.layer)
+            uncertainties[each.name] = found
             if parts is not None:
-                self.parts[fake.path] = parts
+                self.parts.setdefault(each.name, {})[fake.path] = parts
             else:
-                points = ", ".join(f"{distance:.4g} for {images}" for images, distance in uncertainty.curve)
-                known = f" (distance by number of images {points})" if points else ""
-                lines.append(f"{fake.path}{known}: no error bars: {uncertainty.withheld}")
+                points = ", ".join(f"{distance:.4g} for {images}" for images, distance in found.curve)
+                known = f" ({plan.labels.title(each.name)} by number of images {points})" if points else ""
+                lines.append(f"{fake.path}{known}: no error bars: {found.withheld}")
         if settings.influence and "fid" in numbers:
             with clock("influence"):
                 harmful = _influence_of(real, fake, numbers["fid"], title, features, world)
@@ -207,7 +216,7 @@ class Comparer:
             warnings=tuple(merged((Alert(self.run.console.shown(line), Alert(line).severity) for line in lines), ())),
             skipped=tuple(skipped),
             diagnosis=diagnosis,
-            uncertainty=uncertainty,
+            uncertainties=uncertainties,
             influence=harmful,
             exhibit=exhibit,
             labels=plan.labels,
@@ -219,7 +228,7 @@ class Comparer:
             names = f"{real.path} as REAL", f"{fake.path} as FAKE"
         same = fake.path == real.path and fake.statistics.framing == real.statistics.framing
         sets = {names[0]: real.statistics, names[1]: fake.statistics}
-        layers = {settings.layer_of(metric): None for metric in settings.chosen if metric.frechet}
+        layers = {each.layer: None for each in settings.chosen if each.metric.frechet}
         larger = contents[(fake.statistics.count or 0) > (real.statistics.count or 0)]
         return [
             *self.plan.warnings,
@@ -255,12 +264,12 @@ def _gaussian_of(measured: MeasuredSet, layer: str = FEATURES) -> Gaussian:
 
 
 def _uncertainty_of(
-    real: MeasuredSet, fake: MeasuredSet, diagnosis: Diagnosis, features: FeatureSettings, world: World
+    real: MeasuredSet, fake: MeasuredSet, diagnosis: Diagnosis, features: FeatureSettings, world: World, layer: str
 ) -> tuple[Uncertainty, NDArray[np.float64] | None]:
     """The error bars of the distance of ``fake``, and the distances from which `difference` compares it with others."""
-    if dependent := _why_dependent(real, fake, diagnosis):
+    if dependent := _why_dependent(real, fake, diagnosis, layer):
         return Uncertainty(None, None, dependent, ()), None
-    target, rows = _gaussian_of(real), fake.features[FEATURES]
+    target, rows = _gaussian_of(real, layer), fake.features[layer]
     images, dims = rows.shape
     if images < (fewest := fewest_images(dims)):
         needed = f"at least {fewest} images are needed for features of {dims} dimensions, and there are {images}"
@@ -272,11 +281,11 @@ def _uncertainty_of(
     return Uncertainty(float(parts[0]) - corrected.value, corrected, "", curve), parts
 
 
-def _why_dependent(real: MeasuredSet, fake: MeasuredSet, diagnosis: Diagnosis) -> str:
+def _why_dependent(real: MeasuredSet, fake: MeasuredSet, diagnosis: Diagnosis, layer: str) -> str:
     """Why the images of ``fake`` are not independent samples of a generator, or not known to be; empty if they are."""
     if fake.apart:
         return _APART
-    images = len(fake.features[FEATURES])
+    images = len(fake.features[layer])
     copies, shared = diagnosis.fake, diagnosis.shared
     dependent = "; the interval assumes independent samples and would be"
     if fake is real:

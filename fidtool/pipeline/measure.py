@@ -111,18 +111,17 @@ class Measurer:
 
     def measure(self, planned: SetPlan) -> MeasuredSet:
         """Returns a set's statistics, on rank zero, and the features of each image, on all ranks. A collective."""
+        needs, file = self._plan.needs[planned], self._contents[planned].file or Statistics({})
         if planned.holds == "stream":
-            return self._computed(planned)
-        file, collected = self._contents[planned].file or Statistics({}), self._plan.needs[planned].collected
+            return self._computed(planned, needs.layers)
         if planned.holds == "statistics":
-            return spread_features(planned.path, file, collected, self._world)
-        known = self._world.only_on_rank_zero(lambda: self._from_cache(planned))
-        if self._world.broadcast(known is not None):
-            measured = spread_features(planned.path, known or Statistics({}), collected, self._world)
-        else:
-            finished = self._run.finished
-            finished.unsaved_since = finished.unsaved_since or time.monotonic()
-            measured = self._computed(planned)
+            return spread_features(planned.path, file, needs.collected, self._world)
+        known = self._world.only_on_rank_zero(lambda: self._from_cache(planned)) or Statistics({})
+        lacking = self._world.broadcast([layer for layer in needs.layers if layer not in known.layers])
+        collected = [layer for layer in needs.collected if layer not in lacking]
+        measured = spread_features(planned.path, known, collected, self._world)
+        if lacking:
+            measured = self._completed(planned, measured, lacking)
         if planned.holds == "both":
             # A file such as ADM's references, whose statistics are of more images.
             own = {name: replace(each, features=None) for name, each in file.layers.items()}
@@ -137,20 +136,34 @@ class Measurer:
             return replace(measured, path=planned.path, statistics=found, apart=True)
         return measured
 
-    def _computed(self, planned: SetPlan) -> MeasuredSet:
-        """The statistics from the images, which go through the networks. A collective."""
+    def _completed(self, planned: SetPlan, known: MeasuredSet, lacking: Sequence[str]) -> MeasuredSet:
+        """The set with the layers that it lacks, for which the images go through their networks alone. A collective."""
+        finished, every = self._run.finished, self._plan.needs[planned].layers
+        finished.unsaved_since = finished.unsaved_since or time.monotonic()
+        found, before = self._computed(planned, lacking), known.statistics
+        if len(lacking) == len(every):
+            return found
+        if self._world.on_rank_zero(lambda: found.statistics.count != before.count):  # a file cannot be read any more
+            return self._computed(planned, every)
+        layers = {**before.layers, **found.statistics.layers}
+        order = before.order if found.statistics.order is None else found.statistics.order
+        statistics = replace(found.statistics, layers=layers, order=order)
+        return replace(found, statistics=statistics, features={**known.features, **found.features})
+
+    def _computed(self, planned: SetPlan, names: Sequence[str]) -> MeasuredSet:
+        """The statistics of some layers from the images, which go through their networks. A collective."""
         settings, world, batch_size = self._settings, self._world, self._plan.batch_size
         needs, given, sampling = self._plan.needs[planned], self._requests[planned.request].given, planned.sampling
         layers = {}
-        for name in needs.layers:
+        for name in names:
             definition = self.networks.definitions[name]
-            network = settings.metric_networks.get(name, settings.network)
+            network = settings.networks.get(name, settings.network)
             step_setting = None if definition.standard else network.named("feature_step")
             layers[name] = Layer(definition, name in needs.collected, network.subject, step_setting)
         extraction = Extraction(
             self._run,
             settings,
-            self.networks.networks(),
+            self.networks.networks(names),
             layers,
             batch_size=batch_size,
             num_workers=self.num_workers,
@@ -199,21 +212,21 @@ class Measurer:
         if not self._settings.cache:
             return None
         definitions = {name: self.networks.definitions[name] for name in needs.layers}
-        for collected in dict.fromkeys([frozenset(needs.collected), needs.features]):
-            found = find_cached(
-                source, definitions, collected, self.arithmetic, self._settings.diagnose, self._run.console.warn
-            )
-            if found is not None:
-                self._run.console.say(f"{source.path}: statistics of {len(source)} images read from the cache")
-                self.cached.append(planned.path)
-                with_features = any(layer.features is not None for layer in found.layers.values())
-                return replace(
-                    found,
-                    found=len(source.stored),
-                    pictures=None if found.pictures is None else replace(found.pictures, prefix=source.prefix),
-                    order=source.numbers() if with_features else None,
-                )
-        return None
+        wanted, warn = (needs.collected, needs.features), self._run.console.warn
+        found = find_cached(source, definitions, *wanted, self.arithmetic, self._settings.diagnose, warn)
+        if found is None:
+            return None
+        lacking = [definitions[name].network for name in needs.layers if name not in found.layers]
+        which = f", not those of {' and '.join(lacking)}" if lacking else ""
+        self._run.console.say(f"{source.path}: statistics of {len(source)} images read from the cache{which}")
+        self.cached += [] if lacking else [planned.path]
+        with_features = any(layer.features is not None for layer in found.layers.values())
+        return replace(
+            found,
+            found=len(source.stored),
+            pictures=None if found.pictures is None else replace(found.pictures, prefix=source.prefix),
+            order=source.numbers() if with_features else None,
+        )
 
     def _finished(
         self,

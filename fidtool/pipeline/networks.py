@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -15,11 +17,11 @@ from fidtool.features.models.families import NetworkChoice
 from fidtool.features.models.inception import Weights, inception_extractor, load_weights, packs
 from fidtool.features.protocol import (
     DEFAULT_PROTOCOL,
+    EMBEDDING,
     FEATURES,
     INCEPTION_DIMS,
     SPATIAL,
     Definition,
-    Protocol,
     inception_definition,
     protocol_named,
     spatial_definition,
@@ -36,13 +38,24 @@ class RunNetworks:
     Inception is built when the first set needs it; never if all statistics are in the cache. Other networks are built
     immediately, for the definitions of their features. ``probes`` has the SHA-256 of their features of a fixed batch:
     the hashes of a custom network's file and tensors do not cover what its code imports and reads.
+
+    Args:
+        given: the networks by the layers of their features, with those that this rank's program passed.
     """
 
-    def __init__(self, run: RunContext, settings: Settings, batch_size: int, classifier: bool, used: bool) -> None:
+    def __init__(
+        self,
+        run: RunContext,
+        settings: Settings,
+        batch_size: int,
+        classifier: bool,
+        used: bool,
+        given: Mapping[str, NetworkChoice],
+    ) -> None:
         self._run, self._world, self._device, self._settings = run, run.world, run.device, settings
         self._batch_size = batch_size
-        self._protocol = protocol_named(settings.protocol or DEFAULT_PROTOCOL)
         of_inception = settings.network.extractor == "inception"
+        self._protocol = protocol_named(settings.protocol if of_inception and settings.protocol else DEFAULT_PROTOCOL)
         half = HALVES.get(settings.precision, torch.float32)
         packed = of_inception and run.device.torch_device.type == "cpu" and packs(half)
         self.kernels = "oneDNN, packed" if packed else "torch"
@@ -52,6 +65,7 @@ class RunNetworks:
         self.probes: dict[str, str] = {}
         self.definitions: dict[str, Definition] = {}
         self._built: dict[str, Extractor] = {}
+        self._of_inception = ""  # its probe
         if not used:
             return
         with run.clock("weights"):
@@ -65,12 +79,12 @@ class RunNetworks:
             if of_inception:
                 find = partial(load_weights, settings.network.weights, run.console.say, classifier)
                 self.weights = self._world.only_on_rank_zero(find)
-            else:
-                self._build_own(FEATURES, settings.network, None if settings.protocol is None else self._protocol)
-            for layer, network in settings.metric_networks.items():
-                self._build_own(layer, network, None)
+            for layer, network in settings.networks.items():
+                if layer != FEATURES or not of_inception:
+                    local = given[layer].given if layer in given else None
+                    self._build_own(layer, replace(network, given=local))
 
-    def _build_own(self, layer: str, choice: NetworkChoice, protocol: Protocol | None) -> None:
+    def _build_own(self, layer: str, choice: NetworkChoice) -> None:
         """Rank zero loads the weights and every rank builds the network. Raises if the ranks' networks differ."""
         from fidtool.features.network import custom_extractor, fetch_state  # not needed for Inception
 
@@ -80,7 +94,7 @@ class RunNetworks:
             remedies = f"give both the same {option('weights')} and no other setting", "choose a different network"
             problem = f"{named} uses the features of {same}:"
             raise on_every_rank(InputError(problem, *remedies, setting=choice.named("extractor")))
-        if layer != FEATURES and main.extractor.partition(":")[0] == choice.extractor == CMMD.extractor:
+        if layer == EMBEDDING and main.extractor.partition(":")[0] == choice.extractor == CMMD.extractor:
             other = f"CMMD uses its authors' network, not the one of {option('extractor')}"
             same = f"{choice.option('extractor', main.extractor)} with the same weights and feature step"
             self._run.console.say(f"{other}: pass {same} to use one network for both")
@@ -88,35 +102,44 @@ class RunNetworks:
         if state is not None and state.warning:
             self.warnings.append(state.warning)
         with self._world.together():
-            extractor = custom_extractor(choice, state, protocol, self._device, self._settings.precision, layer)
+            extractor = custom_extractor(choice, state, self._device, self._settings.precision, layer)
         self.probes[layer] = self._checked(extractor, choice)
         self._built[layer], self.definitions[layer] = extractor, extractor.definition
 
-    def networks(self) -> tuple[Extractor, ...]:
-        """Returns the networks and builds them on the first call. A collective."""
-        if self.probe is not None:
-            return tuple(self._built.values())
-        with self._run.clock("weights"):
-            probes = dict(self.probes)
-            if FEATURES not in self._built:
-                weights = self._world.broadcast(self.weights)
-                assert weights is not None
-                definitions = {layer: each for layer, each in self.definitions.items() if layer not in self._built}
-                precision = self._settings.precision
-                with self._world.together():
-                    network = inception_extractor(self._protocol, definitions, weights.state, self._device, precision)
-                probes = {FEATURES: self._checked(network, self._settings.network), **probes}
-                self._built = {FEATURES: network, **self._built}
-            found = "".join(probes.values())
-            self.probe = found if len(probes) == 1 else hashlib.sha256(found.encode()).hexdigest()
-            (first, device), *others = self._world.gather((self.probe, self._device.name))
+    def networks(self, layers: Collection[str]) -> tuple[Extractor, ...]:
+        """Returns the networks that compute these layers, of which Inception is built on the first call. A collective.
+
+        Ranks that compute different bits are reported once.
+        """
+        lacking = FEATURES not in self._built and not {FEATURES, SPATIAL}.isdisjoint(layers)
+        if lacking or self.probe is None:
+            with self._run.clock("weights"):
+                if lacking:
+                    self._build_inception()
+                probes = [*([self._of_inception] if self._of_inception else []), *self.probes.values()]
+                self.probe = probes[0] if len(probes) == 1 else hashlib.sha256("".join(probes).encode()).hexdigest()
+                self._compare(self._world.gather((self.probe, self._device.name)))
+        return tuple(each for each in self._built.values() if not each.definitions.keys().isdisjoint(layers))
+
+    def _build_inception(self) -> None:
+        weights = self._world.broadcast(self.weights)
+        assert weights is not None
+        definitions = {layer: each for layer, each in self.definitions.items() if layer not in self._built}
+        precision = self._settings.precision
+        with self._world.together():
+            network = inception_extractor(self._protocol, definitions, weights.state, self._device, precision)
+        self._of_inception = self._checked(network, self._settings.network)
+        self._built = {FEATURES: network, **self._built}
+
+    def _compare(self, probes: Sequence[tuple[str | None, str]]) -> None:
+        """Warns if a rank's device computes different bits; ``probes`` are those of all ranks with their devices."""
+        (first, device), *others = probes
         unequal = [(rank, name) for rank, (probe, name) in enumerate(others, 1) if probe != first]
         for rank, name in unequal[:1]:
             self.warnings.append(
                 f"rank {rank} ({name}) computes different bits than rank 0 ({device}): the last digits depend on "
                 "how the images are distributed over the ranks; use one kind of device for reproducible values"
             )
-        return tuple(self._built.values())
 
     def _checked(self, extractor: Extractor, choice: NetworkChoice) -> str:
         """Returns the SHA-256 of the features of a fixed batch, equal on two ranks that compute the same bits.
@@ -150,8 +173,8 @@ def _check_matrix_products(settings: Settings, device: torch.device) -> None:
 
     Inception has none, only convolutions.
     """
-    value = os.environ.get("CUBLAS_WORKSPACE_CONFIG")
-    if value and device.type == "cuda" and (settings.network.extractor != "inception" or settings.metric_networks):
+    value, networks = os.environ.get("CUBLAS_WORKSPACE_CONFIG"), settings.networks.values()
+    if value and device.type == "cuda" and any(each.extractor != "inception" for each in networks):
         raise InputError(
             f"CUBLAS_WORKSPACE_CONFIG is set ({value}), which may change the last digits of this network's features:",
             "unset it for this run",

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from fidtool.console import Console
 from fidtool.errors import Alert, FidtoolError, InputError, RunError, option
 from fidtool.features.models.families import NETWORK_SETTINGS
 from fidtool.features.protocol import FEATURES, INCEPTION_DIMS, Definition, inception_definition, protocol_named
 from fidtool.labels import Labels, labels_of
-from fidtool.metrics.metric import Metric, MetricFacts
-from fidtool.metrics.registry import requested
+from fidtool.metrics.metric import Metric
+from fidtool.metrics.registry import Requested
 from fidtool.pipeline.gates import baselines_of
 from fidtool.pipeline.opening import Opening, roundings
 from fidtool.pipeline.sets import SetNeeds, SetPlan, set_needs
@@ -48,40 +47,40 @@ def choose(opening: Opening, console: Console) -> Opening:
 
     A run's only metric is not omitted. From here on no setting is changed.
     """
-    settings, ordered = opening.settings, opening.settings.in_order
+    settings, ordered = opening.settings, opening.settings.chosen
     evaluates = opening.sets[0].real
-    chosen: list[Metric] = []
+    chosen: list[Requested] = []
     omissions, left_out = [], {}
-    for metric, by in ((each.metric, each.optional) for each in ordered):
-        works = opening.images and (metric.network() is None or settings.layer_of(metric) != FEATURES)
+    for each in ordered:
+        metric, by, of_run = each.metric, each.optional, {FEATURES, *settings.further}
+        works = opening.images and (metric.network() is None or each.layer not in of_run)
         try:
             if by:
-                _check_optional(metric, opening, works, evaluates)
+                _check_optional(each, opening, works, evaluates)
             elif len(ordered) > 1 and evaluates and (works or metric.network() is None):
                 metric.obtain(settings.network.weights, works, console.say)
             if evaluates:
                 check_count(metric, settings, opening.contents)
-            chosen.append(metric)
+            chosen.append(each)
         except (InputError, RunError) as error:
-            is_only = not chosen and metric is ordered[-1].metric
+            is_only = not chosen and each is ordered[-1]
             if isinstance(error, InputError) != bool(by) or (is_only and not by):
                 raise
-            said = f"{by} omits '{metric.name}': {error.stated}"
-            omissions.append(said if by else f"'{metric.name}' is not computed: {error.text}")
-            left_out[metric.name] = error.stated
+            said = f"{by} omits '{each.name}': {error.stated}"
+            omissions.append(said if by else f"'{each.name}' is not computed: {error.text}")
+            left_out[each.name] = error.stated
     if len(chosen) < len(ordered):
-        possible: Any = [each for each in requested(settings.metrics) if each.metric in chosen]
-        settings = replace(settings, metrics=possible)
+        settings = settings.without(left_out)
     for line in omissions:
         console.say(line, is_result=not evaluates, warns=True)  # an evaluation has them, a file does not
     return replace(opening, settings=settings, notes=(*opening.notes, *omissions), left_out=left_out)
 
 
-def _check_optional(metric: Metric, opening: Opening, works: bool, evaluates: bool) -> None:
+def _check_optional(asked: Requested, opening: Opening, works: bool, evaluates: bool) -> None:
     """Refuses a metric that cannot be computed; ``works`` is whether images go through its network."""
-    settings = opening.settings
-    layer, extractor, title = settings.layer_of(metric), settings.network.extractor, metric.numbers[0].title
-    metric.check(MetricFacts(extractor, settings.dims))
+    settings, metric, layer = opening.settings, asked.metric, asked.layer
+    title, facts = metric.numbers[0].title, settings.facts(layer)
+    metric.check(facts)
     parts = {}
     for each, file in opening.files.items():
         if each.holds == "statistics":
@@ -90,7 +89,7 @@ def _check_optional(metric: Metric, opening: Opening, works: bool, evaluates: bo
     if parts and not opening.images:
         path, part = next(iter(parts.items()))
         stated = (each.definition for each in parts.values() if each.definition is not None)
-        metric.check(MetricFacts(extractor, settings.dims, next(stated, None), part.dims, path))
+        metric.check(replace(facts, definition=next(stated, None), dims=part.dims, file=path))
     if evaluates or metric.network() is not None:
         metric.obtain(settings.network.weights, works, None)
 
@@ -107,7 +106,7 @@ def check_count(metric: Metric, settings: Settings, sets: Iterable[SetPlan]) -> 
     images, has, skippable = min(certain, key=lambda item: item[0])
     has += f", of which {option('on_error', 'skip')} may skip {skippable}" if skippable else ""
     try:
-        metric.check(MetricFacts(settings.network.extractor, settings.dims, images=images, has=has))
+        metric.check(replace(settings.facts(FEATURES), images=images, has=has))
     except InputError as error:
         if skippable:
             error.args += (f"a smaller {option('max_skip')}",)
@@ -156,8 +155,9 @@ def agree(
     definitions: dict[str, Definition | None] = {}
     warnings: list[str] = []
     for layer in set_needs(settings, real=True, fake=True).layers:
-        metrics = [metric for metric in settings.chosen if settings.layer_of(metric) == layer]
-        title = "features" if layer == FEATURES else f"features of {metrics[0].numbers[0].title}"
+        metrics = [each.metric for each in settings.chosen if each.layer == layer]
+        of = settings.further[layer].subject if layer in settings.further else metrics and metrics[0].numbers[0].title
+        title = "features" if layer == FEATURES else f"features of {of}"
         parts = {}
         for each, file in files.items():
             if each.holds != "both":
@@ -167,8 +167,8 @@ def agree(
                 parts[each.path] = file.layers[layer]
         definition = None if measured is None else measured[layer]
         dims = definition.dims if definition else settings.dims if layer == FEATURES else None
-        # The settings `protocol` and `extractor` do not apply to a metric's own network.
-        asked = None if definition or layer in settings.metric_networks else settings
+        # The settings `protocol` and `extractor` are those of the first network.
+        asked = None if definition or (layer != FEATURES and layer in settings.networks) else settings
         common, mismatches = _common_definition(parts, definition, asked, dims) if parts else (definition, [])
         if mismatches and not settings.allow_mismatch:
             mismatches[0].args += (f"pass {option('allow_mismatch', True)} to compare them anyway",)
@@ -182,7 +182,7 @@ def agree(
         if common is None and settings.protocol is not None and of_inception:
             stated = inception_definition(protocol_named(settings.protocol), dims)
         for metric in metrics:
-            metric.check(MetricFacts(settings.network.extractor, settings.dims, stated, dims, path))
+            metric.check(replace(settings.facts(layer), definition=stated, dims=dims, file=path))
             if metric.usual_network and common is not None and common.extractor != metric.usual_network:
                 text = (
                     f"{metric.numbers[0].title} uses features of {common.extractor} instead of "
@@ -245,16 +245,15 @@ def _common_definition(
 
 
 def _against_request(path: str, definition: Definition, settings: Settings) -> list[FidtoolError]:
-    if settings.extractor == "inception" and not definition.standard:
+    if settings.extractor and settings.network.extractor == "inception" and not definition.standard:
         named = option("extractor")
         problem = f"{path} has features of {definition.network}, not of Inception, which {named} requests:"
         return [InputError(problem, f"omit {named}", "pass statistics of Inception", setting="extractor")]
     if settings.protocol is None:
         return []
-    wanted = protocol_named(settings.protocol)
-    if (definition.resize, definition.ddof) == (wanted.resize, wanted.ddof):
+    if definition.protocol_name == settings.protocol:
         return []
-    problem = f"{path} was computed with the protocol {definition.protocol_name}, not {wanted.name}"
+    problem = f"{path} was computed with the protocol {definition.protocol_name}, not {settings.protocol}"
     return [InputError(problem, setting="protocol")]
 
 
@@ -290,7 +289,7 @@ def _settings_without_effect(opening: Opening) -> list[str]:
 def _idle_with_files(settings: Settings) -> list[str]:
     """Settings of the user that have no effect if no image is read, as named in messages."""
     networks = [(settings.network, Settings().network)]
-    for metric in settings.chosen:
+    for metric in (each.metric for each in settings.chosen if not each.suffix):
         if (own := metric.own_network) is None:
             continue
         if own == settings.network:

@@ -39,12 +39,14 @@ IMAGES = SetNeeds(features=frozenset({FEATURES}), collected=(FEATURES,))
 
 def set_needs(settings: Settings, real: bool, fake: bool) -> SetNeeds:
     """Returns what a run's metrics, error bars and report need of a set."""
-    metrics = [(metric, settings.layer_of(metric)) for metric in settings.chosen]
+    metrics = [(each.metric, each.layer) for each in settings.chosen]
     layers = dict.fromkeys([FEATURES, *(layer for _, layer in metrics)])
     features = {
         layer for metric, layer in metrics if (real and metric.real_features) or (fake and metric.fake_features)
     }
-    if fake and (settings.uncertainty or settings.influence):
+    if fake and settings.uncertainty:
+        features |= {layer for metric, layer in metrics if metric.name == "fid"}
+    if fake and settings.influence:
         features.add(FEATURES)
     shown = {FEATURES} if settings.report is not None else set()
     order = fake and any(metric.stored_order for metric, _ in metrics)

@@ -139,7 +139,7 @@ def _verdict(
     if len(results) == 1:
         return [0], title
     known = main == "fid" and all(result.corrected for result in results)
-    column = columns[-2 if known else 0]  # of the bias-corrected distances
+    column = columns[-2 * len(results[0].uncertainties) if known else 0]  # of the bias-corrected distances
     best = sorted(column.best)
     if not best:
         alike = sum(not is_real(result) for result in results) > 1

@@ -112,7 +112,10 @@ def runs_of(results: Sequence[Comparison], step: int | None) -> list[tuple[str, 
 
 
 def _values_of(result: Comparison) -> dict[str, float]:
-    """Return the values by their keys in the JSON, and the bias-corrected Fréchet distance with its interval."""
-    key, corrected = f"{result.labels.key('fid')}_corrected", result.corrected
-    ends = {} if corrected is None else {"": corrected.value, "_low": corrected.low, "_high": corrected.high}
-    return {**result.metrics, **{f"{key}{end}": value for end, value in ends.items()}}
+    """Return the values by their keys in the JSON, and the bias-corrected Fréchet distances with their intervals."""
+    found = dict(result.metrics)
+    for name, each in result.uncertainties.items():
+        if (bar := each.corrected) is not None:
+            ends = {"": bar.value, "_low": bar.low, "_high": bar.high}
+            found |= {f"{result.labels.key(name)}_corrected{end}": value for end, value in ends.items()}
+    return found

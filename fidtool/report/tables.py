@@ -63,7 +63,8 @@ def rounded(name: str, result: Comparison) -> str:
     values have the digits of their `Number`, the most for all.
     """
     shown, value = result.labels.numbers[name], result.metrics[result.labels.key(name)]
-    error = result.corrected.error if name == "fid" and result.corrected else result.value(shown.spread)
+    bar, name = result.corrected_of(name), name.partition("@")[0]
+    error = bar.error if bar else result.value(shown.spread)
     images = min(each.count or maxsize for each in (result.real, result.fake))
     few = images <= (SPATIAL_DIMS if shown.layer == SPATIAL else result.labels.dims)
     decimals = shown.digits
@@ -73,7 +74,7 @@ def rounded(name: str, result: Comparison) -> str:
         decimals = min(decimals, decimals_of(1 / images, 2 if name == "kid" else 1))
     elif name in _DISTANCES:
         decimals = min(decimals, max(decimals_of(value, 3), 0 if few else 2))
-    return number(name, result, decimals)
+    return number(shown.name, result, decimals)
 
 
 def columns_of(evaluation: Evaluation, doubted: Collection[str] = ()) -> list[Column]:
@@ -90,19 +91,21 @@ def columns_of(evaluation: Evaluation, doubted: Collection[str] = ()) -> list[Co
         doubt = title in doubted
         values = [None if doubt or result is None else result.value(name) for result in having]
         texts = ["-" if result is None else rounded(name, result) for result in having]
-        ties = _ties(evaluation) if name == "fid" and not doubt else ()
-        heading = short_title(title if name == "fid" else title.removesuffix(f" ({features})"))
+        is_distance = name.partition("@")[0] == "fid"
+        ties = _ties(evaluation, name) if is_distance and not doubt else ()
+        heading = short_title(title if is_distance else title.removesuffix(f" ({features})"))
         heading += _SPREADS.get(shown.spread.rpartition("_")[2], "") * any("±" in text for text in texts)
         best = _best_of(results, texts, values, shown.better, ties)
         columns.append(Column(heading, texts, shown.better, best))
-        bars = [None if result is None or name != "fid" else result.corrected for result in having]
+        bars = [None if result is None else result.corrected_of(name) for result in having]
         if any(bars):
             cells = [None if bar is None else bar.texts() for bar in bars]
             texts = [f"{each[0]} ± {each[1]}" if each else "-" for each in cells]
             values = [None if doubt or bar is None else bar.value for bar in bars]
             best = _best_of(results, texts, values, "lower", ties)
             # Of one network, the column of the distance says of which features.
-            base = split_title(title)[0] if [*titles.values()].count("fid") == 1 else short_title(title)
+            alone = sum(each.partition("@")[0] == "fid" for each in titles.values()) == 1
+            base = split_title(title)[0] if alone else short_title(title)
             corrected.append(Column(f"bias-corrected {base} ± s.e.", texts, "lower", best))
             corrected.append(Column("95 % interval", [each[2] if each else "-" for each in cells]))
     return [*columns, *corrected]
@@ -116,7 +119,7 @@ def _names_by_title(evaluation: Evaluation) -> dict[str, str]:
 def about_marks(evaluation: Evaluation) -> Iterator[str]:
     """Yield sentences about which FAKEs are marked besides the best, and which are never marked."""
     results = evaluation.results
-    if 0 < len(_ties(evaluation)) < comb(len(results), 2):  # else none is marked
+    if 0 < len(_ties(evaluation, "fid")) < comb(len(results), 2):  # else none is marked
         base, _ = split_title(evaluation.labels.title("fid"))
         columns = f"{base} and bias-corrected {base}"
         yield f"In the columns {columns}, sets that cannot be distinguished from the best one are marked as well."
@@ -132,15 +135,19 @@ def is_real(result: Comparison) -> bool:
     )
 
 
-def _ties(evaluation: Evaluation) -> list[set[int]]:
-    """Return the places of the pairs that cannot be distinguished. Those of several files count as independent."""
-    known = {frozenset((each.first, each.second)): each.interval for each in evaluation.differences}
-    return [
-        {place, other}
-        for (place, one), (other, two) in combinations(enumerate(evaluation.results), 2)
-        if one.corrected and two.corrected and one.labels.title("fid") == two.labels.title("fid")
-        if (known.get(frozenset((one.fake.name, two.fake.name))) or one.corrected - two.corrected).sign == 0
-    ]
+def _ties(evaluation: Evaluation, name: str) -> list[set[int]]:
+    """Return the places of the pairs whose distances of this plain name cannot be distinguished.
+
+    Those of several files count as independent.
+    """
+    pairs = (each for each in evaluation.differences if each.name == name)
+    known, found = {frozenset((each.first, each.second)): each.interval for each in pairs}, list[set[int]]()
+    for (place, one), (other, two) in combinations(enumerate(evaluation.results), 2):
+        mine, its = one.corrected_of(name), two.corrected_of(name)
+        if mine and its and one.labels.title(name) == two.labels.title(name):
+            interval = known.get(frozenset((one.fake.name, two.fake.name))) or mine - its
+            found += [{place, other}] if interval.sign == 0 else []
+    return found
 
 
 def _best_of(
@@ -236,12 +243,14 @@ def _table_of(saved: Mapping[str, Evaluation], doubted: Collection[str], said: S
 def joined(saved: Mapping[str, Evaluation]) -> Evaluation:
     """Return all results as one evaluation. Which values of FAKEs in several files a difference is of is unknown."""
     results = tuple(result for each in saved.values() for result in each.results)
-    barred = [result.fake.name for result in results if result.corrected is not None]
+    barred = [(name, each.fake.name) for each in results for name, bar in each.uncertainties.items() if bar.corrected]
     pairs = (pair for each in saved.values() for pair in each.differences)
     return replace(
         next(iter(saved.values())),
         results=results,
-        differences=tuple(pair for pair in pairs if barred.count(pair.first) == barred.count(pair.second) == 1),
+        differences=tuple(
+            each for each in pairs if {barred.count((each.name, fake)) for fake in (each.first, each.second)} == {1}
+        ),
         not_computed={name: reason for each in saved.values() for name, reason in each.not_computed.items()},
     )
 
@@ -254,7 +263,8 @@ def narrowed(saved: Mapping[str, Evaluation], columns: Sequence[str]) -> dict[st
     """
     titles, known, chosen = _names_by_title(joined(saved)), dict[str, list[str]](), list[str]()
     for title, name in titles.items():
-        for each in (title, name, NAMES[name].name if name in NAMES else name):
+        base = name.partition("@")[0]
+        for each in {title: None, name: None, NAMES[base].name if base in NAMES else base: None}:
             known.setdefault(folded(each), []).append(title)
     for each in columns:
         if folded(each) not in known:
@@ -262,12 +272,13 @@ def narrowed(saved: Mapping[str, Evaluation], columns: Sequence[str]) -> dict[st
         chosen += known[folded(each)]
 
     def only(result: Comparison) -> Comparison:
-        labels, bars = result.labels, result.uncertainty
+        labels, bars = result.labels, result.uncertainties
         own = {name: labels.numbers[name] for one in chosen for name, title in result.titles.items() if title == one}
         keys = {labels.key(each) for number in own.values() for each in (number.name, number.spread)}
         metrics = {key: value for key, value in result.metrics.items() if key in keys}
         labels = replace(labels, numbers={**own, **labels.numbers})
-        return replace(result, metrics=metrics, uncertainty=bars if "fid" in own else None, labels=labels)
+        bars = {name: bar for name, bar in bars.items() if name in own}
+        return replace(result, metrics=metrics, uncertainties=bars, labels=labels)
 
     return {file: replace(each, results=tuple(map(only, each.results))) for file, each in saved.items()}
 
@@ -355,8 +366,11 @@ def _csv_lines(saved: Mapping[str, Evaluation]) -> list[str]:
         row: dict[str, Any] = {"real": legible(result.real.name), "fake": legible(result.fake.name)}
         row |= {"file": legible(file)} if file else {}
         row |= {"count.real": result.real.count, "count.fake": result.fake.count, **result.metrics}
-        bar = asdict(result.corrected) if result.corrected else {}
-        rows.append(row | {f"uncertainty.corrected.{name}": end for name, end in bar.items()})
+        for name, bar in result.uncertainties.items():
+            place = "uncertainty" if name == "fid" else f"uncertainties.{result.labels.key(name)}"
+            ends = asdict(bar.corrected) if bar.corrected else {}
+            row |= {f"{place}.corrected.{end}": value for end, value in ends.items()}
+        rows.append(row)
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, dict.fromkeys(key for row in rows for key in row), lineterminator="\n")
     writer.writeheader()

@@ -26,20 +26,20 @@ def result_lines(evaluation: Evaluation) -> list[str]:
     for result in evaluation.results:
         path = "" if len(evaluation.results) == 1 else f"  {legible(result.fake.name)}"
         lines += [f"{legible(title)}: {number(name, result)}{path}" for name, title in result.titles.items()]
-        if (corrected := result.corrected) is not None:
-            value, error, interval = corrected.texts(decimals=4)
-            bar = f"{value} ± {error} (95 %: {interval}, REAL taken as fixed)"
-            lines.append(f"bias-corrected {legible(result.labels.title('fid'))}: {bar}{path}")
+        for name, each in result.uncertainties.items():
+            if each.corrected is not None:
+                value, error, interval = each.corrected.texts(decimals=4)
+                bar = f"{value} ± {error} (95 %: {interval}, REAL taken as fixed)"
+                lines.append(f"bias-corrected {legible(result.labels.title(name))}: {bar}{path}")
     return [*lines, *map(legible, evaluation.not_computed_lines), *verdict_lines(evaluation)]
 
 
 def verdict_lines(evaluation: Evaluation, names: Sequence[str] | None = None) -> list[str]:
     """Return one line per compared pair of FAKEs: the difference, its interval, and which FAKE is better."""
-    title = f"bias-corrected {evaluation.labels.title('fid')}"
-    return [
-        legible(f"{title} of {each.first} minus that of {each.second}: {each.interval.signed}: {each.verdict}")
-        for each in differences_shown(evaluation, _MOST_PAIRS, names)
-    ]
+    pairs = differences_shown(evaluation, _MOST_PAIRS, names)
+    sets = [f"{each.first} minus that of {each.second}: {each.interval.signed}: {each.verdict}" for each in pairs]
+    titles = [evaluation.labels.title(each.name) for each in pairs]
+    return [legible(f"bias-corrected {title} of {each}") for title, each in zip(titles, sets, strict=True)]
 
 
 def alerts_of(evaluation: Evaluation) -> list[Alert]:
@@ -96,17 +96,21 @@ def checkup_lines(checkup: Checkup) -> list[str]:
 
 
 def differences_shown(evaluation: Evaluation, most: int, names: Sequence[str] | None = None) -> list[Difference]:
-    """Return all differences if there are at most ``most``, else those that involve the best FAKE.
+    """Return all differences of a network if there are at most ``most``, else those that involve the best FAKE.
 
     Args:
         names: names of the FAKEs, which replace their paths; None keeps the paths.
     """
     paths = [result.fake.name for result in evaluation.results]
     named = dict(zip(paths, paths if names is None else names, strict=True))
-    values = {each.fake.name: each.corrected.value for each in evaluation.results if each.corrected is not None}
-    best, shown = min(values, key=lambda fake: values[fake], default=None), evaluation.differences
-    shown = shown if len(shown) <= most else tuple(each for each in shown if best in (each.first, each.second))
-    return [replace(each, first=named[each.first], second=named[each.second]) for each in shown]
+    found = list[Difference]()
+    for name in dict.fromkeys(each.name for each in evaluation.differences):
+        bars = {each.fake.name: each.corrected_of(name) for each in evaluation.results}
+        values = {fake: bar.value for fake, bar in bars.items() if bar is not None}
+        best = min(values, key=lambda fake: values[fake], default=None)
+        shown = [each for each in evaluation.differences if each.name == name]
+        found += shown if len(shown) <= most else [each for each in shown if best in (each.first, each.second)]
+    return [replace(each, first=named[each.first], second=named[each.second]) for each in found]
 
 
 def number(name: str, result: Comparison, decimals: int | None = None) -> str:

@@ -74,8 +74,9 @@ def cache_file(images: ImageSet, name: str, definition: Definition, arithmetic: 
     mtime, ctime and inode. Different or changed files, ``--num`` or ``--seed`` therefore change it.
     """
     bits = {setting: value for setting, value in arithmetic.items() if not setting.endswith(_PROBE)}
-    # Of the probes, that of the network which computes the layer.
+    # Of the probes, that of the network which computes the layer; the kernels are those of Inception.
     bits[_PROBE] = arithmetic.get(f"{layer_prefix(name, '_')}{_PROBE}", arithmetic.get(_PROBE))
+    bits["kernels"] = arithmetic.get("kernels") if definition.standard else ""
     sha = hashlib.sha256()
     for part in (definition.to_json(), json.dumps(bits, sort_keys=True), images.identity(), images.state()):
         sha.update(os.fsencode(part) + b"\0")
@@ -86,25 +87,28 @@ def find_cached(
     images: ImageSet,
     definitions: Mapping[str, Definition],
     collected: Collection[str],
+    needed: Collection[str],
     arithmetic: dict[str, Any],
     inspected: bool,
     warn: Callable[[str], None],
 ) -> Statistics | None:
-    """Returns the set's statistics of these layers, or None.
+    """Returns the set's statistics of those of these layers that the cache has; None if it has none.
 
     Args:
-        collected: the layers of which the features of each image are needed.
-        inspected: whether records are needed.
+        collected: the layers of which the features of each image are read if they are there.
+        needed: those of which they must be there.
+        inspected: whether records are needed, which are stored with the statistics of the run's first network.
     """
     found: dict[str, Statistics] = {}
     for name, definition in definitions.items():
         entry = _read_entry(cache_file(images, name, definition, arithmetic), name in collected, warn)
-        if entry is None or entry.arithmetic is None or (name in collected and entry.features is None):
-            return None
-        found[name] = entry
-    main = found[FEATURES]
-    if inspected and main.pictures is None:
+        if entry is None or entry.arithmetic is None or (name in needed and entry.features is None):
+            continue
+        if name != FEATURES or not inspected or entry.pictures is not None:
+            found[name] = entry
+    if not found:
         return None
+    main = found.get(FEATURES, next(iter(found.values())))
     return replace(
         main,
         layers={name: entry.layers[FEATURES] for name, entry in found.items()},

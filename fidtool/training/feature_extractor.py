@@ -135,14 +135,15 @@ class SharedExtractor:
             definition = Definition(name, module_digest(module), 0, self._step, 0, "none", "none", DECODER, ddof=1)
             return _PlainExtractor(module, {FEATURES: definition}, Preparation("bilinear"), (0.0,), (1.0,), cpu)
         if isinstance(feature, str) and not feature.isdecimal():  # '2048' is refused below
-            choice = NetworkChoice(feature, self._weights, names=_NAMES)
+            choice = replace(NetworkChoice(feature), weights=self._weights, names=_NAMES)
             if protocol is not None and choice.family in MODEL_FAMILIES:
                 raise no_protocol(protocol.name, choice.option("extractor", feature))
+            choice = replace(choice, protocol=protocol and protocol.name)
             with one_at_a_time("weights", _WEIGHTS_SECONDS):
                 state = fetch_state(choice, say)
             if state is not None and state.warning:
                 say(state.warning)
-            return custom_extractor(choice, state, protocol, cpu)
+            return custom_extractor(choice, state, cpu)
         if isinstance(feature, bool) or not isinstance(feature, int):
             raise _FeatureTypeError(
                 f"feature must be one of {', '.join(map(str, INCEPTION_DIMS))} or a fidtool.Network, not "

@@ -1,8 +1,8 @@
 """``--extractor dinov2[:ARCH]``: DINOv2 as in FD-DINOv2 (Stein et al. 2023, dgm-eval). Needs the extra ``timm``.
 
 timm's VisionTransformer with the weights that facebookresearch/dinov2 publishes (Oquab et al. 2023, Apache-2.0). The
-features are the class token after the final norm. Images are resized to 224 x 224 with Pillow's bicubic filter on 8
-bits, without keeping the aspect ratio.
+features are the class token after the final norm. Images are resized to 224 x 224, without keeping the aspect ratio:
+with Pillow's bicubic filter on 8 bits, or with the protocol ``torch`` as EDM2 does by default.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from fidtool.errors import InputError
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.network import Network, State, downloading, load_strictly, read_tensors, weights_file
+from fidtool.features.protocol import OWN_PROTOCOLS
 from fidtool.features.resize import Preparation
 
 _ARCHITECTURES = {
@@ -57,7 +58,8 @@ def build(choice: NetworkChoice, state: State) -> tuple[Network, str]:
     if "pos_embed" in tensors:
         tensors["pos_embed"] = position_embedding(tensors["pos_embed"], _SIZE // _PATCH)
     load_strictly(module, tensors, choice, state.origin)
-    return Network(module, _SIZE, _MEAN, _STD, preparation=Preparation("pillow-bicubic")), choice.full
+    resize = OWN_PROTOCOLS[choice.family][choice.protocol or "pil"]
+    return Network(module, _SIZE, _MEAN, _STD, preparation=Preparation(resize)), choice.full
 
 
 def position_embedding(table: torch.Tensor, side: int) -> torch.Tensor:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fidtool.errors import InputError, option
+from fidtool.features.protocol import EMBEDDING, FEATURES, OWN_PROTOCOLS, SPATIAL, protocol_named
 from fidtool.names import closest, folded, unknown
 from fidtool.user_code import is_code_spec, refuse_bare_file
+
+if TYPE_CHECKING:
+    from fidtool.features.network import Network
 
 
 class ModelFamily(NamedTuple):
@@ -62,7 +66,16 @@ def is_program(extractor: str) -> bool:
 
 
 NETWORK_SETTINGS = ("extractor", "weights", "input_size", "feature_step")
-"""The settings of a `NetworkChoice`."""
+"""The settings of a `NetworkChoice` that a metric's own network can have."""
+IN_VALUE = {
+    "weights": "weights",
+    "size": "input_size",
+    "step": "feature_step",
+    "protocol": "protocol",
+    "dims": "dims",
+}
+"""Settings of a network in its own value, ``dinov2@weights=FILE,step=12``, and their names in a `NetworkChoice`."""
+_SETTING = rf"(?=(?:{'|'.join(IN_VALUE)})=)"
 FEATURE_STEPS = (-100, 100)
 """Limits of ``feature_step``."""
 
@@ -74,7 +87,10 @@ class NetworkChoice:
     Attributes:
         weights: a file, or the name of published weights; None selects the network's default.
         input_size: side of the square input in pixels, for a program that does not state it.
-        subject: owner of the network, for messages; empty for the run's extractor.
+        protocol: how images are resized; None selects the network's default.
+        dims: feature dimensions, which select a layer of Inception; None selects 2048.
+        given: the network itself, which a program passed; None on the ranks that got the choice from another one.
+        subject: owner of the network, for messages; empty for the run's only or first network.
         names: names of the settings where they differ from those above; empty for one that cannot be set.
     """
 
@@ -82,8 +98,20 @@ class NetworkChoice:
     weights: str | None = None
     input_size: int | None = None
     feature_step: int | None = None
+    protocol: str | None = None
+    dims: int | None = None
+    given: Network | None = field(default=None, compare=False, repr=False)
     subject: str = field(default="", compare=False)
     names: Mapping[str, str] = field(default_factory=dict, compare=False)
+
+    def __str__(self) -> str:
+        """Return the value of ``--extractor`` that selects the network with its settings."""
+        values = {short: getattr(self, name) for short, name in IN_VALUE.items()}
+        settings = ",".join(f"{short}={value}" for short, value in values.items() if value is not None)
+        return f"{self.extractor}@{settings}" if settings else self.extractor
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "given": None}  # each rank has its own
 
     @property
     def family(self) -> str:
@@ -105,10 +133,100 @@ class NetworkChoice:
         return self.names.get(setting, setting)
 
     def option(self, setting: str, value: object = None) -> str:
-        """Return `fidtool.errors.option` of one of the four settings, or the value alone if it cannot be set."""
+        """Return `fidtool.errors.option` of one of the settings, or the value alone if it cannot be set."""
+        if self.named(setting) == "extractor" != setting:  # it is part of the network's value
+            short = next(short for short, name in IN_VALUE.items() if name == setting)
+            return option("extractor", f"{self.extractor}@{short}={'...' if value in (None, ...) else value}")
         if name := self.named(setting):
             return option(name, value)
         return f"its {setting}" if value in (None, ...) else f"{value}"
+
+
+def networks_of(value: object) -> list[NetworkChoice]:
+    """Return the networks of a value of ``extractor``, each with the settings in its own value.
+
+    Args:
+        value: a string such as ``inception,dinov2:vitl14@weights=FILE,step=12``, a table such as
+            ``{"name": "dinov2", "step": 12}``, a `NetworkChoice`, a `fidtool.Network`, or a list of these.
+
+    Raises:
+        InputError: if the value is none of these, or a network does not exist or cannot have a setting.
+    """
+    if isinstance(value, str):
+        return [_parsed(each.strip()) for each in re.split(rf",(?!{_SETTING})", value)]
+    if isinstance(value, Mapping):
+        settings = {IN_VALUE.get(str(name), str(name)): each for name, each in value.items() if name != "name"}
+        return [_checked(str(value.get("name", "")), settings)]
+    if isinstance(value, NetworkChoice):
+        check_extractor(value)
+        return [value]
+    if hasattr(value, "module"):  # a Network, whose class needs torch
+        kind = type(value.module)
+        return [NetworkChoice(f"{kind.__module__}.{kind.__qualname__}", given=value)]  # type: ignore[arg-type]
+    if not isinstance(value, Iterable):
+        problem = f"{option('extractor')} must be a string, a fidtool.Network or a list of these, not {value!r}"
+        raise InputError(problem, setting="extractor")
+    return [network for each in value for network in networks_of(each)]
+
+
+def _parsed(text: str) -> NetworkChoice:
+    name, *settings = re.split(f"[@,]{_SETTING}", text)
+    pairs = (each.partition("=") for each in settings)
+    return _checked(name, {IN_VALUE[short]: value for short, _, value in pairs})
+
+
+def _checked(name: str, settings: Mapping[str, Any]) -> NetworkChoice:
+    found: dict[str, Any] = {}
+    for setting, value in settings.items():
+        if setting not in IN_VALUE.values():
+            problem = f"{setting!r} is no setting of a network; there are name, {', '.join(IN_VALUE)}"
+            raise InputError(f"{option('extractor')}: {problem}", setting="extractor")
+        try:
+            found[setting] = f"{value}" if setting in ("weights", "protocol") else int(value)
+        except (TypeError, ValueError):
+            problem = f"{setting} of {name} must be an integer, not {value!r}"
+            raise InputError(f"{option('extractor')}: {problem}", setting="extractor") from None
+    choice = NetworkChoice(usual_spelling(name), **found)
+    check_extractor(choice)
+    return replace(choice, protocol=protocol_of(choice, choice.protocol))
+
+
+def further_networks(first: NetworkChoice, others: Sequence[NetworkChoice]) -> dict[str, NetworkChoice]:
+    """Return the other networks of a run by the layers of their features, which have their names.
+
+    If several have the same extractor, their names have their settings as well. A network without its own preparation
+    has the protocol of the first, unless it states one.
+
+    Raises:
+        InputError: if two are the same, or both are Inception.
+    """
+    found, extractors = dict[str, NetworkChoice](), [first.extractor, *(each.extractor for each in others)]
+    shared = None if first.family in MODEL_FAMILIES else first.protocol
+    for each in others:
+        name = each.extractor if extractors.count(each.extractor) == 1 else str(each)
+        layer = re.sub("[^0-9A-Za-z]", "_", name)
+        if each.extractor == "inception" or each == first or layer in {*found, FEATURES, SPATIAL, EMBEDDING}:
+            problem = f"{option('extractor')} has {name} twice" + " or with two settings" * (name == "inception")
+            raise InputError(f"{problem}:", "name each network once", setting="extractor")
+        protocol = each.protocol or (None if each.family in MODEL_FAMILIES else shared)
+        names = dict.fromkeys(IN_VALUE.values(), "extractor")
+        found[layer] = replace(each, protocol=protocol, subject=name, names=names)
+    return found
+
+
+def protocol_of(choice: NetworkChoice, name: str | None, asked: str = "protocol") -> str | None:
+    """Return the usual name of a protocol of a network, or None; ``asked`` is the setting that asks for it.
+
+    Raises:
+        InputError: if the network has no protocol of this name.
+    """
+    if name is None or choice.family not in MODEL_FAMILIES:
+        return name and protocol_named(name).name
+    own = OWN_PROTOCOLS.get(choice.family, {})
+    if folded(name) not in own:
+        how = f" ({' or '.join(own)})" if own else ""
+        raise no_protocol(name, choice.option("extractor", choice.extractor), asked, how)
+    return folded(name)
 
 
 def usual_spelling(extractor: str) -> str:
@@ -127,7 +245,15 @@ def no_protocol(protocol: str, network: str, asked: str = "protocol", how: str =
 def check_extractor(choice: NetworkChoice) -> None:
     """Refuse an extractor that has none of the known forms, and settings that are not for it."""
     extractor = choice.extractor
-    if extractor == "inception":
+    inception, given = extractor == "inception", choice.given is not None
+    if choice.dims is not None and not inception:
+        problem = "selects a layer of Inception; a custom network's output decides its dimensions"
+        raise InputError(f"{choice.option('dims')} {problem}", setting=choice.named("dims"))
+    for name in ("input_size", "feature_step") if inception else ():
+        if getattr(choice, name) is not None:
+            problem = "is fixed for Inception, so that its values are comparable; it is for other extractors"
+            raise InputError(f"{choice.option(name)} {problem}", setting=choice.named(name))
+    if inception or given:
         return
     kind, colon, model = extractor.partition(":")
     program = is_program(extractor)

@@ -30,8 +30,10 @@ def build(choice: NetworkChoice, state: None) -> tuple[Network, str]:
     """Load a program, or run a factory, with the caller's rights.
 
     A program's name for the fingerprint is the file's name with the start of its SHA-256; for that of a factory see
-    `fidtool.user_code.load`.
+    `fidtool.user_code.load`. A network that the program passed has the name of its module's class.
     """
+    if choice.given is not None:
+        return choice.given, choice.extractor
     if is_program(choice.extractor):
         return _from_program(choice)
     setting, named = choice.named("extractor"), choice.option("extractor", choice.extractor)

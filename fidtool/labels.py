@@ -10,10 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from os.path import basename
 from typing import Any
 
-from fidtool.features.models.families import CMMD_EXTRACTOR, MODEL_FAMILIES
+from fidtool.features.models.families import CMMD_EXTRACTOR, NetworkChoice
 from fidtool.features.protocol import FEATURES, INCEPTION, INCEPTION_DIMS, SPATIAL, Definition
 from fidtool.metrics.cmmd import CMMD
 from fidtool.metrics.metric import Number
@@ -26,8 +25,6 @@ _NETWORK = "inception"
 """Name of Inception as value of ``--extractor``."""
 _USUAL = {INCEPTION: _NETWORK, CMMD_EXTRACTOR: CMMD.extractor}
 """Short names of the default networks, by their names in a definition."""
-_MEANT = {kind: f"{kind}:{family.default}" for kind, family in MODEL_FAMILIES.items() if family.default}
-"""Models that the short values of ``--extractor`` stand for."""
 USUAL_NETWORKS = {kind.numbers[0].layer: kind.usual_network for kind in BUILT_IN.values() if kind.usual_network}
 """Networks of the metrics' authors, by layer."""
 
@@ -139,7 +136,7 @@ def _spelled(definitions: Sequence[Definition], asked: str, measured: bool) -> s
     names = {network: _USUAL.get(network, network) for network in networks}
     for network in networks:
         # The definition of a network in a user's file has the file's name without its folder.
-        meant = network in (asked, basename(asked), _MEANT.get(asked))
+        meant = NetworkChoice(asked).made(network)
         if meant or (measured and network == networks[0] != INCEPTION):
             names[network] = asked
     return " against ".join(names.values())

@@ -94,11 +94,12 @@ class Comparison:
         warnings: warnings about these values, one sentence each, the worst first; see `fidtool.errors.Alert`.
         skipped: files of both sets that were skipped, REAL's first.
         diagnosis: findings about the images; None if not requested.
-        uncertainties: uncertainty of each network's Fréchet distance, by its plain name; empty if not requested.
+        uncertainty: uncertainty of the Fréchet distance; None if not requested.
         influence: images that raise the Fréchet distance; None if not requested.
         exhibit: what a page shows besides; None unless a page was requested.
         missed: one sentence per missed gate.
         labels: names of the values.
+        further: uncertainty of the Fréchet distances of the run's further networks, by their plain names.
     """
 
     real: SetResult
@@ -107,11 +108,12 @@ class Comparison:
     warnings: tuple[str, ...] = ()
     skipped: tuple[SkippedFile, ...] = ()
     diagnosis: Diagnosis | None = None
-    uncertainties: Mapping[str, Uncertainty] = field(default_factory=dict)
+    uncertainty: Uncertainty | None = None
     influence: Influence | None = None
     exhibit: Exhibit | None = None
     missed: tuple[str, ...] = ()
     labels: Labels = field(default_factory=Labels)
+    further: Mapping[str, Uncertainty] = field(default_factory=dict)
 
     @property
     def fid(self) -> float | None:
@@ -128,9 +130,9 @@ class Comparison:
         return self.metrics.get(self.labels.key(name))
 
     @property
-    def uncertainty(self) -> Uncertainty | None:
-        """Uncertainty of the Fréchet distance of the run's only or first network; None if not requested."""
-        return self.uncertainties.get("fid")
+    def uncertainties(self) -> dict[str, Uncertainty]:
+        """Uncertainty of each network's Fréchet distance, by its plain name."""
+        return ({} if self.uncertainty is None else {"fid": self.uncertainty}) | dict(self.further)
 
     @property
     def corrected(self) -> Interval | None:
@@ -139,7 +141,8 @@ class Comparison:
 
     def corrected_of(self, name: str) -> Interval | None:
         """Return the bias-corrected value of this plain name with its interval; None if it has none."""
-        return self.uncertainties[name].corrected if name in self.uncertainties else None
+        found = self.uncertainties.get(name)
+        return None if found is None else found.corrected
 
     def __repr__(self) -> str:
         values = ", ".join(f"{title} {self.value(name):.6g}" for name, title in self.titles.items())
@@ -186,7 +189,6 @@ class Comparison:
         influence, key = content["influence"], labels.key("fid")
         names = {labels.key(name): name for name in labels.numbers}
         further = {names[key]: each for key, each in content.get("uncertainties", {}).items()}
-        bars = {"fid": content["uncertainty"], **further}
         alerts = [[*each] for each in zip(content["warnings"], content["severities"], strict=True)]
         if influence is not None:
             removals = [each | {"distance": each[key]} for each in influence["removals"]]
@@ -198,7 +200,8 @@ class Comparison:
             warnings=tuple(starmap(Alert, restored(tuple[tuple[str, Severity], ...], alerts))),
             skipped=restored(tuple[SkippedFile, ...], content["skipped"]),
             diagnosis=None if content["diagnosis"] is None else Diagnosis.from_dict(content["diagnosis"]),
-            uncertainties=restored(dict[str, Uncertainty], {name: each for name, each in bars.items() if each}),
+            uncertainty=restored(Uncertainty | None, content["uncertainty"]),
+            further=restored(dict[str, Uncertainty], further),
             influence=influence,
             exhibit=restored(Exhibit | None, content["exhibit"]),
             missed=restored(tuple[str, ...], content["missed"]),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fidtool.cli.output import local_file
-from fidtool.errors import InputError, message_of
+from fidtool.errors import InputError, about, message_of
 from fidtool.features.models.families import networks_of
 from fidtool.metrics.metric import METRICS
 from fidtool.metrics.registry import METRIC_SETTINGS
@@ -77,7 +77,8 @@ def _checked(table: Mapping[str, Any], file: str) -> dict[str, Any]:
             raise InputError(f"{named} is set twice")
         found[name] = _KNOWN[name].checked(value, named)
         if name == "extractor":
-            found[name] = ",".join(map(str, networks_of(value)))  # a table may have the settings of each
+            with about(named):
+                found[name] = ",".join(map(str, networks_of(value)))  # a table may have the settings of each
         if _KNOWN[name].default == ():
             found[name] = [value] if isinstance(value, str) else value
             if not isinstance(value, (str, list)) or not all(isinstance(each, str) for each in value):

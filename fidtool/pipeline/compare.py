@@ -187,7 +187,8 @@ class Comparer:
                 self.parts.setdefault(each.name, {})[fake.path] = parts
             else:
                 points = ", ".join(f"{distance:.4g} for {images}" for images, distance in found.curve)
-                known = f" ({plan.labels.title(each.name)} by number of images {points})" if points else ""
+                what = plan.labels.title(each.name) if each.suffix else "distance"
+                known = f" ({what} by number of images {points})" if points else ""
                 lines.append(f"{fake.path}{known}: no error bars: {found.withheld}")
         if settings.influence and "fid" in numbers:
             with clock("influence"):
@@ -216,7 +217,8 @@ class Comparer:
             warnings=tuple(merged((Alert(self.run.console.shown(line), Alert(line).severity) for line in lines), ())),
             skipped=tuple(skipped),
             diagnosis=diagnosis,
-            uncertainties=uncertainties,
+            uncertainty=uncertainties.pop("fid", None),
+            further=uncertainties,
             influence=harmful,
             exhibit=exhibit,
             labels=plan.labels,

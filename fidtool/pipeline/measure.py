@@ -158,8 +158,9 @@ class Measurer:
         for name in names:
             definition = self.networks.definitions[name]
             network = settings.networks.get(name, settings.network)
-            step_setting = None if definition.standard else network.named("feature_step")
-            layers[name] = Layer(definition, name in needs.collected, network.subject, step_setting)
+            step = f"{network.extractor}@step" if name in settings.further else network.named("feature_step")
+            setting = None if definition.standard else step
+            layers[name] = Layer(definition, name in needs.collected, network.subject, setting)
         extraction = Extraction(
             self._run,
             settings,

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from fidtool.console import Console
 from fidtool.errors import InputError, option
-from fidtool.features.models.families import CMMD_EXTRACTOR, is_published
+from fidtool.features.models.families import CMMD_EXTRACTOR, is_published, layers_in
 from fidtool.features.protocol import DEFAULT_PROTOCOL, FEATURES, INCEPTION, INCEPTION_DIMS, PROTOCOLS, Definition
 from fidtool.metrics.cmmd import CMMD
 from fidtool.names import counted
@@ -256,7 +256,9 @@ def open_set(request: RequestedSet, settings: Settings, needs: SetNeeds, say: Ca
     if isinstance(given, Statistics):
         if not given.layers:
             raise InputError(f"{path} is None, which only ranks above zero may pass, in place of statistics")
-        return Content(file=given)
+        definitions = {name: each.definition for name, each in given.layers.items()}
+        layers = {layer: given.layers[name] for layer, name in layers_in(definitions, settings.networks).items()}
+        return Content(file=replace(given, layers=layers))
     if given is not None:
         if given.is_stream:
             return Content()
@@ -292,7 +294,7 @@ def _open_reference(path: str, settings: Settings, needs: SetNeeds, say: Callabl
         found = replace(open_images(f"{local}:{references.IMAGES}"), prefix=f"{reference.name}:{references.IMAGES}")
     if alone != references.IMAGES:
         entry = array if reference.is_pickle else ""
-        file = read_statistics(local, needs.collected, extractor=settings.network.extractor, key=entry)
+        file = read_statistics(local, needs.collected, key=entry, networks=settings.networks)
         if references.FEATURES in lacking:
             features, further = references.fetch(reference, [references.FEATURES], say)
             rows, sha256 = read_statistics(features), {**sha256, **further}
@@ -333,7 +335,7 @@ def _open_statistics(path: str, files: Files, settings: Settings, needs: SetNeed
     expected = names_statistics(name) or (kind and not suffix_of(name))
     if not (has_statistics or (expected and not images)) or (key and kind != PICKLE):
         return None
-    file = read_statistics(path, needs.collected, files, settings.network.extractor, key)
+    file = read_statistics(path, needs.collected, files, key, settings.networks)
     if not images:
         return Content(file=file)
     there = {layer for layer, each in file.layers.items() if each.features is not None or layer not in needs.features}

@@ -278,7 +278,7 @@ def narrowed(saved: Mapping[str, Evaluation], columns: Sequence[str]) -> dict[st
         metrics = {key: value for key, value in result.metrics.items() if key in keys}
         labels = replace(labels, numbers={**own, **labels.numbers})
         bars = {name: bar for name, bar in bars.items() if name in own}
-        return replace(result, metrics=metrics, uncertainties=bars, labels=labels)
+        return replace(result, metrics=metrics, uncertainty=bars.pop("fid", None), further=bars, labels=labels)
 
     return {file: replace(each, results=tuple(map(only, each.results))) for file, each in saved.items()}
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import io
 import zipfile
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import IO, Any, BinaryIO
 
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
-from fidtool.errors import FidtoolError, InputError, message_of, option
+from fidtool.errors import FidtoolError, InputError, message_of
 from fidtool.features.protocol import (
     FEATURES,
     INCEPTION_DIMS,
@@ -81,10 +81,11 @@ class NamedArrays:
         arrays: an ``.npz`` archive, or the arrays, numbers and lists of arrays in a pickled dict. A list is one array,
             divided by its first axis.
         writer: the tool that wrote them, if the file as a whole shows it; empty otherwise.
+        layers: layers whose arrays have the layer's name behind ``_``, besides those with a fingerprint.
     """
 
-    def __init__(self, arrays: NpzFile | Mapping[str, Any], writer: str = "") -> None:
-        self._arrays, self.writer = arrays, writer
+    def __init__(self, arrays: NpzFile | Mapping[str, Any], writer: str = "", layers: Sequence[str] = ()) -> None:
+        self._arrays, self.writer, self.layers = arrays, writer, layers
         self.names: Collection[str] = [*arrays]
 
     def array(self, name: str) -> NDArray[Any]:
@@ -213,10 +214,10 @@ def _entries_of(value: Any) -> dict[str, Mapping[Any, Any]]:
 
 
 @contextlib.contextmanager
-def open_arrays(path: str, files: Files, extractor: str, entry: str) -> Iterator[NamedArrays]:
+def open_arrays(path: str, files: Files, entry: str) -> Iterator[NamedArrays]:
     """Opens a file. If a pickle has several statistics, ``entry`` names those that are read.
 
-    Of EDM2's without an ``entry``, those of the network ``extractor`` are read.
+    Without an ``entry`` of EDM2's, those of each network are read.
     """
     with files.open(0) as handle:
         head = handle.read(HEAD)
@@ -224,7 +225,7 @@ def open_arrays(path: str, files: Files, extractor: str, entry: str) -> Iterator
         kind = _kind_of(head)
         refuse_foreign(path, head, [PLAIN] * bool(kind))  # a pickle of protocol 0 is text
         if kind in (PICKLE, TORCH):
-            yield _pickled(path, _read_pickle(path, handle, kind), extractor, entry)
+            yield _pickled(path, _read_pickle(path, handle, kind), entry)
             return
         if kind not in (NPZ, ZIP):
             what = "a single array (.npy)" if kind == NPY else "neither an .npz archive nor a pickle of arrays"
@@ -236,7 +237,7 @@ def open_arrays(path: str, files: Files, extractor: str, entry: str) -> Iterator
             yield NamedArrays(archive)
 
 
-def _pickled(path: str, value: Any, extractor: str, entry: str) -> NamedArrays:
+def _pickled(path: str, value: Any, entry: str) -> NamedArrays:
     if not isinstance(value, dict):
         problem = f"{path} is a pickled {type(value).__name__}; statistics are a dict of arrays:"
         raise InputError(problem, AS_ARRAY)
@@ -245,19 +246,19 @@ def _pickled(path: str, value: Any, extractor: str, entry: str) -> NamedArrays:
         return NamedArrays(_arrays_of(value))
     more = f" and {len(entries) - _NAMED} more" if len(entries) > _NAMED else ""
     listed = "it has " + (", ".join([*entries][:_NAMED]) + more if entries else "none with a name")
-    of_edm2 = any(name == _OF_INCEPTION or name.startswith(_OF_OTHERS) for name in entries)
-    if not entry and of_edm2:
-        entry = _OF_INCEPTION if extractor == "inception" else f"{_OF_OTHERS}{extractor.partition(':')[0]}"
-        if entry not in entries:
-            other = "inception" if _OF_INCEPTION in entries else next(iter(entries)).removeprefix(_OF_OTHERS)
-            problem = f"{path} has no statistics of {extractor}; {listed}:"
-            raise InputError(problem, f"pass {option('extractor', other)}", setting="extractor")
+    of_edm2 = [name for name in entries if name == _OF_INCEPTION or name.startswith(_OF_OTHERS)]
+    counted = {"count": value["num_images"]} if isinstance(value.get("num_images"), int) else {}
+    if of_edm2 and not entry:
+        layers = [name.removeprefix(_OF_OTHERS) for name in of_edm2 if name != _OF_INCEPTION]
+        for name in of_edm2:
+            suffix = "" if name == _OF_INCEPTION else f"_{name.removeprefix(_OF_OTHERS)}"
+            counted |= {f"{array}{suffix}": each for array, each in _arrays_of(entries[name]).items()}
+        return NamedArrays(counted, _EDM2.format(of_edm2[0]), layers)
     if not entry and len(entries) > 1:
         raise InputError(f"{path} has several statistics: {listed}:", f"name one, {path}:NAME")
     entry = entry or next(iter(entries))
     if entry not in entries:
         raise InputError(f"{path}: the file has no statistics named {entry}; {listed}")
-    counted = {"count": value["num_images"]} if isinstance(value.get("num_images"), int) else {}
     return NamedArrays(_arrays_of({**entries[entry], **counted}), _EDM2.format(entry) if of_edm2 else "")
 
 

@@ -67,7 +67,8 @@ def step_remedy(setting: str | None, better: int) -> str:
         return "check the weights, because Inception's step is fixed"
     if not setting:
         return f"set feature_step={better} where the network is specified"
-    return f"pass {option(setting, better)}"
+    in_value = setting.partition("@")[1]
+    return f"pass {option('extractor', f'{setting}={better}') if in_value else option(setting, better)}"
 
 
 class ExactMoments:

@@ -74,9 +74,9 @@ def cache_file(images: ImageSet, name: str, definition: Definition, arithmetic: 
     mtime, ctime and inode. Different or changed files, ``--num`` or ``--seed`` therefore change it.
     """
     bits = {setting: value for setting, value in arithmetic.items() if not setting.endswith(_PROBE)}
-    # Of the probes, that of the network which computes the layer; the kernels are those of Inception.
+    # Of the probes, that of the network which computes the layer.
     bits[_PROBE] = arithmetic.get(f"{layer_prefix(name, '_')}{_PROBE}", arithmetic.get(_PROBE))
-    bits["kernels"] = arithmetic.get("kernels") if definition.standard else ""
+    bits |= {} if definition.standard else {"kernels": ""}  # those of Inception
     sha = hashlib.sha256()
     for part in (definition.to_json(), json.dumps(bits, sort_keys=True), images.identity(), images.state()):
         sha.update(os.fsencode(part) + b"\0")

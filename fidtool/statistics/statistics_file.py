@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fidtool.cache_dir import atomic_write
 from fidtool.errors import InputError, option, redacted, without_secrets
+from fidtool.features.models.families import NetworkChoice, layers_in
 from fidtool.features.protocol import (
     EMBEDDING,
     FEATURES,
@@ -179,7 +180,7 @@ def read_summary(path: Path) -> Summary:
                 os.fsdecode(arrays.array("source").tobytes()) if "source" in names else "",
                 count,
                 known.found,
-                _definition(arrays, "fingerprint") if "fingerprint" in names else None,
+                _definition(arrays, "fingerprint"),
                 "features" in names,
                 {*RECORD_ARRAYS} <= names,
                 known.framing,
@@ -192,8 +193,8 @@ def read_statistics(
     path: str | Path,
     features_of: Collection[str] | None = None,
     files: Files | None = None,
-    extractor: str = "inception",
     key: str = "",
+    networks: Mapping[str, NetworkChoice] | None = None,
 ) -> Statistics:
     """Reads a statistics file: ours, or one of another tool in a layout of `fidtool.statistics.layouts`.
 
@@ -205,8 +206,9 @@ def read_statistics(
         path: path of the file, or ``FILE.pkl:NAME`` for one of several statistics in a pickle.
         features_of: layers whose per-image features are read if the file has them; None reads all.
         files: opens the file if it is not on this machine; ``path`` then is its name in messages.
-        extractor: the network whose statistics are read from a file of EDM2, which has those of several.
         key: name of one of several statistics in a pickle, for ``files``.
+        networks: the run's networks by its layers, which the layers of the file become, see `layers_in`; None keeps the
+            names in the file.
 
     Raises:
         InputError: if there is no such file, it is damaged, keys are missing, shapes are wrong, the values are not a
@@ -218,8 +220,8 @@ def read_statistics(
         if not Path(name).is_file():
             raise InputError(f"no statistics file {path}")
         files = Files([name])
-    with explained(str(path)), open_arrays(str(path), files, extractor, key) as arrays:
-        statistics = read_foreign(arrays, features_of) or _read(str(path), arrays, features_of)
+    with explained(str(path)), open_arrays(str(path), files, key) as arrays:
+        statistics = read_foreign(arrays, features_of) or _read(str(path), arrays, features_of, networks or {})
         stated = any(layer.definition is not None for layer in statistics.layers.values())
         return statistics if stated else with_origin(statistics, arrays.writer)
 
@@ -234,22 +236,29 @@ def read_features_alone(path: str, source: Files | NDArray[Any], name: str, want
         return of_features(arrays.rows(name), wanted, ddof=1)
 
 
-def _read(path: str, arrays: NamedArrays, features_of: Collection[str] | None) -> Statistics:
+def _read(
+    path: str, arrays: NamedArrays, features_of: Collection[str] | None, networks: Mapping[str, NetworkChoice]
+) -> Statistics:
     """Reads statistics in our own layout, of which other tools' ``mu`` and ``sigma`` are a part."""
     names = {*arrays.names}
-    if missing := [name for name in ("mu", "sigma") if name not in names]:
+    if missing := [name for name in ("mu", "sigma") if name not in names and not arrays.layers]:
         has = ", ".join([*arrays.names][:8]) or "nothing"
         problem = f"the statistics file {path} has no {' and no '.join(missing)}; it contains {has}:"
         raise InputError(problem, "create it with `fidtool stats`", AS_ARRAY)
     count = arrays.count() if "count" in names else None
     # Only layers with a fingerprint, which other tools do not write: the meaning of their arrays is unknown.
     own = [name.removeprefix("fingerprint_") for name in arrays.names if name.startswith("fingerprint_")]
-    layers = _SUFFIXES | {name: f"_{name}" for name in own if f"_{name}" not in _SUFFIXES.values()}
+    suffixes = _SUFFIXES | {name: f"_{name}" for name in (*own, *arrays.layers) if f"_{name}" not in _SUFFIXES.values()}
+    suffixes = {name: suffix for name, suffix in suffixes.items() if {f"mu{suffix}", f"sigma{suffix}"} <= names}
+    definitions = {name: _definition(arrays, f"fingerprint{suffix}") for name, suffix in suffixes.items()}
     found = {
-        name: _layer(arrays, suffix, count, features_of is None or name in features_of)
-        for name, suffix in layers.items()
-        if {f"mu{suffix}", f"sigma{suffix}"} <= names
+        layer: _layer(arrays, suffixes[name], count, definitions[name], features_of is None or layer in features_of)
+        for layer, name in layers_in(definitions, networks).items()
     }
+    if FEATURES not in found:
+        network = networks[FEATURES].extractor if FEATURES in networks else "inception"
+        problem = f"{path} has no statistics of {network}; it has those of {' and '.join(found)}:"
+        raise InputError(problem, f"pass {option('extractor', next(iter(found)))}", setting="extractor")
     order = arrays.array("order") if "order" in names else None
     if order is not None and (order.dtype.kind not in "iu" or order.shape != (count,)):
         raise ValueError("it has an order that is not one integer per image")
@@ -263,11 +272,12 @@ def _read(path: str, arrays: NamedArrays, features_of: Collection[str] | None) -
     return _with_run(statistics, _text(arrays, "run")) if "run" in names else statistics
 
 
-def _layer(arrays: NamedArrays, suffix: str, count: int | None, with_features: bool) -> LayerStatistics:
+def _layer(
+    arrays: NamedArrays, suffix: str, count: int | None, definition: Definition | None, with_features: bool
+) -> LayerStatistics:
     """Returns one layer of the file after checking it."""
     mu, sigma = arrays.gaussian(f"mu{suffix}", f"sigma{suffix}")
-    fingerprint, kept = f"fingerprint{suffix}", f"features{suffix}"
-    definition = _definition(arrays, fingerprint) if fingerprint in arrays.names else None
+    kept = f"features{suffix}"
     if definition is not None and definition.dims != len(mu):
         raise ValueError(f"its fingerprint states {definition.dims} dims, but mu has {len(mu)}")
     # Without a count, another tool wrote them.
@@ -277,7 +287,10 @@ def _layer(arrays: NamedArrays, suffix: str, count: int | None, with_features: b
     return LayerStatistics(mu, sigma, definition, features)
 
 
-def _definition(arrays: NamedArrays, name: str) -> Definition:
+def _definition(arrays: NamedArrays, name: str) -> Definition | None:
+    """Returns the definition in an array; None if there is no such array."""
+    if name not in arrays.names:
+        return None
     text = _text(arrays, name)
     try:
         return Definition.from_json(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,10 @@ from support.http_store import http_store, kept, server
 from support.offline import needs_weights
 from support.own_networks import TINY_FILE, make_modules
 from support.pictures import make_pictures
+from support.places import COLOURS, FAULTY, TINY
+from support.processes import wait_until
 from support.published import EDM, make_mirror
+from support.ranks import RankServer
 from support.small_sets import make_real
 
 
@@ -73,3 +77,28 @@ def test_rank_zero_alone_downloads_a_reference(fidtool: Run, tmp_path: Path) -> 
     assert found.metrics["fid"] > 0
     name = EDM.url.partition("://")[2]
     assert store.sent[name] == (mirror / name).stat().st_size
+
+
+def test_several_networks_have_the_bits_of_their_own_runs(
+    fidtool: Run, here: Run, rank_server: RankServer, tmp_path: Path
+) -> None:
+    """At 1 to 3 ranks, and resumed by one process after a kill of two."""
+    make_pictures(tmp_path / "real", 60, 0)
+    make_pictures(tmp_path / "fake", 63, 1)
+    settings = ["--metrics", "fid,kid", "--kid-subset-size", 20, "--batch-size", 2, "--no-cache", "--json"]
+    arguments: list[object] = ["compute", "real", "fake", *settings]
+    alone = here(*arguments, "--extractor", TINY).metrics | here(*arguments, "--extractor", COLOURS).metrics
+    joint = [*arguments, "--extractor", f"{TINY},{COLOURS}"]
+    assert [each.metrics for each in (here(*joint), *(fidtool(*joint, ranks=size) for size in (2, 3)))] == [alone] * 3
+    kept = [*arguments, "--extractor", f"{FAULTY},{COLOURS}", "--checkpoint", "kept"]
+    passes = tmp_path / "passes"
+    environment = {**rank_server.environment, "FAULT_PACE": "0.02", "FORWARD_LOG": str(passes)}
+    ranks = rank_server.ranks("fidtool", [kept] * 2, environment, tmp_path)
+    wait_until(lambda: passes.exists() and passes.stat().st_size >= 20, "no rank is working")
+    for rank in ranks:
+        rank.send(signal.SIGKILL)
+    assert {rank.wait() for rank in ranks} == {-signal.SIGKILL}
+    resumed = here(*kept)
+    assert resumed.json["run"]["images_resumed"] > 0
+    assert resumed.metrics.items() >= here(*arguments, "--extractor", COLOURS).metrics.items()
+    assert resumed.metrics.items() >= here(*arguments, "--extractor", FAULTY).metrics.items()

@@ -126,11 +126,9 @@ def inception(protocol: str, dims: int = 2048, weights_sha256: str = INCEPTION_S
 
 
 def definition_of(spec: str, protocol: str | None = None, **settings: Any) -> Definition:
-    choice = NetworkChoice(spec, **settings)
+    choice = NetworkChoice(spec, protocol=protocol, **settings)
     device = device_of(torch.device("cpu"), Launch())
-    return custom_extractor(
-        choice, fetch_state(choice, print), PROTOCOLS[protocol] if protocol else None, device
-    ).definition
+    return custom_extractor(choice, fetch_state(choice, print), device).definition
 
 
 # Sets of images and the cache.

@@ -63,7 +63,7 @@ def built(spec: str, weights: object = None) -> Extractor:
     """Build the network as every rank does."""
     choice = NetworkChoice(spec, None if weights is None else str(weights))
     with repeatable():
-        return custom_extractor(choice, fetch_state(choice, print), None, device_of(torch.device("cpu"), Launch()))
+        return custom_extractor(choice, fetch_state(choice, print), device_of(torch.device("cpu"), Launch()))
 
 
 def batches(folder: Path) -> Iterator[list[torch.Tensor]]:

@@ -5,11 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from os.path import basename
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fidtool.errors import InputError, option
-from fidtool.features.protocol import EMBEDDING, FEATURES, OWN_PROTOCOLS, SPATIAL, protocol_named
+from fidtool.features.protocol import (
+    EMBEDDING,
+    FEATURES,
+    INCEPTION,
+    OWN_PROTOCOLS,
+    SPATIAL,
+    Definition,
+    protocol_named,
+)
 from fidtool.names import closest, folded, unknown
 from fidtool.user_code import is_code_spec, refuse_bare_file
 
@@ -128,6 +137,13 @@ class NetworkChoice:
         """The extractor of a published network with its model."""
         return f"{self.family}:{self.model}"
 
+    def made(self, network: str) -> bool:
+        """Whether this is the network of that name in the definition of features, see `Definition.network`."""
+        known = {self.extractor, basename(self.extractor), INCEPTION if self.extractor == "inception" else ""}
+        if self.family in MODEL_FAMILIES:
+            known.add(self.full.partition(".")[0] if self.family == "timm" else self.full)
+        return network in known
+
     def named(self, setting: str) -> str:
         """The name of one of the four settings, for messages; empty if it cannot be set."""
         return self.names.get(setting, setting)
@@ -158,8 +174,7 @@ def networks_of(value: object) -> list[NetworkChoice]:
         settings = {IN_VALUE.get(str(name), str(name)): each for name, each in value.items() if name != "name"}
         return [_checked(str(value.get("name", "")), settings)]
     if isinstance(value, NetworkChoice):
-        check_extractor(value)
-        return [value]
+        return [_of_value(value)]
     if hasattr(value, "module"):  # a Network, whose class needs torch
         kind = type(value.module)
         return [NetworkChoice(f"{kind.__module__}.{kind.__qualname__}", given=value)]  # type: ignore[arg-type]
@@ -186,7 +201,12 @@ def _checked(name: str, settings: Mapping[str, Any]) -> NetworkChoice:
         except (TypeError, ValueError):
             problem = f"{setting} of {name} must be an integer, not {value!r}"
             raise InputError(f"{option('extractor')}: {problem}", setting="extractor") from None
-    choice = NetworkChoice(usual_spelling(name), **found)
+    return _of_value(NetworkChoice(usual_spelling(name), **found))
+
+
+def _of_value(choice: NetworkChoice) -> NetworkChoice:
+    """Return a network that can have its settings, which messages name as a part of the value of ``extractor``."""
+    choice = replace(choice, names=dict.fromkeys(IN_VALUE.values(), "extractor"))
     check_extractor(choice)
     return replace(choice, protocol=protocol_of(choice, choice.protocol))
 
@@ -204,14 +224,36 @@ def further_networks(first: NetworkChoice, others: Sequence[NetworkChoice]) -> d
     shared = None if first.family in MODEL_FAMILIES else first.protocol
     for each in others:
         name = each.extractor if extractors.count(each.extractor) == 1 else str(each)
-        layer = re.sub("[^0-9A-Za-z]", "_", name)
+        layer = layer_name(name)
         if each.extractor == "inception" or each == first or layer in {*found, FEATURES, SPATIAL, EMBEDDING}:
             problem = f"{option('extractor')} has {name} twice" + " or with two settings" * (name == "inception")
             raise InputError(f"{problem}:", "name each network once", setting="extractor")
         protocol = each.protocol or (None if each.family in MODEL_FAMILIES else shared)
-        names = dict.fromkeys(IN_VALUE.values(), "extractor")
-        found[layer] = replace(each, protocol=protocol, subject=name, names=names)
+        found[layer] = replace(each, protocol=protocol, subject=name)
     return found
+
+
+def layers_in(definitions: Mapping[str, Definition | None], networks: Mapping[str, NetworkChoice]) -> dict[str, str]:
+    """Return which layer of a file has the features of each layer of a run, by the run's layer.
+
+    Args:
+        definitions: the file's definitions, by layer. Without one, a layer's name is that of its network.
+        networks: the run's networks, by layer.
+    """
+    found, stated = dict[str, str](), {name: each for name, each in definitions.items() if each is not None}
+    for layer, choice in networks.items():
+        own = [name for name, each in stated.items() if choice.made(each.network)]
+        alike = [name for name in own if choice.protocol in (None, stated[name].protocol_name)]
+        unstated = [name for name in (layer_name(choice.extractor), choice.family) if name in definitions]
+        if known := [*({layer} & {*alike}), *alike, *own, *unstated]:
+            found[layer] = known[0]
+    taken = {*found.values()}
+    return found | {name: name for name in definitions if name not in found and (name not in taken or name == FEATURES)}
+
+
+def layer_name(text: str) -> str:
+    """Return the name of the layer, and the end of the names of values in the JSON, of a network with this name."""
+    return re.sub("[^0-9A-Za-z]", "_", text)
 
 
 def protocol_of(choice: NetworkChoice, name: str | None, asked: str = "protocol") -> str | None:
@@ -225,7 +267,12 @@ def protocol_of(choice: NetworkChoice, name: str | None, asked: str = "protocol"
     own = OWN_PROTOCOLS.get(choice.family, {})
     if folded(name) not in own:
         how = f" ({' or '.join(own)})" if own else ""
-        raise no_protocol(name, choice.option("extractor", choice.extractor), asked, how)
+        if choice.named("protocol") == "protocol":
+            raise no_protocol(name, choice.option("extractor", choice.extractor), asked, how)
+        problem = (
+            f"{choice.option('protocol', name)}: {choice.extractor} prepares the images with its own transform{how}"
+        )
+        raise InputError(f"{problem}:", f"omit protocol={name}", setting="extractor")
     return folded(name)
 
 

@@ -69,7 +69,9 @@ REFUSED = {
     "kid_subset_size = 0": "kid_subset_size in pyproject.toml must be at least 2, not 0",
     "log = 2020-01-01": "log in pyproject.toml must be a string or a list of strings, not datetime.date(2020, 1, 1)",
     "metric_option = [3]": "metric_option in pyproject.toml must be a string or a list of strings, not [3]",
-    'extractor = ["a"]': "extractor in pyproject.toml must be a string, not ['a']",
+    'extractor = ["a"]': "extractor in pyproject.toml: unknown extractor 'a'",
+    "extractor = 3": "extractor in pyproject.toml: --extractor must be a string, a fidtool.Network or a list of these",
+    'extractor = [{name = "dinov2", way = 3}]': "extractor in pyproject.toml: --extractor: 'way' is no setting",
 }
 
 

@@ -33,7 +33,7 @@ def test_defaults_are_not_mentioned() -> None:
 
 def test_cmmds_network_has_its_published_name() -> None:
     config, line = complete_settings({"a.npz": file_of(extractor=CMMD_EXTRACTOR)}, Settings(), True)
-    assert (config.extractor, line) == ("clip", "taken from a.npz: extractor clip")
+    assert (config.network.extractor, line) == ("clip", "taken from a.npz: extractor clip")
     assert complete_settings({"a.npz": file_of(extractor="dinov2:vits14")}, Settings(dims=64), True)[1] == ""
 
 

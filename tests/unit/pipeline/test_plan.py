@@ -71,7 +71,7 @@ def test_needs_follow_from_roles_and_metrics(folders: tuple[Path, Path], monkeyp
     assert [plan.needs[each].features for each in plan.sets] == [frozenset(), {FEATURES}]
     plan, _ = planned(*folders, metrics="kid")
     assert [plan.needs[each].features for each in plan.sets] == [{FEATURES}, {FEATURES}]
-    assert [(each.name, plan.settings.layer_of(each)) for each in plan.settings.chosen] == [("kid", FEATURES)]
+    assert [(each.name, each.layer) for each in plan.settings.chosen] == [("kid", FEATURES)]
 
 
 def test_facts_of_statistics_and_streams(folders: tuple[Path, Path]) -> None:

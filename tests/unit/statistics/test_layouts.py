@@ -15,6 +15,7 @@ from numpy.lib.npyio import NpzFile
 
 import fidtool
 from fidtool.errors import InputError
+from fidtool.features.models.families import NetworkChoice
 from fidtool.features.protocol import FEATURES, SPATIAL, SPATIAL_DIMS
 from fidtool.sources.contents import Files
 from fidtool.sources.image_set import canonical_order
@@ -147,16 +148,25 @@ BUNDLE = {"jit_in256_stats.npz": gaussian(ROWS), "clip_in256_stats.npz": gaussia
 
 def test_an_entry_is_chosen_by_the_network(tmp_path: Path) -> None:
     pickled(edm2(ROWS, DINO))(tmp_path / "img512.pkl")
-    for extractor, rows, entry in (("inception", ROWS, "fid"), ("dinov2", DINO, "fd_dinov2")):
+    every = fidtool.read_statistics(tmp_path / "img512.pkl")
+    for extractor, layer, rows, entry in (
+        ("inception", FEATURES, ROWS, "fid"),
+        ("dinov2", "dinov2", DINO, "fd_dinov2"),
+    ):
+        of_network = {FEATURES: NetworkChoice(extractor)}
         for found in (
-            fidtool.read_statistics(tmp_path / "img512.pkl", extractor=extractor),
+            fidtool.read_statistics(tmp_path / "img512.pkl", networks=of_network),
             fidtool.read_statistics(f"{tmp_path}/img512.pkl:{entry}"),
             fidtool.read_statistics(tmp_path / "img512.pkl", key=entry),
         ):
             np.testing.assert_array_equal(found.mu, gaussian(rows)["mu"])
-            assert (found.count, found.origin) == (len(ROWS), f"EDM2 (it has {entry})")
-    with pytest.raises(InputError, match=r"no statistics of clip; it has fid, fd_dinov2: pass extractor='inception'"):
-        fidtool.read_statistics(tmp_path / "img512.pkl", extractor="clip")
+            assert (found.count, found.origin[:4]) == (len(ROWS), "EDM2")
+        np.testing.assert_array_equal(every.layers[layer].mu, gaussian(rows)["mu"])
+    pickled({"fd_dinov2": gaussian(DINO)})(tmp_path / "dino.pkl")
+    with pytest.raises(
+        InputError, match=r"no statistics of inception; it has those of dinov2: pass extractor='dinov2'"
+    ):
+        fidtool.read_statistics(tmp_path / "dino.pkl", networks={FEATURES: NetworkChoice("inception")})
 
 
 def test_an_entry_is_chosen_by_its_name(tmp_path: Path) -> None:
@@ -168,8 +178,6 @@ def test_an_entry_is_chosen_by_its_name(tmp_path: Path) -> None:
         fidtool.read_statistics(path)
     with pytest.raises(InputError, match="no statistics named none; it has jit_in256_stats"):
         fidtool.read_statistics(f"{path}:none")
-    with pytest.raises(InputError, match="has several"):
-        fidtool.read_statistics(path, extractor="clip")
 
 
 def test_a_name_needs_several_statistics(tmp_path: Path) -> None:

@@ -1,0 +1,243 @@
+"""Several networks in one pass: each has the values of a run with it alone, in every output and from every source."""
+
+from __future__ import annotations
+
+import csv
+import pickle
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fidtool
+from fidtool.features.models.families import layer_name, networks_of
+from fidtool.names import short_title
+from fidtool.pipeline import measure
+from fidtool.results import read_evaluation
+from fidtool.settings import Settings
+from support.command_line import Run
+from support.pictures import make_pictures
+from support.places import COLOURS, FD, TINY
+from support.small_sets import SMALL, make_sets
+
+METRICS = ("--metrics", "fid,kid,prdc", *SMALL, "--nearest-k", 3)
+LAYER = layer_name(COLOURS)
+BOTH = f"{TINY},{COLOURS}"
+KEY, TITLE = f"fd_{LAYER}", f"FD ({COLOURS})"
+
+
+@pytest.fixture
+def sets(tmp_path: Path) -> tuple[Path, Path]:
+    return make_sets(tmp_path)
+
+
+def alone(here: Run, *arguments: object) -> dict[str, float]:
+    """Return the values of each network in a run of its own, by the keys of a run with both."""
+    found: dict[str, float] = {}
+    for network in (TINY, COLOURS):
+        outcome = here(*arguments, "--extractor", network, "--json")
+        assert outcome.status == 0, outcome.stderr
+        found |= outcome.metrics
+    return found
+
+
+def test_each_network_has_the_bits_of_its_own_run(here: Run, sets: tuple[Path, Path]) -> None:
+    arguments = ("compute", *sets, *METRICS, "--no-cache")
+    joint = here(*arguments, "--extractor", TINY, "--extractor", COLOURS, "--json")
+    assert joint.metrics == alone(here, *arguments)
+    assert [*joint.json["layers"]] == [LAYER]
+    single = here(*arguments, "--extractor", TINY, "--json")
+    assert joint.json["run"]["images_computed"] == single.json["run"]["images_computed"]
+    turned = here(*arguments, "--extractor", f"{COLOURS},{TINY}", "--json")
+    assert turned.metrics == joint.metrics
+
+
+def test_inception_comes_first(here: Run, sets: tuple[Path, Path]) -> None:
+    arguments = ("compute", *sets, "--dims", 64, "--metrics", "fid,sfid")
+    refused = here(*arguments, "--extractor", TINY)
+    assert refused.status == 2
+    settings = Settings(extractor=f"{TINY},inception", dims=64)
+    assert [each.extractor for each in settings.networks.values()] == ["inception", TINY]
+    with_own = Settings(extractor=f"{TINY}@step=12,Inception@dims=64,protocol=edm")
+    assert (with_own.dims, with_own.protocol) == (64, "tensorflow")
+    assert with_own.further[layer_name(TINY)].protocol == "tensorflow"
+
+
+def test_every_output_has_all_networks(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+    outputs = ("-o", "r.json", "-o", "r.csv", "-o", "r.md", "--report", "r.html", "--history", "h.jsonl")
+    fake = make_pictures(tmp_path / "many", 120, 5)
+    outcome = here("compute", sets[0], fake, *METRICS, "--extractor", BOTH, "--uncertainty", *outputs)
+    assert outcome.status == 0, outcome.stderr
+    lines = outcome.stdout.splitlines()
+    for title in (FD, f"KID ({TINY})", f"Recall ({TINY})", TITLE, f"KID ({COLOURS})", f"Recall ({COLOURS})"):
+        assert any(line.startswith(f"{title}: ") for line in lines), title
+    for title in (FD, TITLE):
+        assert any(line.startswith(f"bias-corrected {title}: ") for line in lines), title
+    (row,) = csv.DictReader((tmp_path / "r.csv").open())
+    (content,) = read_evaluation(tmp_path / "r.json").to_dict()["results"]
+    assert float(row[KEY]) == content["metrics"][KEY]
+    interval = content["uncertainties"][KEY]["corrected"]
+    assert float(row[f"uncertainties.{KEY}.corrected.low"]) == interval["low"]
+    assert short_title(TITLE) in (tmp_path / "r.html").read_text()
+    assert KEY in (tmp_path / "h.jsonl").read_text()
+    assert here("diff", "r.json", "r.json").status == 0
+
+
+def test_error_bars_are_those_of_each_network(here: Run, sets: tuple[Path, Path]) -> None:
+    real, fake = sets
+    arguments = ("compute", real, fake, real, "--uncertainty", "--json")
+    joint = here(*arguments, "--extractor", BOTH).json
+    for network, place in ((TINY, "uncertainty"), (COLOURS, "uncertainties")):
+        single = here(*arguments, "--extractor", network).json
+        found = joint["results"][0][place]
+        found = found if place == "uncertainty" else found[KEY]
+        assert found == single["results"][0]["uncertainty"]
+
+
+def test_the_cache_is_shared_with_runs_of_one_network(here: Run, sets: tuple[Path, Path]) -> None:
+    arguments = ("compute", *sets, *METRICS)
+    single = here(*arguments, "--extractor", COLOURS, "--json")
+    joint = here(*arguments, "--extractor", BOTH, "--json")
+    assert f"read from the cache, not those of {Path(TINY).name}" in joint.stderr
+    assert joint.metrics.items() >= single.metrics.items()
+    again = here(*arguments, "--extractor", BOTH, "--json")
+    assert (again.json["run"]["images_computed"], again.metrics) == (0, joint.metrics)
+    assert joint.metrics == here(*arguments, "--extractor", BOTH, "--no-cache", "--json").metrics
+    other = here(*arguments, "--extractor", TINY, "--json")
+    assert other.json["run"]["images_computed"] == 0
+
+
+def test_the_cache_is_not_mixed_with_other_images(
+    here: Run, sets: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If a file cannot be read any more, its network and those in the cache would have different images."""
+    arguments = ("compute", *sets, *METRICS)
+    assert here(*arguments, "--extractor", COLOURS, "--json").status == 0
+    expected = here(*arguments, "--extractor", BOTH, "--no-cache", "--json")
+    find = measure.find_cached
+
+    def with_another_count(*given: Any) -> Any:
+        found = find(*given)
+        return found and replace(found, count=found.count + 1)
+
+    monkeypatch.setattr(measure, "find_cached", with_another_count)
+    assert here(*arguments, "--extractor", BOTH, "--json").metrics == expected.metrics
+
+
+@pytest.mark.parametrize("wanted", [TINY, COLOURS, BOTH, f"{COLOURS},{TINY}"])
+def test_a_statistics_file_serves_any_of_its_networks(here: Run, sets: tuple[Path, Path], wanted: str) -> None:
+    real, fake = sets
+    assert here("stats", real, "-o", "real.npz", "--extractor", BOTH, *METRICS[:2], "--no-cache").status == 0
+    arguments = (*METRICS, "--extractor", wanted, "--no-cache", "--json")
+    from_file, from_images = (here("compute", each, fake, *arguments) for each in ("real.npz", real))
+    assert from_file.status == 0, from_file.stderr
+    assert from_file.metrics == from_images.metrics
+
+
+def test_a_pickle_of_edm2_serves_both_networks(tmp_path: Path) -> None:
+    """In Python, with statistics of the two networks as EDM2 stores them."""
+    rng = np.random.default_rng(0)
+    rows = {"fid": rng.normal(size=(50, 64)), "fd_dinov2": rng.normal(size=(50, 24))}
+    stored = {name: {"mu": each.mean(0), "sigma": np.cov(each.T)} for name, each in rows.items()}
+    for name in ("real.pkl", "fake.pkl"):
+        (tmp_path / name).write_bytes(pickle.dumps({**stored, "num_images": 50}))
+    real, fake = (str(tmp_path / name) for name in ("real.pkl", "fake.pkl"))
+    with pytest.warns(fidtool.FidtoolWarning):
+        found = fidtool.compute(real, fake, extractor="inception,dinov2", dims=64)
+    with pytest.warns(fidtool.FidtoolWarning):
+        only = fidtool.compute(real, fake, extractor="dinov2:vitl14")
+    assert [*found.results[0].metrics] == ["fid_64", "fd_dinov2"]
+    assert [*only.results[0].metrics] == ["fd_24"]  # the file does not say that it is DINOv2
+
+
+class _Doubled(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x.mean((2, 3)), 2.0 * x.std((2, 3))], 1)
+
+
+def test_a_program_passes_its_own_networks(sets: tuple[Path, Path]) -> None:
+    own = fidtool.Network(_Doubled(), input_size=16)
+    networks: list[Any] = [TINY, own, fidtool.NetworkChoice(COLOURS, feature_step=14)]
+    found = fidtool.compute(*map(str, sets), extractor=networks, metrics="fid", cache=False)
+    single = fidtool.compute(*map(str, sets), extractor=own, metrics="fid", cache=False)
+    assert single.frechet_distance in found.results[0].metrics.values()
+    assert [each.feature_step for each in found.definitions.values() if each] == [18, 18, 14]
+    statistics = fidtool.compute_statistics(str(sets[0]), extractor=[TINY, own], cache=False)
+    assert statistics is not None
+    assert len(statistics.layers) == 2
+    from_memory = fidtool.compute(statistics, str(sets[1]), extractor=own, cache=False)
+    assert from_memory.frechet_distance == single.frechet_distance
+
+
+def test_a_metric_from_a_file_works_for_each_network(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from dataclasses import dataclass\nimport fidtool\n"
+        "@dataclass(frozen=True, kw_only=True)\nclass Mine(fidtool.Metric):\n"
+        "    name = 'mine'\n    numbers = (fidtool.Number('mine', 'Mine', 'lower', 'a norm'),)\n"
+        "    real_features = fake_features = True\n"
+        "    def compute(self, real, fake, context):\n"
+        "        return {'mine': float(abs(real.rows.mean(0) - fake.rows.mean(0)).sum())}\n"
+    )
+    arguments = ("compute", *sets, "--metrics", "fid,mine.py:Mine", "--no-cache")
+    joint = here(*arguments, "--extractor", BOTH, "--json")
+    assert joint.metrics == alone(here, *arguments)
+    assert len([name for name in joint.metrics if name.startswith("mine")]) == 2
+
+
+def test_metrics_of_all_are_omitted_for_each_network(here: Run, sets: tuple[Path, Path]) -> None:
+    outcome = here("compute", *sets, "--metrics", "all", "--extractor", BOTH, *SMALL, "--json")
+    assert outcome.status == 0, outcome.stderr
+    left_out = outcome.json["not_computed"]
+    assert {"fid-infinity", f"fid-infinity@{LAYER}", "is", "sfid"} <= left_out.keys()
+    assert f"FID-infinity ({COLOURS}): not computed: " in outcome.stderr + outcome.stdout
+    assert {f"prdc@{LAYER}", f"is@{LAYER}"}.isdisjoint(left_out)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("inception,dinov2:vitl14@weights=a.pth,step=12", ["inception", "dinov2:vitl14@weights=a.pth,step=12"]),
+        ("DINOv2@protocol=Torch", ["dinov2@protocol=torch"]),
+        ([{"name": "dinov2", "step": 12}, "inception"], ["dinov2@step=12", "inception"]),
+        ("net.pt2@size=32,step=7, /me@here/n.py:f", ["net.pt2@size=32,step=7", "/me@here/n.py:f"]),
+    ],
+)
+def test_values_are_parsed(value: object, expected: list[str]) -> None:
+    assert [*map(str, networks_of(value))] == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("inception,inception", "--extractor has inception twice"),
+        (f"{TINY},{TINY}", "twice: name each network once"),
+        ("inception,dinov2@step=x", "feature_step of dinov2 must be an integer, not 'x'"),
+        (
+            "inception,dinov2@protocol=clean",
+            "--extractor dinov2@protocol=clean: dinov2 prepares the images",
+        ),
+        (f"inception,{TINY}@weights=w", f"--extractor {TINY}@weights=... is for Inception and published networks"),
+        ("inception,dinov2@weights=none.pth", "dinov2: no weights file none.pth (from --extractor dinov2@weights="),
+        (f"inception@dims=64,{TINY}@step=30", f"pass --extractor {TINY}@step="),
+        ("inception@step=3,dinov2", "--extractor inception@step=... is fixed for Inception"),
+        ("inception,nothing", "unknown extractor 'nothing'"),
+    ],
+)
+def test_mistakes_name_the_network(here: Run, sets: tuple[Path, Path], value: str, words: str) -> None:
+    outcome = here("compute", *sets, "--extractor", value, "--no-cache", "--quiet")
+    assert outcome.status in (1, 2)
+    assert words in outcome.error
+    assert outcome.stdout == ""
+
+
+def test_a_table_has_the_settings_of_a_network(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text(f'extractor = ["{TINY}", {{name = "{COLOURS}", step = 14}}]\n')
+    outcome = here("compute", *sets, "--config", "run.toml", "--json")
+    assert outcome.json["layers"][LAYER]["feature_step"] == 14
+    assert outcome.json["protocol"]["feature_step"] == 18
+    dumped = here("compute", *sets, "--config", "run.toml", "--dump-config").stdout
+    (tmp_path / "again.toml").write_text(dumped)
+    assert here("compute", *sets, "--config", "again.toml", "--json").json["layers"] == outcome.json["layers"]

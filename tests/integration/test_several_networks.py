@@ -68,7 +68,7 @@ def test_inception_comes_first(here: Run, sets: tuple[Path, Path]) -> None:
 
 def test_every_output_has_all_networks(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
     outputs = ("-o", "r.json", "-o", "r.csv", "-o", "r.md", "--report", "r.html", "--history", "h.jsonl")
-    fake = make_pictures(tmp_path / "many", 120, 5)
+    fake = make_pictures(tmp_path / "many", 210, 5)
     outcome = here("compute", sets[0], fake, *METRICS, "--extractor", BOTH, "--uncertainty", *outputs)
     assert outcome.status == 0, outcome.stderr
     lines = outcome.stdout.splitlines()

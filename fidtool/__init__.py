@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from fidtool.features.models.families import NetworkChoice as NetworkChoice
     from fidtool.features.network import Network as Network
     from fidtool.features.resize import Preparation as Preparation
+    from fidtool.metrics.authpct import AuthPct as AuthPct
     from fidtool.metrics.cmmd import CMMD as CMMD
     from fidtool.metrics.fid import FID as FID
     from fidtool.metrics.fid import FIDInfinity as FIDInfinity
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from fidtool.metrics.mifid import MIFID as MIFID
     from fidtool.metrics.mind import MIND as MIND
     from fidtool.metrics.prdc import PRDC as PRDC
+    from fidtool.metrics.vendi import Vendi as Vendi
     from fidtool.results import Comparison as Comparison
     from fidtool.results import Evaluation as Evaluation
     from fidtool.results import RunRecord as RunRecord
@@ -65,6 +67,7 @@ _NAMES = {
     "features.models.families": "NetworkChoice",
     "features.network": "Network",
     "features.resize": "Preparation",
+    "metrics.authpct": "AuthPct",
     "metrics.cmmd": "CMMD",
     "metrics.fid": "FID FIDInfinity SpatialFID",
     "metrics.inception_score": "InceptionScore",
@@ -73,6 +76,7 @@ _NAMES = {
     "metrics.mifid": "MIFID",
     "metrics.mind": "MIND",
     "metrics.prdc": "PRDC",
+    "metrics.vendi": "Vendi",
     "results": "Comparison Evaluation RunRecord SetResult SkippedFile",
     "seeds": "rank_seed sample_seed",
     "sources.memory": "Images",

@@ -102,7 +102,7 @@ def metrics(names: tuple[str, ...], as_json: bool) -> Iterator[str]:
     for each, metric in zip(chosen, found, strict=True):
         yield f"{metric['name']}: {metric['about']}"
         for number in metric["numbers"] if names else ():
-            yield f"  {number['title']} ({number['better']} is better): {number['meaning']}"
+            yield f"  {number['title']} ({number['better'] or 'neither'} is better): {number['meaning']}"
         for setting in metric["settings"] if names else ():
             value = "VALUE" if setting["default"] is None else setting["default"]
             flag = as_flag(each.named(setting["name"]), value)

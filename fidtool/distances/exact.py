@@ -27,6 +27,8 @@ _LARGEST_SQUARE = 2.0**51
 _FEWEST_BITS = 14
 """Bits that the length of the longest vector must have."""
 
+FINEST_STEP = 100
+"""Finer than exact products allow: `quantize_features` then takes the finest step that does."""
 BLOCK_ROWS = 1024
 """Rows that are read at a time. It affects the last bits of floating-point sums, so it must not depend on the
 machine."""
@@ -173,6 +175,12 @@ def _resident_bytes(device: torch.device) -> int:
 def parts_of(count: int, size: int) -> list[slice]:
     """Divides rows 0 to count - 1 into consecutive parts of ``size`` rows; the last may be smaller."""
     return [slice(start, min(start + size, count)) for start in range(0, count, size)]
+
+
+def blocks_of(features: NDArray[np.float32], device: torch.device) -> Iterator[torch.Tensor]:
+    """Yields the vectors as float64, one block at a time."""
+    for rows in parts_of(len(features), BLOCK_ROWS):
+        yield torch.from_numpy(features[rows].astype(np.float64)).to(device)
 
 
 def squared_distances(first: FeatureBlock, second: FeatureBlock) -> torch.Tensor:

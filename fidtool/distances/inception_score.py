@@ -8,13 +8,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fidtool.distances.exact import BLOCK_ROWS, FeatureSettings, parts_of, quantize_features
+from fidtool.distances.exact import BLOCK_ROWS, FINEST_STEP, FeatureSettings, parts_of, quantize_features
 from fidtool.distances.parallel import using_threads
 from fidtool.distributed.launch import Launch, available_threads
 from fidtool.distributed.world import World
 
-_FINEST_STEP = 100
-"""Finer than exact products allow, so that features and weights are rounded to the finest steps with exact products."""
 _RANDOM_PARTS, _RANDOM_ROWS, _FEWEST_RANDOM = 20, 5000, 5
 """Random parts, or more if there are more in stored order, that the latter are compared with; most images in them; and
 fewest of them that show how much scores vary by chance."""
@@ -55,7 +53,7 @@ def inception_score(
         same bits for any number of threads: the inner products are exact, and all other operations use one thread.
     """
     count = len(features)
-    alone, finest = World(Launch()), FeatureSettings(_FINEST_STEP)
+    alone, finest = World(Launch()), FeatureSettings(FINEST_STEP)
     (rows,) = quantize_features([features], finest, alone)
     (classes,) = quantize_features([weight], finest, alone)
     classifier, unit = classes.block(slice(None)), 2.0 ** -(rows.step + classes.step)

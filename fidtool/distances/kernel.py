@@ -1,4 +1,4 @@
-"""Kernel distances from exact inner products: KID with a polynomial or Gaussian kernel, CMMD with a Gaussian kernel.
+"""Distances from inner products: kernels for KID, CMMD and the Vendi score, random directions for MIND.
 
 Sums of kernel values depend on their order, so the order is fixed: on one thread within the rows of blocks of a fixed
 size, and over rows with `math.fsum`, which rounds once.
@@ -10,7 +10,7 @@ import contextlib
 import math
 from collections.abc import Callable, Sequence
 from functools import partial, reduce
-from operator import mul
+from operator import add, mul
 
 import numpy as np
 import torch
@@ -22,11 +22,12 @@ from fidtool.distances.exact import (
     FeatureSettings,
     QuantizedFeatures,
     Rows,
+    blocks_of,
     parts_of,
     quantize_features,
     squared_distances,
 )
-from fidtool.distances.parallel import fair_threads, share_out, using_threads
+from fidtool.distances.parallel import fair_threads, linear_algebra_threads, share_out, using_threads
 from fidtool.distributed.world import World
 from fidtool.errors import RunError, on_every_rank
 from fidtool.seeds import sample_seed
@@ -34,9 +35,13 @@ from fidtool.sources.image_set import canonical_order
 
 Kernel = Callable[[FeatureBlock, FeatureBlock], torch.Tensor]
 """k(a, b) for each a in the first block and each b in the second, float64. Only exact products use several threads."""
+Polynomial = tuple[int, float | None, float]
+"""Degree, gamma and coef of the kernel (gamma <x, y> + coef) ** degree; a gamma of None is 1 / D."""
 Draw = tuple[NDArray[np.int64], NDArray[np.int64]]
 """Row indices of the real and of the generated images in one subset, each of shape (m,)."""
 
+_COLUMNS, _DIRECTIONS = 256, 100
+"""Columns of Vendi's matrix per job; directions of MIND per job, whose projections of 50,000 images take 40 MB."""
 _SIGMA, _SCALE = 10.0, 1000.0
 """Bandwidth of CMMD's kernel, and the factor of its value."""
 
@@ -51,7 +56,7 @@ def kid(
     subsets: int = 100,
     seed: int = 0,
     draws: Sequence[Draw] | None = None,
-    kernel: tuple[int, float | None, float] | float = (3, None, 1.0),
+    kernel: Polynomial | float = (3, None, 1.0),
 ) -> tuple[float, float]:
     """Returns the Kernel Inception Distance (Bińkowski et al. 2018). A collective.
 
@@ -72,20 +77,14 @@ def kid(
         subsets: number of subsets, at least 1.
         seed: seed of the subsets, which are the same in all versions.
         draws: the subsets, as another tool drew them.
-        kernel: degree, gamma and coef of another kernel, (gamma <x, y> + coef) ** degree; a gamma of None is 1 / D. Or
-            sigma of the Gaussian kernel exp(-|x - y|² / (2 sigma²)).
+        kernel: another polynomial, or sigma of the Gaussian kernel exp(-|x - y|² / (2 sigma²)).
 
     Returns:
         The mean over the subsets, which may be negative if it is close to 0, because the estimate is unbiased; and
         their population standard deviation (ddof 0), 0 for one subset, which is not the standard error of the mean.
     """
     reals, fakes = quantize_features([real, fake], settings, world)
-    if isinstance(kernel, tuple):
-        degree, gamma, coef = kernel
-        divisor = 4.0**reals.step * real.shape[1] if gamma is None else 4.0**reals.step / gamma
-        of_pair = partial(_polynomial, divisor=divisor, coef=coef, degree=degree, threads=fair_threads(world))
-    else:
-        of_pair = partial(_gaussian_less_one, sigma=kernel, step=reals.step, threads=fair_threads(world))
+    of_pair = partial(_kernel, kernel, reals.step, fair_threads(world))
 
     def of_subset(number: int) -> float:
         if draws:
@@ -114,21 +113,15 @@ def kid(
     return mean, std
 
 
-def _polynomial(
-    first: FeatureBlock, second: FeatureBlock, *, divisor: float, coef: float, degree: int, threads: int
-) -> torch.Tensor:
+def _kernel(kernel: Polynomial | float, step: int, threads: int, a: FeatureBlock, b: FeatureBlock) -> torch.Tensor:
+    """Returns k; of a Gaussian k - 1, by which no MMD changes, and no digits are lost where all k are close to 1."""
     with using_threads(threads):
-        products = first.integers @ second.integers.T
-    return reduce(mul, [products.div_(divisor).add_(coef)] * degree)
-
-
-def _gaussian_less_one(
-    first: FeatureBlock, second: FeatureBlock, *, sigma: float, step: int, threads: int
-) -> torch.Tensor:
-    """Returns k - 1: that changes no estimate of the MMD, and no digits are lost where all k are close to 1."""
-    with using_threads(threads):
-        distances = squared_distances(first, second)
-    return distances.mul_(-(4.0**-step) / (2.0 * sigma**2)).expm1_()
+        exact = a.integers @ b.integers.T if isinstance(kernel, tuple) else squared_distances(a, b)
+    if not isinstance(kernel, tuple):
+        return exact.mul_(-(4.0**-step) / (2.0 * kernel**2)).expm1_()
+    degree, gamma, coef = kernel
+    divisor = 4.0**step * a.integers.shape[1] if gamma is None else 4.0**step / gamma
+    return reduce(mul, [exact.div_(divisor).add_(coef)] * degree)
 
 
 def _within(kernel: Kernel, features: QuantizedFeatures, parts: Sequence[Rows], number: int, world: World) -> float:
@@ -152,6 +145,40 @@ def _added(sums: Sequence[torch.Tensor]) -> float:
     return math.fsum(torch.cat(list(sums)).tolist()) if sums else 0.0  # empty if the run must stop
 
 
+def vendi(features: NDArray[np.float32], settings: FeatureSettings, world: World) -> float:
+    """Returns the Vendi score (Friedman & Dieng 2023): exp of the entropy of the eigenvalues of K / n. A collective.
+
+    K is the cosine similarity. Except for zeros, K has the eigenvalues of the sum of u uᵀ over the unit vectors u.
+    Vectors that are 0 are equal to each other and similar to no others. The result is from 1, if all vectors have one
+    direction, to min(n, D), with the same bits at any number of ranks.
+
+    Args:
+        features: shape (n, D), the same on every rank; one block at a time is read.
+        settings: with the device of the products.
+    """
+
+    def products(columns: slice) -> NDArray[np.float64]:
+        units = (torch.nn.functional.normalize(block) for block in blocks_of(features, settings.device))
+        found: torch.Tensor = reduce(add, (unit[:, columns].T @ unit[:, : columns.stop] for unit in units))
+        return found.cpu().numpy()
+
+    parts = parts_of(features.shape[1], _COLUMNS)
+    found = share_out([partial(products, columns) for columns in parts], world)
+
+    def score() -> float:
+        even = features.shape[1] + features.shape[1] % 2  # see `frechet_distance`
+        sums = torch.zeros(even, even, dtype=torch.float64, device="cpu")  # only the lower triangle is used
+        for columns, rows in zip(parts, found, strict=True):
+            sums[columns, : columns.stop] = torch.from_numpy(rows)
+        with using_threads(linear_algebra_threads()):
+            values = torch.linalg.eigvalsh(sums) / len(features)
+        # Vectors that are 0 have the rest of the sum.
+        values = torch.cat([values, 1.0 - values.sum(0, keepdim=True)]).clamp(min=0.0)
+        return math.exp(math.fsum(torch.special.entr(values).tolist()))
+
+    return world.on_rank_zero(score)
+
+
 def cmmd(real: NDArray[np.float32], fake: NDArray[np.float32], settings: FeatureSettings, world: World) -> float:
     """Returns CMMD (Jayasumana et al. 2024), the squared MMD with a Gaussian kernel. A collective.
 
@@ -169,7 +196,7 @@ def cmmd(real: NDArray[np.float32], fake: NDArray[np.float32], settings: Feature
         At least 0; a negative rounding error is set to 0.
     """
     reals, fakes = quantize_features([real, fake], settings, world)
-    of_pair = partial(_gaussian_less_one, sigma=_SIGMA, step=reals.step, threads=fair_threads(world))
+    of_pair = partial(_kernel, _SIGMA, reals.step, fair_threads(world))
     real_parts, fake_parts = parts_of(len(real), BLOCK_ROWS), parts_of(len(fake), BLOCK_ROWS)
     jobs = [
         partial(_within, of_pair, features, parts, number, world)
@@ -182,3 +209,39 @@ def cmmd(real: NDArray[np.float32], fake: NDArray[np.float32], settings: Feature
     within_real, within_fake, between = (math.fsum(part) for part in np.split(np.array(values), ends))
     means = (within_real / len(real) ** 2, within_fake / len(fake) ** 2, -2.0 * between / (len(real) * len(fake)))
     return max(_SCALE * math.fsum(means), 0.0)
+
+
+def mind(
+    real: NDArray[np.float32],
+    fake: NDArray[np.float32],
+    settings: FeatureSettings,
+    world: World,
+    *,
+    directions: int = 1000,
+    seed: int = 0,
+) -> float:
+    """Returns MIND (Berthet et al. 2026), 3 D times the squared sliced 2-Wasserstein distance. A collective.
+
+    It is 3 D times the mean, over random unit directions and the images of a set, of the squared difference of the
+    sorted projections, in float64. If the sets have the same number of images, torch-fidelity draws the same directions
+    for the same seed, and computes in float32.
+
+    Args:
+        real, fake: features of shapes (n, D) and (m, D), the same on every rank, in random order: of the larger set
+            only the first min(n, m) are used. One block at a time is read.
+        settings: with the device of the projections.
+        world: the ranks. The result has the same bits at any number of ranks, since each job runs on one thread.
+        directions: number of random directions, at least 1.
+        seed: seed of the directions.
+    """
+    count, dims = min(len(real), len(fake)), real.shape[1]
+    drawn = torch.randn(directions, dims, generator=torch.Generator().manual_seed(seed))
+    units = torch.nn.functional.normalize(drawn.double()).to(settings.device)
+
+    def apart(some: slice) -> float:
+        sets = (blocks_of(features[:count], settings.device) for features in (real, fake))
+        one, other = (torch.cat([units[some] @ block.T for block in blocks], 1).sort(1).values for blocks in sets)
+        return float((one - other).square_().sum())
+
+    sums = share_out([partial(apart, some) for some in parts_of(directions, _DIRECTIONS)], world)
+    return float(3 * dims * math.fsum(sums) / (directions * count))

@@ -1,4 +1,4 @@
-"""Precision, recall, density and coverage: counts of images by exact distances, the same on all machines."""
+"""Precision, recall, density, coverage, AuthPct: counts of images by exact distances, the same on all machines."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 
 from fidtool.distances.exact import (
     BLOCK_ROWS,
+    FINEST_STEP,
     FeatureBlock,
     FeatureSettings,
     QuantizedFeatures,
+    blocks_of,
     parts_of,
     quantize_features,
     squared_distances,
@@ -24,8 +26,6 @@ from fidtool.distributed.world import World
 _LARGEST_PART, _SMALLEST_PART = 2048, 256
 """Largest and smallest number of rows of a block. As distances and counts are exact, only time and memory depend on
 it."""
-_FINEST = 100
-"""A step at which any feature vector is too long."""
 
 
 def prdc(
@@ -129,6 +129,30 @@ def _smallest(values: torch.Tensor, count: int) -> torch.Tensor:
     return values.topk(count, dim=1, largest=False, sorted=True).values
 
 
+def authpct(real: NDArray[np.float32], fake: NDArray[np.float32], settings: FeatureSettings, world: World) -> float:
+    """Returns the percentage of authentic fakes (Alaa et al. 2022), as in dgm-eval. A collective.
+
+    A fake is authentic if it is farther from its nearest real, the first of several, than that is from its own nearest
+    real. The arguments are those of `prdc`, with at least two reals. Distances are compared exactly.
+    """
+    reals, fakes = quantize_features([real, fake], settings, world)
+    authentic = torch.zeros(1, dtype=torch.int64, device=settings.device)
+    with using_threads(fair_threads(world)):
+        radii = _squared_radii(reals, 1, world)
+        with world.together():
+            for rows in _parts(len(fakes), world)[world.rank :: world.size]:
+                some = fakes.block(rows)
+                nearest = torch.full_like(some.squares, float("inf"))
+                own = torch.zeros_like(nearest)  # the radius of the nearest real
+                for others in reals.blocks(_parts(len(reals), world), world):
+                    distances = squared_distances(some, others)
+                    closer = distances.amin(1) < nearest
+                    own = torch.where(closer, radii[others.rows][distances.argmin(1)], own)
+                    nearest = torch.minimum(nearest, distances.amin(1))
+                authentic += (nearest > own).count_nonzero()
+        return 100 * int(world.sum_(authentic)) / len(fakes)
+
+
 def nearest_cosine_distance(
     real: NDArray[np.float32], fake: NDArray[np.float32], settings: FeatureSettings, world: World
 ) -> float:
@@ -138,7 +162,7 @@ def nearest_cosine_distance(
     none is left in a set.
     """
     # The scale does not matter, so the finest step that suits the longest vector is used.
-    reals, fakes = quantize_features([real, fake], replace(settings, feature_step=_FINEST), world)
+    reals, fakes = quantize_features([real, fake], replace(settings, feature_step=FINEST_STEP), world)
     # Of each real, from one rank: the square of the largest |cos|, and whether it counts.
     largest, counts = found = torch.zeros(2, len(reals), dtype=torch.float64, device=settings.device)
     with using_threads(fair_threads(world)):
@@ -170,11 +194,10 @@ def nearest_rows(
     points = torch.from_numpy(some.astype(np.float64)).to(device)
     nearest = torch.full((len(some),), float("inf"), dtype=torch.float64, device=device)
     rows = torch.zeros(len(some), dtype=torch.int64, device=device)
-    for part in parts_of(len(others), BLOCK_ROWS):
-        block = torch.from_numpy(others[part].astype(np.float64)).to(device)
+    for number, block in enumerate(blocks_of(others, device)):
         # Without matrix products, so that the distance to a duplicate is exactly 0.
         distances, indices = torch.cdist(points, block, compute_mode="donot_use_mm_for_euclid_dist").min(1)
         closer = distances < nearest
         nearest = torch.where(closer, distances, nearest)
-        rows = torch.where(closer, indices + part.start, rows)
+        rows = torch.where(closer, indices + number * BLOCK_ROWS, rows)
     return rows.cpu().numpy(), nearest.cpu().numpy()

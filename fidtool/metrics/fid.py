@@ -73,6 +73,7 @@ class FIDInfinity(Metric):
         ),
     )
     fake_features = True
+    fewest = FEWEST_IMAGES + POINTS - 1
     frechet = True
     phase = "extrapolation"
 
@@ -81,10 +82,7 @@ class FIDInfinity(Metric):
             problem = f"fid-infinity's subsets of {FEWEST_IMAGES} images are too small for {facts.dims} dimensions:"
             omit = f"omit fid-infinity from {option('metrics')}"
             raise InputError(problem, "use a smaller network", omit, setting="metrics")
-        fewest = FEWEST_IMAGES + POINTS - 1
-        if facts.images is not None and facts.images < fewest:
-            problem = f"fid-infinity's {POINTS} sample sizes begin at {FEWEST_IMAGES} images, and {facts.has}:"
-            raise InputError(problem, f"it needs at least {fewest}", setting="metrics")
+        super().check(facts)
 
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
         from fidtool.distances.extrapolation import fid_infinity

@@ -2,13 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
-from fidtool.errors import InputError, TooFewImagesError, option
+from fidtool.errors import InputError, option
 from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, MetricFacts, Number
 from fidtool.validation import Setting
-
-_PARAMETERS = {"poly": ("degree", "gamma", "coef"), "rbf": ("sigma",)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,21 +42,19 @@ class KID(Metric):
     )
     further = ("kid_subset_size",)
     real_features = fake_features = True
+    fewest = 2
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if any(getattr(self, name) != getattr(KID, name) for name in ("kernel", *_PARAMETERS["poly"])):
+        if any(getattr(self, name) != getattr(KID, name) for name in ("kernel", "degree", "gamma", "coef")):
             vars(self)["numbers"] = (replace(KID.numbers[0], title=f"KID-{self.kernel}"),)
 
     def check(self, facts: MetricFacts) -> None:
-        for name in self._without_effect:
+        for name in ("sigma",) if self.kernel == "poly" else ("degree", "gamma", "coef"):
             if getattr(self, name) != getattr(KID, name):
                 problem = f"{option(self.named(name))} is not a setting of KID's kernel {self.kernel}:"
                 raise InputError(problem, f"omit it, or pass another {option(self.named('kernel'))}", setting=name)
-        if facts.images is not None and facts.images < 2:
-            remedy = f"omit kid from {option('metrics')}"
-            problem = f"KID needs at least two images per set, and {facts.has}:"
-            raise TooFewImagesError(problem, remedy, setting="metrics")
+        super().check(facts)
 
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
         from fidtool.distances.kernel import kid
@@ -83,10 +79,3 @@ class KID(Metric):
         )
         values = {"kid": mean} if whole else {"kid": mean, "kid_std": spread}
         return values if size == self.subset_size else {**values, "kid_subset_size": size}
-
-    def record(self, definition: Any) -> Mapping[str, Any]:
-        return {name: value for name, value in super().record(definition).items() if name not in self._without_effect}
-
-    @property
-    def _without_effect(self) -> tuple[str, ...]:
-        return _PARAMETERS["rbf" if self.kernel == "poly" else "poly"]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from fidtool.errors import InputError
+from fidtool.errors import InputError, TooFewImagesError, option
 from fidtool.features.models.families import NETWORK_SETTINGS, NetworkChoice
 from fidtool.features.protocol import FEATURES
 from fidtool.validation import Validated, declared
@@ -38,7 +38,7 @@ class Number:
     Attributes:
         name: its key in the JSON for Inception's 2048 features, such as ``kid``. For other features a suffix is added.
         title: its title in text, such as ``KID``.
-        better: whether a lower or a higher value is better.
+        better: whether a lower or a higher value is better; empty for a diagnostic.
         meaning: a description for the report.
         spread: name of the value after the ±; empty if it has none.
         digits: number of digits after the decimal point in text.
@@ -50,7 +50,7 @@ class Number:
 
     name: str
     title: str
-    better: Literal["lower", "higher"]
+    better: Literal["lower", "higher", ""]
     meaning: str
     spread: str = ""
     digits: int = 4
@@ -158,6 +158,7 @@ class Metric(Validated):
         further: names of values for the JSON only, which may be missing.
         real_features, fake_features: whether the metric needs per-image features of REAL or of a FAKE. Mean and
             covariance are always available.
+        fewest: the smallest number of images in a set whose per-image features it needs.
         frechet: the metric is a Fréchet distance, so ``fail_above`` can be a gate on it.
         phase: name of its time in the record; empty for the metric's name.
         usual_network: for a metric with its own network, the network of the metric's authors as a `Definition` names
@@ -170,6 +171,7 @@ class Metric(Validated):
     further: ClassVar[tuple[str, ...]] = ()
     real_features: ClassVar[bool] = False
     fake_features: ClassVar[bool] = False
+    fewest: ClassVar[int] = 1
     frechet: ClassVar[bool] = False
     phase: ClassVar[str] = ""
     usual_network: ClassVar[str] = ""
@@ -207,6 +209,9 @@ class Metric(Validated):
 
     def check(self, facts: MetricFacts) -> None:
         """Refuse, with an `InputError`, what the metric is not defined for; called whenever more facts are known."""
+        if facts.images is not None and facts.images < self.fewest:
+            problem = f"{self.numbers[0].title} needs at least {self.fewest} images in a set, and {facts.has}:"
+            raise TooFewImagesError(problem, f"omit {self.name} from {option('metrics')}", setting="metrics")
 
     def obtain(self, weights: str | None, images: bool, say: Callable[[str], None] | None) -> None:
         """Download weights that this metric alone needs.

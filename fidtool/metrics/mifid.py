@@ -13,8 +13,7 @@ class MIFID(FID):
     """Memorization-informed FID (Bai et al. 2021), as in torchmetrics: the FID, higher if FAKE copies REAL."""
 
     cosine_distance_eps: float = Setting(0.1, METRICS, "X", flag="--mifid-eps", least=1e-9, most=1.0).help(
-        "MIFID: divide the FID by the mean cosine distance of the real images to the nearest generated one if that "
-        "is below X."
+        "MIFID: divide by the mean cosine distance of the real images to the nearest generated one if it is below X."
     )
 
     name = "mifid"

@@ -6,9 +6,6 @@ from dataclasses import dataclass
 from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, Number
 from fidtool.validation import Setting
 
-ENOUGH = 1000
-"""Smallest number of images in the paper's experiments."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class MIND(Metric):
@@ -25,13 +22,11 @@ class MIND(Metric):
     real_features = fake_features = True
 
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
-        from fidtool.distances.mind import mind
+        from fidtool.distances.kernel import mind
 
         smaller = min(real, fake, key=lambda each: len(each.rows))
-        if len(smaller.rows) < ENOUGH:
-            context.warnings.append(
-                f"{smaller.path} (only {len(smaller.rows)} images): MIND is too high for fewer than {ENOUGH}; compare "
-                "it only with values of as many images"
-            )
+        if (count := len(smaller.rows)) < 1000:  # the fewest in the paper
+            few = "MIND is too high for fewer than 1000; compare it only with values of as many images"
+            context.warnings.append(f"{smaller.path} (only {count} images): {few}")
         features, world = context.features, context.world
         return {"mind": mind(real.rows, fake.rows, features, world, directions=self.directions, seed=self.seed)}

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from fidtool.errors import InputError, option
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.protocol import FEATURES, SPATIAL
+from fidtool.metrics.authpct import AuthPct
 from fidtool.metrics.cmmd import CMMD
 from fidtool.metrics.fid import FID, FIDInfinity, SpatialFID
 from fidtool.metrics.inception_score import InceptionScore
@@ -19,12 +20,14 @@ from fidtool.metrics.metric import ALL, Metric, Number
 from fidtool.metrics.mifid import MIFID
 from fidtool.metrics.mind import MIND
 from fidtool.metrics.prdc import PRDC
+from fidtool.metrics.vendi import Vendi
 from fidtool.names import closest, folded, unknown
 from fidtool.user_code import is_code_spec, load, refuse_bare_file
 from fidtool.validation import Setting, declared
 
 BUILT_IN: dict[str, type[Metric]] = {
-    kind.name: kind for kind in (FID, KID, InceptionScore, PRDC, SpatialFID, FIDInfinity, CMMD, MIND, MIFID)
+    kind.name: kind
+    for kind in (FID, KID, InceptionScore, PRDC, SpatialFID, FIDInfinity, CMMD, MIND, MIFID, Vendi, AuthPct)
 }
 """The built-in metrics by name, in the order in which they are computed and listed. To add one, add a file and its
 class here; export it in the package's ``__init__`` as ``fidtool.NAME`` and add it to the table in the README."""

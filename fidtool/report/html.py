@@ -142,7 +142,7 @@ def _verdict(
     column = columns[-2 * len(results[0].uncertainties) if known else 0]  # of the bias-corrected distances
     best = sorted(column.best)
     if not best:
-        alike = sum(not is_real(result) for result in results) > 1
+        alike = column.better and sum(not is_real(result) for result in results) > 1
         return [], f"{title} of {len(results)} sets{', which cannot be told apart' if alike else ''}"
     if len(best) > 1:
         return best, f"{len(best)} of {len(results)} sets cannot be told apart, and are the best"

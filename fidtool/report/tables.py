@@ -25,7 +25,7 @@ from fidtool.report.text import alerts_of, dumps, framing_lines, number, result_
 from fidtool.results import Comparison, Evaluation
 
 _DISTANCES = frozenset(number.name for kind in BUILT_IN.values() if kind.frechet for number in kind.numbers) | {"mind"}
-_SHARES = frozenset(number.name for number in PRDC.numbers)
+_SHARES = frozenset(number.name for number in PRDC.numbers) | {"authpct"}
 _SPREADS = {"std": " ± s.d.", "sd": " ± s.d.", "error": " ± s.e.", "se": " ± s.e."}
 """What is behind the ± (standard deviation, standard error), by the last word of the value's name."""
 _ARROWS = {"lower": " ↓", "higher": " ↑", "": ""}
@@ -71,7 +71,8 @@ def rounded(name: str, result: Comparison) -> str:
     if error:
         decimals = min(decimals, decimals_of(error, 2))
     elif name == "kid" or name in _SHARES:
-        decimals = min(decimals, decimals_of(1 / images, 2 if name == "kid" else 1))
+        unit = 100 if name == "authpct" else 1
+        decimals = min(decimals, decimals_of(unit / images, 2 if name == "kid" else 1))
     elif name in _DISTANCES:
         decimals = min(decimals, max(decimals_of(value, 3), 0 if few else 2))
     return number(shown.name, result, decimals)
@@ -88,7 +89,7 @@ def columns_of(evaluation: Evaluation, doubted: Collection[str] = ()) -> list[Co
     for title, name in titles.items():
         having = [result if result.titles.get(name) == title else None for result in results]
         shown = next(result.labels.numbers[name] for result in having if result is not None)
-        doubt = title in doubted
+        doubt = title in doubted or not shown.better
         values = [None if doubt or result is None else result.value(name) for result in having]
         texts = ["-" if result is None else rounded(name, result) for result in having]
         is_distance = name.partition("@")[0] == "fid"

@@ -95,7 +95,7 @@ def test_everything_has_the_same_bits(fidtool: Run, here: Run, tmp_path: Path) -
     one = here(*arguments).json
     report.unlink()
     assert one["results"][0]["diagnosis"]["duplicates"]["fake"]["multiplicities"] == {"2": 1, "3": 19}
-    assert {"kid", "precision", "mind", "mifid", "sliced"} <= {
+    assert {"kid", "precision", "mind", "mifid", "vendi", "authpct", "sliced"} <= {
         name.partition("_")[0] for name in one["results"][0]["metrics"]
     }
     run = fidtool(*arguments, ranks=3, FIDTOOL_FEATURE_BYTES="0")
@@ -112,8 +112,11 @@ def test_features_in_files_give_the_same_bits(fidtool: Run, here: Run, tmp_path:
     for name, seed in (("real.npz", 1), ("fake.npz", 2)):
         np.savez(tmp_path / name, feats=mixture(2500, 24, seed))
     arguments = ["compute", "real.npz", "fake.npz", "--kid-subset-size", 150, "--json"]
-    arguments += ["--metrics", "fid,kid,prdc,mind,mifid", "--kid-kernel", "rbf"]
-    assert fidtool(*arguments, ranks=3).metrics == here(*arguments).metrics
+    arguments += ["--metrics", "fid,kid,prdc,mind,mifid,vendi,authpct", "--kid-kernel", "rbf"]
+    alone = here(*arguments).metrics
+    assert len(alone) == 13
+    for ranks in (2, 3):
+        assert fidtool(*arguments, ranks=ranks).metrics == alone
 
 
 def test_check_has_the_same_findings(fidtool: Run, here: Run, tmp_path: Path) -> None:

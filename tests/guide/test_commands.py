@@ -288,8 +288,8 @@ def test_command(
         assert done.stdout.splitlines()[-2].split()[0] == {"table": "step2000", "latex": r"\end{tabular}"}[form[1]]
     elif re.match(r"(fidtool compute|torchrun .* fidtool *compute|srun)(?!.*--(json|dump-config))", command):
         name, words = distance_of(command)
-        number = r"-?\d+\.\d{4,6}( ± \d+\.\d{6})?(  \S+)?"
-        titles = f"{name}|KID|Precision|Recall|Density|Coverage|F-score|sFID|MIND|MIFID|Shift"
+        number = r"-?\d+\.\d{2,6}( ± \d+\.\d{6})?(  \S+)?"
+        titles = f"{name}|KID|Precision|Recall|Density|Coverage|F-score|sFID|MIND|MIFID|Vendi|AuthPct diagnostic|Shift"
         line = rf"({titles}){re.escape(words)}: {number}\n"
         assert re.fullmatch(rf"({line})+([\w, -]+: not computed: .+\n)*", done.stdout), done.stdout
         assert done.stdout.startswith(f"{name}{words}: ")

@@ -13,7 +13,7 @@ from support.places import SCRIPTS, TINY
 from support.small_sets import make_sets
 
 SLICED = f"{SCRIPTS / 'examples' / 'sliced.py'}:Sliced"
-OF_TINY = ["fid", "kid", "prdc", "mind", "mifid"]
+OF_TINY = ["fid", "kid", "prdc", "mind", "mifid", "vendi", "authpct"]
 """The metrics that are available for a network other than Inception, without weights for CMMD."""
 
 
@@ -75,17 +75,19 @@ def test_all_metrics_with_inception(here: Run, tmp_path: Path) -> None:
         "mind",
         "mifid",
         "mifid_distance",
+        "vendi",
+        "authpct",
     ]
     assert list(found.metrics) == numbers
     assert left_out(found.json["run"]["notes"]) == ["is", "fid-infinity", "cmmd"]
     assert "fidtool weights --download" in found.stderr
 
 
-def test_a_file_without_features_allows_frechet_distances_only(here: Run, sets: tuple[Path, Path]) -> None:
+def test_a_file_without_features_allows_what_needs_none_of_real(here: Run, sets: tuple[Path, Path]) -> None:
     assert here("stats", sets[0], "-o", "real.npz", "--extractor", TINY).status == 0
     found = here("compute", "real.npz", sets[1], "--extractor", TINY, "--metrics", "all", "--json")
-    assert "metrics" not in found.json["run"]["config"], "only fid, the default"
-    assert len(found.metrics) == 1
+    assert found.json["run"]["config"]["metrics"] == ["fid", "vendi"], "the latter is of FAKE alone"
+    assert len(found.metrics) == 2
     assert "all omits 'kid': real.npz" in found.stderr
 
 
@@ -99,14 +101,14 @@ def test_statistics_files_for_all_metrics(here: Run, sets: tuple[Path, Path]) ->
     found = here("compute", "real.npz", "fake.npz", "--metrics", "all", "--json")
     images = here("compute", *sets, "--extractor", TINY, "--metrics", "all", "--json")
     values = [list(each.metrics.values()) for each in (found, images)]
-    assert len(values[0]) == 12
+    assert len(values[0]) == 14
     assert values[0] == values[1]
 
 
 def test_a_metric_with_a_setting_counts_as_requested(here: Run, sets: tuple[Path, Path]) -> None:
     run = ("compute", *sets, "--extractor", TINY)
     assert "has 40: pass a smaller --nearest-k" in here(*run, "--metrics", "all", "--nearest-k", 41).error
-    assert "sample sizes" in here(*run, "--metrics", "all,fid-infinity").error
+    assert "FID-infinity needs at least 5014 images in a set, and" in here(*run, "--metrics", "all,fid-infinity").error
     found = here(*run, "--metrics", f"all,{SLICED}", "--kid-subset-size", 9, "--fail-above", 0, "--json")
     assert found.status == 3
     assert found.json["settings"]["kid"]["subset_size"] == 9
@@ -120,7 +122,7 @@ def test_an_iterable_is_counted_first(sets: tuple[Path, Path], environment: dict
         return [Image.open(file) for file in sorted(sets[1].iterdir())[:4]]
 
     found = fidtool.compute(sets[0], iter(opened()), extractor=TINY, metrics="all", cache=False)
-    assert [*found.results[0].titles] == ["fid", "kid", "mind", "mifid"]
+    assert [*found.results[0].titles] == ["fid", "kid", "mind", "mifid", "vendi", "authpct"]
     assert {*found.not_computed} == {"is", "prdc", "sfid", "fid-infinity", "cmmd"}
     assert found.results[0].value("kid_subset_size") == 4
     assert any("omits 'prdc': " in note and note.endswith("fake has 4") for note in found.run.notes)

@@ -20,6 +20,9 @@ LABELS = Labels(TINY, 16, {EMBEDDING: COLOURS})
 
 NAMES = ["fid", "kid", "kid_std", "precision", "recall", "density", "coverage", "f_score", "cmmd"]
 
+PARAMETERS = {"degree": 3, "gamma": None, "coef": 1.0, "sigma": 10.0}
+"""Of KID's kernels."""
+
 KEYS = [LABELS.key(name) for name in NAMES]
 
 
@@ -35,7 +38,16 @@ def test_all_metrics_are_computed_in_one_pass(here: Run, sets: tuple[Path, Path]
     assert (run["images_computed"], run["forward_passes"]) == (2 * COUNT + 3, 11)
     assert {"distance", "kid", "prdc", "cmmd"} <= set(run["seconds"])
     assert outcome.json["settings"] == {
-        "kid": {"subsets": 7, "subset_size": 20, "seed": 0, "kernel": "poly", "degree": 3, "gamma": None, "coef": 1.0},
+        "kid": {
+            "subsets": 7,
+            "subset_size": 20,
+            "seed": 0,
+            "kernel": "poly",
+            "degree": 3,
+            "gamma": None,
+            "coef": 1.0,
+            "sigma": 10.0,
+        },
         "prdc": {"nearest_k": 3, "ties": "strict"},
         "cmmd": {key: outcome.json["layers"][EMBEDDING][key] for key in ("extractor", "weights_sha256")},
     }

@@ -309,7 +309,20 @@ def test_refusals(
 
 def test_metrics_are_listed(here: Run) -> None:
     names = [line.partition(":")[0] for line in here("metrics").stdout.splitlines()]
-    assert names == ["all", "fid", "kid", "is", "prdc", "sfid", "fid-infinity", "cmmd", "mind", "mifid"]
+    assert names == [
+        "all",
+        "fid",
+        "kid",
+        "is",
+        "prdc",
+        "sfid",
+        "fid-infinity",
+        "cmmd",
+        "mind",
+        "mifid",
+        "vendi",
+        "authpct",
+    ]
     (listed,) = here("metrics", SLICED, "--json").json["metrics"]
     assert listed["name"] == "sliced"
     assert [setting["name"] for setting in listed["settings"]] == ["directions", "seed"]

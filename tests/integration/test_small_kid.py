@@ -13,6 +13,8 @@ from support.places import TINY
 from support.small_sets import COUNT, make_sets
 
 KID = ("--extractor", TINY, "--metrics", "kid", "--json")
+PARAMETERS = {"degree": 3, "gamma": None, "coef": 1.0, "sigma": 10.0}
+"""Of the kernels."""
 
 
 @pytest.fixture
@@ -24,7 +26,14 @@ def test_subsets_have_the_size_of_the_smallest_set(here: Run, sets: tuple[Path, 
     third = make_pictures(tmp_path / "third", 17, 2)
     found = here("compute", *sets, third, *KID)
     of_subsets = {"subsets": 100, "subset_size": 1000, "seed": 0}
-    assert found.json["settings"]["kid"] == {**of_subsets, "kernel": "poly", "degree": 3, "gamma": None, "coef": 1.0}
+    assert found.json["settings"]["kid"] == {
+        **of_subsets,
+        "kernel": "poly",
+        "degree": 3,
+        "gamma": None,
+        "coef": 1.0,
+        "sigma": 10.0,
+    }
     sizes = [value for each in found.json["results"] for name, value in each["metrics"].items() if "size" in name]
     assert sizes == [COUNT, 17]
     sets_of = f"{sets[0]} (only {COUNT} images), {third} (only 17 images)"
@@ -62,7 +71,14 @@ def test_another_kernel_is_in_title_and_record(here: Run, sets: tuple[Path, Path
     assert found.metrics.keys() == usual.metrics.keys()
     assert found.metrics != usual.metrics
     of_subsets = {"subsets": 100, "subset_size": 20, "seed": 0}
-    assert found.json["settings"]["kid"] == {**of_subsets, "kernel": "rbf", "sigma": 10.0}
+    assert found.json["settings"]["kid"] == {
+        **of_subsets,
+        "kernel": "rbf",
+        "degree": 3,
+        "gamma": None,
+        "coef": 1.0,
+        "sigma": 10.0,
+    }
     assert found.json["run"]["config"]["kid_kernel"] == "rbf"
     assert here(*run, "--kid-sigma", 10).stdout.startswith(f"KID-rbf ({TINY}): ")
     assert here(*run[:-2], "--kid-gamma", 0.5).stdout.startswith(f"KID-poly ({TINY}): ")
@@ -99,5 +115,5 @@ def test_iterables_are_compared_with_their_own_sizes(sets: tuple[Path, Path], en
     kid = {"extractor": TINY, "metrics": "kid", "cache": False}
     found = fidtool.compute(sets[0], [some(20), some(10)], **kid)  # type: ignore[arg-type]
     assert [each.value("kid_subset_size") for each in found.results] == [20, 10]
-    with pytest.raises(fidtool.InputError, match=r"KID needs at least two images per set, and .* has 1"):
+    with pytest.raises(fidtool.InputError, match=r"KID needs at least 2 images in a set, and .* has 1"):
         fidtool.compute(sets[0], [some(20), some(1)], **kid)  # type: ignore[arg-type]

@@ -43,6 +43,7 @@ METRICS = {
     "fid_infinity": 11.5,
     "fid_infinity_error": 0.25,
     "cmmd": 1.5,
+    "authpct": 87.5,
 }
 
 

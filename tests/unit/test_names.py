@@ -54,12 +54,13 @@ def test_all_metrics() -> None:
     ("typed", "message"),
     [
         ("kidd", "unknown metric 'kidd'; did you mean kid"),
-        ("fidd", r"did you mean fid, sfid, fid-infinity\? Choose"),
+        ("fidd", r"did you mean fid, sfid, fid-infinity, mifid\? Choose"),
         ("precison", "did you mean precision"),
         ("fid-infinite", "did you mean fid"),
         (
             "lpips",
-            "unknown metric 'lpips'; choose from fid, kid, is, prdc, sfid, fid-infinity, cmmd, mind, mifid, all$",
+            "unknown metric 'lpips'; choose from fid, kid, is, prdc, sfid, fid-infinity, cmmd, mind, mifid, vendi, "
+            "authpct, all$",
         ),
         ("none.py", "no file none.py (from metrics='none.py')"),
     ],

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import fidtool
-from fidtool.distances import mind as module
+from fidtool.distances import exact, kernel
 from fidtool.distances.exact import FeatureSettings
-from fidtool.distances.mind import mind
+from fidtool.distances.kernel import mind
 from support.feature_sets import Features, alone, context_alone, feature_set, mixture, normal
 
 
@@ -55,8 +55,8 @@ def test_blocks_and_jobs_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     real, fake = mixture(70, 6, 1), mixture(70, 6, 2)
     expected = measured(real, fake)
     for directions, rows in ((1, 1000), (130, 7)):
-        monkeypatch.setattr(module, "_DIRECTIONS", directions)
-        monkeypatch.setattr(module, "BLOCK_ROWS", rows)
+        monkeypatch.setattr(kernel, "_DIRECTIONS", directions)
+        monkeypatch.setattr(exact, "BLOCK_ROWS", rows)
         assert measured(real, fake) == pytest.approx(expected, rel=1e-12)
 
 

@@ -106,3 +106,31 @@ def test_cosine_distances(monkeypatch: pytest.MonkeyPatch) -> None:
         assert neighbors.nearest_cosine_distance(*sets, FeatureSettings(18), alone()) == 1.0
     copies = normal(50, 7, 3)
     assert neighbors.nearest_cosine_distance(copies, copies * -2, FeatureSettings(18), alone()) < 1e-13
+
+
+def authentic(real: Features, fake: Features) -> float:
+    """Computes the percentage with NumPy, from all distances; integers, so that they are exact."""
+    x, y = ((rows * 2**18).astype(np.int64) for rows in (real, fake))
+    within, between = (((x[:, None] - rows) ** 2).sum(2) for rows in (x, y))
+    within[np.arange(len(x)), np.arange(len(x))] = np.iinfo(np.int64).max
+    return 100 * sum(between[:, i].min() > within[between[:, i].argmin()].min() for i in range(len(y))) / len(y)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(2, 25), st.integers(1, 25), st.integers(1, 3), st.integers(0, 2**31))
+def test_authentic_fakes_where_many_distances_tie(n: int, m: int, dims: int, seed: int) -> None:
+    real, fake = lattice(n, dims, seed), lattice(m, dims, seed + 1)
+    assert neighbors.authpct(real, fake, FeatureSettings(18), alone()) == authentic(real, fake)
+
+
+def test_authentic_fakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in many blocks; copies are not authentic, nor are fakes near a real that is far from others."""
+    real = np.rint(normal(90, 5, 1) * 1024).astype(np.float32) / 1024
+    near, far = real[:20] + np.float32(2**-10), real[:30] + np.float32(64)
+    fake = np.concatenate([near, far, real[:10], np.rint(normal(60, 5, 2) * 1024).astype(np.float32) / 1024])
+    for size in (7, 1000):
+        monkeypatch.setattr(neighbors, "_SMALLEST_PART", size)
+        monkeypatch.setattr(neighbors, "_LARGEST_PART", size)
+        for some, value in ((near, 0), (far, 100), (real, 0), (fake, authentic(real, fake))):
+            assert neighbors.authpct(real, some, FeatureSettings(18), alone()) == value
+    assert 25 < value < 75

@@ -175,6 +175,13 @@ def test_the_verdict(values: tuple[float, ...], better: bool | None, verdict: st
     assert heading(html_report(evaluation)) == verdict
 
 
+def test_a_diagnostic_has_no_verdict() -> None:
+    assert (
+        heading(html_report(valued(bare("a", "b"), {"authpct": 50.0}, {"authpct": 60.0})))
+        == "AuthPct diagnostic of 2 sets"
+    )
+
+
 def test_a_set_that_is_real_is_not_told_apart() -> None:
     assert heading(html_report(bare("fake", "real", real="real"))) == "FID of 2 sets"
 

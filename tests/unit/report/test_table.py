@@ -48,6 +48,17 @@ def test_one_row_per_fake_and_one_column_per_value() -> None:
     ]
 
 
+def test_no_value_of_a_diagnostic_is_the_best() -> None:
+    evaluation = evaluation_of({"a": {"fid": 12.0, "authpct": 50.0}, "b": {"fid": 11.0, "authpct": 60.0}})
+    assert table_lines(evaluation) == [
+        "FAKE   FID   AuthPct diagnostic",
+        "a     12.0                   50",
+        "b     11.0*                  60",
+        LEGEND,
+    ]
+    assert "& AuthPct diagnostic" in "".join(lines_in("latex", {"": evaluation}))
+
+
 def test_features_of_all_values_are_named_once() -> None:
     """Titles such as ``KID (64 dimensions)`` would make each column twice as wide."""
     evaluation = evaluation_of({name: {"fid_64": each["fid"], "kid_64": each["kid"]} for name, each in FAKES.items()})
@@ -86,6 +97,11 @@ def test_features_of_all_values_are_named_once() -> None:
         ({"coverage": 0.63333}, 1_000_000, "0.6333"),
         ({"coverage": 0.63333}, None, "0.6333"),
         ({"cmmd": 1.23456}, 60, "1.2346"),
+        ({"mifid": 359.78943}, 60, "360"),
+        ({"vendi": 12.34567}, 60, "12.35"),
+        ({"authpct": 88.33333}, 60, "88"),
+        ({"authpct": 88.33333}, 300, "88.3"),
+        ({"f_score": 0.63333}, 60, "0.63"),
         ({"mind": 12.34567}, 60, "12.3"),
         ({"mind": 12.34567}, 5000, "12.35"),
     ],

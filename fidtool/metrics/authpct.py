@@ -1,0 +1,23 @@
+"""AuthPct: how many images of each FAKE are no copies."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fidtool.metrics.metric import FeatureSet, Metric, MetricContext, Number
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuthPct(Metric):
+    """AuthPct (Alaa et al. 2022), a diagnostic of memorisation and no quality score: REAL must be the training set."""
+
+    name = "authpct"
+    numbers = (
+        Number("authpct", "AuthPct diagnostic", "", "no quality score: % of FAKE that copies no real image", digits=2),
+    )
+    real_features = fake_features = True
+    fewest = 2
+
+    def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
+        from fidtool.distances.neighbors import authpct
+
+        return {"authpct": authpct(real.rows, fake.rows, context.features, context.world)}

@@ -1,0 +1,25 @@
+"""Vendi: the Vendi score of each FAKE."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fidtool.metrics.metric import FeatureSet, Metric, MetricContext, Number
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vendi(Metric):
+    """Vendi score (Friedman & Dieng 2023) of each FAKE: its diversity, as an effective number of different images."""
+
+    name = "vendi"
+    numbers = (Number("vendi", "Vendi", "higher", "effective number of different images in FAKE", digits=2),)
+    fake_features = True
+    fewest = 2
+
+    def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
+        from fidtool.distances.kernel import vendi
+
+        value, count = vendi(fake.rows, context.features, context.world), len(fake.rows)
+        if value > count / 10:
+            few = f"a Vendi score of {value:.2f} is too low: with more images it is higher"
+            context.warnings.append(f"{fake.path} (only {count} images): {few}")
+        return {"vendi": value}

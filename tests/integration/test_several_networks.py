@@ -23,7 +23,7 @@ from support.pictures import make_pictures
 from support.places import COLOURS, FD, TINY
 from support.small_sets import SMALL, make_sets
 
-METRICS = ("--metrics", "fid,kid,prdc", *SMALL, "--nearest-k", 3)
+METRICS = ("--metrics", "fid,kid,prdc,mind,mifid,vendi,authpct", *SMALL, "--nearest-k", 3)
 LAYER = layer_name(COLOURS)
 BOTH = f"{TINY},{COLOURS}"
 KEY, TITLE = f"fd_{LAYER}", f"FD ({COLOURS})"

@@ -63,16 +63,20 @@ SMALLER = {
     "compute real/ --dims 64 fake/ --preset": "compute real/ fake/ --preset",
     "compute real.zip 'shards": "compute real.zip --dims 64 'shards",
     "-o real_features.npz": "-o real_features.npz --dims 64",
+    "inception --extractor dinov2@": "inception,dinov2@",
+    "--extractor inception,dinov2@": "--extractor inception@dims=64,dinov2:vits14@weights=dinov2.pth,",
+    "--extractor inception,dinov2": "--extractor inception@dims=64,dinov2:vits14@weights=dinov2.pth",
     "--extractor dinov2": "--extractor dinov2:vits14 --weights dinov2.pth",
     "--extractor clip": "--extractor clip:ViT-S-32-alt --weights clip.pth",
     "--extractor torchvision:resnet50": "--weights resnet18.pth --extractor torchvision:resnet18",
     "--extractor timm:vit_base_patch16_224": "--extractor timm:test_vit --weights test_vit.pth",
+    "--extractor fdr:mae": "--extractor timm:test_vit --weights test_vit.pth",  # which has 300 million parameters
 }
 """Replacements for what a test machine does not have: two processes for 8 GPUs, four images for 50,000, Inception's
 first 64 features, and small networks with random weights for the published ones."""
 SLOW = re.compile(
     r"adm:imagenet|edm|clean-fid:|VIRTUAL|img512|paper_ref|preset|extractor (clip|dinov2)|verify fid|read_fid"
-    r"|torchrun \S+ (\S*/)?\w+\.py"
+    r"|extractor inception|both\.npz|torchrun \S+ (\S*/)?\w+\.py"
 )
 """Commands of two to five seconds: published references and networks, what reads their results, training on ranks."""
 OUTPUT = re.compile(r" (?:-o|--output|--history) (\S+\.(?:npz|pt|jsonl?))")
@@ -217,10 +221,10 @@ def shell_environment(environment: dict[str, str], clone: Path, mirror: str) -> 
 
 
 def distance_of(command: str) -> tuple[str, str]:
-    """Return the name of the command's Fréchet distance, and the text after the name of each metric."""
-    if extractor := re.search(r"--extractor (\S+)", command):
+    """Return the name of the command's first Fréchet distance, and the text after the name of each metric."""
+    if extractor := re.search(r"--extractor (?!inception)(\S+)", command):
         return "FD", f" ({extractor[1]})"
-    return "FID", " (64 dimensions)" if re.search(r"--dims 64|\breal(64|_features)\.npz", command) else ""
+    return "FID", " (64 dimensions)" if re.search(r"--dims 64|@dims=64|\breal(64|_features)\.npz", command) else ""
 
 
 def smaller(command: str) -> str:
@@ -290,7 +294,8 @@ def test_command(
         name, words = distance_of(command)
         number = r"-?\d+\.\d{2,6}( ± \d+\.\d{6})?(  \S+)?"
         titles = f"{name}|KID|Precision|Recall|Density|Coverage|F-score|sFID|MIND|MIFID|Vendi|AuthPct diagnostic|Shift"
-        line = rf"({titles}){re.escape(words)}: {number}\n"
+        further = r"| \(dinov2:vits14\)" * ("inception@dims" in command)
+        line = rf"({titles}|FD)({re.escape(words)}{further}): {number}\n"
         assert re.fullmatch(rf"({line})+([\w, -]+: not computed: .+\n)*", done.stdout), done.stdout
         assert done.stdout.startswith(f"{name}{words}: ")
 

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 class ModelFamily(NamedTuple):
     """Published networks that one library builds or one project has published.
 
-    ``default`` is empty if a model must be named. ``mirror`` is a way to get the weights without the usual download.
-    ``package`` and ``extra`` must be installed.
+    ``default`` is empty if a model must be named, such as ``example``. ``mirror`` is a way to get the weights without
+    the usual download. ``package`` and ``extra`` must be installed.
     """
 
     usage: str
@@ -38,6 +38,7 @@ class ModelFamily(NamedTuple):
     mirror: str
     package: str = ""
     extra: str = ""
+    example: str = "resnet50"
 
 
 _TORCH_HOME = "TORCH_HOME to a folder that has the file in hub/checkpoints"
@@ -45,16 +46,25 @@ _HUB = "HF_HOME to a folder that has the file in it, or HF_ENDPOINT to a mirror"
 _URL = "FIDTOOL_DINOV2_URL to the address of a mirror"
 MODEL_FAMILIES = {
     "torchvision": ModelFamily("torchvision:NAME[:node]", "", _TORCH_HOME),
-    "timm": ModelFamily("timm:NAME", "", _HUB, "timm", "timm"),
+    "timm": ModelFamily("timm:NAME[:POOL]", "", _HUB, "timm", "timm"),
     "dinov2": ModelFamily("dinov2[:ARCH]", "vitl14", _URL, "timm", "timm"),
     # OpenAI's weights were trained with the fast GELU, which open_clip builds under this name.
     "clip": ModelFamily("clip[:MODEL]", "ViT-L-14-336-quickgelu", _HUB, "open_clip", "clip"),
+    "fdr": ModelFamily("fdr:NAME", "", _HUB, "timm", "timm", "convnext"),
 }
 """The families, by the part of ``--extractor`` before the colon. To add one, add a line here and a module of that name
 to this package with two functions. ``fetch(choice, say)``, called on rank zero, reads or downloads the weights and
 returns a `fidtool.features.network.State`. ``build(choice, state)``, called on every rank, returns the
 `fidtool.Network` and its name for the fingerprint."""
-NAMED_EXTRACTORS = ", ".join(["inception", *(family.usage for family in MODEL_FAMILIES.values())])
+SHORT_NAMES = {
+    # timm averages the patches of DINOv3; its authors' model returns the class token.
+    "dinov3": "timm:vit_large_patch16_dinov3.lvd1689m:token",
+    "siglip2": "timm:vit_so400m_patch16_siglip_256.v2_webli",
+    "convnext": "timm:convnextv2_base.fcmae_ft_in22k_in1k",
+    "mae": "timm:vit_large_patch16_224.mae",
+}
+"""Short names of networks of the families."""
+NAMED_EXTRACTORS = ", ".join(["inception", *(family.usage for family in MODEL_FAMILIES.values()), *SHORT_NAMES])
 """Values of ``--extractor`` that are neither files nor code, for the help and for messages."""
 CMMD_EXTRACTOR = f"clip:{MODEL_FAMILIES['clip'].default}"
 """The network of CMMD's authors."""
@@ -125,23 +135,29 @@ class NetworkChoice:
     @property
     def family(self) -> str:
         """For a published network, its key in `MODEL_FAMILIES`."""
-        return self.extractor.partition(":")[0]
+        return SHORT_NAMES.get(self.extractor, self.extractor).partition(":")[0]
 
     @property
     def model(self) -> str:
         """The model of a published network: the part after the family's name, or the family's default."""
-        return self.extractor.partition(":")[2] or MODEL_FAMILIES[self.family].default
+        stated = SHORT_NAMES.get(self.extractor, self.extractor).partition(":")[2]
+        return stated or MODEL_FAMILIES[self.family].default
 
     @property
     def full(self) -> str:
         """The extractor of a published network with its model."""
         return f"{self.family}:{self.model}"
 
+    @property
+    def untagged(self) -> str:
+        """`full` without timm's tag of the weights, which their hash identifies."""
+        return re.sub(r"\.[^:]*", "", self.full) if self.family == "timm" else self.full
+
     def made(self, network: str) -> bool:
         """Whether this is the network of that name in the definition of features, see `Definition.network`."""
         known = {self.extractor, basename(self.extractor), INCEPTION if self.extractor == "inception" else ""}
         if self.family in MODEL_FAMILIES:
-            known.add(self.full.partition(".")[0] if self.family == "timm" else self.full)
+            known.add(self.untagged)
         return network in known
 
     def named(self, setting: str) -> str:
@@ -277,9 +293,9 @@ def protocol_of(choice: NetworkChoice, name: str | None, asked: str = "protocol"
 
 
 def usual_spelling(extractor: str) -> str:
-    """Return the extractor with ``inception``, or the name of a family, in its usual case."""
+    """Return the extractor with ``inception``, a short name, or the name of a family, in its usual case."""
     kind, colon, model = extractor.partition(":")
-    usual = {"inception": "inception", **{family: family for family in MODEL_FAMILIES}}.get(folded(kind), kind)
+    usual = next((each for each in ("inception", *MODEL_FAMILIES, *SHORT_NAMES) if each == folded(kind)), kind)
     return extractor if usual == "inception" and colon else f"{usual}{colon}{model}"
 
 
@@ -302,13 +318,12 @@ def check_extractor(choice: NetworkChoice) -> None:
             raise InputError(f"{choice.option(name)} {problem}", setting=choice.named(name))
     if inception or given:
         return
-    kind, colon, model = extractor.partition(":")
     program = is_program(extractor)
     setting, named = choice.named("extractor"), choice.option("extractor", extractor)
-    family = MODEL_FAMILIES.get(kind)
+    family = MODEL_FAMILIES.get(choice.family)
     if family is not None:
-        if not model and (colon or not family.default):
-            problem = f"{named} needs the name of a model, as in {kind}:{family.default or 'resnet50'}"
+        if not choice.model or extractor.endswith(":"):
+            problem = f"{named} needs the name of a model, as in {choice.family}:{family.default or family.example}"
             raise InputError(problem, setting=setting)
     elif not (program or is_code_spec(extractor)):
         refuse_bare_file(extractor, named, "a function that returns a fidtool.Network", setting)
@@ -316,7 +331,7 @@ def check_extractor(choice: NetworkChoice) -> None:
             f"{NAMED_EXTRACTORS}, FILE.pt2 or TorchScript FILE.pt, and FILE.py:NAME or package.module:NAME "
             "for a custom network"
         )
-        close = closest(extractor, ("inception", *MODEL_FAMILIES))
+        close = closest(extractor, ("inception", *MODEL_FAMILIES, *SHORT_NAMES))
         raise InputError(unknown("extractor", extractor, close, listed), setting=setting)
     elif choice.weights is not None:
         problem = "is for Inception and published networks; a custom network comes with its weights"

@@ -1,10 +1,14 @@
-"""``--extractor timm:NAME``: timm's classifiers with the preparation of their data config. Needs the extra ``timm``."""
+"""``--extractor timm:NAME[:POOL]``: timm's models with the preparation of their data config. Needs the extra ``timm``.
+
+``POOL`` is timm's ``global_pool``, such as ``token`` or ``avg``; by default it is that of the model.
+"""
 
 from __future__ import annotations
 
 import math
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,41 +24,49 @@ _FRAMINGS: dict[str, Framing] = {"center": "shorter edge", "squash": "squash"}
 
 def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
     """Read a .pth or .safetensors file, or let timm download its own weights."""
-    model, _ = _architecture(choice)  # refused before anything is downloaded
+    _architecture(choice)  # refused before anything is downloaded
+    return fetched(choice, say, _creates(choice))
+
+
+def build(choice: NetworkChoice, state: State) -> tuple[Network, str]:
+    """Build the network, whose features are the input of timm's classifier."""
+    model, network = _architecture(choice)
+    load_strictly(model, state.tensors, choice, state.origin)
+    return network, choice.untagged
+
+
+def fetched(choice: NetworkChoice, say: Callable[[str], None], create: Callable[..., Any]) -> State:
+    """Read or download the weights of the model that ``create(pretrained=...)`` returns."""
+    model = create(pretrained=False)
     if choice.weights is not None:
         return State(_read(choice, model), choice.weights)
-    import timm
-
     source = model.pretrained_cfg.get("hf_hub_id") or model.pretrained_cfg.get("url")
     if not source:
         remedies = f"pass {choice.option('weights', ...)}", "choose a different model"
         raise InputError(f"timm has no weights for {choice.model}:", *remedies, setting=choice.named("weights"))
     with downloading(choice, source, say):
-        return State(timm.create_model(choice.model, pretrained=True, num_classes=0).state_dict(), source)
+        return State(create(pretrained=True).state_dict(), source)
 
 
-def build(choice: NetworkChoice, state: State) -> tuple[Network, str]:
-    """Build the network, whose features are the input of timm's classifier.
+def _creates(choice: NetworkChoice) -> Callable[..., Any]:
+    """timm's function that creates the model."""
+    import timm
 
-    Its name lacks the tag of the weights, which their hash identifies.
-    """
-    model, network = _architecture(choice)
-    load_strictly(model, state.tensors, choice, state.origin)
-    return network, choice.full.partition(".")[0]
+    name, _, pool = choice.model.partition(":")
+    if not timm.is_model(name):
+        problem = f"timm has no model {name!r}{suggestion(name, timm.list_models())}"
+        raise InputError(problem, setting=choice.named("extractor"))
+    return partial(timm.create_model, name, num_classes=0, **({"global_pool": pool} if pool else {}))
 
 
 def _architecture(choice: NetworkChoice) -> tuple[Any, Network]:
     """The model without weights, and as a network with the preparation of its evaluation transform."""
-    import timm
     from timm.data import resolve_model_data_config
 
-    name = choice.model
-    if not timm.is_model(name):
-        problem = f"timm has no model {name!r}{suggestion(name, timm.list_models())}"
-        raise InputError(problem, setting=choice.named("extractor"))
+    create, name = _creates(choice), choice.model
     try:
-        model = timm.create_model(name, pretrained=False, num_classes=0)
-    except RuntimeError as error:  # an unknown tag
+        model = create(pretrained=False)
+    except (RuntimeError, AssertionError, TypeError) as error:  # an unknown tag or pooling
         problem = f"timm cannot build {name}: {' '.join(str(error).split())[:200]}"
         raise InputError(problem, setting=choice.named("extractor")) from None
     config = resolve_model_data_config(model)

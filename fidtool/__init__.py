@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from fidtool.features.resize import Preparation as Preparation
     from fidtool.metrics.authpct import AuthPct as AuthPct
     from fidtool.metrics.cmmd import CMMD as CMMD
+    from fidtool.metrics.fdr import FDR as FDR
     from fidtool.metrics.fid import FID as FID
     from fidtool.metrics.fid import FIDInfinity as FIDInfinity
     from fidtool.metrics.fid import SpatialFID as SpatialFID
@@ -69,6 +70,7 @@ _NAMES = {
     "features.resize": "Preparation",
     "metrics.authpct": "AuthPct",
     "metrics.cmmd": "CMMD",
+    "metrics.fdr": "FDR",
     "metrics.fid": "FID FIDInfinity SpatialFID",
     "metrics.inception_score": "InceptionScore",
     "metrics.kid": "KID",

@@ -38,10 +38,11 @@ from fidtool.pipeline.plan import Plan, choose, make_plan
 from fidtool.pipeline.run import RunContext, open_run
 from fidtool.pipeline.sets import Content, RequestedSet, SetPlan, named_sets
 from fidtool.presets import with_preset
+from fidtool.record import Origin, changed_settings, origin_of
 from fidtool.report.loggers import check_loggers, log_values
 from fidtool.report.text import alerts_of
 from fidtool.results import Comparison, Evaluation, RunRecord
-from fidtool.settings import CheckSettings, Origin, Settings, StatisticsSettings, changed_settings, origin_of
+from fidtool.settings import CheckSettings, Settings, StatisticsSettings
 from fidtool.sources.memory import Images, several
 from fidtool.statistics.set_statistics import MeasuredSet, Statistics
 from fidtool.validation import declared
@@ -61,7 +62,9 @@ class _Compute(Protocol[P]):
 
 
 class _ComputeStatistics(Protocol[P]):
-    def __call__(self, images: Source, *args: P.args, **settings: P.kwargs) -> Statistics | None: ...
+    def __call__(
+        self, images: Source, known: Statistics | None = None, *args: P.args, **settings: P.kwargs
+    ) -> Statistics | None: ...
 
 
 class _Check(Protocol[P]):
@@ -74,7 +77,9 @@ class _Decorator(Protocol[P]):
     @overload
     def __call__(self, function: Callable[[Source, _Fakes, Settings], Evaluation]) -> _Compute[P]: ...
     @overload
-    def __call__(self, function: Callable[[Source, Settings], Statistics | None]) -> _ComputeStatistics[P]: ...
+    def __call__(
+        self, function: Callable[[Source, Statistics | None, Settings], Statistics | None]
+    ) -> _ComputeStatistics[P]: ...
     @overload
     def __call__(self, function: Callable[[Source, Source | None, Settings], Checkup]) -> _Check[P]: ...
 
@@ -286,7 +291,7 @@ def _concluded(
     of_metrics: dict[str, dict[str, Any]] = {}
     for each in (each for each in settings.chosen if not each.suffix):
         recorded = dict(each.metric.record(plan.definitions.get(each.layer)))
-        if declared(type(each.metric)) or each.source:
+        if declared(type(each.metric)) or recorded or each.source:
             of_metrics[each.name] = recorded | ({"source": each.source} if each.source else {})
     pairs = ((name, *pair) for name, of in comparer.parts.items() for pair in itertools.combinations(of.items(), 2))
     evaluation = Evaluation(
@@ -320,13 +325,16 @@ def _concluded(
 
 
 @_with_keywords_of(StatisticsSettings)
-def compute_statistics(images: Source, settings: Settings) -> Statistics | None:
+def compute_statistics(
+    images: Source, known: Statistics | None = None, settings: Settings = _DEFAULTS
+) -> Statistics | None:
     """Computes the mean and covariance of the features of a set of images, which ``fidtool stats`` writes to a file.
 
     A collective like `compute`.
 
     Args:
         images: as ``real`` of `compute`.
+        known: statistics of the same images, of which only the networks that they lack are computed.
 
     Returns:
         On rank zero the statistics, with ``mu`` of shape (dims,) and ``sigma`` of shape (dims, dims), both float64, and
@@ -336,7 +344,7 @@ def compute_statistics(images: Source, settings: Settings) -> Statistics | None:
         fidtool.InputError, fidtool.RunError: see `compute`.
     """
     with _warning(Console(report=settings.progress)) as console:
-        statistics, _ = statistics_of([(images, "images")], settings, console)
+        statistics, _ = statistics_of([(images, "images")], settings, console, known=lambda: known)
     return statistics
 
 
@@ -347,12 +355,14 @@ def statistics_of(
     check: Callable[[], None] = lambda: None,
     sampled: bool = False,
     stored: int | None = None,
+    known: Callable[[], Statistics | None] = lambda: None,
 ) -> tuple[Statistics | None, NDArray[np.uint8] | None]:
     """Computes the statistics of a set, for `compute_statistics` and the command line. A collective.
 
     Args:
         check: called on rank zero before any work is done.
         sampled: whether to return a sample of ``stored`` images as well, see `fidtool.pipeline.extract.image_sample`.
+        known: returns statistics to be completed, see `compute_statistics`.
 
     Returns:
         The statistics and the sample; both are None on ranks other than zero.
@@ -360,13 +370,14 @@ def statistics_of(
     sets = named_sets(*sources)
     with open_run(sets, settings, console) as run:
         run.world.on_rank_zero(check)
+        to_complete = run.world.only_on_rank_zero(known)
         plan, measurer, contents = _prepared(run, sets, settings, alone=True)
         (planned,) = plan.sets
         sample = None
         if sampled:
             given = contents[planned].images
             sample = run.world.only_on_rank_zero(lambda: image_sample(planned.path, given, plan.settings, stored))
-        statistics = measurer.measure(planned).statistics
+        statistics = measurer.measure(planned, to_complete).statistics
         if run.world.rank:
             return None, None
         for skipped in statistics.skipped:

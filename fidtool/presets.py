@@ -111,6 +111,26 @@ PRESETS = {
             source="NVlabs/edm2, calculate_metrics.py",
         ),
         Preset(
+            name="fdr6",
+            about="eval_all_fds.py of FD-Loss: six networks, for ImageNet at 256 x 256 pixels",
+            settings={
+                "protocol": "tensorflow",
+                "extractor": "inception,fdr:convnext,fdr:dinov2,fdr:mae,fdr:siglip,fdr:clip",
+                "metrics": "fdr,fid",
+            },
+            reference="FD-Loss's file of ImageNet, in which Inception's statistics are ADM's",
+            prefix="fd-loss",
+            crop="adm",
+            further_networks=("fdr:convnext", "fdr:dinov2", "fdr:mae", "fdr:siglip", "fdr:clip"),
+            classes="the same number of images per class",
+            notes=(
+                "The distances of the validation set are published in two decimals, that of MAE as 0.04.",
+                "FD-Loss runs all networks but Inception in bfloat16, on images of floats that were not rounded.",
+            ),
+            source="cwhoaon/FD-Loss, eval_all_fds.py and scripts/ref/compute_valfd.py (arXiv 2604.28190)",
+            other_names=("fdr", "fd-loss"),
+        ),
+        Preset(
             name="stylegan",
             about="fid50k_full of StyleGAN2-ADA, StyleGAN3 and StyleGAN-XL",
             settings={"protocol": "stylegan", "metrics": "fid"},

@@ -234,7 +234,7 @@ class RunRecord:
             moments. They overlap.
         images_per_second: ``images_computed`` divided by the seconds of extraction; None without an extraction.
         versions: versions of Python and of the libraries that affect the values.
-        command, host, date: see `fidtool.settings.Origin`.
+        command, host, date: see `fidtool.record.Origin`.
         config: settings that are not at their defaults, by their names in `fidtool.settings.Settings`.
         notes: further information, such as which settings were taken from a statistics file.
     """

@@ -1,12 +1,10 @@
 """Declarations of all settings: the keywords of `fidtool.compute` and the options of the command line."""
 
 import contextlib
-import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
 from math import floor, inf
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 from fidtool.errors import InputError, option
 from fidtool.features.models.families import (
@@ -30,8 +28,8 @@ from fidtool.features.protocol import (
 )
 from fidtool.images.framing import CROPS, EXAMPLE, Crop
 from fidtool.metrics.metric import METRICS, Metric, MetricFacts
-from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS, Requested, key_of, requested
-from fidtool.presets import PRESETS, preset_named, with_preset
+from fidtool.metrics.registry import BUILT_IN, Requested, requested
+from fidtool.presets import PRESETS, preset_named
 from fidtool.validation import LONGEST_SECONDS, MAX_PIXELS, File, Setting, TorchDevice, Validated, declared, text_of
 
 if TYPE_CHECKING:
@@ -387,85 +385,3 @@ def _two_numbers(value: object) -> tuple[float, float]:
     named = option("value_range")
     problem = f"{named} must be two numbers that rise from black to white, such as 0,1 or -1,1, not {value!r}"
     raise InputError(problem, setting="value_range")
-
-
-# --- the record of a run, with which it can be repeated --------------------------------------------------------------
-
-
-class Origin(NamedTuple):
-    """Where a run came from.
-
-    Attributes:
-        command: the command line, one entry per argument; for a Python program, its name.
-        host: name of rank zero's machine.
-        date: when the run started, in UTC, such as ``2025-01-31T23:59:59Z``.
-    """
-
-    command: tuple[str, ...] | str
-    host: str
-    date: str
-
-
-def origin_of(command: tuple[str, ...] | str) -> Origin:
-    """Returns the origin of a run that starts now, on this machine."""
-    return Origin(command, socket.gethostname(), datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"))
-
-
-def recorded(settings: Settings) -> dict[str, Any]:
-    """Returns all settings that can change a result, by their Python names, as JSON values.
-
-    Those of the built-in metrics are named like their flags; ``metric_options`` has those of custom ones.
-    """
-    fields = declared(Settings).items()
-    values = {name: getattr(settings, name) for name, each in fields if each.group not in (OUTPUT, PYTHON)}
-    values["extractor"] = values["extractor"] and ",".join(map(str, values["extractor"]))
-    custom: dict[str, Any] = {}
-    for metric in (each.metric for each in settings.chosen):
-        for name, each in declared(type(metric)).items():
-            value, built_in = getattr(metric, name), metric.name in BUILT_IN
-            if built_in or value != each.default:
-                (values if built_in else custom)[key_of(metric.name, name)] = value
-    values |= {"metrics": [each.spec for each in requested(settings.metrics)], "metric_options": custom or None}
-    values["float_to_byte"] = settings.rounding
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
-
-
-def changed_settings(settings: Settings) -> dict[str, Any]:
-    """Returns the `recorded` settings that differ from their defaults; with a value range, how floats become bytes."""
-    of_metrics = {key: each.default for key, (_, each) in METRIC_SETTINGS.items()}
-    defaults = recorded(Settings()) | of_metrics | ({} if settings.floats is None else {"float_to_byte": None})
-    return {name: value for name, value in recorded(settings).items() if value != defaults[name]}
-
-
-def overrides(settings: Settings) -> list[str]:
-    """Returns one sentence per setting that replaces that of the preset, if there is one."""
-    if settings.preset is None:
-        return []
-    found, usual = recorded(settings), recorded(Settings(**with_preset({"preset": settings.preset})))
-    named = option("preset", settings.preset)
-    changed = [name for name in PRESETS[settings.preset].settings if name in found and found[name] != usual[name]]
-    return [f"{named}: {option(name, _shown(found[name]))} instead of {_shown(usual[name])}" for name in changed]
-
-
-def _shown(value: object) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list) else f"{value}"
-
-
-def known_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings of a statistics file that this version knows."""
-    known = {*declared(Settings), *METRIC_SETTINGS, "metric_options"}
-    return {name: value for name, value in config.items() if name in known}
-
-
-def versions() -> dict[str, str]:
-    """Returns the versions of everything that can change a result: Python, libraries, and Pillow's JPEG decoder."""
-    import platform  # deferred: these imports would slow down `fidtool --help` by a quarter
-    from importlib.metadata import PackageNotFoundError, version
-
-    from PIL import features
-
-    found = {"python": platform.python_version()}
-    for name in ("fidtool", "torch", "torchvision", "numpy", "scipy", "pillow"):
-        with contextlib.suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return {**found, "libjpeg": features.version("libjpeg_turbo") or features.version("jpg") or "none"}

@@ -18,7 +18,8 @@ from fidtool.distributed.signals import stopped_error
 from fidtool.errors import FidtoolError, InputError, RunError
 from fidtool.metrics.registry import requested
 from fidtool.names import legible
-from fidtool.settings import OUTPUT, Settings, origin_of
+from fidtool.record import origin_of
+from fidtool.settings import OUTPUT, Settings
 
 if TYPE_CHECKING:
     from fidtool.results import Evaluation

@@ -19,7 +19,8 @@ from fidtool.cli.output import as_flag
 from fidtool.console import Console
 from fidtool.distributed.launch import discover
 from fidtool.errors import InputError
-from fidtool.settings import Settings, origin_of
+from fidtool.record import origin_of
+from fidtool.settings import Settings
 
 COUNT = 64
 SIDE = 96

@@ -20,7 +20,8 @@ from fidtool.distributed.signals import call_with_timeout
 from fidtool.errors import FidtoolError, InputError, RunError, StoppedError, as_argument, rendered
 
 if TYPE_CHECKING:
-    from fidtool.settings import Origin, Settings
+    from fidtool.record import Origin
+    from fidtool.settings import Settings
 
 
 def shown(text: str) -> str:

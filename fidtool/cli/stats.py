@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,6 +16,9 @@ from fidtool.cli.output import as_flag, check_early, check_suffix, local_file
 from fidtool.errors import InputError, RunError
 from fidtool.features.protocol import WRITTEN_LAYOUTS, protocol_named
 from fidtool.settings import OUTPUT, Settings, StatisticsSettings
+
+if TYPE_CHECKING:
+    from fidtool.statistics.set_statistics import Statistics
 
 _EXAMPLES = (
     ("Compute the statistics of the real images once", "fidtool stats real/ -o real.npz"),
@@ -41,6 +44,12 @@ _EXAMPLES = (
     type=int,
     help="With --layout adm, store a random sample of N images. [default: 10000, or all if there are fewer]",
 )
+@option(
+    "--complete",
+    group=OUTPUT,
+    metavar="FILE.npz",
+    help="Take the networks that a statistics file of the same images has from it, and compute the others.",
+)
 @QUIET
 @option("--force", group=OUTPUT, is_flag=True, help="Overwrite FILE.npz.")
 def stats(
@@ -49,6 +58,7 @@ def stats(
     output: str,
     layout: str | None,
     stored: int | None,
+    complete: str | None,
     force: bool,
     quiet: bool,
 ) -> None:
@@ -69,10 +79,13 @@ def stats(
     check_early([images], check=check)
     from fidtool.api import statistics_of
     from fidtool.console import Console
-    from fidtool.statistics.statistics_file import write_statistics
+    from fidtool.statistics.statistics_file import read_statistics, write_statistics
+
+    def known() -> Statistics | None:
+        return None if complete is None else read_statistics(complete)
 
     console = Console(warnings=True, progress=not quiet, spelling=as_flag)
-    statistics, sample = statistics_of([(images, "")], chosen, console, check, layout == "adm", stored)
+    statistics, sample = statistics_of([(images, "")], chosen, console, check, layout == "adm", stored, known)
     if statistics is None:
         return
     try:

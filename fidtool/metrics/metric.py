@@ -121,6 +121,7 @@ class MetricContext:
         features: how features are rounded and summed, and the device (with float64) on which their products are
             computed.
         classifier: returns Inception's weights with the classifier. To be called on rank zero only.
+        extractor: the network of the features, as ``--extractor`` names it.
         warnings: to which a metric adds its warnings about the values; those of rank zero are used.
     """
 
@@ -128,6 +129,7 @@ class MetricContext:
     features: FeatureSettings
     classifier: Callable[[], Weights]
     warnings: list[str] = field(default_factory=list)
+    extractor: str = ""
 
     def share_out(self, jobs: Sequence[Callable[[], float]]) -> list[float]:
         """Distribute jobs over the ranks. A collective.
@@ -155,11 +157,13 @@ class Metric(Validated):
         name: value of ``--metrics``.
         other_names: further values of ``--metrics``; the names of its values are accepted as well.
         numbers: the values that `compute` returns, without spreads, and how they are shown.
+        summary: values that `summarize` returns, which may be missing, and how they are shown.
         further: names of values for the JSON only, which may be missing.
         real_features, fake_features: whether the metric needs per-image features of REAL or of a FAKE. Mean and
             covariance are always available.
         fewest: the smallest number of images in a set whose per-image features it needs.
         frechet: the metric is a Fréchet distance, so ``fail_above`` can be a gate on it.
+        by_name: it is only computed if it is requested by name, not by ``all``.
         phase: name of its time in the record; empty for the metric's name.
         usual_network: for a metric with its own network, the network of the metric's authors as a `Definition` names
             it.
@@ -168,11 +172,13 @@ class Metric(Validated):
     name: ClassVar[str] = ""
     other_names: ClassVar[tuple[str, ...]] = ()
     numbers: ClassVar[tuple[Number, ...]] = ()
+    summary: ClassVar[tuple[Number, ...]] = ()
     further: ClassVar[tuple[str, ...]] = ()
     real_features: ClassVar[bool] = False
     fake_features: ClassVar[bool] = False
     fewest: ClassVar[int] = 1
     frechet: ClassVar[bool] = False
+    by_name: ClassVar[bool] = False
     phase: ClassVar[str] = ""
     usual_network: ClassVar[str] = ""
 
@@ -234,6 +240,10 @@ class Metric(Validated):
         Raises:
             FidtoolError: if a value cannot be computed.
         """
+
+    def summarize(self, values: Mapping[str, Mapping[str, float]]) -> Mapping[str, float]:
+        """Return values of all networks of a run together, by the `compute` of each network. On rank zero."""
+        return {}
 
     def record(self, definition: Definition | None) -> Mapping[str, Any]:
         """Return what determines the values besides the features, for the JSON.

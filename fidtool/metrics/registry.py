@@ -13,6 +13,7 @@ from fidtool.features.models.families import NetworkChoice
 from fidtool.features.protocol import FEATURES, SPATIAL
 from fidtool.metrics.authpct import AuthPct
 from fidtool.metrics.cmmd import CMMD
+from fidtool.metrics.fdr import FDR
 from fidtool.metrics.fid import FID, FIDInfinity, SpatialFID
 from fidtool.metrics.inception_score import InceptionScore
 from fidtool.metrics.kid import KID
@@ -27,7 +28,7 @@ from fidtool.validation import Setting, declared
 
 BUILT_IN: dict[str, type[Metric]] = {
     kind.name: kind
-    for kind in (FID, KID, InceptionScore, PRDC, SpatialFID, FIDInfinity, CMMD, MIND, MIFID, Vendi, AuthPct)
+    for kind in (FID, KID, InceptionScore, PRDC, SpatialFID, FIDInfinity, CMMD, MIND, MIFID, Vendi, AuthPct, FDR)
 }
 """The built-in metrics by name, in the order in which they are computed and listed. To add one, add a file and its
 class here; export it in the package's ``__init__`` as ``fidtool.NAME`` and add it to the table in the README."""
@@ -37,7 +38,9 @@ NAMES: dict[str, type[Metric]] = {
     for name in (kind.name, *(number.name for number in kind.numbers), *kind.other_names)
 }
 """The built-in metrics by each name that is understood."""
-NUMBERS: dict[str, Number] = {number.name: number for kind in BUILT_IN.values() for number in kind.numbers}
+NUMBERS: dict[str, Number] = {
+    number.name: number for kind in BUILT_IN.values() for number in (*kind.numbers, *kind.summary)
+}
 
 
 class Requested(NamedTuple):
@@ -170,7 +173,7 @@ def _selected(each: object, values: Mapping[str, Any]) -> list[Requested]:
     if folded(str(each)) != ALL:
         found = metric_named(str(each).strip())
         return [found._replace(metric=_with_values(found.metric, values))]
-    metrics = [_with_values(kind(), values) for kind in BUILT_IN.values()]
+    metrics = [_with_values(kind(), values) for kind in BUILT_IN.values() if not kind.by_name]
     # One whose settings were set is wanted.
     return [Requested(each, each.name, "", option("metrics", ALL) if each == type(each)() else "") for each in metrics]
 

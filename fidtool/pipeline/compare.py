@@ -46,8 +46,8 @@ from fidtool.pipeline.opening import check_number
 from fidtool.pipeline.plan import Plan, check_count
 from fidtool.pipeline.run import RunContext
 from fidtool.pipeline.sets import Content, SetPlan
+from fidtool.record import known_settings
 from fidtool.results import Comparison, SetResult, SkippedFile
-from fidtool.settings import known_settings
 from fidtool.statistics.moments import Gaussian
 from fidtool.statistics.set_statistics import MeasuredSet, facts_of
 
@@ -90,8 +90,13 @@ class Comparer:
             metrics = self._possible(real, fake, planned)
         numbers: dict[str, float] = {}
         warnings: list[str] = []
-        for metric in metrics:
-            numbers |= self._values(metric, real, fake, warnings)
+        of_networks = dict[str, dict[str, dict[str, float]]]()
+        for asked in metrics:
+            found, network = self._values(asked, real, fake, warnings), self.plan.settings.facts(asked.layer).extractor
+            numbers |= {name + asked.suffix: value for name, value in found.items()}
+            of_networks.setdefault(asked.metric.name, {})[network] = found
+        for asked in metrics:
+            numbers |= asked.metric.summarize(of_networks[asked.metric.name])
         return self.run.world.on_rank_zero(lambda: self._conclude(real, fake, planned, numbers, warnings))
 
     def _possible(self, real: MeasuredSet, fake: MeasuredSet, planned: SetPlan) -> list[Requested]:
@@ -120,7 +125,7 @@ class Comparer:
         return [each for each in self.plan.settings.chosen if each.name in names]
 
     def _values(self, asked: Requested, real: MeasuredSet, fake: MeasuredSet, warnings: list[str]) -> dict[str, float]:
-        """The values of a metric by plain name; warnings about them are added to ``warnings``. A collective."""
+        """The values of a metric; warnings about them are added to ``warnings``. A collective."""
         plan, run, metric, layer = self.plan, self.run, asked.metric, asked.layer
         sets, said = list[FeatureSet](), list[str]()
         for each, with_features in ((real, metric.real_features), (fake, metric.fake_features)):
@@ -132,7 +137,7 @@ class Comparer:
             return self.weights or load_weights(plan.settings.network.weights, run.console.say, classifier=True)
 
         features = feature_settings(plan.definitions.get(layer), run.device.exact_sums)
-        context = MetricContext(self.run.world, features, classifier, said)
+        context = MetricContext(run.world, features, classifier, said, plan.settings.facts(layer).extractor)
         try:
             with run.clock(metric.phase or metric.name):
                 found = metric.compute(sets[0], sets[1], context)
@@ -148,8 +153,7 @@ class Comparer:
         of = plan.settings.further[layer].subject if asked.suffix else ""
         new = [line for line in said if line not in warnings]  # others are of the sets, and not of the network
         warnings += [Alert(f"{of}: {line}", Alert(line).severity) if of else line for line in new]
-        values = self.run.world.on_rank_zero(lambda: _checked(metric, found))
-        return {name + asked.suffix: value for name, value in values.items()}
+        return self.run.world.on_rank_zero(lambda: _checked(metric, found))
 
     def _conclude(
         self,

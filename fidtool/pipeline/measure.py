@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
-from fidtool.errors import InputError, about, option, redacted
+from fidtool.errors import InputError, about, on_every_rank, option, redacted
 from fidtool.features.protocol import FEATURES, layer_prefix
 from fidtool.images.batches import Stream, broadcast_images
 from fidtool.images.framing import Crop
@@ -109,19 +109,22 @@ class Measurer:
         }
         return claim(str(settings.checkpoint), identity, self._warn)
 
-    def measure(self, planned: SetPlan) -> MeasuredSet:
-        """Returns a set's statistics, on rank zero, and the features of each image, on all ranks. A collective."""
+    def measure(self, planned: SetPlan, given: Statistics | None = None) -> MeasuredSet:
+        """Returns a set's statistics, on rank zero, and the features of each image, on all ranks. A collective.
+
+        Layers that ``given`` statistics of the same images have, on rank zero, are not computed again.
+        """
         needs, file = self._plan.needs[planned], self._contents[planned].file or Statistics({})
         if planned.holds == "stream":
             return self._computed(planned, needs.layers)
         if planned.holds == "statistics":
             return spread_features(planned.path, file, needs.collected, self._world)
-        known = self._world.only_on_rank_zero(lambda: self._from_cache(planned)) or Statistics({})
+        known = self._world.only_on_rank_zero(lambda: self._known(planned, given)) or Statistics({})
         lacking = self._world.broadcast([layer for layer in needs.layers if layer not in known.layers])
         collected = [layer for layer in needs.collected if layer not in lacking]
         measured = spread_features(planned.path, known, collected, self._world)
         if lacking:
-            measured = self._completed(planned, measured, lacking)
+            measured = self._completed(planned, measured, lacking, given is not None)
         if planned.holds == "both":
             # A file such as ADM's references, whose statistics are of more images.
             own = {name: replace(each, features=None) for name, each in file.layers.items()}
@@ -136,15 +139,18 @@ class Measurer:
             return replace(measured, path=planned.path, statistics=found, apart=True)
         return measured
 
-    def _completed(self, planned: SetPlan, known: MeasuredSet, lacking: Sequence[str]) -> MeasuredSet:
+    def _completed(self, planned: SetPlan, known: MeasuredSet, lacking: Sequence[str], given: bool) -> MeasuredSet:
         """The set with the layers that it lacks, for which the images go through their networks alone. A collective."""
         finished, every = self._run.finished, self._plan.needs[planned].layers
         finished.unsaved_since = finished.unsaved_since or time.monotonic()
         found, before = self._computed(planned, lacking), known.statistics
         if len(lacking) == len(every):
             return found
-        if self._world.on_rank_zero(lambda: found.statistics.count != before.count):  # a file cannot be read any more
-            return self._computed(planned, every)
+        if self._world.on_rank_zero(lambda: not before.same_images(found.statistics)):
+            if given:
+                problem = f"the statistics that are to be completed are not of the images in {planned.path}"
+                raise on_every_rank(InputError(f"{problem}, as they are now"))
+            return self._computed(planned, every)  # a file cannot be read any more
         layers = {**before.layers, **found.statistics.layers}
         order = before.order if found.statistics.order is None else found.statistics.order
         statistics = replace(found.statistics, layers=layers, order=order)
@@ -206,6 +212,21 @@ class Measurer:
             self._run.console.warn(line)
 
     # --- on rank zero ------------------------------------------------------------------------------------------------
+
+    def _known(self, planned: SetPlan, given: Statistics | None) -> Statistics | None:
+        """What is known of a set without its images: layers of ``given`` statistics, or else those in the cache."""
+        if given is None:
+            return self._from_cache(planned)
+        layers, needs = given.layers_of(self._settings.networks), self._plan.needs[planned]
+        usable = {
+            name: each
+            for name, each in layers.items()
+            if name in needs.layers and each.definition == self.networks.definitions[name]
+            if each.features is not None or name not in needs.features
+        }
+        if not usable:
+            raise InputError("the statistics that are to be completed have no features that this run needs")
+        return replace(given, layers=usable)
 
     def _from_cache(self, planned: SetPlan) -> Statistics | None:
         source, needs = self._contents[planned].images, self._plan.needs[planned]

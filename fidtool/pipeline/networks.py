@@ -7,11 +7,12 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 
 from fidtool.distributed.world import find_differences, tensor_hashes
-from fidtool.errors import InputError, on_every_rank, option
+from fidtool.errors import InputError, RunError, on_every_rank, option
 from fidtool.features.extractor import HALVES, Extractor, ForwardPasses, fixed_batch
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.models.inception import Weights, inception_extractor, load_weights, packs
@@ -30,6 +31,9 @@ from fidtool.metrics.cmmd import CMMD
 from fidtool.pipeline.run import RunContext
 from fidtool.pipeline.sets import set_needs
 from fidtool.settings import Settings
+
+if TYPE_CHECKING:
+    from fidtool.features.network import State
 
 
 class RunNetworks:
@@ -79,26 +83,42 @@ class RunNetworks:
             if of_inception:
                 find = partial(load_weights, settings.network.weights, run.console.say, classifier)
                 self.weights = self._world.only_on_rank_zero(find)
-            for layer, network in settings.networks.items():
-                if layer != FEATURES or not of_inception:
-                    local = given[layer].given if layer in given else None
-                    self._build_own(layer, replace(network, given=local))
+            own = {layer: each for layer, each in settings.networks.items() if layer != FEATURES or not of_inception}
+            states = self._world.only_on_rank_zero(lambda: self._fetched(own)) or {}
+            for layer, network in own.items():
+                local = given[layer].given if layer in given else None
+                self._build_own(layer, replace(network, given=local), self._world.broadcast(states.pop(layer, None)))
 
-    def _build_own(self, layer: str, choice: NetworkChoice) -> None:
-        """Rank zero loads the weights and every rank builds the network. Raises if the ranks' networks differ."""
-        from fidtool.features.network import custom_extractor, fetch_state  # not needed for Inception
+    def _fetched(self, networks: Mapping[str, NetworkChoice]) -> dict[str, State | None]:
+        """The weights of networks by layer. If some cannot be obtained, the error names all of these. On rank zero."""
+        from fidtool.features.network import fetch_state  # not needed for Inception
 
-        main = self._settings.network
-        if choice.extractor == "inception":
-            named, same = choice.option("extractor", "inception"), option("extractor", "inception")
-            remedies = f"give both the same {option('weights')} and no other setting", "choose a different network"
-            problem = f"{named} uses the features of {same}:"
-            raise on_every_rank(InputError(problem, *remedies, setting=choice.named("extractor")))
-        if layer == EMBEDDING and main.extractor.partition(":")[0] == choice.extractor == CMMD.extractor:
-            other = f"CMMD uses its authors' network, not the one of {option('extractor')}"
-            same = f"{choice.option('extractor', main.extractor)} with the same weights and feature step"
-            self._run.console.say(f"{other}: pass {same} to use one network for both")
-        state = self._world.on_rank_zero(lambda: fetch_state(choice, self._run.console.say))
+        main, failed = self._settings.network, dict[str, RunError]()
+        found: dict[str, State | None] = {}
+        for layer, choice in networks.items():
+            if choice.extractor == "inception":
+                named, same = choice.option("extractor", "inception"), option("extractor", "inception")
+                remedies = f"give both the same {option('weights')} and no other setting", "choose a different network"
+                problem = f"{named} uses the features of {same}:"
+                raise InputError(problem, *remedies, setting=choice.named("extractor"))
+            if layer == EMBEDDING and main.extractor.partition(":")[0] == choice.extractor == CMMD.extractor:
+                other = f"CMMD uses its authors' network, not the one of {option('extractor')}"
+                same = f"{choice.option('extractor', main.extractor)} with the same weights and feature step"
+                self._run.console.say(f"{other}: pass {same} to use one network for both")
+            try:
+                found[layer] = fetch_state(choice, self._run.console.say)
+            except RunError as error:
+                failed[choice.extractor] = error
+        if failed:
+            (_, first), *others = failed.items()
+            first.note += f"; nor are there weights for {' and '.join(name for name, _ in others)}" if others else ""
+            raise first
+        return found
+
+    def _build_own(self, layer: str, choice: NetworkChoice, state: State | None) -> None:
+        """Every rank builds a network. Raises if the ranks' networks differ. A collective."""
+        from fidtool.features.network import custom_extractor  # not needed for Inception
+
         if state is not None and state.warning:
             self.warnings.append(state.warning)
         with self._world.together():

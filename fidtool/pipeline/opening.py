@@ -10,12 +10,13 @@ from typing import Any, Literal
 
 from fidtool.console import Console
 from fidtool.errors import InputError, option
-from fidtool.features.models.families import CMMD_EXTRACTOR, is_published, layers_in
+from fidtool.features.models.families import CMMD_EXTRACTOR, is_published
 from fidtool.features.protocol import DEFAULT_PROTOCOL, FEATURES, INCEPTION, INCEPTION_DIMS, PROTOCOLS, Definition
 from fidtool.metrics.cmmd import CMMD
 from fidtool.names import counted
 from fidtool.pipeline.sets import Content, RequestedSet, SetNeeds, SetPlan, set_needs
-from fidtool.settings import Settings, overrides
+from fidtool.record import overrides
+from fidtool.settings import Settings
 from fidtool.sources.arrays import array_headers, has_floats
 from fidtool.sources.contents import Files, broken_link
 from fidtool.sources.image_set import Sampling, real_path
@@ -256,9 +257,7 @@ def open_set(request: RequestedSet, settings: Settings, needs: SetNeeds, say: Ca
     if isinstance(given, Statistics):
         if not given.layers:
             raise InputError(f"{path} is None, which only ranks above zero may pass, in place of statistics")
-        definitions = {name: each.definition for name, each in given.layers.items()}
-        layers = {layer: given.layers[name] for layer, name in layers_in(definitions, settings.networks).items()}
-        return Content(file=replace(given, layers=layers))
+        return Content(file=replace(given, layers=given.layers_of(settings.networks)))
     if given is not None:
         if given.is_stream:
             return Content()

@@ -15,7 +15,8 @@ from fidtool.distributed.world import World, open_world
 from fidtool.errors import FidtoolError, InputError, as_argument, on_every_rank, option, own_exceptions
 from fidtool.features.device import Device, choose_device, repeatable
 from fidtool.pipeline.sets import RequestedSet
-from fidtool.settings import Settings, recorded, versions
+from fidtool.record import recorded, versions
+from fidtool.settings import Settings
 from fidtool.statistics.moments import check_exact_products
 from fidtool.statistics.saved import Checkpoint
 

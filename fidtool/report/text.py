@@ -11,8 +11,9 @@ from fidtool.diagnose.diagnosis import Checkup
 from fidtool.errors import Alert, merged, redacted, without_secrets
 from fidtool.explanations import Difference
 from fidtool.names import counted, legible
+from fidtool.record import Origin, changed_settings
 from fidtool.results import SCHEMA, Comparison, Evaluation, protocol_to_dict
-from fidtool.settings import Origin, Settings, changed_settings
+from fidtool.settings import Settings
 
 _MOST_PAIRS = 3
 """If there are more pairs of FAKEs, only those with the best FAKE are compared."""

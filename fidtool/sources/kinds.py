@@ -151,7 +151,7 @@ _WITHOUT_FLOATS = tuple({*_IMAGE_SUFFIXES} - {f".{name}" for name in _OF_FLOATS.
 HIDDEN, SUBFOLDER = "hidden", "subfolder"
 IS_HIDDEN = re.compile(r"(?:^|/)(?:\.+[^./]|__MACOSX(?:/|\Z))").search
 """Finds a hidden name in a path, separated by slashes; ``.`` and ``..`` are not hidden."""
-PROJECTS = ("adm", "edm", "edm2", "clean-fid", "t2ibenchmark")
+PROJECTS = ("adm", "edm", "edm2", "clean-fid", "fd-loss", "t2ibenchmark")
 """The projects of `fidtool.sources.references`; the part of the references' names before the colon."""
 
 

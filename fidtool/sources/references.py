@@ -82,6 +82,15 @@ _ADM = "https://openaipublic.blob.core.windows.net/diffusion/jul-2021/ref_batche
 _EDM = "https://nvlabs-fi-cdn.nvidia.com/edm/fid-refs"
 _EDM2 = "https://nvlabs-fi-cdn.nvidia.com/edm2/dataset-refs"
 _CLEAN_FID = "https://www.cs.cmu.edu/~clean-fid/stats"
+FD_LOSS = {
+    "guided_diffusion_stats.npz": "",
+    "convnext_in256_t224_stats.npz": "fdr_convnext",
+    "vit_large_patch14_dinov2_lvd142m_in256_t256_stats.npz": "fdr_dinov2",
+    "vit_large_patch16_224_mae_in256_t224_stats.npz": "fdr_mae",
+    "vit_so400m_patch16_siglip_256_v2_webli_in256_t224_stats.npz": "fdr_siglip",
+    "vit_large_patch14_clip_224_openai_in256_t256_stats.npz": "fdr_clip",
+}
+"""Entries of FD-Loss's pickle and the layers of the features of their networks; empty for Inception."""
 _COCO = "https://github.com/boomb0om/text2image-benchmark/releases/download/v0.0.1/MS-COCO_val2014_fid_stats.npz"
 
 
@@ -189,6 +198,17 @@ _ALL = (
         for mode, protocol in _MODES.items()
         for name, size, split, real_images, fakes, published in _CLEAN_FID_SETS
         if published in ("", FEATURES, mode)
+    ),
+    Reference(
+        name="fd-loss:imagenet256",
+        url="https://huggingface.co/jjiaweiyang/FD-Loss/resolve/main/data/fid_stats/paper_ref_stats.pkl",
+        arrays=tuple(FD_LOSS),
+        real_images=_IMAGENET,
+        shape=(256, 256),
+        framing="adm",
+        source="cwhoaon/FD-Loss, README.md and scripts/ref",
+        note="statistics of six networks; those of Inception are ADM's",
+        classes=_CLASSES,
     ),
     Reference(
         name="t2ibenchmark:coco-30k",

@@ -33,6 +33,7 @@ from fidtool.sources.arrays import SAMPLES, array_headers, read_header
 from fidtool.sources.contents import ContentError, Files, head_of
 from fidtool.sources.image_set import canonical_order
 from fidtool.sources.kinds import HEAD, PLAIN, first_member, refuse_foreign, suffix_of
+from fidtool.sources.references import FD_LOSS
 from fidtool.statistics.set_statistics import CHUNK_BYTES, Features, RowStorage, Statistics, reordered
 
 NPZ, ZIP, NPY, PICKLE, TORCH = "npz", "zip", "npy", "pickle", "torch"
@@ -50,11 +51,19 @@ LAYOUTS = {
 }
 """The arrays that hold statistics of Inception or another network, and the tool that writes them. The first that a file
 has all of are read."""
-_OF_INCEPTION, _OF_OTHERS = "fid", "fd_"
-"""EDM2's entry for Inception, and the beginning of those for other networks, such as ``fd_dinov2``."""
+_OF_OTHERS = "fd_"
+"""Beginning of EDM2's entries for other networks than Inception, such as ``fd_dinov2``."""
+_LAYERS = {"fid": "", **FD_LOSS}
+"""Entries of the pickles of EDM2 and FD-Loss, and the layers of their networks; empty for Inception."""
 _EDM2 = "EDM2 (it has {})"
+_FD_LOSS = "FD-Loss (it has guided_diffusion_stats.npz)"
 _ADM = "ADM's evaluator (it has mu_s)"
-_PROTOCOLS = {_ADM: "tensorflow", _EDM2.format(_OF_INCEPTION): "tensorflow", _STYLEGAN: "stylegan"}
+_PROTOCOLS = {
+    _ADM: "tensorflow",
+    _EDM2.format("fid"): "tensorflow",
+    _FD_LOSS: "tensorflow",
+    _STYLEGAN: "stylegan",
+}
 """The protocols of Inception's statistics by the tools that have one protocol only."""
 _ALL_FEATURES = "all_features"
 """StyleGAN's list of the features of each batch."""
@@ -246,20 +255,20 @@ def _pickled(path: str, value: Any, entry: str) -> NamedArrays:
         return NamedArrays(_arrays_of(value))
     more = f" and {len(entries) - _NAMED} more" if len(entries) > _NAMED else ""
     listed = "it has " + (", ".join([*entries][:_NAMED]) + more if entries else "none with a name")
-    of_edm2 = [name for name in entries if name == _OF_INCEPTION or name.startswith(_OF_OTHERS)]
+    known = [name for name in entries if name in _LAYERS or name.startswith(_OF_OTHERS)]
+    layers = {name: _LAYERS.get(name, name.removeprefix(_OF_OTHERS)) for name in known}
     counted = {"count": value["num_images"]} if isinstance(value.get("num_images"), int) else {}
-    if of_edm2 and not entry:
-        layers = [name.removeprefix(_OF_OTHERS) for name in of_edm2 if name != _OF_INCEPTION]
-        for name in of_edm2:
-            suffix = "" if name == _OF_INCEPTION else f"_{name.removeprefix(_OF_OTHERS)}"
-            counted |= {f"{array}{suffix}": each for array, each in _arrays_of(entries[name]).items()}
-        return NamedArrays(counted, _EDM2.format(of_edm2[0]), layers)
+    if layers and not entry:
+        for name, layer in layers.items():
+            counted |= {f"{array}_{layer}".rstrip("_"): each for array, each in _arrays_of(entries[name]).items()}
+        writer = _FD_LOSS if known[0].endswith(".npz") else _EDM2.format(known[0])
+        return NamedArrays(counted, writer, [*filter(None, layers.values())])
     if not entry and len(entries) > 1:
         raise InputError(f"{path} has several statistics: {listed}:", f"name one, {path}:NAME")
     entry = entry or next(iter(entries))
     if entry not in entries:
         raise InputError(f"{path}: the file has no statistics named {entry}; {listed}")
-    return NamedArrays(_arrays_of({**entries[entry], **counted}), _EDM2.format(entry) if of_edm2 else "")
+    return NamedArrays(_arrays_of({**entries[entry], **counted}), _EDM2.format(entry) if entry in layers else "")
 
 
 def layout_of(files: Files) -> tuple[str, bool, str]:

@@ -16,6 +16,7 @@ from numpy.typing import DTypeLike, NDArray
 from fidtool.cache_dir import byte_limit, cache_dir
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, RunError
+from fidtool.features.models.families import NetworkChoice, layers_in
 from fidtool.features.protocol import FEATURES, Definition
 from fidtool.images.decode import ImageProperties
 from fidtool.images.records import ImageRecords
@@ -110,6 +111,17 @@ class Statistics:
     ) -> Statistics:
         """Returns statistics of the extractor's features alone."""
         return cls({FEATURES: LayerStatistics(mu, sigma, definition, features)}, count)
+
+    def layers_of(self, networks: Mapping[str, NetworkChoice]) -> dict[str, LayerStatistics]:
+        """Returns the layers under the names that a run with these networks has for them, see `layers_in`."""
+        definitions = {name: each.definition for name, each in self.layers.items()}
+        return {layer: self.layers[name] for layer, name in layers_in(definitions, networks).items()}
+
+    def same_images(self, other: Statistics) -> bool:
+        """Whether both are of the same pixels in the same order, as far as is known."""
+        one, two = self.pictures, other.pictures
+        differ = one and two and not np.array_equal(one.records["digest"], two.records["digest"])
+        return self.count == other.count and not differ
 
     @property
     def mu(self) -> NDArray[np.float64]:

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import fidtool
+from fidtool.features.extractor import ForwardPasses
 from fidtool.features.models.families import layer_name, networks_of
 from fidtool.names import short_title
 from fidtool.pipeline import measure
@@ -241,3 +242,36 @@ def test_a_table_has_the_settings_of_a_network(here: Run, sets: tuple[Path, Path
     dumped = here("compute", *sets, "--config", "run.toml", "--dump-config").stdout
     (tmp_path / "again.toml").write_text(dumped)
     assert here("compute", *sets, "--config", "again.toml", "--json").json["layers"] == outcome.json["layers"]
+
+
+def test_statistics_are_completed_without_running_the_first_network_again(
+    here: Run, sets: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, fake = sets
+    arguments = ("--no-cache", "--metrics", "fid,kid")
+    both_networks = ("--extractor", f"{TINY},{COLOURS}", *arguments)
+    assert here("stats", real, "-o", "one.npz", "--extractor", TINY, *arguments).status == 0
+    run, ran = ForwardPasses.run, list[int]()
+
+    def counted(passes: ForwardPasses[Any], batches: Any) -> Any:
+        ran.append(len(passes._extractors))
+        return run(passes, batches)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ForwardPasses, "run", counted)
+        assert here("stats", real, "-o", "two.npz", "--complete", "one.npz", *both_networks).status == 0
+    assert ran == [1, 1, 1]  # the probes of both networks, and the images through the second
+    assert here("stats", real, "-o", "both.npz", *both_networks).status == 0
+    two, both = (fidtool.read_statistics(tmp_path / name) for name in ("two.npz", "both.npz"))
+    assert {*two.layers} == {*both.layers}
+    for layer, each in both.layers.items():
+        np.testing.assert_array_equal(two.layers[layer].sigma, each.sigma)
+        np.testing.assert_array_equal(two.layers[layer].features, each.features)
+    other = here("stats", fake, "-o", "x.npz", "--complete", "one.npz", *both_networks)
+    assert other.error.endswith(f"are not of the images in {fake}, as they are now")
+    lacking = here("stats", real, "-o", "x.npz", "--extractor", COLOURS, "--complete", "one.npz", *arguments)
+    assert lacking.error.endswith("to be completed have no features that this run needs")
+    known = fidtool.read_statistics(tmp_path / "one.npz")
+    in_python = fidtool.compute_statistics(str(real), known, extractor=[TINY, COLOURS], metrics="fid", cache=False)
+    assert in_python is not None
+    np.testing.assert_array_equal(in_python.layers[LAYER].mu, both.layers[LAYER].mu)

@@ -36,6 +36,7 @@ ORDER = [
     "metrics",
     "presets",
     "settings",
+    "record",
     "labels",
     "diagnose",
     "explanations",

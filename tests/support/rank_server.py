@@ -42,7 +42,7 @@ from patching import replace
 from PIL import Image
 
 import fidtool
-from fidtool import settings
+from fidtool import record
 from fidtool.cli import main as command_line
 from fidtool.distributed import rendezvous
 from fidtool.distributed.watchdog import Process, Watchdog
@@ -233,7 +233,7 @@ def warm_up(modules: Sequence[str]) -> None:
     Image.preinit()
     # Each run reads the metadata of installed packages from hundreds of files. No test changes them.
     importlib.metadata.version = functools.cache(importlib.metadata.version)
-    settings.versions()
+    record.versions()
     importlib.metadata.entry_points = functools.cache(importlib.metadata.entry_points)  # type: ignore[assignment]
     importlib.metadata.entry_points(group="torch.distributed.backends")
     replace(rendezvous, "_LONGEST_POLL_SECONDS", POLL_SECONDS)

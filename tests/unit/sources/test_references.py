@@ -28,7 +28,7 @@ def test_facts_are_complete() -> None:
 
 
 def test_names_remain_distinct_without_case_and_hyphens() -> None:
-    assert len({folded(name) for name in REFERENCES}) == len(REFERENCES) == 69
+    assert len({folded(name) for name in REFERENCES}) == len(REFERENCES) == 70
     assert len({reference.url for reference in REFERENCES.values()}) == len(REFERENCES)
     assert tuple(dict.fromkeys(name.partition(":")[0] for name in REFERENCES)) == PROJECTS
 

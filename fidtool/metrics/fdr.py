@@ -1,0 +1,61 @@
+"""FDr: Fréchet distances in several feature spaces, each divided by that of real images, and their mean."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fidtool.errors import InputError, option
+from fidtool.metrics.fid import FID
+from fidtool.metrics.metric import FeatureSet, MetricContext, MetricFacts, Number
+
+if TYPE_CHECKING:
+    from fidtool.features.protocol import Definition
+
+DENOMINATORS = {
+    "inception": 1.68,
+    "fdr:convnext": 56.87,
+    "fdr:dinov2": 14.19,
+    "fdr:mae": 0.04,
+    "fdr:siglip": 0.60,
+    "fdr:clip": 5.60,
+}
+"""Fréchet distances of ImageNet's validation set at 256 x 256 pixels from the training set, by network, as FD-Loss
+publishes them in two decimals (``FDR_VALIDATION_FD`` of its eval_all_fds.py). That of MAE has one digit: its ratio is
+only known to 12 %."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FDR(FID):
+    """FDr (Yang et al. 2026, FD-Loss): the Fréchet distance divided by that of ImageNet's validation set.
+
+    FDr6 is its mean over the six networks of the paper, for ImageNet at 256 x 256 pixels.
+    """
+
+    name = "fdr"
+    other_names = ("fdr6",)
+    numbers = (Number("fdr", "FDr", "lower", "Fréchet distance divided by that of ImageNet's validation set"),)
+    summary = (Number("fdr6", "FDr6", "lower", "mean of FDr over the six networks of FD-Loss"),)
+    frechet, by_name = False, True
+    phase = ""
+
+    def check(self, facts: MetricFacts) -> None:
+        if facts.extractor not in DENOMINATORS:
+            problem = f"FDr is defined for the networks of FD-Loss ({', '.join(DENOMINATORS)}), not {facts.extractor}:"
+            remedies = f"pass {option('preset', 'fdr6')}", f"omit fdr from {option('metrics')}"
+            raise InputError(problem, *remedies, setting="metrics")
+        stated = facts.definition
+        if stated is not None and stated.standard and (stated.protocol_name, stated.dims) != ("tensorflow", 2048):
+            problem = "FDr of Inception is defined for its 2048 features with the protocol tensorflow:"
+            raise InputError(problem, f"pass {option('protocol', 'tensorflow')}", setting="protocol")
+
+    def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
+        return {"fdr": super().compute(real, fake, context)["fdr"] / DENOMINATORS[context.extractor]}
+
+    def summarize(self, values: Mapping[str, Mapping[str, float]]) -> Mapping[str, float]:
+        ratios = [values[network]["fdr"] for network in DENOMINATORS if network in values]
+        return {"fdr6": sum(ratios) / len(ratios)} if len(ratios) == len(DENOMINATORS) else {}
+
+    def record(self, definition: Definition | None) -> Mapping[str, Any]:
+        return dict(DENOMINATORS)

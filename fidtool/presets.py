@@ -72,7 +72,7 @@ PRESETS = {
             crop="adm",
             classes="labels drawn at random, or the same number of images per class",
             notes=(
-                "ADM's evaluator prints no density and coverage; precision and recall are the two to compare.",
+                "ADM's evaluator prints no density, coverage, F-score; precision and recall are the two to compare.",
                 "It compares distances in float16, which moves precision and recall a little; the guide, "
                 "`fidtool guide papers`, says how much.",
                 "Statistics in the file of samples are used where it has them, as in the evaluator.",

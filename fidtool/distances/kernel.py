@@ -235,7 +235,7 @@ def mind(
         seed: seed of the directions.
     """
     count, dims = min(len(real), len(fake)), real.shape[1]
-    drawn = torch.randn(directions, dims, generator=torch.Generator().manual_seed(seed))
+    drawn = torch.randn(directions, dims, generator=torch.Generator("cpu").manual_seed(seed), device="cpu")
     units = torch.nn.functional.normalize(drawn.double()).to(settings.device)
 
     def apart(some: slice) -> float:

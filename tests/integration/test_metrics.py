@@ -69,6 +69,31 @@ def test_duplicates_that_leave_no_room_for_precision_are_reported(here: Run, set
     assert here(*command, "--nearest-k", 2).json["results"][0]["warnings"] == []
 
 
+def test_new_metrics_are_recorded_and_refused(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+    """Copies of REAL have a MIFID far above the FID, and are not authentic. A gate on MIFID is one on a distance."""
+    run = ("compute", *sets, "--extractor", TINY, "--metrics", "mind,mifid,vendi,authpct,fid")
+    found = here(*run, "--mind-directions", 40, "--mind-seed", 2, "--mifid-eps", 1, "--fail-above", 0, "--json")
+    assert found.status == 3
+    assert found.json["exit"]["gated"] == LABELS.key("mifid")
+    assert found.json["settings"] == {
+        "mind": {"directions": 40, "seed": 2},
+        "mifid": {"cosine_distance_eps": 1.0},
+    }
+    values = found.json["results"][0]["metrics"]
+    names = ("fid", "mifid", "mifid_distance", "authpct")
+    fid, mifid, distance, authentic = (values[LABELS.key(name)] for name in names)
+    assert mifid == pytest.approx(fid / distance, rel=1e-9)
+    assert 0 <= authentic <= 100
+    copies = here("compute", sets[0], sets[0], *run[3:], "--json").metrics
+    assert copies[LABELS.key("authpct")] == 0
+    one = make_pictures(tmp_path / "one", 1, 3)
+    for name, title in (("vendi", "Vendi"), ("authpct", "AuthPct diagnostic")):
+        refused = here("compute", sets[0], one, "--extractor", TINY, "--metrics", name)
+        assert refused.status == 2
+        words = f"{title} needs at least 2 images in a set, and {one} has 1: omit {name} from --metrics"
+        assert words in refused.error
+
+
 def test_inception_score_needs_inception_features(here: Run, sets: tuple[Path, Path]) -> None:
     for folder in sets:
         assert here("stats", folder, "-o", f"{folder.name}.npz", "--extractor", TINY, "--metrics", "kid").status == 0

@@ -17,6 +17,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 from bench.end_to_end import end_to_end  # noqa: E402
 from bench.gpu import gpu  # noqa: E402
 from bench.growth import growth  # noqa: E402
+from bench.joint import joint  # noqa: E402
 from bench.pipeline import pipeline  # noqa: E402
 
 
@@ -28,7 +29,7 @@ def cli() -> None:
     """
 
 
-for command in (end_to_end, growth, pipeline, gpu):
+for command in (end_to_end, growth, joint, pipeline, gpu):
     cli.add_command(command)
 
 if __name__ == "__main__":

@@ -50,3 +50,12 @@ class PooledPixels(nn.Module):
 def pooled() -> fidtool.Network:
     """Return the network of mean pixels."""
     return fidtool.Network(PooledPixels(), input_size=INPUT_SIZE)
+
+
+def vit() -> fidtool.Network:
+    """Return timm's ViT-S/16 with random weights: 384 features of images of 224 x 224 pixels."""
+    import timm
+
+    torch.manual_seed(0)
+    module = timm.create_model("vit_small_patch16_224", pretrained=False, num_classes=0)
+    return fidtool.Network(module, input_size=224)

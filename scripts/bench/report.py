@@ -21,6 +21,8 @@ AGAINST = "Also measure another version of fidtool, alternately: a wheel, or the
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 SMALL_NETWORK = f"{Path(__file__).with_name('networks.py')}:network"
 """Value of ``--extractor`` for a network that takes almost no time."""
+VIT = f"{Path(__file__).with_name('networks.py')}:vit"
+"""Value of ``--extractor`` for a ViT-S/16, whose forward pass takes about as long as Inception's."""
 LOAD_ALLOWED = 0.5
 """A higher load average before the benchmark means that the machine was not idle."""
 

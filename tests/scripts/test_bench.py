@@ -144,3 +144,18 @@ def test_soak_to_the_end(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "300 images, each counted once; bitwise equal statistics"
+
+
+@pytest.mark.slow
+def test_joint_benchmark(environment: dict[str, str], tmp_path: Path) -> None:
+    pytest.importorskip("timm", reason="needs timm, from the extra 'test'")
+    if offline_path() is None:
+        pytest.skip("needs fidtool[offline]")
+    status, stdout, document = bench(environment, tmp_path, "joint", "--count", "8", "--side", "32", "--repeats", "1")
+    results = document["results"]
+    runs = results["runs"]
+    assert [*runs] == ["Inception", "ViT", "both"]
+    assert runs["both"]["fid"] == runs["Inception"]["fid"]
+    assert all(0 < run["network"] <= run["seconds"] and run["peak_bytes"] > 100 * 2**20 for run in runs.values())
+    assert status == (0 if results["ratio"] <= results["allowed_ratio"] else 1)
+    assert ("PASS: " if status == 0 else "FAIL: ") in stdout

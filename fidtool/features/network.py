@@ -171,20 +171,24 @@ def custom_extractor(
     device: Device,
     precision: str = "fp32",
     layer: str = FEATURES,
+    usual: str | None = None,
 ) -> Extractor:
     """Return the extractor of a network that is not Inception, with what `fetch_state` returned, on every rank.
 
-    Runs the file of a factory.
+    Runs the file of a factory. ``usual`` is the protocol of a network that has neither its own preparation nor a
+    protocol.
     """
     published = choice.family in MODEL_FAMILIES
-    protocol = None if published or choice.protocol is None else protocol_named(choice.protocol)
+    asked, shared = (name and protocol_named(name) for name in (None if published else choice.protocol, usual))
     with about(choice.subject):
         with repeatable():
             module = choice.family if published else "user_networks"
             network, name = import_module(f"fidtool.features.models.{module}").build(choice, state)
         if choice.feature_step is not None:
             network = replace(network, feature_step=choice.feature_step)
-        return network_extractor(network, name, protocol, device, precision, layer, choice.named("extractor"))
+        return network_extractor(
+            network, name, asked or None, device, precision, layer, choice.named("extractor"), shared or None
+        )
 
 
 def network_extractor(
@@ -195,16 +199,17 @@ def network_extractor(
     precision: str = "fp32",
     layer: str = FEATURES,
     setting: str = "extractor",
+    usual: Protocol | None = None,
 ) -> Extractor:
     """Return the extractor of a network that is not Inception, which is run on probe images.
 
-    ``protocol`` determines resize and ddof of a network without its own preparation; None is the default protocol. A
-    network with its own has ddof 1.
+    ``protocol`` determines resize and ddof of a network without its own preparation; None is the ``usual`` protocol, or
+    the default one. A network with its own has ddof 1.
     """
     if network.preparation is not None and protocol is not None:
         transform = network.preparation.describe(network.input_size)
-        raise no_protocol(protocol.name, option(setting, name), how=f" ({transform})")
-    standard = protocol or protocol_named(DEFAULT_PROTOCOL)
+        raise no_protocol(NetworkChoice(name, names={"extractor": setting}), protocol.name, how=f" ({transform})")
+    standard = protocol or usual or protocol_named(DEFAULT_PROTOCOL)
     preparation = network.preparation or Preparation(standard.resize)
     module = frozen(network.module)
     definition = Definition(

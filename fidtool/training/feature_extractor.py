@@ -137,7 +137,7 @@ class SharedExtractor:
         if isinstance(feature, str) and not feature.isdecimal():  # '2048' is refused below
             choice = replace(NetworkChoice(feature), weights=self._weights, names=_NAMES)
             if protocol is not None and choice.family in MODEL_FAMILIES:
-                raise no_protocol(protocol.name, choice.option("extractor", feature))
+                raise no_protocol(choice, protocol.name)
             choice = replace(choice, protocol=protocol and protocol.name)
             with one_at_a_time("weights", _WEIGHTS_SECONDS):
                 state = fetch_state(choice, say)

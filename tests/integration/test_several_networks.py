@@ -64,7 +64,26 @@ def test_inception_comes_first(here: Run, sets: tuple[Path, Path]) -> None:
     assert [each.extractor for each in settings.networks.values()] == ["inception", TINY]
     with_own = Settings(extractor=f"{TINY}@step=12,Inception@dims=64,protocol=edm")
     assert (with_own.dims, with_own.protocol) == (64, "tensorflow")
-    assert with_own.further[layer_name(TINY)].protocol == "tensorflow"
+
+
+def test_the_protocol_is_that_of_each_network_without_its_own(
+    here: Run, sets: tuple[Path, Path], tmp_path: Path
+) -> None:
+    (tmp_path / "own.py").write_text(
+        "import torch, fidtool\n"
+        "class Net(torch.nn.Module):\n    def forward(self, x):\n        return x.mean((2, 3))\n"
+        "def network():\n"
+        "    return fidtool.Network(Net(), input_size=8, preparation=fidtool.Preparation('pillow-bilinear'))\n"
+    )
+    arguments = ("compute", *sets, "--protocol", "stylegan", "--no-cache", "--json", "--extractor")
+    joint = here(*arguments, f"{TINY},{COLOURS},own.py:network")
+    definitions = [joint.json["protocol"], *joint.json["layers"].values()]
+    assert [(each["resize"], each["ddof"]) for each in definitions] == [
+        ("bilinear-tf1", 0),
+        ("bilinear-tf1", 0),
+        ("pillow-bilinear", 1),
+    ]
+    assert joint.metrics.items() >= here(*arguments, COLOURS).metrics.items()
 
 
 def test_every_output_has_all_networks(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
@@ -215,10 +234,10 @@ def test_values_are_parsed(value: object, expected: list[str]) -> None:
     [
         ("inception,inception", "--extractor has inception twice"),
         (f"{TINY},{TINY}", "twice: name each network once"),
-        ("inception,dinov2@step=x", "feature_step of dinov2 must be an integer, not 'x'"),
+        ("inception,dinov2@step=x", "--extractor: step=x must be an integer"),
         (
             "inception,dinov2@protocol=clean",
-            "--extractor dinov2@protocol=clean: dinov2 prepares the images",
+            "--extractor dinov2@protocol=clean cannot be combined with dinov2, which prepares",
         ),
         (f"inception,{TINY}@weights=w", f"--extractor {TINY}@weights=... is for Inception and published networks"),
         ("inception,dinov2@weights=none.pth", "dinov2: no weights file none.pth (from --extractor dinov2@weights="),

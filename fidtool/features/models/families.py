@@ -185,10 +185,10 @@ def networks_of(value: object) -> list[NetworkChoice]:
         InputError: if the value is none of these, or a network does not exist or cannot have a setting.
     """
     if isinstance(value, str):
-        return [_parsed(each.strip()) for each in re.split(rf",(?!{_SETTING})", value)]
+        parts = (re.split(f"[@,]{_SETTING}", each.strip()) for each in re.split(rf",(?!{_SETTING})", value))
+        return [_of_table({"name": name, **dict(each.split("=", 1) for each in pairs)}) for name, *pairs in parts]
     if isinstance(value, Mapping):
-        settings = {IN_VALUE.get(str(name), str(name)): each for name, each in value.items() if name != "name"}
-        return [_checked(str(value.get("name", "")), settings)]
+        return [_of_table(value)]
     if isinstance(value, NetworkChoice):
         return [_of_value(value)]
     if hasattr(value, "module"):  # a Network, whose class needs torch
@@ -200,24 +200,18 @@ def networks_of(value: object) -> list[NetworkChoice]:
     return [network for each in value for network in networks_of(each)]
 
 
-def _parsed(text: str) -> NetworkChoice:
-    name, *settings = re.split(f"[@,]{_SETTING}", text)
-    pairs = (each.partition("=") for each in settings)
-    return _checked(name, {IN_VALUE[short]: value for short, _, value in pairs})
-
-
-def _checked(name: str, settings: Mapping[str, Any]) -> NetworkChoice:
+def _of_table(table: Mapping[str, Any]) -> NetworkChoice:
     found: dict[str, Any] = {}
-    for setting, value in settings.items():
-        if setting not in IN_VALUE.values():
-            problem = f"{setting!r} is no setting of a network; there are name, {', '.join(IN_VALUE)}"
-            raise InputError(f"{option('extractor')}: {problem}", setting="extractor")
+    for name, value in table.items():
         try:
-            found[setting] = f"{value}" if setting in ("weights", "protocol") else int(value)
+            found[name] = f"{value}" if name in ("name", "weights", "protocol") else int(value)
         except (TypeError, ValueError):
-            problem = f"{setting} of {name} must be an integer, not {value!r}"
-            raise InputError(f"{option('extractor')}: {problem}", setting="extractor") from None
-    return _of_value(NetworkChoice(usual_spelling(name), **found))
+            found[name] = None
+        if found[name] is None or name not in {"name", *IN_VALUE}:
+            problem = "must be an integer" if name in IN_VALUE else f"is none of name, {', '.join(IN_VALUE)}"
+            raise InputError(f"{option('extractor')}: {name}={value} {problem}", setting="extractor")
+    settings = {IN_VALUE[name]: value for name, value in found.items() if name != "name"}
+    return _of_value(NetworkChoice(usual_spelling(found.get("name", "")), **settings))
 
 
 def _of_value(choice: NetworkChoice) -> NetworkChoice:
@@ -230,22 +224,19 @@ def _of_value(choice: NetworkChoice) -> NetworkChoice:
 def further_networks(first: NetworkChoice, others: Sequence[NetworkChoice]) -> dict[str, NetworkChoice]:
     """Return the other networks of a run by the layers of their features, which have their names.
 
-    If several have the same extractor, their names have their settings as well. A network without its own preparation
-    has the protocol of the first, unless it states one.
+    If several have the same extractor, their names have their settings as well.
 
     Raises:
         InputError: if two are the same, or both are Inception.
     """
     found, extractors = dict[str, NetworkChoice](), [first.extractor, *(each.extractor for each in others)]
-    shared = None if first.family in MODEL_FAMILIES else first.protocol
     for each in others:
         name = each.extractor if extractors.count(each.extractor) == 1 else str(each)
         layer = layer_name(name)
         if each.extractor == "inception" or each == first or layer in {*found, FEATURES, SPATIAL, EMBEDDING}:
             problem = f"{option('extractor')} has {name} twice" + " or with two settings" * (name == "inception")
             raise InputError(f"{problem}:", "name each network once", setting="extractor")
-        protocol = each.protocol or (None if each.family in MODEL_FAMILIES else shared)
-        found[layer] = replace(each, protocol=protocol, subject=name)
+        found[layer] = replace(each, subject=name)
     return found
 
 
@@ -282,14 +273,17 @@ def protocol_of(choice: NetworkChoice, name: str | None, asked: str = "protocol"
         return name and protocol_named(name).name
     own = OWN_PROTOCOLS.get(choice.family, {})
     if folded(name) not in own:
-        how = f" ({' or '.join(own)})" if own else ""
-        if choice.named("protocol") == "protocol":
-            raise no_protocol(name, choice.option("extractor", choice.extractor), asked, how)
-        problem = (
-            f"{choice.option('protocol', name)}: {choice.extractor} prepares the images with its own transform{how}"
-        )
-        raise InputError(f"{problem}:", f"omit protocol={name}", setting="extractor")
+        raise no_protocol(choice, name, asked, f" ({' or '.join(own)})" if own else "")
     return folded(name)
+
+
+def no_protocol(choice: NetworkChoice, protocol: str, asked: str = "protocol", how: str = "") -> InputError:
+    """Return the error that ``asked`` asks for a protocol, but a network prepares the images in its own way."""
+    in_value = choice.named("protocol") == "extractor"
+    named = choice.family if in_value else choice.option("extractor", choice.extractor)
+    problem = f"{choice.option('protocol', protocol)} cannot be combined with {named}, which prepares the images with "
+    omit = f"omit protocol={protocol}" if in_value else f"omit {option(asked)}"
+    return InputError(f"{problem}its own transform{how}:", omit, setting="extractor" if in_value else asked)
 
 
 def usual_spelling(extractor: str) -> str:
@@ -297,12 +291,6 @@ def usual_spelling(extractor: str) -> str:
     kind, colon, model = extractor.partition(":")
     usual = next((each for each in ("inception", *MODEL_FAMILIES, *SHORT_NAMES) if each == folded(kind)), kind)
     return extractor if usual == "inception" and colon else f"{usual}{colon}{model}"
-
-
-def no_protocol(protocol: str, network: str, asked: str = "protocol", how: str = "") -> InputError:
-    """Return the error that ``asked`` asks for a protocol, but a network, as messages name it, prepares the images."""
-    problem = f"{option('protocol', protocol)} cannot be combined with {network}, which prepares the images with its "
-    return InputError(f"{problem}own transform{how}:", f"omit {option(asked)}", setting=asked)
 
 
 def check_extractor(choice: NetworkChoice) -> None:

@@ -70,8 +70,8 @@ REFUSED = {
     "log = 2020-01-01": "log in pyproject.toml must be a string or a list of strings, not datetime.date(2020, 1, 1)",
     "metric_option = [3]": "metric_option in pyproject.toml must be a string or a list of strings, not [3]",
     'extractor = ["a"]': "extractor in pyproject.toml: unknown extractor 'a'",
-    "extractor = 3": "extractor in pyproject.toml: --extractor must be a string, a fidtool.Network or a list of these",
-    'extractor = [{name = "dinov2", way = 3}]': "extractor in pyproject.toml: --extractor: 'way' is no setting",
+    "extractor = 3": "extractor in pyproject.toml: --extractor must be a string, a fidtool.Network or a list",
+    'extractor = [{name = "dinov2", way = 3}]': "extractor in pyproject.toml: --extractor: way=3 is none of name",
 }
 
 

@@ -208,7 +208,7 @@ def network_extractor(
     """
     if network.preparation is not None and protocol is not None:
         transform = network.preparation.describe(network.input_size)
-        raise no_protocol(NetworkChoice(name, names={"extractor": setting}), protocol.name, how=f" ({transform})")
+        raise no_protocol(NetworkChoice(name, setting=setting), protocol.name, how=f" ({transform})")
     standard = protocol or usual or protocol_named(DEFAULT_PROTOCOL)
     preparation = network.preparation or Preparation(standard.resize)
     module = frozen(network.module)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from fidtool.errors import InputError, option
-from fidtool.features.models.families import CMMD_EXTRACTOR, FEATURE_STEPS, NetworkChoice
+from fidtool.errors import InputError, option, renamed
+from fidtool.features.models.families import CMMD_EXTRACTOR, NetworkChoice, networks_of
 from fidtool.features.protocol import EMBEDDING
 from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, Number
-from fidtool.validation import File, Setting, text_of
+from fidtool.validation import Setting
 
 if TYPE_CHECKING:
     from fidtool.features.protocol import Definition
@@ -21,13 +21,8 @@ if TYPE_CHECKING:
 class CMMD(Metric):
     """CMMD (Jayasumana et al. 2024): the squared MMD with a Gaussian kernel of CLIP ViT-L/14 embeddings (336 px)."""
 
-    extractor: str = Setting("clip", METRICS, "NAME").help("CMMD: its network.")
-    weights: File = Setting(None, METRICS, "FILE").help("CMMD: weights of its network, if they cannot be downloaded.")
-    input_size: int | None = Setting(None, METRICS, "N", least=1).help(
-        "CMMD: input height and width in pixels of its network, if that does not declare it."
-    )
-    feature_step: int | None = Setting(None, METRICS, "S", least=FEATURE_STEPS[0], most=FEATURE_STEPS[1]).help(
-        "CMMD: round the features of its network to multiples of 2^-S."
+    extractor: str = Setting("clip", METRICS, "NAME").help(
+        "CMMD: its network, as clip@weights=FILE if the weights cannot be downloaded."
     )
 
     name = "cmmd"
@@ -36,7 +31,8 @@ class CMMD(Metric):
     real_features = fake_features = True
 
     def network(self) -> NetworkChoice:
-        return NetworkChoice(self.extractor, text_of(self.weights), self.input_size, self.feature_step)
+        with renamed("extractor", self.named("extractor")):
+            return networks_of(self.extractor)[0]
 
     def obtain(self, weights: str | None, images: bool, say: Callable[[str], None] | None) -> None:
         if find_spec("open_clip") is None and images and say is None:

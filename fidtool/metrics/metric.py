@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from fidtool.errors import InputError, TooFewImagesError, option
-from fidtool.features.models.families import NETWORK_SETTINGS, NetworkChoice
+from fidtool.features.models.families import NetworkChoice
 from fidtool.features.protocol import FEATURES
 from fidtool.validation import Validated, declared
 
@@ -203,11 +203,11 @@ class Metric(Validated):
 
     @property
     def own_network(self) -> NetworkChoice | None:
-        """`network`, with the names of its settings for messages."""
+        """`network`, with what messages call it."""
         if (network := self.network()) is None:
             return None
-        names = {name: self.named(name) if name in declared(type(self)) else "" for name in NETWORK_SETTINGS}
-        return replace(network, subject=f"{self.numbers[0].title}'s network", names=names)
+        setting = self.named("extractor") if "extractor" in declared(type(self)) else ""
+        return replace(network, subject=f"{self.numbers[0].title}'s network", setting=setting, apart=False)
 
     def named(self, setting: str) -> str:
         """Return the name of one of the metric's settings, as `fidtool.errors.option` takes it."""

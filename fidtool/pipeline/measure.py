@@ -164,9 +164,8 @@ class Measurer:
         for name in names:
             definition = self.networks.definitions[name]
             network = settings.networks.get(name, settings.network)
-            step = f"{network.extractor}@step" if name in settings.further else network.named("feature_step")
-            setting = None if definition.standard else step
-            layers[name] = Layer(definition, name in needs.collected, network.subject, setting)
+            step = None if definition.standard else network.step_setting
+            layers[name] = Layer(definition, name in needs.collected, network.subject, step)
         extraction = Extraction(
             self._run,
             settings,

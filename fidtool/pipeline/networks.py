@@ -69,7 +69,6 @@ class RunNetworks:
         self.probes: dict[str, str] = {}
         self.definitions: dict[str, Definition] = {}
         self._built: dict[str, Extractor] = {}
-        self._of_inception = ""  # its probe
         if not used:
             return
         with run.clock("weights"):
@@ -138,7 +137,7 @@ class RunNetworks:
             with self._run.clock("weights"):
                 if lacking:
                     self._build_inception()
-                probes = [*([self._of_inception] if self._of_inception else []), *self.probes.values()]
+                probes = [*self.probes.values()]
                 self.probe = probes[0] if len(probes) == 1 else hashlib.sha256("".join(probes).encode()).hexdigest()
                 self._compare(self._world.gather((self.probe, self._device.name)))
         return tuple(each for each in self._built.values() if not each.definitions.keys().isdisjoint(layers))
@@ -150,7 +149,7 @@ class RunNetworks:
         precision = self._settings.precision
         with self._world.together():
             network = inception_extractor(self._protocol, definitions, weights.state, self._device, precision)
-        self._of_inception = self._checked(network, self._settings.network)
+        self.probes = {FEATURES: self._checked(network, self._settings.network), **self.probes}
         self._built = {FEATURES: network, **self._built}
 
     def _compare(self, probes: Sequence[tuple[str | None, str]]) -> None:

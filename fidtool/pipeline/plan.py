@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from fidtool.console import Console
 from fidtool.errors import Alert, FidtoolError, InputError, RunError, option
-from fidtool.features.models.families import NETWORK_SETTINGS
 from fidtool.features.protocol import FEATURES, INCEPTION_DIMS, Definition, inception_definition, protocol_named
 from fidtool.labels import Labels, labels_of
 from fidtool.metrics.metric import Metric
@@ -288,21 +287,14 @@ def _settings_without_effect(opening: Opening) -> list[str]:
 
 def _idle_with_files(settings: Settings) -> list[str]:
     """Settings of the user that have no effect if no image is read, as named in messages."""
-    networks = [(settings.network, Settings().network)]
+    network, usual = settings.network, Settings().network
+    names = "extractor", "weights", "input_size", "feature_step"
+    idle = [name for name in names if getattr(network, name) != getattr(usual, name)]
     for metric in (each.metric for each in settings.chosen if not each.suffix):
-        if (own := metric.own_network) is None:
-            continue
-        if own == settings.network:
+        own = metric.own_network
+        if own == network:
             return []  # the two settings together select the layer of the metric's features
-        usual = type(metric)().network()
-        assert usual is not None
-        networks.append((own, usual))
-    idle = [
-        own.named(name)
-        for own, usual in networks
-        for name in NETWORK_SETTINGS
-        if getattr(own, name) != getattr(usual, name)
-    ]
+        idle += [own.setting] if own and own != type(metric)().network() else []
     if settings.metric("is") is not None:  # the weights include the classifier
         idle = [name for name in idle if name != "weights"]
     return [option(name) for name in (idle if settings.checkpoint is None else [*idle, "checkpoint"])]

@@ -67,8 +67,8 @@ def step_remedy(setting: str | None, better: int) -> str:
         return "check the weights, because Inception's step is fixed"
     if not setting:
         return f"set feature_step={better} where the network is specified"
-    in_value = setting.partition("@")[1]
-    return f"pass {option('extractor', f'{setting}={better}') if in_value else option(setting, better)}"
+    name, in_value, network = setting.partition("=")
+    return f"pass {option(name, f'{network}={better}' if in_value else better)}"
 
 
 class ExactMoments:
@@ -79,7 +79,8 @@ class ExactMoments:
         feature_step: features are rounded to multiples of 2 ** -feature_step.
         device: device of the sums; it must support float64.
         setting: setting that determines ``feature_step``, see `fidtool.errors.option`; None for Inception, whose step
-            is fixed; empty for networks that are configured where they are named.
+            is fixed; empty for networks that are configured where they are named; ``extractor=NAME@step`` for one whose
+            step is a part of the value of this setting.
 
     Attributes:
         count: number of feature vectors added.

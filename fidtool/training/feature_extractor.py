@@ -53,8 +53,6 @@ from fidtool.validation import declared, text_of
 
 PathLike = str | os.PathLike[str]
 _WEIGHTS_SECONDS = 1800.0
-_NAMES = {"extractor": "feature", "input_size": "", "feature_step": ""}
-"""Names in messages of the arguments that choose a network here."""
 _GOLDEN = -7046029254386353131  # 2 ** 64 over the golden ratio, as a signed integer
 _MIX1, _MIX2 = -4658895280553007687, -7723592293110705685
 
@@ -135,7 +133,7 @@ class SharedExtractor:
             definition = Definition(name, module_digest(module), 0, self._step, 0, "none", "none", DECODER, ddof=1)
             return _PlainExtractor(module, {FEATURES: definition}, Preparation("bilinear"), (0.0,), (1.0,), cpu)
         if isinstance(feature, str) and not feature.isdecimal():  # '2048' is refused below
-            choice = replace(NetworkChoice(feature), weights=self._weights, names=_NAMES)
+            choice = NetworkChoice(feature, self._weights, setting="feature")
             if protocol is not None and choice.family in MODEL_FAMILIES:
                 raise no_protocol(choice, protocol.name)
             choice = replace(choice, protocol=protocol and protocol.name)

@@ -206,7 +206,8 @@ def _networks(ours: Ours, _: Settings) -> Rows:
             yield Row(f"FD, `{library.spec}`", name, Torchmetrics.distance(real, fake), mine, FID_ALLOWED)
         library = open_clip_vit(Path(folder))
         real, fake = (library.features(path) for path in ours.paths)
-        found = fidtool.compute(*ours.paths, metrics=[fidtool.CMMD(extractor=library.spec, weights=library.weights)])
+        network = f"{library.spec}@weights={library.weights}"
+        found = fidtool.compute(*ours.paths, metrics=[fidtool.CMMD(extractor=network)])
         (mine,) = found.results[0].metrics.values()
         name = "clip-mmd 0.0.2 on open_clip's embeddings"
         yield Row(f"CMMD, `{library.spec}`", name, clip_mmd(real, fake), mine, FID_ALLOWED)

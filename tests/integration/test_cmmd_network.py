@@ -28,11 +28,11 @@ def test_errors_suggest_the_flag_of_the_right_network(here: Run, arguments: list
     own = here(*arguments, "--extractor", TINY, *CMMD, LARGE)
     assert own.status == 1
     assert own.error.startswith("error: CMMD's network: a feature of size 100 is outside the range")
-    assert own.error.endswith("pass --cmmd-feature-step 14")
+    assert own.error.endswith(f"pass --cmmd-extractor {LARGE}@step=14")
     main = here(*arguments, "--extractor", LARGE, *CMMD, COLOURS)
     assert main.error.startswith("error: a feature of size 100 is outside the range")
     assert main.error.endswith("pass --feature-step 14")
-    coarser = here(*arguments, "--extractor", TINY, *CMMD, LARGE, "--cmmd-feature-step", 14)
+    coarser = here(*arguments, "--extractor", TINY, *CMMD, f"{LARGE}@step=14")
     assert coarser.status == 0, coarser.stderr
     assert coarser.json["layers"][EMBEDDING]["feature_step"] == 14
     assert coarser.json["protocol"]["feature_step"] == 18
@@ -48,7 +48,7 @@ def test_a_shared_network_is_run_once(here: Run, arguments: list[object]) -> Non
     """A different feature step makes it a separate network."""
     alone = here(*arguments, "--extractor", TINY, *CMMD, COLOURS)
     shared = here(*arguments, "--extractor", COLOURS, *CMMD, COLOURS)
-    apart = here(*arguments, "--extractor", COLOURS, *CMMD, COLOURS, "--cmmd-feature-step", 20)
+    apart = here(*arguments, "--extractor", COLOURS, *CMMD, f"{COLOURS}@step=20")
     assert [set(each.json["layers"]) for each in (alone, shared, apart)] == [{EMBEDDING}, set(), {EMBEDDING}]
     name = shared.json["settings"]["cmmd"]["extractor"]
     assert name.startswith("tiny_network.py:colours")

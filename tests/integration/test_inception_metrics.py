@@ -160,7 +160,8 @@ def test_the_last_metric_that_lacks_its_weights_ends_the_run(
     assert list(found.metrics) == ["fid"]
     failed = f"the download from a mirror failed (offline{', and on' * 23}, and …)"
     reason = f"no weights for clip:ViT-L-14-336-quickgelu: {failed}"
-    ways = f"fetch the file elsewhere and pass it with --cmmd-weights FILE, or set {MODEL_FAMILIES['clip'].mirror}"
+    file = "fetch the file elsewhere and pass it with --cmmd-extractor clip@weights=..."
+    ways = f"{file}, or set {MODEL_FAMILIES['clip'].mirror}"
     assert found.json["not_computed"] == {"cmmd": reason}
     assert found.json["run"]["notes"] == [f"'cmmd' is not computed: {reason}: {ways}"]
     refused = here("compute", *few, "--metrics", "cmmd,is", "--is-splits", 2)

@@ -139,9 +139,10 @@ def test_cached_features_serve_runs_that_need_less(here: Run, sets: tuple[Path, 
                 "pass a smaller --nearest-k, or a smaller --max-skip",
             ],
         ),
-        (["--cmmd-weights", "clip.pt"], ["--cmmd-weights", "cmmd"]),
+        (["--cmmd-extractor", "dinov2"], ["--cmmd-extractor", "cmmd"]),
         (["--metrics", "cmmd", "--cmmd-extractor", "clip:none"], ["none", "open_clip"]),
-        (["--metrics", "cmmd", "--cmmd-weights", "none.pt", "--cmmd-extractor", "timm:test_vit"], ["--cmmd-weights"]),
+        (["--metrics", "cmmd", "--cmmd-extractor", "timm:test_vit@weights=no.pt"], ["--cmmd-extractor", "no.pt"]),
+        (["--metrics", "cmmd", "--cmmd-extractor", "clipp"], ["clipp", "did you mean clip"]),
     ],
 )
 def test_invalid_metrics_are_refused_before_any_work(

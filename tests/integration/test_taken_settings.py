@@ -53,7 +53,7 @@ def test_a_published_network_is_adopted_from_the_file(here: Run, tmp_path: Path)
     make_sets(tmp_path, 4)
     torch.save(randomised(torchvision.models.resnet18(weights=None)).state_dict(), tmp_path / "resnet18.pth")
     weights = ("--weights", "resnet18.pth")
-    cmmd = ("--metrics", "fid,cmmd", "--cmmd-extractor", RESNET[1], "--cmmd-weights", "resnet18.pth")
+    cmmd = ("--metrics", "fid,cmmd", "--cmmd-extractor", f"{RESNET[1]}@weights=resnet18.pth")
     assert here("stats", "real", "-o", "real.npz", *RESNET, *weights, *cmmd).status == 0
     for more in ((), cmmd):
         said = here("compute", "real.npz", "fake", *RESNET, *weights, *more, "--json")

@@ -116,8 +116,8 @@ def test_weights_for_another_activation_are_refused() -> None:
 def test_cmmd_shares_the_extractor_if_the_weights_are_the_same(here: Run, place: Path) -> None:
     torch.manual_seed(1)
     torch.save(randomised(open_clip.create_model("fidtool-tiny"), gain=1.2).state_dict(), place / "others.pt")
-    run = ("compute", "real", "fake", "--metrics", "cmmd", "--json", "--quiet", "--cmmd-extractor", "clip:fidtool-tiny")
-    run += ("--cmmd-weights", "tiny.pt")
+    run = ("compute", "real", "fake", "--metrics", "cmmd", "--json", "--quiet")
+    run += ("--cmmd-extractor", "clip:fidtool-tiny@weights=tiny.pt")
     main = ("--extractor", "clip:fidtool-tiny", "--weights")
     same, other = here(*run, *main, "tiny.pt"), here(*run, *main, "others.pt")
     assert same.json["layers"] == {}
@@ -171,6 +171,6 @@ def test_a_failed_download_for_cmmd_does_not_suggest_inception(
     monkeypatch.setattr(factory, "download_pretrained", offline)
     outcome = here("compute", "real", "fake", "--extractor", TINY, "--metrics", "cmmd", "--quiet")
     assert outcome.status == 1
-    for text in ("CMMD's network: no weights for clip:ViT-L-14-336-quickgelu", "--cmmd-weights FILE"):
+    for text in ("CMMD's network: no weights for clip:ViT-L-14-336-quickgelu", "--cmmd-extractor clip@weights=..."):
         assert text in outcome.error
     assert "inception" not in outcome.error

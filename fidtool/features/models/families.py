@@ -84,8 +84,6 @@ def is_program(extractor: str) -> bool:
     return Path(extractor).suffix in (*EXPORTED, *TORCHSCRIPT)
 
 
-NETWORK_SETTINGS = ("extractor", "weights", "input_size", "feature_step")
-"""The settings of a `NetworkChoice` that a metric's own network can have."""
 IN_VALUE = {
     "weights": "weights",
     "size": "input_size",
@@ -110,7 +108,8 @@ class NetworkChoice:
         dims: feature dimensions, which select a layer of Inception; None selects 2048.
         given: the network itself, which a program passed; None on the ranks that got the choice from another one.
         subject: owner of the network, for messages; empty for the run's only or first network.
-        names: names of the settings where they differ from those above; empty for one that cannot be set.
+        setting: name of the setting whose value selects it, for messages; empty if it cannot be set.
+        apart: whether its other settings have names of their own, and are not a part of this value.
     """
 
     extractor: str
@@ -121,7 +120,8 @@ class NetworkChoice:
     dims: int | None = None
     given: Network | None = field(default=None, compare=False, repr=False)
     subject: str = field(default="", compare=False)
-    names: Mapping[str, str] = field(default_factory=dict, compare=False)
+    setting: str = field(default="extractor", compare=False)
+    apart: bool = field(default=True, compare=False)
 
     def __str__(self) -> str:
         """Return the value of ``--extractor`` that selects the network with its settings."""
@@ -161,17 +161,23 @@ class NetworkChoice:
         return network in known
 
     def named(self, setting: str) -> str:
-        """The name of one of the four settings, for messages; empty if it cannot be set."""
-        return self.names.get(setting, setting)
+        """The name of one of the settings, for messages; empty if it cannot be set."""
+        return setting if self.apart and setting != "extractor" else self.setting
+
+    @property
+    def step_setting(self) -> str:
+        """What determines the step of its features, see `fidtool.statistics.moments.ExactMoments`."""
+        return self.named("feature_step") if self.apart or not self.setting else f"{self.setting}={self.extractor}@step"
 
     def option(self, setting: str, value: object = None) -> str:
         """Return `fidtool.errors.option` of one of the settings, or the value alone if it cannot be set."""
-        if self.named(setting) == "extractor" != setting:  # it is part of the network's value
-            short = next(short for short, name in IN_VALUE.items() if name == setting)
-            return option("extractor", f"{self.extractor}@{short}={'...' if value in (None, ...) else value}")
-        if name := self.named(setting):
+        name = self.named(setting)
+        if not name:
+            return f"its {setting}" if value in (None, ...) else f"{value}"
+        if self.apart or setting == "extractor":
             return option(name, value)
-        return f"its {setting}" if value in (None, ...) else f"{value}"
+        short = next(short for short, each in IN_VALUE.items() if each == setting)
+        return option(name, f"{self.extractor}@{short}={'...' if value in (None, ...) else value}")
 
 
 def networks_of(value: object) -> list[NetworkChoice]:
@@ -216,7 +222,7 @@ def _of_table(table: Mapping[str, Any]) -> NetworkChoice:
 
 def _of_value(choice: NetworkChoice) -> NetworkChoice:
     """Return a network that can have its settings, which messages name as a part of the value of ``extractor``."""
-    choice = replace(choice, names=dict.fromkeys(IN_VALUE.values(), "extractor"))
+    choice = replace(choice, apart=False)
     check_extractor(choice)
     return replace(choice, protocol=protocol_of(choice, choice.protocol))
 
@@ -279,11 +285,10 @@ def protocol_of(choice: NetworkChoice, name: str | None, asked: str = "protocol"
 
 def no_protocol(choice: NetworkChoice, protocol: str, asked: str = "protocol", how: str = "") -> InputError:
     """Return the error that ``asked`` asks for a protocol, but a network prepares the images in its own way."""
-    in_value = choice.named("protocol") == "extractor"
-    named = choice.family if in_value else choice.option("extractor", choice.extractor)
+    named = choice.option("extractor", choice.extractor) if choice.apart else choice.family
     problem = f"{choice.option('protocol', protocol)} cannot be combined with {named}, which prepares the images with "
-    omit = f"omit protocol={protocol}" if in_value else f"omit {option(asked)}"
-    return InputError(f"{problem}its own transform{how}:", omit, setting="extractor" if in_value else asked)
+    omit = f"omit {option(asked)}" if choice.apart else f"omit protocol={protocol}"
+    return InputError(f"{problem}its own transform{how}:", omit, setting=asked if choice.apart else choice.setting)
 
 
 def usual_spelling(extractor: str) -> str:

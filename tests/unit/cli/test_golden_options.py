@@ -122,8 +122,8 @@ GIVEN = {
     "Inception by name": ["--extractor", "inception", "--dims", "768", "--protocol", "clean"],
     "settings of metrics": [
         *("--metrics", "kid,is,prdc,cmmd", "--kid-subset-size", "9", "--kid-subsets", "8", "--kid-seed", "7"),
-        *("--is-splits", "6", "--is-bias", "--nearest-k", "4", "--ties", "inclusive", "--cmmd-extractor", "x"),
-        *("--cmmd-weights", "y", "--cmmd-input-size", "3", "--cmmd-feature-step", "2"),
+        *("--is-splits", "6", "--is-bias", "--nearest-k", "4", "--ties", "inclusive"),
+        *("--cmmd-extractor", "dinov2@weights=y,step=2"),
     ],
     "gates": ["--fail-above", "20", "--max-duplicates", "0.01", "--expect", "3", "--allow-mismatch"],
     "what stands beside": ["--uncertainty", "--influence", "--report", "r.html"],

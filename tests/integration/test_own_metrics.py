@@ -322,6 +322,7 @@ def test_metrics_are_listed(here: Run) -> None:
         "mifid",
         "vendi",
         "authpct",
+        "fdr",
     ]
     (listed,) = here("metrics", SLICED, "--json").json["metrics"]
     assert listed["name"] == "sliced"

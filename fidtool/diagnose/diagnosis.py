@@ -21,13 +21,7 @@ from fidtool.diagnose.duplicates import (
     shared_copies_of,
     shared_warning,
 )
-from fidtool.diagnose.findings import (
-    ALWAYS_UNUSUAL,
-    Finding,
-    property_findings,
-    property_warnings,
-    set_findings,
-)
+from fidtool.diagnose.findings import ALWAYS_UNUSUAL, Finding, property_findings, property_warnings, set_findings
 from fidtool.errors import Alert, option, without_secrets
 from fidtool.features.protocol import FEATURES, SPATIAL, layer_prefix
 from fidtool.images.records import BRIGHTNESS, ImageRecords

@@ -147,10 +147,7 @@ def _start(work: Callable[[Any], Any], number: int, patience: float) -> _Worker:
 
 
 def _work(
-    work: Callable[[Any], Any],
-    number: int,
-    pipe: Connection[Any, Any],
-    parents_end: Connection[Any, Any],
+    work: Callable[[Any], Any], number: int, pipe: Connection[Any, Any], parents_end: Connection[Any, Any]
 ) -> None:
     """Runs until the parent ends."""
     parents_end.close()

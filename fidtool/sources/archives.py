@@ -23,16 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError
-from fidtool.sources.contents import (
-    MOST_BYTES,
-    ContentError,
-    Extent,
-    ExtentReader,
-    Files,
-    Read,
-    opened,
-    too_large,
-)
+from fidtool.sources.contents import MOST_BYTES, ContentError, Extent, ExtentReader, Files, Read, opened, too_large
 from fidtool.sources.image_set import ImageSet, NamedFiles, Names, split_common_folder
 from fidtool.sources.kinds import HEAD, PassedOver, refuse_dataset, suffix_of
 

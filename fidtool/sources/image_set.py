@@ -13,15 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.errors import FidtoolError, InputError, ProgramError, option
-from fidtool.sources.contents import (
-    GONE,
-    BadFile,
-    Files,
-    Read,
-    Reader,
-    ValueRange,
-    bytes_of,
-)
+from fidtool.sources.contents import GONE, BadFile, Files, Read, Reader, ValueRange, bytes_of
 from fidtool.sources.kinds import PassedOver, may_have_floats
 
 Indices = Sequence[int] | NDArray[np.int64]

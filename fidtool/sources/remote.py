@@ -26,14 +26,7 @@ from fidtool.cache_dir import byte_limit, cache_dir, one_at_a_time
 from fidtool.distributed.signals import in_background
 from fidtool.download import MAX_TRIES, RETRIED_STATUSES, attempts, megabytes
 from fidtool.errors import FidtoolError, InputError, RunError, message_of, redacted
-from fidtool.sources.contents import (
-    MOST_BYTES,
-    ContentError,
-    Files,
-    Read,
-    Stamps,
-    too_large,
-)
+from fidtool.sources.contents import MOST_BYTES, ContentError, Files, Read, Stamps, too_large
 from fidtool.sources.image_set import ImageSet, Names
 from fidtool.sources.kinds import URL_WILDCARD, PassedOver, expand_braces
 

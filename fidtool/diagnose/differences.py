@@ -89,8 +89,44 @@ _FOLLOWING = {
 }
 """The differences that follow from a difference."""
 
-_Difference = tuple[str, str]
-"""Code and message."""
+_TEXTS = {
+    NOT_COMPARED: "{}",
+    "other size": "{}: {}, which changes the distance; prepare both sets at the same size",
+    "other shape": "the median ratio of width to height is {:.2f} in REAL and {:.2f} in FAKE: the protocol squeezes "
+    "all images to squares; crop REAL as for training",
+    "brightness": "FAKE's images are {} than REAL's by {:.0f} of 255 levels on average: check how values are converted "
+    "to bytes, and what was sampled",
+    "swapped channels": "FAKE's mean colours match REAL's after red and blue are swapped: if both show the same kind "
+    "of images, FAKE's channels were saved in BGR order, or its images are negatives; swap the channels or invert the "
+    "values",
+    "grayscale": "{:.0%} of REAL's images are grayscale, and {:.0%} of FAKE's",
+    "colourless": "FAKE's images have almost no colour ({:.0f} levels against REAL's {:.0f}, medians): CHW and HWC "
+    "layouts were confused, which gives a grid of small grey images, or one channel was saved as all three",
+    "rough": "neighbouring pixels differ more in FAKE than in REAL ({:.0f}% against {:.0f}% of the difference between "
+    "unrelated pixels): noise remains, values overflowed when they were converted to bytes, CHW and HWC layouts were "
+    "confused, or REAL was enlarged or blurred",
+    "clipped": "{:.0%} of FAKE's values are 0 or 255 against {:.0%} of REAL's (medians): values of a wider range, such "
+    "as normalised ones, were clipped when they were converted to bytes, or the images have white borders",
+    "contrast": "FAKE's images have {} contrast than REAL's (a standard deviation of {:.0f} levels against {:.0f}, "
+    "medians): check how values are converted to bytes",
+    "alike": "FAKE's images are all alike: they differ from each other by {:.0f} levels, and REAL's by {:.0f} (coarse "
+    "thumbnails): the generator has collapsed to a few images, or all have the same prompt, class or background",
+    "lossy": "{:.0%} of FAKE's images are in a lossy format (JPEG, lossy WebP) against {:.0%} of REAL's: compression "
+    "artefacts change the distance; save both sets in the same format",
+    "other quality": "REAL's JPEGs have quality {:.0f} and FAKE's {:.0f} (medians): the compression artefacts differ, "
+    "which changes the distance; save both sets at the same quality",
+    "stretched": "{:.0%} of FAKE's images use the whole range from 0 to 255, but only {:.0%} of REAL's: each was "
+    "stretched to its own smallest and largest value, as by (x - min) / (max - min) or save_image(normalize=True), or "
+    "values were clipped; convert all images with the same fixed range",
+    "repeated pixels": "{:.0%} of {}'s images consist of repeated pixels, and {:.0%} of {}'s: they were enlarged from "
+    "a smaller size; prepare both sets in the same way",
+    "less detail": "{}{}'s images have hardly any detail above about {} of their resolution, and {}'s have: they were "
+    "enlarged from a smaller size or blurred, or {}; prepare both sets in the same way",
+}
+"""What is said of a difference, by its code, with its values in place of the braces."""
+
+_Difference = tuple[str, tuple[object, ...]]
+"""Code, and the values in its text."""
 
 
 def pair_findings(real: ImageRecords, fake: ImageRecords, own: Sequence[Finding]) -> list[Finding]:
@@ -107,16 +143,16 @@ def pair_findings(real: ImageRecords, fake: ImageRecords, own: Sequence[Finding]
     if min(len(real), len(fake)) < _ENOUGH:
         reason = f"too few images ({len(fake)} in FAKE, {len(real)} in REAL)"
         but = ", except where nearly all differ" * (_most_certain(len(real), len(fake)) > _CERTAIN)
-        found.append((NOT_COMPARED, f"{reason} to compare brightness, colours, values, variety and detail{but}"))
+        found.append((NOT_COMPARED, (f"{reason} to compare brightness, colours, values, variety and detail{but}",)))
     if older:
         message = f"the statistics of {' and '.join(older)} are of an earlier version, without the range and detail of "
-        found.append((NOT_COMPARED, f"{message}images: create them again to compare these as well"))
+        found.append((NOT_COMPARED, (f"{message}images: create them again to compare these as well",)))
     throughout = {finding.code for finding in own if finding.count > _THROUGHOUT * len(fake)}
     following = [_FOLLOWING.get(code, set()) for code, _ in found]
     explained = set().union(*following, _OF_FAULTS if throughout & _FAULTS else ())
     return [
-        Finding(code, _SEVERITIES.get(code, "medium"), len(fake), "", message)
-        for code, message in found
+        Finding(code, _SEVERITIES.get(code, "medium"), len(fake), "", _TEXTS[code].format(*values))
+        for code, values in found
         if code not in explained
     ]
 
@@ -147,30 +183,22 @@ def _sizes(real: RecordArray, fake: RecordArray, sides: Sequence[float]) -> Iter
     elif max(sides) > _COARSER * smaller and smaller < _INPUT_SIDE:
         differing = f"the median side of FAKE's images is {sides[1]:.0f} pixels and that of REAL's {sides[0]:.0f}"
     if differing:
-        effect = "they are shrunk by different factors, which changes the distance"
+        effect = "they are shrunk by different factors"
         if smaller < _INPUT_SIDE:
-            effect = "the smaller ones are blurred when they are enlarged, which changes the distance"
-        yield "other size", f"{differing}: {effect}; prepare both sets at the same size"
+            effect = "the smaller ones are blurred when they are enlarged"
+        yield "other size", (differing, effect)
     shapes = [np.log(records["width"] / records["height"]) for records in (real, fake)]
     wide, other_wide = (float(np.median(shape)) for shape in shapes)
     # If FAKE's sizes vary too, both sets are photos, and the protocol squeezes them to squares alike.
     if other is not None and one is None and abs(wide - other_wide) > np.log(1.2):
-        yield (
-            "other shape",
-            f"the median ratio of width to height is {np.exp(wide):.2f} in REAL and {np.exp(other_wide):.2f} in FAKE: "
-            "the protocol squeezes all images to squares; crop REAL as for training",
-        )
+        yield "other shape", (np.exp(wide), np.exp(other_wide))
 
 
 def _colours(real: RecordArray, fake: RecordArray) -> Iterator[_Difference]:
     light = [each["thumb"][:, :BRIGHTNESS].mean(axis=1) for each in (real, fake)]
     shift = float(light[1].mean() - light[0].mean())
     if abs(shift) > max(_BRIGHTER * float(light[0].std()), _LEAST_SHIFT) and _certain(*light):
-        yield (
-            "brightness",
-            f"FAKE's images are {'lighter' if shift > 0 else 'darker'} than REAL's by {abs(shift):.0f} of 255 levels "
-            "on average: check how values are converted to bytes, and what was sampled",
-        )
+        yield "brightness", ("lighter" if shift > 0 else "darker", abs(shift))
     # B - Y and R - Y in the parts of each image: shape (images, 2, parts).
     parts = [2.0 * (each["thumb"][:, BRIGHTNESS:].reshape(len(each), 2, -1) - 128.0) for each in (real, fake)]
     chroma = [each.mean(axis=2) for each in parts]
@@ -179,24 +207,15 @@ def _colours(real: RecordArray, fake: RecordArray) -> Iterator[_Difference]:
     swapped = abs(blue - fake_red) + abs(red - fake_blue)
     balances = [each @ [1.0, -1.0] for each in chroma]
     if straight > 2 * _LEAST_COLOUR and swapped < _SWAPPED * straight and _certain(*balances):
-        yield (
-            "swapped channels",
-            "FAKE's mean colours match REAL's after red and blue are swapped: if both show the same kind of images, "
-            "FAKE's channels were saved in BGR order, or its images are negatives; swap the channels or invert the "
-            "values",
-        )
+        yield "swapped channels", ()
     gray = [float((records["gray"] == 1).mean()) for records in (real, fake)]
     if abs(gray[0] - gray[1]) > _GRAYER and _certain(real["gray"], fake["gray"]):
-        yield "grayscale", f"{gray[0]:.0%} of REAL's images are grayscale, and {gray[1]:.0%} of FAKE's"
+        yield "grayscale", tuple(gray)
         return
     colours = [np.hypot(each[:, 0], each[:, 1]).mean(axis=1) for each in parts]
     colour, faint = (float(np.median(each)) for each in colours)
     if colour >= _LEAST_COLOUR and faint < _FAINTER * colour and _certain(*colours):
-        yield (
-            "colourless",
-            f"FAKE's images have almost no colour ({faint:.0f} levels against REAL's {colour:.0f}, medians): CHW and "
-            "HWC layouts were confused, which gives a grid of small grey images, or one channel was saved as all three",
-        )
+        yield "colourless", (faint, colour)
 
 
 def _values(real: RecordArray, fake: RecordArray, sides: Sequence[float]) -> Iterator[_Difference]:
@@ -204,30 +223,16 @@ def _values(real: RecordArray, fake: RecordArray, sides: Sequence[float]) -> Ite
     # Smaller images of the same things are rougher.
     comparable = sides[1] > _AS_FINE * sides[0] and _certain(real["roughness"], fake["roughness"])
     if comparable and rough < NOISE and rougher > _ROUGHER * rough + _LEAST_ROUGHER and rougher < NOISE:
-        yield (
-            "rough",
-            f"neighbouring pixels differ more in FAKE than in REAL ({rougher:.0f}% against {rough:.0f}% of the "
-            "difference between unrelated pixels): noise remains, values overflowed when they were converted to "
-            "bytes, CHW and HWC layouts were confused, or REAL was enlarged or blurred",
-        )
+        yield "rough", (rougher, rough)
     ends = [(one["zeros"] + one["full"].astype(float) - 3.0 * one["black"]) / one["values"] for one in (real, fake)]
     clipped = [float(np.median(each)) for each in ends]
     contrasts = [contrast(records) for records in (real, fake)]
     usual, other = (float(np.median(each)) for each in contrasts)
     # Black borders and backgrounds are not clipping, which sets single channels to 0.
     if clipped[1] > max(_CLIPPED, _MORE_CLIPPED * clipped[0]) and _certain(*ends):
-        yield (
-            "clipped",
-            f"{clipped[1]:.0%} of FAKE's values are 0 or 255 against {clipped[0]:.0%} of REAL's (medians): values of a "
-            "wider range, such as normalised ones, were clipped when they were converted to bytes, or the images have "
-            "white borders",
-        )
+        yield "clipped", (clipped[1], clipped[0])
     elif not _FLATTER * usual <= other <= usual / _FLATTER and _certain(*contrasts):
-        yield (
-            "contrast",
-            f"FAKE's images have {'less' if other < usual else 'more'} contrast than REAL's (a standard deviation of "
-            f"{other:.0f} levels against {usual:.0f}, medians): check how values are converted to bytes",
-        )
+        yield "contrast", ("less" if other < usual else "more", other, usual)
     thumbs = [records["thumb"][:, :BRIGHTNESS] for records in (real, fake)]
     # In the half of the thumbnail that varies most between images; the other may be a background.
     variances = [np.sort(each.var(axis=0))[BRIGHTNESS // 2 :] for each in thumbs]
@@ -236,31 +241,18 @@ def _values(real: RecordArray, fake: RecordArray, sides: Sequence[float]) -> Ite
     inside, inside_fake = (max(float(np.median(each.std(axis=1))), 1.0) for each in thumbs)
     from_mean = [(each - each.mean(axis=0)).std(axis=1) for each in (real["thumb"], fake["thumb"])]
     if varied_fake / inside_fake < _ALIKE * varied / inside and _certain(*from_mean):
-        yield (
-            "alike",
-            f"FAKE's images are all alike: they differ from each other by {varied_fake:.0f} levels, and REAL's by "
-            f"{varied:.0f} (coarse thumbnails): the generator has collapsed to a few images, or all have the same "
-            "prompt, class or background",
-        )
+        yield "alike", (varied_fake, varied)
 
 
 def _qualities(real: RecordArray, fake: RecordArray) -> Iterator[_Difference]:
     lossy = [float((records["flags"] >> FLAGS["lossy"] & 1).mean()) for records in (real, fake)]
     if abs(lossy[0] - lossy[1]) > _LOSSY_GAP:
-        yield (
-            "lossy",
-            f"{lossy[1]:.0%} of FAKE's images are in a lossy format (JPEG, lossy WebP) against {lossy[0]:.0%} of "
-            "REAL's: compression artefacts change the distance; save both sets in the same format",
-        )
+        yield "lossy", (lossy[1], lossy[0])
     if min(float((records["quality"] > 0).mean()) for records in (real, fake)) < 0.5:
         return
     one, other = (float(np.median(records["quality"][records["quality"] > 0])) for records in (real, fake))
     if abs(one - other) > _QUALITY:
-        yield (
-            "other quality",
-            f"REAL's JPEGs have quality {one:.0f} and FAKE's {other:.0f} (medians): the compression artefacts differ, "
-            "which changes the distance; save both sets at the same quality",
-        )
+        yield "other quality", (one, other)
 
 
 def _stretching(real: RecordArray, fake: RecordArray) -> Iterator[_Difference]:
@@ -270,12 +262,7 @@ def _stretching(real: RecordArray, fake: RecordArray) -> Iterator[_Difference]:
     few = np.minimum(fake["zeros"], fake["full"]) <= np.maximum(2, _FEW_AT_END * fake["values"])
     least = _FEW_UNSTRETCHED if few.mean() > 0.5 and not lossy else _UNSTRETCHED
     if full.mean() > most and usual.mean() < least and _certain(usual, full):
-        yield (
-            "stretched",
-            f"{full.mean():.0%} of FAKE's images use the whole range from 0 to 255, but only {usual.mean():.0%} of "
-            "REAL's: each was stretched to its own smallest and largest value, as by (x - min) / (max - min) or "
-            "save_image(normalize=True), or values were clipped; convert all images with the same fixed range",
-        )
+        yield "stretched", (full.mean(), usual.mean())
 
 
 def _detail(real: RecordArray, fake: RecordArray) -> Iterator[_Difference]:
@@ -289,23 +276,14 @@ def _detail(real: RecordArray, fake: RecordArray) -> Iterator[_Difference]:
         return
     repeated = [(each["repeats"] >= _REPEATS) & many for each, many in zip((real, fake), colourful, strict=True)]
     sides = (fake, "FAKE", repeated[1], "the generator leaves it out"), (real, "REAL", repeated[0], "FAKE's is noise")
-    enlarged, alike = "enlarged from a smaller size", "prepare both sets in the same way"
     for (one, name, repeats, reason), (other, other_name, others, _) in (sides, sides[::-1]):
         share, other_share = float(repeats.mean()), float(others.mean())
         if share > _SOME_REPEATS and other_share < _FEW_REPEATS and _certain(repeats, others):
-            yield (
-                "repeated pixels",
-                f"{share:.0%} of {name}'s images consist of repeated pixels, and {other_share:.0%} of {other_name}'s: "
-                f"they were {enlarged}; {alike}",
-            )
+            yield "repeated pixels", (share, name, other_share, other_name)
             return
         for part, words in ((0.75, ""), (0.5, "at least half of "), (0.25, "at least a quarter of ")):
             if (kept := _kept_detail(one, other, part)) is not None:
-                yield (
-                    "less detail",
-                    f"{words}{name}'s images have hardly any detail above about {kept} of their resolution, and "
-                    f"{other_name}'s have: they were {enlarged} or blurred, or {reason}; {alike}",
-                )
+                yield "less detail", (words, name, kept, other_name, reason)
                 return
 
 

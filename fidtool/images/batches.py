@@ -87,12 +87,8 @@ def broadcast_images(
     (first, _), *others = world.gather(seen)
     for rank, (sample, host) in enumerate(others, 1):
         if sample != first:
-            raise on_every_rank(
-                InputError(
-                    f"{mine.path} has different contents on rank {rank} ({host}) and rank 0, but the same names: "
-                    f"{SAME_FILES}"
-                )
-            )
+            differ = f"has different contents on rank {rank} ({host}) and rank 0, but the same names"
+            raise on_every_rank(InputError(f"{mine.path} {differ}: {SAME_FILES}"))
     return mine
 
 
@@ -115,13 +111,9 @@ class Stream:
         max_pixels: int | None = None,
     ) -> None:
         if world.size > 1 and images.sharded is None and not images.generates:
-            raise on_every_rank(
-                InputError(
-                    f"{images.name} is an iterable, and there are {world.size} ranks:",
-                    "pass fidtool.Images(…, sharded=True) if each rank's iterable yields different images",
-                    "sharded=False if all yield the same images",
-                )
-            )
+            problem = f"{images.name} is an iterable, and there are {world.size} ranks:"
+            different = "pass fidtool.Images(…, sharded=True) if each rank's iterable yields different images"
+            raise on_every_rank(InputError(problem, different, "sharded=False if all yield the same images"))
         self.name, self._images, self._value_range, self._world = images.name, images, value_range, world
         self._batch_size, self._sampling, self._outside = batch_size, sampling, outside
         self._max_pixels = max_pixels

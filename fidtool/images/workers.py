@@ -102,21 +102,18 @@ class Workers(Generic[Task, Result]):
             result = pickle.loads(data, buffers=buffers)
         except BlockingIOError as error:
             self.end()
-            raise RunError(
-                f"the decoding workers produced no batch for {self._patience:g} s ({option('timeout')}): a worker "
-                "is frozen, or the storage of the images does not respond",
-                setting="timeout",
-            ) from error
+            problem = f"the decoding workers produced no batch for {self._patience:g} s ({option('timeout')})"
+            causes = "a worker is frozen, or the storage of the images does not respond"
+            raise RunError(f"{problem}: {causes}", setting="timeout") from error
         except (EOFError, OSError, RuntimeError) as error:  # what the death of a worker may cause in its pipe
             worker.process.join(_DYING_SECONDS)
             if (code := worker.process.exitcode) is None:
                 raise  # it is alive, so the error has a different cause
             how = signal.Signals(-code).name if code < 0 else f"status {code}"
-            raise RunError(
-                f"a decoding worker died (process {worker.process.pid}: {how}): it was killed or ran out of memory",
-                f"try {option('num_workers', 0)}",
-                setting="num_workers",
-            ) from error
+            problem = (
+                f"a decoding worker died (process {worker.process.pid}: {how}): it was killed or ran out of memory"
+            )
+            raise RunError(problem, f"try {option('num_workers', 0)}", setting="num_workers") from error
         if isinstance(result, _Raised):
             raise result.error from result.cause
         return result  # type: ignore[no-any-return]

@@ -109,10 +109,8 @@ def _refuse_several(path: str, names: Sequence[str]) -> None:
             return
     named = not all(kind[:1].isdigit() for kind in kinds)
     if len(kinds) > 1 and len(samples) > 1 and named and 2 * min(kinds.values()) >= len(samples):
-        has = ", ".join(sorted(kinds))
-        raise InputError(
-            f"each sample in {path} has {len(kinds)} images ({has}):", f"pick one as in {path}:{min(kinds)}"
-        )
+        problem = f"each sample in {path} has {len(kinds)} images ({', '.join(sorted(kinds))}):"
+        raise InputError(problem, f"pick one as in {path}:{min(kinds)}")
 
 
 def _refuse_duplicates(archive: str, names: Sequence[str]) -> None:
@@ -121,9 +119,8 @@ def _refuse_duplicates(archive: str, names: Sequence[str]) -> None:
         return
     name, times = Counter(names).most_common(1)[0]
     if times > 1:
-        raise InputError(
-            f"{archive} contains {times} members named {name}:", "create the archive again with each name once"
-        )
+        problem = f"{archive} contains {times} members named {name}:"
+        raise InputError(problem, "create the archive again with each name once")
 
 
 _HEADER = 30
@@ -158,11 +155,8 @@ def check_member(archive: str, info: zipfile.ZipInfo) -> None:
         raise InputError(f"{archive} contains an encrypted member, {info.filename}:", "decrypt the archive first")
     if info.compress_type not in _METHODS:
         method = _RARE_METHODS.get(info.compress_type, f"method {info.compress_type}")
-        raise InputError(
-            f"{archive} contains a member compressed with {method}, {info.filename}:",
-            "use deflate",
-            "store the images uncompressed",
-        )
+        problem = f"{archive} contains a member compressed with {method}, {info.filename}:"
+        raise InputError(problem, "use deflate", "store the images uncompressed")
 
 
 class MemberReader(ExtentReader):
@@ -293,8 +287,6 @@ def _extent(info: tarfile.TarInfo) -> tuple[int, int, str]:
     """Returns first byte and length of a member, and why it cannot be read."""
     if info.issparse():
         return info.offset_data, 0, "it is a sparse file: create the archive again without --sparse"
-    if info.size > MOST_BYTES:
-        return info.offset_data, 0, str(too_large(info.size))
     return info.offset_data, info.size, ""
 
 

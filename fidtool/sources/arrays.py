@@ -60,10 +60,8 @@ def channel_axis(shape: Sequence[int], what: str, single: bool = False) -> int:
     if len(shape) == 4 and tuple(shape[2:]) != (1, 1):
         first, last = shape[1] in _CHANNELS, shape[3] in _CHANNELS
         if first and last:
-            raise InputError(
-                f"{what} has the shape {text}, which may be NHWC or NCHW:",
-                "store it as NHWC with more than 4 rows and columns, or the images as files",
-            )
+            problem = f"{what} has the shape {text}, which may be NHWC or NCHW:"
+            raise InputError(problem, "store it as NHWC with more than 4 rows and columns, or the images as files")
         if first or last:
             return 2 if last else 0
     needed = "NHWC or NCHW with 1, 3 or 4 channels, or NHW"
@@ -106,11 +104,9 @@ def _hint_of_rows(shape: Sequence[int]) -> str:
 def check_dtype(dtype: np.dtype[Any], what: str, name: str = "") -> None:
     """Checks that an array can be of images, see `as_pixels`. ``name`` is that of the dtype in the file's format."""
     if dtype.hasobject:
-        raise InputError(
-            f"{what} contains pickled Python objects, which are not loaded because loading them can run code:",
-            "save one uint8 array of all images, which must have the same size",
-            "save the images as files",
-        )
+        problem = f"{what} contains pickled Python objects, which are not loaded because loading them can run code:"
+        one = "save one uint8 array of all images, which must have the same size"
+        raise InputError(problem, one, "save the images as files")
     if not has_floats(dtype) and dtype.kind not in "biu":
         raise InputError(f"{what} contains {name or dtype.name}; images must be integers, floats or bool")
 
@@ -177,9 +173,8 @@ def _of_integers(values: NDArray[Any], what: str) -> Pixels | InputError:
     if low >= 0 and high < 256:
         return Pixels(values.astype(np.uint8))
     line = "((numpy.asarray(images, float) - BLACK) / (WHITE - BLACK) * 255).round().clip(0, 255).astype('uint8')"
-    return InputError(
-        f"{has}; images must be 0 to 255:", f"with the values of black and white as BLACK and WHITE, use {line}"
-    )
+    remedy = f"with the values of black and white as BLACK and WHITE, use {line}"
+    return InputError(f"{has}; images must be 0 to 255:", remedy)
 
 
 class UnknownRangeError(InputError):
@@ -288,11 +283,8 @@ class StoredArray:
         axis = channel_axis(self.shape, what)
         # Reading an image must not require reading many times its bytes, as it does a little for crops of larger ones.
         if not self.strides or self.span > 64 * prod(self.shape[1:]) * self.dtype.itemsize:
-            raise InputError(
-                f"{what} is in Fortran order or permuted, so that each image is scattered over the whole file",
-                "save numpy.ascontiguousarray(array)",
-                "save tensor.contiguous()",
-            )
+            problem = f"{what} is in Fortran order or permuted, so that each image is scattered over the whole file"
+            raise InputError(problem, "save numpy.ascontiguousarray(array)", "save tensor.contiguous()")
         end = self.start + (self.shape[0] - 1) * self.strides[0] + self.span
         if end > limit:
             raise InputError(f"{what} is truncated: its array ends at byte {end}, and the file has {limit} bytes")

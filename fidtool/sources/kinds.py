@@ -262,11 +262,8 @@ def expand(path: str) -> list[str]:
     if len(set(found)) < len(found):
         raise InputError(f"{path} matches a file twice")
     if folders := [each for each in found if os.path.isdir(each)]:
-        raise InputError(
-            f"{path} matches a folder, {folders[0]}, but patterns are for files:",
-            "pass one folder",
-            "omit the quotes, so that the shell passes each folder as a set",
-        )
+        problem = f"{path} matches a folder, {folders[0]}, but patterns are for files:"
+        raise InputError(problem, "pass one folder", "omit the quotes, so that the shell passes each folder as a set")
     return found
 
 

@@ -81,16 +81,14 @@ class Images:
         # torch's IterableDataset has the methods of a sequence, but they raise.
         only = any(c.__name__ == "IterableDataset" and "__getitem__" not in vars(c) for c in type(images).__mro__)
         self.is_stream = only or not (hasattr(images, "__len__") and hasattr(images, "__getitem__"))
+        kind = f"{name} is of type {type(images).__name__}, which is"
         if self.is_stream and not isinstance(images, Iterable):
-            raise InputError(
-                f"{name} is of type {type(images).__name__}, which is neither a sequence of images nor an iterable"
-            )
+            raise InputError(f"{kind} neither a sequence of images nor an iterable")
         if not self.is_stream and sharded:
-            raise InputError(
-                f"{name} is a sequence, which must be the same on all ranks:", "pass iter(…) of each rank's shard"
-            )
+            problem = f"{name} is a sequence, which must be the same on all ranks:"
+            raise InputError(problem, "pass iter(…) of each rank's shard")
         if isinstance(images, (str, bytes, Mapping, type)):
-            raise InputError(f"{name} is of type {type(images).__name__}, which is not a sequence of images")
+            raise InputError(f"{kind} not a sequence of images")
 
     @property
     def kind(self) -> str:
@@ -294,19 +292,16 @@ def contents_of(item: Any, value_range: ValueRange | None, what: str) -> list[Re
     if isinstance(item, Mapping):
         key = next((key for key in ("image", "img") if key in item), None)
         if key is None:
-            raise InputError(
-                f"{what} is a dict with the keys {', '.join(map(str, list(item)[:8]))}; its image must have the key "
-                "'image'"
-            )
+            keys = ", ".join(map(str, list(item)[:8]))
+            raise InputError(f"{what} is a dict with the keys {keys}; its image must have the key 'image'")
         item = item[key]
     # In a tuple, a string or bytes may also be a label.
     files = isinstance(item, list) and all(isinstance(each, (bytes, bytearray, str, os.PathLike)) for each in item)
     if isinstance(item, list) and len(item) > 1 and (files or _are_images(item)):
         return [content for each in item for content in contents_of(each, value_range, what)]
     if isinstance(item, tuple) and len(item) > 1 and _are_images(item):
-        raise InputError(
-            f"{what} is a tuple of {len(item)} images:", "yield a list for a batch", "yield only the image to evaluate"
-        )
+        problem = f"{what} is a tuple of {len(item)} images:"
+        raise InputError(problem, "yield a list for a batch", "yield only the image to evaluate")
     if isinstance(item, (tuple, list)) and item:
         item = item[0]
     if isinstance(item, (bytes, bytearray)):

@@ -127,12 +127,9 @@ def _listed(path: str, files: Files, value_range: ValueRange | None) -> ImageSet
 
 def _refuse_image(path: str, file: str) -> None:
     if is_image_name(file):
-        raise InputError(
-            f"{path} {'is an image' if path == file else 'matches single images'}, not a set of images:",
-            "pass its folder",
-            "pass a list of paths, as a .txt or .csv file or on standard input (-)",
-            "in Python, pass fidtool.Images([path, …])",
-        )
+        problem = f"{path} {'is an image' if path == file else 'matches single images'}, not a set of images:"
+        a_list = "pass a list of paths, as a .txt or .csv file or on standard input (-)"
+        raise InputError(problem, "pass its folder", a_list, "in Python, pass fidtool.Images([path, …])")
 
 
 def split_key(path: str) -> tuple[str, str]:

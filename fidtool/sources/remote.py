@@ -215,9 +215,8 @@ def remote_files(url: str, say: Callable[[str], None]) -> RemoteFiles:
             found = _queried(partial(store.glob, each), each, _LISTING_TIMEOUT)
             matches = sorted(map(store.unstrip_protocol, found))
         if not matches:
-            raise InputError(
-                f"no object matches {each}, or its location cannot be listed; braces ({{000..127}}) need no listing"
-            )
+            problem = f"no object matches {each}, or its location cannot be listed"
+            raise InputError(f"{problem}; braces ({{000..127}}) need no listing")
         urls += matches
     if len(set(urls)) < len(urls):
         raise InputError(f"{url} matches an object twice")
@@ -262,9 +261,8 @@ def file_system(url: str) -> Any:
         store.invalidate_cache()  # fsspec caches listings, which may be out of date
         return store
     except ImportError as error:
-        raise InputError(
-            f"{shown}: {' '.join(str(error).split())} (pip install 'fidtool[remote]' installs those for s3 and http)"
-        ) from None
+        lacking, installs = " ".join(str(error).split()), "pip install 'fidtool[remote]' installs those for s3 and http"
+        raise InputError(f"{shown}: {lacking} ({installs})") from None
     except ValueError as error:
         raise InputError(f"{shown}: {message_of(error)}") from None
 

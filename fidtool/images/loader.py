@@ -49,9 +49,6 @@ _TOO_FEW = ContentError("its file ended early: the file has changed since it was
 
 
 _Workers = Workers[Batch, "DecodedBatch"]
-_Task = tuple[Batch, bool]
-"""Images to decode at once, and whether they are the last of their batch."""
-
 _NO_PIXELS = np.empty(0, dtype=np.uint8)
 
 
@@ -108,12 +105,10 @@ def decode_batch(source: ImageSet | None, options: DecodeOptions, batch: Batch) 
                 found.skipped.append(_skipped(file, result, options))
         if size >= AT_ONCE_BYTES:
             break
-    found.count = len(images)
-    if images:
-        if options.records:
-            found.records = records_of(images)
-        found.sizes = [image.pixels.shape[:2] for image in images]
-        found.properties = ImageProperties.total(image.properties for image in images)
+    found.count, found.sizes = len(images), [image.pixels.shape[:2] for image in images]
+    found.properties = ImageProperties.total(image.properties for image in images)
+    if images and options.records:
+        found.records = records_of(images)
     if images and options.pixels:
         flat = [image.pixels.reshape(-1) for image in images]
         # torch warns about arrays that are read-only, as those of the calling program may be.
@@ -190,14 +185,14 @@ def load(
         workers = _started(functools.partial(decode_batch, source, options), num_workers, patience, complain)
     batches = batches if source is not None else chain(first, batches)
     cutter = _Cutter()
-    tasks = ((batch, True) for batch in batches) if workers is None else cutter.cut(batches)
+    tasks = iter(batches) if workers is None else cutter.cut(batches)
     # What can only be read sequentially is read in this process; a remote store is slow to respond.
     if source is not None and (source.reader.in_order or (workers is None and source.files.remote)):
         assert isinstance(batches, list)
         tasks = _taken_ahead(_read(source, batches, tasks))
     before: DecodedBatch | None = None
     try:
-        for (number, images), ends, is_sent in _sent(tasks, workers, source):
+        for (number, images, ends), is_sent in _sent(tasks, workers, source):
             while len(images):
                 if workers is not None and is_sent:
                     found = workers.result()
@@ -245,52 +240,47 @@ class _Cutter:
 
     at_once = 1
 
-    def cut(self, batches: Iterable[Batch]) -> Iterator[_Task]:
-        for number, images in batches:
+    def cut(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+        for number, images, _ in batches:
             start = 0
             while start < len(images):
                 stop = min(start + self.at_once, len(images))
-                yield Batch(number, images[start:stop]), stop == len(images)
+                yield Batch(number, images[start:stop], stop == len(images))
                 start = stop
 
 
-def _sent(
-    tasks: Iterator[_Task], workers: _Workers | None, source: ImageSet | None
-) -> Iterator[tuple[Batch, bool, bool]]:
+def _sent(tasks: Iterator[Batch], workers: _Workers | None, source: ImageSet | None) -> Iterator[tuple[Batch, bool]]:
     """Sends tasks to the workers ahead, and yields each with whether it was sent.
 
     What reading the tasks raises is raised after the tasks before.
     """
-    waiting: deque[tuple[Batch, bool, bool]] = deque()
+    waiting: deque[tuple[Batch, bool]] = deque()
     room = 1 if workers is None else workers.room
     failure: Exception | None = None
-    while True:
-        while failure is None and len(waiting) < room:
-            try:
-                batch, ends = next(tasks)
-            except Exception as error:
-                failure = error
-                break
+    try:
+        for batch in tasks:
             if is_sent := workers is not None and (source is not None or _is_encoded(batch)):
                 workers.send(batch)
-            waiting.append((batch, ends, is_sent))
-        if waiting:
-            yield waiting.popleft()
-        elif failure is None or isinstance(failure, StopIteration):
-            return
-        else:
-            raise failure
+            waiting.append((batch, is_sent))
+            if len(waiting) == room:
+                yield waiting.popleft()
+    except Exception as error:
+        failure = error
+    while waiting:
+        yield waiting.popleft()
+    if failure is not None:
+        raise failure
 
 
-def _read(source: ImageSet, batches: Sequence[Batch], tasks: Iterator[_Task]) -> Iterator[_Task]:
+def _read(source: ImageSet, batches: Sequence[Batch], tasks: Iterator[Batch]) -> Iterator[Batch]:
     """Reads the images of tasks in one pass over the source."""
     stream = source.read(np.concatenate([np.asarray(batch.images, dtype=np.int64) for batch in batches]))
-    for (number, images), ends in tasks:
-        indices: Any = images
-        yield Batch(number, [(source.file(index), next(stream, _TOO_FEW)) for index in indices]), ends
+    for task in tasks:
+        indices: Any = task.images
+        yield task._replace(images=[(source.file(index), next(stream, _TOO_FEW)) for index in indices])
 
 
-def _taken_ahead(tasks: Iterator[_Task]) -> Iterator[_Task]:
+def _taken_ahead(tasks: Iterator[Batch]) -> Iterator[Batch]:
     """Takes tasks from another iterator in a thread, a few ahead of their use, and raises its exceptions.
 
     The thread starts when the first task is requested, so that processes can be forked before.

@@ -255,7 +255,7 @@ def test_images_that_become_larger_are_passed_on_one_by_one(
     if form == "folder":
         assert colours(source, batches, workers) == list(range(16))
     else:
-        read = [Batch(number, list(zip("abcdefgh", source.read(each), strict=True))) for number, each in batches]
+        read = [Batch(each.number, list(zip("abcdefgh", source.read(each.images), strict=True))) for each in batches]
         assert colours(None, read, workers) == list(range(16))
 
 

@@ -294,9 +294,9 @@ def message_of(error: BaseException) -> str:
     return " ".join(message.split()) or type(error).__name__
 
 
-def in_short(error: BaseException) -> str:
-    """Return an exception's type and at most 300 characters of its message, on one line."""
-    message = " ".join(str(error).split())[:300]
+def in_short(error: BaseException, longest: int | None = 300) -> str:
+    """Return an exception's type and at most ``longest`` characters of its message, on one line."""
+    message = " ".join(str(error).split())[:longest]
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
@@ -307,6 +307,5 @@ def as_fidtool_error(error: BaseException) -> FidtoolError:
     """
     if isinstance(error, FidtoolError):
         return error
-    message = " ".join(str(error).split())
     kind = RunError if isinstance(error, (OSError, MemoryError)) else ProgramError
-    return kind(f"{type(error).__name__}: {message}" if message else type(error).__name__)
+    return kind(in_short(error, None))

@@ -129,22 +129,17 @@ def _encoded(text: str, encoding: str) -> bytes:
 
 _NDARRAY = "numpy.ndarray"
 """Stands for the class, which must not be called."""
-_NUMPY = ("numpy.core", "numpy._core")
-"""Its internal package in versions 1 and 2."""
 _NAMES: Mapping[tuple[str, str], Any] = {
-    **{(f"{package}.multiarray", "_reconstruct"): _new_array for package in _NUMPY},
-    **{
-        (f"{package}.multiarray", "scalar"): lambda dtype, data: _array(data, dtype, (), "C").item()
-        for package in _NUMPY
-    },
-    **{(f"{package}.numeric", "_frombuffer"): _array for package in _NUMPY},
+    ("numpy.core.multiarray", "_reconstruct"): _new_array,
+    ("numpy.core.multiarray", "scalar"): lambda dtype, data: _array(data, dtype, (), "C").item(),
+    ("numpy.core.numeric", "_frombuffer"): _array,
     ("numpy", "ndarray"): _NDARRAY,
     ("numpy", "dtype"): _Dtype,
     ("_codecs", "encode"): _encoded,
     ("__builtin__", "bytes"): lambda: b"",
     ("collections", "OrderedDict"): lambda: {},
 }
-"""What stands for each name that a pickle may contain. Nothing is imported by its name."""
+"""What stands for each name that a pickle may contain, as NumPy 1 writes it. Nothing is imported by its name."""
 
 
 # Not the unpickler in C, which allocates a memo as large as the largest index in it.
@@ -184,9 +179,10 @@ class SafeUnpickler(_PythonUnpickler):  # type: ignore[misc]
         self._room = _TIMES_FILE * file.left + _LEAST_ROOM
 
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in self._names:
+        key = re.sub(r"^numpy\._core\.", "numpy.core.", module), name
+        if key not in self._names:
             raise NotDataError(f"it names {_shown(f'{module}.{name}')}, which is not data")
-        return self._names[module, name]
+        return self._names[key]
 
     def persistent_load(self, _: Any) -> Any:
         raise NotDataError("it refers to data outside of it")

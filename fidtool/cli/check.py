@@ -14,7 +14,6 @@ from fidtool.errors import InputError, redacted, without_secrets
 from fidtool.names import counted
 from fidtool.settings import GATES, IMAGES, OUTPUT, CheckSettings, Settings
 
-_RESULT = "the result"
 _EXAMPLES = (
     ("Look for duplicates and faulty images", "fidtool check fake/"),
     ("Compare with the real images as well", "fidtool check fake/ --against real/"),
@@ -60,7 +59,7 @@ def check(
     checkup = checked([(path, "") for path in paths], settings(), console, strict)
     if discover().rank > 0:
         return 0
-    print_lines([dumps(checkup.to_dict())] if as_json else checkup_lines(checkup), _RESULT)
+    print_lines([dumps(checkup.to_dict())] if as_json else checkup_lines(checkup))
     if checkup.exit_code:
         click.echo(checkup.exit_reason, err=True)
     return checkup.exit_code
@@ -85,12 +84,12 @@ def _list(path: str, settings: Settings, as_json: bool, quiet: bool) -> int:
     if as_json:
         facts = {"schema": 1, "source": source.path, "kind": source.kind, "count": count, "found": found}
         facts |= {"in_order": in_order, "passed_over": ignored, "files": list(files)}
-        print_lines([dumps(without_secrets(facts))], _RESULT)
+        print_lines([dumps(without_secrets(facts))])
         return 0
     if not quiet:
         drawn = f"{count} of " * (count < found) + counted(found, "image")
         access = f"read {'sequentially' if in_order else 'in any order'}" + f"; ignored: {ignored}" * bool(ignored)
         click.echo(redacted(f"{path}: {source.kind}, {drawn}, {access}"), err=True)
     while some := list(itertools.islice(files, 1000)):
-        print_lines(some, _RESULT, exact=True)
+        print_lines(some, exact=True)
     return 0

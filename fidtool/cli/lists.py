@@ -26,17 +26,8 @@ from fidtool.metrics.metric import Metric
 from fidtool.metrics.registry import BUILT_IN, metric_named
 from fidtool.names import closest, counted, folded, unknown
 from fidtool.presets import PRESETS, preset_named
-from fidtool.sources.references import (
-    FEATURES,
-    REFERENCES,
-    PublishedFile,
-    Reference,
-    fetch,
-    folder,
-    mirrored,
-    named_reference,
-    published_files,
-)
+from fidtool.sources import references
+from fidtool.sources.references import FEATURES, REFERENCES, PublishedFile, Reference, folder, mirrored, named_reference
 from fidtool.validation import declared
 
 _OF_METRICS = (
@@ -266,7 +257,7 @@ def verify(result: str, preset: str | None, strict: bool, as_json: bool) -> int:
             lines.append(paragraph(f"{item.name}: {item.found}", f"  {item.verdict:10}", " " * 12))
             if item.verdict != "yes":
                 lines.append(paragraph(f"expected: {item.expected} ({item.source})", " " * 12, " " * 12))
-    print_lines(lines, "the result")
+    print_lines(lines)
     missed = [verdict for verdict in found if verdict.comparable is False or (strict and verdict.comparable is None)]
     return 3 if missed else 0  # like a missed gate
 
@@ -291,7 +282,7 @@ def refs(names: tuple[str, ...], as_json: bool, download: str | None) -> Iterato
     if download is not None:
         reference, array = named_reference(download)
         arrays = {FEATURES} if array == FEATURES else {*reference.statistics, array} - {""}
-        path, sha256 = fetch(reference, arrays, lambda line: click.echo(shown(line), err=True))
+        path, sha256 = references.fetch(reference, arrays, lambda line: click.echo(shown(line), err=True))
         hashes = columns([(f"  {array}", f"SHA-256 {digest}") for array, digest in sha256.items()])
         yield from [str(path), *hashes]
         return
@@ -311,7 +302,7 @@ def refs(names: tuple[str, ...], as_json: bool, download: str | None) -> Iterato
 
 
 def _cached(reference: Reference) -> list[PublishedFile]:
-    return [file for file in published_files(reference) if file.arrays]
+    return [file for file in references.published_files(reference) if file.arrays]
 
 
 def _as_dict(reference: Reference) -> dict[str, Any]:
@@ -320,10 +311,10 @@ def _as_dict(reference: Reference) -> dict[str, Any]:
     return {**facts, "cached": held}
 
 
-def _table(references: Sequence[Reference]) -> list[str]:
+def _table(chosen: Sequence[Reference]) -> list[str]:
     files: list[PublishedFile] = []
     rows = [("name", "protocol", "real images", "fakes", "size", "in the cache")]
-    for each in references:
+    for each in chosen:
         cached = _cached(each)
         files += cached
         counts = str(each.real_images or "?"), str(each.fakes)

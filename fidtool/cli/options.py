@@ -145,7 +145,7 @@ class OnceCommand(Command):
                 return None
         found = super().invoke(ctx)
         for line in found if isinstance(found, Iterator) else ():
-            print_lines([line], "the result")
+            print_lines([line])
         return found
 
 

@@ -66,7 +66,7 @@ def error_line(error: FidtoolError) -> None:
     click.echo(f"error: {' '.join(shown(error.text).split())}", err=True)
 
 
-def print_lines(lines: Sequence[str], what: str, exact: bool = False) -> None:
+def print_lines(lines: Sequence[str], what: str = "the result", exact: bool = False) -> None:
     """Print ``lines``, see `print_whole`; the `RunError` if that fails names ``what``."""
     try:
         print_whole(lines, exact)
@@ -78,13 +78,11 @@ def print_lines(lines: Sequence[str], what: str, exact: bool = False) -> None:
 
 _WRITING_SECONDS = 2.0
 """How long writing the result of a failed run may take."""
-WIDTH = 80
-"""Width of explanatory text in columns."""
 
 
 def paragraph(text: str, first: str, other: str) -> str:
     """Return a text with line breaks, its first line indented by ``first`` and the others by ``other``."""
-    return textwrap.fill(text, WIDTH, initial_indent=first, subsequent_indent=other, break_on_hyphens=False)
+    return textwrap.fill(text, 80, initial_indent=first, subsequent_indent=other, break_on_hyphens=False)
 
 
 def columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
@@ -116,19 +114,19 @@ def print_whole(lines: Sequence[str], exact: bool = False) -> None:
     binary.flush()
 
 
-def local_file(flag: str, name: str) -> Path:
-    """Return the path that a flag names, which must not be a URL or a folder."""
+def local_file(flag: str, name: str, suffixes: Sequence[str] = (), *remedies: str) -> Path:
+    """Return the path that a flag names, which must not be a URL or a folder.
+
+    If there are ``suffixes``, it must end in one; ``remedies`` are further ones than another name.
+    """
     if "://" in name or name.endswith("/"):
         raise InputError(f"{flag} must be a file on this machine, not {name}")
-    return Path(name)
-
-
-def check_suffix(flag: str, file: Path, suffixes: Sequence[str], *remedies: str) -> None:
-    """Check that the name of an output file ends in one of these; ``remedies`` are further ones than another name."""
-    if file.suffix.lower() not in suffixes:
+    file = Path(name)
+    if suffixes and file.suffix.lower() not in suffixes:
         problem = f"{flag} {file}: the name must end in {', '.join(suffixes)}:"
         stem = str(file.with_suffix("")).removesuffix(suffixes[0])
         raise InputError(problem, f"choose {stem}{suffixes[0]}", *remedies)
+    return file
 
 
 _FORMS = {
@@ -145,11 +143,9 @@ def result_file(name: str) -> tuple[Path, str]:
 
     An existing file is only overwritten if it is empty or a result in this format, never an image or a paper.
     """
-    file = local_file("--output", name)
-    is_plain = not file.suffix[1:2].isalpha()  # what follows the dot of a name such as cfg1.5 is no suffix
-    if not is_plain:
-        remedy = "write pages with --report, plots with --plot and statistics with `fidtool stats`"
-        check_suffix("--output", file, [*_FORMS], remedy)
+    is_plain = not Path(name).suffix[1:2].isalpha()  # what follows the dot of a name such as cfg1.5 is no suffix
+    remedy = "write pages with --report, plots with --plot and statistics with `fidtool stats`"
+    file = local_file("--output", name, () if is_plain else [*_FORMS], remedy)
     form, start = _FORMS[".json" if is_plain else file.suffix.lower()]
     if open_descriptor(file) is None and file.is_file():
         with file.open("rb") as handle:

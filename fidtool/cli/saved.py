@@ -11,18 +11,9 @@ from pathlib import Path
 
 import click
 
+from fidtool.cache_dir import check_target
 from fidtool.cli.options import OnceCommand
-from fidtool.cli.output import (
-    as_flag,
-    check_suffix,
-    columns,
-    local_file,
-    print_lines,
-    publish,
-    result_file,
-    shown,
-    write_lines,
-)
+from fidtool.cli.output import as_flag, columns, local_file, print_lines, publish, result_file, shown, write_lines
 from fidtool.errors import InputError
 from fidtool.history import change_of, changes_of, lines_of, path_of, read_history
 from fidtool.names import legible, short_names
@@ -64,7 +55,7 @@ def diff(before: str, after: str, as_json: bool) -> None:
     """
     changes, names = changes_of(read_evaluation(before), read_evaluation(after)), short_names([before, after])
     if as_json:
-        print_lines([json.dumps({"schema": 1, "changes": list(map(asdict, changes))}, indent=2)], "the result")
+        print_lines([json.dumps({"schema": 1, "changes": list(map(asdict, changes))}, indent=2)])
         return
     lines = [] if changes else ["no FAKE is in both results"]
     for each in changes:
@@ -72,7 +63,7 @@ def diff(before: str, after: str, as_json: bool) -> None:
         lines += columns([("", *names, "difference"), *starmap(_value_row, each.metrics.items())])
         lines += [f"  {line}" for line in lines_of(each.besides) if line not in each.reason]
         lines += [] if each.besides else ["  no difference in settings, protocol, sets and environment"]
-    print_lines([legible(shown(line)).rstrip() for line in lines], "the result")
+    print_lines([legible(shown(line)).rstrip() for line in lines])
 
 
 def _value_row(name: str, values: tuple[float | None, float | None]) -> tuple[str, ...]:
@@ -97,7 +88,7 @@ def history(file: str) -> None:
         features = f"{each.basis('fid')} ({definition.fingerprint[:12] if definition else 'unknown'})"
         groups.setdefault(f"{path_of(fake.name)} against {path_of(real.name)}, {features}:", []).append(each)
     lines = [line for name, group in groups.items() for line in (name, *_table(group))]
-    print_lines([legible(line).rstrip() for line in lines or [f"{file} has no results"]], "the result")
+    print_lines([legible(line).rstrip() for line in lines or [f"{file} has no results"]])
 
 
 def _table(results: Sequence[Evaluation]) -> list[str]:
@@ -125,11 +116,9 @@ def report(result: str, output: str | None) -> None:
     neighbours for the page.
     """
     evaluation = read_evaluation(result)
-    page = Path(result).with_suffix(".html") if output is None else local_file("--output", output)
-    check_suffix("--output", page, (".html",))
+    page = Path(result).with_suffix(".html") if output is None else local_file("--output", output, (".html",))
     if output is None and page.exists():
         raise InputError(f"{page} exists, and may show images that are gone:", "pass --output FILE.html")
-    from fidtool.cache_dir import check_target
     from fidtool.images.loader import ImageLookup
     from fidtool.report.html import check_shown, write_shown
 
@@ -167,11 +156,8 @@ def table(results: tuple[str, ...], form: str, columns: str | None, outputs: tup
     columns of their own, and values of different protocols are refused. If the results have other REALs, precisions or
     crops, the table says so and marks none as best; with other settings of a metric, none of that metric.
     """
-    from fidtool.cache_dir import check_target
-
     for name in outputs:
-        check_suffix("--output", local_file("--output", name), (".csv", ".md", ".tex"))
-        check_target(f"--output {name}", Path(name))
+        check_target(f"--output {name}", local_file("--output", name, (".csv", ".md", ".tex")))
     tables, saved = dict(map(result_file, outputs)), {name: read_evaluation(name) for name in results}
     saved = saved if columns is None else narrowed(saved, columns.split(","))
     lines = lines_in(form, saved)

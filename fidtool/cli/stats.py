@@ -6,19 +6,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from fidtool.cache_dir import check_target
 from fidtool.cli.options import QUIET, TYPED, Command, option
-from fidtool.cli.output import as_flag, check_early, check_suffix, local_file
+from fidtool.cli.output import as_flag, check_early, local_file
 from fidtool.errors import InputError, RunError
 from fidtool.features.protocol import WRITTEN_LAYOUTS, protocol_named
 from fidtool.settings import OUTPUT, Settings, StatisticsSettings
-
-if TYPE_CHECKING:
-    from fidtool.statistics.set_statistics import Statistics
 
 _EXAMPLES = (
     ("Compute the statistics of the real images once", "fidtool stats real/ -o real.npz"),
@@ -81,10 +78,8 @@ def stats(
     from fidtool.console import Console
     from fidtool.statistics.statistics_file import read_statistics, write_statistics
 
-    def known() -> Statistics | None:
-        return None if complete is None else read_statistics(complete)
-
     console = Console(warnings=True, progress=not quiet, spelling=as_flag)
+    known = (lambda: None) if complete is None else partial(read_statistics, complete)
     statistics, sample = statistics_of([(images, "")], chosen, console, check, layout == "adm", stored, known)
     if statistics is None:
         return
@@ -117,7 +112,7 @@ def _check_target(target: Path, layout: str | None, force: bool) -> None:
     from fidtool.statistics.statistics_file import features_file
 
     check_target(f"-o {target}", target)
-    check_suffix("-o", target, (".npz",))
+    local_file("-o", str(target), (".npz",))
     for file in (target, features_file(target)) if layout == "clean-fid" else (target,):
         if file.exists() and not force:
             raise InputError(f"{file} exists", "pass --force to overwrite it")

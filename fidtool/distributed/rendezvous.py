@@ -15,17 +15,7 @@ from typing import TYPE_CHECKING, Any
 from fidtool.distributed import signals
 from fidtool.distributed.launch import Launch, discover, launcher_serves_store, restart_count
 from fidtool.distributed.signals import call_with_timeout
-from fidtool.distributed.watchdog import (
-    Failure,
-    Process,
-    Watchdog,
-    add_location,
-    first_line,
-    get_all,
-    lost_contact,
-    post_failure,
-    read_failure,
-)
+from fidtool.distributed.watchdog import Failure, LostContactError, Process, Watchdog, first_line, get_all
 from fidtool.errors import FidtoolError, InputError, LaunchError, RunError, on_every_rank, option
 from fidtool.validation import LONGEST_SECONDS
 
@@ -276,7 +266,7 @@ def join(launch: Launch, watchdog: Watchdog) -> tuple[ProcessGroup | None, Calla
     try:
         dist.init_process_group("gloo", None, collective, launch.world_size, launch.rank, group_store)
     except RuntimeError as error:
-        raise lost_contact(launch.rank, error) from error
+        raise LostContactError.of(launch.rank, error) from error
     return None, lambda: dist.destroy_process_group()
 
 
@@ -290,7 +280,7 @@ def _meet(store: Store, launch: Launch, seconds: float) -> list[Process]:
         advice += f"; {launch.hint}"
 
     def check() -> None:
-        if (failure := read_failure(store)) is not None:
+        if (failure := Failure.read(store)) is not None:
             raise on_every_rank(failure.to_error())
 
     try:
@@ -304,7 +294,7 @@ def _meet(store: Store, launch: Launch, seconds: float) -> list[Process]:
         every = group.exchange("the start", Process.current()._asdict(), seconds, advice)
         return [Process(**process) for process in every]
     except (LaunchError, AbsentRanksError) as error:
-        raise on_every_rank(post_failure(store, Failure.from_error(error, rank)).to_error()) from None
+        raise on_every_rank(Failure.from_error(error, rank).post(store).to_error()) from None
 
 
 def report_absence(error: FidtoolError, seconds: float) -> bool:
@@ -318,7 +308,7 @@ def report_absence(error: FidtoolError, seconds: float) -> bool:
 
         launch = discover()
         store = PrefixStore(f"fidtool/{restart_count()}/0", _connect(launch, seconds))
-        post_failure(store, Failure.from_error(add_location(error, launch.rank, launch.world_size), launch.rank))
+        Failure.from_error(error, launch.rank).post(store)
         while not store.check(["printing"]):
             time.sleep(_LONGEST_POLL_SECONDS)
         return True

@@ -60,6 +60,10 @@ class LostContactError(RunError):
 
     location = ""
 
+    @staticmethod
+    def of(rank: int, error: RuntimeError) -> LostContactError:
+        return LostContactError(f"rank {rank} lost the connection to another rank ({first_line(error)})")
+
 
 class TooSlowError(LostContactError):
     """The other ranks are alive but did not enter a collective in time."""
@@ -94,15 +98,14 @@ class Failure(NamedTuple):
         error.location = ""  # the message already contains it
         return error
 
+    def post(self, store: Store) -> Failure:
+        """Records this failure unless the run already has one. Returns the run's failure."""
+        return Failure(*json.loads(store.compare_set("failed", "", json.dumps(self))))
 
-def post_failure(store: Store, failure: Failure) -> Failure:
-    """Records ``failure`` unless the run already has one. Returns the run's failure."""
-    return Failure(*json.loads(store.compare_set("failed", "", json.dumps(failure))))
-
-
-def read_failure(store: Store) -> Failure | None:
-    """Returns the run's failure; None if there is none."""
-    return Failure(*json.loads(store.get("failed"))) if store.check(["failed"]) else None
+    @staticmethod
+    def read(store: Store) -> Failure | None:
+        """Returns the run's failure; None if there is none."""
+        return Failure(*json.loads(store.get("failed"))) if store.check(["failed"]) else None
 
 
 def add_location(error: FidtoolError, rank: int, size: int) -> FidtoolError:
@@ -259,7 +262,7 @@ class Watchdog:
         for number in itertools.count(1):
             try:
                 self._store.set(f"heartbeat/{self._rank}", f"{number} {self.collectives}")
-                values, self._posted = self._read_heartbeats(self._heartbeats), read_failure(self._store)
+                values, self._posted = self._read_heartbeats(self._heartbeats), Failure.read(self._store)
             except Exception as error:
                 self._store_error = type(error).__name__
                 return
@@ -354,7 +357,7 @@ class Watchdog:
 
     def _declare(self, failure: Failure) -> None:
         """Makes ``failure`` the run's failure, unless there already is one, and sets when this process must end."""
-        failure = failure if self._failure else self._ask(lambda store: post_failure(store, failure), failure)
+        failure = failure if self._failure else self._ask(failure.post, failure)
         if self._failure is not None:
             return
         now = time.monotonic()
@@ -408,9 +411,4 @@ def get_all(store: Store, keys: list[str]) -> list[bytes]:
 
 def first_line(error: BaseException) -> str:
     """The first line of a message from torch; the other lines are a C++ stack trace."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines or [type(error).__name__])[0][:200]
-
-
-def lost_contact(rank: int, error: RuntimeError) -> LostContactError:
-    return LostContactError(f"rank {rank} lost the connection to another rank ({first_line(error)})")
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip()[:200]

@@ -20,14 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fidtool.distributed import signals
 from fidtool.distributed.launch import Launch
-from fidtool.distributed.watchdog import (
-    LostContactError,
-    OnFailure,
-    TooSlowError,
-    Watchdog,
-    add_location,
-    lost_contact,
-)
+from fidtool.distributed.watchdog import LostContactError, OnFailure, TooSlowError, Watchdog, add_location
 from fidtool.errors import FidtoolError, as_fidtool_error, on_every_rank, option
 
 if TYPE_CHECKING:
@@ -42,8 +35,6 @@ T = TypeVar("T")
 # interpreter is shutting down (torch 2.15). A view's C++ object references its base, so views are made before a
 # collective starts, held for the next few collectives, and leaked at exit.
 _in_flight: deque[list[torch.Tensor]] = deque(maxlen=8)
-
-
 _never_destroy = ctypes.pythonapi.Py_IncRef
 atexit.register(_never_destroy, ctypes.py_object(_in_flight))
 
@@ -143,18 +134,14 @@ class World:
                     raise RuntimeError("gloo kept waiting for a lost rank")
             work.wait()
         except RuntimeError as error:
-            raise self._explained(error) from error
-
-    def _explained(self, error: RuntimeError) -> LostContactError:
-        """The error to raise for the transport's ``error``."""
-        if "imed out" not in str(error) and "imeout" not in str(error):
-            return lost_contact(self.rank, error)
-        seconds, late = self._watchdog.timeout, self._watchdog.late_ranks()
-        return TooSlowError(
-            f"rank {self.rank} timed out after {seconds:g} s waiting for {late}, still alive but stuck or slower:",
-            f"raise {option('timeout')} if more time is needed",
-            setting="timeout",
-        )
+            if "imed out" not in str(error) and "imeout" not in str(error):
+                raise LostContactError.of(self.rank, error) from error
+            seconds, late = self._watchdog.timeout, self._watchdog.late_ranks()
+            raise TooSlowError(
+                f"rank {self.rank} timed out after {seconds:g} s waiting for {late}, still alive but stuck or slower:",
+                f"raise {option('timeout')} if more time is needed",
+                setting="timeout",
+            ) from error
 
     def on_rank_zero(self, work: Callable[[], T]) -> T:
         """Calls ``work`` on rank zero only. Returns its value, or raises its error, on every rank."""

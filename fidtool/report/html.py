@@ -113,6 +113,10 @@ def _content(evaluation: Evaluation) -> dict[str, Any]:
     names = short_names([result.fake.name for result in results])
     main, columns = next(iter(results[0].titles)), columns_of(evaluation)
     leading, verdict = _verdict(evaluation, columns, names, main)
+    document = evaluation.to_dict()
+    record = {name: document[name] for name in ("protocol", "layers", "settings", "run")}
+    record |= {name: {each["fake"]: each[name] for each in document["results"]} for name in ("metrics", "made_with")}
+    details = map(legible, json.dumps(record, indent=2, ensure_ascii=False).split("\n"))
     return {
         "evaluation": evaluation,
         "results": results,
@@ -127,7 +131,7 @@ def _content(evaluation: Evaluation) -> dict[str, Any]:
         "remarks": [*about_marks(evaluation), *evaluation.not_computed_lines],
         "differences": differences_shown(evaluation, 12, names),  # of more, those to the best FAKE
         "most": max(1, min(_MOST_IMAGES, _MOST_IMAGES_OF_ALL // len(names))),
-        "details": escape(_details(evaluation)),
+        "details": escape("\n".join(details)),
     }
 
 
@@ -148,11 +152,3 @@ def _verdict(
         return best, f"{len(best)} of {len(results)} sets cannot be told apart, and are the best"
     name, extreme = shortened(names[best[0]], 48), "lowest" if column.better == "lower" else "highest"
     return best, f"{name} is the best" if known else f"{name} has the {extreme} {title}"
-
-
-def _details(evaluation: Evaluation) -> str:
-    """The record of how the values were computed, as in the JSON, in legible lines."""
-    document = evaluation.to_dict()
-    shown = {name: document[name] for name in ("protocol", "layers", "settings", "run")}
-    shown |= {name: {each["fake"]: each[name] for each in document["results"]} for name in ("metrics", "made_with")}
-    return "\n".join(map(legible, json.dumps(shown, indent=2, ensure_ascii=False).split("\n")))

@@ -120,8 +120,10 @@ def _names_by_title(evaluation: Evaluation) -> dict[str, str]:
 def about_marks(evaluation: Evaluation) -> Iterator[str]:
     """Yield sentences about which FAKEs are marked besides the best, and which are never marked."""
     results = evaluation.results
-    if 0 < len(_ties(evaluation, "fid")) < comb(len(results), 2):  # else none is marked
-        base, _ = split_title(evaluation.labels.title("fid"))
+    names = dict.fromkeys(name for result in results for name in result.uncertainties)
+    for name in (name for name in names if 0 < len(_ties(evaluation, name)) < comb(len(results), 2)):
+        title = short_title(evaluation.labels.title(name))
+        base = title if len(names) > 1 else split_title(title)[0]
         columns = f"{base} and bias-corrected {base}"
         yield f"In the columns {columns}, sets that cannot be distinguished from the best one are marked as well."
     if len(results) > 1 and any(map(is_real, results)):

@@ -101,7 +101,8 @@ def test_every_output_has_all_networks(here: Run, sets: tuple[Path, Path], tmp_p
     assert float(row[KEY]) == content["metrics"][KEY]
     interval = content["uncertainties"][KEY]["corrected"]
     assert float(row[f"uncertainties.{KEY}.corrected.low"]) == interval["low"]
-    assert short_title(TITLE) in (tmp_path / "r.html").read_text()
+    page = (tmp_path / "r.html").read_text()
+    assert page.count(f"Bias-corrected {short_title(TITLE)}: ") == 1
     assert KEY in (tmp_path / "h.jsonl").read_text()
     assert here("diff", "r.json", "r.json").status == 0
 

@@ -78,6 +78,7 @@ def renamed(setting: str, name: str) -> Iterator[None]:
         yield
     except FidtoolError as error:
         error.args = tuple(each.replace(f"\x01{setting}\x02", f"\x01{name}\x02") for each in error.args)
+        error.setting = name if error.setting == setting else error.setting
         raise
 
 

@@ -22,10 +22,10 @@ from torch.nn.parallel import DistributedDataParallel
 from fidtool.cache_dir import one_at_a_time
 from fidtool.console import log_warning
 from fidtool.distributed.launch import alone_here
-from fidtool.errors import InputError, option, own_exceptions
+from fidtool.errors import InputError, option, own_exceptions, renamed
 from fidtool.features.device import Device, computing_on, device_of, full_fp32, repeatable
 from fidtool.features.extractor import Extractor
-from fidtool.features.models.families import MODEL_FAMILIES, NetworkChoice, no_protocol
+from fidtool.features.models.families import NetworkChoice, networks_of, protocol_of
 from fidtool.features.models.inception import Weights, inception_extractor, load_weights
 from fidtool.features.network import (
     Network,
@@ -34,13 +34,13 @@ from fidtool.features.network import (
     fetch_state,
     frozen,
     module_digest,
-    network_extractor,
 )
 from fidtool.features.protocol import (
     DECODER,
     DEFAULT_PROTOCOL,
     FEATURES,
     INCEPTION_DIMS,
+    PROTOCOLS,
     Definition,
     ProtocolName,
     inception_definition,
@@ -76,15 +76,14 @@ class SharedExtractor:
         weights: PathLike | None,
         feature_step: int = 18,
     ) -> None:
-        feature = max(INCEPTION_DIMS) if feature == "inception" else feature
         if isinstance(feature, Network):
             feature = replace(feature, module=_copied(feature.module))
         elif isinstance(feature, nn.Module):
             feature = _copied(feature)
+        self._arguments = feature, protocol, text_of(weights), feature_step
         self.plain, self.content = isinstance(feature, nn.Module), content_of(feature)
         self.several, self._latest = False, dict[str, tuple[object, torch.Tensor]]()
-        self._feature, self._weights, self._step = feature, text_of(weights), feature_step
-        self._protocol = None if protocol is None else protocol_named(protocol)
+        self.choice = chosen(feature, protocol, text_of(weights))
         self._extractor = self._load()
         self.definition = self._extractor.definition
 
@@ -100,7 +99,7 @@ class SharedExtractor:
     def rounding(self, float_to_byte: str | None) -> str:
         """How floats become bytes, see `fidtool.settings.StatisticsSettings.rounding`."""
         asked = declared(CheckSettings)["float_to_byte"].checked(float_to_byte)
-        return asked or (self._protocol or protocol_named(DEFAULT_PROTOCOL)).float_to_byte
+        return asked or PROTOCOLS.get(self.choice.protocol or "", PROTOCOLS[DEFAULT_PROTOCOL]).float_to_byte
 
     def extractor(self, device: torch.device) -> Extractor:
         if device != self._extractor.device.torch_device:
@@ -116,49 +115,59 @@ class SharedExtractor:
     @own_exceptions()
     @repeatable()
     def _load(self) -> Extractor:
-        feature, protocol, cpu, say = self._feature, self._protocol, self._device(torch.device("cpu")), log_warning
-        if isinstance(feature, (Network, nn.Module)):
-            if self._weights is not None:
-                problem = "is for Inception and named networks; a custom network already has its own"
-                raise InputError(f"{option('weights')} {problem}", setting="weights")
-            given = feature.module if isinstance(feature, Network) else feature
-            name = f"{type(given).__module__}.{type(given).__qualname__}"
-            if isinstance(feature, Network):
-                return network_extractor(feature, name, protocol, cpu, setting="feature")
-            if protocol is not None:
-                problem = "protocol cannot be combined with a plain module, which gets the images as they are:"
-                raise InputError(problem, "omit it, or wrap the module in fidtool.Network", setting="protocol")
+        choice, cpu = self.choice, self._device(torch.device("cpu"))
+        if isinstance(feature := self._arguments[0], nn.Module):
             module = frozen(feature)
             # The length of a feature vector is unknown.
-            definition = Definition(name, module_digest(module), 0, self._step, 0, "none", "none", DECODER, ddof=1)
+            digest, step = module_digest(module), self._arguments[3]
+            definition = Definition(choice.extractor, digest, 0, step, 0, "none", "none", DECODER, ddof=1)
             return _PlainExtractor(module, {FEATURES: definition}, Preparation("bilinear"), (0.0,), (1.0,), cpu)
-        if isinstance(feature, str) and not feature.isdecimal():  # '2048' is refused below
-            choice = NetworkChoice(feature, self._weights, setting="feature")
-            if protocol is not None and choice.family in MODEL_FAMILIES:
-                raise no_protocol(choice, protocol.name)
-            choice = replace(choice, protocol=protocol and protocol.name)
-            with one_at_a_time("weights", _WEIGHTS_SECONDS):
-                state = fetch_state(choice, say)
-            if state is not None and state.warning:
-                say(state.warning)
-            return custom_extractor(choice, state, cpu)
-        if isinstance(feature, bool) or not isinstance(feature, int):
-            raise _FeatureTypeError(
-                f"feature must be one of {', '.join(map(str, INCEPTION_DIMS))} or a fidtool.Network, not "
-                f"{type(feature).__name__}: wrap a custom network in fidtool.Network(module, input_size=…)",
-                setting="feature",
-            )
-        protocol = protocol or protocol_named(DEFAULT_PROTOCOL)
-        definitions = {FEATURES: inception_definition(protocol, feature, "feature")}
-        return inception_extractor(protocol, definitions, inception_weights(self._weights).state, cpu)
+        if choice.extractor == "inception":
+            protocol = protocol_named(choice.protocol or DEFAULT_PROTOCOL)
+            dims = max(INCEPTION_DIMS) if choice.dims is None else choice.dims
+            definitions = {FEATURES: inception_definition(protocol, dims, "feature")}
+            return inception_extractor(protocol, definitions, inception_weights(choice.weights).state, cpu)
+        with one_at_a_time("weights", _WEIGHTS_SECONDS):
+            state = fetch_state(choice, log_warning)
+        if state is not None and state.warning:
+            log_warning(state.warning)
+        return custom_extractor(choice, state, cpu)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SharedExtractor:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The network is not pickled: it belongs to a device, and can be loaded again.
-        protocol = self._protocol and self._protocol.name
-        return SharedExtractor, (self._feature, protocol, self._weights, self._step), {"several": self.several}
+        return SharedExtractor, self._arguments, {"several": self.several}
+
+
+def chosen(feature: int | str | Network | nn.Module, protocol: str | None, weights: str | None) -> NetworkChoice:
+    """Returns the network for a metric's arguments of these names. That of a plain module has only its name."""
+    if isinstance(feature, (Network, nn.Module)) and weights is not None:
+        problem = "is for Inception and named networks; a custom network already has its own"
+        raise InputError(f"{option('weights')} {problem}", setting="weights")
+    if isinstance(feature, nn.Module):
+        if protocol is not None:
+            problem = "protocol cannot be combined with a plain module, which gets the images as they are:"
+            raise InputError(problem, "omit it, or wrap the module in fidtool.Network", setting="protocol")
+        return NetworkChoice(f"{type(feature).__module__}.{type(feature).__qualname__}")
+    wrong = isinstance(feature, bool) or (isinstance(feature, str) and feature.isdecimal())
+    if wrong or not isinstance(feature, (int, str, Network)):
+        raise _FeatureTypeError(
+            f"feature must be one of {', '.join(map(str, INCEPTION_DIMS))} or a fidtool.Network, not "
+            f"{type(feature).__name__}: wrap a custom network in fidtool.Network(module, input_size=…)",
+            setting="feature",
+        )
+    with renamed("extractor", "feature"):
+        found = networks_of(NetworkChoice("inception", dims=feature) if isinstance(feature, int) else feature)
+    if len(found) > 1:
+        raise InputError(f"{option('feature', feature)} has several networks:", "pass one of them", setting="feature")
+    choice = replace(found[0], setting="feature", apart=weights is not None or protocol is not None)
+    asked: dict[str, Any] = {"weights": weights, "protocol": protocol_of(choice, protocol)}
+    for name, value in asked.items():
+        if (own := getattr(choice, name)) and value not in (None, own):
+            raise InputError(f"{option(name, value)} contradicts {option('feature', feature)}", setting=name)
+    return replace(choice, **{name: value for name, value in asked.items() if value is not None})
 
 
 class _PlainExtractor(Extractor):
@@ -181,7 +190,7 @@ def shared_extractor(
         raise InputError("weights and feature_extractor_weights_path are the same:", "pass one of them")
     if feature_step is not None and not isinstance(feature, nn.Module):
         raise InputError("feature_step is for a plain module as feature; other networks have their own")
-    if antialias is not None and (isinstance(feature, int) or feature == "inception"):
+    if antialias is not None and (isinstance(feature, int) or f"{feature}".lower().partition("@")[0] == "inception"):
         meant: ProtocolName = "torchmetrics" if flag("antialias", antialias) else "tensorflow"
         if protocol is not None and protocol_named(protocol).name != meant:
             problem = f"antialias={antialias} selects the protocol {meant!r}, and protocol={protocol!r} another one:"

@@ -47,9 +47,9 @@ class FrechetInceptionDistance(ImageMetric[torch.Tensor]):
     Metrics with the same network have one copy of it, and an image that several of them get passes it once.
 
     Args:
-        feature: 64, 192, 768 or 2048 for a layer of Inception, the name of a network or ``FILE.py:NAME`` (as
-            for ``--extractor``), or a `fidtool.Network`, which is copied; or a plain module, which is copied and gets
-            the images as they are, as in torchmetrics, and returns features of shape (n, D).
+        feature: 64, 192, 768 or 2048 for a layer of Inception, the name of a network or ``FILE.py:NAME``, also with
+            settings, as for ``--extractor``, or a `fidtool.Network`, which is copied; or a plain module, which is
+            copied and gets the images as they are, as in torchmetrics, and returns features of shape (n, D).
         reset_real_features: whether ``reset`` also discards the real images.
         normalize: whether images are floating-point in 0..1 instead of uint8.
         feature_extractor_weights_path: another name of ``weights``.
@@ -61,7 +61,8 @@ class FrechetInceptionDistance(ImageMetric[torch.Tensor]):
         weights: file with the weights of Inception or of a named network; None finds or downloads the published ones.
         feature_step: the features of a plain module are rounded to multiples of 2 ** -feature_step and must stay below
             2 ** (23 - feature_step); None is 18.
-        real_statistics: a statistics file (.npz) or `fidtool.Statistics`, instead of real images.
+        real_statistics: a statistics file (.npz) or `fidtool.Statistics`, instead of real images. Of several networks,
+            those of the metric's are used.
         sync_on_compute: whether ``compute`` covers the images of all ranks. If False, it covers this rank only,
             ``result.scope`` says so, and a warning is issued once.
         sync_timeout: seconds that ``compute`` waits for the other ranks.

@@ -7,7 +7,7 @@ import copy
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -83,8 +83,9 @@ class ImageSums:
 
     def _empty(self, dims: int) -> ExactMoments:
         definition = self._features.definition
-        device, setting = device_here(self._device).exact_sums, None if definition.standard else "feature_step"
-        return ExactMoments(dims, definition.feature_step, device, setting)
+        setting = "" if self._features.choice.given else self._features.choice.step_setting
+        device = device_here(self._device).exact_sums
+        return ExactMoments(dims, definition.feature_step, device, None if definition.standard else setting)
 
     @property
     def count(self) -> int | None:
@@ -293,8 +294,11 @@ class MetricSums:
         self.fixed_name, statistics = "", None
         if fixed is not None:
             self.fixed_name = "real_statistics" if isinstance(fixed, Statistics) else os.fspath(fixed)
-            wanted = (FEATURES,) if per_image else ()
-            statistics = fixed if isinstance(fixed, Statistics) else read_statistics(self.fixed_name, wanted)
+            own = {FEATURES: features.choice}  # of a file of several networks
+            if isinstance(fixed, Statistics):
+                statistics = replace(fixed, layers=fixed.layers_of(own))
+            else:
+                statistics = read_statistics(self.fixed_name, (FEATURES,) if per_image else (), networks=own)
             mine, theirs = features.definition, statistics.definition
             if mine.dims and statistics.dims != mine.dims:
                 dims = f"{statistics.dims} dimensions, but the metric's have {mine.dims}"

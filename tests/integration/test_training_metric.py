@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from PIL import Image
 
 import fidtool
-from fidtool.training import FrechetInceptionDistance
+from fidtool.training import FIDCallback, FrechetInceptionDistance, KernelInceptionDistance
 from support.command_line import Run
+from support.light_training import Model, Trainer
 from support.pictures import fill, pictures
-from support.places import PROGRAMS, TINY
+from support.places import COLOURS, PROGRAMS, TINY
+from support.small_sets import make_sets
 from support.tiny_network import network
 
 
 def test_the_value_equals_that_of_the_command(
     metric: FrechetInceptionDistance, tmp_path: Path, environment: object
 ) -> None:
-    from PIL import Image
-
     for name, images in (("real", pictures(20, 1)), ("fake", pictures(20, 2) // 2)):
         (tmp_path / name).mkdir()
         for number, image in enumerate(images):
@@ -64,3 +68,55 @@ def test_without_torchmetrics(program: Run) -> None:
     metric.update(shared(20, 1), real=True)
     metric.update(shared(20, 2), real=False)
     assert done.stdout.split() == ["PlainMetric", float(metric.compute()).hex()]
+
+
+def test_settings_of_a_network_in_its_value(tmp_path: Path) -> None:
+    real, fake = make_sets(tmp_path)
+    value = f"{COLOURS}@step=14,protocol=Clean"
+    metric, other = FrechetInceptionDistance(value, normalize=True), FrechetInceptionDistance(COLOURS)
+    assert metric._sums.network.definition.feature_step == 14
+    assert metric._sums.network.definition.resize == "bicubic-antialias"
+    assert other._sums.network.definition.feature_step == 18
+    images = fidtool.compute(real, fake, extractor=value, cache=False)
+    for side, path in (("real", real), ("fake", fake)):
+        for each in sorted(path.iterdir()):
+            metric.update(pixels_of(each), real=side == "real")
+    assert float(metric.compute()) == images.frechet_distance
+
+
+def pixels_of(file: Path) -> torch.Tensor:
+    """A batch of one image, as floats."""
+    with Image.open(file) as image:
+        return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)[None] / 255
+
+
+def test_real_statistics_of_several_networks(here: Run, tmp_path: Path) -> None:
+    """Each metric takes those of its own network; from a file, from memory and in the callback."""
+    real, _ = make_sets(tmp_path)
+    arguments = ("--no-cache", "--metrics", "kid", "--extractor")
+    assert here("stats", real, "-o", "both.npz", *arguments, f"{TINY},{COLOURS}@step=14").status == 0
+    assert here("stats", real, "-o", "tiny.npz", *arguments, TINY).status == 0
+    assert here("stats", real, "-o", "colours.npz", *arguments, f"{COLOURS}@step=14").status == 0
+    both = tmp_path / "both.npz"
+    for feature, name in ((TINY, "tiny.npz"), (f"{COLOURS}@step=14", "colours.npz")):
+        for kind in (FrechetInceptionDistance, partial(KernelInceptionDistance, subset_size=10)):
+            references = both, fidtool.read_statistics(both), tmp_path / name
+            metrics = [kind(feature, real_statistics=each) for each in references]
+            for metric in metrics:
+                metric.update(pictures(30, 3), real=False)
+            joint, in_memory, own = (metric.compute() for metric in metrics)
+            assert joint == in_memory == own
+            assert len({metric.reference_digest for metric in metrics}) == 1
+        digests = []
+        for each in references:
+            callback = FIDCallback("generate", each, num_samples=10, feature=feature)
+            callback.on_fit_start(Trainer(callbacks=[callback]), Model())
+            digests.append(callback.state_dict()["reference"])
+        assert len({*digests}) == 1
+    with pytest.raises(fidtool.InputError, match=r"both\.npz and this metric differ"):
+        FrechetInceptionDistance(network_of_16(), real_statistics=both)
+
+
+def network_of_16() -> fidtool.Network:
+    """A network with as many features as that of the file, but another one."""
+    return fidtool.Network(torch.nn.Sequential(torch.nn.Conv2d(3, 16, 3)), input_size=16)

@@ -13,6 +13,7 @@ import fidtool
 from fidtool.training import FrechetInceptionDistance, InceptionScore, KernelInceptionDistance
 from support.pictures import fill, pictures
 from support.places import TINY
+from support.tiny_network import large as large_network
 from support.tiny_network import network
 
 
@@ -68,14 +69,24 @@ OTHER_DIMS = fidtool.Statistics.of(np.zeros(3), np.eye(3), 9)
         ({"feature": 64, "weights": "none.pt"}, r"no weights file none.pt \(from weights\)"),
         ({"feature": 64, "feature_extractor_weights_path": "none.pt"}, r"\(from feature_extractor_weights_path\)"),
         ({"feature": TINY, "weights": "none.pt"}, "weights is for Inception"),
+        ({"feature": f"{TINY},inception"}, "has several networks: pass one of them"),
+        ({"feature": "nothing@step=3"}, "unknown extractor 'nothing'"),
+        ({"feature": f"{TINY}@size=8"}, rf"feature='{TINY}@size=...' is for exported programs"),
+        ({"feature": "inception@weights=none.pt"}, r"no weights file none.pt \(from weights\)"),
+        ({"feature": "torchvision:resnet18@weights=none.pt"}, "feature='torchvision:resnet18@weights=none.pt' is nei"),
+        ({"feature": "inception@weights=a.pt", "weights": "b.pt"}, "weights='b.pt' contradicts feature='inception@"),
+        ({"feature": "inception@protocol=clean", "antialias": True}, "protocol='torchmetrics' contradicts feature="),
+        ({"feature": "dinov2@protocol=clean"}, "feature='dinov2@protocol=clean' cannot be combined with dinov2"),
         ({"feature": TINY, "real_statistics": OTHER_DIMS}, r"3 dimensions, but the metric's have 16"),
         ({"feature": TINY, "batch_size": 0}, "batch_size must be at least 1, not 0"),
         ({"feature": TINY, "sync_timeout": 1e9}, "sync_timeout must be a number.*at most 2592000"),
     ],
 )
 def test_invalid_settings(settings: dict[str, Any], text: str, environment: object) -> None:
-    with pytest.raises(fidtool.InputError, match=text):
+    with pytest.raises(fidtool.InputError, match=text) as error:
         FrechetInceptionDistance(**settings)
+    assert "extractor=" not in str(error.value)
+    assert error.value.setting != "extractor"
 
 
 def test_an_unknown_keyword_is_named_with_its_class() -> None:
@@ -86,6 +97,14 @@ def test_an_unknown_keyword_is_named_with_its_class() -> None:
     ):
         with pytest.raises(TypeError, match=text):
             kind(network(), **{keyword: 1})  # type: ignore[arg-type]
+
+
+def test_a_step_is_advised_where_it_can_be_set() -> None:
+    large = TINY.replace(":network", ":large")
+    for feature, remedy in ((large, rf"pass feature='{large}@step=\d+'"), (large_network(), "where the network is")):
+        metric = FrechetInceptionDistance(feature)
+        with pytest.raises(fidtool.RunError, match=f"outside the range of the exact sums.*{remedy}"):
+            metric.update(pictures(300, 1), real=True)
 
 
 def test_flags_are_bools_or_as_good_as_these(metric: FrechetInceptionDistance) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fidtool.errors import InputError
+from fidtool.features.models.families import MODEL_FAMILIES, networks_of
 from fidtool.features.protocol import INCEPTION, INCEPTION_DIMS
 from fidtool.metrics.inception_score import SORTED
 from fidtool.metrics.registry import METRIC_SETTINGS
@@ -109,6 +110,11 @@ class _Requirements:
         if name is None:
             raise InputError("the run had no preset:", f"pass one of {', '.join(PRESETS)}", setting="preset")
         self.preset = preset_named(str(name))
+        stated = networks_of(self.preset.settings.get("extractor", ()))
+        self.further: dict[Any, str | None] = {
+            each.full: each.protocol for each in stated if each.family in MODEL_FAMILIES
+        }
+        """Protocols of the preset's networks besides Inception."""
 
     def verdict(self) -> Verdict:
         self._numbers()
@@ -157,17 +163,20 @@ class _Requirements:
         note = f"not stated for {unstated}" if unstated else ""
         extractor = protocol.get("extractor")
         found = None if extractor is None else f"{extractor} ({protocol.get('dims')} dimensions)"
-        expected = f"{INCEPTION} ({max(INCEPTION_DIMS)} dimensions)"
-        if extractor in self.preset.further_networks or (found == expected and unstated):
+        expected = found if extractor in self.further else f"{INCEPTION} ({max(INCEPTION_DIMS)} dimensions)"
+        if found == expected and unstated:
             self._add("network", None, "; ".join(filter(None, (found, note))), expected)
         else:
             self._equal("network", found, expected, "the definition of the FID")
-        name, wanted = protocol.get("name"), self.preset.settings["protocol"]
+        name, wanted = protocol.get("name"), self.further.get(extractor, self.preset.settings["protocol"])
         doubt = "a mismatch was allowed" if self.config.get("allow_mismatch") else note
         if name == wanted and doubt:
             self._add("protocol", None, f"{name}; {doubt}", wanted)
         else:
             self._equal("protocol", name, wanted)
+        for each in (self.content.get("layers") or {}).values():
+            if wanted := self.further.get(each.get("extractor")):
+                self._equal(f"protocol of {each['extractor']}", each.get("name"), wanted)
 
     def _settings(self) -> None:
         """Those of the metrics if the preset has some for metrics that were computed, and the order of FAKE."""

@@ -67,6 +67,8 @@ SMALLER = {
     "--extractor inception,dinov2@": "--extractor inception@dims=64,dinov2:vits14@weights=dinov2.pth,",
     "--extractor inception,dinov2": "--extractor inception@dims=64,dinov2:vits14@weights=dinov2.pth",
     "--extractor dinov2": "--extractor dinov2:vits14 --weights dinov2.pth",
+    "--preset edm2 --extractor inception": "--extractor inception --preset=edm2",
+    "--preset edm2": "--preset edm2 --extractor inception,dinov2:vits14@weights=dinov2.pth,protocol=torch",
     "--extractor clip": "--extractor clip:ViT-S-32-alt --weights clip.pth",
     "--extractor torchvision:resnet50": "--weights resnet18.pth --extractor torchvision:resnet18",
     "--extractor timm:vit_base_patch16_224": "--extractor timm:test_vit --weights test_vit.pth",
@@ -294,7 +296,7 @@ def test_command(
         name, words = distance_of(command)
         number = r"-?\d+\.\d{2,6}( ± \d+\.\d{6})?(  \S+)?"
         titles = f"{name}|KID|Precision|Recall|Density|Coverage|F-score|sFID|MIND|MIFID|Vendi|AuthPct diagnostic|Shift"
-        further = r"| \(dinov2:vits14\)" * ("inception@dims" in command)
+        further = r"| \(dinov2:vits14\)" * ("inception" in command)
         line = rf"({titles}|FD)({re.escape(words)}{further}): {number}\n"
         assert re.fullmatch(rf"({line})+([\w, -]+: not computed: .+\n)*", done.stdout), done.stdout
         assert done.stdout.startswith(f"{name}{words}: ")

@@ -29,6 +29,8 @@ def test_every_preset_is_valid(name: str) -> None:
     for setting, value in PRESETS[name].settings.items():
         found = recorded(settings)[setting]
         assert found == (value.split(",") if setting == "metrics" else value)
+    named = {each.full for each in settings.further.values()}
+    assert named == {*PRESETS[name].further_networks}
 
 
 @needs_weights

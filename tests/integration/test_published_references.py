@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import io
+import pickle
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import fidtool
 from fidtool.sources.references import REFERENCES
 from support.command_line import Run
+from support.http_store import http_store
 from support.offline import needs_weights
 from support.pictures import make_pictures
-from support.published import METFACES, archive, make_mirror, publish, statistics
+from support.plain_dinov2 import Published, published_file
+from support.published import EDM2, METFACES, archive, make_mirror, publish, statistics
+from support.published_networks import features
 
 pytestmark = needs_weights
 
@@ -107,13 +113,81 @@ def test_features_of_clean_fid(here: Run, mirror: Path) -> None:
     assert sorted(facts(both)["sha256"]) == ["feats", "mu", "sigma"]
 
 
+@pytest.fixture
+def dinov2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, torch.Tensor]]:
+    """Random weights of a ViT-L/14 with one layer on a local server, and nothing in torch.hub's folder."""
+    timm = pytest.importorskip("timm", reason="needs timm, of the extra 'timm'")
+    made = timm.create_model
+    monkeypatch.setattr(timm, "create_model", lambda name, **settings: made(name, depth=1, **settings))
+    file = tmp_path / "server" / "dinov2_vitl14_pretrain.pth"
+    file.parent.mkdir()
+    tensors = published_file(1024, 1)
+    torch.save(tensors, file)
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch-home"))
+    with http_store(file.parent) as store:
+        monkeypatch.setenv("FIDTOOL_DINOV2_URL", f"{store.url}{file.name}")
+        yield tensors
+
+
+@pytest.mark.slow
+def test_both_values_of_edm2(here: Run, mirror: Path, tmp_path: Path, dinov2: dict[str, torch.Tensor]) -> None:
+    found = here("compute", "edm2:img64", "fake", "--preset", "edm2", "--json", "-o", "both.json")
+    assert found.status == 0, found.stderr
+    assert [*found.metrics] == ["fid", "fd_dinov2"]
+    alone = here("compute", "edm2:img64", "fake", "--preset", "edm2", "--extractor", "inception", "--json")
+    assert alone.metrics == {"fid": found.metrics["fid"]}
+    assert "--preset edm2: --extractor inception instead of inception,dinov2@protocol=torch" in alone.stderr
+    rows = features(tmp_path / "fake", _as_edm2, Published(dinov2, 16, 1)).numpy()
+    with open(mirror / EDM2.url.partition("://")[2], "rb") as file:
+        published = pickle.load(file)["fd_dinov2"]
+    expected = fidtool.frechet_distance(published["mu"], published["sigma"], rows.mean(0), np.cov(rows.T))
+    assert found.metrics["fd_dinov2"] == pytest.approx(expected, rel=1e-5)
+    assert facts(found)["with_features"] is None
+    (verdict,) = fidtool.verify(tmp_path / "both.json")
+    verdicts = {item.name: (item.verdict, item.found) for item in verdict.items}
+    assert verdicts["protocol of dinov2:vitl14"] == ("yes", "torch")
+    assert verdicts["network"][0] == verdicts["protocol"][0] == "yes"
+
+
+def _as_edm2(picture: Any) -> torch.Tensor:
+    pixels = torch.from_numpy(np.array(picture)).permute(2, 0, 1)[None].float()
+    small = torch.nn.functional.interpolate(pixels, size=(224, 224), mode="bicubic", antialias=True)[0] / 255
+    mean, std = (torch.tensor(each)[:, None, None] for each in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+    return (small - mean) / std
+
+
+@pytest.mark.slow
+def test_the_other_resize_of_dinov2_is_said(here: Run, mirror: Path, dinov2: dict[str, torch.Tensor]) -> None:
+    found = here("compute", "edm2:img64", "fake", "--preset", "edm2", "--extractor", "inception,dinov2", "--json")
+    (line,) = [line for line in found.stderr.splitlines() if line.startswith("fake: not comparable")]
+    assert "protocol of dinov2:vitl14: pil instead of torch" in line
+    alone = here("compute", "edm2:img64", "fake", "--extractor", "dinov2@protocol=torch", "-o", "fd.json")
+    assert alone.status == 0, alone.stderr
+    (verdict,) = fidtool.verify("fd.json", "edm2")
+    assert {"network", "protocol"}.isdisjoint(verdict.named("no"))
+
+
+def test_dinov2_without_its_weights(here: Run, mirror: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run ends before an image is read."""
+    pytest.importorskip("timm", reason="needs timm, of the extra 'timm'")
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch-home"))
+    monkeypatch.setenv("FIDTOOL_DINOV2_URL", "file:///nowhere.pth")
+    (tmp_path / "fake" / "broken.png").write_bytes(b"no image")
+    failed = here("compute", "edm2:img64", "fake", "--preset", "edm2")
+    assert (failed.status, failed.stdout) == (1, "")
+    assert failed.error.startswith("error: dinov2: no weights for dinov2:vitl14: the download from file:///nowhere.pth")
+    for way in ("--extractor ...,dinov2@weights=...,protocol=torch", "FIDTOOL_DINOV2_URL", "--extractor inception"):
+        assert way in failed.error
+
+
 @pytest.mark.slow
 def test_a_pickle_of_edm2(here: Run, mirror: Path) -> None:
-    found = here("compute", "edm2:img64", "fake", "--preset", "edm2", "--json")
+    arguments = ("fake", "--preset", "edm2", "--extractor", "inception")
+    found = here("compute", "edm2:img64", *arguments, "--json")
     assert found.json["protocol"]["name"] == "tensorflow"
     named = here("compute", "edm2:img64:fid", "fake", "--protocol", "tensorflow", "--json")
     assert named.metrics == found.metrics
-    other = here("compute", "edm2:img64:fd_dinov2", "fake", "--preset", "edm2")
+    other = here("compute", "edm2:img64:fd_dinov2", *arguments)
     assert "edm2:img64:fd_dinov2 has features of 1024 dimensions" in other.error
 
 

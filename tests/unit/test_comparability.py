@@ -44,7 +44,7 @@ def result(
         fakes: number of generated images.
         order: what the parts of the Inception Score in stored order have of that of random parts.
         changes: ``protocol``, ``network`` (further keys of it), ``precision``, ``settings``, ``framing`` (of REAL),
-            facts about ``of_real`` and ``of_fake``, and ``config``.
+            ``layers`` (of further networks), facts about ``of_real`` and ``of_fake``, and ``config``.
     """
     published = {"with_features": 10_000, "formats": {"array": 10_000}}
     of_real = published | {"reference": real} if real in REFERENCES else {"with_features": count}
@@ -66,6 +66,7 @@ def result(
                 "framing": {"real": changes.get("framing")},
             }
         ],
+        "layers": changes.get("layers", {}),
         "run": {
             "precision": changes.get("precision", "fp32"),
             "config": {"preset": "adm", **changes.get("config", {})},
@@ -79,6 +80,13 @@ NOT_PUBLISHED = {
     "reference": "not known",
     "size of FAKE": None,
 }
+
+OF_EDM2: dict[str, Any] = {
+    "settings": {},
+    "config": {"preset": "edm2"},
+    "of_fake": {"sizes": {"512x512": 50_000}},
+}
+EDM2 = {"settings of metrics": None, "images of REAL for precision and recall": None}
 
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "as published": (result(), {}),
@@ -123,6 +131,20 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         ),
         {"settings of metrics": None, "images of REAL for precision and recall": None, "precision": "not known"},
     ),
+    **{
+        f"FID and FD-DINOv2 of EDM2, with the resize {name}": (
+            result("edm2:img512", **OF_EDM2, layers={"dinov2": {"name": name, "extractor": DINOV2}, "spatial": {}}),
+            {**EDM2, f"protocol of {DINOV2}": verdict},
+        )
+        for name, verdict in (("torch", "yes"), ("pil", "no"), (None, "not known"))
+    },
+    **{
+        f"FD-DINOv2 of EDM2 alone, with the resize {name}": (
+            result("edm2:img512", **OF_EDM2, network={"extractor": DINOV2, "dims": 1024}, protocol=name),
+            {**EDM2, "protocol": verdict},
+        )
+        for name, verdict in (("torch", "yes"), ("pil", "no"))
+    },
     "sets in the wrong order": (
         result("real/", 50_000, None, of_fake={"reference": ADM}),
         {**NOT_PUBLISHED, "images of FAKE": "no", "crop of REAL": "not known"},

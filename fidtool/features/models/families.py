@@ -176,8 +176,9 @@ class NetworkChoice:
             return f"its {setting}" if value in (None, ...) else f"{value}"
         if self.apart or setting == "extractor":
             return option(name, value)
-        short = next(short for short, each in IN_VALUE.items() if each == setting)
-        return option(name, f"{self.extractor}@{short}={'...' if value in (None, ...) else value}")
+        changed: dict[str, Any] = {setting: "..." if value in (None, ...) else value}
+        others = "...," if self.subject and name == "extractor" and value is ... else ""
+        return option(name, f"{others}{replace(self, **changed)}")
 
 
 def networks_of(value: object) -> list[NetworkChoice]:

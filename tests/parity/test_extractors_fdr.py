@@ -229,7 +229,7 @@ def test_the_map_is_not_normalised(narrow: None) -> None:
         ("fdr:dinov3", None, ["there is no fdr:dinov3; there are convnext, dinov2, mae, siglip, clip"]),
         ("fdr:mae", "text.pth", ["text.pth is plain text"]),
         ("fdr:mae", "none.pth", ["no weights file none.pth"]),
-        ("fdr:mae@protocol=torch", None, ["fdr:mae prepares the images with its own transform"]),
+        ("fdr:mae@protocol=torch", None, ["fdr:mae@protocol=torch cannot be combined", "its own transform"]),
     ],
 )
 def test_mistakes_are_reported(

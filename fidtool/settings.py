@@ -248,14 +248,13 @@ class StatisticsSettings(CheckSettings):
                 raise InputError(problem, setting=name)
             vars(self)[name] = typed if own is None else declared(type(self))[name].checked(own)
         bare = NetworkChoice(stated.extractor, given=stated.given)
-        first = replace(bare, weights=text_of(self.weights), input_size=self.input_size, feature_step=self.feature_step)
+        own = {name: getattr(self, name) for name in IN_VALUE.values()} | {"weights": text_of(self.weights)}
+        first = replace(bare, **own)
         check_extractor(first)
-        by = "preset" if self.preset and not others else "protocol"
-        first = replace(first, protocol=protocol_of(first, self.protocol, by), dims=self.dims)
-        vars(self).update(
-            protocol=first.protocol,
-            extractor=None if self.extractor is None else (bare, *others),
-        )
+        first = replace(first, protocol=protocol_of(first, self.protocol, "preset" if self.preset else "protocol"))
+        vars(self)["protocol"] = first.protocol
+        if self.extractor is not None:
+            vars(self)["extractor"] = (bare, *others)
         return first, further_networks(first, others)
 
     def layer_of(self, metric: Metric) -> str:

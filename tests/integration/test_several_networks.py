@@ -245,6 +245,7 @@ def test_values_are_parsed(value: object, expected: list[str]) -> None:
         (f"inception@dims=64,{TINY}@step=30", f"pass --extractor {TINY}@step="),
         ("inception@step=3,dinov2", "--extractor inception@step=... is fixed for Inception"),
         ("inception,nothing", "unknown extractor 'nothing'"),
+        (f"inception,{COLOURS}@dims=64", "@dims=... selects a layer of Inception"),
     ],
 )
 def test_mistakes_name_the_network(here: Run, sets: tuple[Path, Path], value: str, words: str) -> None:

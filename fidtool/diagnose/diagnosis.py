@@ -124,18 +124,13 @@ class Diagnosis:
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Diagnosis:
         """Returns the diagnosis whose `to_dict` gave ``content``."""
-        duplicates, findings = content["duplicates"], content["findings"]
-        real, fake = (
+        duplicates, findings = restored(dict[str, Duplicates | None], content["duplicates"]), content["findings"]
+        shared = restored(SharedCopies | None, content["shared"])
+        about_fake, about_real = (
             restored(tuple[Finding, ...], [each for each in findings if each["set"] == role])
-            for role in ("real", "fake")
+            for role in ("fake", "real")
         )
-        return cls(
-            real=restored(Duplicates | None, duplicates["real"]),
-            fake=restored(Duplicates | None, duplicates["fake"]),
-            shared=restored(SharedCopies | None, content["shared"]),
-            findings=fake,
-            real_findings=real,
-        )
+        return cls(duplicates["real"], duplicates["fake"], shared, about_fake, about_real)
 
 
 def diagnosis_of(real: SetInspection | None, fake: SetInspection | None, gate: float | None) -> Diagnosis:

@@ -43,10 +43,8 @@ class Batch(NamedTuple):
 
 
 def plan_batches(images: ImageSet, batch_size: int) -> list[Batch]:
-    """Divides a set into batches. The last may be smaller; none is empty.
-
-    The positions in a batch are consecutive. If images can only be read sequentially, a batch contains images that are
-    stored next to each other instead.
+    """Divides a set as `cut_batches` does. If images can only be read sequentially, those of a batch are stored next to
+    each other instead.
     """
     positions: Indices = np.argsort(images.order, kind="stable") if images.reader.in_order else range(len(images))
     parts = cut_batches(len(images), batch_size)

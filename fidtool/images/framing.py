@@ -104,8 +104,7 @@ def _tensor_center(image: Image.Image, size: int) -> Pixels:
     values = functional.convert_image_dtype(planes, torch.float32)
     values = functional.center_crop(functional.resize(values, [size], antialias=True), [size])
     values = functional.normalize(values, [0.5] * 3, [0.5] * 3)
-    scaled = (127.5 * values + 128.0).clamp(0, 255)
-    found: Pixels = scaled.to(torch.uint8).permute(1, 2, 0).contiguous().numpy()
+    found: Pixels = (127.5 * values + 128.0).clamp(0, 255).to(torch.uint8).permute(1, 2, 0).contiguous().numpy()
     return found
 
 

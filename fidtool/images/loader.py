@@ -181,8 +181,9 @@ def load(
     if not first:
         return
     workers: _Workers | None = None
+    decode = functools.partial(decode_batch, source, options)
     if num_workers and (source is not None or _is_encoded(first[0])):
-        workers = _started(functools.partial(decode_batch, source, options), num_workers, patience, complain)
+        workers = _started(decode, num_workers, patience, complain)
     batches = batches if source is not None else chain(first, batches)
     cutter = _Cutter()
     tasks = iter(batches) if workers is None else cutter.cut(batches)
@@ -194,10 +195,7 @@ def load(
     try:
         for (number, images, ends), is_sent in _sent(tasks, workers, source):
             while len(images):
-                if workers is not None and is_sent:
-                    found = workers.result()
-                else:
-                    found = decode_batch(source, options, Batch(number, images))
+                found = workers.result() if workers is not None and is_sent else decode(Batch(number, images))
                 is_sent = False  # the rest of images that are larger than those before is decoded here
                 size = sum(height * width * 3 for height, width in found.sizes)
                 cutter.at_once = max(1, AT_ONCE_BYTES * len(found.sizes) // max(1, size))
@@ -215,9 +213,7 @@ def load(
 
 
 def _is_encoded(batch: Batch) -> bool:
-    """Whether the images are files that have been read. To send others to a worker takes longer than to convert them
-    here.
-    """
+    """Whether the images are files that have been read. To send others takes longer than to convert them here."""
     return all(isinstance(image, tuple) and isinstance(image[1], (bytes, Frame)) for image in batch.images)
 
 

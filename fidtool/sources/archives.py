@@ -16,6 +16,7 @@ import zlib
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from operator import itemgetter
 from typing import IO, Any, BinaryIO
 
@@ -47,10 +48,8 @@ def list_images(named: NamedFiles) -> ImageSet:
     for archive, label in zip(paths, split_common_folder(paths)[1], strict=True):
         with opened(named.files, len(counts)) as handle:
             packed |= not is_zip and _opened(handle) is not handle
-            members = (
-                _zipped(named.key, archive, handle, passed_over) if is_zip else _tarred(named.key, handle, passed_over)
-            )
-            found = sorted(members, key=itemgetter(1))  # as stored
+            members = partial(_zipped, archive) if is_zip else _tarred
+            found = sorted(members(named.key, handle, passed_over), key=itemgetter(1))  # as stored
             if any("\0" in name for name, *_ in found):
                 raise ValueError("a member's name contains a null character")
         _refuse_duplicates(archive, [posixpath.normpath(name) for name, *_ in found])
@@ -135,7 +134,7 @@ _METHODS = {zipfile.ZIP_STORED: False, zipfile.ZIP_DEFLATED: True}
 _CHECKS = np.dtype([("packed", "<i8"), ("size", "<i8"), ("crc", "<u4"), ("deflated", "?")])
 
 
-def _zipped(key: str, path: str, handle: BinaryIO, passed_over: PassedOver) -> Iterator[Found]:
+def _zipped(path: str, key: str, handle: BinaryIO, passed_over: PassedOver) -> Iterator[Found]:
     with zipfile.ZipFile(handle) as archive:
         starts = sorted({info.header_offset for info in archive.infolist()} | {archive.start_dir})
         for info in archive.infolist():

@@ -110,10 +110,8 @@ class Diagnosis:
     def to_dict(self) -> dict[str, Any]:
         """Returns the diagnosis as it appears in the JSON, without ``lines``, which are among the warnings there."""
         return {
-            "duplicates": {
-                name: found and found.to_dict() for name, found in (("real", self.real), ("fake", self.fake))
-            },
-            "shared": None if self.shared is None else asdict(self.shared),
+            "duplicates": {"real": self.real and self.real.to_dict(), "fake": self.fake and self.fake.to_dict()},
+            "shared": self.shared and asdict(self.shared),
             "findings": [
                 {"set": name, **asdict(finding)}
                 for name, findings in (("fake", self.findings), ("real", self.real_findings))
@@ -195,10 +193,8 @@ class Health:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the set as it appears in the JSON."""
-        return asdict(self) | {
-            "duplicates": self.duplicates.to_dict(),
-            "passed_over": None if self.passed_over is None else self.passed_over.to_dict(),
-        }
+        passed_over = self.passed_over and self.passed_over.to_dict()
+        return asdict(self) | {"duplicates": self.duplicates.to_dict(), "passed_over": passed_over}
 
     def summary(self) -> str:
         """Returns a one-line description of the set: number of images, formats, modes, sizes and ignored files."""
@@ -260,7 +256,7 @@ class Checkup:
         found = {
             "schema": CHECKUP_SCHEMA,
             "images": self.images.to_dict(),
-            "against": None if self.against is None else self.against.to_dict(),
+            "against": self.against and self.against.to_dict(),
             "between": [asdict(finding) for finding in self.between],
             "exit": {"code": self.exit_code, "reason": self.exit_reason},
         }

@@ -18,7 +18,7 @@ from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import IO, Any
 
 import numpy as np
 
@@ -243,12 +243,10 @@ def list_paths(path: str, files: Files | None = None, suffix: str = TEXT, column
     what = "standard input" if is_stdin else f"the list {name}"
     if is_stdin and sys.stdin is None:  # closed by the shell (<&-)
         raise InputError("the list cannot be read: standard input is closed")
-    with explained(what), contextlib.ExitStack() as stack:
-        if is_stdin:
-            handle: BinaryIO = sys.stdin.buffer
-        else:
-            handle = stack.enter_context(open(path, "rb") if files is None else files.open(0))  # noqa: SIM115
-        entries = list(_in_column(handle, what, suffix, column) if suffix in TABLES else _in_text(handle, what))
+    with explained(what):
+        handle = sys.stdin.buffer if is_stdin else open(path, "rb") if files is None else files.open(0)  # noqa: SIM115
+        with contextlib.nullcontext() if is_stdin else handle:
+            entries = list(_in_column(handle, what, suffix, column) if suffix in TABLES else _in_text(handle, what))
     if not entries:
         raise InputError(f"{what} is empty:", "list one image per line")
     prefix = "" if is_stdin or name.startswith("/dev/") else os.path.join(os.path.dirname(name), "")

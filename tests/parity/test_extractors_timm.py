@@ -132,6 +132,7 @@ def test_a_checkpoint_of_another_project(place: Path) -> None:
         ("timm:test_vit", "other.pth", ["other.pth does not contain the weights of timm:test_vit", "Missing key"]),
         ("timm:test_vit", "text.pth", ["text.pth is plain text"]),
         ("timm:test_vit.no_such_tag", None, ["test_vit"]),
+        ("timm:mnasnet_050", None, ["timm has no weights for mnasnet_050: pass --weights"]),
         ("timm:test_vit:middle", None, ["timm cannot build test_vit:middle"]),
     ],
 )

@@ -64,7 +64,7 @@ def build(choice: NetworkChoice, state: State) -> tuple[Network, str]:
     return Network(module, side, config["mean"], config["std"], step, preparation), choice.full
 
 
-def _creates(model: str) -> Callable[..., Any]:
+def _creates(model: str) -> partial[Any]:
     """timm's function that creates the model, whose table of positions is resampled for each size of input."""
     import timm
 

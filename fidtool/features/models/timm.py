@@ -24,8 +24,8 @@ _FRAMINGS: dict[str, Framing] = {"center": "shorter edge", "squash": "squash"}
 
 def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
     """Read a .pth or .safetensors file, or let timm download its own weights."""
-    _architecture(choice)  # refused before anything is downloaded
-    return fetched(choice, say, _creates(choice))
+    model, _ = _architecture(choice)  # refused before anything is downloaded
+    return fetched(choice, say, _creates(choice), model)
 
 
 def build(choice: NetworkChoice, state: State) -> tuple[Network, str]:
@@ -35,12 +35,15 @@ def build(choice: NetworkChoice, state: State) -> tuple[Network, str]:
     return network, choice.untagged
 
 
-def fetched(choice: NetworkChoice, say: Callable[[str], None], create: Callable[..., Any]) -> State:
-    """Read or download the weights of the model that ``create(pretrained=...)`` returns."""
-    model = create(pretrained=False)
+def fetched(choice: NetworkChoice, say: Callable[[str], None], create: partial[Any], model: Any | None = None) -> State:
+    """Read or download the weights of a ``model``, or else of that which ``create(pretrained=False)`` returns."""
+    import timm
+
     if choice.weights is not None:
-        return State(_read(choice, model), choice.weights)
-    source = model.pretrained_cfg.get("hf_hub_id") or model.pretrained_cfg.get("url")
+        # A large model takes seconds to create.
+        return State(_read(choice, create(pretrained=False) if model is None else model), choice.weights)
+    config = timm.get_pretrained_cfg(create.args[0], allow_unregistered=True)
+    source = config and (config.hf_hub_id or config.url)
     if not source:
         remedies = f"pass {choice.option('weights', ...)}", "choose a different model"
         raise InputError(f"timm has no weights for {choice.model}:", *remedies, setting=choice.named("weights"))
@@ -48,7 +51,7 @@ def fetched(choice: NetworkChoice, say: Callable[[str], None], create: Callable[
         return State(create(pretrained=True).state_dict(), source)
 
 
-def _creates(choice: NetworkChoice) -> Callable[..., Any]:
+def _creates(choice: NetworkChoice) -> partial[Any]:
     """timm's function that creates the model."""
     import timm
 

@@ -54,47 +54,45 @@ class FeatureBlock:
     squares: torch.Tensor
 
 
+@dataclass(eq=False)
 class QuantizedFeatures:
     """A set's feature vectors as integers, one block at a time. Created by `quantize_features`.
 
     If they fit into the memory of a GPU, they are read once, at the first block. On the CPU, where reading and rounding
     a block takes little time compared with its products, they are read for each block.
 
-    Args:
-        squares: the squared norms of the integers, shape (n,).
+    Attributes:
+        squares: the squared norms of the integers, shape (n,), on the device.
     """
 
-    def __init__(
-        self, features: NDArray[np.float32], step: int, squares: NDArray[np.float64], device: torch.device
-    ) -> None:
-        self._features = features
-        self.step = step
-        self._squares = torch.from_numpy(squares).to(device)
-        self.device = device
+    features: NDArray[np.float32]
+    step: int
+    squares: torch.Tensor
+    device: torch.device
 
     def __len__(self) -> int:
-        return len(self._features)
+        return len(self.features)
 
     def block(self, rows: Rows) -> FeatureBlock:
         """Returns the vectors of these rows, on the device."""
         places = rows if isinstance(rows, slice) else torch.tensor(np.ascontiguousarray(rows), device=self.device)
         if self._resident is None:
-            integers = _rounded(self._features[rows], self.step, self.device)
+            integers = _rounded(self.features[rows], self.step, self.device)
         else:
             integers = self._resident[places].double()
-        return FeatureBlock(rows, integers, self._squares[places])
+        return FeatureBlock(rows, integers, self.squares[places])
 
     @functools.cached_property
     def _resident(self) -> torch.Tensor | None:
         """All integers on the device, as int32 because they are below 2 ** 26; None if they take too much memory."""
-        if 4 * len(self) * self._features.shape[1] > _resident_bytes(self.device):
+        if 4 * len(self) * self.features.shape[1] > _resident_bytes(self.device):
             return None
         try:
-            integers = torch.empty(len(self), self._features.shape[1], dtype=torch.int32, device=self.device)
+            integers = torch.empty(len(self), self.features.shape[1], dtype=torch.int32, device=self.device)
         except torch.cuda.OutOfMemoryError:  # other ranks share the device
             return None
-        for rows in parts_of(len(self), BLOCK_ROWS):
-            integers[rows] = _rounded(self._features[rows], self.step, self.device).int()
+        for rows in parts_of(len(self)):
+            integers[rows] = _rounded(self.features[rows], self.step, self.device).int()
         return integers
 
     def blocks(self, parts: Sequence[Rows], world: World) -> Iterator[FeatureBlock]:
@@ -132,14 +130,13 @@ def quantize_features(
         # At most down to a square of 2 ** 52, so that the finest suitable step is not skipped.
         step -= max(1, (math.frexp(largest)[1] - 53) // 2)
     if largest < 4.0**_FEWEST_BITS and any(features.any() for features in sets):
-        blocks = (features[rows] for features in sets for rows in parts_of(len(features), BLOCK_ROWS))
+        blocks = (features[rows] for features in sets for rows in parts_of(len(features)))
         length = max(float(np.linalg.norm(np.float64(block), axis=1).max()) for block in blocks)  # not rounded to 0
         problem = f"the longest feature vector has length {length:g}, which leaves fewer than {_FEWEST_BITS} bits at"
         remedy = step_remedy("feature_step", better_step(0, length))
         raise on_every_rank(RunError(f"{problem} feature_step {step}:", remedy, setting="feature_step"))
-    for own in squares:
-        world.sum_(torch.from_numpy(own))
-    return [QuantizedFeatures(features, step, own, device) for features, own in zip(sets, squares, strict=True)]
+    of_all = [world.sum_(torch.from_numpy(own)).to(device) for own in squares]
+    return [QuantizedFeatures(features, step, own, device) for features, own in zip(sets, of_all, strict=True)]
 
 
 def _squares(
@@ -149,7 +146,7 @@ def _squares(
     squares = [np.zeros(len(features)) for features in sets]
     with world.together():
         for features, own in zip(sets, squares, strict=True):
-            for rows in parts_of(len(features), BLOCK_ROWS)[world.rank :: world.size]:
+            for rows in parts_of(len(features))[world.rank :: world.size]:
                 if world.must_stop():
                     break
                 integers = _rounded(features[rows], step, device)
@@ -172,14 +169,14 @@ def _resident_bytes(device: torch.device) -> int:
     return torch.cuda.mem_get_info(device)[0] // 4 if device.type == "cuda" else 0
 
 
-def parts_of(count: int, size: int) -> list[slice]:
+def parts_of(count: int, size: int = BLOCK_ROWS) -> list[slice]:
     """Divides rows 0 to count - 1 into consecutive parts of ``size`` rows; the last may be smaller."""
     return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
 def blocks_of(features: NDArray[np.float32], device: torch.device) -> Iterator[torch.Tensor]:
     """Yields the vectors as float64, one block at a time."""
-    for rows in parts_of(len(features), BLOCK_ROWS):
+    for rows in parts_of(len(features)):
         yield torch.from_numpy(features[rows].astype(np.float64)).to(device)
 
 
@@ -222,7 +219,7 @@ class FeatureSettings:
         moments = ExactMoments(features.shape[1], self.feature_step, self.device)
         # Products of few dimensions take less time than waking up a second thread.
         with using_threads(fair_threads(world) if features.shape[1] >= 256 else 1):
-            for part in parts_of(len(rows), BLOCK_ROWS):
+            for part in parts_of(len(rows)):
                 moments.add(torch.from_numpy(features[rows[part]]))
                 if world.must_stop():
                     break

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from fidtool.distances.exact import BLOCK_ROWS, parts_of
+from fidtool.distances.exact import blocks_of
 from fidtool.distances.parallel import fork_safe, linear_algebra_threads, using_threads
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, RunError
@@ -245,18 +245,19 @@ def influence(
         h of each image: float64 array of shape (n,), with mean zero up to rounding.
     """
     factor = covariance_factor(real.sigma, real.count)
-    values = np.zeros(len(fake))
+    values = list[NDArray[np.float64]]()
     with using_threads(linear_algebra_threads()):
         eigenvalues, vectors = torch.linalg.eigh(factor.T @ torch.from_numpy(fitted.sigma) @ factor)
         kept = eigenvalues > len(eigenvalues) * _EPSILON * eigenvalues.max()
         root = (factor @ (vectors[:, kept] * eigenvalues[kept] ** -0.25)).to(device)
         mu = torch.from_numpy(fitted.mu).to(device)
         shift = 2.0 * (mu - torch.from_numpy(real.mu).to(device))
-        for part in parts_of(len(fake), BLOCK_ROWS):
-            away = torch.from_numpy(fake[part].astype(np.float64)).to(device) - mu
+        for block in blocks_of(fake, device):
+            away = block - mu
             quadratic = away.square().sum(1) - (away @ root).square().sum(1)
-            values[part] = (away @ shift + quadratic).cpu().numpy()
+            values.append((away @ shift + quadratic).cpu().numpy())
             if world.must_stop():
                 break
-    centred: NDArray[np.float64] = values - values.mean()
+    found = np.concatenate(values)
+    centred: NDArray[np.float64] = found - found.mean()
     return centred

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fidtool.distances.exact import BLOCK_ROWS, FINEST_STEP, FeatureSettings, parts_of, quantize_features
+from fidtool.distances.exact import FINEST_STEP, FeatureSettings, parts_of, quantize_features
 from fidtool.distances.parallel import using_threads
 from fidtool.distributed.launch import Launch, available_threads
 from fidtool.distributed.world import World
@@ -62,7 +62,7 @@ def inception_score(
 
     def score_of(split: NDArray[np.int64]) -> float:
         sums, entropies = [], []
-        for part in parts_of(len(split), BLOCK_ROWS):
+        for part in parts_of(len(split)):
             with using_threads(available_threads()):
                 logits = rows.block(split[part]).integers @ classifier.integers.T
             logits.mul_(unit)

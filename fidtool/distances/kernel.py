@@ -10,6 +10,7 @@ import contextlib
 import math
 from collections.abc import Callable, Sequence
 from functools import partial, reduce
+from itertools import chain, islice
 from operator import add, mul
 
 import numpy as np
@@ -17,7 +18,6 @@ import torch
 from numpy.typing import NDArray
 
 from fidtool.distances.exact import (
-    BLOCK_ROWS,
     FeatureBlock,
     FeatureSettings,
     QuantizedFeatures,
@@ -37,8 +37,6 @@ Kernel = Callable[[FeatureBlock, FeatureBlock], torch.Tensor]
 """k(a, b) for each a in the first block and each b in the second, float64. Only exact products use several threads."""
 Polynomial = tuple[int, float | None, float]
 """Degree, gamma and coef of the kernel (gamma <x, y> + coef) ** degree; a gamma of None is 1 / D."""
-Draw = tuple[NDArray[np.int64], NDArray[np.int64]]
-"""Row indices of the real and of the generated images in one subset, each of shape (m,)."""
 
 _COLUMNS, _DIRECTIONS = 256, 100
 """Columns of Vendi's matrix per job; directions of MIND per job, whose projections of 50,000 images take 40 MB."""
@@ -55,7 +53,7 @@ def kid(
     subset_size: int = 1000,
     subsets: int = 100,
     seed: int = 0,
-    draws: Sequence[Draw] | None = None,
+    draws: Sequence[Sequence[NDArray[np.int64]]] | None = None,
     kernel: Polynomial | float = (3, None, 1.0),
 ) -> tuple[float, float]:
     """Returns the Kernel Inception Distance (Bińkowski et al. 2018). A collective.
@@ -76,32 +74,26 @@ def kid(
         subset_size: number of images of each set in a subset, at least 2.
         subsets: number of subsets, at least 1.
         seed: seed of the subsets, which are the same in all versions.
-        draws: the subsets, as another tool drew them.
+        draws: the subsets, as another tool drew them: each has row numbers of the real and of the generated images.
         kernel: another polynomial, or sigma of the Gaussian kernel exp(-|x - y|² / (2 sigma²)).
 
     Returns:
         The mean over the subsets, which may be negative if it is close to 0, because the estimate is unbiased; and
         their population standard deviation (ddof 0), 0 for one subset, which is not the standard error of the mean.
     """
-    reals, fakes = quantize_features([real, fake], settings, world)
-    of_pair = partial(_kernel, kernel, reals.step, fair_threads(world))
+    sets = quantize_features([real, fake], settings, world)
+    of_pair = partial(_kernel, kernel, sets[0].step, fair_threads(world))
 
     def of_subset(number: int) -> float:
-        if draws:
-            real_rows, fake_rows = draws[number]
-        else:  # the first rows of a permutation of each set
-            real_rows = canonical_order(len(real), sample_seed(seed, 2 * number), subset_size)
-            fake_rows = canonical_order(len(fake), sample_seed(seed, 2 * number + 1), subset_size)
-        parts = parts_of(len(real_rows), BLOCK_ROWS)
-        some, others = [real_rows[part] for part in parts], [fake_rows[part] for part in parts]
-        within = [
-            _within(of_pair, features, own, part, world)
-            for features, own in ((reals, some), (fakes, others))
-            for part in range(len(parts))
+        # The first rows of a permutation of each set.
+        own = [
+            canonical_order(len(each), sample_seed(seed, 2 * number + i), subset_size) for i, each in enumerate(sets)
         ]
-        between = [_between(of_pair, reals, rows, fakes, others, world) for rows in some]
-        count = len(real_rows)
-        return math.fsum(within) / (count * (count - 1)) - 2.0 * math.fsum(between) / count**2
+        drawn = draws[number] if draws else own
+        rows = [[order[part] for part in parts_of(len(order))] for order in drawn]
+        of_real, of_fake, between = ([job() for job in jobs] for jobs in _mmd_jobs(of_pair, sets, rows, world))
+        count = len(drawn[0])
+        return math.fsum(of_real + of_fake) / (count * (count - 1)) - 2.0 * math.fsum(between) / count**2
 
     std = math.nan
     with contextlib.suppress(OverflowError, ValueError):  # the latter of infinity minus infinity
@@ -124,20 +116,29 @@ def _kernel(kernel: Polynomial | float, step: int, threads: int, a: FeatureBlock
     return reduce(mul, [exact.div_(divisor).add_(coef)] * degree)
 
 
-def _within(kernel: Kernel, features: QuantizedFeatures, parts: Sequence[Rows], number: int, world: World) -> float:
-    """Returns the sum over pairs a != b within one part, plus twice the sum over pairs with each later part."""
-    first = features.block(parts[number])
-    sums = [kernel(first, first).fill_diagonal_(0.0).sum(1)]
-    sums += [2.0 * kernel(first, second).sum(1) for second in features.blocks(parts[number + 1 :], world)]
-    return _added(sums)
+def _mmd_jobs(
+    kernel: Kernel, sets: Sequence[QuantizedFeatures], rows: Sequence[Sequence[Rows]], world: World
+) -> list[list[Callable[[], float]]]:
+    """Returns jobs, one for each part of the rows, that return sums of the kernel over pairs of these rows.
 
+    They are over the pairs a != b of the first set, over those of the second, and over the pairs of one from each.
+    """
 
-def _between(
-    kernel: Kernel, one: QuantizedFeatures, rows: Rows, other: QuantizedFeatures, parts: Sequence[Rows], world: World
-) -> float:
-    """Returns the sum over pairs of some rows of one set and all parts of the other."""
-    first = one.block(rows)
-    return _added([kernel(first, second).sum(1) for second in other.blocks(parts, world)])
+    def within(features: QuantizedFeatures, parts: Sequence[Rows], number: int) -> float:
+        first = features.block(parts[number])
+        sums = [kernel(first, first).fill_diagonal_(0.0).sum(1)]
+        sums += [2.0 * kernel(first, second).sum(1) for second in features.blocks(parts[number + 1 :], world)]
+        return _added(sums)
+
+    def between(part: Rows) -> float:
+        first = sets[0].block(part)
+        return _added([kernel(first, second).sum(1) for second in sets[1].blocks(rows[1], world)])
+
+    jobs: list[list[Callable[[], float]]] = [
+        [partial(within, features, parts, number) for number in range(len(parts))]
+        for features, parts in zip(sets, rows, strict=True)
+    ]
+    return [*jobs, [partial(between, part) for part in rows[0]]]
 
 
 def _added(sums: Sequence[torch.Tensor]) -> float:
@@ -186,27 +187,16 @@ def cmmd(real: NDArray[np.float32], fake: NDArray[np.float32], settings: Feature
     The means include the pairs of an image with itself (the biased estimate, as in the authors' code). For embeddings
     of norm 1 and sigma 10, each k is within 0.02 of 1.
 
-    Args:
-        real, fake: embeddings of shapes (n, D) and (m, D), the same on every rank, which are read in blocks. In the
-            paper they come from CLIP ViT-L/14 at 336 pixels and have norm 1.
-        settings: how they are rounded, and the device on which distances are computed.
-        world: the ranks. The result has the same bits at any number of ranks.
+    The arguments are those of `kid`. In the paper the embeddings come from CLIP ViT-L/14 at 336 pixels and have norm 1.
 
     Returns:
         At least 0; a negative rounding error is set to 0.
     """
-    reals, fakes = quantize_features([real, fake], settings, world)
-    of_pair = partial(_kernel, _SIGMA, reals.step, fair_threads(world))
-    real_parts, fake_parts = parts_of(len(real), BLOCK_ROWS), parts_of(len(fake), BLOCK_ROWS)
-    jobs = [
-        partial(_within, of_pair, features, parts, number, world)
-        for features, parts in ((reals, real_parts), (fakes, fake_parts))
-        for number in range(len(parts))
-    ]
-    jobs += [partial(_between, of_pair, reals, rows, fakes, fake_parts, world) for rows in real_parts]
-    values = share_out(jobs, world)
-    ends = (len(real_parts), len(real_parts) + len(fake_parts))
-    within_real, within_fake, between = (math.fsum(part) for part in np.split(np.array(values), ends))
+    sets = quantize_features([real, fake], settings, world)
+    of_pair = partial(_kernel, _SIGMA, sets[0].step, fair_threads(world))
+    jobs = _mmd_jobs(of_pair, sets, [parts_of(len(each)) for each in sets], world)
+    values = iter(share_out([*chain(*jobs)], world))
+    within_real, within_fake, between = (math.fsum(islice(values, len(each))) for each in jobs)
     means = (within_real / len(real) ** 2, within_fake / len(fake) ** 2, -2.0 * between / (len(real) * len(fake)))
     return max(_SCALE * math.fsum(means), 0.0)
 
@@ -227,10 +217,8 @@ def mind(
     for the same seed, and computes in float32.
 
     Args:
-        real, fake: features of shapes (n, D) and (m, D), the same on every rank, in random order: of the larger set
-            only the first min(n, m) are used. One block at a time is read.
-        settings: with the device of the projections.
-        world: the ranks. The result has the same bits at any number of ranks, since each job runs on one thread.
+        real, fake, settings, world: see `kid`. Of the larger set only the first min(n, m) images, which should be in
+            random order, are used. One block of features at a time is read.
         directions: number of random directions, at least 1.
         seed: seed of the directions.
     """

@@ -48,9 +48,7 @@ def prdc(
     values.
 
     Args:
-        real, fake: features of shapes (n, D) and (m, D), the same on all ranks; one block at a time is read.
-        settings: how they are rounded, and the device on which distances are computed.
-        world: the ranks; the results have the same bits for any number of ranks.
+        real, fake, settings, world: see `kid`. One block of features at a time is read.
         k: number of the neighbour, from 1 to min(n, m) - 1.
         ties: whether an image exactly as far away as the k-th neighbour is outside (``strict``) or inside
             (``inclusive``) the ball.
@@ -72,8 +70,7 @@ def prdc(
     with using_threads(fair_threads(world)):
         real_radii, fake_radii = (_squared_radii(features, k, world) for features in (reals, fakes))
         with world.together():
-            for rows in _parts(len(fakes), world)[world.rank :: world.size]:
-                some = fakes.block(rows)
+            for some in fakes.blocks(_parts(len(fakes), world)[world.rank :: world.size], world):
                 inside = torch.zeros_like(some.squares, dtype=torch.bool)
                 for others in reals.blocks(_parts(len(reals), world), world):
                     distances = squared_distances(some, others)  # each once for all four metrics
@@ -81,7 +78,7 @@ def prdc(
                     inside |= in_real.any(1)
                     hits += in_real.count_nonzero()
                     covered[others.rows] |= in_real.any(0)
-                    recalled[others.rows] |= in_ball(distances, fake_radii[rows, None]).any(0)
+                    recalled[others.rows] |= in_ball(distances, fake_radii[some.rows, None]).any(0)
                 precise += inside.count_nonzero()
         precise_fakes, pairs = world.sum_(numbers).tolist()
         covered_reals, recalled_reals = world.sum_(flags.long()).count_nonzero(1).tolist()
@@ -140,8 +137,7 @@ def authpct(real: NDArray[np.float32], fake: NDArray[np.float32], settings: Feat
     with using_threads(fair_threads(world)):
         radii = _squared_radii(reals, 1, world)
         with world.together():
-            for rows in _parts(len(fakes), world)[world.rank :: world.size]:
-                some = fakes.block(rows)
+            for some in fakes.blocks(_parts(len(fakes), world)[world.rank :: world.size], world):
                 nearest = torch.full_like(some.squares, float("inf"))
                 own = torch.zeros_like(nearest)  # the radius of the nearest real
                 for others in reals.blocks(_parts(len(reals), world), world):
@@ -167,13 +163,13 @@ def nearest_cosine_distance(
     largest, counts = found = torch.zeros(2, len(reals), dtype=torch.float64, device=settings.device)
     with using_threads(fair_threads(world)):
         with world.together():
-            for rows in _parts(len(reals), world)[world.rank :: world.size]:
-                some = reals.block(rows)
-                counts[rows] = (some.integers.sum(1) != 0).double()
+            for some in reals.blocks(_parts(len(reals), world)[world.rank :: world.size], world):
+                counts[some.rows] = (some.integers.sum(1) != 0).double()
                 for others in fakes.blocks(_parts(len(fakes), world), world):
                     squares = (some.integers @ others.integers.T).square_().div_(others.squares)
                     squares[:, others.integers.sum(1) == 0] = 0.0
-                    largest[rows] = torch.maximum(largest[rows], squares.amax(1).div_(some.squares))
+                    nearest = squares.amax(1).div_(some.squares)
+                    largest[some.rows] = torch.maximum(largest[some.rows], nearest)
         world.sum_(found)
     distances = 1.0 - largest[counts > 0].sqrt().clamp(max=1.0)
     return math.fsum(distances.tolist()) / len(distances) if len(distances) else 1.0

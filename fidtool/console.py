@@ -100,9 +100,8 @@ class Console:
             now = time.monotonic()
             if self.progress and not terminal and now - logged >= 10.0:
                 logged, rate = now, done / (now - started)
-                of_total, left = "", ""
-                if total is not None:
-                    of_total, left = f"/{total}", f", {(total - done) / rate:.0f} s left"
+                of_total = "" if total is None else f"/{total}"
+                left = "" if total is None else f", {(total - done) / rate:.0f} s left"
                 print(f"{label}: {done}{of_total} images, {rate:.1f} images/s{left}", file=sys.stderr, flush=True)
 
         advance(0)

@@ -60,11 +60,10 @@ def append_history(evaluation: Evaluation, file: Path) -> None:
 
     It is one write at the end of the file, so that lines of two runs do not mix.
     """
-    lines = []
+    data = b""
     for each in per_fake(evaluation):
         small = replace(each.results[0], skipped=(), diagnosis=None, influence=None, exhibit=None)
-        lines.append(json.dumps(replace(each, results=(small,)).to_dict()) + "\n")
-    data = "".join(lines).encode()
+        data += json.dumps(replace(each, results=(small,)).to_dict()).encode() + b"\n"
     with open(file, "ab+", buffering=0) as handle:
         if handle.seekable() and handle.tell():
             handle.seek(-1, os.SEEK_END)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fidtool.cache_dir import check_target
-from fidtool.cli.options import QUIET, Command, option
+from fidtool.cli.options import QUIET, Command, GroupedOption, option, outputs_option
 from fidtool.cli.output import as_flag, check_early, on_terminal, publish, publish_failure, result_file, write_lines
 from fidtool.console import Console
 from fidtool.distributed.signals import stopped_error
@@ -43,14 +43,8 @@ _EXAMPLES = (
 )
 @option("--json", "as_json", group=OUTPUT, is_flag=True, help="Same as --format json.")
 @option("--value", group=OUTPUT, is_flag=True, help="Print the first requested number of each FAKE alone, for shells.")
-@option(
-    "--output",
-    "-o",
-    "outputs",
-    group=OUTPUT,
-    metavar="FILE",
-    multiple=True,
-    help="Also write the result: FILE.json, .csv, .md or .tex. Can be repeated.",
+@outputs_option(
+    cls=GroupedOption, group=OUTPUT, help="Also write the result: FILE.json, .csv, .md or .tex. Can be repeated."
 )
 @QUIET
 def compute(

@@ -39,17 +39,15 @@ _EXAMPLES = (
 def demo(folder: str) -> None:
     """Make two small sets of images, compute their FID, and show what to run next."""
     if discover().world_size > 1:
-        raise InputError(
-            "the demo runs in a single process:", "run `fidtool demo` without a launcher", "set RANK=0 WORLD_SIZE=1"
-        )
+        problem = "the demo runs in a single process:"
+        raise InputError(problem, "run `fidtool demo` without a launcher", "set RANK=0 WORLD_SIZE=1")
     started = time.monotonic()
     try:
         real, fake = make_sets(Path(folder))
     except OSError as error:
         raise InputError(f"cannot write images to {folder}: {error.strerror or error}", "pass --folder") from None
-    click.echo(
-        f"Made {COUNT} drawings ({SIDE} x {SIDE} pixels) in {real} and {COUNT} blurred, recoloured ones in {fake}."
-    )
+    imitations = f"{COUNT} blurred, recoloured ones in {fake}"
+    click.echo(f"Made {COUNT} drawings ({SIDE} x {SIDE} pixels) in {real} and {imitations}.")
 
     from fidtool.api import evaluated
     from fidtool.report.text import result_lines

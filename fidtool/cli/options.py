@@ -151,6 +151,8 @@ class OnceCommand(Command):
 
 option = functools.partial(click.option, cls=GroupedOption)
 """`click.option` under the heading ``group``."""
+outputs_option = functools.partial(click.option, "--output", "-o", "outputs", metavar="FILE", multiple=True)
+"""An option for the files that a result is written to besides stdout."""
 _NOTES = {
     "num": " Under torchrun write --num-images.",
     "metrics": " Can be repeated.",

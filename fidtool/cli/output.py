@@ -87,10 +87,8 @@ def paragraph(text: str, first: str, other: str) -> str:
 
 def columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
     """Return rows of equal length as lines with aligned columns; the last column is not padded."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
-    return [
-        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[-1]]) for row in rows
-    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, [*widths[:-1], 0])) for row in rows]
 
 
 def print_whole(lines: Sequence[str], exact: bool = False) -> None:

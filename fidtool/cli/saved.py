@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from fidtool.cache_dir import check_target
-from fidtool.cli.options import OnceCommand
+from fidtool.cli.options import OnceCommand, outputs_option
 from fidtool.cli.output import as_flag, columns, local_file, print_lines, publish, result_file, shown, write_lines
 from fidtool.errors import InputError
 from fidtool.history import change_of, changes_of, lines_of, path_of, read_history
@@ -141,14 +141,7 @@ def report(result: str, output: str | None) -> None:
     show_default=True,
 )
 @click.option("--columns", metavar="NAMES", help="Only these values, in this order: metrics or titles.")
-@click.option(
-    "--output",
-    "-o",
-    "outputs",
-    metavar="FILE",
-    multiple=True,
-    help="Also write the table: FILE.csv, .md or .tex. Can be repeated.",
-)
+@outputs_option(help="Also write the table: FILE.csv, .md or .tex. Can be repeated.")
 def table(results: tuple[str, ...], form: str, columns: str | None, outputs: tuple[str, ...]) -> None:
     """Print saved results as one table, with a row for each FAKE.
 

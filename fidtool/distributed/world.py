@@ -281,16 +281,14 @@ def tensor_hashes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[str, s
     return found
 
 
-def find_differences(
-    hashes: Mapping[str, tuple[str, str]], world: World, ranks: Sequence[int] | None = None
-) -> list[str]:
+def find_differences(hashes: Mapping[str, tuple[str, str]], world: World, ranks: Sequence[int] = ()) -> list[str]:
     """Compares the tensors of all ranks with those of the first rank. A collective.
 
-    Returns one phrase per difference, the same on every rank. ``ranks`` are the rank numbers in these; None numbers
-    from 0.
+    Returns one phrase per difference, the same on every rank. ``ranks`` are the rank numbers in these, by default from
+    0 on.
     """
     first, *others = world.gather(dict(hashes))
-    zero, *numbers = range(world.size) if ranks is None else ranks
+    zero, *numbers = ranks or range(world.size)
     found: dict[str, list[str]] = {}
     for rank, other in zip(numbers, others, strict=True):
         for name in {**first, **other}:

@@ -135,9 +135,7 @@ def _content(evaluation: Evaluation) -> dict[str, Any]:
     }
 
 
-def _verdict(
-    evaluation: Evaluation, columns: Sequence[Column], names: Sequence[str], main: str
-) -> tuple[list[int], str]:
+def _verdict(evaluation: Evaluation, columns: Sequence[Column], names: list[str], main: str) -> tuple[list[int], str]:
     """The places of the FAKEs whose values are in the header, and which of several is best by the main metric."""
     results, title = evaluation.results, short_title(evaluation.labels.title(main))
     if len(results) == 1:

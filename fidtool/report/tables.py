@@ -90,20 +90,21 @@ def columns_of(evaluation: Evaluation, doubted: Collection[str] = ()) -> list[Co
         having = [result if result.titles.get(name) == title else None for result in results]
         shown = next(result.labels.numbers[name] for result in having if result is not None)
         doubt = title in doubted or not shown.better
-        values = [None if doubt or result is None else result.value(name) for result in having]
+        rated = [None if doubt or result is None or is_real(result) else result for result in having]
         texts = ["-" if result is None else rounded(name, result) for result in having]
         is_distance = name.partition("@")[0] == "fid"
-        ties = _ties(evaluation, name) if is_distance and not doubt else ()
+        ties = _ties(evaluation, name) if is_distance and not doubt else []
         heading = short_title(title if is_distance else title.removesuffix(f" ({features})"))
         heading += _SPREADS.get(shown.spread.rpartition("_")[2], "") * any("±" in text for text in texts)
-        best = _best_of(results, texts, values, shown.better, ties)
+        values = [None if result is None else result.value(name) for result in rated]
+        best = _best_of(texts, values, shown.better, ties)
         columns.append(Column(heading, texts, shown.better, best))
         bars = [None if result is None else result.corrected_of(name) for result in having]
         if any(bars):
             cells = [None if bar is None else bar.texts() for bar in bars]
             texts = [f"{each[0]} ± {each[1]}" if each else "-" for each in cells]
-            values = [None if doubt or bar is None else bar.value for bar in bars]
-            best = _best_of(results, texts, values, "lower", ties)
+            values = [bar.value if bar and result else None for bar, result in zip(bars, rated, strict=True)]
+            best = _best_of(texts, values, "lower", ties)
             # Of one network, the column of the distance says of which features.
             alone = sum(each.partition("@")[0] == "fid" for each in titles.values()) == 1
             base = split_title(title)[0] if alone else short_title(title)
@@ -133,9 +134,8 @@ def about_marks(evaluation: Evaluation) -> Iterator[str]:
 def is_real(result: Comparison) -> bool:
     """Whether FAKE is REAL, or contains so many of its images that the distance is meaningless."""
     shared = None if result.diagnosis is None else result.diagnosis.shared
-    return result.fake.name == result.real.name or (
-        shared is not None and shared.count >= NOTABLE_SHARE * (result.fake.count or 1)
-    )
+    contains = shared is not None and shared.count >= NOTABLE_SHARE * (result.fake.count or 1)
+    return contains or result.fake.name == result.real.name
 
 
 def _ties(evaluation: Evaluation, name: str) -> list[set[int]]:
@@ -153,18 +153,12 @@ def _ties(evaluation: Evaluation, name: str) -> list[set[int]]:
     return found
 
 
-def _best_of(
-    results: Sequence[Comparison],
-    texts: Sequence[str],
-    values: Sequence[float | None],
-    better: str,
-    ties: Sequence[set[int]],
-) -> frozenset[int]:
+def _best_of(texts: Sequence[str], values: Sequence[float | None], better: str, ties: list[set[int]]) -> frozenset[int]:
     """Return the places of the best values, of those with the same text, and of those not distinguished from them.
 
-    None is the best if that is all of them. A FAKE that is REAL is excluded, and so is a value None.
+    None is the best if that is all of them. A value None is excluded, as that of a FAKE that is REAL.
     """
-    known = {place: each for place, each in enumerate(values) if each is not None and not is_real(results[place])}
+    known = {place: each for place, each in enumerate(values) if each is not None}
     best = (min if better == "lower" else max)(known.values(), default=None)
     leading = {place for place, value in known.items() if value == best}
     alike, tied = {texts[place] for place in leading}, {place for pair in ties if pair & leading for place in pair}
@@ -198,10 +192,7 @@ class Table(NamedTuple):
 def lines_in(form: str, saved: Mapping[str, Evaluation]) -> list[str]:
     """Return evaluations as ``table``, ``csv``, ``markdown`` or ``latex``, or one as ``lines`` or ``json``, in lines.
 
-    Those of several files, the keys of ``saved``, are one table.
-
-    Raises:
-        InputError: if values of the same title are of different protocols.
+    Those of several files, the keys of ``saved``, are one table, or refused by `doubts_about`.
     """
     if form in ("json", "lines"):
         (evaluation,) = saved.values()

@@ -86,9 +86,8 @@ def influence_lines(evaluation: Evaluation) -> list[str]:
 def checkup_lines(checkup: Checkup) -> list[str]:
     """Return one line per set, then one line per finding."""
     sets = [checkup.images, *([] if checkup.against is None else [checkup.against])]
-    if not checkup.findings:
-        return [legible(f"{each.summary()}: no findings") for each in sets]
-    lines = [each.summary() for each in sets]
+    none = "" if checkup.findings else ": no findings"
+    lines = [each.summary() + none for each in sets]
     for where, finding in checkup.findings:
         quoted = not finding.example or finding.example in finding.message
         example = "" if quoted else f" (for example {finding.example})"

@@ -94,15 +94,12 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     written, unless it is a special file (a pipe, /dev/stdout), which is written directly.
     """
     descriptor = open_descriptor(path)
-    if descriptor is not None:  # opening it by name would overwrite a regular file from its beginning
-        with os.fdopen(os.dup(descriptor), "wb") as opened:
-            yield opened
-        return
-    if path.exists() and not path.is_file():  # check before resolving links: a pipe behind /dev/stdout has no path
-        with open(path, "wb") as special:
+    if descriptor is not None or (path.exists() and not path.is_file()):
+        # Opening a descriptor by name would overwrite a regular file from its beginning.
+        with open(path if descriptor is None else os.dup(descriptor), "wb") as special:
             yield special
         return
-    path = Path(os.path.realpath(path))
+    path = Path(os.path.realpath(path))  # only now: a pipe behind /dev/stdout has no path
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     try:
         with os.fdopen(descriptor, "w+b") as handle:

@@ -201,9 +201,6 @@ class SafeUnpickler(_PythonUnpickler):  # type: ignore[misc]
     def _refuse(self) -> None:
         raise NotDataError("it has an opcode that numbers, strings and arrays do not need")
 
-    def _frame(self) -> None:
-        self.read(8)  # the size is only a hint for buffers; without frames, every read is checked
-
     def _bytearray(self) -> None:
         # The usual function allocates the stated length before it reads.
         self.append(self.read(int.from_bytes(self.read(8), "little")))
@@ -226,7 +223,7 @@ class SafeUnpickler(_PythonUnpickler):  # type: ignore[misc]
     dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {
         **_PythonUnpickler.dispatch,
         **dict.fromkeys((opcode[0] for opcode in _REFUSED), _refuse),
-        pickle.FRAME[0]: _frame,
+        pickle.FRAME[0]: lambda self: self.read(8),  # a hint for buffers; without frames, every read is checked
         pickle.BYTEARRAY8[0]: _bytearray,
         pickle.DICT[0]: _checking_keys(pickle.DICT, slice(None, None, 2)),
         pickle.SETITEM[0]: _checking_keys(pickle.SETITEM, slice(-2, -1)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from math import nan
@@ -12,13 +13,14 @@ import click
 
 from fidtool.cache_dir import check_target
 from fidtool.cli.options import QUIET, Command, GroupedOption, option, outputs_option
-from fidtool.cli.output import as_flag, check_early, on_terminal, publish, publish_failure, result_file, write_lines
+from fidtool.cli.output import as_flag, check_early, on_terminal, publish, result_file, shown, write_lines
 from fidtool.console import Console
-from fidtool.distributed.signals import stopped_error
-from fidtool.errors import FidtoolError, InputError, RunError
+from fidtool.distributed.launch import discover_or_alone, will_be_restarted
+from fidtool.distributed.signals import call_with_timeout, stopped_error
+from fidtool.errors import FidtoolError, InputError, RunError, StoppedError, without_secrets
 from fidtool.metrics.registry import requested
 from fidtool.names import legible
-from fidtool.record import origin_of
+from fidtool.record import Origin, changed_settings, origin_of
 from fidtool.settings import OUTPUT, Settings
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ _EXAMPLES = (
     ("The same value, computed on 8 GPUs", "torchrun --nproc-per-node=8 -m fidtool compute real/ fake/"),
     ("A CI gate: exit status 3 if the FID is above 20", "fidtool compute real/ fake/ --fail-above 20 -o fid.json"),
 )
+_WRITING_SECONDS = 2.0
+"""How long writing the result of a failed run may take."""
 
 
 @click.command(cls=Command, settings=Settings, examples=_EXAMPLES)
@@ -75,7 +79,7 @@ def compute(
 
     def on_failure(error: FidtoolError) -> None:
         files = [file for file, written in tables.items() if written == "json"]
-        publish_failure(error, origin, chosen, files, form == "json")
+        _publish_failure(error, origin, chosen, files, form == "json")
 
     try:
         chosen = settings()
@@ -84,13 +88,13 @@ def compute(
         from fidtool.api import evaluated
 
         sets = [(path, "") for path in (real, *fakes)]
-        evaluation, shown = evaluated(sets, chosen, console, origin, partial(_check_files, tables))
+        evaluation, files = evaluated(sets, chosen, console, origin, partial(_check_files, tables))
     except (FidtoolError, KeyboardInterrupt) as error:
         failure = error if isinstance(error, FidtoolError) else stopped_error()
         if not failure.printed:
             on_failure(failure)
         raise
-    if shown is None:
+    if files is None:
         # Only rank zero exits with the gate's status: a launcher kills rank zero if another rank exits first with an
         # error.
         return 0
@@ -103,7 +107,7 @@ def compute(
     first = requested(chosen.metrics)[0].metric.numbers[0].name
     values = [result.value(first) for result in evaluation.results]
     try:
-        _show(evaluation, form, values, tables, shown)
+        _show(evaluation, form, values, tables, files)
     finally:
         log_values(evaluation.results, chosen, console.warn)
     if form in ("csv", "json", "value"):
@@ -136,7 +140,7 @@ def _show(
     form: str,
     values: Sequence[float | None],
     tables: Mapping[Path, str],
-    shown: Mapping[Path, Callable[[Path], object]],
+    files: Mapping[Path, Callable[[Path], object]],
 ) -> None:
     """Print the result, or ``values`` as the format ``value``; write tables, by their formats, and report and plot."""
     from fidtool.report.tables import lines_in
@@ -146,4 +150,27 @@ def _show(
     for line in [*([] if with_notes else framing_lines(evaluation)), *influence_lines(evaluation)]:
         click.echo(line, err=True)
     lines = [repr(nan if each is None else each) for each in values] if form == "value" else lines_in(form, saved)
-    publish(lines, {**{file: partial(write_lines, lines_in(each, saved)) for file, each in tables.items()}, **shown})
+    publish(lines, {**{file: partial(write_lines, lines_in(each, saved)) for file, each in tables.items()}, **files})
+
+
+def _publish_failure(
+    error: FidtoolError, origin: Origin, settings: Settings | None, outputs: Sequence[Path], as_json: bool
+) -> None:
+    """Write the JSON of a failed run, which has no results, on rank zero.
+
+    If torchrun restarts the ranks, only the last attempt prints it. After a signal a restart is uncertain, so that the
+    file is written.
+    """
+    again = will_be_restarted()
+    if not (outputs or as_json) or discover_or_alone().rank > 0 or (again and not isinstance(error, StoppedError)):
+        return
+    from fidtool.report.text import dumps
+    from fidtool.results import SCHEMA, protocol_to_dict
+
+    run = {**origin._asdict(), "config": None if settings is None else changed_settings(settings)}
+    found = {"schema": SCHEMA, "protocol": protocol_to_dict(None), "results": [], "run": run}
+    text = dumps(without_secrets({**found, "exit": {"code": error.exit_code, "reason": shown(error.text)}}))
+    with contextlib.suppress(RunError, TimeoutError):
+        lines = [text] if as_json and not again else []
+        files = {file: partial(write_lines, [text]) for file in outputs}
+        call_with_timeout(lambda: publish(lines, files), _WRITING_SECONDS)

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from fidtool.cache_dir import atomic_write, open_descriptor
-from fidtool.distributed.launch import discover, discover_or_alone, will_be_restarted
-from fidtool.distributed.signals import call_with_timeout
-from fidtool.errors import FidtoolError, InputError, RunError, StoppedError, as_argument, rendered
-
-if TYPE_CHECKING:
-    from fidtool.record import Origin
-    from fidtool.settings import Settings
+from fidtool.distributed.launch import discover
+from fidtool.errors import FidtoolError, InputError, RunError, as_argument, rendered
 
 
 def shown(text: str) -> str:
@@ -74,10 +67,6 @@ def print_lines(lines: Sequence[str], what: str = "the result", exact: bool = Fa
         raise  # the reader has enough: click exits in silence
     except OSError as error:
         raise RunError(f"{what} could not be written to stdout ({error.strerror or error})") from None
-
-
-_WRITING_SECONDS = 2.0
-"""How long writing the result of a failed run may take."""
 
 
 def paragraph(text: str, first: str, other: str) -> str:
@@ -174,23 +163,3 @@ def publish(printed: Sequence[str], files: Mapping[Path, Callable[[Path], object
 def write_lines(lines: Sequence[str], file: Path) -> None:
     with atomic_write(file) as handle:
         handle.write("".join(f"{line}\n" for line in lines).encode())
-
-
-def publish_failure(
-    error: FidtoolError, origin: Origin, settings: Settings | None, outputs: Sequence[Path], as_json: bool
-) -> None:
-    """Write the JSON of a failed run, on rank zero.
-
-    If torchrun restarts the ranks, only the last attempt prints it. After a signal a restart is uncertain, so that the
-    file is written.
-    """
-    again = will_be_restarted()
-    if not (outputs or as_json) or discover_or_alone().rank > 0 or (again and not isinstance(error, StoppedError)):
-        return
-    from fidtool.report.text import dumps, failure_to_dict
-
-    text = dumps(failure_to_dict(error.exit_code, shown(error.text), origin, settings))
-    with contextlib.suppress(RunError, TimeoutError):
-        lines = [text] if as_json and not again else []
-        files = {file: partial(write_lines, [text]) for file in outputs}
-        call_with_timeout(lambda: publish(lines, files), _WRITING_SECONDS)

@@ -58,21 +58,16 @@ def _connect(launch: Launch, seconds: float) -> TCPStore:
     advice = "check that rank 0 was started and that this machine can reach that address"
     if launch.rank == 0:
         advice = "MASTER_ADDR must be an address of rank 0's machine, and MASTER_PORT a free port"
-    raise RunError(
-        f"rank {launch.rank} of {launch.world_size} could not join the other ranks at {address[0]}:{address[1]} within "
-        f"{seconds:.0f} s ({problem}): {advice}"
-    )
+    missed = f"could not join the other ranks at {address[0]}:{address[1]} within {seconds:.0f} s"
+    raise RunError(f"rank {launch.rank} of {launch.world_size} {missed} ({problem}): {advice}")
 
 
 def _connect_to(address: tuple[str, int], seconds: float, serve: bool = False) -> TCPStore:
     """A connection that no other thread uses: a client that waits blocks all threads that use it."""
     from torch.distributed import TCPStore
 
-    patience = timedelta(seconds=seconds)
-    return call_with_timeout(
-        lambda: TCPStore(*address, is_master=serve, timeout=patience, wait_for_workers=False, multi_tenant=True),
-        seconds,
-    )
+    options: dict[str, Any] = {"timeout": timedelta(seconds=seconds), "wait_for_workers": False, "multi_tenant": True}
+    return call_with_timeout(lambda: TCPStore(*address, is_master=serve, **options), seconds)
 
 
 def connect_to_store_of(store: Store) -> Store | None:

@@ -153,7 +153,8 @@ class Watchdog:
     Args:
         peer_timeout: seconds to wait for another rank's heartbeat.
         timeout: seconds in one collective, including the wait for the slowest rank.
-        on_failure: prints the failure.
+        on_failure: prints the failure of several ranks of the command line, and of a process that is ended by force.
+            Called on all of these ranks, on one of them with True.
 
     Attributes:
         failed: set when a rank has failed or a signal was received.

@@ -136,12 +136,10 @@ class World:
         except RuntimeError as error:
             if "imed out" not in str(error) and "imeout" not in str(error):
                 raise LostContactError.of(self.rank, error) from error
-            seconds, late = self._watchdog.timeout, self._watchdog.late_ranks()
-            raise TooSlowError(
-                f"rank {self.rank} timed out after {seconds:g} s waiting for {late}, still alive but stuck or slower:",
-                f"raise {option('timeout')} if more time is needed",
-                setting="timeout",
-            ) from error
+            late = f"{self._watchdog.late_ranks()}, still alive but stuck or slower"
+            problem = f"rank {self.rank} timed out after {self._watchdog.timeout:g} s waiting for {late}:"
+            remedy = f"raise {option('timeout')} if more time is needed"
+            raise TooSlowError(problem, remedy, setting="timeout") from error
 
     def on_rank_zero(self, work: Callable[[], T]) -> T:
         """Calls ``work`` on rank zero only. Returns its value, or raises its error, on every rank."""
@@ -204,13 +202,11 @@ def open_world(launch: Launch, peer_timeout: float, timeout: float, on_failure: 
 
     If the calling program already has a process group, it is used and left open. If that group's store is neither a
     TCPStore nor a FileStore, there is no watchdog, and only the collectives' own timeout ends a wait. If the block
-    fails on any rank, every rank raises the first failure. A rank that is stuck and cannot raise is ended by force,
-    with the first failure on stderr; within a calling program it first abandons a collective that waits.
+    fails on any rank, every rank raises the first failure. A rank that is stuck is ended by force, with the first
+    failure on stderr, see `fidtool.distributed.watchdog`.
 
     Args:
-        peer_timeout, timeout: see `Watchdog`.
-        on_failure: prints the failure of several ranks of the command line, and of a process that is ended by force.
-            Called on all of these ranks, on one of them with True.
+        peer_timeout, timeout, on_failure: see `Watchdog`.
 
     Raises:
         RunError: if not all ranks joined in time, or a rank was lost.

@@ -8,12 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from fidtool.diagnose.diagnosis import Checkup
-from fidtool.errors import Alert, merged, redacted, without_secrets
+from fidtool.errors import Alert, merged, redacted
 from fidtool.explanations import Difference
 from fidtool.names import counted, legible
-from fidtool.record import Origin, changed_settings
-from fidtool.results import SCHEMA, Comparison, Evaluation, protocol_to_dict
-from fidtool.settings import Settings
+from fidtool.results import Comparison, Evaluation
 
 _MOST_PAIRS = 3
 """If there are more pairs of FAKEs, only those with the best FAKE are compared."""
@@ -128,16 +126,6 @@ def timing_line(evaluation: Evaluation) -> str:
     speed = f", {run.images_per_second:.1f} images/s" if run.images_per_second else ""
     precision = f" in {run.precision}" if run.precision else ""
     return f"{counted(run.images_computed, 'image')} through the network{precision}{speed} ({phases})"
-
-
-# --- JSON ------------------------------------------------------------------------------------------------------------
-
-
-def failure_to_dict(code: int, reason: str, origin: Origin, config: Settings | None) -> dict[str, Any]:
-    """Return the result JSON of a run that failed, without results."""
-    run = {**origin._asdict(), "config": None if config is None else changed_settings(config)}
-    found = {"schema": SCHEMA, "protocol": protocol_to_dict(None), "results": [], "run": run}
-    return without_secrets({**found, "exit": {"code": code, "reason": reason}})
 
 
 def dumps(result: dict[str, Any]) -> str:

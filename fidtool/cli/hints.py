@@ -22,8 +22,6 @@ from fidtool.sources.kinds import is_reference
 _HABITS = dict(line.rsplit(": ", 1) for line in Path(__file__).with_name("habits.txt").read_text().splitlines())
 """Meanings, and the commands and flags of other tools that have them. ``{}`` is a flag's value. `_translated` places
 what is in capitals; an ``ANSWER`` is for a line that has no other translation."""
-_READING = ("compute", "stats", "check")
-"""Commands that read sets."""
 
 
 def _meanings(word: str) -> list[str]:
@@ -127,7 +125,7 @@ def advice(error: click.UsageError, typed: Sequence[str], commands: Sequence[str
         after = [each for each in typed if each != named[0]]
         return f"{plain}: write `{command_line(['fidtool', named[0], *after])}`"
     similar = [] if known else get_close_matches(name, commands, 1)
-    command = next((each for each in (name, *similar) if each in _READING), "")
+    command = next((each for each in (name, *similar) if each in ("compute", "stats", "check")), "")  # those read sets
     given = [*typed[bool(command) :]]
     meant = _translated(given, command)
     fault = _fault(meant)

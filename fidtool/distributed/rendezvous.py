@@ -70,8 +70,8 @@ def _connect_to(address: tuple[str, int], seconds: float, serve: bool = False) -
     return call_with_timeout(lambda: TCPStore(*address, is_master=serve, **options), seconds)
 
 
-def connect_to_store_of(store: Store) -> Store | None:
-    """A connection to a process group's ``store`` that is not shared, or a file's store; None for other stores."""
+def connect_to_store_of(store: Store | None) -> Store | None:
+    """A connection to a process group's ``store`` that is not shared, or a file's store; else None."""
     from torch.distributed import FileStore, PrefixStore, TCPStore
 
     while isinstance(store, PrefixStore):
@@ -244,8 +244,7 @@ def join(launch: Launch, watchdog: Watchdog) -> tuple[ProcessGroup | None, Calla
     seconds, collective = min(_START_SECONDS, watchdog.timeout), timedelta(seconds=watchdog.timeout)
     prefix, has_group = f"fidtool/{restart_count()}/{next(_run_numbers)}", dist.is_initialized()
     if has_group:
-        default = default_store()
-        store = None if default is None else connect_to_store_of(default)
+        store = connect_to_store_of(default_store())
     else:
         group_store = dist.PrefixStore(f"{prefix}/gloo", _connect(launch, seconds))
         store = _connect(launch, seconds)

@@ -116,7 +116,7 @@ def test_unknown_protocols() -> None:
 @pytest.mark.parametrize(
     ("typed", "message"),
     [
-        ("dino", r"did you mean dinov2\?"),
+        ("dino", r"did you mean dinov2, dinov3\?"),
         ("torchvision", r"extractor='torchvision' needs the name of a model, as in torchvision:resnet50"),
         ("clip:", "needs the name of a model, as in clip:ViT-L-14-336-quickgelu"),
         ("nothing-like-it", "unknown extractor 'nothing-like-it'; choose from inception, torchvision:NAME"),

@@ -69,7 +69,7 @@ def test_features_serve_every_metric(here: Run, tmp_path: Path, layout: str) -> 
         here("compute", *paths, *SMALL, "--json")
         for paths in (("real.npz", "other.npz"), ("own-real.npz", "own-other.npz"))
     )
-    assert len(found.metrics) == 7
+    assert len(found.metrics) == 8
     assert found.metrics == own.metrics
     assert found.metrics["fd_8"] == pytest.approx(expected(ddof=0 if "StyleGAN" in layout else 1), rel=1e-9)
     assert found.json["results"][0]["count"] == {"real": len(ROWS), "fake": len(OTHERS)}

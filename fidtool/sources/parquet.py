@@ -21,12 +21,11 @@ def list_images(named: NamedFiles) -> ImageSet:
 
     The key is the column's name; the default is the only column that has image bytes.
     """
-    _pyarrow(named.path)
-    columns, counts = [], []
+    pyarrow, columns, counts = _pyarrow(named.path), [], []
     for file, name in enumerate(named.files.paths):
         with opened(named.files, file) as handle:
-            table = _pyarrow(name).parquet.ParquetFile(handle)
-            columns.append(_column(name, table.schema_arrow, named.key))
+            table = pyarrow.parquet.ParquetFile(handle)
+            columns.append(_column(name, table.schema_arrow, named.key, pyarrow.types))
             counts.append(table.metadata.num_rows)
     if not sum(counts):
         raise InputError(f"no images in {named.path}: it contains no rows")
@@ -41,10 +40,9 @@ def _pyarrow(path: str) -> Any:
     return pyarrow
 
 
-def _column(name: str, schema: Any, key: str) -> str:
-    pyarrow = _pyarrow(name)
-    binary = {field.name: field for field in schema if _has_bytes(pyarrow, field.type)}
-    structs = [each for each, field in binary.items() if pyarrow.types.is_struct(field.type)]
+def _column(name: str, schema: Any, key: str, types: Any) -> str:
+    binary = {field.name: field for field in schema if _has_bytes(types, field.type)}
+    structs = [each for each, field in binary.items() if types.is_struct(field.type)]
     candidates = structs if len(structs) == 1 else list(binary)
     chosen = key or (candidates[0] if len(candidates) == 1 else "")
     if chosen in binary:
@@ -56,10 +54,9 @@ def _column(name: str, schema: Any, key: str) -> str:
     raise InputError(f"{name} has the columns {has}:", advice)
 
 
-def _has_bytes(pyarrow: Any, kind: Any) -> bool:
-    types = pyarrow.types
+def _has_bytes(types: Any, kind: Any) -> bool:
     if types.is_struct(kind):
-        return bool(kind.get_field_index(_BYTES) >= 0 and _has_bytes(pyarrow, kind.field(_BYTES).type))
+        return bool(kind.get_field_index(_BYTES) >= 0 and _has_bytes(types, kind.field(_BYTES).type))
     return bool(types.is_binary(kind) or types.is_large_binary(kind))
 
 

@@ -21,7 +21,6 @@ _ODD = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\uf
 bytes that are not UTF-8), and code points that are not characters."""
 _NUMBER = re.compile(r"(?:([^\W\d_]+)[\W_]*)?(\d{1,15}(?:\.\d{1,15})?)")
 """A number, and the word before it."""
-_LONGEST = 160
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
@@ -87,7 +86,7 @@ def legible(text: str) -> str:
     return _ODD.sub(lambda found: ascii(found.group())[1:-1] if found.group() < "\x80" else "\ufffd", rendered(text))
 
 
-def shortened(text: str, longest: int = _LONGEST) -> str:
+def shortened(text: str, longest: int = 160) -> str:
     """Return ``text`` with its middle cut out if it has more than ``longest`` characters."""
     text = redacted(text)  # before it is cut: a part of a URL is not recognised as one
     if len(text) <= longest:

@@ -156,7 +156,7 @@ def _ties(evaluation: Evaluation, name: str) -> list[set[int]]:
 def _best_of(texts: Sequence[str], values: Sequence[float | None], better: str, ties: list[set[int]]) -> frozenset[int]:
     """Return the places of the best values, of those with the same text, and of those not distinguished from them.
 
-    None is the best if that is all of them. A value None is excluded, as that of a FAKE that is REAL.
+    None is the best if that is all of them. A value None is excluded; that of a FAKE that is REAL is None.
     """
     known = {place: each for place, each in enumerate(values) if each is not None}
     best = (min if better == "lower" else max)(known.values(), default=None)

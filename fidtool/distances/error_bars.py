@@ -130,13 +130,12 @@ def interval(parts: NDArray[np.float64]) -> Estimate:
     The linear part of the variance grows with the distance, because it comes from the gradient of a square. The upper
     end u is therefore computed with the error at u: u - value = t error(u), where error(u)² = error² + c (u - value),
     and c is the linear part divided by the distance. The distance is approximated by value + error, because near 0 the
-    value may be small by chance. Student's t has BLOCKS - 1 degrees of freedom.
+    value may be small by chance.
 
     The guide's page on uncertainty has its coverage in simulations, of which `scripts/coverage.py` repeats some. Where
     it is lower, value and error are small together; where it is higher, the error includes a bias of its size.
 
-    Args:
-        parts: distances as `error_bars` returns them.
+    ``parts`` are distances as `error_bars` returns them.
     """
     value, error, linear = _spread(parts)
     bend = 0.5 * _T**2 * linear / (max(value, 0.0) + error) if linear > 0.0 else 0.0

@@ -28,8 +28,7 @@ class Extrapolation:
     Attributes:
         value: value of the line at 1/N = 0. The estimate has no leading bias; for a perfect generator it is therefore
             negative as often as positive, and is not clipped.
-        error: standard error of ``value``, from sampling the generated images and their subsets and from deviations of
-            the points from a line. The real images are taken to be fixed.
+        error: its standard error, for fixed real images.
         bend: difference to ``value`` if a parabola is fitted instead. Mostly noise, unless ``fewest`` is only a few
             times the number of dimensions.
         counts: N of each point, ascending.

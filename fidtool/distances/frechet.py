@@ -85,14 +85,7 @@ def _checked(mu: ArrayLike, sigma: ArrayLike, which: str) -> tuple[torch.Tensor,
 
 
 def covariance_factor(sigma: ArrayLike, count: int | None = None) -> torch.Tensor:
-    """Returns the L with L Lᵀ = sigma that `frechet_distance` uses.
-
-    Args:
-        count: number of samples from which it was computed; None if unknown.
-
-    Returns:
-        float64 tensor of shape (D, rank).
-    """
+    """Returns the L with L Lᵀ = sigma that `frechet_distance` uses, see there: float64 tensor of shape (D, rank)."""
     with using_threads(linear_algebra_threads()):
         _, cov = _checked(np.zeros(len(np.asarray(sigma))), sigma, "given")
         return factor(cov, count, "given")[0]
@@ -153,8 +146,7 @@ def factor(matrix: torch.Tensor, count: int | None, which: str) -> Factor:
     eigendecomposition and is as accurate. If anything remains, the eigenvalues show what is wrong with the covariance.
 
     Args:
-        matrix: the covariance, float64 of shape (D, D), finite and symmetric.
-        count: number of samples from which it was computed, None if unknown: its rank is count - 1 at most.
+        matrix: the covariance, float64 of shape (D, D), finite and symmetric, of ``count`` samples.
     """
     dims = len(matrix)
     most = dims if count is None else max(0, min(count - 1, dims))

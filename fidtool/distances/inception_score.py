@@ -33,9 +33,8 @@ def inception_score(
     i of s contains the rows i n // s to (i + 1) n // s. Rows must be in random order, because sorted file names may
     also sort the classes. Not a collective.
 
-    OpenAI's code, ADM's evaluator, StyleGAN and torch-fidelity omit the bias, as torchmetrics does with
-    ``logits_unbiased``. They use 10 splits, except ADM, whose parts have 5000 images in stored order. torchmetrics
-    computes the standard deviation with ddof 1, the others with ddof 0, as here.
+    For the bias and the parts of other tools see the guide's page on metrics. torchmetrics computes the standard
+    deviation with ddof 1, the others with ddof 0, as here.
 
     Args:
         features: array of shape (n, D), in memory or on disk; one block at a time is read.

@@ -62,10 +62,7 @@ def kid(
     [sum over i != j of k(x_i, x_j) + k(y_i, y_j)] / (m (m - 1)) - 2 [sum of k(x_i, y_j)] / m² is computed on subsets of
     m images of each set, drawn without replacement.
 
-    Other tools use the same kernel and estimate but draw different subsets. torch-fidelity 0.4 draws 100 subsets of
-    1000 with numpy's RandomState(2020) and refuses smaller sets. torchmetrics 1.9 draws 100 of 1000 with torch's global
-    generator and refuses smaller sets. clean-fid 0.1.35 and StyleGAN draw 100 of min(1000, n, m) and report only the
-    mean.
+    Other tools use the same kernel and estimate but draw different subsets, see the guide's page on metrics.
 
     Args:
         real, fake: features of shapes (n, D) and (m, D), the same on every rank.

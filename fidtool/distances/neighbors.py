@@ -42,16 +42,14 @@ def prdc(
     The radius of an image's ball is the distance to its k-th nearest neighbour in the same set. The image itself is
     excluded by its index, and duplicates of it count as neighbours at distance 0. Distances are compared exactly.
 
-    Implementations differ in k and in whether the surface belongs to the ball. ``strict`` (d < r) is the rule of Naeem
-    et al. and the package prdc 0.2, with k = 5 recommended. ``inclusive`` (d <= r) is the rule of Kynkäänniemi et al.,
-    StyleGAN, torch-fidelity and ADM's evaluator, with k = 3. Without duplicates, the rules rarely give different
-    values.
+    Implementations differ in k and in whether the surface belongs to the ball, see the guide's page on metrics. Without
+    duplicates, the two rules rarely give different values.
 
     Args:
         real, fake, settings, world: see `kid`. One block of features at a time is read.
         k: number of the neighbour, from 1 to min(n, m) - 1.
-        ties: whether an image exactly as far away as the k-th neighbour is outside (``strict``) or inside
-            (``inclusive``) the ball.
+        ties: whether an image exactly as far away as the k-th neighbour is outside the ball (``strict``: d < r, Naeem
+            et al.) or inside (``inclusive``: d <= r, Kynkäänniemi et al.).
 
     Returns:
         ``precision``, the share of the fakes that are in the ball of at least one real; ``recall``, the share of the

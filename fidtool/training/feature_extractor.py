@@ -80,10 +80,10 @@ class SharedExtractor:
             feature = replace(feature, module=_copied(feature.module))
         elif isinstance(feature, nn.Module):
             feature = _copied(feature)
-        self._arguments = feature, protocol, text_of(weights), feature_step
+        self._arguments = feature, protocol, weights, feature_step
         self.plain, self.content = isinstance(feature, nn.Module), content_of(feature)
         self.several, self._latest = False, dict[str, tuple[object, torch.Tensor]]()
-        self.choice = chosen(feature, protocol, text_of(weights))
+        self.choice = chosen(feature, protocol, weights)
         self._extractor = self._load()
         self.definition = self._extractor.definition
 
@@ -141,7 +141,7 @@ class SharedExtractor:
         return SharedExtractor, self._arguments, {"several": self.several}
 
 
-def chosen(feature: int | str | Network | nn.Module, protocol: str | None, weights: str | None) -> NetworkChoice:
+def chosen(feature: int | str | Network | nn.Module, protocol: str | None, weights: PathLike | None) -> NetworkChoice:
     """Returns the network for a metric's arguments of these names. That of a plain module has only its name."""
     if isinstance(feature, (Network, nn.Module)) and weights is not None:
         problem = "is for Inception and named networks; a custom network already has its own"
@@ -163,7 +163,7 @@ def chosen(feature: int | str | Network | nn.Module, protocol: str | None, weigh
     if len(found) > 1:
         raise InputError(f"{option('feature', feature)} has several networks:", "pass one of them", setting="feature")
     choice = replace(found[0], setting="feature", apart=weights is not None or protocol is not None)
-    asked: dict[str, Any] = {"weights": weights, "protocol": protocol_of(choice, protocol)}
+    asked: dict[str, Any] = {"weights": text_of(weights), "protocol": protocol_of(choice, protocol)}
     for name, value in asked.items():
         if (own := getattr(choice, name)) and value not in (None, own):
             raise InputError(f"{option(name, value)} contradicts {option('feature', feature)}", setting=name)
@@ -241,10 +241,8 @@ class FeatureExtractor(nn.Module):
     passes straight through the rounding.
 
     Args:
-        feature: 64, 192, 768 or 2048 for a layer of Inception, the name of a network (as for ``--extractor``), or a
-            `fidtool.Network`.
-        protocol: name of a protocol; None is ``pytorch-fid``, or the network's own preparation.
-        weights: file with the weights of Inception or of a named network; None finds or downloads the published ones.
+        feature: see `FrechetInceptionDistance`; not a plain module.
+        protocol, weights: see `FrechetInceptionDistance`.
 
     Raises:
         fidtool.InputError: if there is no such layer, protocol or weights file.

@@ -218,13 +218,10 @@ def dist_sync_fn(
 
     Args:
         tensor: one state of the metric, of any shape.
-        group, grad, timeout: see `gather_with_grad`.
+        group, grad, timeout: see `gather_with_grad`, also for the errors.
 
     Returns:
         The state of each rank, in rank order.
-
-    Raises:
-        See `gather_with_grad`.
     """
     scalar = tensor.ndim == 0
     joined, lengths = _gathered(tensor.reshape(1) if scalar else tensor, group, grad, timeout)
@@ -334,8 +331,7 @@ def assert_in_sync(module: nn.Module, group: Group = None, *, timeout: float = D
 
     Args:
         module: a module on any device.
-        group: process group; None is all ranks. Does nothing if the program has no process group.
-        timeout: seconds to wait for the other ranks.
+        group, timeout: see `gather_with_grad`. Does nothing if the program has no process group.
 
     Raises:
         fidtool.training.OutOfSyncError: on every rank, if they differ; the message has the names and the ranks.

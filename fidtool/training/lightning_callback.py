@@ -20,7 +20,7 @@ from fidtool.seeds import sample_seed
 from fidtool.settings import StatisticsSettings
 from fidtool.sources.memory import evaluating
 from fidtool.statistics.set_statistics import Statistics
-from fidtool.training.feature_extractor import PathLike
+from fidtool.training.feature_extractor import PathLike, chosen
 from fidtool.training.group import ranks_of
 from fidtool.training.inception_metrics import FrechetInceptionDistance
 from fidtool.training.metric import ImageMetric
@@ -188,7 +188,7 @@ class FIDCallback(Base):
     def _statistics(self, pl_module: Any) -> PathLike | Statistics:
         if isinstance(self.reference, Statistics) or not os.path.isdir(self.reference):
             return self.reference
-        feature = self._options.get("feature")
+        options, feature = self._options, self._options.get("feature")
         if isinstance(feature, (Network, nn.Module)):
             raise InputError(
                 "a folder as FIDCallback's reference needs a network that is specified by name:",
@@ -196,15 +196,12 @@ class FIDCallback(Base):
             )
         statistics = compute_statistics(
             self.reference,
-            extractor=feature if isinstance(feature, str) else "inception",
-            dims=feature if isinstance(feature, int) else None,
+            extractor=chosen("inception" if feature is None else feature, options["protocol"], options["weights"]),
             metrics="fid" if self.metrics == (FrechetInceptionDistance,) else "kid",  # with the features of each image
-            protocol=self._options["protocol"],
-            weights=self._options["weights"],
             device=str(pl_module.device),
         )
         ranks = ranks_of()
-        ranks.exchange(_PURPOSE, {}, self._options["sync_timeout"], "every rank must run the trainer")
+        ranks.exchange(_PURPOSE, {}, options["sync_timeout"], "every rank must run the trainer")
         with ranks.world(_PURPOSE) as world:
             found = world.broadcast(statistics)
         assert found is not None

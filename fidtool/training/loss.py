@@ -39,9 +39,7 @@ class FrechetLoss(nn.Module):
             of the batch only, which is biased upwards for small batches.
         projection: a linear map, trainable or not, that is applied to the features and the real statistics. If it is
             trainable, wrap the loss with `wrap_trainable`.
-        group: process group; None is all ranks.
-        grad: see `gather_with_grad`; ``sum`` is right for a model wrapped in DDP.
-        timeout: seconds to wait for the other ranks.
+        group, grad, timeout: see `gather_with_grad`; ``sum`` is right for a model wrapped in DDP.
 
     Raises:
         fidtool.InputError: if the file does not exist or has no statistics, or the projection does not match them.

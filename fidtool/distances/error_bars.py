@@ -214,11 +214,9 @@ def _weights(*blocks: int) -> list[float]:
 def members() -> NDArray[np.bool_]:
     """Returns which blocks are in each part: all; all but one; six halves, each with its complement; four quarters.
 
-    The halves are rows of a Hadamard matrix, constructed from the squares modulo 19 (Paley 1933): any two give four
-    quarters, and in all 19 of them, all pairs of blocks share a half equally often.
-
-    Returns:
-        bool array of shape (1 + 20 + 2 * 6 + 4, 20).
+    It is a bool array of shape (1 + 20 + 2 * 6 + 4, 20). The halves are rows of a Hadamard matrix, constructed from the
+    squares modulo 19 (Paley 1933): any two give four quarters, and in all 19 of them, all pairs of blocks share a half
+    equally often.
     """
     prime = BLOCKS - 1
     squares = {number * number % prime for number in range(prime)}

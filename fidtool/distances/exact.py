@@ -181,11 +181,7 @@ def blocks_of(features: NDArray[np.float32], device: torch.device) -> Iterator[t
 
 
 def squared_distances(first: FeatureBlock, second: FeatureBlock) -> torch.Tensor:
-    """Returns |a - b|² for each a of the first block and b of the second, in units of 2 ** (-2 step).
-
-    Returns:
-        float64 tensor of shape (len(first), len(second)), exact.
-    """
+    """Returns |a - b|² in units of 2 ** (-2 step) for each a and b of the blocks: exact, float64 of shape (n, m)."""
     rest = torch.addmm(second.squares, first.integers, second.integers.T, alpha=-2.0)
     return rest.add_(first.squares[:, None])
 

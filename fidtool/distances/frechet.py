@@ -96,11 +96,7 @@ Factor = tuple[torch.Tensor, float | None]
 
 
 def _overlap(first: Factor, second: Factor, rest: float) -> float:
-    """Returns the nuclear norm of L1ᵀ L2.
-
-    Args:
-        rest: the value from which twice the norm will be subtracted. It determines the accuracy that is needed.
-    """
+    """Returns the nuclear norm of L1ᵀ L2, as accurately as ``rest``, from which twice the norm is subtracted, needs."""
     (matrix1, log_determinant1), (matrix2, log_determinant2) = first, second
     if log_determinant1 is None:
         overlaps = matrix1.T @ matrix2
@@ -143,10 +139,8 @@ def factor(matrix: torch.Tensor, count: int | None, which: str) -> Factor:
 
     At full rank, this is the Cholesky factor. Otherwise it is the pivoted Cholesky factor (Higham 1990), which takes
     columns by the largest remaining variance until none is left. For few samples, this takes a tenth of the time of an
-    eigendecomposition and is as accurate. If anything remains, the eigenvalues show what is wrong with the covariance.
-
-    Args:
-        matrix: the covariance, float64 of shape (D, D), finite and symmetric, of ``count`` samples.
+    eigendecomposition and is as accurate. If anything remains, the eigenvalues show what is wrong with the covariance,
+    which is float64 of shape (D, D), finite and symmetric.
     """
     dims = len(matrix)
     most = dims if count is None else max(0, min(count - 1, dims))

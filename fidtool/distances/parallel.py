@@ -92,8 +92,7 @@ def linear_algebra_threads() -> int:
 def share_out(jobs: Sequence[Callable[[], T]], world: World) -> list[T]:
     """Runs each job on one rank with one torch thread, so that its bits do not depend on the ranks. A collective.
 
-    Args:
-        jobs: the same jobs on all ranks, which are assigned to the ranks in turn. Results must be small and picklable.
+    All ranks have the same jobs, which are assigned to them in turn. Results must be small and picklable.
     """
     mine: list[T] = []
     with world.together(), using_threads(1):

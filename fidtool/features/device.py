@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from fidtool.distributed.launch import Launch, available_cores, available_threads
+from fidtool.distributed.launch import Launch, alone_here, available_cores, available_threads
 from fidtool.errors import InputError, option
 from fidtool.validation import TorchDevice
 
@@ -81,8 +81,9 @@ def choose_device(requested: str | TorchDevice | None, launch: Launch) -> Device
     return device_of(device, launch)
 
 
-def device_of(device: torch.device, launch: Launch) -> Device:
-    """Return the `Device` for a torch device that the calling program has chosen."""
+def device_of(device: torch.device, launch: Launch | None = None) -> Device:
+    """Return the `Device` for a torch device that the calling program has chosen; None is a run of this process."""
+    launch = launch or alone_here()
     if device.type != "cpu":
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else "Apple GPU"
         workers = max(1, min(16, available_cores(launch.local_world_size) - 1))
@@ -141,15 +142,12 @@ class TorchSettings:
 def repeatable(tf32: bool = False) -> Iterator[TorchSettings]:
     """Use full float32 precision and repeatable kernels in a ``with`` block; restore the caller's settings after it.
 
-    TF32, bfloat16 in place of float32, and autocast are off. cuDNN neither autotunes (the fastest kernel can differ
-    from run to run) nor selects non-deterministic kernels. The number of intra-op threads is 1, because a convolution
-    on the CPU has different bits with two. oneDNN, attention, the default dtype, the default device, inference mode and
-    ``torch.use_deterministic_algorithms`` are as in a new process, except that cuDNN's attention is off, because its
-    default differs between versions of torch. The state of torch's random number generator, which building a module
-    changes, is restored.
-
-    Args:
-        tf32: whether NVIDIA GPUs multiply in TF32.
+    TF32 (unless ``tf32``), bfloat16 in place of float32, and autocast are off. cuDNN neither autotunes (the fastest
+    kernel can differ from run to run) nor selects non-deterministic kernels. The number of intra-op threads is 1,
+    because a convolution on the CPU has different bits with two. oneDNN, attention, the default dtype, the default
+    device, inference mode and ``torch.use_deterministic_algorithms`` are as in a new process, except that cuDNN's
+    attention is off, because its default differs between versions of torch. The state of torch's random number
+    generator, which building a module changes, is restored.
     """
     grad = torch.is_grad_enabled()
     with (

@@ -21,7 +21,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from fidtool.cache_dir import one_at_a_time
 from fidtool.console import log_warning
-from fidtool.distributed.launch import alone_here
 from fidtool.errors import InputError, option, own_exceptions, renamed
 from fidtool.features.device import Device, computing_on, device_of, full_fp32, repeatable
 from fidtool.features.extractor import Extractor
@@ -56,7 +55,7 @@ _WEIGHTS_SECONDS = 1800.0
 _GOLDEN = -7046029254386353131  # 2 ** 64 over the golden ratio, as a signed integer
 _MIX1, _MIX2 = -4658895280553007687, -7723592293110705685
 
-_used: weakref.WeakSet[SharedExtractor] = weakref.WeakSet()
+_used: weakref.WeakValueDictionary[tuple[Definition, object], SharedExtractor] = weakref.WeakValueDictionary()
 
 
 class _FeatureTypeError(InputError, TypeError):
@@ -109,7 +108,7 @@ class SharedExtractor:
         return self._extractor
 
     def _device(self, device: torch.device) -> Device:
-        here = device_here(device)
+        here = device_of(device)
         return replace(here, forward_threads=min(1, here.forward_threads)) if self.plain else here
 
     @own_exceptions()
@@ -197,12 +196,9 @@ def shared_extractor(
             raise InputError(problem, "pass one of the two", setting="protocol")
         protocol = meant
     new = SharedExtractor(feature, protocol, weights or weights_path, 18 if feature_step is None else feature_step)
-    for other in _used:
-        if other.definition == new.definition and other.content == new.content:
-            other.several = True
-            return other
-    _used.add(new)
-    return new
+    shared = _used.setdefault((new.definition, new.content), new)
+    shared.several |= shared is not new
+    return shared
 
 
 def inception_weights(file: PathLike | None, classifier: bool = False) -> Weights:
@@ -225,10 +221,6 @@ def _copied(module: nn.Module) -> nn.Module:
         ) from error
     copied.zero_grad(set_to_none=True)
     return copied
-
-
-def device_here(device: torch.device) -> Device:
-    return device_of(device, alone_here())
 
 
 class FeatureExtractor(nn.Module):

@@ -382,11 +382,7 @@ def wrap_trainable(
 
 
 def assert_optimized(loss: nn.Module, optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer]) -> None:
-    """Checks that every trainable parameter of a loss is in a parameter group of an optimizer.
-
-    Args:
-        loss: a module, wrapped in DistributedDataParallel or not.
-        optimizer: one optimizer, or a sequence of them.
+    """Checks that every trainable parameter of a loss, wrapped or not, is in a parameter group of an optimizer.
 
     Raises:
         fidtool.InputError: if some parameters are in no group; the message names them.

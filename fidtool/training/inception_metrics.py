@@ -82,7 +82,6 @@ class FrechetInceptionDistance(ImageMetric[torch.Tensor]):
 
     _title = "FID"
     _metric = FID()
-    higher_is_better = False
 
 
 class _PerImage(ImageMetric[Values]):
@@ -112,7 +111,6 @@ class KernelInceptionDistance(_PerImage[_Pair]):
     """
 
     _title = "KID"
-    higher_is_better = False
 
     def __init__(
         self,
@@ -143,7 +141,6 @@ class MemorizationInformedFrechetInceptionDistance(_PerImage[torch.Tensor]):
     """
 
     _title = "MIFID"
-    higher_is_better = False
 
     def __init__(
         self,

@@ -21,6 +21,7 @@ from fidtool.distances.parallel import fork_safe
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, TooFewImagesError, merged, renamed, rendered, warn_program
+from fidtool.features.device import device_of
 from fidtool.features.network import Network
 from fidtool.features.protocol import ProtocolName
 from fidtool.metrics.metric import FeatureSet, Metric, MetricContext
@@ -28,7 +29,7 @@ from fidtool.names import suggestion
 from fidtool.settings import StatisticsSettings
 from fidtool.statistics.moments import Gaussian
 from fidtool.statistics.set_statistics import Statistics
-from fidtool.training.feature_extractor import PathLike, device_here, flag, pixels_of, shared_extractor
+from fidtool.training.feature_extractor import PathLike, flag, pixels_of, shared_extractor
 from fidtool.training.group import (
     DEFAULT_TIMEOUT,
     Group,
@@ -105,6 +106,7 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
     _metric: Metric
     _classifier: Any = None
     _least: tuple[int, str] = (2, "")
+    higher_is_better = False
     is_differentiable = False
     full_state_update = False
     plot_lower_bound = 0.0
@@ -183,7 +185,7 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
         rows = {side: sums.sides[side].rows() for side in sets if self._metric.fake_features}
         gaussians = {side: Gaussian(each.mu, each.sigma, each.count) for side, each in found.items()}
         real, fake = (FeatureSet(names[side], rows.get(side), gaussians.get(side)) for side in SIDES)
-        settings = feature_settings(sums.network.definition, device_here(self.device).exact_sums)
+        settings = feature_settings(sums.network.definition, device_of(self.device).exact_sums)
         context = MetricContext(world, settings, lambda: self._classifier)
         values = self._metric.compute(real, fake, context)
         of_sets = set_warnings({names[side]: each for side, each in found.items()})
@@ -270,9 +272,8 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
 
     @fork_safe
     def _compute_by_name(self) -> dict[str, torch.Tensor]:
-        ranks = ranks_of(self.process_group)
         with outside_autograd():
-            self.result = self._result(ranks)
+            self.result = self._result(ranks_of(self.process_group))
             kind = torch.float32 if self.device.type == "mps" else torch.float64
             values = self.result.values.items()
             return {name: torch.tensor(value, dtype=kind, device=self.device) for name, value in values}
@@ -283,11 +284,7 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
         return self._plot(found[0] if isinstance(found, tuple) else found, ax)
 
     def abandon(self, reason: str) -> None:
-        """Call this instead of ``compute`` on a rank that failed: the other ranks immediately raise with ``reason``.
-
-        Args:
-            reason: what went wrong on this rank.
-        """
+        """Call this instead of ``compute`` on a rank that failed: the others immediately raise with ``reason``, the cause."""
         if self.sync_on_compute:
             ranks_of(self.process_group).abandon(self._purpose("compute()"), reason, self.sync_timeout)
 

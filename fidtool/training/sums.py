@@ -19,14 +19,14 @@ from fidtool.distributed.launch import Launch
 from fidtool.distributed.rendezvous import listed_ranks
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, RunError, as_fidtool_error, on_every_rank, own_exceptions, warn_program
-from fidtool.features.device import computing_on, repeatable
+from fidtool.features.device import computing_on, device_of, repeatable
 from fidtool.features.extractor import ForwardPasses
 from fidtool.features.protocol import FEATURES, Definition
 from fidtool.metrics.metric import Metric
 from fidtool.statistics.moments import ExactMoments, check_exact_products
 from fidtool.statistics.set_statistics import Statistics
 from fidtool.statistics.statistics_file import read_statistics
-from fidtool.training.feature_extractor import PathLike, SharedExtractor, device_here, image_hashes
+from fidtool.training.feature_extractor import PathLike, SharedExtractor, image_hashes
 from fidtool.training.group import Ranks
 
 _SHARE, _DEFINITION, _FLOOR = "share", "definition", "floor"
@@ -51,6 +51,7 @@ checkpoint."""
 _NO_ROWS, _NO_HASHES = np.zeros((0, 0), dtype=np.float32), np.zeros(0, dtype=np.int64)
 
 
+@dataclass(eq=False)
 class ImageSums:
     """A metric's state of the real or of the generated images: their features, and the images of a partial batch.
 
@@ -62,17 +63,15 @@ class ImageSums:
     of images. ``lost``: images were lost when a checkpoint was loaded. ``of_ranks``: each rank's hashes after a merge.
     """
 
-    def __init__(
-        self,
-        features: SharedExtractor,
-        side: str,
-        batch_size: int | None,
-        per_image: bool = False,
-        fixed: Statistics | None = None,
-    ) -> None:
-        self._features, self._side, self._batch_size, self._per_image = features, side, batch_size, per_image
-        self.fixed, self._device = fixed, torch.device("cpu")
-        self._reset = "call reset() with reset_real_features=True" if side == "real" else "call reset()"
+    network: SharedExtractor
+    side: str
+    batch_size: int | None
+    per_image: bool
+    fixed: Statistics | None
+
+    def __post_init__(self) -> None:
+        self._device = torch.device("cpu")
+        self._reset = "call reset() with reset_real_features=True" if self.side == "real" else "call reset()"
         self.clear()
 
     def clear(self) -> None:
@@ -82,9 +81,9 @@ class ImageSums:
         self.lost, self.of_ranks = False, list[NDArray[np.int64]]()
 
     def _empty(self, dims: int) -> ExactMoments:
-        definition = self._features.definition
-        setting = "" if self._features.choice.given else self._features.choice.step_setting
-        device = device_here(self._device).exact_sums
+        definition = self.network.definition
+        setting = "" if self.network.choice.given else self.network.choice.step_setting
+        device = device_of(self._device).exact_sums
         return ExactMoments(dims, definition.feature_step, device, None if definition.standard else setting)
 
     @property
@@ -94,7 +93,7 @@ class ImageSums:
 
     def add(self, images: torch.Tensor) -> None:
         """Adds images and runs the network on full batches. If the network fails, none of the images are added."""
-        laid_out = images if self._features.plain else images.permute(0, 2, 3, 1)
+        laid_out = images if self.network.plain else images.permute(0, 2, 3, 1)
         new = laid_out.clone(memory_format=torch.contiguous_format)
         waiting = [*self._waiting, *zip(new, image_hashes(images).tolist(), strict=True)]
         self._waiting = self._extract(waiting, partial=False)
@@ -111,8 +110,8 @@ class ImageSums:
 
     def _extract(self, images: list[_Image], partial: bool) -> list[_Image]:
         """Adds the features of images, and returns those of a partial batch, which are only added if ``partial``."""
-        extractor = self._features.extractor(self._device)
-        batch_size = self._batch_size or extractor.device.default_batch_size
+        extractor = self.network.extractor(self._device)
+        batch_size = self.batch_size or extractor.device.default_batch_size
         at_once = batch_size * max(1, extractor.device.forward_threads)  # batches that run in parallel
         ready = len(images) if partial else len(images) // at_once * at_once
         if not ready:
@@ -120,7 +119,7 @@ class ImageSums:
         images, left = images[:ready], images[ready:]
         alike: dict[object, list[_Image]] = {}
         for each in images:
-            alike.setdefault((each[0].shape, each[0].dtype) if self._features.plain else (), []).append(each)
+            alike.setdefault((each[0].shape, each[0].dtype) if self.network.plain else (), []).append(each)
         batches = [part[at : at + batch_size] for part in alike.values() for at in range(0, len(part), batch_size)]
         marks = [mark for batch in batches for _, mark in batch]
 
@@ -134,8 +133,8 @@ class ImageSums:
             return torch.cat([layers[FEATURES][: len(batch)] for batch, layers in pairs if layers is not None])
 
         with computing_on(extractor.device.torch_device):
-            features = self._features.once(self._side, (self._device, batch_size, marks), compute)
-            rows = features.to("cpu", torch.float32).numpy() if self._per_image else None
+            features = self.network.once(self.side, (self._device, batch_size, marks), compute)
+            rows = features.to("cpu", torch.float32).numpy() if self.per_image else None
             if rows is None:
                 self._moments = self._moments or self._empty(features.shape[1])
                 with self._explaining_refusal():
@@ -149,12 +148,12 @@ class ImageSums:
         try:
             yield
         except RunError as error:
-            error.note += f". The statistics lack some {SIDES[self._side]}; {self._reset} before compute()"
+            error.note += f". The statistics lack some {SIDES[self.side]}; {self._reset} before compute()"
             raise
 
     def to(self, device: torch.device) -> None:
         if device != self._device and device.type != "meta":  # temporarily, before `to_empty`
-            sums_device = device_here(device).exact_sums
+            sums_device = device_of(device).exact_sums
             check_exact_products(sums_device)
             self._device = device
             if self._moments is not None:
@@ -177,15 +176,15 @@ class ImageSums:
     def warnings(self, ranks: Sequence[int]) -> Iterator[str]:
         """Warnings about images that are missing, count twice, or that several of the ``ranks`` generated."""
         if self.lost:
-            yield f"{SIDES[self._side]} from before the checkpoint are missing from the value"
+            yield f"{SIDES[self.side]} from before the checkpoint are missing from the value"
         restored, added = (_hashes(each for each in self._seen if each[2] == old) for old in (True, False))
         again = len(np.intersect1d(added, restored))
         if again > max(3, min(len(restored), len(added)) // 4):  # more than duplicates can be
             yield (
-                f"{again} {SIDES[self._side]} that were added after a checkpoint was loaded are in it too and count "
+                f"{again} {SIDES[self.side]} that were added after a checkpoint was loaded are in it too and count "
                 f"twice: {self._reset} after loading it, or persistent(False) before saving it"
             )
-        of_ranks = self.of_ranks if self._side == "fake" else []
+        of_ranks = self.of_ranks if self.side == "fake" else []
         images, owners = np.unique(np.concatenate([_NO_HASHES, *map(np.unique, of_ranks)]), return_counts=True)
         shared = [int(np.isin(own, images[owners > 1]).sum()) for own in of_ranks]
         if any(shared):
@@ -200,9 +199,9 @@ class ImageSums:
     def statistics(self) -> Statistics:
         if self.fixed is not None:
             return self.fixed
-        definition = self._features.definition
+        definition = self.network.definition
         if self._moments is None:
-            rows, settings = self.rows(), feature_settings(definition, device_here(self._device).exact_sums)
+            rows, settings = self.rows(), feature_settings(definition, device_of(self._device).exact_sums)
             gaussian = settings.gaussian(rows, np.arange(len(rows)), World(Launch()))
         else:
             if not definition.standard:
@@ -235,10 +234,10 @@ class ImageSums:
         """Adds the sums that `totals` returned, ``restored`` from a checkpoint or of another metric."""
         try:
             arrays = {name: values.cpu().numpy() for name, values in totals.items()}
-            if self._per_image:
+            if self.per_image:
                 seen: _Seen = arrays["order"], arrays["rows"], restored
             else:
-                moments = self._moments or self._empty(self._features.definition.dims or len(arrays["sum"]))
+                moments = self._moments or self._empty(self.network.definition.dims or len(arrays["sum"]))
                 moments.absorb(arrays)
                 self._moments = moments
                 # Earlier versions have no hashes of real images.
@@ -270,7 +269,6 @@ class Result:
 
     @property
     def fid(self) -> float:
-        """The FID."""
         return self.values["fid"]
 
 

@@ -124,8 +124,7 @@ def packs(dtype: torch.dtype) -> bool:
 class _Block(nn.Module):
     """A mixed block: parallel branches over one input, concatenated along the channels.
 
-    Args:
-        chains: the convolutions of each branch in order. A comma separates last convolutions with the same input.
+    ``chains`` are the convolutions of each branch in order. A comma separates last convolutions with the same input.
     """
 
     def __init__(self, state: dict[str, torch.Tensor], name: str, chains: tuple[str, ...]) -> None:

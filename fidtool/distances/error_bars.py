@@ -119,9 +119,8 @@ def _pooled(blocks: Sequence[Gaussian], ddof: int) -> Gaussian:
 
 def _curve(real: Gaussian, blocks: Sequence[Gaussian], ddof: int, world: World) -> Curve:
     ends = sorted({len(blocks) * point // _POINTS for point in range(1, _POINTS + 1)} - {0})
-    return tuple(
-        (sum(block.count or 0 for block in blocks[:end]), _distance(real, blocks[:end], ddof, world)) for end in ends
-    )
+    counts = [block.count or 0 for block in blocks]
+    return tuple((sum(counts[:end]), _distance(real, blocks[:end], ddof, world)) for end in ends)
 
 
 def interval(parts: NDArray[np.float64]) -> Estimate:

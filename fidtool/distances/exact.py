@@ -116,9 +116,8 @@ def quantize_features(
     """
     if len({features.shape[1:] for features in sets}) != 1 or any(features.ndim != 2 for features in sets):
         shapes = " and ".join(str(features.shape) for features in sets)
-        raise InputError(
-            f"the features have shapes {shapes}, which cannot be compared:", "use the same network for all sets"
-        )
+        problem = f"the features have shapes {shapes}, which cannot be compared:"
+        raise InputError(problem, "use the same network for all sets")
     step, device = settings.feature_step, settings.device
     while True:
         squares, largest = _squares(sets, step, world, device)

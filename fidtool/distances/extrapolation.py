@@ -78,12 +78,10 @@ def fid_infinity(
     def distance(number: int) -> float:
         order = canonical_order(len(fake), sample_seed(seed, number))[: counts[number]]
         # The order does not change the sums, and ascending rows are read fastest.
-        gaussian = settings.gaussian(fake, np.sort(order), world)
+        some = settings.gaussian(fake, np.sort(order), world)
         if world.must_stop():
             return math.nan
-        return frechet_distance(
-            real.mu, real.sigma, gaussian.mu, gaussian.sigma, count1=real.count, count2=counts[number]
-        )
+        return frechet_distance(real.mu, real.sigma, some.mu, some.sigma, count1=real.count, count2=some.count)
 
     # The largest first, so that all ranks finish at about the same time.
     distances = share_out([partial(distance, number) for number in reversed(range(points))], world)[::-1]

@@ -83,9 +83,8 @@ def kid(
 
     def of_subset(number: int) -> float:
         # The first rows of a permutation of each set.
-        own = [
-            canonical_order(len(each), sample_seed(seed, 2 * number + i), subset_size) for i, each in enumerate(sets)
-        ]
+        seeds = [sample_seed(seed, 2 * number + which) for which in range(2)]
+        own = [canonical_order(len(each), start, subset_size) for each, start in zip(sets, seeds, strict=True)]
         drawn = draws[number] if draws else own
         rows = [[order[part] for part in parts_of(len(order))] for order in drawn]
         of_real, of_fake, between = ([job() for job in jobs] for jobs in _mmd_jobs(of_pair, sets, rows, world))

@@ -268,10 +268,8 @@ def _precision_switches(tf32: bool = False) -> list[_Switch]:
         places = [backends.mkldnn.conv] if hasattr(backends.mkldnn, "conv") else []
         places = [place for place in places if place.fp32_precision not in ("none", "ieee")]
     except RuntimeError:
-        nvidia = "tf32" if tf32 else "ieee"
-        switches = [
-            _attribute(place, "fp32_precision", nvidia) for place in (backends.cuda.matmul, backends.cudnn.conv)
-        ]
+        value, nvidia = "tf32" if tf32 else "ieee", (backends.cuda.matmul, backends.cudnn.conv)
+        switches = [_attribute(place, "fp32_precision", value) for place in nvidia]
         places = [backends.mkldnn.conv, backends.mkldnn.matmul]
     switches += [_attribute(place, "fp32_precision", "ieee") for place in places]
     # In half precision, a GPU accumulates in 32 bits.

@@ -389,9 +389,7 @@ def assert_optimized(loss: nn.Module, optimizer: torch.optim.Optimizer | Sequenc
     """
     optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
     held = {id(parameter) for each in optimizers for group in each.param_groups for parameter in group["params"]}
-    missing = [
-        name for name, parameter in loss.named_parameters() if parameter.requires_grad and id(parameter) not in held
-    ]
+    missing = [name for name, each in loss.named_parameters() if each.requires_grad and id(each) not in held]
     if missing:
         raise InputError(
             f"no optimizer trains {', '.join(missing)} of {type(loss).__name__}:",

@@ -62,9 +62,8 @@ class FrechetLoss(nn.Module):
         statistics = real if isinstance(real, Statistics) else read_statistics(os.fspath(real), features_of=())
         dims = statistics.dims
         if projection is not None and not (isinstance(projection, nn.Linear) and projection.in_features == dims):
-            problem = (
-                f"projection must be a torch.nn.Linear of the {dims} features of the statistics, not {projection}:"
-            )
+            wanted = f"a torch.nn.Linear of the {dims} features of the statistics"
+            problem = f"projection must be {wanted}, not {projection}:"
             raise InputError(problem, "put any other head into the extractor, and compute the statistics with it")
         if queue < 0:
             raise InputError(f"queue must be at least 0, not {queue}")

@@ -284,7 +284,7 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
         return self._plot(found[0] if isinstance(found, tuple) else found, ax)
 
     def abandon(self, reason: str) -> None:
-        """Call this in place of ``compute`` on a rank that failed: the others raise at once, with ``reason`` as cause."""
+        """Call this in place of ``compute`` on a rank that failed: the others raise ``reason`` immediately."""
         if self.sync_on_compute:
             ranks_of(self.process_group).abandon(self._purpose("compute()"), reason, self.sync_timeout)
 

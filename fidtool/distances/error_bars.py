@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fidtool.distances.exact import FeatureSettings
+from fidtool.distances.exact import Features, FeatureSettings
 from fidtool.distances.frechet import covariance_factor, frechet_distance
 from fidtool.distances.parallel import linear_algebra_threads, using_threads
 from fidtool.distances.sampling_bias import corrected_distance
@@ -35,7 +35,7 @@ Curve = tuple[tuple[int, float], ...]
 
 
 def error_bars(
-    real: Gaussian, fake: NDArray[np.float32], settings: FeatureSettings, world: World
+    real: Gaussian, fake: Features, settings: FeatureSettings, world: World
 ) -> tuple[NDArray[np.float64], Curve]:
     """Computes the FIDs of parts of the images, from which `interval` gets the error bars. On rank zero.
 
@@ -64,7 +64,7 @@ def error_bars(
     return np.array(found), curve
 
 
-def fid_curve(real: Gaussian, fake: NDArray[np.float32], settings: FeatureSettings, world: World) -> Curve:
+def fid_curve(real: Gaussian, fake: Features, settings: FeatureSettings, world: World) -> Curve:
     """Computes the FID of parts of the images, for any number of images. On rank zero.
 
     Parts without images are omitted. For the arguments see `error_bars`.
@@ -81,7 +81,7 @@ def fewest_images(dims: int) -> int:
     return max(math.ceil(_FEWEST * dims), 10 * BLOCKS)
 
 
-def _blocks(fake: NDArray[np.float32], number: int, settings: FeatureSettings, world: World) -> list[Gaussian]:
+def _blocks(fake: Features, number: int, settings: FeatureSettings, world: World) -> list[Gaussian]:
     """Returns ``number`` consecutive blocks, with covariances of ddof 0. Blocks without images are omitted."""
     ends = [len(fake) * block // number for block in range(number + 1)]
     return [

@@ -33,6 +33,8 @@ BLOCK_ROWS = 1024
 """Rows that are read at a time. It affects the last bits of floating-point sums, so it must not depend on the
 machine."""
 
+Features = NDArray[np.float32]
+"""Feature vectors of images, of shape (n, D)."""
 Rows = slice | NDArray[np.int64]
 """Rows of a set: a slice, or row numbers."""
 
@@ -65,7 +67,7 @@ class QuantizedFeatures:
         squares: the squared norms of the integers, shape (n,), on the device.
     """
 
-    features: NDArray[np.float32]
+    features: Features
     step: int
     squares: torch.Tensor
     device: torch.device
@@ -103,9 +105,7 @@ class QuantizedFeatures:
             yield self.block(rows)
 
 
-def quantize_features(
-    sets: Sequence[NDArray[np.float32]], settings: FeatureSettings, world: World
-) -> list[QuantizedFeatures]:
+def quantize_features(sets: Sequence[Features], settings: FeatureSettings, world: World) -> list[QuantizedFeatures]:
     """Rounds sets of features to a common step, so that inner products within and between them are exact. A collective.
 
     Args:
@@ -139,7 +139,7 @@ def quantize_features(
 
 
 def _squares(
-    sets: Sequence[NDArray[np.float32]], step: int, world: World, device: torch.device
+    sets: Sequence[Features], step: int, world: World, device: torch.device
 ) -> tuple[list[NDArray[np.float64]], float]:
     """Returns the squared norms of this rank's rows, 0 for others, and the largest of all ranks (NaN if any is NaN)."""
     squares = [np.zeros(len(features)) for features in sets]
@@ -154,7 +154,7 @@ def _squares(
     return squares, float(largest)
 
 
-def _rounded(features: NDArray[np.float32], step: int, device: torch.device) -> torch.Tensor:
+def _rounded(features: Features, step: int, device: torch.device) -> torch.Tensor:
     """Returns the integers as float64, with the same bits on any device."""
     if device.type == "cpu":
         integers = np.multiply(features, 2.0**step, dtype=np.float64)
@@ -173,7 +173,7 @@ def parts_of(count: int, size: int = BLOCK_ROWS) -> list[slice]:
     return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
-def blocks_of(features: NDArray[np.float32], device: torch.device) -> Iterator[torch.Tensor]:
+def blocks_of(features: Features, device: torch.device) -> Iterator[torch.Tensor]:
     """Yields the vectors as float64, one block at a time."""
     for rows in parts_of(len(features)):
         yield torch.from_numpy(features[rows].astype(np.float64)).to(device)
@@ -200,7 +200,7 @@ class FeatureSettings:
     device: torch.device = torch.device("cpu")  # noqa: RUF009 (immutable)
 
     def gaussian(
-        self, features: NDArray[np.float32], rows: NDArray[np.int64], world: World, *, ddof: int | None = None
+        self, features: Features, rows: NDArray[np.int64], world: World, *, ddof: int | None = None
     ) -> Gaussian:
         """Returns the exact mean and covariance of some rows. Not a collective: ranks may use different rows.
 

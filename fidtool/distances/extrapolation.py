@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.distances.exact import FeatureSettings
+from fidtool.distances.exact import Features, FeatureSettings
 from fidtool.distances.frechet import frechet_distance, influence
 from fidtool.distances.parallel import share_out
 from fidtool.distributed.world import World
@@ -43,7 +43,7 @@ class Extrapolation:
 
 def fid_infinity(
     real: Gaussian,
-    fake: NDArray[np.float32],
+    fake: Features,
     settings: FeatureSettings,
     world: World,
     *,

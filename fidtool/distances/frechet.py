@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from fidtool.distances.exact import blocks_of
+from fidtool.distances.exact import Features, blocks_of
 from fidtool.distances.parallel import fork_safe, linear_algebra_threads, using_threads
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, RunError
@@ -208,7 +208,7 @@ def _by_eigenvectors(matrix: torch.Tensor, most: int, count: int | None, which: 
 
 
 def influence(
-    real: Gaussian, fitted: Gaussian, fake: NDArray[np.float32], world: World, device: torch.device
+    real: Gaussian, fitted: Gaussian, fake: Features, world: World, device: torch.device
 ) -> NDArray[np.float64]:
     """Returns the influence of each generated image on the distance: the derivative by its weight (von Mises 1947).
 

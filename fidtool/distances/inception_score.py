@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fidtool.distances.exact import FINEST_STEP, FeatureSettings, parts_of, quantize_features
+from fidtool.distances.exact import FINEST_STEP, Features, FeatureSettings, parts_of, quantize_features
 from fidtool.distances.parallel import using_threads
 from fidtool.distributed.launch import Launch, available_threads
 from fidtool.distributed.world import World
@@ -19,7 +19,7 @@ fewest of them that show how much scores vary by chance."""
 
 
 def inception_score(
-    features: NDArray[np.float32],
+    features: Features,
     weight: NDArray[np.float32],
     bias: NDArray[np.float32] | None = None,
     *,

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from fidtool.distances.exact import (
     FeatureBlock,
+    Features,
     FeatureSettings,
     QuantizedFeatures,
     Rows,
@@ -45,8 +46,8 @@ _SIGMA, _SCALE = 10.0, 1000.0
 
 
 def kid(
-    real: NDArray[np.float32],
-    fake: NDArray[np.float32],
+    real: Features,
+    fake: Features,
     settings: FeatureSettings,
     world: World,
     *,
@@ -65,7 +66,7 @@ def kid(
     Other tools use the same kernel and estimate but draw different subsets, see the guide's page on metrics.
 
     Args:
-        real, fake: features of shapes (n, D) and (m, D), the same on every rank.
+        real, fake: features of shapes (n, D) and (m, D), the same on every rank; one block at a time is read.
         settings: how they are rounded, and the device on which products are computed.
         world: the ranks, over which the subsets are distributed. The result has the same bits at any number of ranks.
         subset_size: number of images of each set in a subset, at least 2.
@@ -142,16 +143,12 @@ def _added(sums: Sequence[torch.Tensor]) -> float:
     return math.fsum(torch.cat(list(sums)).tolist()) if sums else 0.0  # empty if the run must stop
 
 
-def vendi(features: NDArray[np.float32], settings: FeatureSettings, world: World) -> float:
+def vendi(features: Features, settings: FeatureSettings, world: World) -> float:
     """Returns the Vendi score (Friedman & Dieng 2023): exp of the entropy of the eigenvalues of K / n. A collective.
 
     K is the cosine similarity. Except for zeros, K has the eigenvalues of the sum of u uᵀ over the unit vectors u.
     Vectors that are 0 are equal to each other and similar to no others. The result is from 1, if all vectors have one
-    direction, to min(n, D), with the same bits at any number of ranks.
-
-    Args:
-        features: shape (n, D), the same on every rank; one block at a time is read.
-        settings: with the device of the products.
+    direction, to min(n, D), with the same bits at any number of ranks. For the arguments see `kid`.
     """
 
     def products(columns: slice) -> NDArray[np.float64]:
@@ -176,7 +173,7 @@ def vendi(features: NDArray[np.float32], settings: FeatureSettings, world: World
     return world.on_rank_zero(score)
 
 
-def cmmd(real: NDArray[np.float32], fake: NDArray[np.float32], settings: FeatureSettings, world: World) -> float:
+def cmmd(real: Features, fake: Features, settings: FeatureSettings, world: World) -> float:
     """Returns CMMD (Jayasumana et al. 2024), the squared MMD with a Gaussian kernel. A collective.
 
     The value is mean k(x, x') + mean k(y, y') - 2 mean k(x, y), times 1000, with k = exp(-|x - y|² / (2 sigma²)).
@@ -198,8 +195,8 @@ def cmmd(real: NDArray[np.float32], fake: NDArray[np.float32], settings: Feature
 
 
 def mind(
-    real: NDArray[np.float32],
-    fake: NDArray[np.float32],
+    real: Features,
+    fake: Features,
     settings: FeatureSettings,
     world: World,
     *,
@@ -214,7 +211,7 @@ def mind(
 
     Args:
         real, fake, settings, world: see `kid`. Of the larger set only the first min(n, m) images, which should be in
-            random order, are used. One block of features at a time is read.
+            random order, are used.
         directions: number of random directions, at least 1.
         seed: seed of the directions.
     """

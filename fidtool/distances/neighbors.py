@@ -13,6 +13,7 @@ from fidtool.distances.exact import (
     BLOCK_ROWS,
     FINEST_STEP,
     FeatureBlock,
+    Features,
     FeatureSettings,
     QuantizedFeatures,
     blocks_of,
@@ -29,8 +30,8 @@ it."""
 
 
 def prdc(
-    real: NDArray[np.float32],
-    fake: NDArray[np.float32],
+    real: Features,
+    fake: Features,
     settings: FeatureSettings,
     world: World,
     *,
@@ -46,7 +47,7 @@ def prdc(
     duplicates, the two rules rarely give different values.
 
     Args:
-        real, fake, settings, world: see `kid`. One block of features at a time is read.
+        real, fake, settings, world: see `kid`.
         k: number of the neighbour, from 1 to min(n, m) - 1.
         ties: whether an image exactly as far away as the k-th neighbour is outside the ball (``strict``: d < r, Naeem
             et al.) or inside (``inclusive``: d <= r, Kynkäänniemi et al.).
@@ -124,7 +125,7 @@ def _smallest(values: torch.Tensor, count: int) -> torch.Tensor:
     return values.topk(count, dim=1, largest=False, sorted=True).values
 
 
-def authpct(real: NDArray[np.float32], fake: NDArray[np.float32], settings: FeatureSettings, world: World) -> float:
+def authpct(real: Features, fake: Features, settings: FeatureSettings, world: World) -> float:
     """Returns the percentage of authentic fakes (Alaa et al. 2022), as in dgm-eval. A collective.
 
     A fake is authentic if it is farther from its nearest real, the first of several, than that is from its own nearest
@@ -147,9 +148,7 @@ def authpct(real: NDArray[np.float32], fake: NDArray[np.float32], settings: Feat
         return 100 * int(world.sum_(authentic)) / len(fakes)
 
 
-def nearest_cosine_distance(
-    real: NDArray[np.float32], fake: NDArray[np.float32], settings: FeatureSettings, world: World
-) -> float:
+def nearest_cosine_distance(real: Features, fake: Features, settings: FeatureSettings, world: World) -> float:
     """Returns the mean of the reals' cosine distances 1 - |cos| to the nearest fake (Bai et al. 2021). A collective.
 
     The arguments are those of `prdc`. Features that add up to 0 are left out, as in torchmetrics; the value is 1 if
@@ -174,7 +173,7 @@ def nearest_cosine_distance(
 
 
 def nearest_rows(
-    some: NDArray[np.float32], others: NDArray[np.float32], device: torch.device
+    some: Features, others: Features, device: torch.device
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Finds, for each of a few vectors, the nearest of many by Euclidean distance. The first of several is returned.
 

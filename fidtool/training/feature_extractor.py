@@ -51,6 +51,7 @@ from fidtool.sources.arrays import hint_of_axes
 from fidtool.validation import declared, text_of
 
 PathLike = str | os.PathLike[str]
+Feature = int | str | Network | nn.Module
 _WEIGHTS_SECONDS = 1800.0
 _GOLDEN = -7046029254386353131  # 2 ** 64 over the golden ratio, as a signed integer
 _MIX1, _MIX2 = -4658895280553007687, -7723592293110705685
@@ -69,11 +70,7 @@ class SharedExtractor:
     """
 
     def __init__(
-        self,
-        feature: int | str | Network | nn.Module,
-        protocol: str | None,
-        weights: PathLike | None,
-        feature_step: int = 18,
+        self, feature: Feature, protocol: str | None, weights: PathLike | None, feature_step: int = 18
     ) -> None:
         if isinstance(feature, Network):
             feature = replace(feature, module=_copied(feature.module))
@@ -140,7 +137,7 @@ class SharedExtractor:
         return SharedExtractor, self._arguments, {"several": self.several}
 
 
-def chosen(feature: int | str | Network | nn.Module, protocol: str | None, weights: PathLike | None) -> NetworkChoice:
+def chosen(feature: Feature, protocol: str | None, weights: PathLike | None) -> NetworkChoice:
     """Returns the network for a metric's arguments of these names. That of a plain module has only its name."""
     if isinstance(feature, (Network, nn.Module)) and weights is not None:
         problem = "is for Inception and named networks; a custom network already has its own"
@@ -177,25 +174,18 @@ class _PlainExtractor(Extractor):
 
 
 def shared_extractor(
-    feature: int | str | Network | nn.Module,
-    antialias: bool | None,
-    protocol: ProtocolName | None,
-    weights: PathLike | None,
-    weights_path: PathLike | None,
-    feature_step: int | None,
+    feature: Feature, antialias: bool | None, protocol: str | None, weights: PathLike | None, feature_step: int | None
 ) -> SharedExtractor:
     """Returns the network for a metric's arguments of these names: that of another metric if it is the same."""
-    if weights is not None and weights_path is not None:
-        raise InputError("weights and feature_extractor_weights_path are the same:", "pass one of them")
     if feature_step is not None and not isinstance(feature, nn.Module):
         raise InputError("feature_step is for a plain module as feature; other networks have their own")
     if antialias is not None and (isinstance(feature, int) or f"{feature}".lower().partition("@")[0] == "inception"):
-        meant: ProtocolName = "torchmetrics" if flag("antialias", antialias) else "tensorflow"
+        meant = "torchmetrics" if flag("antialias", antialias) else "tensorflow"
         if protocol is not None and protocol_named(protocol).name != meant:
             problem = f"antialias={antialias} selects the protocol {meant!r}, and protocol={protocol!r} another one:"
             raise InputError(problem, "pass one of the two", setting="protocol")
         protocol = meant
-    new = SharedExtractor(feature, protocol, weights or weights_path, 18 if feature_step is None else feature_step)
+    new = SharedExtractor(feature, protocol, weights, 18 if feature_step is None else feature_step)
     shared = _used.setdefault((new.definition, new.content), new)
     shared.several |= shared is not new
     return shared

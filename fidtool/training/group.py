@@ -60,26 +60,20 @@ class Ranks:
         self.size, self.rank = len(self.ranks), self.ranks[self.group_rank]
 
     def exchange(
-        self,
-        purpose: str,
-        payload: dict[str, Any],
-        seconds: float,
-        remedy: str,
-        counted: bool = True,
-        failed: str = "",
+        self, purpose: str, payload: dict[str, Any], seconds: float, remedy: str, counted: bool = True
     ) -> list[dict[str, Any]]:
         """`GroupRendezvous.exchange`; a single process gets its own payload back.
 
         If ``counted``, the ranks must agree on the number of calls with ``purpose``. A rank that is a call behind,
         because its program caught an error, would bring the payload of another call. All ranks then raise once, and
-        their next calls match again. ``failed`` is why this rank cannot go on, see `abandon`; then all raise, too.
+        their next calls match again. They also raise if one called `abandon`.
         """
         if self.size == 1:
             return [payload]
         rendezvous = self._rendezvous = self._rendezvous or self._begin()
         if counted:
             self.calls[purpose] += 1
-        mine = {"call": self.calls[purpose], "gloo": self._gloo is not None, "failed": failed, "payload": payload}
+        mine = {"call": self.calls[purpose], "gloo": self._gloo is not None, "payload": payload}
         entries = rendezvous.exchange(purpose, mine, seconds, remedy)
         if not all(entry["gloo"] for entry in entries):
             self._gloo = None  # a rank has lost its group: all ranks create a new one
@@ -90,14 +84,14 @@ class Ranks:
                 behind = f"rank {rank} is in call number {entry['call']} of {purpose} and the others in number {latest}"
                 missed = "it missed a call that failed"
                 raise on_every_rank(RunError(f"{behind}, because {missed}; no data was exchanged: make the call again"))
-            if entry["failed"]:
-                raise RunError(f"rank {rank} failed: {entry['failed']}")
+            if failure := entry["payload"].get("failed"):
+                raise RunError(f"rank {rank} failed: {failure}")
         return [entry["payload"] for entry in entries]
 
     def abandon(self, purpose: str, reason: str, seconds: float) -> None:
         """Called in place of a counted `exchange` on a rank that failed: the others immediately raise ``reason``."""
         with contextlib.suppress(RunError):
-            self.exchange(purpose, {}, seconds, "", failed=reason)
+            self.exchange(purpose, {"failed": reason}, seconds, "")
 
     def _begin(self) -> GroupRendezvous:
         default = default_store()
@@ -327,11 +321,8 @@ class OutOfSyncError(RunError):
 def assert_in_sync(module: nn.Module, group: Group = None, *, timeout: float = DEFAULT_TIMEOUT) -> None:
     """Checks that every rank has bit-identical parameters and buffers. A collective.
 
-    Compares names, shapes, dtypes and hashes of the values. The ranks may have different sets of parameters.
-
-    Args:
-        module: a module on any device.
-        group, timeout: see `gather_with_grad`. Does nothing if the program has no process group.
+    Compares names, shapes, dtypes and hashes of the values, on any device. The ranks may have different sets of
+    parameters. For ``group`` and ``timeout`` see `gather_with_grad`. Does nothing if there is no process group.
 
     Raises:
         fidtool.training.OutOfSyncError: on every rank, if they differ; the message has the names and the ranks.

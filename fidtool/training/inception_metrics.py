@@ -8,11 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
 
 from fidtool.errors import InputError
 from fidtool.features.models.inception import Weights
-from fidtool.features.network import Network
 from fidtool.features.protocol import INCEPTION_DIMS
 from fidtool.metrics.fid import FID
 from fidtool.metrics.inception_score import InceptionScore as Scores
@@ -20,10 +18,9 @@ from fidtool.metrics.kid import KID
 from fidtool.metrics.metric import FeatureSet, MetricContext
 from fidtool.metrics.mifid import MIFID
 from fidtool.metrics.prdc import PRDC, Ties
-from fidtool.training.feature_extractor import flag, inception_weights
+from fidtool.training.feature_extractor import Feature, flag, inception_weights
 from fidtool.training.metric import ImageMetric, Values
 
-Feature = int | str | Network | nn.Module
 _LOGITS = "logits_unbiased"
 _Pair = tuple[torch.Tensor, torch.Tensor]
 

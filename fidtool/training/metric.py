@@ -163,8 +163,10 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
         self._saved = True
         self._warned: set[str] = set()
         file = feature_extractor_weights_path
+        if weights is not None and file is not None:
+            raise InputError("weights and feature_extractor_weights_path are the same:", "pass one of them")
         with outside_autograd(), renamed("weights", "weights" if file is None else "feature_extractor_weights_path"):
-            network = shared_extractor(feature, antialias, protocol, weights, file, feature_step)
+            network = shared_extractor(feature, antialias, protocol, weights or file, feature_step)
             # antialias is an argument of torchmetrics, which truncates with either protocol.
             asked = float_to_byte if antialias is None else float_to_byte or "floor"
             self._sums = MetricSums(network, self._metric, real_statistics, batch_size, asked)
@@ -332,9 +334,7 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
     ) -> None:
         """Replaces this rank's images by those of all ranks until ``unsync``. A collective like ``compute``.
 
-        Args:
-            dist_sync_fn, process_group, distributed_available: accepted for compatibility with torchmetrics; ignored.
-            should_sync: if False, do nothing.
+        Does nothing if ``should_sync`` is False. The other arguments are torchmetrics' and ignored.
         """
         ranks = ranks_of(self.process_group)
         if not should_sync or ranks.size == 1:

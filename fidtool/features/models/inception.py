@@ -168,8 +168,7 @@ _BLOCKS = {
     "Mixed_6a": _B,
     **dict.fromkeys(("Mixed_6b", "Mixed_6c", "Mixed_6d", "Mixed_6e"), _C),
     "Mixed_7a": _D,
-    "Mixed_7b": _E,
-    "Mixed_7c": _E,
+    **dict.fromkeys(("Mixed_7b", "Mixed_7c"), _E),
 }
 
 

@@ -106,7 +106,7 @@ def _described(metric: Metric) -> dict[str, Any]:
     return {
         "name": metric.name,
         "about": about,
-        "numbers": [{name: getattr(each, name) for name in parts} for each in metric.numbers],
+        "numbers": [{name: getattr(each, name) for name in parts} for each in (*metric.numbers, *metric.summary)],
         "settings": [
             {"name": name, "default": getattr(metric, name), "help": each.described} for name, each in settings
         ],

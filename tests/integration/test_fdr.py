@@ -72,6 +72,10 @@ def test_fewer_networks_have_no_mean(here: Run, files: object) -> None:
     assert [*found] == ["fdr", "fdr_fdr_mae"]
 
 
+def test_the_mean_is_listed(here: Run) -> None:
+    assert "FDr6 (lower is better): mean of FDr over the six networks" in here("metrics", "fdr").stdout
+
+
 def test_fdr_is_not_one_of_all(here: Run, files: object) -> None:
     outcome = here("compute", "real.pkl", "fake.pkl", "--metrics", "all", "--json")
     assert "fdr" not in {**outcome.json["not_computed"], **outcome.metrics}

@@ -49,11 +49,9 @@ class Device:
 
 
 def choose_device(requested: str | TorchDevice | None, launch: Launch) -> Device:
-    """Return the device of this rank.
+    """Return the device of this rank, as ``--device`` requested it: ``cpu``, ``cuda``, ``cuda:1`` or ``mps``.
 
-    Args:
-        requested: value of ``--device``: ``cpu``, ``cuda``, ``cuda:1`` or ``mps``; None selects CUDA if available, else
-            the CPU. ``cuda`` without an index selects the GPU whose index is the local rank.
+    None is CUDA if available, else the CPU. ``cuda`` without an index is the GPU whose index is the local rank.
     """
     numbers = {
         "cpu": 1,

@@ -26,14 +26,7 @@ from fidtool.features.device import Device, computing_on, device_of, full_fp32, 
 from fidtool.features.extractor import Extractor
 from fidtool.features.models.families import NetworkChoice, networks_of, protocol_of
 from fidtool.features.models.inception import Weights, inception_extractor, load_weights
-from fidtool.features.network import (
-    Network,
-    bytes_of,
-    custom_extractor,
-    fetch_state,
-    frozen,
-    module_digest,
-)
+from fidtool.features.network import Network, bytes_of, custom_extractor, fetch_state, frozen, module_digest
 from fidtool.features.protocol import (
     DECODER,
     DEFAULT_PROTOCOL,

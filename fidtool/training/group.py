@@ -121,8 +121,7 @@ class Ranks:
                     except RuntimeError as error:
                         raise LostContactError(first_line(error)) from error
                 # A new World each time: one that has seen a failure cannot be reused.
-                launch = Launch(self.group_rank, self.size, self.group_rank, self.size)
-                yield World(launch, group=self._gloo)
+                yield World(Launch(self.group_rank, self.size, self.group_rank, self.size), group=self._gloo)
             except LostContactError as error:
                 self._gloo = None
                 lost = f"a rank was lost, or the other ranks waited for it for more than {_TRANSPORT_SECONDS:.0f} s"
@@ -166,9 +165,7 @@ def warn_without_group(what: str) -> None:
 
 def launched_without_group() -> int:
     """Number of processes that the launcher started, if more than one and torch has no process group; else 0."""
-    if _initialized():
-        return 0
-    size = discover_or_alone().world_size
+    size = 1 if _initialized() else discover_or_alone().world_size
     return size if size > 1 else 0
 
 

@@ -94,7 +94,8 @@ class FIDCallback(Base):
     ) -> None:
         super().__init__()
         # The metrics, which check some of these as well, are only made when training starts.
-        StatisticsSettings(protocol=protocol, float_to_byte=float_to_byte, batch_size=batch_size)  # type: ignore[arg-type]
+        StatisticsSettings(float_to_byte=float_to_byte, batch_size=batch_size)  # type: ignore[arg-type]
+        self._network = chosen("inception" if feature is None else feature, protocol, weights)
         for what, value, least in (("num_samples", num_samples, 2), ("every_n_epochs", every_n_epochs, 1)):
             if value < least:
                 raise InputError(f"{what} must be at least {least}, not {value}")
@@ -188,20 +189,19 @@ class FIDCallback(Base):
     def _statistics(self, pl_module: Any) -> PathLike | Statistics:
         if isinstance(self.reference, Statistics) or not os.path.isdir(self.reference):
             return self.reference
-        options, feature = self._options, self._options.get("feature")
-        if isinstance(feature, (Network, nn.Module)):
+        if isinstance(self._options.get("feature"), (Network, nn.Module)):
             raise InputError(
                 "a folder as FIDCallback's reference needs a network that is specified by name:",
                 "pass feature='FILE.py:NAME', or the statistics file that `fidtool stats` writes for the folder",
             )
         statistics = compute_statistics(
             self.reference,
-            extractor=chosen("inception" if feature is None else feature, options["protocol"], options["weights"]),
+            extractor=self._network,
             metrics="fid" if self.metrics == (FrechetInceptionDistance,) else "kid",  # with the features of each image
             device=str(pl_module.device),
         )
         ranks = ranks_of()
-        ranks.exchange(_PURPOSE, {}, options["sync_timeout"], "every rank must run the trainer")
+        ranks.exchange(_PURPOSE, {}, self._options["sync_timeout"], "every rank must run the trainer")
         with ranks.world(_PURPOSE) as world:
             found = world.broadcast(statistics)
         assert found is not None

@@ -108,7 +108,7 @@ def test_real_statistics_of_several_networks(here: Run, tmp_path: Path) -> None:
             assert joint == in_memory == own
             assert len({metric.reference_digest for metric in metrics}) == 1
         digests = []
-        for each in references:
+        for each in (*references, real):  # a folder too
             callback = FIDCallback("generate", each, num_samples=10, feature=feature)
             callback.on_fit_start(Trainer(callbacks=[callback]), Model())
             digests.append(callback.state_dict()["reference"])

@@ -184,9 +184,9 @@ def shared_extractor(
     return shared
 
 
-def inception_weights(file: PathLike | None, classifier: bool = False) -> Weights:
+def inception_weights(file: str | None, classifier: bool = False) -> Weights:
     with one_at_a_time("weights", _WEIGHTS_SECONDS):
-        return load_weights(text_of(file), log_warning, classifier)
+        return load_weights(file, log_warning, classifier)
 
 
 def _copied(module: nn.Module) -> nn.Module:

@@ -126,7 +126,7 @@ class KernelInceptionDistance(_PerImage[_Pair]):
         if feature == _LOGITS:
             raise InputError("KID of Inception's logits is not available:", f"pass one of {INCEPTION_DIMS} as feature")
         self._metric = KID(subsets=subsets, subset_size=subset_size, seed=seed, degree=degree, gamma=gamma, coef=coef)
-        self._least = max(2, subset_size), f" for subset_size={subset_size}"
+        self._least = subset_size, f" for subset_size={subset_size}"
         super().__init__(feature, reset_real_features, normalize, **options)
 
 
@@ -183,8 +183,7 @@ class InceptionScore(_PerImage[_Pair]):
         self._metric, self._least = _Scores(splits=splits), (splits, f" for splits={splits}")
         super().__init__(max(INCEPTION_DIMS) if feature == _LOGITS else feature, True, normalize, **options)
         if feature == _LOGITS:
-            file = options.get("weights") or options.get("feature_extractor_weights_path")
-            found = inception_weights(file, classifier=True)
+            found = inception_weights(self._sums.network.choice.weights, classifier=True)
             self._classifier = replace(found, state={name: found.state[name] for name in ("fc.weight", "fc.bias")})
 
     def update(

@@ -80,7 +80,7 @@ def choose_device(requested: str | TorchDevice | None, launch: Launch) -> Device
 
 
 def device_of(device: torch.device, launch: Launch | None = None) -> Device:
-    """Return the `Device` for a torch device that the calling program has chosen; None is a run of this process."""
+    """Return the `Device` for a torch device that the calling program has chosen; a ``launch`` of None is alone."""
     launch = launch or alone_here()
     if device.type != "cpu":
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else "Apple GPU"

@@ -66,8 +66,8 @@ class ImageSums:
     network: SharedExtractor
     side: str
     batch_size: int | None
-    per_image: bool
-    fixed: Statistics | None
+    per_image: bool = False
+    fixed: Statistics | None = None
 
     def __post_init__(self) -> None:
         self._device = torch.device("cpu")

@@ -42,6 +42,18 @@ def test_a_folder_needs_a_network_with_a_name(tmp_path: Path) -> None:
         started(FIDCallback(lambda n, seed: None, tmp_path / "none.npz", feature=network()))
 
 
+def test_the_network_is_checked_when_the_callback_is_made() -> None:
+    FIDCallback("generate", "real.npz", feature="dinov2", protocol="torch")  # type: ignore[arg-type]
+    FIDCallback("generate", "real.npz", feature="dinov2@step=12,protocol=torch")
+    for settings, text in (
+        ({"feature": "nothing"}, "unknown extractor 'nothing'"),
+        ({"feature": "dinov2", "protocol": "clean"}, "cannot be combined with feature='dinov2'"),
+        ({"protocol": "cleen"}, "unknown protocol 'cleen'"),
+    ):
+        with pytest.raises(fidtool.InputError, match=text):
+            FIDCallback("generate", "real.npz", **settings)  # type: ignore[arg-type]
+
+
 def epoch_of(callback: FIDCallback, trainer: Trainer, model: Model, validation: bool) -> None:
     callback.on_train_epoch_start(trainer, model)
     if validation:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fidtool.errors import InputError
-from fidtool.features.models.families import MODEL_FAMILIES, networks_of
+from fidtool.features.models.families import MODEL_FAMILIES, NetworkChoice, networks_of
 from fidtool.features.protocol import INCEPTION, INCEPTION_DIMS
 from fidtool.metrics.inception_score import SORTED
 from fidtool.metrics.registry import METRIC_SETTINGS
@@ -110,7 +110,7 @@ class _Requirements:
         if name is None:
             raise InputError("the run had no preset:", f"pass one of {', '.join(PRESETS)}", setting="preset")
         self.preset = preset_named(str(name))
-        stated = networks_of(self.preset.settings.get("extractor", ()))
+        stated = networks_of(self.preset.settings.get("extractor", "inception"))
         self.further: dict[Any, str | None] = {
             each.full: each.protocol for each in stated if each.family in MODEL_FAMILIES
         }
@@ -174,9 +174,15 @@ class _Requirements:
             self._add("protocol", None, f"{name}; {doubt}", wanted)
         else:
             self._equal("protocol", name, wanted)
-        for each in (self.content.get("layers") or {}).values():
-            if wanted := self.further.get(each.get("extractor")):
-                self._equal(f"protocol of {each['extractor']}", each.get("name"), wanted)
+        own = (self.content.get("labels") or {}).get("own_networks") or {}
+        for layer, each in (self.content.get("layers") or {}).items():
+            asked = NetworkChoice(own.get(layer, ""))  # of a file that does not state its network
+            network = next((name for name in self.further if name == each.get("extractor") or asked.made(name)), "")
+            if wanted := self.further.get(network):
+                self._equal(f"protocol of {network}", each.get("name"), wanted)
+        if "fdr" in self.settings:
+            six = "fdr6" in (self.result.get("metrics") or {})
+            self._add("networks of FDr6", six, "all six" if six else "not all six", "all six")
 
     def _settings(self) -> None:
         """Those of the metrics if the preset has some for metrics that were computed, and the order of FAKE."""

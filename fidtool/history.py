@@ -13,7 +13,7 @@ from typing import Any
 
 from fidtool.errors import InputError, option, redacted
 from fidtool.explanations import Interval
-from fidtool.features.protocol import FEATURES
+from fidtool.features.protocol import FEATURES, Definition
 from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS, NAMES
 from fidtool.names import legible, shortened
 from fidtool.results import Evaluation, SetResult
@@ -132,14 +132,23 @@ def differences_of(before: Evaluation, after: Evaluation) -> Differing:
         {
             "settings": {key: value for key, value in each.run.config.items() if key not in METRIC_SETTINGS}
             | dict(each.settings),
-            "protocol": {layer: asdict(found) if found else None for layer, found in each.definitions.items()},
+            "protocol": {layer: asdict(found) if found else None for layer, found in definitions.items()},
             "REAL": _facts(each.results[0].real),
             "FAKE": _facts(each.results[0].fake),
             "environment": {name: getattr(each.run, name) for name in _ENVIRONMENT},
         }
-        for each in (before, after)
+        for each, definitions in ((before, _definitions_as(before, after)), (after, after.definitions))
     )
     return _differing(was, now)
+
+
+def _definitions_as(before: Evaluation, after: Evaluation) -> dict[str, Definition | None]:
+    """Return the definitions of a result by the layers that another one has for the same networks."""
+    layers = {network: layer for layer, network in after.labels.networks.items()}
+    was = before.labels.networks
+    names = {layer: layers.get(was.get(layer, ""), layer) for layer in before.definitions}
+    order = sorted(names, key=lambda layer: names[layer] != layer)  # those that have another layer replace others
+    return {names[layer]: before.definitions[layer] for layer in order}
 
 
 def obstacles(before: Evaluation, after: Evaluation, name: str = "fid") -> Differing:

@@ -39,12 +39,14 @@ class Labels:
         own_networks: further networks of the run by their layers, and those of metrics that have their own by the layer
             of their `Number`; without those that are the network of the metric's authors.
         numbers: all values that have a title, by plain name, in the order in which they are listed.
+        own_dims: dimensions of the features of further networks, by their layers.
     """
 
     network: str = _NETWORK
     dims: int = max(INCEPTION_DIMS)
     own_networks: Mapping[str, str] = field(default_factory=dict)
     numbers: Mapping[str, Number] = field(default_factory=lambda: NUMBERS, repr=False)
+    own_dims: Mapping[str, int] = field(default_factory=dict, repr=False)
 
     def title(self, name: str) -> str:
         """Return the title in text, such as ``FID`` or ``KID (dinov2)``."""
@@ -63,13 +65,24 @@ class Labels:
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON's ``labels``, without the numbers of built-in metrics."""
         custom = {name: asdict(number) for name, number in self.numbers.items() if number != NUMBERS.get(name)}
-        return {**vars(self), "own_networks": dict(self.own_networks), "numbers": custom}
+        own = {"own_networks": dict(self.own_networks), "own_dims": dict(self.own_dims)}
+        return {**vars(self), **own, "numbers": custom}
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Labels:
         """Return the names whose `to_dict` gave ``content``."""
         found: Labels = restored(cls, content)
         return replace(found, numbers={**NUMBERS, **found.numbers})
+
+    @property
+    def networks(self) -> dict[str, str]:
+        """The networks of the run by the layers of their features, without those of metrics with their own."""
+        further = {name.partition("@")[2] for name in self.numbers} & self.own_networks.keys()
+        return {FEATURES: self.network} | {layer: self.own_networks[layer] for layer in sorted(further)}
+
+    def dims_of(self, name: str) -> int:
+        """Return the dimensions of the features of which a value is, for other layers than spatial ones."""
+        return self.own_dims.get(self.numbers[name].layer, self.dims)
 
     def network_of(self, name: str) -> str:
         """Return the name of the network whose features a metric uses."""
@@ -127,7 +140,9 @@ def labels_of(
             own[metric.layer] = _spelled(of_metric, asked.extractor, measured)
             if own[metric.layer] == _NETWORK and of_metric[0].dims != max(INCEPTION_DIMS):
                 own[metric.layer] += f" {of_metric[0].dims}"
-    return Labels(network, dims, own, numbers)
+    sizes = {layer: file.layers[layer].dims for file in files for layer in config.further if layer in file.layers}
+    sizes |= {layer: each[0].dims for layer, each in found.items() if layer in config.further and each}
+    return Labels(network, dims, own, numbers, sizes)
 
 
 def _spelled(definitions: Sequence[Definition], asked: str, measured: bool) -> str:

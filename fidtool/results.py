@@ -325,7 +325,7 @@ class Evaluation:
         """Return what the features of a metric are: ``Inception, 2048 dimensions, protocol pytorch-fid``."""
         layer = self.labels.numbers[name].layer
         definition = self.definitions.get(layer, self.definition)  # CMMD's network can be the run's extractor
-        dims, protocol = self.labels.dims, "unknown protocol"
+        dims, protocol = self.labels.dims_of(name), "unknown protocol"
         if definition is not None:
             dims, named = definition.dims, definition.protocol_name
             protocol = f"protocol {named}" if named else "the network's own preparation"

@@ -240,7 +240,9 @@ class StatisticsSettings(CheckSettings):
         """Return the first network, whose settings are those of this object, and further ones by their layers."""
         listed = networks_of("inception" if self.extractor is None else self.extractor)
         listed.sort(key=lambda each: each.extractor != "inception")
-        stated, others = listed[0], listed[1:]
+        # Of several with this extractor, the one without settings in its value, which has the plain name.
+        stated = next((each for each in listed if str(each) == listed[0].extractor), listed[0])
+        others = [each for each in listed if each is not stated]
         for name in IN_VALUE.values():
             typed, own = getattr(self, name), getattr(stated, name)
             if own is not None and typed not in (None, own):

@@ -198,14 +198,17 @@ _OF_SETTINGS = (
 )
 
 
+def _joined(context: click.Context, parameter: click.Parameter, names: Sequence[str]) -> str | None:
+    return ",".join(names) if names else None
+
+
 def _option_of(name: str, field: Setting) -> GroupedOption:
     shown = f" [default: {field.shown}]" if field.shown else ""
     text = f"{field.text}{_NOTES.get(name, '')}{shown}"
     given: dict[str, Any] = {"help": text, "metavar": field.metavar, "shell_complete": _COMPLETING.get(name)}
     given |= {"default": field.default, "multiple": field.default == ()}
     if name in ("metrics", "extractor"):
-        usual = [field.default] if field.default else []
-        given |= {"multiple": True, "default": usual, "callback": lambda _, __, names: ",".join(names) or None}
+        given |= {"multiple": True, "default": [field.default] if field.default else [], "callback": _joined}
     if field.choices:
         given |= {"type": click.Choice(field.choices), "metavar": None}
         if field.kind is int:

@@ -94,7 +94,7 @@ class Comparer:
         for asked in metrics:
             found, network = self._values(asked, real, fake, warnings), self.plan.settings.facts(asked.layer).extractor
             numbers |= {name + asked.suffix: value for name, value in found.items()}
-            of_networks.setdefault(asked.metric.name, {})[network] = found
+            of_networks.setdefault(asked.metric.name, {}).setdefault(network, found)
         for asked in metrics:
             numbers |= asked.metric.summarize(of_networks[asked.metric.name])
         return self.run.world.on_rank_zero(lambda: self._conclude(real, fake, planned, numbers, warnings))
@@ -149,7 +149,7 @@ class Comparer:
             last = traceback.extract_tb(error.__traceback__)[-1]
             position = f"({os.path.basename(last.filename)}:{last.lineno})"
             kind = RunError if type(metric) in BUILT_IN.values() else ProgramError
-            raise kind(f"the metric {metric.name} failed: {in_short(error)} {position}") from error
+            raise kind(f"the metric {asked.name} failed: {in_short(error)} {position}") from error
         of = plan.settings.further[layer].subject if asked.suffix else ""
         new = [line for line in said if line not in warnings]  # others are of the sets, and not of the network
         warnings += [Alert(f"{of}: {line}", Alert(line).severity) if of else line for line in new]

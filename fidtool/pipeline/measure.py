@@ -223,8 +223,19 @@ class Measurer:
             if name in needs.layers and each.definition == self.networks.definitions[name]
             if each.features is not None or name not in needs.features
         }
+        problem, precision = "the statistics that are to be completed", (given.arithmetic or {}).get("precision")
         if not usable:
-            raise InputError("the statistics that are to be completed have no features that this run needs")
+            needed = " and ".join(self.networks.definitions[name].network for name in needs.layers)
+            raise InputError(f"{problem} have none of {needed} with the settings and metrics of this run")
+        for name, theirs, mine in (
+            ("precision", precision, self._settings.precision),
+            ("framing", given.framing, planned.framing),
+        ):
+            if theirs != mine:
+                raise InputError(f"{problem} have {name} {theirs}, and this run has {mine}")
+        if given.pictures is None or not self._settings.diagnose:
+            needed = f"compared by records, without {option('diagnose', False)}"
+            raise InputError(f"{problem} must be of the same images, which are {needed}")
         return replace(given, layers=usable)
 
     def _from_cache(self, planned: SetPlan) -> Statistics | None:

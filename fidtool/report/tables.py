@@ -66,11 +66,11 @@ def rounded(name: str, result: Comparison) -> str:
     bar, name = result.corrected_of(name), name.partition("@")[0]
     error = bar.error if bar else result.value(shown.spread)
     images = min(each.count or maxsize for each in (result.real, result.fake))
-    few = images <= (SPATIAL_DIMS if shown.layer == SPATIAL else result.labels.dims)
+    few = images <= (SPATIAL_DIMS if shown.layer == SPATIAL else result.labels.dims_of(name))
     decimals = shown.digits
     if error:
         decimals = min(decimals, decimals_of(error, 2))
-    elif name == "kid" or name in _SHARES:
+    elif (name == "kid" and shown.title == "KID") or name in _SHARES:
         unit = 100 if name == "authpct" else 1
         decimals = min(decimals, decimals_of(unit / images, 2 if name == "kid" else 1))
     elif name in _DISTANCES:

@@ -97,18 +97,18 @@ def find_cached(
     Args:
         collected: the layers of which the features of each image are read if they are there.
         needed: those of which they must be there.
-        inspected: whether records are needed, which are stored with the statistics of the run's first network.
+        inspected: whether records are needed, which are stored with the statistics of each network.
     """
     found: dict[str, Statistics] = {}
     for name, definition in definitions.items():
         entry = _read_entry(cache_file(images, name, definition, arithmetic), name in collected, warn)
         if entry is None or entry.arithmetic is None or (name in needed and entry.features is None):
             continue
-        if name != FEATURES or not inspected or entry.pictures is not None:
+        if not inspected or entry.pictures is not None:
             found[name] = entry
     if not found:
         return None
-    main = found.get(FEATURES, next(iter(found.values())))
+    main = next(iter(found.values()))
     return replace(
         main,
         layers={name: entry.layers[FEATURES] for name, entry in found.items()},
@@ -149,7 +149,7 @@ def put_in_cache(images: ImageSet, statistics: Statistics, warn: Callable[[str],
         for name, layer in statistics.layers.items():
             assert layer.definition is not None
             path = cache_file(images, name, layer.definition, statistics.arithmetic or {})
-            pictures, there = statistics.pictures if name == FEATURES else None, read_summary(path)
+            pictures, there = statistics.pictures, read_summary(path)
             missing = (layer.features is not None and not there.has_features) or (
                 pictures is not None and not there.has_records
             )

@@ -234,7 +234,7 @@ def test_values_are_parsed(value: object, expected: list[str]) -> None:
     ("value", "words"),
     [
         ("inception,inception", "--extractor has inception twice"),
-        (f"{TINY},{TINY}", "twice: name each network once"),
+        (f"{TINY},{TINY}", "twice, or another network whose values have this name: name each"),
         ("inception,dinov2@step=x", "--extractor: step=x must be an integer"),
         (
             "inception,dinov2@protocol=clean",
@@ -245,6 +245,8 @@ def test_values_are_parsed(value: object, expected: list[str]) -> None:
         (f"inception@dims=64,{TINY}@step=30", f"pass --extractor {TINY}@step="),
         ("inception@step=3,dinov2", "--extractor inception@step=... is fixed for Inception"),
         ("inception,nothing", "unknown extractor 'nothing'"),
+        ("inception,dinov2@foo=3", "--extractor: 'foo' in dinov2@foo=3 is none of weights, size, step"),
+        ("", "unknown extractor ''"),
         (f"inception,{COLOURS}@dims=64", "@dims=... selects a layer of Inception"),
     ],
 )
@@ -291,8 +293,59 @@ def test_statistics_are_completed_without_running_the_first_network_again(
     other = here("stats", fake, "-o", "x.npz", "--complete", "one.npz", *both_networks)
     assert other.error.endswith(f"are not of the images in {fake}, as they are now")
     lacking = here("stats", real, "-o", "x.npz", "--extractor", COLOURS, "--complete", "one.npz", *arguments)
-    assert lacking.error.endswith("to be completed have no features that this run needs")
+    assert lacking.error.endswith("have none of tiny_network.py:colours with the settings and metrics of this run")
+    for changed in (("--precision", "bf16"), ("--crop", "center:16"), ("--no-diagnosis",)):
+        refused = here("stats", real, "-o", "x.npz", "--complete", "one.npz", *both_networks, *changed)
+        assert refused.status == 2, changed
     known = fidtool.read_statistics(tmp_path / "one.npz")
     in_python = fidtool.compute_statistics(str(real), known, extractor=[TINY, COLOURS], metrics="fid", cache=False)
     assert in_python is not None
     np.testing.assert_array_equal(in_python.layers[LAYER].mu, both.layers[LAYER].mu)
+
+
+def test_a_network_is_compared_with_itself_at_another_place(here: Run, sets: tuple[Path, Path]) -> None:
+    arguments = ("compute", *sets, "--uncertainty", "--quiet")
+    for name, networks in (("one", COLOURS), ("two", BOTH), ("turned", f"{COLOURS},{TINY}")):
+        assert here(*arguments, "--extractor", networks, "-o", f"{name}.json").status == 0
+    assert here("table", "two.json", "turned.json", "--format", "csv").status == 0
+    table = here("table", "one.json", "two.json", "--format", "csv")
+    assert table.status == 0, table.stderr
+    assert len({row[KEY] for row in csv.DictReader(table.stdout.splitlines())}) == 1
+    assert here(*arguments, "--extractor", f"{TINY},{COLOURS}@protocol=clean", "-o", "clean.json").status == 0
+    other = here("table", "two.json", "clean.json", "--format", "csv")
+    assert "not comparable" in other.error
+
+
+def test_names_of_values_are_unique(
+    here: Run, sets: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Path(TINY.rpartition(":")[0]).read_text()
+    for name in ("tn.py", "tn_py.py"):
+        (tmp_path / name).write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    same = here("compute", *sets, "--extractor", "tn.py:network,tn_py:network")
+    assert "has tn_py:network twice, or another network whose values have this name" in same.error
+    own = [fidtool.Network(torch.nn.Sequential(torch.nn.Conv2d(3, width, 5)), input_size=8) for width in (4, 6)]
+    found = fidtool.compute(*map(str, sets), extractor=own, cache=False)
+    assert [each and each.dims for each in found.definitions.values()] == [4, 6]
+    assert len(found.results[0].metrics) == 2
+
+
+@pytest.mark.parametrize("value", [[], 3, torch.nn.Identity()])
+def test_other_values_are_refused(value: Any) -> None:
+    with pytest.raises(fidtool.InputError, match=r"extractor must be a string, a fidtool\.Network or a list of these"):
+        Settings(extractor=value)
+
+
+def test_a_file_serves_a_network_with_its_step(here: Run, sets: tuple[Path, Path]) -> None:
+    real, fake = sets
+    networks = f"{TINY},{COLOURS},{COLOURS}@step=16"
+    assert here("stats", real, "-o", "real.npz", "--extractor", networks, "--no-cache").status == 0
+    found = here("compute", "real.npz", fake, "--extractor", f"{TINY},{COLOURS}@step=16", "--json")
+    assert found.status == 0, found.stderr
+    assert found.json["layers"][LAYER]["feature_step"] == 16
+
+
+def test_the_cache_serves_a_further_network_alone(here: Run, sets: tuple[Path, Path]) -> None:
+    assert here("compute", *sets, "--extractor", BOTH).status == 0
+    assert here("compute", *sets, "--extractor", COLOURS, "--json").json["run"]["images_computed"] == 0

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import index
 from os.path import basename
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -198,11 +199,12 @@ def networks_of(value: object) -> list[NetworkChoice]:
         return [_of_table(value)]
     if isinstance(value, NetworkChoice):
         return [_of_value(value)]
-    if hasattr(value, "module"):  # a Network, whose class needs torch
+    if hasattr(value, "module") and hasattr(value, "input_size"):  # a Network, whose class needs torch
         kind = type(value.module)
         return [NetworkChoice(f"{kind.__module__}.{kind.__qualname__}", given=value)]  # type: ignore[arg-type]
-    if not isinstance(value, Iterable):
-        problem = f"{option('extractor')} must be a string, a fidtool.Network or a list of these, not {value!r}"
+    if not isinstance(value, (list, tuple)) or not value:
+        shown = repr(value) if isinstance(value, (list, tuple, int, float)) else type(value).__name__
+        problem = f"{option('extractor')} must be a string, a fidtool.Network or a list of these, not {shown}"
         raise InputError(problem, setting="extractor")
     return [network for each in value for network in networks_of(each)]
 
@@ -211,12 +213,16 @@ def _of_table(table: Mapping[str, Any]) -> NetworkChoice:
     found: dict[str, Any] = {}
     for name, value in table.items():
         try:
-            found[name] = f"{value}" if name in ("name", "weights", "protocol") else int(value)
+            is_text = name in ("name", "weights", "protocol")
+            found[name] = f"{value}" if is_text else int(value) if isinstance(value, str) else index(value)
         except (TypeError, ValueError):
             found[name] = None
         if found[name] is None or name not in {"name", *IN_VALUE}:
             problem = "must be an integer" if name in IN_VALUE else f"is none of name, {', '.join(IN_VALUE)}"
             raise InputError(f"{option('extractor')}: {name}={value} {problem}", setting="extractor")
+    if unknown_setting := re.search(r"@(\w+)=", found.get("name", "")):
+        problem = f"{unknown_setting[1]!r} in {found['name']} is none of {', '.join(IN_VALUE)}"
+        raise InputError(f"{option('extractor')}: {problem}", setting="extractor")
     settings = {IN_VALUE[name]: value for name, value in found.items() if name != "name"}
     return _of_value(NetworkChoice(usual_spelling(found.get("name", "")), **settings))
 
@@ -237,12 +243,15 @@ def further_networks(first: NetworkChoice, others: Sequence[NetworkChoice]) -> d
         InputError: if two are the same, or both are Inception.
     """
     found, extractors = dict[str, NetworkChoice](), [first.extractor, *(each.extractor for each in others)]
+    taken = {FEATURES, SPATIAL, EMBEDDING, layer_name(first.extractor)}
     for each in others:
         name = each.extractor if extractors.count(each.extractor) == 1 else str(each)
+        if each.given is not None and layer_name(name) in taken | found.keys():  # two modules of one class
+            name = f"{name} {len(found) + 2}"
         layer = layer_name(name)
-        if each.extractor == "inception" or each == first or layer in {*found, FEATURES, SPATIAL, EMBEDDING}:
-            problem = f"{option('extractor')} has {name} twice" + " or with two settings" * (name == "inception")
-            raise InputError(f"{problem}:", "name each network once", setting="extractor")
+        if each.extractor == "inception" or layer in taken | found.keys():
+            problem = f"{option('extractor')} has {name} twice, or another network whose values have this name:"
+            raise InputError(problem, "name each network once", setting="extractor")
         found[layer] = replace(each, subject=name)
     return found
 
@@ -257,7 +266,12 @@ def layers_in(definitions: Mapping[str, Definition | None], networks: Mapping[st
     found, stated = dict[str, str](), {name: each for name, each in definitions.items() if each is not None}
     for layer, choice in networks.items():
         own = [name for name, each in stated.items() if choice.made(each.network)]
-        alike = [name for name in own if choice.protocol in (None, stated[name].protocol_name)]
+        alike = [
+            name
+            for name in own
+            if choice.protocol in (None, stated[name].protocol_name)
+            if choice.feature_step in (None, stated[name].feature_step)
+        ]
         unstated = [name for name in (layer_name(choice.extractor), choice.family) if name in definitions]
         if known := [*({layer} & {*alike}), *alike, *own, *unstated]:
             found[layer] = known[0]

@@ -23,6 +23,7 @@ _MOMENTS = {
     r"\d+\.\d s\b": "N s",
     # The old files have no properties of a machine.
     r"\(device  against .*, torch  against .*, kernels  against [^)]*\)": "(device, torch, kernels)",
+    r"\(device  against .*, torch  against [^)]*\)": "(device, torch)",
 }
 
 

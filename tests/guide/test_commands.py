@@ -23,7 +23,7 @@ import torch
 
 from fidtool.cli.main import cli
 from fidtool.features.models.inception import offline_path
-from fidtool.sources.references import REFERENCES
+from fidtool.sources.references import FD_LOSS, REFERENCES
 from support.pages import PAGES, commands, commands_in_text, programs
 from support.pictures import make_pictures
 from support.places import ROOT
@@ -67,6 +67,7 @@ SMALLER = {
     "--extractor inception,dinov2@": "--extractor inception@dims=64,dinov2:vits14@weights=dinov2.pth,",
     "--extractor inception,dinov2": "--extractor inception@dims=64,dinov2:vits14@weights=dinov2.pth",
     "--extractor dinov2": "--extractor dinov2:vits14 --weights dinov2.pth",
+    "fd-loss:imagenet256 samples.npz": "fd_loss.pkl fd_loss.pkl",  # the six networks have 1.4 billion parameters
     "--preset edm2 --extractor inception": "--extractor inception --preset=edm2",
     "--preset edm2": "--preset edm2 --extractor inception,dinov2:vits14@weights=dinov2.pth,protocol=torch",
     "--extractor clip": "--extractor clip:ViT-S-32-alt --weights clip.pth",
@@ -144,6 +145,9 @@ def _write_sources(root: Path) -> None:
     np.savez(root / "reference.npz", **statistics)  # as other tools publish them
     of_dinov2 = {"mu": np.zeros(384), "sigma": np.eye(384)}
     (root / "img512.pkl").write_bytes(pickle.dumps({"fid": statistics, "fd_dinov2": of_dinov2, "num_images": 50_000}))
+    small = {"mu": np.zeros(8), "sigma": np.eye(8)}
+    of_six = {entry: small if layer else statistics for entry, layer in FD_LOSS.items()}
+    (root / "fd_loss.pkl").write_bytes(pickle.dumps(of_six))
     (root / "paper_ref_stats.pkl").write_bytes(pickle.dumps({"jit_in256_stats.npz": statistics, "other": of_dinov2}))
     _publish(root / "mirror", statistics, of_dinov2)
 
@@ -292,6 +296,8 @@ def test_command(
     assert done.returncode == missed, done.stderr
     if form := re.search("--format (table|latex)", command):
         assert done.stdout.splitlines()[-2].split()[0] == {"table": "step2000", "latex": r"\end{tabular}"}[form[1]]
+    elif "--preset fdr6" in command:
+        assert re.findall(r"^FDr6: (\S+)$", done.stdout, re.MULTILINE) == ["0.0000"]
     elif re.match(r"(fidtool compute|torchrun .* fidtool *compute|srun)(?!.*--(json|dump-config))", command):
         name, words = distance_of(command)
         number = r"-?\d+\.\d{2,6}( ± \d+\.\d{6})?(  \S+)?"

@@ -294,18 +294,23 @@ def test_command(
     done = subprocess.run(["bash", "-c", command], cwd=clone, env=env, capture_output=True, text=True, timeout=PATIENCE)
     missed = 3 if command.startswith("fidtool verify") else 0  # the sets are too small
     assert done.returncode == missed, done.stderr
+    check_printed(command, done.stdout)
+
+
+def check_printed(command: str, stdout: str) -> None:
+    """Check that a command has printed the values that it should."""
     if form := re.search("--format (table|latex)", command):
-        assert done.stdout.splitlines()[-2].split()[0] == {"table": "step2000", "latex": r"\end{tabular}"}[form[1]]
+        assert stdout.splitlines()[-2].split()[0] == {"table": "step2000", "latex": r"\end{tabular}"}[form[1]]
     elif "--preset fdr6" in command:
-        assert re.findall(r"^FDr6: (\S+)$", done.stdout, re.MULTILINE) == ["0.0000"]
+        assert re.findall(r"^FDr6: (\S+)$", stdout, re.MULTILINE) == ["0.0000"]
     elif re.match(r"(fidtool compute|torchrun .* fidtool *compute|srun)(?!.*--(json|dump-config))", command):
         name, words = distance_of(command)
         number = r"-?\d+\.\d{2,6}( ± \d+\.\d{6})?(  \S+)?"
         titles = f"{name}|KID|Precision|Recall|Density|Coverage|F-score|sFID|MIND|MIFID|Vendi|AuthPct diagnostic|Shift"
         further = r"| \(dinov2:vits14\)" * ("inception" in command)
         line = rf"({titles}|FD)({re.escape(words)}{further}): {number}\n"
-        assert re.fullmatch(rf"({line})+([\w, -]+: not computed: .+\n)*", done.stdout), done.stdout
-        assert done.stdout.startswith(f"{name}{words}: ")
+        assert re.fullmatch(rf"({line})+([\w, -]+: not computed: .+\n)*", stdout), stdout
+        assert stdout.startswith(f"{name}{words}: ")
 
 
 @pytest.mark.slow

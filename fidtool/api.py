@@ -21,7 +21,7 @@ from fidtool.console import Console
 from fidtool.diagnose.diagnosis import Checkup, inspect_set, inspection_warnings, set_warnings
 from fidtool.distances.error_bars import difference
 from fidtool.distances.parallel import fork_safe, linear_algebra_threads
-from fidtool.errors import InputError, warn_program
+from fidtool.errors import InputError, on_every_rank, warn_program
 from fidtool.explanations import Difference, Interval
 from fidtool.history import per_fake
 from fidtool.images.loader import ImageLookup
@@ -373,6 +373,8 @@ def statistics_of(
         to_complete = run.world.only_on_rank_zero(known)
         plan, measurer, contents = _prepared(run, sets, settings, alone=True)
         (planned,) = plan.sets
+        if run.world.on_rank_zero(lambda: to_complete is not None) and planned.holds == "stream":
+            raise on_every_rank(InputError(f"statistics of {planned.path}, an iterable, cannot be completed"))
         sample = None
         if sampled:
             given = contents[planned].images

@@ -17,6 +17,7 @@ from fidtool.features.protocol import FEATURES, Definition
 from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS, NAMES
 from fidtool.names import legible, shortened
 from fidtool.results import Evaluation, SetResult
+from fidtool.validation import declared
 
 NOT_COMPARABLE, CANNOT_TELL, WORSE = "not comparable", "cannot tell", "worse"
 _VERDICTS = {1: WORSE, 0: "cannot be distinguished", -1: "better"}
@@ -128,10 +129,11 @@ def change_of(before: Evaluation, after: Evaluation) -> Change:
 
 def differences_of(before: Evaluation, after: Evaluation) -> Differing:
     """Return what differs in settings, protocol, sets and environment of two results of one FAKE."""
+    both = before.settings.keys() & after.settings.keys()
     was, now = (
         {
             "settings": {key: value for key, value in each.run.config.items() if key not in METRIC_SETTINGS}
-            | dict(each.settings),
+            | {name: (_usual(name) if name in both else {}) | dict(values) for name, values in each.settings.items()},
             "protocol": {layer: asdict(found) if found else None for layer, found in definitions.items()},
             "REAL": _facts(each.results[0].real),
             "FAKE": _facts(each.results[0].fake),
@@ -140,6 +142,11 @@ def differences_of(before: Evaluation, after: Evaluation) -> Differing:
         for each, definitions in ((before, _definitions_as(before, after)), (after, after.definitions))
     )
     return _differing(was, now)
+
+
+def _usual(metric: str) -> dict[str, Any]:
+    """Return the defaults of a metric's settings: an earlier version may have had fewer."""
+    return {name: each.default for name, each in declared(BUILT_IN[metric]).items()} if metric in BUILT_IN else {}
 
 
 def _definitions_as(before: Evaluation, after: Evaluation) -> dict[str, Definition | None]:

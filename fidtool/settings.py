@@ -183,9 +183,12 @@ class StatisticsSettings(CheckSettings):
     # What follows from the settings:
     network: NetworkChoice = field(init=False)
     """Inception if it is among the networks, or else the first. The settings ``protocol``, ``dims``, ``weights``,
-    ``input_size`` and ``feature_step`` are its own; a protocol is also that of further networks without their own."""
+    ``input_size`` and ``feature_step`` are its own."""
     further: Mapping[str, NetworkChoice] = field(init=False)
     """Further networks of the run, by the layer of their features."""
+    shared_protocol: str | None = field(init=False)
+    """``protocol``, for further networks without their own preparation that state none; None if the first's value has
+    it."""
     rounding: str = field(init=False)
     """``float_to_byte``, or how the protocol's tool converts floats to bytes if it is None."""
     chosen: list[Requested] = field(init=False)
@@ -249,14 +252,14 @@ class StatisticsSettings(CheckSettings):
                 problem = f"{option(name, typed)} contradicts {option('extractor', str(stated))}"
                 raise InputError(problem, setting=name)
             vars(self)[name] = typed if own is None else declared(type(self))[name].checked(own)
-        bare = NetworkChoice(stated.extractor, given=stated.given)
         own = {name: getattr(self, name) for name in IN_VALUE.values()} | {"weights": text_of(self.weights)}
-        first = replace(bare, **own)
+        first = replace(stated, **own, apart=str(stated) == stated.extractor)
         check_extractor(first)
         first = replace(first, protocol=protocol_of(first, self.protocol, "preset" if self.preset else "protocol"))
         vars(self)["protocol"] = first.protocol
         if self.extractor is not None:
-            vars(self)["extractor"] = (bare, *others)
+            vars(self)["extractor"] = (stated, *others)
+        vars(self)["shared_protocol"] = None if stated.protocol or first.family in MODEL_FAMILIES else first.protocol
         return first, further_networks(first, others)
 
     def layer_of(self, metric: Metric) -> str:

@@ -23,7 +23,7 @@ from fidtool.diagnose.duplicates import (
 )
 from fidtool.diagnose.findings import ALWAYS_UNUSUAL, Finding, property_findings, property_warnings, set_findings
 from fidtool.errors import Alert, option, without_secrets
-from fidtool.features.protocol import FEATURES, SPATIAL, layer_prefix
+from fidtool.features.protocol import FEATURES, SPATIAL
 from fidtool.images.records import BRIGHTNESS, ImageRecords
 from fidtool.names import counted
 from fidtool.saved import restored
@@ -388,12 +388,9 @@ def pair_warnings(
             text = f"REAL was computed differently ({pairs}): part of the distance is due to that; compute both alike"
         found.append(Alert(f"{fake_name}: {text}", "medium" if "precision" in differing else "low"))
     elif one.get("batch_size") == other.get("batch_size"):  # on a GPU the probe batch has the batch size
-        probes = [
-            f"{layer_prefix(layer, '_')}probe"
-            for layer in real.layers
-            if layer in fake.layers and real.layers[layer].definition == fake.layers[layer].definition
-        ]
-        if any(one.get(probe) != other.get(probe) for probe in probes):
+        same = [each.definition for name, each in real.layers.items() if each.definition and name in fake.layers]
+        probes = {f"{each.fingerprint}_probe" for each in same} & {*one} & {*other}
+        if any(one[probe] != other[probe] for probe in probes):
             text = (
                 "its network and that of REAL give different features for the same image, although their files and "
                 "tensors are the same: code or files that they import or read have changed; compute both again"

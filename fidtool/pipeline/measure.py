@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError, about, on_every_rank, option, redacted
-from fidtool.features.protocol import FEATURES, layer_prefix
+from fidtool.features.protocol import FEATURES
 from fidtool.images.batches import Stream, broadcast_images
 from fidtool.images.framing import Crop
 from fidtool.images.records import ImageRecords
@@ -74,7 +74,7 @@ class Measurer:
             "fidtool": run.versions.get("fidtool", ""),
         }
         for layer, probe in networks.probes.items():
-            self.arithmetic[f"{layer_prefix(layer, '_')}probe"] = probe
+            self.arithmetic[f"{networks.definitions[layer].fingerprint}_probe"] = probe
         if settings.checkpoint is not None and networks.definitions:
             name = run.world.on_rank_zero(self._claim_checkpoint)
             run.finished.checkpoint = Checkpoint(str(settings.checkpoint), name, settings.max_pixels, self._warn)
@@ -224,6 +224,8 @@ class Measurer:
             if each.features is not None or name not in needs.features
         }
         problem, precision = "the statistics that are to be completed", (given.arithmetic or {}).get("precision")
+        if usable.keys() >= {*needs.layers}:
+            raise InputError(f"{problem} have all networks of this run:", "name one that they lack")
         if not usable:
             needed = " and ".join(self.networks.definitions[name].network for name in needs.layers)
             raise InputError(f"{problem} have none of {needed} with the settings and metrics of this run")

@@ -14,7 +14,7 @@ import torch
 from fidtool.distributed.world import find_differences, tensor_hashes
 from fidtool.errors import InputError, RunError, on_every_rank, option
 from fidtool.features.extractor import HALVES, Extractor, ForwardPasses, fixed_batch
-from fidtool.features.models.families import MODEL_FAMILIES, NetworkChoice
+from fidtool.features.models.families import NetworkChoice
 from fidtool.features.models.inception import Weights, inception_extractor, load_weights, packs
 from fidtool.features.protocol import (
     DEFAULT_PROTOCOL,
@@ -121,8 +121,7 @@ class RunNetworks:
         if state is not None and state.warning:
             self.warnings.append(state.warning)
         with self._world.together():
-            main = self._settings.network
-            shared = main.protocol if layer in self._settings.further and main.family not in MODEL_FAMILIES else None
+            shared = self._settings.shared_protocol if layer in self._settings.further else None
             extractor = custom_extractor(choice, state, self._device, self._settings.precision, layer, shared)
         self.probes[layer] = self._checked(extractor, choice)
         self._built[layer], self.definitions[layer] = extractor, extractor.definition

@@ -259,7 +259,7 @@ def _against_request(path: str, definition: Definition, settings: Settings) -> l
 def _settings_without_effect(opening: Opening) -> list[str]:
     settings, files, found = opening.settings, opening.files, []
     sources = [content.images for content in opening.contents.values() if content.images is not None]
-    if not opening.images and (idle := _idle_with_files(settings)):
+    if not opening.images and (idle := _idle_with_files(opening)):
         found.append(f"{' and '.join(idle)}: no effect on the values, because only statistics are compared")
     found += [each.warning for each in sources if each.warning]
     if not settings.recursive and (others := [each.path for each in sources if "folder" not in each.kind]):
@@ -285,10 +285,12 @@ def _settings_without_effect(opening: Opening) -> list[str]:
     return [*dict.fromkeys(found)]
 
 
-def _idle_with_files(settings: Settings) -> list[str]:
+def _idle_with_files(opening: Opening) -> list[str]:
     """Settings of the user that have no effect if no image is read, as named in messages."""
+    settings, known = opening.settings, [file.definition for file in opening.files.values() if file.definition]
     network, usual = settings.network, Settings().network
-    names = "extractor", "weights", "input_size", "feature_step"
+    selects = any(network.made(each.network) for each in known)  # the layer of a file
+    names = [*([] if selects else ["extractor"]), "weights", "input_size", "feature_step"]
     idle = [name for name in names if getattr(network, name) != getattr(usual, name)]
     for metric in (each.metric for each in settings.chosen if not each.suffix):
         own = metric.own_network

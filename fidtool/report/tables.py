@@ -87,23 +87,24 @@ def columns_of(evaluation: Evaluation, doubted: Collection[str] = ()) -> list[Co
     results, features, titles = evaluation.results, common_features(evaluation), _names_by_title(evaluation)
     columns, corrected = [], []
     for title, name in titles.items():
-        having = [result if result.titles.get(name) == title else None for result in results]
-        shown = next(result.labels.numbers[name] for result in having if result is not None)
+        named = [(result, _name_of(result, title)) for result in results]
+        shown = next(result.labels.numbers[own] for result, own in named if own)
         doubt = title in doubted or not shown.better
-        rated = [None if doubt or result is None or is_real(result) else result for result in having]
-        texts = ["-" if result is None else rounded(name, result) for result in having]
+        rated = [bool(own) and not doubt and not is_real(result) for result, own in named]
+        texts = [rounded(own, result) if own else "-" for result, own in named]
         is_distance = name.partition("@")[0] == "fid"
-        ties = _ties(evaluation, name) if is_distance and not doubt else []
+        ties = _ties(evaluation, title) if is_distance and not doubt else []
         heading = short_title(title if is_distance else title.removesuffix(f" ({features})"))
-        heading += _SPREADS.get(shown.spread.rpartition("_")[2], "") * any("±" in text for text in texts)
-        values = [None if result is None else result.value(name) for result in rated]
+        spread = shown.spread.partition("@")[0].rpartition("_")[2]
+        heading += _SPREADS.get(spread, "") * any("±" in text for text in texts)
+        values = [result.value(own) if fit else None for (result, own), fit in zip(named, rated, strict=True)]
         best = _best_of(texts, values, shown.better, ties)
         columns.append(Column(heading, texts, shown.better, best))
-        bars = [None if result is None else result.corrected_of(name) for result in having]
+        bars = [result.corrected_of(own) for result, own in named]
         if any(bars):
             cells = [None if bar is None else bar.texts() for bar in bars]
             texts = [f"{each[0]} ± {each[1]}" if each else "-" for each in cells]
-            values = [bar.value if bar and result else None for bar, result in zip(bars, rated, strict=True)]
+            values = [bar.value if bar and fit else None for bar, fit in zip(bars, rated, strict=True)]
             best = _best_of(texts, values, "lower", ties)
             # Of one network, the column of the distance says of which features.
             alone = sum(each.partition("@")[0] == "fid" for each in titles.values()) == 1
@@ -118,13 +119,17 @@ def _names_by_title(evaluation: Evaluation) -> dict[str, str]:
     return {title: name for result in evaluation.results for name, title in result.titles.items()}
 
 
+def _name_of(result: Comparison, title: str) -> str:
+    """Return the plain name of the value with a title; empty if the result has none."""
+    return next((name for name, each in result.titles.items() if each == title), "")
+
+
 def about_marks(evaluation: Evaluation) -> Iterator[str]:
     """Yield sentences about which FAKEs are marked besides the best, and which are never marked."""
     results = evaluation.results
-    names = dict.fromkeys(name for result in results for name in result.uncertainties)
-    for name in (name for name in names if 0 < len(_ties(evaluation, name)) < comb(len(results), 2)):
-        title = short_title(evaluation.labels.title(name))
-        base = title if len(names) > 1 else split_title(title)[0]
+    titles = dict.fromkeys(result.labels.title(name) for result in results for name in result.uncertainties)
+    for title in (title for title in titles if 0 < len(_ties(evaluation, title)) < comb(len(results), 2)):
+        base = short_title(title) if len(titles) > 1 else split_title(title)[0]
         columns = f"{base} and bias-corrected {base}"
         yield f"In the columns {columns}, sets that cannot be distinguished from the best one are marked as well."
     if len(results) > 1 and any(map(is_real, results)):
@@ -138,17 +143,18 @@ def is_real(result: Comparison) -> bool:
     return contains or result.fake.name == result.real.name
 
 
-def _ties(evaluation: Evaluation, name: str) -> list[set[int]]:
-    """Return the places of the pairs whose distances of this plain name cannot be distinguished.
+def _ties(evaluation: Evaluation, title: str) -> list[set[int]]:
+    """Return the places of the pairs whose distances of this title cannot be distinguished.
 
     Those of several files count as independent.
     """
-    pairs = (each for each in evaluation.differences if each.name == name)
-    known, found = {frozenset((each.first, each.second)): each.interval for each in pairs}, list[set[int]]()
+    known = {(each.name, frozenset((each.first, each.second))): each.interval for each in evaluation.differences}
+    found = list[set[int]]()
     for (place, one), (other, two) in combinations(enumerate(evaluation.results), 2):
-        mine, its = one.corrected_of(name), two.corrected_of(name)
-        if mine and its and one.labels.title(name) == two.labels.title(name):
-            interval = known.get(frozenset((one.fake.name, two.fake.name))) or mine - its
+        name = _name_of(one, title)
+        mine, its = one.corrected_of(name), two.corrected_of(_name_of(two, title))
+        if mine and its:
+            interval = known.get((name, frozenset((one.fake.name, two.fake.name)))) or mine - its
             found += [{place, other}] if interval.sign == 0 else []
     return found
 

@@ -27,7 +27,7 @@ import numpy as np
 
 from fidtool.cache_dir import atomic_write, byte_limit, cache_dir
 from fidtool.errors import InputError, RunError, option, redacted
-from fidtool.features.protocol import FEATURES, Definition, layer_prefix
+from fidtool.features.protocol import FEATURES, Definition
 from fidtool.images.batches import Batch
 from fidtool.names import counted
 from fidtool.sources.image_set import ImageSet, real_path
@@ -66,7 +66,7 @@ def _folder() -> Path:
     return cache_dir() / "statistics"
 
 
-def cache_file(images: ImageSet, name: str, definition: Definition, arithmetic: Mapping[str, Any]) -> Path:
+def cache_file(images: ImageSet, definition: Definition, arithmetic: Mapping[str, Any]) -> Path:
     """Returns the file of the statistics of one layer of a set, whose name is a hexadecimal number.
 
     The name depends on the definition of the layer's features, the settings that determine their bits
@@ -75,7 +75,7 @@ def cache_file(images: ImageSet, name: str, definition: Definition, arithmetic: 
     """
     bits = {setting: value for setting, value in arithmetic.items() if not setting.endswith(_PROBE)}
     # Of the probes, that of the network which computes the layer.
-    bits[_PROBE] = arithmetic.get(f"{layer_prefix(name, '_')}{_PROBE}", arithmetic.get(_PROBE))
+    bits[_PROBE] = arithmetic.get(f"{definition.fingerprint}_{_PROBE}")
     bits |= {} if definition.standard else {"kernels": ""}  # those of Inception
     sha = hashlib.sha256()
     for part in (definition.to_json(), json.dumps(bits, sort_keys=True), images.identity(), images.state()):
@@ -101,7 +101,7 @@ def find_cached(
     """
     found: dict[str, Statistics] = {}
     for name, definition in definitions.items():
-        entry = _read_entry(cache_file(images, name, definition, arithmetic), name in collected, warn)
+        entry = _read_entry(cache_file(images, definition, arithmetic), name in collected, warn)
         if entry is None or entry.arithmetic is None or (name in needed and entry.features is None):
             continue
         if not inspected or entry.pictures is not None:
@@ -146,9 +146,9 @@ def put_in_cache(images: ImageSet, statistics: Statistics, warn: Callable[[str],
         return False
     try:
         _folder().mkdir(parents=True, exist_ok=True)
-        for name, layer in statistics.layers.items():
+        for layer in statistics.layers.values():
             assert layer.definition is not None
-            path = cache_file(images, name, layer.definition, statistics.arithmetic or {})
+            path = cache_file(images, layer.definition, statistics.arithmetic or {})
             pictures, there = statistics.pictures, read_summary(path)
             missing = (layer.features is not None and not there.has_features) or (
                 pictures is not None and not there.has_records

@@ -297,6 +297,8 @@ def test_statistics_are_completed_without_running_the_first_network_again(
     for changed in (("--precision", "bf16"), ("--crop", "center:16"), ("--no-diagnosis",)):
         refused = here("stats", real, "-o", "x.npz", "--complete", "one.npz", *both_networks, *changed)
         assert refused.status == 2, changed
+    whole = here("stats", fake, "-o", "x.npz", "--complete", "two.npz", *both_networks)
+    assert whole.error.endswith("have all networks of this run: name one that they lack")
     known = fidtool.read_statistics(tmp_path / "one.npz")
     in_python = fidtool.compute_statistics(str(real), known, extractor=[TINY, COLOURS], metrics="fid", cache=False)
     assert in_python is not None
@@ -307,13 +309,35 @@ def test_a_network_is_compared_with_itself_at_another_place(here: Run, sets: tup
     arguments = ("compute", *sets, "--uncertainty", "--quiet")
     for name, networks in (("one", COLOURS), ("two", BOTH), ("turned", f"{COLOURS},{TINY}")):
         assert here(*arguments, "--extractor", networks, "-o", f"{name}.json").status == 0
-    assert here("table", "two.json", "turned.json", "--format", "csv").status == 0
+    for one, other in (("two", "turned"), ("one", "two"), ("turned", "one")):
+        rows = here("table", f"{one}.json", f"{other}.json", "--format", "markdown").stdout.splitlines()
+        cells = [row.split(" | ") for row in rows if row.startswith("|")]
+        place = next(place for place, head in enumerate(cells[0]) if "colours" in head)
+        assert cells[2][place].strip("*| ") == cells[3][place].strip("*| ") != "-"
     table = here("table", "one.json", "two.json", "--format", "csv")
     assert table.status == 0, table.stderr
     assert len({row[KEY] for row in csv.DictReader(table.stdout.splitlines())}) == 1
     assert here(*arguments, "--extractor", f"{TINY},{COLOURS}@protocol=clean", "-o", "clean.json").status == 0
     other = here("table", "two.json", "clean.json", "--format", "csv")
     assert "not comparable" in other.error
+
+
+def test_a_protocol_in_a_value_is_of_its_network_alone(here: Run, sets: tuple[Path, Path]) -> None:
+    arguments = ("compute", *sets, "--json", "--no-cache", "--extractor")
+    single = here(*arguments, COLOURS).metrics
+    for networks in (f"{TINY}@protocol=clean,{COLOURS}", f"{COLOURS},{TINY}@protocol=clean"):
+        assert here(*arguments, networks).metrics.items() >= single.items()
+
+
+def test_files_of_networks_at_other_places_raise_no_doubt(here: Run, sets: tuple[Path, Path]) -> None:
+    real, fake = sets
+    for name, networks, folder in (("r", BOTH, real), ("f", f"{COLOURS},{TINY}", fake)):
+        assert here("stats", folder, "-o", f"{name}.npz", "--extractor", networks).status == 0
+    for arguments in (("r.npz", fake, "--extractor", COLOURS), ("r.npz", "f.npz", "--extractor", BOTH)):
+        outcome = here("compute", *arguments)
+        assert outcome.status == 0, outcome.stderr
+        assert "different features for the same image" not in outcome.stderr
+        assert "no effect" not in outcome.stderr
 
 
 def test_names_of_values_are_unique(

@@ -21,7 +21,7 @@ from fidtool.distributed.world import World
 from fidtool.features.device import device_of
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.network import custom_extractor, fetch_state
-from fidtool.features.protocol import FEATURES, INCEPTION_SHA256, PROTOCOLS, Definition, inception_definition
+from fidtool.features.protocol import INCEPTION_SHA256, PROTOCOLS, Definition, inception_definition
 from fidtool.images.decode import DecodeOptions, decode
 from fidtool.sources.arrays import as_pixels
 from fidtool.sources.contents import ValueRange
@@ -145,9 +145,7 @@ class _Pictures:
         return self._state
 
 
-def cache_key(
-    identity: str, state: str, definition: Definition, arithmetic: Mapping[str, Any], layer: str = FEATURES
-) -> str:
+def cache_key(identity: str, state: str, definition: Definition, arithmetic: Mapping[str, Any]) -> str:
     """Return the name of a cache entry.
 
     Args:
@@ -156,7 +154,7 @@ def cache_key(
         arithmetic: settings that determine the bits of the features.
     """
     pictures: Any = _Pictures(identity, state)
-    return cache_file(pictures, layer, definition, arithmetic).stem
+    return cache_file(pictures, definition, arithmetic).stem
 
 
 def marks_of(folder: str, path: str, stamps: Callable[[int], NDArray[np.int64]], drawn: tuple[int, int]) -> Any:

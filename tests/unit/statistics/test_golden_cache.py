@@ -13,11 +13,14 @@ from fidtool.features.protocol import Definition
 from support.goldens import Golden
 from support.inside import cache_key, inception, marks_of
 
-ARITHMETIC = {"device": "a processor", "precision": "fp32", "batch_size": 8, "torch": "2.4", "probe": "ab" * 32}
-
 
 def defined(dims: int = 2048) -> Definition:
     return inception("pytorch-fid", dims, "cd" * 32)
+
+
+PROBE = f"{defined().fingerprint}_probe"
+ARITHMETIC: dict[str, Any] = {"device": "a processor", "precision": "fp32", "batch_size": 8, "torch": "2.4"}
+ARITHMETIC |= {PROBE: "ab" * 32, f"{defined(64).fingerprint}_probe": "ab" * 32}
 
 
 def key(
@@ -25,22 +28,21 @@ def key(
     state: str = "sizes and times",
     definition: Definition | None = None,
     arithmetic: dict[str, Any] = ARITHMETIC,
-    **settings: Any,
 ) -> str:
-    return cache_key(identity, state, definition or defined(), arithmetic, **settings)
+    return cache_key(identity, state, definition or defined(), arithmetic)
 
 
 def test_keys(golden: Golden, environment: dict[str, str]) -> None:
     keys = {
         "as they are": key(),
-        "another network": key(layer="embedding", arithmetic={**ARITHMETIC, "embedding_probe": "ef" * 32}),
+        "another network": key(arithmetic={**ARITHMETIC, PROBE: "ef" * 32}),
         "other dims": key(definition=defined(64)),
         "another batch size": key(arithmetic={**ARITHMETIC, "batch_size": 9}),
         "other names": key("others"),
         "other files": key(state="others"),
     }
     assert len(set(keys.values())) == len(keys)
-    assert key(layer="spatial") == key(arithmetic={**ARITHMETIC, "embedding_probe": "ef" * 32}) == key()
+    assert key(arithmetic={**ARITHMETIC, "other_probe": "ef" * 32}) == key()
     golden("statistics/cache_keys", keys)
 
 

@@ -287,9 +287,9 @@ def _settings_without_effect(opening: Opening) -> list[str]:
 
 def _idle_with_files(opening: Opening) -> list[str]:
     """Settings of the user that have no effect if no image is read, as named in messages."""
-    settings, known = opening.settings, [file.definition for file in opening.files.values() if file.definition]
-    network, usual = settings.network, Settings().network
-    selects = any(network.made(each.network) for each in known)  # the layer of a file
+    settings, network, usual = opening.settings, opening.settings.network, Settings().network
+    made = [f"{(file.config or {}).get('extractor')}" for file in opening.files.values()]
+    selects = any("," in each for each in made)  # one of the networks in a file
     names = [*([] if selects else ["extractor"]), "weights", "input_size", "feature_step"]
     idle = [name for name in names if getattr(network, name) != getattr(usual, name)]
     for metric in (each.metric for each in settings.chosen if not each.suffix):

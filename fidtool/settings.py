@@ -267,6 +267,10 @@ class StatisticsSettings(CheckSettings):
         known = {FEATURES: self.network, **self.further}
         return next((layer for layer, each in known.items() if each == metric.network()), metric.layer)
 
+    def network_of(self, layer: str) -> NetworkChoice:
+        """Return the network that computes a layer."""
+        return self.networks.get(layer, self.network)
+
     def facts(self, layer: str) -> MetricFacts:
         """Return what is known about the features of a layer."""
         network = self.further.get(layer, self.network)

@@ -242,7 +242,7 @@ class Metric(Validated):
         """
 
     def summarize(self, values: Mapping[str, Mapping[str, float]]) -> Mapping[str, float]:
-        """Return values of all networks of a run together, by the `compute` of each network. On rank zero."""
+        """Return values of all networks of a run together, by the network, as `MetricContext.extractor`."""
         return {}
 
     def record(self, definition: Definition | None) -> Mapping[str, Any]:

@@ -92,7 +92,8 @@ class Comparer:
         warnings: list[str] = []
         of_networks = dict[str, dict[str, dict[str, float]]]()
         for asked in metrics:
-            found, network = self._values(asked, real, fake, warnings), self.plan.settings.facts(asked.layer).extractor
+            found = self._values(asked, real, fake, warnings)
+            network = self.plan.settings.network_of(asked.layer).extractor
             numbers |= {name + asked.suffix: value for name, value in found.items()}
             of_networks.setdefault(asked.metric.name, {}).setdefault(network, found)
         for asked in metrics:
@@ -137,7 +138,7 @@ class Comparer:
             return self.weights or load_weights(plan.settings.network.weights, run.console.say, classifier=True)
 
         features = feature_settings(plan.definitions.get(layer), run.device.exact_sums)
-        context = MetricContext(run.world, features, classifier, said, plan.settings.facts(layer).extractor)
+        context = MetricContext(run.world, features, classifier, said, plan.settings.network_of(layer).extractor)
         try:
             with run.clock(metric.phase or metric.name):
                 found = metric.compute(sets[0], sets[1], context)

@@ -163,7 +163,7 @@ class Measurer:
         layers = {}
         for name in names:
             definition = self.networks.definitions[name]
-            network = settings.networks.get(name, settings.network)
+            network = settings.network_of(name)
             step = None if definition.standard else network.step_setting
             layers[name] = Layer(definition, name in needs.collected, network.subject, step)
         extraction = Extraction(

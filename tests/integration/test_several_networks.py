@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import pickle
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +206,23 @@ def test_a_metric_from_a_file_works_for_each_network(here: Run, sets: tuple[Path
     joint = here(*arguments, "--extractor", BOTH, "--json")
     assert joint.metrics == alone(here, *arguments)
     assert len([name for name in joint.metrics if name.startswith("mine")]) == 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class _OfItsOwn(fidtool.Metric):
+    name = "own"
+    numbers = (fidtool.Number("own", "Own", "lower", "whether it is told its network", layer="mine"),)
+
+    def network(self) -> fidtool.NetworkChoice:
+        return fidtool.NetworkChoice(COLOURS)
+
+    def compute(self, real: Any, fake: Any, context: fidtool.MetricContext) -> dict[str, float]:
+        return {"own": float(context.extractor == COLOURS)}
+
+
+def test_a_metric_is_told_the_network_of_its_features(sets: tuple[Path, Path]) -> None:
+    found = fidtool.compute(*map(str, sets), extractor=TINY, metrics=[_OfItsOwn()], cache=False)
+    assert found.results[0].value("own") == 1.0
 
 
 def test_metrics_of_all_are_omitted_for_each_network(here: Run, sets: tuple[Path, Path]) -> None:

@@ -26,14 +26,7 @@ def test_subsets_have_the_size_of_the_smallest_set(here: Run, sets: tuple[Path, 
     third = make_pictures(tmp_path / "third", 17, 2)
     found = here("compute", *sets, third, *KID)
     of_subsets = {"subsets": 100, "subset_size": 1000, "seed": 0}
-    assert found.json["settings"]["kid"] == {
-        **of_subsets,
-        "kernel": "poly",
-        "degree": 3,
-        "gamma": None,
-        "coef": 1.0,
-        "sigma": 10.0,
-    }
+    assert found.json["settings"]["kid"] == {**of_subsets, "kernel": "poly", **PARAMETERS}
     sizes = [value for each in found.json["results"] for name, value in each["metrics"].items() if "size" in name]
     assert sizes == [COUNT, 17]
     sets_of = f"{sets[0]} (only {COUNT} images), {third} (only 17 images)"
@@ -71,14 +64,7 @@ def test_another_kernel_is_in_title_and_record(here: Run, sets: tuple[Path, Path
     assert found.metrics.keys() == usual.metrics.keys()
     assert found.metrics != usual.metrics
     of_subsets = {"subsets": 100, "subset_size": 20, "seed": 0}
-    assert found.json["settings"]["kid"] == {
-        **of_subsets,
-        "kernel": "rbf",
-        "degree": 3,
-        "gamma": None,
-        "coef": 1.0,
-        "sigma": 10.0,
-    }
+    assert found.json["settings"]["kid"] == {**of_subsets, "kernel": "rbf", **PARAMETERS}
     assert found.json["run"]["config"]["kid_kernel"] == "rbf"
     assert here(*run, "--kid-sigma", 10).stdout.startswith(f"KID-rbf ({TINY}): ")
     assert here(*run[:-2], "--kid-gamma", 0.5).stdout.startswith(f"KID-poly ({TINY}): ")

@@ -154,13 +154,14 @@ def test_an_entry_is_chosen_by_the_network(tmp_path: Path) -> None:
         ("dinov2", "dinov2", DINO, "fd_dinov2"),
     ):
         of_network = {FEATURES: NetworkChoice(extractor)}
-        for found in (
-            fidtool.read_statistics(tmp_path / "img512.pkl", networks=of_network),
-            fidtool.read_statistics(f"{tmp_path}/img512.pkl:{entry}"),
-            fidtool.read_statistics(tmp_path / "img512.pkl", key=entry),
+        of_file = "EDM2 (it has fid)"  # the network of its first statistics
+        for found, origin in (
+            (fidtool.read_statistics(tmp_path / "img512.pkl", networks=of_network), of_file),
+            (fidtool.read_statistics(f"{tmp_path}/img512.pkl:{entry}"), f"EDM2 (it has {entry})"),
+            (fidtool.read_statistics(tmp_path / "img512.pkl", key=entry), f"EDM2 (it has {entry})"),
         ):
             np.testing.assert_array_equal(found.mu, gaussian(rows)["mu"])
-            assert (found.count, found.origin[:4]) == (len(ROWS), "EDM2")
+            assert (found.count, found.origin) == (len(ROWS), origin)
         np.testing.assert_array_equal(every.layers[layer].mu, gaussian(rows)["mu"])
     pickled({"fd_dinov2": gaussian(DINO)})(tmp_path / "dino.pkl")
     with pytest.raises(

@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from fidtool.metrics.mind import MIND as MIND
     from fidtool.metrics.prdc import PRDC as PRDC
     from fidtool.metrics.vendi import Vendi as Vendi
+    from fidtool.record import RunRecord as RunRecord
     from fidtool.results import Comparison as Comparison
     from fidtool.results import Evaluation as Evaluation
-    from fidtool.results import RunRecord as RunRecord
     from fidtool.results import SetResult as SetResult
     from fidtool.results import SkippedFile as SkippedFile
     from fidtool.seeds import rank_seed as rank_seed
@@ -79,7 +79,8 @@ _NAMES = {
     "metrics.mind": "MIND",
     "metrics.prdc": "PRDC",
     "metrics.vendi": "Vendi",
-    "results": "Comparison Evaluation RunRecord SetResult SkippedFile",
+    "record": "RunRecord",
+    "results": "Comparison Evaluation SetResult SkippedFile",
     "seeds": "rank_seed sample_seed",
     "sources.memory": "Images",
     "statistics.statistics_file": "LayerStatistics Statistics read_statistics write_statistics",

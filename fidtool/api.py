@@ -38,10 +38,10 @@ from fidtool.pipeline.plan import Plan, choose, make_plan
 from fidtool.pipeline.run import RunContext, open_run
 from fidtool.pipeline.sets import Content, RequestedSet, SetPlan, named_sets
 from fidtool.presets import with_preset
-from fidtool.record import Origin, changed_settings, origin_of
+from fidtool.record import Origin, RunRecord, changed_settings, origin_of
 from fidtool.report.loggers import check_loggers, log_values
 from fidtool.report.text import alerts_of
-from fidtool.results import Comparison, Evaluation, RunRecord
+from fidtool.results import Comparison, Evaluation
 from fidtool.settings import CheckSettings, Settings, StatisticsSettings
 from fidtool.sources.memory import Images, several
 from fidtool.statistics.set_statistics import MeasuredSet, Statistics

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
@@ -27,6 +28,61 @@ class Origin(NamedTuple):
     command: tuple[str, ...] | str
     host: str
     date: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """Where and how the metric values were computed.
+
+    Attributes:
+        world_size: number of ranks.
+        device: device of the network on rank zero.
+        backend: backend of the collectives: none or gloo.
+        precision: precision of the network; empty if both sets are statistics files, which have their own.
+        kernels: implementation of the convolutions: ``torch`` or ``oneDNN, packed``; empty if both sets
+            are statistics files.
+        batch_size: images in a full forward pass.
+        num_workers: decoding workers per rank.
+        images_computed: images that went through the network in this run, over all ranks.
+        forward_passes: batches that went through the network.
+        images_resumed: images whose features were in the checkpoint.
+        cached: sets whose statistics came from the cache.
+        probe: SHA-256 of the features of a fixed batch; equal on all machines that compute the same bits.
+        linear_algebra_threads: threads that computed the distance on rank zero.
+        seconds: wall time of each phase on rank zero.
+        extraction: seconds of the phase ``extract`` spent on decoding (or on waiting for the decoding workers), on
+            copying pixels to the device, in the network (on a GPU: launching it and waiting for it) and on the
+            moments. They overlap.
+        images_per_second: ``images_computed`` divided by the seconds of extraction; None without an extraction.
+        versions: versions of Python and of the libraries that affect the values.
+        command, host, date: see `Origin`.
+        config: settings that are not at their defaults, by their names in `fidtool.settings.Settings`.
+        notes: further information, such as which settings were taken from a statistics file.
+    """
+
+    world_size: int
+    device: str
+    backend: str
+    precision: str = ""
+    kernels: str = ""
+    batch_size: int = 0
+    num_workers: int = 0
+    images_computed: int = 0
+    forward_passes: int = 0
+    images_resumed: int = 0
+    cached: tuple[str, ...] = ()
+    probe: str | None = None
+    linear_algebra_threads: int
+    seconds: dict[str, float]
+    extraction: dict[str, float]
+    images_per_second: float | None
+    versions: dict[str, str]
+    command: tuple[str, ...] | str
+    host: str
+    date: str
+    config: dict[str, Any]
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def origin_of(command: tuple[str, ...] | str) -> Origin:

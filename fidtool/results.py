@@ -17,6 +17,7 @@ from fidtool.features.protocol import FEATURES, Definition
 from fidtool.labels import Labels
 from fidtool.metrics.registry import BUILT_IN
 from fidtool.names import counted
+from fidtool.record import RunRecord
 from fidtool.saved import check_result, restored, saved_result
 from fidtool.sources.kinds import PassedOver
 from fidtool.statistics.set_statistics import SetFacts
@@ -209,61 +210,6 @@ class Comparison:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunRecord:
-    """Where and how the metric values were computed.
-
-    Attributes:
-        world_size: number of ranks.
-        device: device of the network on rank zero.
-        backend: backend of the collectives: none or gloo.
-        precision: precision of the network; empty if both sets are statistics files, which have their own.
-        kernels: implementation of the convolutions: ``torch`` or ``oneDNN, packed``; empty if both sets
-            are statistics files.
-        batch_size: images in a full forward pass.
-        num_workers: decoding workers per rank.
-        images_computed: images that went through the network in this run, over all ranks.
-        forward_passes: batches that went through the network.
-        images_resumed: images whose features were in the checkpoint.
-        cached: sets whose statistics came from the cache.
-        probe: SHA-256 of the features of a fixed batch; equal on all machines that compute the same bits.
-        linear_algebra_threads: threads that computed the distance on rank zero.
-        seconds: wall time of each phase on rank zero.
-        extraction: seconds of the phase ``extract`` spent on decoding (or on waiting for the decoding workers), on
-            copying pixels to the device, in the network (on a GPU: launching it and waiting for it) and on the
-            moments. They overlap.
-        images_per_second: ``images_computed`` divided by the seconds of extraction; None without an extraction.
-        versions: versions of Python and of the libraries that affect the values.
-        command, host, date: see `fidtool.record.Origin`.
-        config: settings that are not at their defaults, by their names in `fidtool.settings.Settings`.
-        notes: further information, such as which settings were taken from a statistics file.
-    """
-
-    world_size: int
-    device: str
-    backend: str
-    precision: str = ""
-    kernels: str = ""
-    batch_size: int = 0
-    num_workers: int = 0
-    images_computed: int = 0
-    forward_passes: int = 0
-    images_resumed: int = 0
-    cached: tuple[str, ...] = ()
-    probe: str | None = None
-    linear_algebra_threads: int
-    seconds: dict[str, float]
-    extraction: dict[str, float]
-    images_per_second: float | None
-    versions: dict[str, str]
-    command: tuple[str, ...] | str
-    host: str
-    date: str
-    config: dict[str, Any]
-    warnings: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-
-
 @dataclass(frozen=True)
 class Evaluation:
     """Outcome of a run; equal on all ranks.
@@ -271,7 +217,7 @@ class Evaluation:
     Attributes:
         definitions: definitions of the features, by layer; None if only files of unknown protocol were compared.
         results: one entry per FAKE, in the order of the arguments.
-        run: see `RunRecord`.
+        run: see `fidtool.record.RunRecord`.
         settings: settings of the metrics that affect their values, by metric.
         differences: differences of all pairs of FAKEs that have error bars, in the order of the arguments.
         gated: name in ``metrics`` of the value that a gate limits; empty if there is no such gate.

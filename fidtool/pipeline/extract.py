@@ -42,7 +42,7 @@ class Extraction:
     """Feature extraction for one set. All ranks create and use it in the same way.
 
     Without networks, only the images' records are collected. The work of all ranks is counted in ``work`` on rank zero,
-    by the fields of `fidtool.results.RunRecord`.
+    by the fields of `fidtool.record.RunRecord`.
     """
 
     context: RunContext

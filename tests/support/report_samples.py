@@ -25,7 +25,8 @@ from fidtool.explanations import (
     Uncertainty,
 )
 from fidtool.features.protocol import Definition
-from fidtool.results import Comparison, Evaluation, RunRecord, SetResult, SkippedFile
+from fidtool.record import RunRecord
+from fidtool.results import Comparison, Evaluation, SetResult, SkippedFile
 
 NASTY = "<b>&\"quotes'<script>window.hacked=1</script>\n\u202etxt"
 """Characters that a file name can contain, apart from undecodable bytes."""

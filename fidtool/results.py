@@ -9,6 +9,9 @@ from html import escape
 from itertools import starmap
 from typing import Any, Literal, cast
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fidtool.diagnose.diagnosis import Diagnosis
 from fidtool.diagnose.duplicates import Duplicates
 from fidtool.errors import Alert, InputError, Severity, about, redacted, without_secrets
@@ -101,6 +104,8 @@ class Comparison:
         missed: one sentence per missed gate.
         labels: names of the values.
         further: uncertainty of the Fréchet distances of the run's further networks, by their plain names.
+        of_images: values of single images of FAKE by the plain name of the value, see `MetricContext.of_images`; empty
+            without metrics that have them, and if the result was read from a file.
     """
 
     real: SetResult
@@ -115,6 +120,7 @@ class Comparison:
     missed: tuple[str, ...] = ()
     labels: Labels = field(default_factory=Labels)
     further: Mapping[str, Uncertainty] = field(default_factory=dict)
+    of_images: Mapping[str, NDArray[np.float64]] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def fid(self) -> float | None:

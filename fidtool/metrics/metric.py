@@ -123,6 +123,8 @@ class MetricContext:
         classifier: returns Inception's weights with the classifier. To be called on rank zero only.
         extractor: the network of the features, as ``--extractor`` names it.
         warnings: to which a metric adds its warnings about the values; those of rank zero are used.
+        of_images: to which a metric adds the values of single images of the FAKE, by the names of values: float64
+            arrays of shape (images,), in the order of its features. Those of rank zero are used.
     """
 
     world: World
@@ -130,6 +132,7 @@ class MetricContext:
     classifier: Callable[[], Weights]
     warnings: list[str] = field(default_factory=list)
     extractor: str = ""
+    of_images: dict[str, NDArray[np.float64]] = field(default_factory=dict)
 
     def share_out(self, jobs: Sequence[Callable[[], float]]) -> list[float]:
         """Distribute jobs over the ranks. A collective.

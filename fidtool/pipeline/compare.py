@@ -91,14 +91,15 @@ class Comparer:
         numbers: dict[str, float] = {}
         warnings: list[str] = []
         of_networks = dict[str, dict[str, dict[str, float]]]()
+        of_images = dict[str, NDArray[np.float64]]()
         for asked in metrics:
-            found = self._values(asked, real, fake, warnings)
+            found = self._values(asked, real, fake, warnings, of_images)
             network = self.plan.settings.network_of(asked.layer).extractor
             numbers |= {name + asked.suffix: value for name, value in found.items()}
             of_networks.setdefault(asked.metric.name, {}).setdefault(network, found)
         for asked in metrics:
             numbers |= asked.metric.summarize(of_networks[asked.metric.name])
-        return self.run.world.on_rank_zero(lambda: self._conclude(real, fake, planned, numbers, warnings))
+        return self.run.world.on_rank_zero(lambda: self._conclude(real, fake, planned, numbers, warnings, of_images))
 
     def _possible(self, real: MeasuredSet, fake: MeasuredSet, planned: SetPlan) -> list[Requested]:
         """The metrics for which the sets have enough images, once an iterable has been counted. A collective."""
@@ -125,8 +126,15 @@ class Comparer:
         names = self.run.world.on_rank_zero(possible)
         return [each for each in self.plan.settings.chosen if each.name in names]
 
-    def _values(self, asked: Requested, real: MeasuredSet, fake: MeasuredSet, warnings: list[str]) -> dict[str, float]:
-        """The values of a metric; warnings about them are added to ``warnings``. A collective."""
+    def _values(
+        self,
+        asked: Requested,
+        real: MeasuredSet,
+        fake: MeasuredSet,
+        warnings: list[str],
+        of_images: dict[str, NDArray[np.float64]],
+    ) -> dict[str, float]:
+        """The values of a metric; warnings about them, and values of single images, are added. A collective."""
         plan, run, metric, layer = self.plan, self.run, asked.metric, asked.layer
         sets, said = list[FeatureSet](), list[str]()
         for each, with_features in ((real, metric.real_features), (fake, metric.fake_features)):
@@ -138,7 +146,8 @@ class Comparer:
             return self.weights or load_weights(plan.settings.network.weights, run.console.say, classifier=True)
 
         features = feature_settings(plan.definitions.get(layer), run.device.exact_sums)
-        context = MetricContext(run.world, features, classifier, said, plan.settings.network_of(layer).extractor)
+        network, single = plan.settings.network_of(layer).extractor, dict[str, NDArray[np.float64]]()
+        context = MetricContext(run.world, features, classifier, said, network, single)
         try:
             with run.clock(metric.phase or metric.name):
                 found = metric.compute(sets[0], sets[1], context)
@@ -154,6 +163,7 @@ class Comparer:
         of = plan.settings.further[layer].subject if asked.suffix else ""
         new = [line for line in said if line not in warnings]  # others are of the sets, and not of the network
         warnings += [Alert(f"{of}: {line}", Alert(line).severity) if of else line for line in new]
+        of_images |= {name + asked.suffix: values for name, values in single.items()}
         return self.run.world.on_rank_zero(lambda: _checked(metric, found))
 
     def _conclude(
@@ -163,6 +173,7 @@ class Comparer:
         planned: SetPlan,
         numbers: Mapping[str, float],
         warnings: Sequence[str],
+        of_images: Mapping[str, NDArray[np.float64]],
     ) -> Comparison:
         """The comparison. On rank zero."""
         plan, settings, world, clock = self.plan, self.plan.settings, self.run.world, self.run.clock
@@ -227,6 +238,7 @@ class Comparer:
             influence=harmful,
             exhibit=exhibit,
             labels=plan.labels,
+            of_images=of_images,
         )
 
     def _set_warnings(self, real: MeasuredSet, fake: MeasuredSet, contents: Sequence[Content]) -> list[str]:

@@ -297,13 +297,13 @@ def _in_text(handle: IO[bytes], what: str) -> Iterator[Entry]:
 
 
 def _in_column(handle: IO[bytes], what: str, suffix: str, column: str) -> Iterator[Entry]:
-    for line, row in _rows(handle, what, suffix):
+    for line, row in rows_of(handle, what, suffix):
         place = f"{what}, line {line}"
         if not isinstance(row, dict) or None in row:
             if suffix == _JSON_LINES:
                 raise InputError(f"{place} is not a JSON object:", *_OBJECTS)
             raise InputError(f"{place} is not a row with one value per column")
-        found = [column] if column else _columns_of_paths(row)
+        found = [column] if column else columns_of_paths(row)
         if len(found) != 1 or found[0] not in row:
             if suffix != _JSON_LINES and any(map(is_image_name, row)):
                 problem = f"{what} has no header: its first line is {', '.join(map(repr, row))}, not names of columns:"
@@ -312,7 +312,7 @@ def _in_column(handle: IO[bytes], what: str, suffix: str, column: str) -> Iterat
             named = f"name one, as in {what.removeprefix('the list ')}:COLUMN"
             server = _OBJECTS[1:] if suffix == _JSON_LINES and not found else ()
             raise InputError(f"{place} has {lacks}; it has {', '.join(map(repr, row)) or 'none'}:", named, *server)
-        column, path = found[0], _path_of(row[found[0]])
+        column, path = found[0], path_of(row[found[0]])
         with contextlib.suppress(TypeError, ValueError):  # not a string, or one that cannot be the name of a file
             if path and b"\0" not in os.fsencode(path):
                 yield path, line
@@ -320,7 +320,7 @@ def _in_column(handle: IO[bytes], what: str, suffix: str, column: str) -> Iterat
         raise InputError(f"{place}, column {column}: {path!r:.60} is not a path")
 
 
-def _rows(handle: IO[bytes], what: str, suffix: str) -> Iterator[tuple[int, Any]]:
+def rows_of(handle: IO[bytes], what: str, suffix: str) -> Iterator[tuple[int, Any]]:
     """Yields the numbers and values of the lines of a table; if they are valid, the values are by column."""
     text = io.TextIOWrapper(handle, "utf-8-sig", "surrogateescape", newline="")
     lines, number = iter(partial(text.readline, _LONGEST_ROW), ""), 0
@@ -338,14 +338,14 @@ def _rows(handle: IO[bytes], what: str, suffix: str) -> Iterator[tuple[int, Any]
         raise InputError(problem, *(_OBJECTS if number else ())) from None
 
 
-def _path_of(value: Any) -> Any:
+def path_of(value: Any) -> Any:
     """Returns the path in a column's value, which can be an image as Hugging Face writes it, without its bytes."""
     return value.get("path") if isinstance(value, dict) and not value.get("bytes") else value
 
 
-def _columns_of_paths(row: Mapping[str, Any]) -> list[str]:
+def columns_of_paths(row: Mapping[str, Any]) -> list[str]:
     """Returns the names of the columns that may be those of paths in a table with this first row."""
-    images = [each for each in row if is_image_name(f"{_path_of(row[each])}")]
+    images = [each for each in row if is_image_name(f"{path_of(row[each])}")]
     likely = [each for each in images if not is_image_name(each)]  # a header is no image
     known = [each for each in row if folded(each) in _COLUMNS]
     return [each for each in known if each in likely] or known or likely

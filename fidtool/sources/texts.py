@@ -1,0 +1,115 @@
+"""Texts that belong to images, such as their classes and captions: in a table, or in files named like the images."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from os.path import isdir, join, splitext
+
+from fidtool.errors import InputError, option
+from fidtool.names import counted, folded
+from fidtool.sources.contents import explained
+from fidtool.sources.kinds import TABLES, TEXT
+from fidtool.sources.opening import columns_of_paths, path_of, rows_of
+
+
+@dataclass(frozen=True)
+class Texts:
+    """The texts in a table or folder; ``what`` is what one of them is, such as ``caption``.
+
+    Attributes:
+        place: the table or folder, the value of ``setting``.
+        named: texts by the image's path, as written and absolute, without suffix.
+        listed: texts in the stored order of a set, if the table has no column of paths.
+    """
+
+    place: str
+    setting: str
+    what: str
+    named: Mapping[str, str]
+    listed: Sequence[str] = ()
+
+    def of(self, path: str, prefix: str, names: Sequence[str], numbers: Iterable[int], count: int) -> list[str] | None:
+        """Return the texts of images of the set ``path``; None if the table names none of them.
+
+        Args:
+            prefix, names: precede and name each image, as in `ImageSet`.
+            numbers: their numbers in the stored order of the set, which has ``count`` images.
+
+        Raises:
+            InputError: if some have none, or the table has another number of rows than the set has images.
+        """
+        named = option(self.setting, self.place)
+        if self.listed:
+            if len(self.listed) != count:
+                rows, images = counted(len(self.listed), self.what), counted(count, "image")
+                problem = f"{named} has {rows} without paths of images, but {path} has {images}:"
+                raise InputError(problem, "add a column path", setting=self.setting)
+            return [self.listed[number] for number in numbers]
+        if isdir(self.place):
+            found = [_content(join(self.place, f"{splitext(name)[0]}.txt")) for name in names]
+        else:
+            found = [self._text_of(prefix, name) for name in names]
+        lacking = [name for name, text in zip(names, found, strict=True) if text is None]
+        if len(lacking) == len(names):
+            return None
+        if lacking:
+            problem = f"{named} has no {self.what} of {counted(len(lacking), 'image')} of {path} ({lacking[0]})"
+            raise InputError(problem, setting=self.setting)
+        return [text for text in found if text is not None]
+
+    def _text_of(self, prefix: str, name: str) -> str | None:
+        whole, own = _key(prefix + name), splitext(name)[0]
+        return self.named.get(whole, self.named.get(own))
+
+
+def read_texts(place: str, setting: str, what: str, columns: Sequence[str]) -> Texts:
+    """Read the texts that a setting names: a .csv, .tsv, .jsonl or .txt, or a folder of .txt files.
+
+    Args:
+        columns: usual names of the column of texts, as `fidtool.names.folded`.
+
+    Raises:
+        InputError: if the file cannot be read, or has no such column, or an image twice with different texts.
+    """
+    if isdir(place):
+        return Texts(place, setting, what, {})
+    suffix = splitext(place)[1].lower()
+    if suffix == TEXT:
+        with explained(place), open(place, encoding="utf-8-sig") as file:
+            return Texts(place, setting, what, {}, file.read().splitlines())
+    if suffix not in TABLES:
+        forms = f"a table ({', '.join(TABLES)}), a {TEXT} with one {what} per line, or a folder of such files"
+        raise InputError(f"{option(setting, place)} must be {forms}", setting=setting)
+    named, listed, folder = dict[str, str](), list[str](), os.path.dirname(place)
+    with explained(place), open(place, "rb") as handle:
+        for line, row in rows_of(handle, place, suffix):
+            fields = row if isinstance(row, dict) else {}
+            column = next((each for name in columns for each in fields if folded(f"{each}") == name), None)
+            text = fields.get(column) if column else None
+            if not isinstance(text, str | int) or None in fields:
+                raise InputError(f"{place}, line {line} has no column {columns[0]} with a {what}", setting=setting)
+            listed.append(f"{text}")
+            for each in columns_of_paths({name: fields[name] for name in fields if name != column})[:1]:
+                given = f"{path_of(fields[each])}"
+                for key in (splitext(given)[0].removeprefix("./"), _key(join(folder, given))):
+                    if named.setdefault(key, listed[-1]) != listed[-1]:
+                        raise InputError(f"{place}, line {line}: {given} has a second {what}", setting=setting)
+    if not listed:
+        raise InputError(f"{place} is empty", setting=setting)
+    return Texts(place, setting, what, named, [] if named else listed)
+
+
+def _key(path: str) -> str:
+    return splitext(path if "://" in path else os.path.abspath(path))[0]
+
+
+def _content(file: str) -> str | None:
+    try:
+        with open(file, encoding="utf-8-sig") as handle:
+            return handle.read().strip()
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{file} cannot be read: {error}") from None

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from fidtool.metrics.fid import SpatialFID as SpatialFID
     from fidtool.metrics.inception_score import InceptionScore as InceptionScore
     from fidtool.metrics.kid import KID as KID
+    from fidtool.metrics.lpips import LPIPS as LPIPS
     from fidtool.metrics.metric import FeatureSet as FeatureSet
     from fidtool.metrics.metric import Metric as Metric
     from fidtool.metrics.metric import MetricContext as MetricContext
@@ -42,7 +43,10 @@ if TYPE_CHECKING:
     from fidtool.metrics.metric import Number as Number
     from fidtool.metrics.mifid import MIFID as MIFID
     from fidtool.metrics.mind import MIND as MIND
+    from fidtool.metrics.pairs import PairMetric as PairMetric
     from fidtool.metrics.prdc import PRDC as PRDC
+    from fidtool.metrics.psnr import PSNR as PSNR
+    from fidtool.metrics.ssim import SSIM as SSIM
     from fidtool.metrics.vendi import Vendi as Vendi
     from fidtool.record import RunRecord as RunRecord
     from fidtool.results import Comparison as Comparison
@@ -74,10 +78,14 @@ _NAMES = {
     "metrics.fid": "FID FIDInfinity SpatialFID",
     "metrics.inception_score": "InceptionScore",
     "metrics.kid": "KID",
+    "metrics.lpips": "LPIPS",
     "metrics.metric": "FeatureSet Metric MetricContext MetricFacts Number",
     "metrics.mifid": "MIFID",
     "metrics.mind": "MIND",
+    "metrics.pairs": "PairMetric",
     "metrics.prdc": "PRDC",
+    "metrics.psnr": "PSNR",
+    "metrics.ssim": "SSIM",
     "metrics.vendi": "Vendi",
     "record": "RunRecord",
     "results": "Comparison Evaluation SetResult SkippedFile",

@@ -196,7 +196,8 @@ def evaluated(
         The evaluation and, on rank zero, the files of report, plot and history, each with the function that writes it.
     """
     sets = named_sets(*sources)
-    shown = {each: Path(file) for each in ("report", "plot", "history") if (file := vars(settings)[each]) is not None}
+    kinds = ("report", "plot", "history", "pairs_output")
+    shown = {each: Path(file) for each in kinds if (file := vars(settings)[each]) is not None}
 
     def check_files() -> None:
         check()
@@ -212,14 +213,15 @@ def evaluated(
         comparer = Comparer(run, plan, contents, measurer.networks.weights)
         results: list[Comparison] = []
         held: dict[SetPlan, MeasuredSet] = {}
-        for position, planned in enumerate(plan.sets):
+        first, *fakes = plan.sets
+        real: MeasuredSet | None = None
+        for position, planned in enumerate(fakes, 1):
             # A set that occurs several times is measured once and held until its last occurrence.
-            measured = held.pop(planned, None) or measurer.measure(planned)
-            if planned in plan.sets[position + 1 :]:
+            measured = held.pop(planned, None)
+            if real is None or measured is None:
+                real, measured = measurer.measure_both(first, planned, real)
+            if planned in fakes[position:]:
                 held[planned] = measured
-            if position == 0:
-                real = measured
-                continue
             run.console.log(f"comparing {measured.path} with {real.path}")
             results.append(comparer.compare(real, measured, planned))
             del measured  # so that only one FAKE's features are in memory at a time
@@ -265,14 +267,15 @@ def _concluded(
     """The evaluation, of which the warnings are printed. On rank zero."""
     settings, seconds = plan.settings, {**run.clock.seconds, "total": time.perf_counter() - run.clock.started}
     networks, computed = measurer.networks, measurer.counts["images_computed"]
+    decodes = networks.definitions or measurer.pairs
     record = RunRecord(
         world_size=run.world.size,
         device=run.device.name,
         backend=run.world.backend,
         precision=settings.precision if networks.definitions else "",
         kernels=networks.kernels if networks.definitions else "",
-        batch_size=plan.batch_size if networks.definitions else 0,
-        num_workers=measurer.num_workers if networks.definitions else 0,
+        batch_size=plan.batch_size if decodes else 0,
+        num_workers=measurer.num_workers if decodes else 0,
         images_computed=computed,
         forward_passes=measurer.counts["forward_passes"],
         images_resumed=measurer.counts["images_resumed"],
@@ -291,6 +294,8 @@ def _concluded(
     of_metrics: dict[str, dict[str, Any]] = {}
     for each in (each for each in settings.chosen if not each.suffix):
         recorded = dict(each.metric.record(plan.definitions.get(each.layer)))
+        if measurer.pairs is not None and each.metric.name in measurer.pairs.weights:
+            recorded["weights_sha256"] = measurer.pairs.weights[each.metric.name]
         if declared(type(each.metric)) or recorded or each.source:
             of_metrics[each.name] = recorded | ({"source": each.source} if each.source else {})
     pairs = ((name, *pair) for name, of in comparer.parts.items() for pair in itertools.combinations(of.items(), 2))

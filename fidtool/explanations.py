@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import floor, hypot, log10
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fidtool.diagnose.diagnosis import Health
 
@@ -168,6 +172,31 @@ class Neighbour:
     distance: float
 
 
+@dataclass(frozen=True, eq=False)
+class ImageValues:
+    """Values of single images of FAKE.
+
+    Attributes:
+        files: paths of the images.
+        partners: path of the real image that each belongs to; empty if they were not compared in pairs.
+        values: float64 arrays of shape (images,), by the plain name of the value.
+    """
+
+    files: Sequence[str]
+    partners: Sequence[str]
+    values: Mapping[str, NDArray[np.float64]]
+
+
+@dataclass(frozen=True)
+class WorstPair:
+    """Paths of an image of FAKE and of its partner in REAL, and a value, by its plain name, that is among the worst."""
+
+    fake: str
+    real: str
+    name: str
+    value: float
+
+
 @dataclass(frozen=True)
 class Exhibit:
     """What a page can show of one FAKE and of REAL.
@@ -178,6 +207,7 @@ class Exhibit:
         neighbours: some images of FAKE, each with its nearest real one; empty if either set's features are unknown.
         random_real: as ``random``, of REAL.
         without_features: paths of the sets whose per-image features are unknown.
+        worst_pairs: the worst pairs of images by each metric of pairs, the worst first.
     """
 
     fake: Health | None = None
@@ -186,6 +216,7 @@ class Exhibit:
     neighbours: tuple[Neighbour, ...] = ()
     random_real: tuple[str, ...] = ()
     without_features: tuple[str, ...] = ()
+    worst_pairs: tuple[WorstPair, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the exhibit as it appears in the JSON."""

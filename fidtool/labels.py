@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from fidtool.features.models.families import CMMD_EXTRACTOR, NetworkChoice
-from fidtool.features.protocol import FEATURES, INCEPTION, INCEPTION_DIMS, SPATIAL, Definition
+from fidtool.features.protocol import FEATURES, INCEPTION, INCEPTION_DIMS, PIXELS, SPATIAL, Definition
 from fidtool.metrics.cmmd import CMMD
 from fidtool.metrics.metric import Number
 from fidtool.metrics.registry import BUILT_IN, NUMBERS
@@ -87,6 +87,8 @@ class Labels:
     def network_of(self, name: str) -> str:
         """Return the name of the network whose features a metric uses."""
         number = self.numbers[name]
+        if number.layer == PIXELS:
+            return "pixels"
         if number.layer not in (FEATURES, SPATIAL):
             return self.own_networks.get(number.layer) or USUAL_NETWORKS.get(number.layer, "its own network")
         if number.inception or number.layer == SPATIAL or self.network == _NETWORK:
@@ -128,7 +130,7 @@ def labels_of(
         parts = [file.layers[layer].definition for file in files if layer in file.layers]
         found[layer] = [each for each in (definition, *parts) if each is not None]
     definition = definitions[FEATURES]
-    dims = files[0].dims if definition is None else definition.dims
+    dims = definition.dims if definition else files[0].dims if files else max(INCEPTION_DIMS)
     network = _NETWORK if dims in INCEPTION_DIMS else ""
     if definition is not None:
         network = _spelled(found[FEATURES], config.network.extractor, measured)

@@ -51,8 +51,8 @@ class RunRecord:
         linear_algebra_threads: threads that computed the distance on rank zero.
         seconds: wall time of each phase on rank zero.
         extraction: seconds of the phase ``extract`` spent on decoding (or on waiting for the decoding workers), on
-            copying pixels to the device, in the network (on a GPU: launching it and waiting for it) and on the
-            moments. They overlap.
+            copying pixels to the device, in the network (on a GPU: launching it and waiting for it), on the values of
+            pairs of images, and on the moments. They overlap.
         images_per_second: ``images_computed`` divided by the seconds of extraction; None without an extraction.
         versions: versions of Python and of the libraries that affect the values.
         command, host, date: see `Origin`.

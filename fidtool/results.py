@@ -9,14 +9,11 @@ from html import escape
 from itertools import starmap
 from typing import Any, Literal, cast
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fidtool.diagnose.diagnosis import Diagnosis
 from fidtool.diagnose.duplicates import Duplicates
 from fidtool.errors import Alert, InputError, Severity, about, redacted, without_secrets
-from fidtool.explanations import Difference, Exhibit, Influence, Interval, Uncertainty
-from fidtool.features.protocol import FEATURES, Definition
+from fidtool.explanations import Difference, Exhibit, ImageValues, Influence, Interval, Uncertainty
+from fidtool.features.protocol import FEATURES, PIXELS, Definition
 from fidtool.labels import Labels
 from fidtool.metrics.registry import BUILT_IN
 from fidtool.names import counted
@@ -104,8 +101,8 @@ class Comparison:
         missed: one sentence per missed gate.
         labels: names of the values.
         further: uncertainty of the Fréchet distances of the run's further networks, by their plain names.
-        of_images: values of single images of FAKE by the plain name of the value, see `MetricContext.of_images`; empty
-            without metrics that have them, and if the result was read from a file.
+        of_images: values of single images of FAKE; None without metrics that have them, and if the result was read from
+            a file.
     """
 
     real: SetResult
@@ -120,7 +117,7 @@ class Comparison:
     missed: tuple[str, ...] = ()
     labels: Labels = field(default_factory=Labels)
     further: Mapping[str, Uncertainty] = field(default_factory=dict)
-    of_images: Mapping[str, NDArray[np.float64]] = field(default_factory=dict, repr=False, compare=False)
+    of_images: ImageValues | None = field(default=None, repr=False, compare=False)
 
     @property
     def fid(self) -> float | None:
@@ -276,6 +273,8 @@ class Evaluation:
     def basis(self, name: str) -> str:
         """Return what the features of a metric are: ``Inception, 2048 dimensions, protocol pytorch-fid``."""
         layer = self.labels.numbers[name].layer
+        if layer == PIXELS:
+            return "pixels"
         definition = self.definitions.get(layer, self.definition)  # CMMD's network can be the run's extractor
         dims, protocol = self.labels.dims_of(name), "unknown protocol"
         if definition is not None:

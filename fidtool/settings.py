@@ -1,6 +1,7 @@
 """Declarations of all settings: the keywords of `fidtool.compute` and the options of the command line."""
 
 import contextlib
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import floor, inf
@@ -28,6 +29,7 @@ from fidtool.features.protocol import (
 )
 from fidtool.images.framing import CROPS, EXAMPLE, Crop
 from fidtool.metrics.metric import METRICS, Metric, MetricFacts
+from fidtool.metrics.pairs import PairMetric
 from fidtool.metrics.registry import BUILT_IN, Requested, requested
 from fidtool.presets import PRESETS, preset_named
 from fidtool.validation import LONGEST_SECONDS, MAX_PIXELS, File, Setting, TorchDevice, Validated, declared, text_of
@@ -308,6 +310,11 @@ class Settings(StatisticsSettings):
         f"Crop and resize the images of every FAKE by a name and a side as for REAL, such as {EXAMPLE}.",
         default="images as they are",
     )
+    pairs: str | None = Setting(None, IMAGES, "HOW", defines=False).help(
+        "Which images are pairs, for PSNR, SSIM and LPIPS: those of the same name (relative path without suffix), of "
+        "the same position, or suffix:_recon, where a_recon.png of FAKE belongs to a.png.",
+        default="position in arrays and lists, else name",
+    )
     expect: int | None = Setting(None, IMAGES, "N", least=1).help(
         "Fail if a FAKE does not have exactly N images, before sampling."
     )
@@ -321,6 +328,9 @@ class Settings(StatisticsSettings):
     )
     plot: File = Setting(None, OUTPUT, "FILE.png").help(
         "Write a plot of the metric fid of the FAKEs (needs fidtool[report])."
+    )
+    pairs_output: File = Setting(None, OUTPUT, "FILE.csv").help(
+        "Write the values of each pair of images, or of each image, of metrics that have them."
     )
     # torchrun rejects --log as well.
     log: str | Sequence[str] = Setting((), OUTPUT, "KIND:PLACE", flag="--log --log-to", common=True).help(
@@ -351,6 +361,7 @@ class Settings(StatisticsSettings):
         if self.sample == "first" and not (self.num or self.num_real or self.num_fake):
             problem = f"{option('sample', 'first')} needs the number of images:"
             raise InputError(problem, f"pass {option('num', ...)}", setting="sample")
+        self._check_pairs()
         diagnosis = "needs the diagnosis, which looks for duplicates", f"omit {option('diagnose', False)}"
         frechet = "limits a Fréchet distance, and none is computed", f"add {_FRECHET} to {option('metrics')}"
         fid = "is about the metric fid, which is not requested", f"add fid to {option('metrics')}"
@@ -366,6 +377,22 @@ class Settings(StatisticsSettings):
             value = getattr(self, name)
             if not (value is None or value is False or has_it):
                 raise InputError(f"{option(name)} {problem}:", remedy, setting=name)
+
+    def _check_pairs(self) -> None:
+        """Refuse an unknown way to pair images, and skipped images, which would leave others without a partner."""
+        of_pairs = [each.name for each in self.chosen if isinstance(each.metric, PairMetric)]
+        if self.pairs is not None and not re.fullmatch("name|position|suffix:.+", self.pairs):
+            problem = f"{option('pairs', self.pairs)} must be name, position or suffix:TEXT, such as suffix:_recon"
+            raise InputError(problem, setting="pairs")
+        if self.pairs is not None and not of_pairs:
+            problem = f"{option('pairs')} is for metrics of pairs, and none is requested:"
+            raise InputError(problem, f"add psnr, ssim or lpips to {option('metrics')}", setting="pairs")
+        if self.pairs_output is not None and not (of_pairs or self.metric("clip-score")):
+            problem = f"{option('pairs_output')} is for metrics with a value per image, and none is requested:"
+            raise InputError(problem, f"add psnr, ssim or lpips to {option('metrics')}", setting="pairs_output")
+        if of_pairs and self.on_error == "skip":
+            problem = f"{option('on_error', 'skip')} would leave images without partners, and {of_pairs[0]} needs them:"
+            raise InputError(problem, f"omit {option('on_error')}", setting="on_error")
 
     def without(self, names: Collection[str]) -> "Settings":
         """Return the settings without these metrics, by the names of `chosen`."""

@@ -323,12 +323,13 @@ def _spread(values: NDArray[Any]) -> tuple[float, float, float]:
 def set_warnings(sets: Mapping[str, Statistics], gaussians: Collection[str] = (FEATURES,)) -> list[Alert]:
     """Returns warnings about sets, each by itself; ``gaussians`` are the layers whose covariance is compared."""
     stated = "the file does not state its protocol: the result is only correct if it is that of this run"
-    found = [Alert(f"{name}: {stated}", "medium") for name, statistics in sets.items() if statistics.definition is None]
+    features = {name: each.layers[FEATURES] for name, each in sets.items() if FEATURES in each.layers}
+    found = [Alert(f"{name}: {stated}", "medium") for name, layer in features.items() if layer.definition is None]
     if gaussians:
         found += _covariance_warnings(sets, gaussians)
     for name, statistics in sets.items():
         count, traits = statistics.count, statistics.traits
-        if count is not None and count > 1 and not statistics.sigma.any():
+        if count is not None and count > 1 and name in features and not features[name].sigma.any():
             causes = "either they are all the same image, or the network ignores its input"
             found.append(Alert(f"{name}: all {count} images have the same features: {causes}", "high"))
         found += [Alert(f"{name}: {text}") for text in (property_warnings(vars(traits)).values() if traits else ())]

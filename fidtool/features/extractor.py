@@ -21,6 +21,8 @@ from fidtool.images.workers import DaemonThreads
 from fidtool.names import counted
 
 Item = TypeVar("Item")
+BatchFeatures = Sequence[Mapping[str, torch.Tensor]]
+"""Feature vectors of groups of images by layer: float32 tensors of shape (images, dims)."""
 
 HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _LEAVING_SECONDS = 1.0
@@ -150,7 +152,8 @@ class ForwardPasses(Generic[Item]):
     """Runs forward passes over batches, in order. Each image is decoded once for all networks.
 
     Args:
-        images: returns images of a batch on the device, possibly none; called in any thread.
+        threads: number of threads; 0 runs the passes in the calling thread.
+        images: returns groups of images of a batch on the device, possibly empty ones; called in any thread.
         stop: whether to stop early, without waiting for running work.
         timed: returns a context manager that times the networks' work; called in any thread.
         in_turns: read the batches only while no thread works, because this runs the calling program's code under that
@@ -160,13 +163,14 @@ class ForwardPasses(Generic[Item]):
     def __init__(
         self,
         extractors: Sequence[Extractor],
-        images: Callable[[Item], list[torch.Tensor]],
+        threads: int,
+        images: Callable[[Item], Sequence[list[torch.Tensor]]],
         stop: Callable[[], bool] = lambda: False,
         timed: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
         in_turns: bool = False,
     ) -> None:
         self._extractors, self._images, self._stop, self._timed = extractors, images, stop, timed
-        self._threads = extractors[0].device.forward_threads
+        self._threads = threads
         self._pool = DaemonThreads(self._threads)
         self._in_turns = in_turns and self._threads > 0
         self._early: list[Future[Any]] = []  # the resized images of the next batch
@@ -181,10 +185,10 @@ class ForwardPasses(Generic[Item]):
         if len(self._resizing) > self._threads:
             self._wait(self._resizing.popleft())
 
-    def run(self, batches: Iterator[Item]) -> Iterator[tuple[Item, dict[str, torch.Tensor] | None]]:
-        """Yields the batches, which are read in the calling thread, with the feature vectors by layer.
+    def run(self, batches: Iterator[Item]) -> Iterator[tuple[Item, BatchFeatures]]:
+        """Yields the batches, which are read in the calling thread, with the feature vectors of each group of images.
 
-        These are None for a batch without images.
+        There are none for a batch without images.
         """
         running: deque[tuple[Item, Future[Any]]] = deque()
         together, most = (self._threads, 0) if self._in_turns else (1, self._threads)
@@ -211,24 +215,25 @@ class ForwardPasses(Generic[Item]):
                 future.cancel()
             self._pool.close(0.0 if self._stop() else _LEAVING_SECONDS)
 
-    def _inputs(self, item: Item) -> list[torch.Tensor] | None:
-        images = self._images(item)
+    def _inputs(self, item: Item) -> list[list[torch.Tensor]]:
+        """The inputs of each network for each group of images."""
+        groups = self._images(item)
         with self._timed():
-            return [network.inputs(images) for network in self._extractors] if images else None
+            return [[network.inputs(images) for network in self._extractors] for images in groups if images]
 
-    def _features(self, job: tuple[Item, list[Future[Any]]]) -> dict[str, torch.Tensor] | None:
+    def _features(self, job: tuple[Item, list[Future[Any]]]) -> BatchFeatures:
         """The features of a batch, of which the last images are resized here."""
         batch, early = job
         last = self._inputs(batch)
         # The earlier ones were submitted before, so they are done, or other threads are working on them.
-        several = [each for each in (*(future.result() for future in early), last) if each is not None]
-        if not several:
-            return None
+        parts = [each for each in (*(future.result() for future in early), last) if each]
+        found: list[dict[str, torch.Tensor]] = []
         with self._timed():
-            found: dict[str, torch.Tensor] = {}
-            for network, inputs in zip(self._extractors, zip(*several, strict=True), strict=True):
-                found |= network.vectors(inputs)
-            return found
+            for group in zip(*parts, strict=True):
+                found.append({})
+                for network, inputs in zip(self._extractors, zip(*group, strict=True), strict=False):
+                    found[-1] |= network.vectors(inputs)
+        return found
 
     def _wait(self, future: Future[Any]) -> None:
         while not self._stop():

@@ -10,7 +10,7 @@ import math
 import pickle
 import socket
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -137,10 +137,10 @@ def channels_last(output: torch.Tensor) -> bool:
     return output.ndim == 4 and output.shape[1] == output.shape[2] != output.shape[3] and output.shape[1] > 1
 
 
-def module_digest(module: nn.Module) -> str:
-    """Return the SHA-256 over a module's parameters and buffers: names, shapes, dtypes and bytes, sorted by name."""
+def digest_of(tensors: Mapping[str, Any]) -> str:
+    """Return the SHA-256 over a module's ``state_dict``: names, shapes, dtypes and bytes, sorted by name."""
     sha = hashlib.sha256()
-    for name, tensor in sorted(module.state_dict().items()):
+    for name, tensor in sorted(tensors.items()):
         if not isinstance(tensor, torch.Tensor):
             continue
         sha.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
@@ -214,7 +214,7 @@ def network_extractor(
     module = frozen(network.module)
     definition = Definition(
         extractor=name,
-        weights_sha256=module_digest(module),
+        weights_sha256=digest_of(module.state_dict()),
         dims=_output_dims(module, network.input_size, device),
         feature_step=network.feature_step,
         input_size=network.input_size,

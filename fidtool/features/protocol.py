@@ -71,6 +71,8 @@ SPATIAL = "spatial"
 """The layer of Inception's spatial features, used by sFID."""
 EMBEDDING = "embedding"
 """The layer of CMMD's network."""
+PIXELS = "pixels"
+"""In place of a layer: the value is of the images' pixels, and needs no features."""
 
 
 def layer_prefix(layer: str, separator: str) -> str:

@@ -13,7 +13,7 @@ import stat
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import Any
 
@@ -31,6 +31,7 @@ from fidtool.images.decode import (
     NeedsRangeError,
     decode_contents,
 )
+from fidtool.images.framing import EXAMPLE, Crop
 from fidtool.images.records import NO_RECORDS, RecordArray, records_of
 from fidtool.images.workers import DaemonThreads, Workers
 from fidtool.sources.contents import BadFile, ContentError, Frame, Read, ValueRange
@@ -48,6 +49,8 @@ _AHEAD_BYTES = 1 << 20
 _TOO_FEW = ContentError("its file ended early: the file has changed since it was listed")
 
 
+Size = tuple[int, int]
+"""Height and width of an image."""
 _Workers = Workers[Batch, "DecodedBatch"]
 _NO_PIXELS = np.empty(0, dtype=np.uint8)
 
@@ -60,15 +63,24 @@ class DecodedBatch:
         pixels: pixels of those that have not been passed on, uint8 array of shape (sum of height * width * 3,).
         sizes: (height, width) of these.
         records: empty unless `DecodeOptions.records` is set.
+        partner: the images of `ImageSet.partner` that belong to these, of the same sizes; None if there are none.
+        pairs: values of the pairs, by the position in the batch of the first of them; parts of a batch share them.
     """
 
     number: int
     count: int = 0
     pixels: NDArray[np.uint8] = field(default_factory=lambda: _NO_PIXELS)
-    sizes: list[tuple[int, int]] = field(default_factory=list)
+    sizes: list[Size] = field(default_factory=list)
     properties: ImageProperties = field(default_factory=ImageProperties)
     records: RecordArray = field(default_factory=lambda: NO_RECORDS)
     skipped: list[BadFile] = field(default_factory=list)
+    partner: DecodedBatch | None = None
+    pairs: dict[int, NDArray[np.float64]] = field(default_factory=dict)
+
+    @property
+    def first(self) -> int:
+        """Position in the batch, if it has a partner, of the first image that has not been passed on."""
+        return self.count - len(self.sizes)
 
     def take_images(self, device: torch.device | str = "cpu") -> list[torch.Tensor]:
         """Moves the pixels to a device, frees them here, and returns uint8 tensors of shape (height, width, 3)."""
@@ -82,7 +94,9 @@ class DecodedBatch:
         self.count += earlier.count
         self.properties = ImageProperties.total((earlier.properties, self.properties))
         self.records = np.concatenate([earlier.records, self.records])
-        self.skipped = earlier.skipped + self.skipped
+        self.skipped, self.pairs = earlier.skipped + self.skipped, earlier.pairs
+        if self.partner is not None and earlier.partner is not None:
+            self.partner.follow(earlier.partner)
 
 
 def decode_batch(source: ImageSet | None, options: DecodeOptions, batch: Batch) -> DecodedBatch:
@@ -113,6 +127,23 @@ def decode_batch(source: ImageSet | None, options: DecodeOptions, batch: Batch) 
         flat = [image.pixels.reshape(-1) for image in images]
         # torch warns about arrays that are read-only, as those of the calling program may be.
         found.pixels = flat[0] if len(flat) == 1 and flat[0].flags.writeable else np.concatenate(flat)
+    if images and source is not None and source.partner is not None:
+        found.partner = _partner_of(source, options, batch, found.sizes)
+    return found
+
+
+def _partner_of(source: ImageSet, options: DecodeOptions, batch: Batch, sizes: Sequence[Size]) -> DecodedBatch:
+    """Decodes the partners of the first images of a batch, which have these sizes."""
+    assert source.partner is not None
+    crop = None if source.partner.framing is None else Crop.parse(source.partner.framing)
+    images: Any = batch.images[: len(sizes)]
+    found = decode_batch(source.partner, replace(options, crop=crop), Batch(batch.number, images))
+    for image, one, other in zip(images, sizes, found.sizes, strict=False):
+        if one != other:
+            fake, real = (f"{each[1]}×{each[0]} pixels" for each in (one, other))
+            pair = f"{source.file(image)} has {fake}, but {source.partner.file(image)}, its partner, has {real}:"
+            crops = (f"pass {option(name, EXAMPLE)}" for name in ("crop", "crop_fake"))
+            raise InputError(pair, *crops, setting="crop")
     return found
 
 
@@ -188,7 +219,8 @@ def load(
     cutter = _Cutter()
     tasks = iter(batches) if workers is None else cutter.cut(batches)
     # What can only be read sequentially is read in this process; a remote store is slow to respond.
-    if source is not None and (source.reader.in_order or (workers is None and source.files.remote)):
+    at_once = source is not None and source.files.remote and workers is None and source.partner is None
+    if source is not None and (source.reader.in_order or at_once):
         assert isinstance(batches, list)
         tasks = _taken_ahead(_read(source, batches, tasks))
     before: DecodedBatch | None = None

@@ -43,8 +43,8 @@ class Number:
         spread: name of the value after the ±; empty if it has none.
         digits: number of digits after the decimal point in text.
         layer: the layer whose features it is computed from: ``features`` for the run's extractor, ``spatial`` for
-            Inception's spatial features, or any other name for the metric's own network. Statistics files store
-            features under this name.
+            Inception's spatial features, ``pixels`` for none (see `PairMetric`), or any other name for the metric's own
+            network. Statistics files store features under this name.
         inception: it is only defined for Inception's 2048 features, so the title need not name them.
     """
 
@@ -87,6 +87,8 @@ class FeatureSet:
 
     Attributes:
         path: the set, as passed by the caller.
+        pairs: of a FAKE, the value of each pair of images by the name of a `PairMetric`: float64 arrays of shape
+            (images,), the same on every rank, in the order of the rows of ``features``.
         features: float32 array of shape (images, dims), the same on every rank. Rows are in a pseudo-random order that
             depends only on ``seed``, so the first n are a fair sample. Large arrays are memory-mapped from a file. None
             if the metric does not request them.
@@ -99,6 +101,7 @@ class FeatureSet:
     features: NDArray[np.float32] | None
     gaussian: Gaussian | None
     order: NDArray[np.int64] | None = None
+    pairs: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
     @property
     def rows(self) -> NDArray[np.float32]:

@@ -10,17 +10,21 @@ from typing import Any, NamedTuple
 
 from fidtool.errors import InputError, option
 from fidtool.features.models.families import NetworkChoice
-from fidtool.features.protocol import FEATURES, SPATIAL
+from fidtool.features.protocol import FEATURES, PIXELS, SPATIAL
 from fidtool.metrics.authpct import AuthPct
 from fidtool.metrics.cmmd import CMMD
 from fidtool.metrics.fdr import FDR
 from fidtool.metrics.fid import FID, FIDInfinity, SpatialFID
 from fidtool.metrics.inception_score import InceptionScore
 from fidtool.metrics.kid import KID
+from fidtool.metrics.lpips import LPIPS
 from fidtool.metrics.metric import ALL, Metric, Number
 from fidtool.metrics.mifid import MIFID
 from fidtool.metrics.mind import MIND
+from fidtool.metrics.pairs import PairMetric
 from fidtool.metrics.prdc import PRDC
+from fidtool.metrics.psnr import PSNR
+from fidtool.metrics.ssim import SSIM
 from fidtool.metrics.vendi import Vendi
 from fidtool.names import closest, folded, unknown
 from fidtool.user_code import is_code_spec, load, refuse_bare_file
@@ -28,7 +32,10 @@ from fidtool.validation import Setting, declared
 
 BUILT_IN: dict[str, type[Metric]] = {
     kind.name: kind
-    for kind in (FID, KID, InceptionScore, PRDC, SpatialFID, FIDInfinity, CMMD, MIND, MIFID, Vendi, AuthPct, FDR)
+    for kind in (
+        *(FID, KID, InceptionScore, PRDC, SpatialFID, FIDInfinity, CMMD, MIND, MIFID, Vendi, AuthPct, FDR),
+        *(PSNR, SSIM, LPIPS),
+    )
 }
 """The built-in metrics by name, in the order in which they are computed and listed. To add one, add a file and its
 class here; export it in the package's ``__init__`` as ``fidtool.NAME`` and add it to the table in the README."""
@@ -234,7 +241,12 @@ def _check_declaration(metric: Metric, named: str) -> None:
         fault = f"{kind.__name__} has no name:", 'write one in its class, such as name = "shift"'
     elif not numbers or not all(isinstance(number, Number) for number in numbers):
         fault = f"{name} does not declare its values:", "write numbers = (fidtool.Number(...),) in its class"
-    elif isinstance(metric.network(), NetworkChoice) != (metric.layer not in (FEATURES, SPATIAL)):
+    elif isinstance(metric, PairMetric) != (metric.layer == PIXELS):
+        fault = (
+            f"{name} needs both or neither of the layer {PIXELS!r} and the base class PairMetric:",
+            f"write Number(..., layer={PIXELS!r}) in a subclass of fidtool.PairMetric",
+        )
+    elif isinstance(metric.network(), NetworkChoice) != (metric.layer not in (FEATURES, SPATIAL, PIXELS)):
         fault = (
             f"{name} needs both or neither of a layer of its own and a network:",
             "name the layer, as in Number(..., layer='mine'), and return fidtool.NetworkChoice(...) from network()",

@@ -43,6 +43,7 @@ from fidtool.features.protocol import FEATURES
 from fidtool.metrics.metric import FeatureSet, Metric, MetricContext
 from fidtool.metrics.registry import BUILT_IN, Requested
 from fidtool.pipeline.opening import check_number
+from fidtool.pipeline.pairs import image_values, worst_pairs
 from fidtool.pipeline.plan import Plan, check_count
 from fidtool.pipeline.run import RunContext
 from fidtool.pipeline.sets import Content, SetPlan
@@ -138,9 +139,9 @@ class Comparer:
         plan, run, metric, layer = self.plan, self.run, asked.metric, asked.layer
         sets, said = list[FeatureSet](), list[str]()
         for each, with_features in ((real, metric.real_features), (fake, metric.fake_features)):
-            gaussian = _gaussian_of(each, layer) if each.statistics.layers else None
+            gaussian = _gaussian_of(each, layer) if layer in each.statistics.layers else None
             rows = each.features[layer] if with_features else None
-            sets.append(FeatureSet(each.path, rows, gaussian, each.statistics.order))
+            sets.append(FeatureSet(each.path, rows, gaussian, each.statistics.order, each.pairs))
 
         def classifier() -> Weights:
             return self.weights or load_weights(plan.settings.network.weights, run.console.say, classifier=True)
@@ -183,6 +184,7 @@ class Comparer:
         features = feature_settings(plan.definitions.get(FEATURES), self.run.device.exact_sums)
         seen: tuple[SetInspection | None, SetInspection | None] = (None, None)
         diagnosis = harmful = exhibit = None
+        single = image_values(contents[0].images, contents[1].images, fake, of_images) if of_images else None
         uncertainties = dict[str, Uncertainty]()
         if settings.diagnose:
             with clock("diagnosis"):
@@ -212,6 +214,7 @@ class Comparer:
         if settings.report is not None:
             with clock("exhibits"):
                 exhibit = _exhibit_of(real, fake, seen, features.device, self.run.console.shown)
+                exhibit = replace(exhibit, worst_pairs=worst_pairs(single, plan.labels))
         pair = (real,) if fake is real else (real, fake)
         skipped = (SkippedFile(each.path, bad.file, bad.reason) for each in pair for bad in each.statistics.skipped)
         usual, generated = (
@@ -238,7 +241,7 @@ class Comparer:
             influence=harmful,
             exhibit=exhibit,
             labels=plan.labels,
-            of_images=of_images,
+            of_images=single,
         )
 
     def _set_warnings(self, real: MeasuredSet, fake: MeasuredSet, contents: Sequence[Content]) -> list[str]:

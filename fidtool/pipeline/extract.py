@@ -16,12 +16,13 @@ import torch
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError, option
-from fidtool.features.extractor import Extractor, ForwardPasses
+from fidtool.features.extractor import BatchFeatures, Extractor, ForwardPasses
 from fidtool.images.batches import Batch, Stream, deal, plan_batches
 from fidtool.images.decode import DecodeOptions
 from fidtool.images.framing import EXAMPLE, Crop
 from fidtool.images.loader import DecodedBatch, load
 from fidtool.names import counted
+from fidtool.pipeline.pairs import Pairs
 from fidtool.pipeline.run import RunContext
 from fidtool.settings import Settings
 from fidtool.sources.contents import BadFile
@@ -43,6 +44,9 @@ class Extraction:
 
     Without networks, only the images' records are collected. The work of all ranks is counted in ``work`` on rank zero,
     by the fields of `fidtool.record.RunRecord`.
+
+    With ``pairs``, the images are compared with their partners; ``of_partner`` has the layers of the partners whose
+    statistics are collected in the same pass, see `Accumulator`.
     """
 
     context: RunContext
@@ -55,6 +59,8 @@ class Extraction:
     warn: Callable[[str], None]
     checkpoint: Checkpoint | None = None
     work: Counter[str] = field(default_factory=Counter)
+    pairs: Pairs | None = None
+    of_partner: Mapping[str, Layer] | None = None
 
     def run(self, number: int, source: ImageSet) -> Accumulator:
         """Returns the set's statistics, on every rank; ``number`` is its index in the checkpoint. A collective."""
@@ -62,7 +68,8 @@ class Extraction:
         batches = plan_batches(source, self.batch_size)
         with world.together():
             sizes = [len(batch.images) for batch in batches]
-            statistics = Accumulator(self.layers, sizes, self.context.device.exact_sums, settings.diagnose)
+            pairs, device = self.pairs.count if self.pairs else 0, self.context.device.exact_sums
+            statistics = Accumulator(self.layers, sizes, device, settings.diagnose, 0, pairs, self.of_partner)
         add: Callable[..., None] = statistics.add
         if self.checkpoint is None:
             mine = deal(batches, world.rank, world.size, source.reader.in_order)
@@ -88,13 +95,13 @@ class Extraction:
             # Of an iterable the number of batches is unknown: more capacity is added below.
             own = Accumulator(self.layers, [self.batch_size] * 64, device, inspected)
 
-            def add(number: int, *batch: Any) -> None:
+            def add(batch: DecodedBatch, features: BatchFeatures) -> None:
                 nonlocal own
-                if number >= len(own.counts):
+                if batch.number >= len(own.counts):
                     smaller = own
-                    own = Accumulator(self.layers, [self.batch_size] * 2 * (number + 1), device, inspected)
+                    own = Accumulator(self.layers, [self.batch_size] * 2 * (batch.number + 1), device, inspected)
                     own.absorb(smaller)
-                own.add(number, *batch)
+                own.add(batch, features)
 
             self._extract(None, stream.name, fetched, None, add)
             own.flush()
@@ -111,8 +118,10 @@ class Extraction:
         with self.context.clock("merge"):
             statistics.merge(self.context.world, name)
             self.context.world.on_rank_zero(lambda: self._check_skipped(count, name, statistics.skipped))
-        self.work["images_computed"] += statistics.count - int(resumed.sum())
-        self.work["forward_passes"] += int((statistics.counts > 0).sum() - (resumed > 0).sum())
+        for each in (self.layers, self.of_partner):
+            if each:
+                self.work["images_computed"] += statistics.count - int(resumed.sum())
+                self.work["forward_passes"] += int((statistics.counts > 0).sum() - (resumed > 0).sum())
 
     def _resume(
         self, checkpoint: Checkpoint, number: int, source: ImageSet, batches: Sequence[Batch], total: Accumulator
@@ -145,17 +154,26 @@ class Extraction:
         context, world, threads = self.context, self.context.world, max(1, self.context.device.forward_threads)
         settings = self.settings
         workers = self.num_workers if total is None else min(self.num_workers, total)
-        used = bool(self.networks)
+        used = bool(self.networks or self.pairs)
         decode = decode_options(settings, self.crop, settings.diagnose, used)
 
-        def moved(batch: DecodedBatch) -> list[torch.Tensor]:
+        def moved(batch: DecodedBatch) -> list[list[torch.Tensor]]:
             with context.busy("transfer", 1 / threads):
-                return batch.take_images(context.device.torch_device)
+                groups = [
+                    each.take_images(context.device.torch_device) for each in (batch, batch.partner) if each is not None
+                ]
+            if self.pairs is not None and source is not None:
+                first = batch.number * self.batch_size + batch.first
+                with context.busy("pairs", 1 / threads):
+                    found = self.pairs.values(groups[1], groups[0], lambda number: source.file(first + number))
+                batch.pairs[batch.first] = found
+            return groups if self.of_partner else groups[:1]
 
         passes = None
-        if self.networks:
+        if used:
             timed = partial(context.busy, "network", 1 / threads)
-            passes = ForwardPasses(self.networks, moved, world.must_stop, timed, in_turns=source is None)
+            forward = self.networks, context.device.forward_threads, moved, world.must_stop, timed
+            passes = ForwardPasses(*forward, in_turns=source is None)
 
         def resize(batch: DecodedBatch) -> None:
             with context.busy("decode", -1.0):  # it is called while the next batch is decoded
@@ -168,9 +186,9 @@ class Extraction:
             contextlib.closing(load(source, batches, decode, workers, settings.timeout, self.warn, resize)) as decoded,
         ):
             usable = self._usable(decoded, source)
-            for batch, features in passes.run(usable) if passes is not None else zip(usable, repeat(None)):
+            for batch, features in passes.run(usable) if passes is not None else zip(usable, repeat(())):
                 with context.busy("moments"):
-                    add(batch.number, features, batch.properties, batch.records, batch.skipped)
+                    add(batch, features)
                 advance(batch.count + len(batch.skipped))
                 if world.must_stop():
                     break

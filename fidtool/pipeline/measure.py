@@ -19,12 +19,13 @@ from fidtool.images.framing import Crop
 from fidtool.images.records import ImageRecords
 from fidtool.pipeline.extract import Extraction
 from fidtool.pipeline.networks import RunNetworks
+from fidtool.pipeline.pairs import Pairs
 from fidtool.pipeline.plan import Plan
 from fidtool.pipeline.run import RunContext
 from fidtool.pipeline.sets import Content, RequestedSet, SetPlan
 from fidtool.sources.image_set import ImageSet, real_path
 from fidtool.sources.memory import Images
-from fidtool.statistics.accumulator import RECORDS, Accumulator, Layer
+from fidtool.statistics.accumulator import PAIRS, RECORDS, Accumulator, Layer
 from fidtool.statistics.saved import Checkpoint, claim, find_cached, put_in_cache
 from fidtool.statistics.set_statistics import (
     Features,
@@ -75,7 +76,9 @@ class Measurer:
         }
         for layer, probe in networks.probes.items():
             self.arithmetic[f"{networks.definitions[layer].fingerprint}_probe"] = probe
-        if settings.checkpoint is not None and networks.definitions:
+        pairs = [pair for needs in plan.needs.values() for pair in needs.pairs]
+        self.pairs = Pairs(run, [*dict.fromkeys(pairs)]) if pairs else None
+        if settings.checkpoint is not None and (networks.definitions or pairs):
             name = run.world.on_rank_zero(self._claim_checkpoint)
             run.finished.checkpoint = Checkpoint(str(settings.checkpoint), name, settings.max_pixels, self._warn)
 
@@ -98,11 +101,13 @@ class Measurer:
                     "identity": source.identity(),
                     "needed": {layer: layer in needs.collected for layer in needs.layers},
                     "framing": source.framing,
+                    "pairs": [metric.name for metric in needs.pairs],
                 }
             )
         further = {layer: each.fingerprint for layer, each in definitions.items() if layer != FEATURES}
+        main = asdict(definitions[FEATURES]) if definitions else {}
         identity = {
-            "definition": {**asdict(definitions[FEATURES]), "layers": further},
+            "definition": {**main, "layers": further},
             "arithmetic": self.arithmetic,
             "order": {name: getattr(settings, name) for name in ("num", "seed", "sample", "diagnose")},
             "sets": sets,
@@ -116,14 +121,11 @@ class Measurer:
         """
         needs, file = self._plan.needs[planned], self._contents[planned].file or Statistics({})
         if planned.holds == "stream":
-            return self._computed(planned, needs.layers)
+            return self._computed(planned, needs.layers)[0]
         if planned.holds == "statistics":
             return spread_features(planned.path, file, needs.collected, self._world)
-        known = self._world.only_on_rank_zero(lambda: self._known(planned, given)) or Statistics({})
-        lacking = self._world.broadcast([layer for layer in needs.layers if layer not in known.layers])
-        collected = [layer for layer in needs.collected if layer not in lacking]
-        measured = spread_features(planned.path, known, collected, self._world)
-        if lacking:
+        measured, lacking = self._look_up(planned, given)
+        if lacking is not None:
             measured = self._completed(planned, measured, lacking, given is not None)
         if planned.holds == "both":
             # A file such as ADM's references, whose statistics are of more images.
@@ -139,37 +141,65 @@ class Measurer:
             return replace(measured, path=planned.path, statistics=found, apart=True)
         return measured
 
+    def measure_both(
+        self, real: SetPlan, fake: SetPlan, known: MeasuredSet | None = None
+    ) -> tuple[MeasuredSet, MeasuredSet]:
+        """Returns REAL, unless it is ``known``, and a FAKE as `measure` does. A collective.
+
+        If their images are compared in pairs, both sets are measured in one pass, in which each image is decoded once.
+        """
+        paired = bool(self._plan.needs[fake].pairs)
+        if not paired or fake is real:
+            known = known or self.measure(real)
+        if not paired:
+            assert known is not None
+            return known, known if fake is real else self.measure(fake)
+        of_real, lacking = (known, None) if known else self._look_up(real)
+        of_fake, lacked = (of_real, None) if fake is real else self._look_up(fake)
+        found, partner = self._computed(fake, lacked or (), real, lacking)
+        of_real = of_real if partner is None else _joined(of_real, partner)
+        return of_real, replace(of_fake if lacked is None else _joined(of_fake, found), pairs=found.pairs)
+
+    def _look_up(self, planned: SetPlan, given: Statistics | None = None) -> tuple[MeasuredSet, list[str] | None]:
+        """What is known of a set without its images, and the layers that it lacks; None if it has all. A collective."""
+        needs, known = self._plan.needs[planned], self._world.only_on_rank_zero(lambda: self._known(planned, given))
+        layers = {} if known is None else known.layers
+        lacks = [layer for layer in needs.layers if layer not in layers]
+        lacking = self._world.broadcast(None if known is not None and not lacks else lacks)
+        collected = [layer for layer in needs.collected if layer not in (lacking or ())]
+        return spread_features(planned.path, known or Statistics({}), collected, self._world), lacking
+
     def _completed(self, planned: SetPlan, known: MeasuredSet, lacking: Sequence[str], given: bool) -> MeasuredSet:
         """The set with the layers that it lacks, for which the images go through their networks alone. A collective."""
-        finished, every = self._run.finished, self._plan.needs[planned].layers
-        finished.unsaved_since = finished.unsaved_since or time.monotonic()
-        found, before = self._computed(planned, lacking), known.statistics
+        every, before = self._plan.needs[planned].layers, known.statistics
+        found, _ = self._computed(planned, lacking)
         if len(lacking) == len(every):
             return found
         if self._world.on_rank_zero(lambda: not before.same_images(found.statistics)):
             if given:
                 problem = f"the statistics that are to be completed are not of the images in {planned.path}"
                 raise on_every_rank(InputError(f"{problem}, as they are now"))
-            return self._computed(planned, every)  # a file cannot be read any more
-        layers = {**before.layers, **found.statistics.layers}
-        order = before.order if found.statistics.order is None else found.statistics.order
-        statistics = replace(found.statistics, layers=layers, order=order)
-        return replace(found, statistics=statistics, features={**known.features, **found.features})
+            return self._computed(planned, every)[0]  # a file cannot be read any more
+        return _joined(known, found)
 
-    def _computed(self, planned: SetPlan, names: Sequence[str]) -> MeasuredSet:
-        """The statistics of some layers from the images, which go through their networks. A collective."""
+    def _computed(
+        self, planned: SetPlan, names: Sequence[str], real: SetPlan | None = None, of_real: Sequence[str] | None = None
+    ) -> tuple[MeasuredSet, MeasuredSet | None]:
+        """The statistics of some layers from the images, which go through their networks. A collective.
+
+        With ``real`` the images are compared with their partners in REAL. Unless ``of_real`` is None, the second set is
+        REAL with the statistics of these layers.
+        """
         settings, world, batch_size = self._settings, self._world, self._plan.batch_size
-        needs, given, sampling = self._plan.needs[planned], self._requests[planned.request].given, planned.sampling
-        layers = {}
-        for name in names:
-            definition = self.networks.definitions[name]
-            network = settings.network_of(name)
-            step = None if definition.standard else network.step_setting
-            layers[name] = Layer(definition, name in needs.collected, network.subject, step)
+        sampling, finished = planned.sampling, self._run.finished
+        if planned.holds != "stream":
+            finished.unsaved_since = finished.unsaved_since or time.monotonic()
+        layers, every = self._layers(planned, names), {*names, *(of_real or ())}
+        of_partner = None if real is None or of_real is None else self._layers(real, of_real)
         extraction = Extraction(
             self._run,
             settings,
-            self.networks.networks(names),
+            self.networks.networks(every) if every else (),
             layers,
             batch_size=batch_size,
             num_workers=self.num_workers,
@@ -177,8 +207,11 @@ class Measurer:
             warn=self._warn,
             checkpoint=None if planned.holds == "stream" else self._run.finished.checkpoint,
             work=self.counts,
+            pairs=None if real is None else self.pairs,
+            of_partner=of_partner,
         )
         if planned.holds == "stream":
+            given = self._requests[planned.request].given
             assert isinstance(given, Images)
             if sampling.num is not None and not (sampling.first or given.generates) and world.rank == 0:
                 taken = f"{option(sampling.setting)} takes its first {sampling.num} images instead of a random subset"
@@ -188,22 +221,49 @@ class Measurer:
             partial, images = extraction.run_stream(stream)
             images = replace(images, framing=planned.framing)
         else:
-            assert not isinstance(given, Statistics)
-            images = broadcast_images(world, self._contents[planned].images, given, settings.floats)
+            images = self._images(planned)
+            if real is not None:
+                images = replace(images, partner=self._images(real))
             partial = extraction.run([*self._plan.needs].index(planned), images)
         for line in itertools.chain.from_iterable(world.gather(self.warnings)):
             self._warn(line)
-        with world.together():
-            rows = partial.rows().items()
-            features = {name: in_canonical_order(images, each, partial.skipped) for name, each in rows}
-            records = features.pop(RECORDS, None)
+        found, other = self._concluded(planned, images, partial, layers), None
+        if real is not None and images.partner is not None and partial.partner is not None:
+            other = self._concluded(real, images.partner, partial.partner, of_partner or {})
+        return found, other
 
+    def _layers(self, planned: SetPlan, names: Sequence[str]) -> dict[str, Layer]:
+        found, collected = {}, self._plan.needs[planned].collected
+        for name in names:
+            definition, network = self.networks.definitions[name], self._settings.network_of(name)
+            step = None if definition.standard else network.step_setting
+            found[name] = Layer(definition, name in collected, network.subject, step)
+        return found
+
+    def _images(self, planned: SetPlan) -> ImageSet:
+        """The images of a set on this rank. A collective."""
+        given = self._requests[planned.request].given
+        assert not isinstance(given, Statistics)
+        return broadcast_images(self._world, self._contents[planned].images, given, self._settings.floats)
+
+    def _concluded(
+        self, planned: SetPlan, images: ImageSet, partial: Accumulator, layers: Mapping[str, Layer]
+    ) -> MeasuredSet:
+        """The set whose statistics were extracted. A collective."""
+        world, finished = self._world, self._run.finished
+        with world.together():
+            rows = partial.rows()
+            values = rows.pop(PAIRS, None)
+            features = {name: in_canonical_order(images, each, partial.skipped) for name, each in rows.items()}
+            records = features.pop(RECORDS, None)
         found = world.only_on_rank_zero(lambda: self._finished(planned, images, partial, layers, features, records))
         statistics, cached = found or (Statistics({}), False)
         if world.broadcast(cached):
-            self._run.finished.cached.append(planned.path)
-            self._run.finished.unsaved_since = None
-        return MeasuredSet(images.path, statistics, features)
+            finished.cached.append(planned.path)
+            finished.unsaved_since = None
+        metrics = self._plan.needs[planned].pairs
+        pairs = {} if values is None else {each.name: values[:, column] for column, each in enumerate(metrics)}
+        return MeasuredSet(images.path, statistics, features, pairs=pairs)
 
     def _warn(self, line: str) -> None:
         if line not in self.warnings:
@@ -293,5 +353,14 @@ class Measurer:
         )
         if changes := images.change_warning():
             self.warnings.append(changes)
-        caches = self._settings.cache and not (changes or statistics.skipped)  # a skipped file may be fixed later
+        # A skipped file may be fixed later.
+        caches = self._settings.cache and bool(found) and not (changes or statistics.skipped)
         return statistics, caches and put_in_cache(images, statistics, self._run.console.warn)
+
+
+def _joined(known: MeasuredSet, found: MeasuredSet) -> MeasuredSet:
+    """A set with the layers that are known, and those that were computed from the same images."""
+    before, now = known.statistics, found.statistics
+    layers, order = {**before.layers, **now.layers}, before.order if now.order is None else now.order
+    statistics = replace(now, layers=layers, order=order)
+    return replace(found, statistics=statistics, features={**known.features, **found.features})

@@ -180,10 +180,10 @@ class RunNetworks:
         # On a GPU kernels depend on the batch's shape. On the CPU they do not, and a full batch takes almost a second.
         size = 1 if place.type == "cpu" else self._batch_size
         # As the batches of the run, because torch's modes are per thread and select kernels.
-        passes: ForwardPasses[int] = ForwardPasses([extractor], lambda count: fixed_batch(count, place))
+        threads = self._device.forward_threads
+        passes: ForwardPasses[int] = ForwardPasses([extractor], threads, lambda count: [fixed_batch(count, place)])
         with self._world.together():
-            ((_, features),) = passes.run(iter([size]))
-            assert features is not None
+            ((_, (features,)),) = passes.run(iter([size]))
             found = (each.cpu().contiguous().numpy().tobytes() for each in features.values())
             return hashlib.sha256(b"".join(found)).hexdigest()
 

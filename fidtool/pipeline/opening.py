@@ -14,6 +14,7 @@ from fidtool.features.models.families import CMMD_EXTRACTOR, is_published
 from fidtool.features.protocol import DEFAULT_PROTOCOL, FEATURES, INCEPTION, INCEPTION_DIMS, PROTOCOLS, Definition
 from fidtool.metrics.cmmd import CMMD
 from fidtool.names import counted
+from fidtool.pipeline.pairs import pair_up
 from fidtool.pipeline.sets import Content, RequestedSet, SetNeeds, SetPlan, set_needs
 from fidtool.record import overrides
 from fidtool.settings import Settings
@@ -67,11 +68,15 @@ def open_sets(requests: Sequence[RequestedSet], settings: Settings, console: Con
         contents[request] = content = open_set(request, settings, needs, console.say)
         if alone and content.file is not None:
             raise InputError(f"{request.path} has statistics already:", "pass the images instead")
+        if alone and needs.pairs:
+            problem = f"{needs.pairs[0].name} compares pairs of images, but there is only one set:"
+            raise InputError(problem, f"omit it from {option('metrics')}", setting="metrics")
         is_stream = content.images is None and content.file is None
         if request in fakes and not is_stream and (settings.expect, settings.max_duplicates) != (None, None):
             _check_fake(request.path, content, settings)
     files = {request.path: content.file for request, content in contents.items() if content.file is not None}
-    images = any(content.file is None or content.images is not None for content in contents.values())
+    needed = bool(set_needs(settings, real=True, fake=True).layers)
+    images = needed and any(each.file is None or each.images is not None for each in contents.values())
     completed, line = complete_settings(files, settings, images)
     for request, role in roles.items() if completed is not settings else ():
         content, needs = contents[request], set_needs(completed, *role)
@@ -164,6 +169,7 @@ def _drawn(
     """The set of each request: the same object for the same path, framing and number of images."""
     sets: dict[object, tuple[SetPlan, Content]] = {}
     keys: list[object] = []
+    pairs = set_needs(settings, real=False, fake=True).pairs
     for number, request in enumerate(requests):
         content, given = contents[request], request.given
         images, file, count = content.images, content.file, None
@@ -177,6 +183,9 @@ def _drawn(
             planned, content = sets[key]
             sets[key] = replace(planned, fake=True), content
             continue
+        if pairs and (images is None or file is not None):
+            problem = f"{pairs[0].name} compares images in pairs, and {request.path} has none that can be read again:"
+            raise InputError(problem, "pass the images in files, an array or a list", setting="metrics")
         holds: Literal["images", "stream", "statistics", "both"] = "statistics" if images is None else "both"
         if file is None:
             holds = "stream" if images is None else "images"
@@ -186,7 +195,10 @@ def _drawn(
             again = any(each.path == request.path for each, _ in sets.values())
             _check_stream(request.path, given, settings, num if sampling.num is None else "", again)
         if images is not None:
-            images = replace(images.draw(sampling), framing=framing, floats=settings.floats)
+            drawn = images.draw(sampling)
+            if pairs and number:
+                drawn = pair_up(drawn, images, sets[keys[0]][1].images, settings)
+            images = replace(drawn, framing=framing, floats=settings.floats)
             if settings.on_error == "fail" and (missing := images.missing()):
                 raise missing_error(images.path, missing, f"pass {option('on_error', 'skip')}")
             content, count = content._replace(images=images), len(images)

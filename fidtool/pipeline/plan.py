@@ -151,7 +151,7 @@ def agree(
 
     Returns the definitions of the run's features, by layer, and warnings for all comparisons.
     """
-    definitions: dict[str, Definition | None] = {}
+    definitions: dict[str, Definition | None] = {FEATURES: None}
     warnings: list[str] = []
     for layer in set_needs(settings, real=True, fake=True).layers:
         metrics = [each.metric for each in settings.chosen if each.layer == layer]

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from fidtool.features.protocol import FEATURES
+from fidtool.features.protocol import FEATURES, PIXELS
+from fidtool.metrics.pairs import PairMetric
 from fidtool.settings import Settings
 from fidtool.sources.image_set import ImageSet, Sampling
 from fidtool.sources.memory import Images
@@ -25,12 +26,14 @@ class SetNeeds:
         collected: these layers, and those of which a report shows the features if they are available, in processing
             order. A set with known statistics is not processed again for a report.
         order: whether the stored order of the images is needed.
+        pairs: of a FAKE, the metrics of its pairs with REAL.
     """
 
     layers: tuple[str, ...] = (FEATURES,)
     features: frozenset[str] = frozenset()
     collected: tuple[str, ...] = ()
     order: bool = False
+    pairs: tuple[PairMetric, ...] = ()
 
 
 IMAGES = SetNeeds(features=frozenset({FEATURES}), collected=(FEATURES,))
@@ -39,8 +42,8 @@ IMAGES = SetNeeds(features=frozenset({FEATURES}), collected=(FEATURES,))
 
 def set_needs(settings: Settings, real: bool, fake: bool) -> SetNeeds:
     """Returns what a run's metrics, error bars and report need of a set."""
-    metrics = [(each.metric, each.layer) for each in settings.chosen]
-    layers = dict.fromkeys([FEATURES, *(layer for _, layer in metrics)])
+    metrics = [(each.metric, each.layer) for each in settings.chosen if each.layer != PIXELS]
+    layers = dict.fromkeys([FEATURES, *(layer for _, layer in metrics)]) if metrics else {}
     features = {
         layer for metric, layer in metrics if (real and metric.real_features) or (fake and metric.fake_features)
     }
@@ -48,10 +51,11 @@ def set_needs(settings: Settings, real: bool, fake: bool) -> SetNeeds:
         features |= {layer for metric, layer in metrics if metric.name == "fid"}
     if fake and settings.influence:
         features.add(FEATURES)
+    pairs = tuple(each.metric for each in settings.chosen if fake and isinstance(each.metric, PairMetric))
     shown = {FEATURES} if settings.report is not None else set()
     order = fake and any(metric.stored_order for metric, _ in metrics)
     collected = tuple(layer for layer in layers if layer in features | shown)
-    return SetNeeds(tuple(layers), frozenset(features), collected, order)
+    return SetNeeds(tuple(layers), frozenset(features), collected, order, pairs)
 
 
 @dataclass(frozen=True, eq=False)

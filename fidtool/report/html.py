@@ -1,4 +1,4 @@
-"""An evaluation as a file: a self-contained HTML page without scripts, a plot, or lines of a history."""
+"""An evaluation as a file: an HTML page without scripts, a plot, lines of a history, or a table of single images."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from fidtool.images.loader import ImageLookup
 from fidtool.names import command_line, images_of, legible, short_names, short_title, shortened
 from fidtool.report.charts import described, page_charts, sweep_plot, title_of
 from fidtool.report.details import Thumbnail, duplicates_of, findings_of, properties_of, thumbnail_of
-from fidtool.report.tables import Column, about_marks, columns_of, is_real, rounded
+from fidtool.report.tables import Column, about_marks, columns_of, image_lines, is_real, rounded
 from fidtool.report.text import alerts_of, differences_shown
 from fidtool.results import Evaluation
 
-_SUFFIXES = {"report": (".html", ".htm"), "plot": (".png",), "history": (".jsonl",)}
+_SUFFIXES = {"report": (".html", ".htm"), "plot": (".png",), "history": (".jsonl",), "pairs_output": (".csv",)}
 _MOST_IMAGES, _MOST_IMAGES_OF_ALL = 24, 96
 """Maximum number of images in a sheet of one FAKE, and in such sheets of all FAKEs, but at least one of each."""
 
@@ -34,7 +34,8 @@ _MOST_IMAGES, _MOST_IMAGES_OF_ALL = 24, 96
 def check_shown(shown: Mapping[str, Path]) -> None:
     """Check that the page, the plot and the history, by setting, can be written, before any work is done."""
     for setting, file in shown.items():
-        if setting != "history" and importlib.util.find_spec("matplotlib") is None:  # not imported; torch has jinja2
+        charted = setting in ("report", "plot")
+        if charted and importlib.util.find_spec("matplotlib") is None:  # not imported; torch has jinja2
             problem = f"{option(setting)} needs the package matplotlib:"
             raise InputError(problem, "pip install 'fidtool[report]'", setting=setting)
         if file.suffix.lower() not in _SUFFIXES[setting]:
@@ -50,7 +51,9 @@ def write_shown(
     if setting == "history":
         append_history(evaluation, file)
         return
-    if setting == "plot":  # its suffix is its format
+    if setting == "pairs_output":
+        content = "".join(f"{line}\n" for line in image_lines(evaluation)).encode("utf-8", "surrogateescape")
+    elif setting == "plot":  # its suffix is its format
         content = sweep_plot(evaluation, file.suffix[1:].lower())
     else:
         # A path may contain bytes that are not UTF-8.

@@ -14,9 +14,9 @@ from sys import maxsize
 from typing import Any, NamedTuple
 
 from fidtool.diagnose.duplicates import NOTABLE_SHARE
-from fidtool.errors import InputError
+from fidtool.errors import InputError, redacted
 from fidtool.explanations import decimals_of
-from fidtool.features.protocol import SPATIAL, SPATIAL_DIMS
+from fidtool.features.protocol import PIXELS, SPATIAL, SPATIAL_DIMS
 from fidtool.history import lines_of, obstacles, per_fake
 from fidtool.metrics.prdc import PRDC
 from fidtool.metrics.registry import BUILT_IN, NAMES
@@ -68,7 +68,7 @@ def rounded(name: str, result: Comparison) -> str:
     images = min(each.count or maxsize for each in (result.real, result.fake))
     few = images <= (SPATIAL_DIMS if shown.layer == SPATIAL else result.labels.dims_of(name))
     decimals = shown.digits
-    if error:
+    if error and shown.layer != PIXELS:  # of pairs, the spread is that of the images, not an error of the mean
         decimals = min(decimals, decimals_of(error, 2))
     elif (name == "kid" and shown.title == "KID") or name in _SHARES:
         unit = 100 if name == "authpct" else 1
@@ -371,6 +371,25 @@ def _csv_lines(saved: Mapping[str, Evaluation]) -> list[str]:
             ends = asdict(bar.corrected) if bar.corrected else {}
             row |= {f"{place}.corrected.{end}": value for end, value in ends.items()}
         rows.append(row)
+    return _as_csv(rows)
+
+
+def image_lines(evaluation: Evaluation) -> list[str]:
+    """Return the values of single images as the lines of a CSV table, by the path of the image of FAKE."""
+    rows = list[dict[str, Any]]()
+    for result in evaluation.results:
+        if (single := result.of_images) is None:
+            continue
+        values = {result.labels.key(name): each.tolist() for name, each in single.values.items()}
+        for image in sorted(range(len(single.files)), key=single.files.__getitem__):
+            row: dict[str, Any] = {"real": redacted(single.partners[image])} if single.partners else {}
+            row |= {"fake": redacted(single.files[image])}
+            rows.append(row | {key: each[image] for key, each in values.items()})
+    return _as_csv(rows)
+
+
+def _as_csv(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a table with the keys of all rows as its header, in lines."""
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, dict.fromkeys(key for row in rows for key in row), lineterminator="\n")
     writer.writeheader()

@@ -77,6 +77,7 @@ class ImageSet:
         framing: how the images are cropped and resized after they are read, see `fidtool.images.framing.Crop`; None if
             they are not.
         floats: how the floats of encoded images become bytes; None if it is not specified.
+        partner: the images of REAL that belong to these, in the same order; None unless pairs are compared.
     """
 
     path: str
@@ -93,6 +94,7 @@ class ImageSet:
     listed: int = 0
     framing: str | None = None
     floats: ValueRange | None = None
+    partner: ImageSet | None = field(default=None, repr=False)
 
     @property
     def scaled(self) -> bool:
@@ -148,15 +150,16 @@ class ImageSet:
         stamps = self.files.stamps[self.order] if self.file_index is None else self.files.stamps
         return hashlib.sha256(np.ascontiguousarray(stamps, dtype="<i8").data).hexdigest()
 
-    def marks(self, batches: Iterable[Indices]) -> NDArray[np.uint64]:
+    def marks(self, batches: Sequence[Indices]) -> NDArray[np.uint64]:
         """Returns a hash of the sizes, mtimes and ctimes of each batch's files, uint64 array of shape (batches,).
 
         Inodes and devices are excluded, because a remount or a different machine may change them.
         """
+        others = np.uint64(0) if self.partner is None else self.partner.marks(batches)
         items = (self.order[batch] for batch in batches)
         files = (each if self.file_index is None else self.file_index[each] for each in items)
         found = [hashlib.sha256(np.ascontiguousarray(self.files.stamps[each, :3]).data) for each in files]
-        return np.array([int.from_bytes(sha.digest()[:8], "little") for sha in found], dtype=np.uint64)
+        return others ^ np.array([int.from_bytes(sha.digest()[:8], "little") for sha in found], dtype=np.uint64)
 
     def missing(self) -> list[str]:
         """Returns the lines of a list, with their paths, whose files did not exist when the source was listed."""

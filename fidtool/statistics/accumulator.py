@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
@@ -14,9 +14,11 @@ from numpy.typing import NDArray
 
 from fidtool.distributed.world import World
 from fidtool.errors import RunError, about
+from fidtool.features.extractor import BatchFeatures
 from fidtool.features.protocol import Definition, layer_prefix
 from fidtool.images.decode import ImageProperties
-from fidtool.images.records import RECORD, RecordArray
+from fidtool.images.loader import DecodedBatch
+from fidtool.images.records import RECORD
 from fidtool.sources.contents import BadFile
 from fidtool.statistics.moments import FEWEST_BITS, ExactMoments
 from fidtool.statistics.set_statistics import CHUNK_BYTES, RowStorage, reordered
@@ -25,8 +27,10 @@ _FIRST_BATCH_BITS = FEWEST_BITS - 3
 """If the features of the first batch have fewer bits than this, the whole set would be refused in the end."""
 _ROWS = "kept."
 """Prefix of the names of the arrays with the rows of each image."""
-RECORDS = "records"
-"""Key of the bytes of the images' records in `Accumulator.rows`."""
+RECORDS, PAIRS = "records", "pairs"
+"""Keys of the bytes of the images' records, and of the values of pairs, in `Accumulator.rows`."""
+_PARTNER = "real/"
+"""Prefix of the names of the arrays with the statistics of the partners."""
 
 
 class Layer(NamedTuple):
@@ -51,9 +55,12 @@ class Accumulator:
         sizes: number of images in each batch, which has fewer if files are skipped.
         inspected: whether the images' records are collected, too.
         first: number of the first batch in the plan.
+        pairs: number of values that each pair of images has.
+        of_partner: layers of the images' partners of which the statistics are collected, too; None for none.
 
     Attributes:
         counts: number of images of each batch, -1 for batches not added: int64 array of shape (batches,).
+        partner: statistics of the partners; None if they are not collected.
     """
 
     def __init__(
@@ -63,8 +70,12 @@ class Accumulator:
         device: torch.device | str = "cpu",
         inspected: bool = False,
         first: int = 0,
+        pairs: int = 0,
+        of_partner: Mapping[str, Layer] | None = None,
     ) -> None:
         self._layers, self._device, self._inspected, self.first = layers, device, inspected, first
+        self._pairs, self._of_partner = pairs, of_partner
+        self.partner = None if of_partner is None else Accumulator(of_partner, sizes, device, inspected, first)
         self._sizes = np.array(sizes, dtype=np.int64)
         self._starts = np.cumsum(self._sizes) - self._sizes
         self.counts = np.full(len(sizes), -1, dtype=np.int64)
@@ -78,13 +89,16 @@ class Accumulator:
         }
         if inspected:
             self._rows[RECORDS] = RowStorage(count, RECORD.itemsize, np.uint8)
+        if pairs:
+            self._rows[PAIRS] = RowStorage(count, pairs, np.float64)
         self.traits = ImageProperties()
         self.skipped: list[BadFile] = []
 
     def of_batches(self, batches: range) -> Accumulator:
         """Returns empty statistics of some of the batches."""
         sizes = self._sizes[batches.start - self.first : batches.stop - self.first]
-        return Accumulator(self._layers, sizes, self._device, self._inspected, batches.start)
+        settings = self._device, self._inspected, batches.start, self._pairs, self._of_partner
+        return Accumulator(self._layers, sizes, *settings)
 
     @property
     def count(self) -> int:
@@ -93,8 +107,9 @@ class Accumulator:
     def rows(self) -> dict[str, NDArray[Any]]:
         """Returns the rows of the images in the order of the plan, without gaps for skipped files.
 
-        They are the features of layers that need them by the name of the layer, and the bytes of the images' records
-        under `RECORDS`: arrays of shape (images, dims), memory-mapped if they are large.
+        They are the features of layers that need them by the name of the layer, the bytes of the images' records under
+        `RECORDS`, and the values of pairs under `PAIRS`: arrays of shape (images, dims), memory-mapped if they are
+        large.
         """
         found = {name: storage.array() for name, storage in self._rows.items()}
         if np.array_equal(self.counts, self._sizes):
@@ -107,39 +122,36 @@ class Accumulator:
         """Returns the place of a batch, by its number here, in the storage of rows."""
         return slice(int(self._starts[batch]), int(self._starts[batch] + self.counts[batch]))
 
-    def add(
-        self,
-        batch: int,
-        features: Mapping[str, torch.Tensor] | None,
-        traits: ImageProperties,
-        records: RecordArray,
-        skipped: Iterable[BadFile],
-    ) -> None:
-        """Adds the batch of this number in the plan; ``features`` are None if it has no images."""
-        rows: dict[str, NDArray[Any]] = {RECORDS: records.view(np.uint8).reshape(-1, RECORD.itemsize)}
-        count, features = len(records), features or {}
-        for name, layer in self._layers.items() if features else ():
-            vectors = features[name]
-            count = len(vectors)
+    def add(self, batch: DecodedBatch, features: BatchFeatures) -> None:
+        """Adds a batch; ``features`` are those of its images, and of their partners, if it has images."""
+        rows: dict[str, NDArray[Any]] = {RECORDS: batch.records.view(np.uint8).reshape(-1, RECORD.itemsize)}
+        if batch.pairs:
+            rows[PAIRS] = np.concatenate([batch.pairs[first] for first in sorted(batch.pairs)])
+        for name, layer in self._layers.items() if batch.count else ():
+            vectors = features[0][name]
             with about(layer.subject):
                 self.moments[name].add(vectors)
-                if batch == 0 and not layer.definition.standard:
+                if batch.number == 0 and not layer.definition.standard:
                     self.moments[name].check_precision(_FIRST_BATCH_BITS)
             if layer.with_features:
                 rows[name] = vectors.cpu().numpy()
-        place = batch - self.first
-        if count:
+        place = batch.number - self.first
+        if batch.count:
             for name, storage in self._rows.items():
                 storage.write(int(self._starts[place]), rows[name])
-        self.traits = ImageProperties.total((self.traits, traits))
-        self.skipped += skipped
-        self.counts[place] = count
+        self.traits = ImageProperties.total((self.traits, batch.properties))
+        self.skipped += batch.skipped
+        self.counts[place] = batch.count
+        if self.partner is not None and batch.partner is not None:
+            self.partner.add(batch.partner, features[1:])
 
     def flush(self) -> None:
         """Adds the rows that the sums hold back, so that errors are raised now."""
         for name, moments in self.moments.items():
             with about(self._layers[name].subject):
                 moments.flush()
+        if self.partner is not None:
+            self.partner.flush()
 
     def absorb(self, other: Accumulator) -> None:
         """Adds the statistics of other batches."""
@@ -154,6 +166,8 @@ class Accumulator:
         self.counts[start + added] = other.counts[added]
         self.traits = ImageProperties.total((self.traits, other.traits))
         self.skipped += other.skipped
+        if self.partner is not None and other.partner is not None:
+            self.partner.absorb(other.partner)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Returns everything as arrays, for `restore`. All batches must have been added."""
@@ -165,6 +179,8 @@ class Accumulator:
                 totals["low"] += totals.pop("high") << 32
             arrays |= {f"{layer_prefix(name, '.')}{key}": array for key, array in totals.items()}
         arrays |= {f"{_ROWS}{name}": storage.array() for name, storage in self._rows.items()}
+        if self.partner is not None:
+            arrays |= {f"{_PARTNER}{name}": array for name, array in self.partner.to_arrays().items()}
         record = {"traits": asdict(self.traits), "skipped": [[bad.file, bad.reason] for bad in self.skipped]}
         return {**arrays, "counts": self.counts, "record": np.array(json.dumps(record))}
 
@@ -186,6 +202,9 @@ class Accumulator:
             if len(rows) != self._sizes.sum():
                 raise ValueError("it does not have all of its rows")
             storage.write(0, rows)
+        if self.partner is not None:
+            own = {name.removeprefix(_PARTNER): each for name, each in arrays.items() if name.startswith(_PARTNER)}
+            self.partner.restore(own)
         if not self._is_whole():
             raise ValueError("it does not have all of its images")
 
@@ -209,6 +228,8 @@ class Accumulator:
         self.skipped = sorted((bad for _, _, skipped in everyone for bad in skipped), key=lambda bad: bad.file)
         if np.any(times != 1) or not self._is_whole():
             raise RunError(f"not every image of {name} was counted exactly once", "please report this")
+        if self.partner is not None:
+            self.partner.merge(world, name)
 
     def _merge_rows(self, storage: RowStorage, world: World) -> None:
         """Gives all ranks the rows of all ranks, a limited number of bytes at a time. A collective."""

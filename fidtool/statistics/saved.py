@@ -36,6 +36,8 @@ from fidtool.statistics.set_statistics import Statistics
 from fidtool.statistics.statistics_file import read_statistics, read_summary, write_unredacted
 
 if TYPE_CHECKING:
+    from fidtool.features.extractor import BatchFeatures
+    from fidtool.images.loader import DecodedBatch
     from fidtool.statistics.accumulator import Accumulator  # it needs torch, which listing the cache does not
 
 SHOWN_DIGITS = 12
@@ -241,7 +243,7 @@ def parts_of(number: int, images: ImageSet, batches: Sequence[Batch]) -> list[Pa
     count = min(len(batches), _MOST_PARTS)
     edges = [len(batches) * part // count for part in range(count + 1)]
     ranges = [range(start, stop) for start, stop in itertools.pairwise(edges)]
-    marks = images.marks(np.concatenate([np.asarray(batches[each].images) for each in part]) for part in ranges)
+    marks = images.marks([np.concatenate([np.asarray(batches[each].images) for each in part]) for part in ranges])
     return [Part(f"{number:03}-{place:02}", each, int(marks[place])) for place, each in enumerate(ranges)]
 
 
@@ -311,13 +313,13 @@ class Checkpoint:
         part_of = {batch: part for part in parts for batch in part.batches}
         own = total
 
-        def add(batch: int, *content: Any) -> None:
+        def add(batch: DecodedBatch, features: BatchFeatures) -> None:
             nonlocal own
-            part = part_of[batch]
-            if batch == part.batches[0]:
+            part = part_of[batch.number]
+            if batch.number == part.batches[0]:
                 own = total.of_batches(part.batches)
-            own.add(batch, *content)
-            if batch == part.batches[-1]:
+            own.add(batch, features)
+            if batch.number == part.batches[-1]:
                 self.save(part, own)
                 total.absorb(own)
 

@@ -140,8 +140,8 @@ class Statistics:
 
     @property
     def definition(self) -> Definition | None:
-        """Definition of the extractor's features; None in files of other tools."""
-        return self.layers[FEATURES].definition
+        """Definition of the extractor's features; None in files of other tools, and without features."""
+        return self.layers[FEATURES].definition if FEATURES in self.layers else None
 
     @property
     def features(self) -> Features | None:
@@ -223,12 +223,14 @@ class MeasuredSet:
         statistics: statistics of the set on rank zero; without layers on the other ranks.
         features: per-image features by layer, if they are needed and available: float32 arrays of shape (n, dims).
         apart: whether the mean and covariance are those of a file that also has images, and not of these features.
+        pairs: of a FAKE, the value of each pair of images by the name of the metric, see `FeatureSet`; on all ranks.
     """
 
     path: str
     statistics: Statistics
     features: Mapping[str, Features]
     apart: bool = False
+    pairs: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
 
 def spread_features(path: str, statistics: Statistics, layers: Iterable[str], world: World) -> MeasuredSet:

@@ -26,7 +26,7 @@ from fidtool.features.device import Device, computing_on, device_of, full_fp32, 
 from fidtool.features.extractor import Extractor
 from fidtool.features.models.families import NetworkChoice, networks_of, protocol_of
 from fidtool.features.models.inception import Weights, inception_extractor, load_weights
-from fidtool.features.network import Network, bytes_of, custom_extractor, fetch_state, frozen, module_digest
+from fidtool.features.network import Network, bytes_of, custom_extractor, digest_of, fetch_state, frozen
 from fidtool.features.protocol import (
     DECODER,
     DEFAULT_PROTOCOL,
@@ -108,7 +108,7 @@ class SharedExtractor:
         if isinstance(feature := self._arguments[0], nn.Module):
             module = frozen(feature)
             # The length of a feature vector is unknown.
-            digest, step = module_digest(module), self._arguments[3]
+            digest, step = digest_of(module.state_dict()), self._arguments[3]
             definition = Definition(choice.extractor, digest, 0, step, 0, "none", "none", DECODER, ddof=1)
             return _PlainExtractor(module, {FEATURES: definition}, Preparation("bilinear"), (0.0,), (1.0,), cpu)
         if choice.extractor == "inception":

@@ -123,14 +123,15 @@ class ImageSums:
         batches = [part[at : at + batch_size] for part in alike.values() for at in range(0, len(part), batch_size)]
         marks = [mark for batch in batches for _, mark in batch]
 
-        def filled(batch: list[_Image]) -> list[torch.Tensor]:
+        def filled(batch: list[_Image]) -> list[list[torch.Tensor]]:
             pixels = [image for image, _ in batch]
-            return pixels + [torch.zeros_like(pixels[0])] * (batch_size - len(batch))
+            return [pixels + [torch.zeros_like(pixels[0])] * (batch_size - len(batch))]
 
         def compute() -> torch.Tensor:
             with own_exceptions(), repeatable():
-                pairs = list(ForwardPasses([extractor], filled).run(iter(batches)))
-            return torch.cat([layers[FEATURES][: len(batch)] for batch, layers in pairs if layers is not None])
+                passes = ForwardPasses([extractor], extractor.device.forward_threads, filled)
+                found = list(passes.run(iter(batches)))
+            return torch.cat([layers[FEATURES][: len(batch)] for batch, (layers,) in found])
 
         with computing_on(extractor.device.torch_device):
             features = self.network.once(self.side, (self._device, batch_size, marks), compute)

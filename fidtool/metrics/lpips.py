@@ -1,0 +1,88 @@
+"""LPIPS: the distance of pairs of images in the features of a classifier."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Literal
+
+from fidtool.errors import InputError, in_short, renamed
+from fidtool.features.models.families import NetworkChoice
+from fidtool.features.protocol import PIXELS
+from fidtool.metrics.metric import METRICS, Number
+from fidtool.metrics.pairs import Compare, PairMetric
+from fidtool.validation import File, Setting, text_of
+
+if TYPE_CHECKING:
+    import torch
+
+    from fidtool.features.network import State
+
+
+@dataclass(frozen=True, kw_only=True)
+class LPIPS(PairMetric):
+    """LPIPS 0.1 (Zhang et al. 2018) of each pair of images, by the package lpips: the mean over the pairs."""
+
+    net: Literal["alex", "vgg"] = Setting("alex", METRICS).help("LPIPS: its network, AlexNet or VGG-16.")
+    weights: File = Setting(None, METRICS, "FILE").help(
+        "LPIPS: weights of torchvision's alexnet or vgg16.", default="the published weights, IMAGENET1K_V1"
+    )
+
+    name = "lpips"
+    numbers = (Number("lpips", "LPIPS", "lower", "mean over pairs", "lpips_std", layer=PIXELS),)
+
+    def of_pair(self, real: torch.Tensor, fake: torch.Tensor) -> float:
+        raise NotImplementedError  # it needs the network, see `on_device`
+
+    def fetch(self, say: Callable[[str], None]) -> State:
+        """Return the network's tensors: the linear layers of the package, and torchvision's convolutions."""
+        from fidtool.features.network import fetch_state, load_strictly
+
+        if find_spec("lpips") is None:
+            raise InputError("LPIPS needs the package lpips:", "pip install 'fidtool[lpips]'", setting="metrics")
+        choice = NetworkChoice(
+            f"torchvision:{'alexnet' if self.net == 'alex' else 'vgg16'}", text_of(self.weights) or "IMAGENET1K_V1"
+        )
+        with renamed("weights", self.named("weights")):
+            state = fetch_state(choice, say)
+            assert state is not None
+            model = self._model()
+            # slice2.3.weight in the package is features.3.weight in torchvision.
+            tensors = {
+                name: state.tensors.get(f"features.{name.partition('.')[2]}", tensor[:0])
+                for name, tensor in model.net.state_dict().items()
+            }
+            load_strictly(model.net, tensors, choice, state.origin)
+        return type(state)(model.state_dict(), state.origin)
+
+    def on_device(self, state: State | None, device: torch.device) -> Compare:
+        import torch
+
+        from fidtool.features.device import computing_on
+
+        assert state is not None
+        model = self._model()
+        model.load_state_dict(state.tensors)
+        model.to(device)
+
+        def compare(real: torch.Tensor, fake: torch.Tensor) -> float:
+            # One pair at a time: the value does not depend on the other pairs of a batch.
+            inputs = [each.permute(2, 0, 1)[None].float() / 127.5 - 1.0 for each in (real, fake)]
+            with torch.inference_mode(), computing_on(device):
+                try:
+                    return float(model(*inputs))
+                except RuntimeError as error:
+                    size = f"{real.shape[1]}×{real.shape[0]}"
+                    raise InputError(f"LPIPS' network fails on an image of {size} pixels: {in_short(error)}") from None
+
+        return compare
+
+    def _model(self) -> Any:
+        import lpips
+        import torch
+
+        with warnings.catch_warnings(), torch.random.fork_rng():
+            warnings.simplefilter("ignore")  # about an argument that the package passes to torchvision
+            return lpips.LPIPS(net=self.net, pnet_rand=True, verbose=False).requires_grad_(False)

@@ -1,0 +1,59 @@
+"""Base class of metrics of pairs of images: a generated image or a reconstruction, and the real image it belongs to."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fidtool.metrics.metric import FeatureSet, Metric, MetricContext
+
+if TYPE_CHECKING:
+    import torch
+
+    from fidtool.features.network import State
+
+Compare = Callable[["torch.Tensor", "torch.Tensor"], float]
+"""Returns the value of a pair: a real image and the one that belongs to it, see `PairMetric.of_pair`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairMetric(Metric):
+    """Base class of metrics whose value is the mean of one value per pair of images.
+
+    A subclass declares one `Number` with the layer ``fidtool.PIXELS``, and overrides `of_pair`.
+    """
+
+    by_name = True
+
+    @abstractmethod
+    def of_pair(self, real: torch.Tensor, fake: torch.Tensor) -> float:
+        """Return the value of a pair. Called in any thread, on the rank that decoded the pair.
+
+        Args:
+            real, fake: uint8 tensors of the same shape (height, width, 3) on the run's device, RGB.
+        """
+
+    def fetch(self, say: Callable[[str], None]) -> State | None:
+        """Read or download the tensors of the metric's network, on rank zero; None if it has none.
+
+        Args:
+            say: prints what is downloaded.
+        """
+        return None
+
+    def on_device(self, state: State | None, device: torch.device) -> Compare:
+        """Return the function that compares pairs, on every rank, with what `fetch` returned."""
+        return self.of_pair
+
+    def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
+        number, values = self.numbers[0], fake.pairs[self.name]
+        context.of_images[number.name] = values
+        # The exact sum, rounded once, does not depend on the order of the pairs.
+        mean = math.fsum(values.tolist()) / len(values)
+        found = {number.name: mean}
+        if number.spread and len(values) > 1:
+            found[number.spread] = math.sqrt(math.fsum(((values - mean) ** 2).tolist()) / (len(values) - 1))
+        return found

@@ -1,0 +1,35 @@
+"""PSNR: the peak signal-to-noise ratio of pairs of images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fidtool.features.protocol import PIXELS
+from fidtool.metrics.metric import FeatureSet, MetricContext, Number
+from fidtool.metrics.pairs import PairMetric
+from fidtool.names import counted
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, kw_only=True)
+class PSNR(PairMetric):
+    """Peak signal-to-noise ratio of each pair of images in dB, from values in 0..1: the mean over the pairs."""
+
+    name = "psnr"
+    numbers = (Number("psnr", "PSNR", "higher", "mean over pairs, in dB", "psnr_std", digits=2, layer=PIXELS),)
+
+    def of_pair(self, real: torch.Tensor, fake: torch.Tensor) -> float:
+        from fidtool.distances.pairs import psnr
+
+        return psnr(real, fake)
+
+    def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
+        if identical := int((fake.pairs[self.name] >= 100.0).sum()):
+            counts = "counts" if identical == 1 else "count"
+            pairs = counted(identical, "identical pair")
+            context.warnings.append(f"{fake.path}: {pairs} of images {counts} as a PSNR of 100 dB, and not infinite")
+        return super().compute(real, fake, context)

@@ -1,0 +1,104 @@
+"""Pairs of images in a run: which belong together, and the values of each pair."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fidtool.errors import FidtoolError, InputError, ProgramError, about, in_short, option
+from fidtool.explanations import ImageValues, WorstPair
+from fidtool.features.network import digest_of
+from fidtool.labels import Labels
+from fidtool.metrics.pairs import Compare, PairMetric
+from fidtool.pipeline.run import RunContext
+from fidtool.settings import Settings
+from fidtool.sources.image_set import ImageSet
+from fidtool.sources.pairing import paired
+from fidtool.statistics.set_statistics import MeasuredSet
+
+_MOST_WORST = 12
+"""Number of the worst pairs by each metric that a page can show."""
+
+
+def pair_up(drawn: ImageSet, images: ImageSet, real: ImageSet | None, settings: Settings) -> ImageSet:
+    """Returns the images of a FAKE, all or those ``drawn``, in the order of their partners in REAL."""
+    assert real is not None
+    if settings.num_fake != settings.num_real and len(drawn) != len(real):
+        problem = f"{len(real)} images of {real.path} and {len(drawn)} of {drawn.path} are no pairs:"
+        raise InputError(problem, f"pass {option('num', ...)} for both", setting="num_fake")
+    return paired(images, real, settings.pairs)
+
+
+class Pairs:
+    """The metrics of pairs of a run on this rank. The constructor is a collective.
+
+    Attributes:
+        count: their number.
+        weights: SHA-256 of the tensors of metrics with a network, by the name of the metric.
+    """
+
+    def __init__(self, run: RunContext, metrics: Sequence[PairMetric]) -> None:
+        self._metrics, self.count, self._functions = metrics, len(metrics), list[Compare]()
+        self.weights: dict[str, str] = {}
+        for metric in metrics:
+            state = run.world.broadcast(run.world.only_on_rank_zero(partial(metric.fetch, run.console.say)))
+            with run.world.together():
+                self._functions.append(metric.on_device(state, run.device.torch_device))
+            if state is not None:
+                self.weights[metric.name] = digest_of(state.tensors)
+
+    def values(
+        self, real: Sequence[torch.Tensor], fake: Sequence[torch.Tensor], file: Callable[[int], str]
+    ) -> NDArray[np.float64]:
+        """Returns a row of values for each pair, see `PairMetric.of_pair`. Called in any thread.
+
+        Args:
+            file: returns the name of a pair for messages.
+        """
+        found = np.empty((len(fake), len(self._metrics)))
+        for number, pair in enumerate(zip(real, fake, strict=True)):
+            for column, (metric, function) in enumerate(zip(self._metrics, self._functions, strict=True)):
+                try:
+                    found[number, column] = float(function(*pair))
+                except FidtoolError as error:
+                    with about(file(number)):
+                        raise error
+                except (Exception, SystemExit) as error:  # custom metrics may raise anything
+                    problem = f"{file(number)}: the metric {metric.name} failed: {in_short(error)}"
+                    raise ProgramError(problem) from error
+                if not np.isfinite(found[number, column]):
+                    raise ProgramError(f"{file(number)}: the metric {metric.name} is {found[number, column]}")
+        return found
+
+
+def image_values(
+    real: ImageSet | None, fake: ImageSet | None, measured: MeasuredSet, values: Mapping[str, NDArray[np.float64]]
+) -> ImageValues:
+    """Returns the values of single images of a FAKE with the paths of these. On rank zero.
+
+    Args:
+        real, fake: the images of both sets; None for statistics.
+        measured: the FAKE.
+        values: by plain name, arrays of the length of the set.
+    """
+    count, pictures = len(next(iter(values.values()))), measured.statistics.pictures
+    known = pictures or fake
+    names = f"{measured.path}[{{}}]".format if known is None else known.file
+    partners = map(real.file, range(count)) if measured.pairs and real is not None else ()
+    return ImageValues([*map(names, range(count))], [*partners], values)
+
+
+def worst_pairs(single: ImageValues | None, labels: Labels) -> tuple[WorstPair, ...]:
+    """Returns the worst pairs of images by each metric of pairs, for a page."""
+    found = list[WorstPair]()
+    if single is None or not single.partners:
+        return ()
+    for name, values in single.values.items():
+        order = np.argsort(-values if labels.numbers[name].better == "lower" else values, kind="stable")
+        for image in map(int, order[:_MOST_WORST]):
+            found.append(WorstPair(single.files[image], single.partners[image], name, float(values[image])))
+    return tuple(found)

@@ -8,6 +8,8 @@ import torch
 
 LEAST_MSE = 1e-10
 """PSNR counts smaller mean squared errors, those of identical images, as this one, as RAE's evaluation does."""
+LEAST_SIDE = {"gaussian": 6, "uniform": 7}
+"""Smallest number of pixels along a side of an image, by the window of SSIM."""
 _STABLE = (0.01**2, 0.03**2)
 """The constants c1 and c2 of SSIM for values in 0..1."""
 
@@ -29,16 +31,19 @@ def ssim(one: torch.Tensor, other: torch.Tensor, window: str) -> float:
     """Return the structural similarity of two images (Wang et al. 2004), computed in float64.
 
     Args:
-        one, other: uint8 tensors of the same shape (height, width, channels), at least as high and wide as the window.
-        window: ``gaussian``, 11 x 11 pixels with a standard deviation of 1.5, as torchmetrics' default, and as
-            scikit-image with ``gaussian_weights=True, sigma=1.5, use_sample_covariance=False``; or ``uniform``, 7 x 7
-            pixels and the sample covariance, as scikit-image's default.
+        one, other: uint8 tensors of the same shape (height, width, channels), each side at least `LEAST_SIDE`.
+        window: ``gaussian``, 11 x 11 pixels with a standard deviation of 1.5 at all pixels of images that are reflected
+            at their edges, as torchmetrics' default; or ``uniform``, 7 x 7 pixels at all places inside the images, with
+            the sample covariance, as scikit-image's default.
 
     Returns:
-        The mean over channels and positions at which the window is inside the image.
+        The mean over channels and places of the window.
     """
-    weights = window_of(window)
-    x, y = (each.permute(2, 0, 1).double() / 255 for each in (one, other))
+    weights = _window(window)
+    images = torch.stack([each.permute(2, 0, 1).double() / 255 for each in (one, other)])
+    if window == "gaussian":
+        images = torch.nn.functional.pad(images, (len(weights) // 2,) * 4, "reflect")
+    x, y = images
     # Only the sum of the variances is needed. Multiplications and additions in this order: no library, one result.
     mean_x, mean_y, squares, products = _filtered(torch.stack([x, y, x * x + y * y, x * y]), weights)
     pixels = len(weights) ** 2
@@ -50,8 +55,8 @@ def ssim(one: torch.Tensor, other: torch.Tensor, window: str) -> float:
     return float((upper / ((mean_x * mean_x + mean_y * mean_y + c1) * (variances + c2))).mean())
 
 
-def window_of(name: str) -> list[float]:
-    """Return the weights of a window of `ssim` along one side."""
+def _window(name: str) -> list[float]:
+    """Return the weights of a window along one side."""
     if name == "uniform":
         return [1 / 7] * 7
     weights = [math.exp(-((place / 1.5) ** 2) / 2) for place in range(-5, 6)]

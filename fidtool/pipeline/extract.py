@@ -79,7 +79,8 @@ class Extraction:
             mine = [batches[batch] for part in parts for batch in part.batches]
             add = self.checkpoint.part_by_part(parts, statistics)
         resumed = statistics.counts[statistics.counts >= 0]
-        self.work["images_resumed"] += int(resumed.sum()) + len(statistics.skipped)
+        sets = 2 if self.of_partner else 1
+        self.work["images_resumed"] += sets * (int(resumed.sum()) + len(statistics.skipped))
         with self.context.clock("extract"), world.together():
             self._extract(source, source.path, mine, sum(len(batch.images) for batch in mine), add)
             statistics.flush()  # here, where a failure reaches every rank, not between two collectives

@@ -13,6 +13,7 @@ import torch
 from fidtool.features.protocol import EMBEDDING, FEATURES, Definition
 from fidtool.images.batches import Batch
 from fidtool.images.decode import ImageProperties
+from fidtool.images.loader import DecodedBatch
 from fidtool.images.records import RECORD
 from fidtool.sources.contents import BadFile
 from fidtool.statistics.accumulator import RECORDS, Accumulator, Layer
@@ -34,7 +35,9 @@ def add(batches: list[int], into: Callable[..., None]) -> None:
         records = np.zeros(batch + 1, dtype=RECORD)
         records["digest"] = 10 * batch + np.arange(batch + 1)
         bad = [BadFile(f"{batch}", "broken")]
-        into(batch, {FEATURES: features, EMBEDDING: -features}, ImageProperties(lossy=batch), records, bad)
+        traits = ImageProperties(lossy=batch)
+        decoded = DecodedBatch(batch, batch + 1, properties=traits, records=records, skipped=bad)
+        into(decoded, [{FEATURES: features, EMBEDDING: -features}])
 
 
 def whole(batches: list[int]) -> Accumulator:

@@ -10,8 +10,7 @@ import torch
 
 from fidtool.errors import RunError
 from fidtool.features.protocol import FEATURES, Definition
-from fidtool.images.decode import ImageProperties
-from fidtool.images.records import NO_RECORDS
+from fidtool.images.loader import DecodedBatch
 from fidtool.statistics.accumulator import Accumulator, Layer
 from fidtool.statistics.set_statistics import Features, RowStorage
 
@@ -36,7 +35,7 @@ def test_batches_may_be_added_in_any_order_and_skipped_files_leave_no_gaps(place
     found = Accumulator({FEATURES: layer}, SIZES)
     for batch in (2, 0, 3, 1):
         some = torch.from_numpy(vectors(batch, counts[batch]))
-        found.add(batch, {FEATURES: some} if len(some) else None, ImageProperties(), NO_RECORDS, [])
+        found.add(DecodedBatch(batch, len(some)), [{FEATURES: some}] if len(some) else [])
     rows = found.rows()[FEATURES]
     assert np.array_equal(rows, np.concatenate([vectors(batch, count) for batch, count in enumerate(counts)]))
     assert isinstance(rows, np.memmap) == (place == "file")

@@ -1,0 +1,346 @@
+"""Reconstructions and their originals: which images are pairs, their values in every output, and refusals."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+import time
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import fidtool
+from fidtool.distances.pairs import psnr, ssim
+from support.command_line import Run
+from support.places import TINY
+from support.reconstructions import make_reconstructions, rgb, write_backbone
+
+SIDES = ((40, 30),) * 9
+
+
+@pytest.fixture
+def sets(tmp_path: Path, environment: dict[str, str]) -> tuple[Path, Path]:
+    return make_reconstructions(tmp_path, SIDES)
+
+
+def expected(real: Path, fake: Path) -> dict[str, float]:
+    """Return the mean values, with the partners by name."""
+    pairs = [
+        [torch.from_numpy(rgb(each).copy()) for each in (file, fake / file.name)] for file in sorted(real.iterdir())
+    ]
+    return {
+        "psnr": float(np.mean([psnr(*pair) for pair in pairs])),
+        "ssim": float(np.mean([ssim(*pair, "gaussian") for pair in pairs])),
+    }
+
+
+def values(outcome: Any) -> dict[str, float]:
+    return {name: outcome.metrics[name] for name in ("psnr", "ssim")}
+
+
+def test_one_pass_gives_the_features_of_both_sets(here: Run, sets: tuple[Path, Path]) -> None:
+    """The FID has the bits of a run without pairs, and each image passes through the network once."""
+    alone = here(
+        "compute", *sets, "--extractor", TINY, "--metrics", "fid,kid", "--kid-subset-size", 5, "--json", "--no-cache"
+    )
+    metrics = ("--metrics", "fid,kid,psnr,ssim", "--kid-subset-size", 5)
+    both = here("compute", *sets, "--extractor", TINY, *metrics, "--json", "--no-cache", "--batch-size", 4)
+    assert {name: value for name, value in both.metrics.items() if name in alone.metrics} == alone.metrics
+    assert values(both) == pytest.approx(expected(*sets), rel=1e-12)
+    run = both.json["run"]
+    assert (run["images_computed"], run["forward_passes"]) == (18, 6)
+    assert run["extraction"]["pairs"] > 0
+    assert both.json["settings"]["ssim"] == {"window": "gaussian"}
+    assert both.json["results"][0]["sets"]["real"]["pixels"] == alone.json["results"][0]["sets"]["real"]["pixels"]
+
+
+def test_cached_sets_are_decoded_for_their_pairs_alone(here: Run, sets: tuple[Path, Path]) -> None:
+    time.sleep(0.1)  # younger files are not cached
+    first = here("compute", *sets, "--extractor", TINY, "--metrics", "fid,psnr,ssim", "--json")
+    again = here("compute", *sets, "--extractor", TINY, "--metrics", "fid,psnr,ssim", "--json")
+    assert again.metrics == first.metrics
+    assert (again.json["run"]["images_computed"], first.json["run"]["images_computed"]) == (0, 18)
+    assert again.json["run"]["cached"] == list(map(str, sets))
+    other = here("compute", *sets, "--extractor", TINY, "--metrics", "fid,kid,psnr", "--kid-subset-size", 5, "--json")
+    assert other.json["run"]["images_computed"] == 18  # the features of each image were not stored
+    assert other.metrics["psnr"] == first.metrics["psnr"]
+
+
+def test_without_features_no_network_is_used(here: Run, sets: tuple[Path, Path]) -> None:
+    found = here("compute", *sets, "--metrics", "psnr,ssim", "--json", "--weights", "no such file")
+    assert values(found) == pytest.approx(expected(*sets), rel=1e-12)
+    assert found.json["protocol"]["fingerprint"] is None
+    assert found.json["run"]["images_computed"] == 0
+    assert found.json["results"][0]["diagnosis"]["duplicates"]["fake"]["images"] == 9
+    lines = here("compute", *sets, "--metrics", "psnr,ssim").stdout.splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["PSNR", "SSIM"]
+    assert "±" in lines[0]
+
+
+def test_several_reconstructions_share_the_originals(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+    _, other = make_reconstructions(tmp_path / "more", SIDES, seed=0)
+    for number, file in enumerate(sorted(other.iterdir())):
+        Image.fromarray(rgb(file) // 2).save(other / f"{number:03}.png")
+    found = here(
+        "compute", *sets, other, sets[0], "--extractor", TINY, "--metrics", "fid,psnr,ssim", "--json", "--no-cache"
+    )
+    for result, fake in zip(found.json["results"], (sets[1], other, sets[0]), strict=True):
+        own = {name: result["metrics"][name] for name in ("psnr", "ssim")}
+        assert own == pytest.approx(expected(sets[0], fake), rel=1e-12)
+    assert found.json["run"]["images_computed"] == 27
+    assert any("9 identical pairs of images count as a PSNR of 100 dB" in line for line in found.stderr.splitlines())
+
+
+def test_names_have_folders_and_other_suffixes(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+    """The order of the names differs between the sets: a.png is before a0.png, and a0_recon.png before a_recon.png."""
+    real, recon = sets
+    wanted = expected(real, recon)
+    names = [f"{kind}/{stem}" for kind in ("cats", "dogs") for stem in ("a", "a0", "b", "a-b")] + ["z"]
+    for place, ending in ((real, ".png"), (recon, "_recon.bmp")):
+        for file, name in zip(sorted(place.iterdir()), names, strict=True):
+            (target := place / f"{name}{ending}").parent.mkdir(exist_ok=True)
+            Image.fromarray(rgb(file)).save(target)
+            file.unlink()
+    arguments = ("compute", real, recon, "--metrics", "psnr,ssim", "--json")
+    assert values(here(*arguments, "--pairs", "suffix:_recon")) == pytest.approx(wanted, rel=1e-12)
+    for kind, path in (("position", recon), ("name", recon)):
+        outcome = here(*arguments[:2], path, *arguments[3:], "--pairs", kind)
+        if kind == "name":
+            assert "9 images of" in outcome.error
+            assert "cats/a-b_recon.bmp, cats/a0_recon.bmp, cats/a_recon.bmp, …" in outcome.error
+        else:
+            assert values(outcome) != pytest.approx(wanted, rel=1e-3)
+    with zipfile.ZipFile(tmp_path / "real.zip", "w") as archive:
+        for file in real.rglob("*.png"):
+            archive.write(file, file.relative_to(real))
+    zipped = here("compute", "real.zip", recon, "--metrics", "psnr,ssim", "--json", "--pairs", "suffix:_recon")
+    assert values(zipped) == pytest.approx(wanted, rel=1e-12)
+
+
+def test_arrays_and_lists_are_paired_by_position(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+    wanted = expected(*sets)
+    arrays = [np.stack([rgb(file) for file in sorted(place.iterdir())]) for place in sets]
+    for name, array in zip(("real", "recon"), arrays, strict=True):
+        np.savez(tmp_path / f"{name}.npz", arr_0=array)
+    assert values(here("compute", "real.npz", "recon.npz", "--metrics", "psnr,ssim", "--json")) == pytest.approx(wanted)
+    order = [3, 1, 8, 0, 2, 7, 4, 6, 5]
+    for place, name in zip(sets, ("real", "recon"), strict=True):
+        files = sorted(place.iterdir())
+        for position, number in enumerate(order):  # names that sort in another way than the lines
+            shutil.copy(files[number], tmp_path / f"{name}-{(7 * number + len(name)) % 9}-{position}.png")
+        lines = [f"{name}-{(7 * number + len(name)) % 9}-{position}.png" for position, number in enumerate(order)]
+        (tmp_path / f"{name}.txt").write_text("\n".join(lines))
+    assert values(here("compute", "real.txt", "recon.txt", "--metrics", "psnr,ssim", "--json")) == pytest.approx(wanted)
+    for real, fake in (arrays, [list(array) for array in arrays], [torch.from_numpy(array) for array in arrays]):
+        found = fidtool.compute(real, fake, metrics="psnr,ssim").results[0].metrics
+        assert {name: found[name] for name in wanted} == pytest.approx(wanted)
+    mixed = fidtool.compute(sets[0], arrays[1], metrics="psnr", pairs="position").results[0].metrics
+    assert mixed["psnr"] == pytest.approx(wanted["psnr"])
+
+
+def test_samples_are_of_pairs(here: Run, sets: tuple[Path, Path]) -> None:
+    found = here("compute", *sets, "--metrics", "psnr", "--num", 5, "--json", "--pairs-output", "pairs.csv")
+    assert found.json["results"][0]["count"] == {"real": 5, "fake": 5}
+    refused = here("compute", *sets, "--metrics", "psnr", "--num-fake", 5, "--json")
+    assert "9 images of" in refused.error
+    assert "are no pairs: pass --num N for both" in refused.error
+
+
+def test_values_of_each_pair_are_written(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+    arguments = ("--metrics", "psnr,ssim", "--json", "--pairs-output", "pairs.csv", "--report", "page.html")
+    found = here("compute", *sets, *arguments)
+    with (tmp_path / "pairs.csv").open() as handle:
+        rows = list(csv.DictReader(handle))
+    assert [row["fake"] for row in rows] == [str(file) for file in sorted(sets[1].iterdir())]
+    assert [row["real"] for row in rows] == [str(file) for file in sorted(sets[0].iterdir())]
+    for name in ("psnr", "ssim"):
+        assert np.mean([float(row[name]) for row in rows]) == pytest.approx(found.metrics[name], rel=1e-13)
+        assert np.std([float(row[name]) for row in rows], ddof=1) == pytest.approx(found.metrics[f"{name}_std"])
+    worst = min(rows, key=lambda row: float(row["psnr"]))
+    shown = [each for each in found.json["results"][0]["exhibit"]["worst_pairs"] if each["name"] == "psnr"]
+    assert shown[0] == {"fake": worst["fake"], "real": worst["real"], "name": "psnr", "value": float(worst["psnr"])}
+    page = (tmp_path / "page.html").read_text()
+    assert "Pairs with the worst PSNR" in page
+    assert f"{float(worst['psnr']):.2f}" in page
+    assert page.count("data:image/png;base64,") >= 18
+
+
+def test_large_images_are_compared_in_parts(here: Run, tmp_path: Path, environment: dict[str, str]) -> None:
+    """A batch of them is decoded in several parts, by workers or not."""
+    sets = make_reconstructions(tmp_path, ((1800, 1500),) * 3)
+    wanted = expected(*sets)
+    for workers in (0, 2):
+        metrics = ("--extractor", TINY, "--metrics", "fid,psnr,ssim", "--no-cache", "--num-workers", workers)
+        found = here("compute", *sets, *metrics, "--batch-size", 3, "--json")
+        assert values(found) == pytest.approx(wanted, rel=1e-12)
+        assert found.json["run"]["images_computed"] == 6
+
+
+def test_crops_are_compared(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+    """Of originals of another size than the reconstructions."""
+    real, recon = sets
+    for file in real.iterdir():
+        Image.fromarray(rgb(file)).resize((64, 48)).save(file)
+    refused = here("compute", *sets, "--metrics", "psnr", "--json")
+    assert "has 40×30 pixels, but" in refused.error
+    assert "its partner, has 64×48 pixels: pass --crop" in refused.error
+    for file in recon.iterdir():
+        Image.fromarray(rgb(file)).resize((32, 32)).save(file)
+    found = here("compute", *sets, "--metrics", "psnr", "--crop", "adm:32", "--json")
+    assert 5 < found.metrics["psnr"] < 100
+
+
+def remove(real: Path, recon: Path) -> None:
+    (recon / "004.png").unlink()
+
+
+def add(real: Path, recon: Path) -> None:
+    shutil.copy(recon / "004.png", recon / "extra.png")
+
+
+def rename(real: Path, recon: Path) -> None:
+    (recon / "004.png").rename(recon / "four.png")
+
+
+def twice(real: Path, recon: Path) -> None:
+    Image.fromarray(rgb(recon / "004.png")).save(recon / "004.bmp")
+
+
+def tiny(real: Path, recon: Path) -> None:
+    for place in (real, recon):
+        Image.fromarray(rgb(place / "004.png")).resize((5, 9)).save(place / "004.png")
+
+
+def unreadable(real: Path, recon: Path) -> None:
+    (real / "004.png").write_bytes(b"no image")
+
+
+def resized(real: Path, recon: Path) -> None:
+    Image.fromarray(rgb(recon / "004.png")).resize((40, 31)).save(recon / "004.png")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (remove, ["1 image of", "real (004.png) have no partner"]),
+        (add, ["1 image of", "recon (extra.png) have no partner"]),
+        (rename, ["recon (four.png) and 1 image of", "real (004.png) have no partner", "--pairs position"]),
+        (twice, ["004.bmp and 004.png of", "would have the same partner"]),
+        (tiny, ["004.png: SSIM needs images of at least 6×6 pixels, and one has 5×9"]),
+        (unreadable, ["cannot decode", "real/004.png"]),
+        (resized, ["recon/004.png has 40×31 pixels", "real/004.png, its partner, has 40×30", "--crop"]),
+    ],
+)
+def test_what_is_no_pair_is_refused(
+    here: Run, sets: tuple[Path, Path], change: Callable[[Path, Path], None], words: list[str]
+) -> None:
+    change(*sets)
+    outcome = here("compute", *sets, "--metrics", "psnr,ssim", "--json")
+    assert (outcome.status, outcome.json["exit"]["code"]) == (2, 2)
+    for each in words:
+        assert each in outcome.error
+    assert "Traceback" not in outcome.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--pairs", "names", "--metrics", "psnr"], "--pairs names must be name, position or suffix:TEXT"),
+        (["--pairs", "name"], "--pairs is for metrics of pairs, and none is requested"),
+        (["--pairs-output", "x.csv"], "--pairs-output is for metrics with a value per image"),
+        (["--pairs-output", "x.txt", "--metrics", "psnr"], "the name must end in .csv"),
+        (["--metrics", "psnr", "--on-error", "skip"], "--on-error skip would leave images without partners"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(
+    here: Run, sets: tuple[Path, Path], arguments: list[str], words: str
+) -> None:
+    outcome = here("compute", *sets, *arguments)
+    assert outcome.status == 2
+    assert words in outcome.error
+
+
+def test_sets_without_images_to_read_are_refused(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+    assert here("stats", sets[0], "-o", "real.npz", "--extractor", TINY).status == 0
+    refused = here("compute", "real.npz", sets[1], "--extractor", TINY, "--metrics", "fid,psnr")
+    assert "psnr compares images in pairs, and real.npz has none that can be read again" in refused.error
+    assert (
+        "psnr compares pairs of images, but there is only one set"
+        in here("stats", sets[0], "-o", "x.npz", "--metrics", "psnr").error
+    )
+    shutil.make_archive(str(tmp_path / "recon"), "gztar", sets[1])
+    packed = here("compute", sets[0], "recon.tar.gz", "--metrics", "psnr")
+    assert "can only be read sequentially: unpack it" in packed.error
+    with pytest.raises(fidtool.InputError, match="none that can be read again"):
+        fidtool.compute(sets[0], iter([rgb(file) for file in sorted(sets[1].iterdir())]), metrics="psnr")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Largest(fidtool.PairMetric):
+    """The largest difference of two pixels."""
+
+    name = "largest"
+    numbers = (fidtool.Number("largest", "Largest difference", "lower", "mean over pairs", layer="pixels"),)
+
+    def of_pair(self, real: torch.Tensor, fake: torch.Tensor) -> float:
+        return float((real.int() - fake.int()).abs().max())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failing(Largest):
+    name = "failing"
+
+    def of_pair(self, real: torch.Tensor, fake: torch.Tensor) -> float:
+        raise KeyError("no")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nothing(Largest):
+    name = "nothing"
+
+    def of_pair(self, real: torch.Tensor, fake: torch.Tensor) -> float:
+        return float("nan")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfFeatures(Largest):
+    name = "of-features"
+    numbers = (fidtool.Number("of_features", "Of features", "lower", "nothing"),)
+
+
+def test_a_custom_metric_gets_pairs_of_pixels(sets: tuple[Path, Path]) -> None:
+    found = fidtool.compute(*sets, metrics=["psnr", Largest()]).results[0]
+    largest = [
+        int(np.abs(rgb(file).astype(int) - rgb(sets[1] / file.name)).max()) for file in sorted(sets[0].iterdir())
+    ]
+    assert found.metrics["largest"] == np.mean(largest)
+    assert found.titles["largest"] == "Largest difference"
+    with pytest.raises(KeyError, match="no"):
+        fidtool.compute(*sets, metrics=[Failing()])
+    with pytest.raises(fidtool.RunError, match=r"recon/00\d.png: the metric nothing is nan"):
+        fidtool.compute(*sets, metrics=[Nothing()])
+    with pytest.raises(fidtool.InputError, match="both or neither of the layer 'pixels' and the base class PairMetric"):
+        fidtool.compute(*sets, metrics=[OfFeatures()])
+
+
+def test_lpips_has_its_weights_on_record(here: Run, tmp_path: Path, environment: dict[str, str]) -> None:
+    sets = make_reconstructions(tmp_path, ((40, 36),) * 3)
+    weights = write_backbone(tmp_path / "backbone.pth")
+    found = here("compute", *sets, "--metrics", "lpips", "--lpips-weights", weights, "--json")
+    recorded = found.json["settings"]["lpips"]
+    assert (recorded["net"], recorded["weights"]) == ("alex", str(weights))
+    assert len(recorded["weights_sha256"]) == 64
+    assert found.metrics["lpips"] > 0
+    same = here("compute", sets[0], sets[0], "--metrics", "lpips", "--lpips-weights", weights, "--json")
+    assert same.metrics["lpips"] == 0
+    other = here("compute", *sets, "--metrics", "lpips", "--lpips-weights", weights, "--lpips-net", "vgg", "--json")
+    assert "does not contain the weights of torchvision:vgg16" in other.error
+    lost = here("compute", *sets, "--metrics", "lpips", "--lpips-weights", "lost.pth", "--json")
+    assert "--lpips-weights lost.pth is neither a file" in lost.error

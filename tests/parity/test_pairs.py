@@ -1,0 +1,141 @@
+"""PSNR, SSIM and LPIPS of pairs against torchmetrics, scikit-image and the package lpips, on the same images."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+import fidtool
+from support.places import CONFORMANCE
+from support.reconstructions import SIZES, make_reconstructions, rgb, write_backbone
+
+QUALITIES = (30, 60, 90)
+
+
+def values_of(real: object, fake: object, *metrics: Any) -> dict[str, NDArray[np.float64]]:
+    """Return the value of each pair by metric, in the order of the files' names."""
+    (found,) = fidtool.compute(real, fake, metrics=[*metrics], cache=False, diagnose=False).results
+    single = found.of_images
+    order = np.argsort(single.files)
+    for name, values in single.values.items():
+        assert found.metrics[name] == pytest.approx(values.mean(), rel=1e-13)
+        assert found.metrics[f"{name}_std"] == pytest.approx(values.std(ddof=1), rel=1e-10)
+    return {name: values[order] for name, values in single.values.items()}
+
+
+def batch(pixels: NDArray[np.uint8], dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    return torch.from_numpy(pixels.copy()).permute(2, 0, 1)[None].to(dtype)
+
+
+def peers(real: NDArray[np.uint8], fake: NDArray[np.uint8]) -> dict[str, tuple[float, float]]:
+    """Return the values of torchmetrics and of scikit-image; each has one of the two windows of SSIM."""
+    from skimage.metrics import peak_signal_noise_ratio, structural_similarity
+    from torchmetrics.functional.image import peak_signal_noise_ratio as tm_psnr
+    from torchmetrics.functional.image import structural_similarity_index_measure as tm_ssim
+
+    one, other = (batch(each) / 255 for each in (real, fake))
+    return {
+        "psnr": (float(tm_psnr(other, one, data_range=1.0)), peak_signal_noise_ratio(real, fake, data_range=255)),
+        "gaussian": (float(tm_ssim(other, one, data_range=1.0)),) * 2,
+        "uniform": (float(structural_similarity(real, fake, channel_axis=2, data_range=255)),) * 2,
+    }
+
+
+def compare(pairs: Sequence[tuple[Path, Path]], real: object, fake: object) -> None:
+    found = values_of(real, fake, fidtool.PSNR(), fidtool.SSIM())
+    uniform = values_of(real, fake, fidtool.SSIM(window="uniform"))["ssim"]
+    expected = [peers(*map(rgb, pair)) for pair in pairs]
+    for name, own in (("psnr", found["psnr"]), ("gaussian", found["ssim"]), ("uniform", uniform)):
+        for peer in (0, 1):
+            np.testing.assert_allclose(own, [each[name][peer] for each in expected], rtol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "RGBA"])
+def test_psnr_and_ssim_of_odd_sizes(mode: str, environment: dict[str, str], tmp_path: Path) -> None:
+    real, recon = make_reconstructions(tmp_path, mode=lambda _: mode)
+    compare([(file, recon / file.name) for file in sorted(real.iterdir())], real, recon)
+
+
+def lpips_of(net: str, weights: Path) -> Any:
+    """Return the package's network with the same weights."""
+    import lpips
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = lpips.LPIPS(net=net, pnet_rand=True, verbose=False)
+    tensors = torch.load(weights)
+    for name, parameter in model.net.named_parameters():
+        parameter.data.copy_(tensors[f"features.{name.split('.', 1)[1]}"])
+    return model
+
+
+def torchmetrics_lpips(net: str, weights: Path) -> Any:
+    """Return torchmetrics' own copy of the network with the same weights."""
+    from torchmetrics.functional.image import lpips as theirs
+
+    model = theirs._LPIPS(pretrained=True, net=net, pnet_rand=True)
+    tensors = torch.load(weights)
+    for name, parameter in model.net.named_parameters():
+        parameter.data.copy_(tensors[f"features.{name.split('.', 1)[1]}"])
+    return model.eval()
+
+
+def compare_lpips(net: str, pairs: Sequence[tuple[Path, Path]], real: object, fake: object, weights: Path) -> None:
+    metric = fidtool.LPIPS(net=net, weights=weights)  # type: ignore[arg-type]
+    own = values_of(real, fake, metric)["lpips"]
+    for model in (lpips_of(net, weights), torchmetrics_lpips(net, weights)):
+        expected = []
+        for pair in pairs:
+            one, other = (batch(rgb(file), torch.float32) / 127.5 - 1 for file in pair)
+            with torch.inference_mode():
+                expected.append(float(model(one, other)))
+        np.testing.assert_allclose(own, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("net", ["alex", "vgg"])
+def test_lpips_of_odd_sizes(net: str, environment: dict[str, str], tmp_path: Path) -> None:
+    sizes = [(max(35, width), max(35, height)) for width, height in SIZES]
+    real, recon = make_reconstructions(tmp_path, sizes)
+    pairs = [(file, recon / file.name) for file in sorted(real.iterdir())]
+    compare_lpips(net, pairs, real, recon, write_backbone(tmp_path / "backbone.pth", net))
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> tuple[Path, dict[int, Path]]:
+    """200 photos, at most 160 pixels long, and a folder of JPEG files of them for each quality."""
+    if not CONFORMANCE.is_dir():
+        pytest.skip("needs the conformance images")
+    files = [
+        file for kind in ("daisy", "roses") for file in sorted((CONFORMANCE / "flowers" / kind).glob("*.jpg"))[:100]
+    ]
+    assert len(files) == 200
+    real, folders = tmp_path / "real", {quality: tmp_path / f"quality{quality}" for quality in QUALITIES}
+    for place in (real, *folders.values()):
+        place.mkdir()
+    for number, file in enumerate(files):
+        with Image.open(file) as image:
+            image.thumbnail((160, 160))
+            image.save(real / f"{number:03}.png")
+        for quality, place in folders.items():
+            Image.fromarray(rgb(real / f"{number:03}.png")).save(place / f"{number:03}.jpeg", quality=quality)
+    return real, folders
+
+
+@pytest.mark.slow
+def test_photos_and_their_jpeg_encodings(
+    photos: tuple[Path, dict[int, Path]], environment: dict[str, str], tmp_path: Path
+) -> None:
+    real, folders = photos
+    weights = write_backbone(tmp_path / "backbone.pth")
+    for place in folders.values():
+        pairs = [(file, place / f"{file.stem}.jpeg") for file in sorted(real.iterdir())]
+        compare(pairs, real, place)
+        compare_lpips("alex", pairs, real, place, weights)

@@ -124,7 +124,7 @@ COMPUTE: dict[str, tuple[object, ...]] = {
     "another count than --expect": (*PAIR, "--expect", 7),
     "--expect of a file without a count": ("own.npz", "pytorch_fid.npz", "--expect", 20, *CPU[:2]),
     "an unknown protocol": (*PAIR, "--protocol", "inception"),
-    "an unknown metric": (*PAIR, "--metrics", "fid,lpips"),
+    "an unknown metric": (*PAIR, "--metrics", "fid,dists"),
     "no metric": (*PAIR, "--metrics", ","),
     "an unknown extractor": ("real", "fake", "--extractor", "resnet"),
     "a precision of GPUs": (*PAIR, "--precision", "tf32"),

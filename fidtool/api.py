@@ -31,6 +31,7 @@ from fidtool.pipeline.check import check as check_images
 from fidtool.pipeline.compare import Comparer
 from fidtool.pipeline.extract import image_sample
 from fidtool.pipeline.gates import missed_gates
+from fidtool.pipeline.heldout import HeldoutComparer
 from fidtool.pipeline.measure import Measurer
 from fidtool.pipeline.networks import RunNetworks
 from fidtool.pipeline.opening import Opening, open_sets
@@ -195,7 +196,11 @@ def evaluated(
     Returns:
         The evaluation and, on rank zero, the files of report, plot and history, each with the function that writes it.
     """
-    sets = named_sets(*sources)
+    if settings.heldout is not None:
+        *_, third = sets = named_sets(*sources, (settings.heldout, "heldout"))
+        settings = replace(settings, heldout=third.path)
+    else:
+        sets = named_sets(*sources)
     shown = {each: Path(file) for each in ("report", "plot", "history") if (file := vars(settings)[each]) is not None}
 
     def check_files() -> None:
@@ -209,17 +214,19 @@ def evaluated(
     with open_run(sets, settings, console) as run:
         run.world.on_rank_zero(check_files)
         plan, measurer, contents = _prepared(run, sets, settings)
-        comparer = Comparer(run, plan, contents, measurer.networks.weights)
+        real = measurer.measure(plan.sets[0])
+        held: dict[SetPlan, MeasuredSet] = {plan.sets[0]: real}
+        third = None
+        if plan.heldout is not None:
+            held[plan.heldout] = heldout = measurer.measure(plan.heldout)
+            third = HeldoutComparer(run, plan, real, heldout)
+        comparer = Comparer(run, plan, contents, measurer.networks.weights, third)
         results: list[Comparison] = []
-        held: dict[SetPlan, MeasuredSet] = {}
-        for position, planned in enumerate(plan.sets):
+        for position, planned in enumerate(plan.sets[1:], 2):
             # A set that occurs several times is measured once and held until its last occurrence.
             measured = held.pop(planned, None) or measurer.measure(planned)
-            if planned in plan.sets[position + 1 :]:
+            if planned in plan.sets[position:]:
                 held[planned] = measured
-            if position == 0:
-                real = measured
-                continue
             run.console.log(f"comparing {measured.path} with {real.path}")
             results.append(comparer.compare(real, measured, planned))
             del measured  # so that only one FAKE's features are in memory at a time
@@ -255,7 +262,7 @@ def _prepared(
     classifier = not alone and chosen.metric("is") is not None
     networks = RunNetworks(run, chosen, batch_size, classifier, images, settings.networks)
     plan = run.world.on_rank_zero(lambda: make_plan(opening, networks.definitions or None, batch_size))
-    contents = dict.fromkeys(plan.sets, Content()) if opened is None else opened.contents
+    contents = dict.fromkeys(plan.needs, Content()) if opened is None else opened.contents
     return plan, Measurer(run, plan, requests, contents, networks), contents
 
 

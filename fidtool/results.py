@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fidtool.diagnose.diagnosis import Diagnosis
 from fidtool.diagnose.duplicates import Duplicates
 from fidtool.errors import Alert, InputError, Severity, about, redacted, without_secrets
-from fidtool.explanations import Difference, Exhibit, Influence, Interval, Uncertainty
+from fidtool.explanations import Difference, Exhibit, Heldout, Influence, Interval, Uncertainty
 from fidtool.features.protocol import FEATURES, Definition
 from fidtool.labels import Labels
 from fidtool.metrics.registry import BUILT_IN
@@ -106,6 +106,7 @@ class Comparison:
         further: uncertainty of the Fréchet distances of the run's further networks, by their plain names.
         of_images: values of single images of FAKE by the plain name of the value, see `MetricContext.of_images`; empty
             without metrics that have them, and if the result was read from a file.
+        heldout: comparison with a held-out set; None without one.
     """
 
     real: SetResult
@@ -121,6 +122,7 @@ class Comparison:
     labels: Labels = field(default_factory=Labels)
     further: Mapping[str, Uncertainty] = field(default_factory=dict)
     of_images: Mapping[str, NDArray[np.float64]] = field(default_factory=dict, repr=False, compare=False)
+    heldout: Heldout | None = None
 
     @property
     def fid(self) -> float | None:
@@ -174,6 +176,9 @@ class Comparison:
         influence = None if self.influence is None else asdict(self.influence)
         for removal in influence["removals"] if influence else ():
             removal[self.labels.key("fid")] = removal.pop("distance")
+        heldout = None if self.heldout is None else asdict(self.heldout)
+        if heldout is not None:
+            heldout["floors"] = {self.labels.key(name): value for name, value in heldout["floors"].items()}
         return {
             "real": self.real.name,
             "fake": self.fake.name,
@@ -186,6 +191,7 @@ class Comparison:
             "uncertainty": uncertainties.pop(self.labels.key("fid"), None),
             "uncertainties": uncertainties,
             "influence": influence,
+            "heldout": heldout,
             "exhibit": None if self.exhibit is None else self.exhibit.to_dict(),
             "missed": [*self.missed],
         }
@@ -196,6 +202,8 @@ class Comparison:
         influence, key = content["influence"], labels.key("fid")
         names = {labels.key(name): name for name in labels.numbers}
         further = {names[key]: each for key, each in content.get("uncertainties", {}).items()}
+        if heldout := content.get("heldout"):
+            heldout = heldout | {"floors": {names[key]: value for key, value in heldout["floors"].items()}}
         alerts = [[*each] for each in zip(content["warnings"], content["severities"], strict=True)]
         if influence is not None:
             removals = [each | {"distance": each[key]} for each in influence["removals"]]
@@ -210,6 +218,7 @@ class Comparison:
             uncertainty=restored(Uncertainty | None, content["uncertainty"]),
             further=restored(dict[str, Uncertainty], further),
             influence=influence,
+            heldout=restored(Heldout | None, heldout),
             exhibit=restored(Exhibit | None, content["exhibit"]),
             missed=restored(tuple[str, ...], content["missed"]),
             labels=labels,

@@ -308,6 +308,10 @@ class Settings(StatisticsSettings):
         f"Crop and resize the images of every FAKE by a name and a side as for REAL, such as {EXAMPLE}.",
         default="images as they are",
     )
+    heldout: Any = Setting(None, IMAGES, "SET", common=True, defines=False).help(
+        "Real images that the generator was not trained on, while REAL is its training set: their FID is the floor "
+        "that a perfect generator would reach, and their distances to REAL show whether FAKE copies it."
+    )
     expect: int | None = Setting(None, IMAGES, "N", least=1).help(
         "Fail if a FAKE does not have exactly N images, before sampling."
     )

@@ -37,16 +37,17 @@ IMAGES = SetNeeds(features=frozenset({FEATURES}), collected=(FEATURES,))
 """What only images have, or statistics with the features of each: with these needs, a file's images are opened."""
 
 
-def set_needs(settings: Settings, real: bool, fake: bool) -> SetNeeds:
-    """Returns what a run's metrics, error bars and report need of a set."""
+def set_needs(settings: Settings, real: bool, fake: bool, heldout: bool = False) -> SetNeeds:
+    """Returns what a run's metrics, error bars and report need of a set, and its comparison with a held-out set."""
     metrics = [(each.metric, each.layer) for each in settings.chosen]
-    layers = dict.fromkeys([FEATURES, *(layer for _, layer in metrics)])
+    of_fid = {layer for metric, layer in metrics if metric.name == "fid"}
+    layers = dict.fromkeys([FEATURES, *(layer for _, layer in metrics if real or fake or layer in of_fid)])
     features = {
         layer for metric, layer in metrics if (real and metric.real_features) or (fake and metric.fake_features)
     }
-    if fake and settings.uncertainty:
-        features |= {layer for metric, layer in metrics if metric.name == "fid"}
-    if fake and settings.influence:
+    if (fake and settings.uncertainty) or heldout:
+        features |= of_fid
+    if (fake and settings.influence) or settings.heldout is not None:
         features.add(FEATURES)
     shown = {FEATURES} if settings.report is not None else set()
     order = fake and any(metric.stored_order for metric, _ in metrics)
@@ -103,6 +104,10 @@ class Content(NamedTuple):
     sha256: Mapping[str, str] = {}
 
 
+SETTINGS = {"real": ("crop", "num_real"), "fake": ("crop_fake", "num_fake"), "heldout": ("crop", "num")}
+"""The settings of a set's crop and number of images, by its role."""
+
+
 @dataclass(frozen=True, eq=False)
 class SetPlan:
     """A set of a run. The same path with two framings or samples is two sets.
@@ -110,7 +115,7 @@ class SetPlan:
     Attributes:
         request: number of the first argument that names it.
         holds: images, a stream of them, statistics, or statistics and images, which give what the statistics lack.
-        real, fake: its roles, REAL and FAKE; it may have both.
+        real, fake, heldout: its roles, REAL, FAKE and the held-out set; a FAKE may have another one as well.
         framing: how its images are cropped and resized, see `fidtool.images.framing.Crop`; None if they are not.
         sampling: which of its images are used.
     """
@@ -123,3 +128,8 @@ class SetPlan:
     count: int | None
     framing: str | None
     sampling: Sampling
+    heldout: bool = False
+
+    def needs(self, settings: Settings) -> SetNeeds:
+        """Returns what a run needs of it."""
+        return set_needs(settings, self.real, self.fake, self.heldout)

@@ -45,7 +45,7 @@ from fidtool.report.text import alerts_of
 from fidtool.results import Comparison, Evaluation
 from fidtool.settings import CheckSettings, Settings, StatisticsSettings
 from fidtool.sources.memory import Images, several
-from fidtool.statistics.set_statistics import MeasuredSet, Statistics
+from fidtool.statistics.set_statistics import Statistics
 from fidtool.validation import declared
 
 PathOrURL = str | os.PathLike[str]
@@ -190,17 +190,14 @@ def evaluated(
     """Compares the FAKEs with REAL, for `compute` and the command line. A collective.
 
     Args:
-        sources: REAL and the FAKEs, each with a default name for it.
+        sources: REAL and the FAKEs, each with a default name for it. The held-out set is in the settings.
         check: called on rank zero before any work is done.
 
     Returns:
         The evaluation and, on rank zero, the files of report, plot and history, each with the function that writes it.
     """
-    if settings.heldout is not None:
-        *_, third = sets = named_sets(*sources, (settings.heldout, "heldout"))
-        settings = replace(settings, heldout=third.path)
-    else:
-        sets = named_sets(*sources)
+    sets = named_sets(*sources, *([] if settings.heldout is None else [(settings.heldout, "heldout")]))
+    settings = settings if settings.heldout is None else replace(settings, heldout=sets[-1].path)
     shown = {each: Path(file) for each in ("report", "plot", "history") if (file := vars(settings)[each]) is not None}
 
     def check_files() -> None:
@@ -214,12 +211,11 @@ def evaluated(
     with open_run(sets, settings, console) as run:
         run.world.on_rank_zero(check_files)
         plan, measurer, contents = _prepared(run, sets, settings)
-        real = measurer.measure(plan.sets[0])
-        held: dict[SetPlan, MeasuredSet] = {plan.sets[0]: real}
-        third = None
+        real, third = measurer.measure(plan.sets[0]), None
+        held = {plan.sets[0]: real}
         if plan.heldout is not None:
-            held[plan.heldout] = heldout = measurer.measure(plan.heldout)
-            third = HeldoutComparer(run, plan, real, heldout)
+            held[plan.heldout] = measurer.measure(plan.heldout)
+            third = HeldoutComparer(run, plan, real, held[plan.heldout])
         comparer = Comparer(run, plan, contents, measurer.networks.weights, third)
         results: list[Comparison] = []
         for position, planned in enumerate(plan.sets[1:], 2):

@@ -150,7 +150,7 @@ class Heldout:
         count: number of its images.
         images: number of its first images, in their pseudo-random order, of which the floors are: that of FAKE, or all
             if there are fewer.
-        floors: Fréchet distances of these images from REAL by plain name: what a perfect generator would have.
+        floors: Fréchet distances of these images from REAL, what a perfect generator would have, by names in the JSON.
     """
 
     name: str

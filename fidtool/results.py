@@ -176,9 +176,6 @@ class Comparison:
         influence = None if self.influence is None else asdict(self.influence)
         for removal in influence["removals"] if influence else ():
             removal[self.labels.key("fid")] = removal.pop("distance")
-        heldout = None if self.heldout is None else asdict(self.heldout)
-        if heldout is not None:
-            heldout["floors"] = {self.labels.key(name): value for name, value in heldout["floors"].items()}
         return {
             "real": self.real.name,
             "fake": self.fake.name,
@@ -191,7 +188,7 @@ class Comparison:
             "uncertainty": uncertainties.pop(self.labels.key("fid"), None),
             "uncertainties": uncertainties,
             "influence": influence,
-            "heldout": heldout,
+            "heldout": None if self.heldout is None else asdict(self.heldout),
             "exhibit": None if self.exhibit is None else self.exhibit.to_dict(),
             "missed": [*self.missed],
         }
@@ -202,8 +199,6 @@ class Comparison:
         influence, key = content["influence"], labels.key("fid")
         names = {labels.key(name): name for name in labels.numbers}
         further = {names[key]: each for key, each in content.get("uncertainties", {}).items()}
-        if heldout := content.get("heldout"):
-            heldout = heldout | {"floors": {names[key]: value for key, value in heldout["floors"].items()}}
         alerts = [[*each] for each in zip(content["warnings"], content["severities"], strict=True)]
         if influence is not None:
             removals = [each | {"distance": each[key]} for each in influence["removals"]]
@@ -218,7 +213,7 @@ class Comparison:
             uncertainty=restored(Uncertainty | None, content["uncertainty"]),
             further=restored(dict[str, Uncertainty], further),
             influence=influence,
-            heldout=restored(Heldout | None, heldout),
+            heldout=restored(Heldout | None, content.get("heldout")),
             exhibit=restored(Exhibit | None, content["exhibit"]),
             missed=restored(tuple[str, ...], content["missed"]),
             labels=labels,

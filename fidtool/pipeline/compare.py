@@ -102,7 +102,7 @@ class Comparer:
             of_networks.setdefault(asked.metric.name, {}).setdefault(network, found)
         for asked in metrics:
             numbers |= asked.metric.summarize(of_networks[asked.metric.name])
-        heldout = None if self.heldout is None else self.heldout.compare(fake, metrics)
+        heldout = None if self.heldout is None else self.heldout.compare(fake)
 
         def conclude() -> Comparison:
             return replace(self._conclude(real, fake, planned, numbers, warnings, of_images), heldout=heldout)

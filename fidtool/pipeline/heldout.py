@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import sqrt
 
@@ -15,7 +14,6 @@ from fidtool.distances.frechet import frechet_distance
 from fidtool.errors import Alert
 from fidtool.explanations import Heldout, Nearest
 from fidtool.features.protocol import FEATURES
-from fidtool.metrics.registry import Requested
 from fidtool.pipeline.plan import Plan
 from fidtool.pipeline.run import RunContext
 from fidtool.statistics.set_statistics import MeasuredSet
@@ -41,17 +39,17 @@ class HeldoutComparer:
     floors: dict[tuple[str, int], float] = field(default_factory=dict)
     distances: NDArray[np.float64] | None = None
 
-    def compare(self, fake: MeasuredSet, metrics: Sequence[Requested]) -> Heldout:
-        """Returns the comparison, with the floors of those of these metrics that are FIDs. A collective."""
+    def compare(self, fake: MeasuredSet) -> Heldout:
+        """Returns the comparison, with a floor of the metric fid of each network. A collective."""
         with self.run.clock("heldout"):
             if self.distances is None:
                 self.distances = self._distances(self.heldout)
             mine, its = self._distances(fake), self.distances
-            layers = {each.name: each.layer for each in metrics if each.metric.name == "fid"}
 
             def conclude() -> Heldout:
                 images = min(len(its), fake.statistics.count or len(mine))
-                floors = {name: self._floor(layer, images) for name, layer in layers.items()}
+                fids = (each for each in self.plan.settings.chosen if each.metric.name == "fid")
+                floors = {self.plan.labels.key(each.name): self._floor(each.layer, images) for each in fids}
                 return Heldout(self.heldout.path, len(its), images, floors, nearest_of(mine, its))
 
             return self.run.world.on_rank_zero(conclude)
@@ -78,7 +76,7 @@ class HeldoutComparer:
         return nearest_distances(self.real.features[FEATURES], some.features[FEATURES], features, self.run.world)
 
     def _floor(self, layer: str, images: int) -> float:
-        """Returns the distance of the first held-out images from REAL, on rank zero: a fair sample, see `FeatureSet`."""
+        """Returns the distance of the first held-out images from REAL, on rank zero; see `FeatureSet.features`."""
         if (layer, images) not in self.floors:
             features = feature_settings(self.plan.definitions.get(layer), self.run.device.exact_sums)
             one, count = self.real.statistics.layers[layer], self.real.statistics.count

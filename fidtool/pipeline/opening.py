@@ -67,9 +67,7 @@ def open_sets(requests: Sequence[RequestedSet], settings: Settings, console: Con
     heldout = None if named is None else requests[-1]
     fakes = requests if alone else requests[1 : -1 if heldout else None]
     roles = {each: (each is requests[0] and not alone, each in fakes, each is heldout) for each in requests}
-    if heldout is requests[0]:
-        problem = f"{heldout.path} is REAL, which is the training set:"
-        raise InputError(problem, f"pass real images that are not in it as {option('heldout')}", setting="heldout")
+    _check_heldout(heldout, requests[0])
     contents: dict[RequestedSet, Content] = {}
     # A bad statistics file is refused before a slow listing.
     for request in sorted(roles, key=lambda each: not names_statistics(each.path)):
@@ -78,9 +76,6 @@ def open_sets(requests: Sequence[RequestedSet], settings: Settings, console: Con
         if alone and content.file is not None:
             raise InputError(f"{request.path} has statistics already:", "pass the images instead")
         is_stream = content.images is None and content.file is None
-        if request is heldout and is_stream:
-            problem = f"{request.path} is an iterable or a function, which cannot be {option('heldout')}:"
-            raise InputError(problem, "pass a list or an array", setting="heldout")
         if request in fakes and not is_stream and (settings.expect, settings.max_duplicates) != (None, None):
             _check_fake(request.path, content, settings)
     files = {request.path: content.file for request, content in contents.items() if content.file is not None}
@@ -182,7 +177,7 @@ def _drawn(
         content, given = contents[request], request.given
         images, file, count = content.images, content.file, None
         third = settings.heldout is not None and number == len(requests) - 1
-        role = "heldout" if third or alone else "fake" if number else "real"
+        role = "fake" if number and not third else "heldout" if third or alone else "real"  # no sampling of its own
         crop, num = SETTINGS[role]
         framing, sampling = getattr(settings, crop), settings.sampling(num)
         if file is not None:  # its statistics are of its images as they are
@@ -208,6 +203,16 @@ def _drawn(
         real, fake = not alone and not number, alone or role == "fake"
         sets[key] = SetPlan(request.path, number, holds, real, fake, count, framing, sampling, third), content
     return [sets[key] for key in keys]
+
+
+def _check_heldout(heldout: RequestedSet | None, real: RequestedSet) -> None:
+    """Refuses a held-out set that is REAL, or a stream."""
+    if heldout is real:
+        problem, remedy = "is REAL, which is the training set:", "pass real images that are not in it"
+        raise InputError(f"{option('heldout', heldout.path)} {problem}", remedy, setting="heldout")
+    if heldout is not None and isinstance(heldout.given, Images) and heldout.given.is_stream:
+        problem = f"{option('heldout')} cannot be an iterable or a function:"
+        raise InputError(problem, "pass images that can be indexed, such as a list", setting="heldout")
 
 
 def _check_stream(path: str, given: Images, settings: Settings, lacking: str, again: bool) -> None:

@@ -162,9 +162,7 @@ def agree(
         parts = {}
         for each, file in files.items():
             needs = each.needs(settings)
-            if layer not in needs.layers:
-                continue
-            if each.holds != "both":
+            if each.holds != "both" and layer in needs.layers:
                 parts[each.path] = _require_layer(each.path, file, layer, title, layer in needs.features, needs.order)
             elif layer in file.layers:
                 parts[each.path] = file.layers[layer]
@@ -281,11 +279,9 @@ def _settings_without_effect(opening: Opening) -> list[str]:
         each = ", ".join(f"{value} in {where}" for where, value in how.items())
         found.append(Alert(f"floats became bytes in different ways ({option('float_to_byte')}): {each}", "medium"))
     for one in files:
-        for crop, num in (SETTINGS[role] for role in SETTINGS if getattr(one, role)):
-            sampling = settings.sampling(num)
-            given = [
-                name for name, value in ((crop, getattr(settings, crop)), (sampling.setting, sampling.num)) if value
-            ]
+        for crop, num in (each for role, each in SETTINGS.items() if getattr(one, role)):
+            framing, sampling = getattr(settings, crop), settings.sampling(num)
+            given = [name for name, value in ((crop, framing), (sampling.setting, sampling.num)) if value]
             found += [f"{one.path} has statistics: {option(name)} does not apply to it" for name in given]
     return [*dict.fromkeys(found)]
 

@@ -372,18 +372,13 @@ def _csv_lines(saved: Mapping[str, Evaluation]) -> list[str]:
             place = "uncertainty" if name == "fid" else f"uncertainties.{result.labels.key(name)}"
             ends = asdict(bar.corrected) if bar.corrected else {}
             row |= {f"{place}.corrected.{end}": value for end, value in ends.items()}
-        row |= {} if result.heldout is None else _flat(result.to_dict()["heldout"], "heldout")
+        if result.heldout is not None:
+            third = asdict(result.heldout) | {"name": legible(result.heldout.name)}
+            parts = {f"{part}.{key}": value for part in ("floors", "nearest") for key, value in third.pop(part).items()}
+            row |= {f"heldout.{key}": value for key, value in (third | parts).items()}
         rows.append(row)
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, dict.fromkeys(key for row in rows for key in row), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return buffer.getvalue().split("\n")[:-1]
-
-
-def _flat(content: Mapping[str, Any], place: str) -> dict[str, Any]:
-    """Return the values of a document by the keys that lead there, which points join."""
-    found = dict[str, Any]()
-    for key, value in content.items():
-        found |= _flat(value, f"{place}.{key}") if isinstance(value, Mapping) else {f"{place}.{key}": value}
-    return found

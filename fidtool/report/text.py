@@ -51,9 +51,8 @@ def heldout_lines(result: Comparison) -> list[str]:
     if found.images < (result.fake.count or 0):
         about += f"; too high, because FAKE has {images_of([result.fake.count])}"
     for each, title in result.titles.items():
-        if each in found.floors:
-            digits = result.labels.numbers[each].digits
-            lines.append(f"{legible(title)} of {name}: {found.floors[each]:.{digits}f} ({about})")
+        if (floor := found.floors.get(result.labels.key(each))) is not None:
+            lines.append(f"{legible(title)} of {name}: {floor:.{result.labels.numbers[each].digits}f} ({about})")
     share = f"{near.closer:.2%} of FAKE (95 %: {near.low:.2%} to {near.high:.2%}) are closer to REAL than all of {name}"
     lines.append(f"memorisation (diagnostic, no quality score): {share}")
     chance = f"{near.probability:.3f} is the probability that FAKE is closer to REAL than {name}"

@@ -153,7 +153,8 @@ def compute(real: Source, fake: Source | Sequence[PathOrURL | Images | Statistic
             in memory (a list, array, ``Dataset`` or iterable), see `fidtool.Images`; or `fidtool.Statistics`.
         fake: the same, or a list of sets to evaluate against the same ``real``, which is then processed once: paths, or
             any sets with `fidtool.Images`, `fidtool.Statistics` or a function among them. A list of arrays is one set.
-            Or a function that generates ``num_fake`` images, see `fidtool.Images`.
+            Or a function that generates ``num_fake`` images, see `fidtool.Images`. The setting ``heldout`` is such a
+            set as well, but no iterable and no function.
 
     Returns:
         The evaluation: ``.fid`` for one FAKE, ``.results`` for several, ``.to_dict()`` for the content of the JSON. A

@@ -96,7 +96,7 @@ class Comparison:
             not Inception's 2048 have other names: ``fid_64``, ``fd_dinov2``; see ``labels``.
             ``kid_std`` is missing if every subset is the whole of both sets, since there is no spread.
         warnings: warnings about these values, one sentence each, the worst first; see `fidtool.errors.Alert`.
-        skipped: files of both sets that were skipped, REAL's first.
+        skipped: files of the sets that were skipped, REAL's first.
         diagnosis: findings about the images; None if not requested.
         uncertainty: uncertainty of the Fréchet distance; None if not requested.
         influence: images that raise the Fréchet distance; None if not requested.

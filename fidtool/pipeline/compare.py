@@ -103,11 +103,9 @@ class Comparer:
         for asked in metrics:
             numbers |= asked.metric.summarize(of_networks[asked.metric.name])
         heldout = None if self.heldout is None else self.heldout.compare(fake)
-
-        def conclude() -> Comparison:
-            return replace(self._conclude(real, fake, planned, numbers, warnings, of_images), heldout=heldout)
-
-        return self.run.world.on_rank_zero(conclude)
+        return self.run.world.on_rank_zero(
+            lambda: replace(self._conclude(real, fake, planned, numbers, warnings, of_images), heldout=heldout)
+        )
 
     def _possible(self, real: MeasuredSet, fake: MeasuredSet, planned: SetPlan) -> list[Requested]:
         """The metrics for which the sets have enough images, once an iterable has been counted. A collective."""

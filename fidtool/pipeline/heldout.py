@@ -20,7 +20,6 @@ from fidtool.statistics.set_statistics import MeasuredSet
 
 _MOST_COPIES = 0.01
 """Share of held-out images at the distance 0 above which the set counts as not held out."""
-_LEVEL = 0.95
 
 
 @dataclass
@@ -79,10 +78,9 @@ class HeldoutComparer:
         """Returns the distance of the first held-out images from REAL, on rank zero; see `FeatureSet.features`."""
         if (layer, images) not in self.floors:
             features = feature_settings(self.plan.definitions.get(layer), self.run.device.exact_sums)
-            one, count = self.real.statistics.layers[layer], self.real.statistics.count
+            one, counts = self.real.statistics.layers[layer], {"count1": self.real.statistics.count, "count2": images}
             other = features.gaussian(self.heldout.features[layer], np.arange(images), self.run.world)
-            distance = frechet_distance(one.mu, one.sigma, other.mu, other.sigma, count1=count, count2=images)
-            self.floors[layer, images] = distance
+            self.floors[layer, images] = frechet_distance(one.mu, one.sigma, other.mu, other.sigma, **counts)
         return self.floors[layer, images]
 
 
@@ -92,7 +90,7 @@ def nearest_of(fake: NDArray[np.float64], heldout: NDArray[np.float64]) -> Neare
 
     n, m, ascending = len(fake), len(heldout), np.sort(heldout)
     closer = int((fake < ascending[0]).sum())
-    interval = binomtest(closer, n).proportion_ci(_LEVEL, "exact")
+    interval = binomtest(closer, n).proportion_ci(0.95, "exact")
     # The numbers of held-out images that are closer than each image, and of those that are not farther.
     below, upto = (int(np.searchsorted(ascending, fake, side).sum()) for side in ("left", "right"))
     return Nearest(

@@ -55,9 +55,7 @@ def heldout_lines(result: Comparison) -> list[str]:
             lines.append(f"{legible(title)} of {name}: {floor:.{result.labels.numbers[each].digits}f} ({about})")
     share = f"{near.closer:.2%} of FAKE (95 %: {near.low:.2%} to {near.high:.2%}) are closer to REAL than all of {name}"
     lines.append(f"memorisation (diagnostic, no quality score): {share}")
-    chance = (
-        f"{near.probability:.3f} (0.5 ± {near.error:.3f} without) is the probability that FAKE is closer than {name}"
-    )
+    chance = f"{near.probability:.3f} (0.5 ± {near.error:.3f} without) is the chance that FAKE is closer than {name}"
     medians = f"median distances {near.median:.4g} and {near.heldout_median:.4g}"
     copies = f"{near.copies} and {near.heldout_copies} images at distance 0"
     return [*lines, f"memorisation: {chance}; {medians}, {copies}"]

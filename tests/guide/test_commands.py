@@ -112,7 +112,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory, rank_server: RankServer) -> 
     """
     root = tmp_path_factory.mktemp("guide")
     make_pictures(root / "real", 4, 1)
-    for seed, name in enumerate(("fake", "step1000", "step2000"), 2):
+    for seed, name in enumerate(("fake", "step1000", "step2000", "val"), 2):
         make_pictures(root / name, 4, seed)
     for seed in range(2):
         make_pictures(root / "classes" / str(seed), 8, 10 + seed)

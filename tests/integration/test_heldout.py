@@ -1,4 +1,4 @@
-"""A held-out set: the floor of the FID, and memorisation, of generators that copy a known share of their training images."""
+"""A held-out set: the floor of the FID, and memorisation, of generators that copy a share of their training images."""
 
 from __future__ import annotations
 

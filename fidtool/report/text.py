@@ -47,7 +47,7 @@ def heldout_lines(result: Comparison) -> list[str]:
     if (found := result.heldout) is None:
         return []
     near, name, lines = found.nearest, legible(found.name), list[str]()
-    about = f"floor: {images_of([found.images])} that are not in REAL"
+    about = f"floor: {images_of([found.images])} not in REAL"
     if found.images < (result.fake.count or 0):
         about += f"; too high, because FAKE has {images_of([result.fake.count])}"
     for each, title in result.titles.items():

@@ -117,12 +117,12 @@ def test_images_in_every_output(here: Run, place: Path) -> None:
     (key,) = first.floors
     lines = done.stdout.splitlines()
     floor, share, chance = (line for line in lines if line.endswith("  fake") and "val" in line)
-    too_high = "(floor: 40 images that are not in REAL; too high, because FAKE has 60 images)  fake"
+    too_high = "(floor: 40 images not in REAL; too high, because FAKE has 60 images)  fake"
     assert floor == f"FD ({TINY}) of val: {first.floors[key]:.4f} {too_high}"
     assert share.startswith(f"memorisation (diagnostic, no quality score): {first.nearest.closer:.2%} of FAKE (95 %: ")
     assert chance.startswith(f"memorisation: {first.nearest.probability:.3f} (0.5 ± 0.0")
     assert chance.endswith(", 10 and 0 images at distance 0  fake")
-    assert f"{second.floors[key]:.4f} (floor: 20 images that are not in REAL)  few" in done.stdout
+    assert f"{second.floors[key]:.4f} (floor: 20 images not in REAL)  few" in done.stdout
     page, table = (place / "fid.html").read_text(), here("table", "fid.json").stdout
     for line in (floor, share, chance):
         assert line in table

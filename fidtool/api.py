@@ -31,6 +31,7 @@ from fidtool.pipeline.check import check as check_images
 from fidtool.pipeline.compare import Comparer
 from fidtool.pipeline.extract import image_sample
 from fidtool.pipeline.gates import missed_gates
+from fidtool.pipeline.heldout import HeldoutComparer
 from fidtool.pipeline.measure import Measurer
 from fidtool.pipeline.networks import RunNetworks
 from fidtool.pipeline.opening import Opening, open_sets
@@ -152,7 +153,8 @@ def compute(real: Source, fake: Source | Sequence[PathOrURL | Images | Statistic
             in memory (a list, array, ``Dataset`` or iterable), see `fidtool.Images`; or `fidtool.Statistics`.
         fake: the same, or a list of sets to evaluate against the same ``real``, which is then processed once: paths, or
             any sets with `fidtool.Images`, `fidtool.Statistics` or a function among them. A list of arrays is one set.
-            Or a function that generates ``num_fake`` images, see `fidtool.Images`.
+            Or a function that generates ``num_fake`` images, see `fidtool.Images`. The setting ``heldout`` is such a
+            set as well, but no iterable and no function.
 
     Returns:
         The evaluation: ``.fid`` for one FAKE, ``.results`` for several, ``.to_dict()`` for the content of the JSON. A
@@ -189,13 +191,14 @@ def evaluated(
     """Compares the FAKEs with REAL, for `compute` and the command line. A collective.
 
     Args:
-        sources: REAL and the FAKEs, each with a default name for it.
+        sources: REAL and the FAKEs, each with a default name for it. The held-out set is in the settings.
         check: called on rank zero before any work is done.
 
     Returns:
         The evaluation and, on rank zero, the files of report, plot and history, each with the function that writes it.
     """
-    sets = named_sets(*sources)
+    sets = named_sets(*sources, *([] if settings.heldout is None else [(settings.heldout, "heldout")]))
+    settings = settings if settings.heldout is None else replace(settings, heldout=sets[-1].path)
     kinds = ("report", "plot", "history", "pairs_output")
     shown = {each: Path(file) for each in kinds if (file := vars(settings)[each]) is not None}
 
@@ -210,16 +213,17 @@ def evaluated(
     with open_run(sets, settings, console) as run:
         run.world.on_rank_zero(check_files)
         plan, measurer, contents = _prepared(run, sets, settings)
-        comparer = Comparer(run, plan, contents, measurer.networks.weights)
+        held, third = dict[SetPlan, MeasuredSet](), None
+        if plan.heldout is not None:
+            held[plan.heldout] = measurer.measure(plan.heldout)
+            third = HeldoutComparer(run, plan, held[plan.heldout])
+        comparer = Comparer(run, plan, contents, measurer.networks.weights, third)
         results: list[Comparison] = []
-        held: dict[SetPlan, MeasuredSet] = {}
         first, *fakes = plan.sets
         real: MeasuredSet | None = None
         for position, planned in enumerate(fakes, 1):
             # A set that occurs several times is measured once and held until its last occurrence.
-            measured = held.pop(planned, None)
-            if real is None or measured is None:
-                real, measured = measurer.measure_both(first, planned, real)
+            real, measured = measurer.measure_both(first, planned, real, held.pop(planned, None))
             if planned in fakes[position:]:
                 held[planned] = measured
             run.console.log(f"comparing {measured.path} with {real.path}")
@@ -257,7 +261,7 @@ def _prepared(
     classifier = not alone and chosen.metric("is") is not None
     networks = RunNetworks(run, chosen, batch_size, classifier, images, settings.networks)
     plan = run.world.on_rank_zero(lambda: make_plan(opening, networks.definitions or None, batch_size))
-    contents = dict.fromkeys(plan.sets, Content()) if opened is None else opened.contents
+    contents = dict.fromkeys(plan.needs, Content()) if opened is None else opened.contents
     return plan, Measurer(run, plan, requests, contents, networks), contents
 
 

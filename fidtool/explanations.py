@@ -116,6 +116,54 @@ class Difference:
 
 
 @dataclass(frozen=True)
+class Nearest:
+    """Distances of the images of FAKE, and of held-out ones, to their nearest images of REAL, the training set.
+
+    They are Euclidean distances of the features of the first network. A diagnostic of memorisation, no quality score.
+
+    Attributes:
+        median, heldout_median: medians of the distances.
+        copies, heldout_copies: numbers of images at the distance 0.
+        closer: share of FAKE that is closer to REAL than every held-out image.
+        low, high: ends of the 95 % confidence interval of ``closer`` (Clopper & Pearson 1934), for these held-out
+            images.
+        probability: estimated probability that an image of FAKE is closer to REAL than a held-out one, with half of
+            that of equal distances: 0.5 without memorisation, and more with it (Mann & Whitney's U / nm, as in
+            Meehan, Chaudhuri & Dasgupta 2020).
+        error: standard error of ``probability`` without memorisation.
+    """
+
+    median: float
+    heldout_median: float
+    copies: int
+    heldout_copies: int
+    closer: float
+    low: float
+    high: float
+    probability: float
+    error: float
+
+
+@dataclass(frozen=True)
+class Heldout:
+    """Comparison of one FAKE with real images that its generator was not trained on.
+
+    Attributes:
+        name: path of the held-out set, as passed by the caller.
+        count: number of its images.
+        images: number of its first images, in their pseudo-random order, of which the floors are: that of FAKE, or all
+            if there are fewer.
+        floors: Fréchet distances of these images from REAL, what a perfect generator would have, by names in the JSON.
+    """
+
+    name: str
+    count: int
+    images: int
+    floors: Mapping[str, float]
+    nearest: Nearest
+
+
+@dataclass(frozen=True)
 class HarmfulImage:
     """An image of FAKE and its effect: decrease of the Fréchet distance without it, to first order; may be negative."""
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, cast
 from fidtool.diagnose.diagnosis import Diagnosis
 from fidtool.diagnose.duplicates import Duplicates
 from fidtool.errors import Alert, InputError, Severity, about, redacted, without_secrets
-from fidtool.explanations import Difference, Exhibit, ImageValues, Influence, Interval, Uncertainty
+from fidtool.explanations import Difference, Exhibit, Heldout, ImageValues, Influence, Interval, Uncertainty
 from fidtool.features.protocol import FEATURES, PIXELS, Definition
 from fidtool.labels import Labels
 from fidtool.metrics.registry import BUILT_IN
@@ -93,7 +93,7 @@ class Comparison:
             not Inception's 2048 have other names: ``fid_64``, ``fd_dinov2``; see ``labels``.
             ``kid_std`` is missing if every subset is the whole of both sets, since there is no spread.
         warnings: warnings about these values, one sentence each, the worst first; see `fidtool.errors.Alert`.
-        skipped: files of both sets that were skipped, REAL's first.
+        skipped: files of the sets that were skipped, REAL's first.
         diagnosis: findings about the images; None if not requested.
         uncertainty: uncertainty of the Fréchet distance; None if not requested.
         influence: images that raise the Fréchet distance; None if not requested.
@@ -103,6 +103,7 @@ class Comparison:
         further: uncertainty of the Fréchet distances of the run's further networks, by their plain names.
         of_images: values of single images of FAKE; None without metrics that have them, and if the result was read from
             a file.
+        heldout: comparison with a held-out set; None without one.
     """
 
     real: SetResult
@@ -118,6 +119,7 @@ class Comparison:
     labels: Labels = field(default_factory=Labels)
     further: Mapping[str, Uncertainty] = field(default_factory=dict)
     of_images: ImageValues | None = field(default=None, repr=False, compare=False)
+    heldout: Heldout | None = None
 
     @property
     def fid(self) -> float | None:
@@ -183,6 +185,7 @@ class Comparison:
             "uncertainty": uncertainties.pop(self.labels.key("fid"), None),
             "uncertainties": uncertainties,
             "influence": influence,
+            "heldout": None if self.heldout is None else asdict(self.heldout),
             "exhibit": None if self.exhibit is None else self.exhibit.to_dict(),
             "missed": [*self.missed],
         }
@@ -207,6 +210,7 @@ class Comparison:
             uncertainty=restored(Uncertainty | None, content["uncertainty"]),
             further=restored(dict[str, Uncertainty], further),
             influence=influence,
+            heldout=restored(Heldout | None, content.get("heldout")),
             exhibit=restored(Exhibit | None, content["exhibit"]),
             missed=restored(tuple[str, ...], content["missed"]),
             labels=labels,

@@ -310,6 +310,10 @@ class Settings(StatisticsSettings):
         f"Crop and resize the images of every FAKE by a name and a side as for REAL, such as {EXAMPLE}.",
         default="images as they are",
     )
+    heldout: Any = Setting(None, IMAGES, "SET", common=True, defines=False).help(
+        "Real images that the generator was not trained on, while REAL is its training set: their FID is the floor "
+        "that a perfect generator would reach, and their distances to REAL show whether FAKE copies it."
+    )
     pairs: str | None = Setting(None, IMAGES, "HOW", defines=False).help(
         "Which images are pairs, for PSNR, SSIM and LPIPS: those of the same name (relative path without suffix), of "
         "the same position, or suffix:_recon, where a_recon.png of FAKE belongs to a.png.",

@@ -84,7 +84,8 @@ def compute(
     try:
         chosen = settings()
         console = Console(warnings=True, progress=not quiet, on_failure=on_failure, spelling=as_flag)
-        check_early([real, *fakes], real)
+        third = [] if chosen.heldout is None else [chosen.heldout]
+        check_early([real, *fakes, *third], real, *third)
         from fidtool.api import evaluated
 
         sets = [(path, "") for path in (real, *fakes)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +22,7 @@ from fidtool.validation import Setting, declared
 
 _NAME, _SECTION, _MOST_LEVELS = "pyproject.toml", "[tool.fidtool]", 64
 _SETTINGS = {name: each for name, each in declared(Settings).items() if each.group}
+_SETTINGS["heldout"] = replace(_SETTINGS["heldout"], kind=str)  # a path; in Python also images
 METRIC_OPTION = Setting(
     (),
     METRICS,

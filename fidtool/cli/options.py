@@ -25,7 +25,7 @@ from fidtool.validation import Setting, declared
 
 TYPED = click.core.ParameterSource.COMMANDLINE
 """Source of a parameter that is on the command line."""
-_NAMES_FILE = re.compile("FILE|DIR|FAKE|REAL|[A-Z]+[.]json")
+_NAMES_FILE = re.compile("FILE|DIR|FAKE|REAL|SET$|[A-Z]+[.]json")
 """Beginning of the placeholder of an option or argument whose value is a path."""
 
 

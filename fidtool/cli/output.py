@@ -45,13 +45,16 @@ def as_flag(name: str, value: object = None) -> str:
     return f"{flag} {field.metavar if value is ... else shown}"
 
 
-def check_early(paths: Sequence[str], real: str | None = None, check: Callable[[], None] = lambda: None) -> None:
-    """Report a typo before the slow import of torch. With several ranks, the run alone reports it."""
+def check_early(paths: Sequence[str], *roles: str, check: Callable[[], None] = lambda: None) -> None:
+    """Report a typo before the slow import of torch. With several ranks, the run alone reports it.
+
+    ``roles`` are REAL and the held-out set, if there are any.
+    """
     if discover().world_size == 1:
         from fidtool.pipeline.opening import check_paths
 
         check()
-        check_paths(paths, real)
+        check_paths(paths, *roles)
 
 
 def error_line(error: FidtoolError) -> None:

@@ -132,20 +132,42 @@ def authpct(real: Features, fake: Features, settings: FeatureSettings, world: Wo
     real. The arguments are those of `prdc`, with at least two reals. Distances are compared exactly.
     """
     reals, fakes = quantize_features([real, fake], settings, world)
-    authentic = torch.zeros(1, dtype=torch.int64, device=settings.device)
     with using_threads(fair_threads(world)):
         radii = _squared_radii(reals, 1, world)
-        with world.together():
-            for some in fakes.blocks(_parts(len(fakes), world)[world.rank :: world.size], world):
-                nearest = torch.full_like(some.squares, float("inf"))
-                own = torch.zeros_like(nearest)  # the radius of the nearest real
-                for others in reals.blocks(_parts(len(reals), world), world):
-                    distances = squared_distances(some, others)
-                    closer = distances.amin(1) < nearest
-                    own = torch.where(closer, radii[others.rows][distances.argmin(1)], own)
-                    nearest = torch.minimum(nearest, distances.amin(1))
-                authentic += (nearest > own).count_nonzero()
-        return 100 * int(world.sum_(authentic)) / len(fakes)
+        squares, nearest = _nearest(reals, fakes, world)
+        return 100 * int((squares > radii[nearest]).count_nonzero()) / len(fakes)
+
+
+def nearest_distances(real: Features, some: Features, settings: FeatureSettings, world: World) -> NDArray[np.float64]:
+    """Returns the Euclidean distances of ``some`` features to their nearest real, shape (m,). A collective.
+
+    The arguments are those of `prdc`. Distances are exact but for the square root: 0 for equal rounded features only.
+    """
+    reals, rows = quantize_features([real, some], settings, world)
+    with using_threads(fair_threads(world)):
+        squares, _ = _nearest(reals, rows, world)
+    return squares.sqrt().mul_(2.0**-rows.step).cpu().numpy()
+
+
+def _nearest(reals: QuantizedFeatures, some: QuantizedFeatures, world: World) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns of each row of ``some`` the nearest real, the first of several, on all ranks. A collective.
+
+    Returns:
+        The squared distances to them, float64, and their rows, int64, both of shape (m,).
+    """
+    # Of each row, from one rank.
+    distances, nearest = found = torch.zeros(2, len(some), dtype=torch.float64, device=some.device)
+    parts = _parts(len(reals), world)
+    with world.together():
+        for own in some.blocks(_parts(len(some), world)[world.rank :: world.size], world):
+            distances[own.rows] = float("inf")
+            for part, others in zip(parts, reals.blocks(parts, world), strict=False):  # fewer if the run must stop
+                closest, places = squared_distances(own, others).min(1)
+                closer = closest < distances[own.rows]
+                distances[own.rows] = torch.where(closer, closest, distances[own.rows])
+                nearest[own.rows] = torch.where(closer, part.start + places.double(), nearest[own.rows])
+    world.sum_(found)
+    return distances, nearest.long()
 
 
 def nearest_cosine_distance(real: Features, fake: Features, settings: FeatureSettings, world: World) -> float:

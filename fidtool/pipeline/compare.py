@@ -42,6 +42,7 @@ from fidtool.features.models.inception import Weights, load_weights
 from fidtool.features.protocol import FEATURES
 from fidtool.metrics.metric import FeatureSet, Metric, MetricContext
 from fidtool.metrics.registry import BUILT_IN, Requested
+from fidtool.pipeline.heldout import HeldoutComparer
 from fidtool.pipeline.opening import check_number
 from fidtool.pipeline.pairs import image_values, worst_pairs
 from fidtool.pipeline.plan import Plan, check_count
@@ -68,6 +69,7 @@ class Comparer:
 
     Attributes:
         weights: Inception's, if the run has loaded them.
+        heldout: compares each FAKE with a held-out set; None without one.
         left_out: on rank zero, the metrics for which an iterable has too few images, with the reasons.
         notes: on rank zero, what to say about these.
         parts: on rank zero, by the names of the distances and the FAKEs that have error bars: the distances that
@@ -79,6 +81,7 @@ class Comparer:
     plan: Plan
     contents: Mapping[SetPlan, Content]
     weights: Weights | None
+    heldout: HeldoutComparer | None = None
     left_out: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     parts: dict[str, dict[str, NDArray[np.float64]]] = field(default_factory=dict)
@@ -100,7 +103,10 @@ class Comparer:
             of_networks.setdefault(asked.metric.name, {}).setdefault(network, found)
         for asked in metrics:
             numbers |= asked.metric.summarize(of_networks[asked.metric.name])
-        return self.run.world.on_rank_zero(lambda: self._conclude(real, fake, planned, numbers, warnings, of_images))
+        heldout = None if self.heldout is None else self.heldout.compare(real, fake)
+        return self.run.world.on_rank_zero(
+            lambda: replace(self._conclude(real, fake, planned, numbers, warnings, of_images), heldout=heldout)
+        )
 
     def _possible(self, real: MeasuredSet, fake: MeasuredSet, planned: SetPlan) -> list[Requested]:
         """The metrics for which the sets have enough images, once an iterable has been counted. A collective."""
@@ -215,8 +221,8 @@ class Comparer:
             with clock("exhibits"):
                 exhibit = _exhibit_of(real, fake, seen, features.device, self.run.console.shown)
                 exhibit = replace(exhibit, worst_pairs=worst_pairs(single, plan.labels))
-        pair = (real,) if fake is real else (real, fake)
-        skipped = (SkippedFile(each.path, bad.file, bad.reason) for each in pair for bad in each.statistics.skipped)
+        sets = [real, *([] if fake is real else [fake]), *([] if self.heldout is None else [self.heldout.heldout])]
+        skipped = (SkippedFile(each.path, bad.file, bad.reason) for each in sets for bad in each.statistics.skipped)
         usual, generated = (
             SetResult(
                 name=measured.path,
@@ -254,6 +260,7 @@ class Comparer:
         larger = contents[(fake.statistics.count or 0) > (real.statistics.count or 0)]
         return [
             *self.plan.warnings,
+            *([] if self.heldout is None else self.heldout.warnings(real)),
             *([Alert(f"{fake.path} is the same set as REAL: the values say nothing about a generator", "high")] * same),
             *set_warnings(sets, layers),
             *pair_warnings(real.statistics, names[1], fake.statistics, bool(layers), larger.file is None),

@@ -142,20 +142,21 @@ class Measurer:
         return measured
 
     def measure_both(
-        self, real: SetPlan, fake: SetPlan, known: MeasuredSet | None = None
+        self, real: SetPlan, fake: SetPlan, known: MeasuredSet | None, measured: MeasuredSet | None
     ) -> tuple[MeasuredSet, MeasuredSet]:
-        """Returns REAL, unless it is ``known``, and a FAKE as `measure` does. A collective.
+        """Returns REAL, which may be ``known``, and a FAKE, which may be ``measured``. A collective; see `measure`.
 
         If their images are compared in pairs, both sets are measured in one pass, in which each image is decoded once.
         """
         paired = bool(self._plan.needs[fake].pairs)
-        if not paired or fake is real:
+        if not paired or fake is real or measured is not None:
             known = known or self.measure(real)
-        if not paired:
+            measured = known if fake is real and measured is None else measured
+        if not paired or (measured is not None and measured.pairs):
             assert known is not None
-            return known, known if fake is real else self.measure(fake)
+            return known, measured or self.measure(fake)
         of_real, lacking = (known, None) if known else self._look_up(real)
-        of_fake, lacked = (of_real, None) if fake is real else self._look_up(fake)
+        of_fake, lacked = (measured, None) if measured else self._look_up(fake)
         found, partner = self._computed(fake, lacked or (), real, lacking)
         of_real = of_real if partner is None else _joined(of_real, partner)
         return of_real, replace(of_fake if lacked is None else _joined(of_fake, found), pairs=found.pairs)

@@ -15,7 +15,7 @@ from fidtool.features.protocol import DEFAULT_PROTOCOL, FEATURES, INCEPTION, INC
 from fidtool.metrics.cmmd import CMMD
 from fidtool.names import counted
 from fidtool.pipeline.pairs import pair_up
-from fidtool.pipeline.sets import Content, RequestedSet, SetNeeds, SetPlan, set_needs
+from fidtool.pipeline.sets import SETTINGS, Content, RequestedSet, SetNeeds, SetPlan, set_needs
 from fidtool.record import overrides
 from fidtool.settings import Settings
 from fidtool.sources.arrays import array_headers, has_floats
@@ -36,7 +36,8 @@ class Opening:
     Attributes:
         sets: REAL and the FAKEs in the order of the arguments, or the only set of ``fidtool stats``. A set that occurs
             several times is one object.
-        contents: what each set holds; empty for a stream.
+        heldout: the held-out set; None without one.
+        contents: what each set holds, the held-out one's last; empty for a stream.
         files: the statistics of the sets that have them.
         images: whether images go through the networks.
         settings: the run's settings, completed from its statistics files.
@@ -53,14 +54,21 @@ class Opening:
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
     left_out: Mapping[str, str] = field(default_factory=dict)
+    heldout: SetPlan | None = None
 
 
 def open_sets(requests: Sequence[RequestedSet], settings: Settings, console: Console, alone: bool) -> Opening:
-    """Opens REAL and the FAKEs, or the only set of ``fidtool stats``, which is ``alone``. No image is decoded."""
-    check_paths([each.path for each in requests if each.given is None], None if alone else requests[0].path)
+    """Opens REAL, the FAKEs and the held-out set, or the only set of ``fidtool stats``, which is ``alone``.
+
+    No image is decoded.
+    """
+    real, named = (None, None) if alone else (requests[0].path, settings.heldout)
+    check_paths([each.path for each in requests if each.given is None], real, named)
     requests, warnings = spelled_once(requests)
-    fakes = requests if alone else requests[1:]
-    roles = {each: (each is requests[0] and not alone, each in fakes) for each in requests}
+    heldout = None if named is None else requests[-1]
+    fakes = requests if alone else requests[1 : -1 if heldout else None]
+    roles = {each: (each is requests[0] and not alone, each in fakes, each is heldout) for each in requests}
+    _check_heldout(heldout, requests[0])
     contents: dict[RequestedSet, Content] = {}
     # A bad statistics file is refused before a slow listing.
     for request in sorted(roles, key=lambda each: not names_statistics(each.path)):
@@ -92,8 +100,9 @@ def open_sets(requests: Sequence[RequestedSet], settings: Settings, console: Con
         console.say(note)
     warnings += [content.warning for content in contents.values() if content.warning]
     with_files = {each: content.file for each, content in drawn if content.file is not None}
-    sets = tuple(each for each, _ in drawn)
-    return Opening(sets, dict(drawn), with_files, images, completed, tuple(notes), tuple(warnings))
+    sets = tuple(each for each, _ in drawn[: len(drawn) - bool(heldout)])
+    third = drawn[-1][0] if heldout else None
+    return Opening(sets, dict(drawn), with_files, images, completed, tuple(notes), tuple(warnings), heldout=third)
 
 
 def complete_settings(files: Mapping[str, Statistics], settings: Settings, images: bool) -> tuple[Settings, str]:
@@ -173,17 +182,18 @@ def _drawn(
     for number, request in enumerate(requests):
         content, given = contents[request], request.given
         images, file, count = content.images, content.file, None
-        framing = settings.crop_fake if number else settings.crop
-        num = "num" if alone else "num_fake" if number else "num_real"
-        sampling = settings.sampling(num)
+        third = settings.heldout is not None and number == len(requests) - 1
+        role = "fake" if number and not third else "heldout" if third or alone else "real"  # no sampling of its own
+        crop, num = SETTINGS[role]
+        framing, sampling = getattr(settings, crop), settings.sampling(num)
         if file is not None:  # its statistics are of its images as they are
             framing, sampling = None, Sampling(None, settings.seed)
         keys.append(key := (request, framing, sampling.num))
         if key in sets:
             planned, content = sets[key]
-            sets[key] = replace(planned, fake=True), content
+            sets[key] = replace(planned, fake=planned.fake or not third, heldout=third), content
             continue
-        if pairs and (images is None or file is not None):
+        if pairs and role != "heldout" and (images is None or file is not None):
             problem = f"{pairs[0].name} compares images in pairs, and {request.path} has none that can be read again:"
             raise InputError(problem, "pass the images in files, an array or a list", setting="metrics")
         holds: Literal["images", "stream", "statistics", "both"] = "statistics" if images is None else "both"
@@ -196,15 +206,25 @@ def _drawn(
             _check_stream(request.path, given, settings, num if sampling.num is None else "", again)
         if images is not None:
             drawn = images.draw(sampling)
-            if pairs and number:
+            if pairs and role == "fake":
                 drawn = pair_up(drawn, images, sets[keys[0]][1].images, settings)
             images = replace(drawn, framing=framing, floats=settings.floats)
             if settings.on_error == "fail" and (missing := images.missing()):
                 raise missing_error(images.path, missing, f"pass {option('on_error', 'skip')}")
             content, count = content._replace(images=images), len(images)
-        real, fake = not alone and not number, alone or number > 0
-        sets[key] = SetPlan(request.path, number, holds, real, fake, count, framing, sampling), content
+        real, fake = not alone and not number, alone or role == "fake"
+        sets[key] = SetPlan(request.path, number, holds, real, fake, count, framing, sampling, third), content
     return [sets[key] for key in keys]
+
+
+def _check_heldout(heldout: RequestedSet | None, real: RequestedSet) -> None:
+    """Refuses a held-out set that is REAL, or a stream."""
+    if heldout is real:
+        problem, remedy = "is REAL, which is the training set:", "pass real images that are not in it"
+        raise InputError(f"{option('heldout', heldout.path)} {problem}", remedy, setting="heldout")
+    if heldout is not None and isinstance(heldout.given, Images) and heldout.given.is_stream:
+        problem = f"{option('heldout')} cannot be an iterable or a function:"
+        raise InputError(problem, "pass images that can be indexed, such as a list", setting="heldout")
 
 
 def _check_stream(path: str, given: Images, settings: Settings, lacking: str, again: bool) -> None:
@@ -404,10 +424,11 @@ def missing_error(path: str, missing: Sequence[str], *remedies: str) -> InputErr
     return InputError(f"{path} lists files that do not exist ({missing[0]}{more}){seems}:", *advice, *remedies)
 
 
-def check_paths(paths: Sequence[str], real: str | None = None) -> None:
+def check_paths(paths: Sequence[str], real: str | None = None, heldout: str | None = None) -> None:
     """Raises an InputError that names the first of ``paths`` that does not exist. URLs are not requested.
 
-    With ``real``, the others are FAKEs: none may be a published reference, which is of real images, but REAL's own.
+    With ``real``, the others but ``heldout`` are FAKEs: none may be a published reference, which is of real images, but
+    REAL's own.
     """
     if list(paths).count(STDIN) > 1:
         raise InputError(f"{STDIN} is standard input, which can only be used for one of the sets")
@@ -426,7 +447,7 @@ def check_paths(paths: Sequence[str], real: str | None = None) -> None:
         return
     from fidtool.sources.references import reference_at  # lazily: a run of folders needs none of it
 
-    published = {path: reference_at(path) for path in remote}
+    published = {path: reference_at(path) for path in remote if path != heldout}
     own = published.get(real)
     if others := [path for path, each in published.items() if each not in (own, None)]:
         problem = f"{others[0]} is a published reference, of real images, and cannot be {option('fake')}:"

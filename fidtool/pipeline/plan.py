@@ -13,7 +13,7 @@ from fidtool.metrics.metric import Metric
 from fidtool.metrics.registry import Requested
 from fidtool.pipeline.gates import baselines_of
 from fidtool.pipeline.opening import Opening, roundings
-from fidtool.pipeline.sets import SetNeeds, SetPlan, set_needs
+from fidtool.pipeline.sets import SETTINGS, SetNeeds, SetPlan, set_needs
 from fidtool.results import Evaluation
 from fidtool.settings import Settings
 from fidtool.statistics.set_statistics import LayerStatistics, Statistics
@@ -39,6 +39,7 @@ class Plan:
     warnings: tuple[str, ...]
     baselines: tuple[Evaluation | None, ...]
     left_out: Mapping[str, str]
+    heldout: SetPlan | None
 
 
 def choose(opening: Opening, console: Console) -> Opening:
@@ -59,7 +60,7 @@ def choose(opening: Opening, console: Console) -> Opening:
             elif len(ordered) > 1 and evaluates and (works or metric.network() is None):
                 metric.obtain(settings.network.weights, works, console.say)
             if evaluates:
-                check_count(metric, settings, opening.contents)
+                check_count(metric, settings, opening.sets)
             chosen.append(each)
         except (InputError, RunError) as error:
             is_only = not chosen and each is ordered[-1]
@@ -82,7 +83,7 @@ def _check_optional(asked: Requested, opening: Opening, works: bool, evaluates: 
     metric.check(facts)
     parts = {}
     for each, file in opening.files.items():
-        if each.holds == "statistics":
+        if each.holds == "statistics" and (each.real or each.fake):
             needed = (metric.real_features and each.real) or (metric.fake_features and each.fake)
             parts[each.path] = _require_layer(each.path, file, layer, f"features of {title}", needed)
     if parts and not opening.images:
@@ -124,16 +125,16 @@ def make_plan(opening: Opening, measured: Mapping[str, Definition] | None, batch
     """
     settings, files = opening.settings, opening.files
     definitions, mismatches = agree(files, settings, measured)
-    real, *fakes = opening.contents
+    real = opening.sets[0]
     baselines, unread = baselines_of(settings, [each.path for each in opening.sets], definitions[FEATURES])
     compared = f"statistics are compared as {option('fake')} with images of {real.path}"
     text = f"{compared}: if they are of the real images, pass them as {option('real')}, which comes first"
     # Statistics are usually those of REAL.
-    order = [Alert(f"{each.path}: {text}", "medium") for each in fakes if each in files and real not in files]
+    order = [Alert(f"{each.path}: {text}", "medium") for each in files if each.fake and real not in files]
     return Plan(
         settings=settings,
         sets=opening.sets,
-        needs={each: set_needs(settings, each.real, each.fake) for each in opening.contents},
+        needs={each: each.needs(settings) for each in opening.contents},
         definitions=definitions,
         labels=labels_of(definitions, settings, opening.images, [*files.values()]),
         batch_size=batch_size,
@@ -141,6 +142,7 @@ def make_plan(opening: Opening, measured: Mapping[str, Definition] | None, batch
         warnings=(*opening.warnings, *mismatches, *order, *_settings_without_effect(opening), *unread),
         baselines=baselines,
         left_out=opening.left_out,
+        heldout=opening.heldout,
     )
 
 
@@ -159,8 +161,8 @@ def agree(
         title = "features" if layer == FEATURES else f"features of {of}"
         parts = {}
         for each, file in files.items():
-            if each.holds != "both":
-                needs = set_needs(settings, each.real, each.fake)
+            needs = each.needs(settings)
+            if each.holds != "both" and layer in needs.layers:
                 parts[each.path] = _require_layer(each.path, file, layer, title, layer in needs.features, needs.order)
             elif layer in file.layers:
                 parts[each.path] = file.layers[layer]
@@ -276,11 +278,10 @@ def _settings_without_effect(opening: Opening) -> list[str]:
     if len({*how.values()}) > 1:
         each = ", ".join(f"{value} in {where}" for where, value in how.items())
         found.append(Alert(f"floats became bytes in different ways ({option('float_to_byte')}): {each}", "medium"))
-    for number, one in enumerate(opening.sets):
-        if one in files:
-            sampling = settings.sampling("num_fake" if number else "num_real")
-            crop = ("crop_fake", settings.crop_fake) if number else ("crop", settings.crop)
-            given = [name for name, value in (crop, (sampling.setting, sampling.num)) if value]
+    for one in files:
+        for crop, num in (each for role, each in SETTINGS.items() if getattr(one, role)):
+            framing, sampling = getattr(settings, crop), settings.sampling(num)
+            given = [name for name, value in ((crop, framing), (sampling.setting, sampling.num)) if value]
             found += [f"{one.path} has statistics: {option(name)} does not apply to it" for name in given]
     return [*dict.fromkeys(found)]
 

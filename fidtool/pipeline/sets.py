@@ -40,16 +40,18 @@ IMAGES = SetNeeds(features=frozenset({FEATURES}), collected=(FEATURES,))
 """What only images have, or statistics with the features of each: with these needs, a file's images are opened."""
 
 
-def set_needs(settings: Settings, real: bool, fake: bool) -> SetNeeds:
-    """Returns what a run's metrics, error bars and report need of a set."""
+def set_needs(settings: Settings, real: bool, fake: bool, heldout: bool = False) -> SetNeeds:
+    """Returns what a run's metrics, error bars and report need of a set, and its comparison with a held-out set."""
     metrics = [(each.metric, each.layer) for each in settings.chosen if each.layer != PIXELS]
-    layers = dict.fromkeys([FEATURES, *(layer for _, layer in metrics)]) if metrics else {}
+    of_fid = {layer for metric, layer in metrics if metric.name == "fid"}
+    used = dict.fromkeys([FEATURES, *(layer for _, layer in metrics if real or fake or layer in of_fid)])
+    layers = used if metrics or settings.heldout is not None else {}
     features = {
         layer for metric, layer in metrics if (real and metric.real_features) or (fake and metric.fake_features)
     }
-    if fake and settings.uncertainty:
-        features |= {layer for metric, layer in metrics if metric.name == "fid"}
-    if fake and settings.influence:
+    if (fake and settings.uncertainty) or heldout:
+        features |= of_fid
+    if (fake and settings.influence) or settings.heldout is not None:
         features.add(FEATURES)
     pairs = tuple(each.metric for each in settings.chosen if fake and isinstance(each.metric, PairMetric))
     shown = {FEATURES} if settings.report is not None else set()
@@ -107,6 +109,10 @@ class Content(NamedTuple):
     sha256: Mapping[str, str] = {}
 
 
+SETTINGS = {"real": ("crop", "num_real"), "fake": ("crop_fake", "num_fake"), "heldout": ("crop", "num")}
+"""The settings of a set's crop and number of images, by its role."""
+
+
 @dataclass(frozen=True, eq=False)
 class SetPlan:
     """A set of a run. The same path with two framings or samples is two sets.
@@ -114,7 +120,7 @@ class SetPlan:
     Attributes:
         request: number of the first argument that names it.
         holds: images, a stream of them, statistics, or statistics and images, which give what the statistics lack.
-        real, fake: its roles, REAL and FAKE; it may have both.
+        real, fake, heldout: its roles, REAL, FAKE and the held-out set; a FAKE may have another one as well.
         framing: how its images are cropped and resized, see `fidtool.images.framing.Crop`; None if they are not.
         sampling: which of its images are used.
     """
@@ -127,3 +133,8 @@ class SetPlan:
     count: int | None
     framing: str | None
     sampling: Sampling
+    heldout: bool = False
+
+    def needs(self, settings: Settings) -> SetNeeds:
+        """Returns what a run needs of it."""
+        return set_needs(settings, self.real, self.fake, self.heldout)

@@ -21,7 +21,7 @@ from fidtool.history import lines_of, obstacles, per_fake
 from fidtool.metrics.prdc import PRDC
 from fidtool.metrics.registry import BUILT_IN, NAMES
 from fidtool.names import closest, folded, legible, short_names, short_title, shortened, split_title, unknown
-from fidtool.report.text import alerts_of, dumps, framing_lines, number, result_lines, verdict_lines
+from fidtool.report.text import alerts_of, dumps, framing_lines, heldout_lines, number, result_lines, verdict_lines
 from fidtool.results import Comparison, Evaluation
 
 _DISTANCES = frozenset(number.name for kind in BUILT_IN.values() if kind.frechet for number in kind.numbers) | {"mind"}
@@ -236,6 +236,8 @@ def _table_of(saved: Mapping[str, Evaluation], doubted: Collection[str], said: S
     marks = about_marks(evaluation) if {*_names_by_title(evaluation)} - {*doubted} else []
     notes = [*map(legible, evaluation.not_computed_lines), *marks, *framing_lines(evaluation)]
     notes += verdict_lines(evaluation, names)
+    for row, result in zip(rows, results, strict=True):
+        notes += [line + f"  {legible(row)}" * (len(rows) > 1) for line in heldout_lines(result)]
     alerts = [f"warning: {legible(alert)}" for alert in alerts_of(evaluation) if alert.severity == "high"]
     return Table(columns, [*caption, *said], above, notes, alerts)
 
@@ -370,6 +372,10 @@ def _csv_lines(saved: Mapping[str, Evaluation]) -> list[str]:
             place = "uncertainty" if name == "fid" else f"uncertainties.{result.labels.key(name)}"
             ends = asdict(bar.corrected) if bar.corrected else {}
             row |= {f"{place}.corrected.{end}": value for end, value in ends.items()}
+        if result.heldout is not None:
+            third = asdict(result.heldout) | {"name": legible(result.heldout.name)}
+            parts = {f"{part}.{key}": value for part in ("floors", "nearest") for key, value in third.pop(part).items()}
+            row |= {f"heldout.{key}": value for key, value in (third | parts).items()}
         rows.append(row)
     return _as_csv(rows)
 

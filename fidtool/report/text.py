@@ -10,7 +10,7 @@ from typing import Any
 from fidtool.diagnose.diagnosis import Checkup
 from fidtool.errors import Alert, merged, redacted
 from fidtool.explanations import Difference
-from fidtool.names import counted, legible
+from fidtool.names import counted, images_of, legible
 from fidtool.results import Comparison, Evaluation
 
 _MOST_PAIRS = 3
@@ -30,6 +30,7 @@ def result_lines(evaluation: Evaluation) -> list[str]:
                 value, error, interval = each.corrected.texts(decimals=4)
                 bar = f"{value} ± {error} (95 %: {interval}, REAL taken as fixed)"
                 lines.append(f"bias-corrected {legible(result.labels.title(name))}: {bar}{path}")
+        lines += [line + path for line in heldout_lines(result)]
     return [*lines, *map(legible, evaluation.not_computed_lines), *verdict_lines(evaluation)]
 
 
@@ -39,6 +40,25 @@ def verdict_lines(evaluation: Evaluation, names: Sequence[str] | None = None) ->
     sets = [f"{each.first} minus that of {each.second}: {each.interval.signed}: {each.verdict}" for each in pairs]
     titles = [evaluation.labels.title(each.name) for each in pairs]
     return [legible(f"bias-corrected {title} of {each}") for title, each in zip(titles, sets, strict=True)]
+
+
+def heldout_lines(result: Comparison) -> list[str]:
+    """Return a line per floor of a distance, and two on memorisation; none without a held-out set."""
+    if (found := result.heldout) is None:
+        return []
+    near, name, lines = found.nearest, legible(found.name), list[str]()
+    about = f"floor: {images_of([found.images])} not in REAL"
+    if found.images < (result.fake.count or 0):
+        about += f"; too high, because FAKE has {images_of([result.fake.count])}"
+    for each, title in result.titles.items():
+        if (floor := found.floors.get(result.labels.key(each))) is not None:
+            lines.append(f"{legible(title)} of {name}: {floor:.{result.labels.numbers[each].digits}f} ({about})")
+    share = f"{near.closer:.2%} of FAKE (95 %: {near.low:.2%} to {near.high:.2%}) are closer to REAL than all of {name}"
+    lines.append(f"memorisation (diagnostic, no quality score): {share}")
+    chance = f"{near.probability:.3f} (0.5 ± {near.error:.3f} without) is the chance that FAKE is closer than {name}"
+    medians = f"median distances {near.median:.4g} and {near.heldout_median:.4g}"
+    copies = f"{near.copies} and {near.heldout_copies} images at distance 0"
+    return [*lines, f"memorisation: {chance}; {medians}, {copies}"]
 
 
 def alerts_of(evaluation: Evaluation) -> list[Alert]:

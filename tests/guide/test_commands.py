@@ -112,7 +112,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory, rank_server: RankServer) -> 
     """
     root = tmp_path_factory.mktemp("guide")
     make_pictures(root / "real", 4, 1)
-    for seed, name in enumerate(("fake", "step1000", "step2000"), 2):
+    for seed, name in enumerate(("fake", "step1000", "step2000", "val"), 2):
         make_pictures(root / name, 4, seed)
     for seed in range(2):
         make_pictures(root / "classes" / str(seed), 8, 10 + seed)
@@ -309,7 +309,8 @@ def check_printed(command: str, stdout: str) -> None:
         titles = f"{name}|KID|Precision|Recall|Density|Coverage|F-score|sFID|MIND|MIFID|Vendi|AuthPct diagnostic|Shift"
         further = r"| \(dinov2:vits14\)" * ("inception" in command)
         line = rf"({titles}|FD)({re.escape(words)}{further}): {number}\n"
-        assert re.fullmatch(rf"({line})+([\w, -]+: not computed: .+\n)*", stdout), stdout
+        third = r"(FID.* of val/: .+\n(memorisation.*: .+\n){2})" * ("--heldout" in command)
+        assert re.fullmatch(rf"({line})+{third}([\w, -]+: not computed: .+\n)*", stdout), stdout
         assert stdout.startswith(f"{name}{words}: ")
 
 

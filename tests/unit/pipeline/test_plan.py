@@ -13,7 +13,7 @@ from fidtool.console import Console
 from fidtool.features.protocol import FEATURES, inception_definition, protocol_named
 from fidtool.pipeline.opening import Opening, open_sets
 from fidtool.pipeline.plan import Plan, choose, make_plan
-from fidtool.pipeline.sets import named_sets
+from fidtool.pipeline.sets import named_sets, set_needs
 from fidtool.settings import Settings
 from support.pictures import make_pictures
 
@@ -74,6 +74,37 @@ def test_needs_follow_from_roles_and_metrics(folders: tuple[Path, Path], monkeyp
     assert [(each.name, each.layer) for each in plan.settings.chosen] == [("kid", FEATURES)]
 
 
+def test_a_held_out_set_is_a_third_role(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    """It comes last, is framed like REAL, and only the layers of FIDs are computed of it."""
+    real, fake = folders
+    val = str(make_pictures(tmp_path / "val", 3, 2))
+    metrics = ["fid", fidtool.PRDC(nearest_k=3)]
+    settings = {"heldout": val, "crop": "adm:8", "num_real": 5, "num_fake": 4, "num": 2, "metrics": metrics}
+    plan, opening = planned(real, fake, fake, val, **settings)
+    third = plan.heldout
+    assert third is not None
+    assert [each.path for each in plan.sets] == [str(real), str(fake), str(fake)]
+    assert [*plan.needs] == [*opening.contents] == [plan.sets[0], plan.sets[1], third]
+    assert [(each.real, each.fake, each.heldout) for each in plan.needs] == [
+        (True, False, False),
+        (False, True, False),
+        (False, False, True),
+    ]
+    assert (third.request, third.framing, third.count) == (3, "adm:8", 2)
+    spatial = Settings(metrics=["fid", "sfid"], heldout=val)
+    assert set_needs(spatial, real=False, fake=False, heldout=True).layers == (FEATURES,)
+    plan, _ = planned(real, fake, val, heldout=val)
+    assert [each.features for each in plan.needs.values()] == [{FEATURES}] * 3, "for the distances to REAL"
+    plan, _ = planned(real, val, fake, val, heldout=val)
+    assert plan.heldout is plan.sets[1], "a FAKE can be the held-out set"
+    assert (plan.sets[1].fake, plan.sets[1].heldout, plan.sets[1].request) == (True, True, 1)
+    plan, _ = planned(real, val, fake, val, heldout=val, num_fake=2)
+    assert plan.heldout not in plan.sets
+    other = pickle.loads(pickle.dumps(plan))
+    assert other.heldout is [*other.needs][-1]
+    assert planned(real, fake)[0].heldout is None
+
+
 def test_facts_of_statistics_and_streams(folders: tuple[Path, Path]) -> None:
     plan, opening = planned(statistics(), statistics())
     assert [each.holds for each in plan.sets] == ["statistics", "statistics"]
@@ -105,6 +136,8 @@ def test_refusals(folders: tuple[Path, Path]) -> None:
         planned(statistics(), folders[1], metrics="kid")
     with pytest.raises(fidtool.InputError, match="use 5 neighbours"):
         planned(*folders, metrics="prdc")
+    with pytest.raises(fidtool.InputError, match="is REAL, which is the training set"):
+        planned(*folders, f"{folders[0]}/", heldout=f"{folders[0]}/")
 
 
 def test_the_set_of_stats_stands_alone(folders: tuple[Path, Path]) -> None:

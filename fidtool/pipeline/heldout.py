@@ -1,0 +1,105 @@
+"""Comparison of each FAKE with held-out images: the floor of its distances, and whether it copies its training set."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fidtool.diagnose.diagnosis import pair_warnings, set_warnings
+from fidtool.distances.exact import feature_settings
+from fidtool.distances.frechet import frechet_distance
+from fidtool.errors import Alert
+from fidtool.explanations import Heldout, Nearest
+from fidtool.features.protocol import FEATURES
+from fidtool.pipeline.plan import Plan
+from fidtool.pipeline.run import RunContext
+from fidtool.statistics.set_statistics import MeasuredSet
+
+_MOST_COPIES = 0.01
+"""Share of held-out images at the distance 0 above which the set counts as not held out."""
+
+
+@dataclass
+class HeldoutComparer:
+    """Compares each FAKE with held-out images, where REAL is the training set. All ranks create and use it alike.
+
+    Attributes:
+        floors: distances of the first held-out images from REAL, by layer and number of images, on rank zero.
+        distances: those of the held-out images to their nearest real ones, float64 of shape (n,); None until needed.
+    """
+
+    run: RunContext
+    plan: Plan
+    heldout: MeasuredSet
+    floors: dict[tuple[str, int], float] = field(default_factory=dict)
+    distances: NDArray[np.float64] | None = None
+
+    def compare(self, real: MeasuredSet, fake: MeasuredSet) -> Heldout:
+        """Returns the comparison, with a floor of the metric fid of each network. A collective."""
+        with self.run.clock("heldout"):
+            if self.distances is None:
+                self.distances = self._distances(real, self.heldout)
+            mine, its = self._distances(real, fake), self.distances
+
+            def conclude() -> Heldout:
+                images = min(len(its), fake.statistics.count or len(mine))
+                fids = (each for each in self.plan.settings.chosen if each.metric.name == "fid")
+                floors = {self.plan.labels.key(each.name): self._floor(real, each.layer, images) for each in fids}
+                return Heldout(self.heldout.path, len(its), images, floors, nearest_of(mine, its))
+
+            return self.run.world.on_rank_zero(conclude)
+
+    def warnings(self, training: MeasuredSet) -> list[Alert]:
+        """Returns warnings about the held-out set and REAL, on rank zero, after the first comparison."""
+        path, (real, heldout) = self.heldout.path, (training.statistics, self.heldout.statistics)
+        found = [*set_warnings({path: heldout}, ()), *pair_warnings(real, path, heldout, frechet=False)]
+        same = 0 if self.distances is None else int((self.distances == 0).sum())
+        if same > _MOST_COPIES * len(self.heldout.features[FEATURES]):
+            text = f"{same} images have the features of an image of REAL: they are not held out, and copies seem normal"
+            found.append(Alert(f"{path}: {text}", "high"))
+        used, every = len(training.features[FEATURES]), real.found or real.count or 0
+        if used + len(real.skipped) < every:
+            text = f"only {used} of {every} images are compared with FAKE one by one: copies of others are not found"
+            found.append(Alert(f"{training.path}: {text}", "medium"))
+        return found
+
+    def _distances(self, real: MeasuredSet, some: MeasuredSet) -> NDArray[np.float64]:
+        """Returns the distances of a set's images to their nearest real ones, on all ranks. A collective."""
+        from fidtool.distances.neighbors import nearest_distances
+
+        features = feature_settings(self.plan.definitions.get(FEATURES), self.run.device.exact_sums)
+        return nearest_distances(real.features[FEATURES], some.features[FEATURES], features, self.run.world)
+
+    def _floor(self, real: MeasuredSet, layer: str, images: int) -> float:
+        """Returns the distance of the first held-out images from REAL, on rank zero; see `FeatureSet.features`."""
+        if (layer, images) not in self.floors:
+            features = feature_settings(self.plan.definitions.get(layer), self.run.device.exact_sums)
+            one, counts = real.statistics.layers[layer], {"count1": real.statistics.count, "count2": images}
+            other = features.gaussian(self.heldout.features[layer], np.arange(images), self.run.world)
+            self.floors[layer, images] = frechet_distance(one.mu, one.sigma, other.mu, other.sigma, **counts)
+        return self.floors[layer, images]
+
+
+def nearest_of(fake: NDArray[np.float64], heldout: NDArray[np.float64]) -> Nearest:
+    """Returns what the distances of generated and held-out images to their nearest real ones say of memorisation."""
+    from scipy.stats import binomtest  # deferred: it takes a second
+
+    n, m, ascending = len(fake), len(heldout), np.sort(heldout)
+    closer = int((fake < ascending[0]).sum())
+    interval = binomtest(closer, n).proportion_ci(0.95, "exact")
+    # The numbers of held-out images that are closer than each image, and of those that are not farther.
+    below, upto = (int(np.searchsorted(ascending, fake, side).sum()) for side in ("left", "right"))
+    return Nearest(
+        median=float(np.median(fake)),
+        heldout_median=float(np.median(heldout)),
+        copies=int((fake == 0).sum()),
+        heldout_copies=int((heldout == 0).sum()),
+        closer=closer / n,
+        low=float(interval.low),
+        high=float(interval.high),
+        probability=1 - (below + upto) / (2 * n * m),
+        error=sqrt((n + m + 1) / (12 * n * m)),
+    )

@@ -290,7 +290,7 @@ def _concluded(
     )
     of_metrics: dict[str, dict[str, Any]] = {}
     for each in (each for each in settings.chosen if not each.suffix):
-        recorded = dict(each.metric.record(plan.definitions.get(each.layer)))
+        recorded = {**each.metric.record(plan.definitions.get(each.layer)), **comparer.recorded.get(each.name, {})}
         if declared(type(each.metric)) or recorded or each.source:
             of_metrics[each.name] = recorded | ({"source": each.source} if each.source else {})
     pairs = ((name, *pair) for name, of in comparer.parts.items() for pair in itertools.combinations(of.items(), 2))

@@ -93,12 +93,14 @@ class FeatureSet:
         gaussian: mean, covariance and number of images on rank zero; None on the other ranks.
         order: number in stored order of each row of ``features`` on rank zero, int64 array of shape (images,). None on
             the other ranks, and if it is unknown and the metric does not require it, see `Metric.stored_order`.
+        captions: the caption of each row of ``features`` on every rank, for a FAKE of a metric with `Metric.captions`.
     """
 
     path: str
     features: NDArray[np.float32] | None
     gaussian: Gaussian | None
     order: NDArray[np.int64] | None = None
+    captions: Sequence[str] | None = None
 
     @property
     def rows(self) -> NDArray[np.float32]:
@@ -125,6 +127,7 @@ class MetricContext:
         warnings: to which a metric adds its warnings about the values; those of rank zero are used.
         of_images: to which a metric adds the values of single images of the FAKE, by the names of values: float64
             arrays of shape (images,), in the order of its features. Those of rank zero are used.
+        recorded: to which a metric adds what `Metric.record` cannot know, for the JSON. That of rank zero is used.
     """
 
     world: World
@@ -133,6 +136,7 @@ class MetricContext:
     warnings: list[str] = field(default_factory=list)
     extractor: str = ""
     of_images: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    recorded: dict[str, Any] = field(default_factory=dict)
 
     def share_out(self, jobs: Sequence[Callable[[], float]]) -> list[float]:
         """Distribute jobs over the ranks. A collective.
@@ -164,6 +168,8 @@ class Metric(Validated):
         further: names of values for the JSON only, which may be missing.
         real_features, fake_features: whether the metric needs per-image features of REAL or of a FAKE. Mean and
             covariance are always available.
+        fake_only: it needs nothing of REAL, whose images do not pass through the metric's own network.
+        captions: whether the metric needs `FeatureSet.captions` of a FAKE.
         fewest: the smallest number of images in a set whose per-image features it needs.
         frechet: the metric is a Fréchet distance, so ``fail_above`` can be a gate on it.
         by_name: it is only computed if it is requested by name, not by ``all``.
@@ -179,6 +185,8 @@ class Metric(Validated):
     further: ClassVar[tuple[str, ...]] = ()
     real_features: ClassVar[bool] = False
     fake_features: ClassVar[bool] = False
+    fake_only: ClassVar[bool] = False
+    captions: ClassVar[bool] = False
     fewest: ClassVar[int] = 1
     frechet: ClassVar[bool] = False
     by_name: ClassVar[bool] = False
@@ -193,7 +201,7 @@ class Metric(Validated):
     @property
     def stored_order(self) -> bool:
         """Whether it needs `FeatureSet.order` of a FAKE."""
-        return False
+        return self.captions
 
     @property
     def per_network(self) -> bool:

@@ -12,6 +12,7 @@ from fidtool.errors import InputError, option
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.protocol import FEATURES, SPATIAL
 from fidtool.metrics.authpct import AuthPct
+from fidtool.metrics.clip_score import CLIPScore
 from fidtool.metrics.cmmd import CMMD
 from fidtool.metrics.fdr import FDR
 from fidtool.metrics.fid import FID, FIDInfinity, SpatialFID
@@ -28,7 +29,10 @@ from fidtool.validation import Setting, declared
 
 BUILT_IN: dict[str, type[Metric]] = {
     kind.name: kind
-    for kind in (FID, KID, InceptionScore, PRDC, SpatialFID, FIDInfinity, CMMD, MIND, MIFID, Vendi, AuthPct, FDR)
+    for kind in (
+        *(FID, KID, InceptionScore, PRDC, SpatialFID, FIDInfinity, CMMD, MIND, MIFID, Vendi, AuthPct, FDR),
+        CLIPScore,
+    )
 }
 """The built-in metrics by name, in the order in which they are computed and listed. To add one, add a file and its
 class here; export it in the package's ``__init__`` as ``fidtool.NAME`` and add it to the table in the README."""

@@ -159,8 +159,8 @@ def agree(
         title = "features" if layer == FEATURES else f"features of {of}"
         parts = {}
         for each, file in files.items():
-            if each.holds != "both":
-                needs = set_needs(settings, each.real, each.fake)
+            needs = set_needs(settings, each.real, each.fake)
+            if each.holds != "both" and layer in needs.layers:
                 parts[each.path] = _require_layer(each.path, file, layer, title, layer in needs.features, needs.order)
             elif layer in file.layers:
                 parts[each.path] = file.layers[layer]
@@ -185,7 +185,7 @@ def agree(
             if metric.usual_network and common is not None and common.extractor != metric.usual_network:
                 text = (
                     f"{metric.numbers[0].title} uses features of {common.extractor} instead of "
-                    f"{metric.usual_network}, its authors' network: it is not comparable with published values"
+                    f"{metric.usual_network}, its usual network: it is only comparable with values of the same network"
                 )
                 warnings.append(Alert(text, "medium"))
     return definitions, warnings

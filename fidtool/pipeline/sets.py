@@ -40,7 +40,7 @@ IMAGES = SetNeeds(features=frozenset({FEATURES}), collected=(FEATURES,))
 def set_needs(settings: Settings, real: bool, fake: bool) -> SetNeeds:
     """Returns what a run's metrics, error bars and report need of a set."""
     metrics = [(each.metric, each.layer) for each in settings.chosen]
-    layers = dict.fromkeys([FEATURES, *(layer for _, layer in metrics)])
+    layers = dict.fromkeys([FEATURES, *(layer for metric, layer in metrics if fake or not metric.fake_only)])
     features = {
         layer for metric, layer in metrics if (real and metric.real_features) or (fake and metric.fake_features)
     }
@@ -94,6 +94,7 @@ class Content(NamedTuple):
     """The images or the statistics of a set; with both, the images give what the statistics lack. A stream has neither.
 
     ``warning`` is about this choice, or about a published reference, whose name and SHA-256 of each array follow.
+    ``captions`` are those of a FAKE's images, by their numbers in stored order, if a metric needs them.
     """
 
     images: ImageSet | None = None
@@ -101,6 +102,7 @@ class Content(NamedTuple):
     warning: str = ""
     reference: str = ""
     sha256: Mapping[str, str] = {}
+    captions: Mapping[int, str] = {}
 
 
 @dataclass(frozen=True, eq=False)

@@ -99,8 +99,7 @@ def recorded(settings: Settings) -> dict[str, Any]:
     fields = declared(Settings).items()
     values = {name: getattr(settings, name) for name, each in fields if each.group not in (OUTPUT, PYTHON)}
     values["extractor"] = values["extractor"] and ",".join(map(str, values["extractor"]))
-    if isinstance(settings.captions, tuple):
-        values["captions"] = counted(len(settings.captions), "caption")
+    values |= {"captions": counted(len(given), "caption")} if isinstance(given := settings.captions, tuple) else {}
     custom: dict[str, Any] = {}
     for metric in (each.metric for each in settings.chosen):
         for name, each in declared(type(metric)).items():

@@ -224,11 +224,9 @@ class Definition:
     @property
     def protocol_name(self) -> str | None:
         """Name of the protocol with this resize and ddof; None if there is none."""
-        own = OWN_PROTOCOLS.get(self.extractor.partition(":")[0])
-        if own is not None:
-            return next((name for name, each in own.items() if self.resize.startswith(", ".join(each))), None)
-        known = {name: each.resize for name, each in PROTOCOLS.items() if each.ddof == self.ddof}
-        return next((name for name, resize in known.items() if resize == self.resize), None)
+        of_all = {name: (each.resize,) for name, each in PROTOCOLS.items() if each.ddof == self.ddof}
+        known, how = OWN_PROTOCOLS.get(self.extractor.partition(":")[0], of_all), re.sub(r" \d.*", "", self.resize)
+        return next((name for name, each in known.items() if ", ".join(each) == how), None)
 
 
 def inception_definition(protocol: Protocol, dims: int, setting: str = "dims") -> Definition:

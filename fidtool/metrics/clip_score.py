@@ -17,9 +17,7 @@ _USUAL = "clip:ViT-L-14-quickgelu"
 _BATCH = 64
 """Captions in a forward pass. Batches do not depend on the number of ranks, and so neither do the bits."""
 
-_MEANING = (
-    "100 × the cosine of the embeddings of image and caption, at least 0: mean ± standard deviation of the images"
-)
+_MEANING = "100 × the cosine of the embeddings of image and caption, at least 0: mean ± s.d. of the images"
 
 
 @dataclass(frozen=True, kw_only=True)

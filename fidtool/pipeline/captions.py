@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -18,20 +17,15 @@ _COLUMNS = ("caption", "text", "prompt", "captions", "description")
 
 
 def with_captions(contents: Mapping[SetPlan, Content], settings: Settings) -> dict[SetPlan, Content]:
-    """Returns what the sets hold, with the captions of the FAKEs if a metric needs them.
-
-    Raises:
-        InputError: if there are no captions, or not those of all images.
-    """
+    """Returns what the sets hold, with the captions of the FAKEs if a metric needs them. An InputError if some lack."""
     asking, given = [each.metric for each in settings.chosen if each.metric.captions], settings.captions
     if not asking:
         return dict(contents)
     if given is None:
         problem = f"{asking[0].numbers[0].title} needs the captions of the images:"
         raise InputError(problem, f"pass {option('captions', ...)}", setting="captions")
-    texts = Texts("", "captions", "caption", {}, given if isinstance(given, tuple) else ())
-    if isinstance(given, str | os.PathLike):
-        texts = read_texts(os.fspath(given), "captions", "caption", _COLUMNS)
+    what = "captions", "caption"
+    texts = Texts("", *what, {}, given) if isinstance(given, tuple) else read_texts(f"{given}", *what, _COLUMNS)
     fakes = {each: content for each, content in contents.items() if each.fake}
     return {**contents, **{each: fakes[each]._replace(captions=_found(each, fakes[each], texts)) for each in fakes}}
 
@@ -40,10 +34,8 @@ def _found(planned: SetPlan, content: Content, texts: Texts) -> dict[int, str]:
     """The captions by the numbers of the images in stored order."""
     path, images, named = planned.path, content.images, option("captions", texts.place or None)
     if images is None and (content.file is not None or not texts.listed):
-        fault = "an iterable, has no paths:", "pass a list in the order of its images"
-        if content.file is not None:
-            fault = "statistics, has no images:", "pass the images instead"
-        raise InputError(f"{named} cannot be used, because {path}, {fault[0]}", fault[1], setting="captions")
+        remedy = "pass the images instead" if content.file else "pass a list in the order of the images"
+        raise InputError(f"{named} is for images with paths, which {path} does not have:", remedy, setting="captions")
     if images is None:
         _check_number(len(texts.listed), path, planned.sampling.num or len(texts.listed))
         return dict(enumerate(texts.listed))
@@ -59,11 +51,7 @@ def _found(planned: SetPlan, content: Content, texts: Texts) -> dict[int, str]:
 
 
 def captions_of(planned: SetPlan, content: Content, statistics: Statistics) -> Sequence[str] | None:
-    """Returns the captions in the order of the features, without those of skipped images; None without features.
-
-    Raises:
-        InputError: if an iterable had another number of images than there are captions.
-    """
+    """Returns the captions in the order of the features; None without features. An InputError if the numbers differ."""
     if statistics.order is None:
         return None
     if planned.holds == "stream":

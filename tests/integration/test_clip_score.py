@@ -187,9 +187,13 @@ def test_statistics_and_iterables_that_have_no_paths_are_refused(
 ) -> None:
     assert here("stats", "fake", "-o", "fake.npz", *RUN[:-1]).status == 0
     outcome = here("compute", "real", "fake.npz", *RUN, "--captions", "captions.csv")
-    assert "because fake.npz, statistics, has no images: pass the images instead" in outcome.error
+    assert "images with paths, which fake.npz does not have: pass the images instead" in outcome.error
     for fake, given, text in (
-        (iter([]), "captions.csv", "an iterable, has no paths: pass a list in the order of its images"),
+        (
+            iter([]),
+            "captions.csv",
+            "images with paths, which fake does not have: pass a list in the order of the images",
+        ),
         (map(Image.open, [f"fake/{name}" for name in captions]), ["a cat"], "has 1 caption, but fake has 9 images"),
         ("fake", ["a cat"], "has 1 caption without paths of images, but fake has 9 images"),
         ("fake", [1, 2], "captions must be a file or a list of strings"),

@@ -30,7 +30,6 @@ from fidtool.features.network import (
     unreadable,
     weights_file,
 )
-from fidtool.features.protocol import OWN_PROTOCOLS
 from fidtool.features.resize import Preparation
 from fidtool.names import suggestion
 
@@ -42,21 +41,15 @@ up to 2."""
 
 
 def fetch(choice: NetworkChoice, say: Callable[[str], None], text: bool = False) -> State:
-    """Read the weights from a file, or let open_clip download them: those of a tag, or else OpenAI's.
-
-    They are those of the image tower, or with ``text`` all others.
-    """
+    """Read the image tower's weights, or with ``text`` all others, from a file, or let open_clip download them."""
     import open_clip
 
     name, weights, setting = choice.model, choice.weights, choice.named("extractor")
     config = open_clip.get_model_config(name)
     if config is None:
         raise InputError(f"open_clip has no model {name!r}{suggestion(name, open_clip.list_models())}", setting=setting)
-    if "hf_model_name" in config["text_cfg"]:
-        problem = f"clip:{name} would download a text network that is not needed:"
-        raise InputError(problem, "choose a different model", setting=setting)
-    if choice.protocol is not None and "hf_tokenizer_name" in config["text_cfg"]:
-        problem = f"clip:{name} would download another tokenizer than OpenAI's:"
+    if "hf_model_name" in config["text_cfg"] or (choice.protocol and "hf_tokenizer_name" in config["text_cfg"]):
+        problem = f"clip:{name} would download a text network or a tokenizer of another project:"
         raise InputError(problem, "choose a different model", setting=setting)
     if weights is not None and Path(weights).is_file():
         try:
@@ -103,8 +96,7 @@ def build(choice: NetworkChoice, state: State) -> tuple[Network, str]:
     mean, std = _colours(choice.model, state.entry, visual)
     size = visual.image_size
     side = size[0] if isinstance(size, tuple) else size
-    usual = Preparation("pillow-bicubic", "largest square")
-    preparation = usual if choice.protocol is None else Preparation(*OWN_PROTOCOLS[choice.family][choice.protocol])
+    preparation = Preparation("pillow-bicubic", "shorter edge" if choice.protocol else "largest square")
     return Network(_Unit(visual), side, mean, std, _FEATURE_STEP, preparation), choice.full
 
 
@@ -159,11 +151,7 @@ class _Unit(nn.Module):
 
 
 class TextTower:
-    """CLIP's text network with open_clip's tokenizer.
-
-    Args:
-        state: the weights as `fetch` returned them with ``text``; ``sha256`` is their SHA-256.
-    """
+    """CLIP's text network with open_clip's tokenizer, from what `fetch` returned with ``text``, and its hash."""
 
     def __init__(self, choice: NetworkChoice, state: State, device: torch.device) -> None:
         import open_clip

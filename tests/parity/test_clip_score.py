@@ -20,9 +20,9 @@ from support.places import TINY
 from support.published_networks import make_sets
 
 pytest.importorskip("open_clip", reason="needs open_clip, of the extra 'clip'")
-pytest.importorskip("torchmetrics.functional.multimodal")
+pytest.importorskip("torchmetrics")
 import open_clip
-from torchmetrics.functional.multimodal import clip_score
+from torchmetrics.functional.multimodal.clip_score import clip_score
 
 from support.captioned import CONFIG, KEY, NAME, SPREAD, captions_for, configs_restored, save_weights
 

@@ -82,9 +82,11 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
         made.append(call("load_state_dict_from_url", source, **settings))
         return Quarters("").state_dict()
 
-    def of_clip(name: str, **settings: object) -> SimpleNamespace:
+    def of_clip(name: str, **settings: object) -> torch.nn.Module:
         made.append(call("open_clip.create_model", name, **settings))
-        return SimpleNamespace(visual=Quarters(name))
+        model = torch.nn.Module()
+        model.visual = Quarters(name)
+        return model
 
     def published(name: str, tag: str) -> dict[str, Any]:
         made.append(call("open_clip.get_pretrained_cfg", name, tag))

@@ -14,6 +14,9 @@ from fidtool.sources.contents import explained
 from fidtool.sources.kinds import TABLES, TEXT
 from fidtool.sources.opening import columns_of_paths, path_of, rows_of
 
+_IDS = ("id", "imageid", "key", "name")
+"""Usual names of a column of names without folder and suffix, as `folded`."""
+
 
 @dataclass(frozen=True)
 class Texts:
@@ -104,7 +107,8 @@ def read_texts(place: str, setting: str, what: str, columns: Sequence[str]) -> T
             if not isinstance(text, str | int) or None in fields:
                 raise InputError(f"{place}, line {line} has no column {columns[0]} with a {what}", setting=setting)
             listed.append(f"{text}")
-            for each in columns_of_paths({name: fields[name] for name in fields if name != column})[:1]:
+            rest = {name: fields[name] for name in fields if name != column}
+            for each in (columns_of_paths(rest) or [name for name in rest if folded(f"{name}") in _IDS])[:1]:
                 given = f"{path_of(fields[each])}"
                 for key in (splitext(given)[0].removeprefix("./"), _key(join(folder, given))):
                     if named.setdefault(key, listed[-1]) != listed[-1]:

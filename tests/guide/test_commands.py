@@ -307,9 +307,11 @@ def check_printed(command: str, stdout: str) -> None:
         assert re.findall(r"^FDr6: (\S+)$", stdout, re.MULTILINE) == ["0.0000"]
     elif re.match(r"(fidtool compute|torchrun .* fidtool *compute|srun)(?!.*--(json|dump-config))", command):
         name, words = distance_of(command)
-        number = r"-?\d+\.\d{2,6}( ± \d+\.\d{6})?(  \S+)?"
+        number = r"-?\d+\.\d{2,6}( ± \d+\.\d{2,6})?(  \S+)?"
         titles = f"{name}|KID|Precision|Recall|Density|Coverage|F-score|sFID|MIND|MIFID|Vendi|AuthPct diagnostic|Shift"
+        titles += "|CLIP score"
         further = r"| \(dinov2:vits14\)" * ("inception" in command)
+        further += r"| \(clip:ViT-S-32-alt\)" * ("clip-score" in command)
         line = rf"({titles}|FD)({re.escape(words)}{further}): {number}\n"
         assert re.fullmatch(rf"({line})+([\w, -]+: not computed: .+\n)*", stdout), stdout
         assert stdout.startswith(f"{name}{words}: ")

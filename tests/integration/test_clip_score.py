@@ -45,13 +45,16 @@ def test_every_form_of_captions_gives_the_same_score(here: Run, place: Path, cap
     write_table(place / "captions.tsv", captions, "prompt")
     write_table(place / "captions.jsonl", {f"fake/{name}": text for name, text in captions.items()}, "text")
     (place / "captions.txt").write_text("\n".join(captions.values()) + "\n")
-    for folder in ("beside", "apart"):
-        (place / folder).mkdir()
+    lines = [f'{{"image_id": "{Path(name).stem}", "caption": "{text}"}}' for name, text in captions.items()]
+    (place / "names.jsonl").write_text("\n".join(lines[::-1]))
+    (place / "rows.csv").write_text("\n".join(["prompt,seed", *(f"{text},0" for text in captions.values())]))
+    for folder in ("beside", "fake"):
+        (place / folder).mkdir(exist_ok=True)
         for name, text in captions.items():
             (place / folder / Path(name).with_suffix(".txt")).write_text(f"{text}\n")
-    forms = ("captions.csv", "captions.tsv", "captions.jsonl", "captions.txt", "beside", "apart")
-    found = [here("compute", "real", "fake", *RUN, "--captions", form).metrics for form in forms]
-    assert found == [found[0]] * len(forms)
+    forms = ["captions.csv", "captions.tsv", "captions.jsonl", "names.jsonl", "rows.csv", "captions.txt", "beside"]
+    found = [here("compute", "real", "fake", *RUN, "--captions", form).metrics for form in [*forms, "fake"]]
+    assert found == [found[0]] * (len(forms) + 1)
     assert found[0][KEY] > 1
     assert found[0][SPREAD] > 0
     shuffled = dict(zip(captions, [*captions.values()][::-1], strict=True))

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from fidtool.features.network import Network as Network
     from fidtool.features.resize import Preparation as Preparation
     from fidtool.metrics.authpct import AuthPct as AuthPct
+    from fidtool.metrics.clip_score import CLIPScore as CLIPScore
     from fidtool.metrics.cmmd import CMMD as CMMD
     from fidtool.metrics.fdr import FDR as FDR
     from fidtool.metrics.fid import FID as FID
@@ -73,6 +74,7 @@ _NAMES = {
     "features.network": "Network",
     "features.resize": "Preparation",
     "metrics.authpct": "AuthPct",
+    "metrics.clip_score": "CLIPScore",
     "metrics.cmmd": "CMMD",
     "metrics.fdr": "FDR",
     "metrics.fid": "FID FIDInfinity SpatialFID",

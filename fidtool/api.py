@@ -217,7 +217,8 @@ def evaluated(
         if plan.heldout is not None:
             held[plan.heldout] = measurer.measure(plan.heldout)
             third = HeldoutComparer(run, plan, held[plan.heldout])
-        comparer = Comparer(run, plan, contents, measurer.networks.weights, third)
+        recorded = measurer.pairs.recorded if measurer.pairs else {}
+        comparer = Comparer(run, plan, contents, measurer.networks.weights, third, recorded)
         results: list[Comparison] = []
         first, *fakes = plan.sets
         real: MeasuredSet | None = None
@@ -297,9 +298,7 @@ def _concluded(
     )
     of_metrics: dict[str, dict[str, Any]] = {}
     for each in (each for each in settings.chosen if not each.suffix):
-        recorded = dict(each.metric.record(plan.definitions.get(each.layer)))
-        if measurer.pairs is not None and each.metric.name in measurer.pairs.weights:
-            recorded["weights_sha256"] = measurer.pairs.weights[each.metric.name]
+        recorded = {**each.metric.record(plan.definitions.get(each.layer)), **comparer.recorded.get(each.name, {})}
         if declared(type(each.metric)) or recorded or each.source:
             of_metrics[each.name] = recorded | ({"source": each.source} if each.source else {})
     pairs = ((name, *pair) for name, of in comparer.parts.items() for pair in itertools.combinations(of.items(), 2))

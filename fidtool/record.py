@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from fidtool.errors import option
 from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS, key_of, requested
+from fidtool.names import counted
 from fidtool.presets import PRESETS, with_preset
 from fidtool.settings import OUTPUT, PYTHON, Settings
 from fidtool.validation import declared
@@ -98,6 +99,7 @@ def recorded(settings: Settings) -> dict[str, Any]:
     fields = declared(Settings).items()
     values = {name: getattr(settings, name) for name, each in fields if each.group not in (OUTPUT, PYTHON)}
     values["extractor"] = values["extractor"] and ",".join(map(str, values["extractor"]))
+    values |= {"captions": counted(len(given), "caption")} if isinstance(given := settings.captions, tuple) else {}
     custom: dict[str, Any] = {}
     for metric in (each.metric for each in settings.chosen):
         for name, each in declared(type(metric)).items():

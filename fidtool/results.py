@@ -89,8 +89,8 @@ class Comparison:
         metrics: the requested metric values, by name: ``fid`` (the squared Fréchet distance, finite and at least 0),
             ``kid`` and ``kid_std``, ``is``, ``is_std`` and ``is_order``, ``precision``, ``recall``, ``density``,
             ``coverage``, ``f_score``, ``sfid``, ``fid_infinity`` and ``fid_infinity_error`` (one standard error),
-            ``cmmd``, ``mind``, ``mifid`` and ``mifid_distance``, ``vendi``, ``authpct``. Values of features that are
-            not Inception's 2048 have other names: ``fid_64``, ``fd_dinov2``; see ``labels``.
+            ``cmmd``, ``mind``, ``mifid`` and ``mifid_distance``, ``vendi``, ``authpct``, ``clip_score``. Values of
+            features that are not Inception's 2048 have other names: ``fid_64``, ``fd_dinov2``; see ``labels``.
             ``kid_std`` is missing if every subset is the whole of both sets, since there is no spread.
         warnings: warnings about these values, one sentence each, the worst first; see `fidtool.errors.Alert`.
         skipped: files of the sets that were skipped, REAL's first.

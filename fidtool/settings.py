@@ -1,8 +1,9 @@
 """Declarations of all settings: the keywords of `fidtool.compute` and the options of the command line."""
 
 import contextlib
+import os
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import floor, inf
 from typing import TYPE_CHECKING, Any, Literal
@@ -122,8 +123,8 @@ class StatisticsSettings(CheckSettings):
     )
     # No choices: names of protocols are accepted in any spelling.
     protocol: ProtocolName | OwnProtocolName | None = Setting(None, MEASURE, "NAME", choices=(), common=True).help(
-        f"How images are resized and normalised: {', '.join(NAMED_PROTOCOLS)}; for dinov2 pil or torch. See "
-        "`fidtool protocols`.",
+        f"How images are resized and normalised: {', '.join(NAMED_PROTOCOLS)}; for dinov2 pil or torch, for clip "
+        "openai. See `fidtool protocols`.",
         default="pytorch-fid; with a statistics file, the file's",
     )
     extractor: str | NetworkChoice | Sequence[Any] | None = Setting(None, MEASURE, "NAME,NAME", common=True).help(
@@ -306,6 +307,10 @@ class Settings(StatisticsSettings):
     features: bool = Setting(False, IMAGES).help(
         "Sets can be features of images, floats of shape (N, D): FILE.npy, FILE.pt, or an array FILE.npz:NAME."
     )
+    captions: File | Sequence[str] = Setting(None, METRICS, "FILE").help(
+        "Captions of the images of every FAKE: a table with columns path and caption, a folder of .txt files named as "
+        "the images are, or a .txt with a caption per line, in the order of the images; in Python also a list."
+    )
     crop_fake: str | None = Setting(None, IMAGES, "NAME:SIZE").help(
         f"Crop and resize the images of every FAKE by a name and a side as for REAL, such as {EXAMPLE}.",
         default="images as they are",
@@ -360,6 +365,10 @@ class Settings(StatisticsSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         vars(self)["crop_fake"] = None if self.crop_fake is None else str(Crop.parse(self.crop_fake, "crop_fake"))
+        if not isinstance(self.captions, str | os.PathLike | None):
+            vars(self)["captions"] = texts = tuple(self.captions) if isinstance(self.captions, Iterable) else ()
+            if not texts or not all(isinstance(text, str) for text in texts):
+                raise InputError(f"{option('captions')} must be a file or a list of strings", setting="captions")
         listed = self.log if isinstance(self.log, Sequence) and not isinstance(self.log, str) else [self.log]
         vars(self)["log"] = tuple(map(str, listed))
         if self.sample == "first" and not (self.num or self.num_real or self.num_fake):
@@ -369,6 +378,7 @@ class Settings(StatisticsSettings):
         diagnosis = "needs the diagnosis, which looks for duplicates", f"omit {option('diagnose', False)}"
         frechet = "limits a Fréchet distance, and none is computed", f"add {_FRECHET} to {option('metrics')}"
         fid = "is about the metric fid, which is not requested", f"add fid to {option('metrics')}"
+        score = "is for the CLIP score, which is not requested", f"add clip-score to {option('metrics')}"
         for name, has_it, problem, remedy in (
             ("fail_above", self.first_frechet, *frechet),
             ("fail_worse_than", self.uncertainty, "compares error bars", f"add {option('uncertainty', True)}"),
@@ -377,6 +387,7 @@ class Settings(StatisticsSettings):
             ("uncertainty", self.metric("fid"), *fid),
             ("influence", self.metric("fid"), *fid),
             ("plot", self.metric("fid"), *fid),
+            ("captions", any(each.metric.captions for each in self.chosen), *score),
         ):
             value = getattr(self, name)
             if not (value is None or value is False or has_it):

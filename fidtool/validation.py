@@ -154,7 +154,8 @@ def declared(kind: type) -> Mapping[str, Setting]:
         types = get_args(accepted) if get_origin(accepted) in (Union, UnionType) else (accepted,)
         literals = tuple(choice for each in types if get_origin(each) is Literal for choice in get_args(each))
         kinds = {str if get_origin(each) is Literal else get_origin(each) or each for each in types} - {NoneType}
-        only = os.PathLike if os.PathLike in kinds else kinds.pop() if len(kinds) == 1 else object
+        is_file = {os.PathLike} <= kinds <= {os.PathLike, str}
+        only = os.PathLike if is_file else kinds.pop() if len(kinds) == 1 else object
         found[each.name] = replace(
             made,
             name=each.name,

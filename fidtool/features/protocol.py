@@ -16,7 +16,7 @@ from fidtool.errors import InputError, option
 from fidtool.names import closest, folded, unknown
 
 if TYPE_CHECKING:
-    from fidtool.features.resize import Resize
+    from fidtool.features.resize import Framing, Resize
 
 
 class Protocol(NamedTuple):
@@ -50,7 +50,7 @@ class Protocol(NamedTuple):
 ProtocolName = Literal["pytorch-fid", "tensorflow", "adm", "edm", "clean", "torchmetrics", "stylegan"]
 """The names of the protocols that the help lists, for type checkers. `protocol_named` understands others as well."""
 NAMED_PROTOCOLS: tuple[str, ...] = get_args(ProtocolName)
-OwnProtocolName = Literal["pil", "torch"]
+OwnProtocolName = Literal["pil", "torch", "openai"]
 """The names of the `OWN_PROTOCOLS`."""
 DEFAULT_PROTOCOL: ProtocolName = "pytorch-fid"
 
@@ -135,11 +135,13 @@ PROTOCOLS = {
 """The protocols by name. EDM, EDM2 and ADM's evaluator are ``tensorflow``: they resize as TensorFlow 1 does and divide
 the covariance by n - 1."""
 
-OWN_PROTOCOLS: dict[str, dict[str, Resize]] = {
-    "dinov2": {"pil": "pillow-bicubic", "torch": "bicubic-antialias-unclamped"},
+OWN_PROTOCOLS: dict[str, dict[str, tuple[Resize] | tuple[Resize, Framing]]] = {
+    "dinov2": {"pil": ("pillow-bicubic",), "torch": ("bicubic-antialias-unclamped",)},
+    "clip": {"openai": ("pillow-bicubic", "shorter edge")},
 }
-"""Protocols of other networks, by family and name, with their resize; the first is the default. Those of ``dinov2`` are
-the values of ``resize_mode`` in EDM2's calculate_metrics.py; ``pil`` is also that of FD-DINOv2's authors (dgm-eval)."""
+"""Protocols of other networks, by family and name, with the arguments of their `Preparation`. Those of ``dinov2``, of
+which ``pil`` is the default, are the values of ``resize_mode`` in EDM2's calculate_metrics.py; ``pil`` is also that of
+FD-DINOv2's authors (dgm-eval). The default of ``clip`` is CMMD's preparation, which has no name."""
 _BY_NAME = {
     folded(name): protocol
     for protocol in PROTOCOLS.values()
@@ -224,9 +226,9 @@ class Definition:
     @property
     def protocol_name(self) -> str | None:
         """Name of the protocol with this resize and ddof; None if there is none."""
-        own = OWN_PROTOCOLS.get(self.extractor.partition(":")[0])
-        known = own or {name: each.resize for name, each in PROTOCOLS.items() if each.ddof == self.ddof}
-        return next((name for name, resize in known.items() if resize == self.resize), None)
+        of_all = {name: (each.resize,) for name, each in PROTOCOLS.items() if each.ddof == self.ddof}
+        known, how = OWN_PROTOCOLS.get(self.extractor.partition(":")[0], of_all), re.sub(r" \d.*", "", self.resize)
+        return next((name for name, each in known.items() if ", ".join(each) == how), None)
 
 
 def inception_definition(protocol: Protocol, dims: int, setting: str = "dims") -> Definition:

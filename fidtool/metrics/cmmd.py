@@ -17,8 +17,34 @@ if TYPE_CHECKING:
     from fidtool.features.protocol import Definition
 
 
+class OfCLIP(Metric):
+    """Base class of metrics with a CLIP network of their own."""
+
+    def obtain(self, weights: str | None, images: bool, say: Callable[[str], None] | None) -> None:
+        title = self.numbers[0].title
+        if find_spec("open_clip") is None and images and say is None:
+            raise InputError(f"{title}'s network needs the package open_clip (pip install 'fidtool[clip]')")
+        if find_spec("open_clip") is None or not images:
+            return  # without the package, the network is refused when it is built
+        from fidtool.features.models.clip import fetch, on_disk
+
+        network = self.own_network
+        if network is None or on_disk(network):
+            return
+        if say is None:
+            by = option("metrics", self.name)
+            raise InputError(f"the weights of {title}'s network are not on this machine ({by} downloads them)")
+        if network == type(self)().network():
+            fetch(network, say)
+
+    def record(self, definition: Definition | None) -> Mapping[str, Any]:
+        if definition is None:
+            return {}
+        return {"extractor": definition.extractor, "weights_sha256": definition.weights_sha256}
+
+
 @dataclass(frozen=True, kw_only=True)
-class CMMD(Metric):
+class CMMD(OfCLIP):
     """CMMD (Jayasumana et al. 2024): the squared MMD with a Gaussian kernel of CLIP ViT-L/14 embeddings (336 px)."""
 
     extractor: str = Setting("clip", METRICS, "NAME").help(
@@ -34,28 +60,7 @@ class CMMD(Metric):
         with renamed("extractor", self.named("extractor")):
             return networks_of(self.extractor)[0]
 
-    def obtain(self, weights: str | None, images: bool, say: Callable[[str], None] | None) -> None:
-        if find_spec("open_clip") is None and images and say is None:
-            raise InputError("CMMD's network needs the package open_clip (pip install 'fidtool[clip]')")
-        if find_spec("open_clip") is None or not images:
-            return  # without the package, the network is refused when it is built
-        from fidtool.features.models.clip import fetch, on_disk
-
-        network = self.own_network
-        if network is None or on_disk(network):
-            return
-        if say is None:
-            by = option("metrics", "cmmd")
-            raise InputError(f"the weights of CMMD's network are not on this machine ({by} downloads them)")
-        if network == CMMD().network():
-            fetch(network, say)
-
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
         from fidtool.distances.kernel import cmmd
 
         return {"cmmd": cmmd(real.rows, fake.rows, context.features, context.world)}
-
-    def record(self, definition: Definition | None) -> Mapping[str, Any]:
-        if definition is None:
-            return {}
-        return {"extractor": definition.extractor, "weights_sha256": definition.weights_sha256}

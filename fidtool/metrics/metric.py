@@ -95,6 +95,7 @@ class FeatureSet:
         gaussian: mean, covariance and number of images on rank zero; None on the other ranks.
         order: number in stored order of each row of ``features`` on rank zero, int64 array of shape (images,). None on
             the other ranks, and if it is unknown and the metric does not require it, see `Metric.stored_order`.
+        captions: the caption of each row of ``features`` on every rank, for a FAKE of a metric with `Metric.captions`.
     """
 
     path: str
@@ -102,6 +103,7 @@ class FeatureSet:
     gaussian: Gaussian | None
     order: NDArray[np.int64] | None = None
     pairs: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    captions: Sequence[str] | None = None
 
     @property
     def rows(self) -> NDArray[np.float32]:
@@ -128,6 +130,7 @@ class MetricContext:
         warnings: to which a metric adds its warnings about the values; those of rank zero are used.
         of_images: to which a metric adds the values of single images of the FAKE, by the names of values: float64
             arrays of shape (images,), in the order of its features. Those of rank zero are used.
+        recorded: to which a metric adds what `Metric.record` cannot know, for the JSON. That of rank zero is used.
     """
 
     world: World
@@ -136,6 +139,7 @@ class MetricContext:
     warnings: list[str] = field(default_factory=list)
     extractor: str = ""
     of_images: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    recorded: dict[str, Any] = field(default_factory=dict)
 
     def share_out(self, jobs: Sequence[Callable[[], float]]) -> list[float]:
         """Distribute jobs over the ranks. A collective.
@@ -167,6 +171,8 @@ class Metric(Validated):
         further: names of values for the JSON only, which may be missing.
         real_features, fake_features: whether the metric needs per-image features of REAL or of a FAKE. Mean and
             covariance are always available.
+        fake_only: it needs nothing of REAL, whose images do not pass through the metric's own network.
+        captions: whether the metric needs `FeatureSet.captions` of a FAKE.
         fewest: the smallest number of images in a set whose per-image features it needs.
         frechet: the metric is a Fréchet distance, so ``fail_above`` can be a gate on it.
         by_name: it is only computed if it is requested by name, not by ``all``.
@@ -182,6 +188,8 @@ class Metric(Validated):
     further: ClassVar[tuple[str, ...]] = ()
     real_features: ClassVar[bool] = False
     fake_features: ClassVar[bool] = False
+    fake_only: ClassVar[bool] = False
+    captions: ClassVar[bool] = False
     fewest: ClassVar[int] = 1
     frechet: ClassVar[bool] = False
     by_name: ClassVar[bool] = False
@@ -196,7 +204,7 @@ class Metric(Validated):
     @property
     def stored_order(self) -> bool:
         """Whether it needs `FeatureSet.order` of a FAKE."""
-        return False
+        return self.captions
 
     @property
     def per_network(self) -> bool:

@@ -12,6 +12,7 @@ from fidtool.errors import InputError, option
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.protocol import FEATURES, PIXELS, SPATIAL
 from fidtool.metrics.authpct import AuthPct
+from fidtool.metrics.clip_score import CLIPScore
 from fidtool.metrics.cmmd import CMMD
 from fidtool.metrics.fdr import FDR
 from fidtool.metrics.fid import FID, FIDInfinity, SpatialFID
@@ -34,7 +35,7 @@ BUILT_IN: dict[str, type[Metric]] = {
     kind.name: kind
     for kind in (
         *(FID, KID, InceptionScore, PRDC, SpatialFID, FIDInfinity, CMMD, MIND, MIFID, Vendi, AuthPct, FDR),
-        *(PSNR, SSIM, LPIPS),
+        *(PSNR, SSIM, LPIPS, CLIPScore),
     )
 }
 """The built-in metrics by name, in the order in which they are computed and listed. To add one, add a file and its

@@ -14,12 +14,13 @@ from fidtool.errors import InputError
 from fidtool.images.batches import broadcast_images
 from fidtool.images.records import ImageRecords
 from fidtool.pipeline.extract import Extraction
-from fidtool.pipeline.opening import check_paths, missing_error, open_set, spelled_once
+from fidtool.pipeline.opening import check_paths, open_set, spelled_once
 from fidtool.pipeline.run import RunContext
 from fidtool.pipeline.sets import IMAGES, Content, RequestedSet
 from fidtool.settings import Settings
 from fidtool.sources.contents import BadFile
 from fidtool.sources.kinds import PassedOver
+from fidtool.sources.opening import missing_error
 from fidtool.statistics.accumulator import RECORDS
 from fidtool.statistics.set_statistics import Statistics, in_canonical_order
 

@@ -7,6 +7,7 @@ import os
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -42,6 +43,7 @@ from fidtool.features.models.inception import Weights, load_weights
 from fidtool.features.protocol import FEATURES
 from fidtool.metrics.metric import FeatureSet, Metric, MetricContext
 from fidtool.metrics.registry import BUILT_IN, Requested
+from fidtool.pipeline.captions import captions_of
 from fidtool.pipeline.heldout import HeldoutComparer
 from fidtool.pipeline.opening import check_number
 from fidtool.pipeline.pairs import image_values, worst_pairs
@@ -70,6 +72,7 @@ class Comparer:
     Attributes:
         weights: Inception's, if the run has loaded them.
         heldout: compares each FAKE with a held-out set; None without one.
+        recorded: what the metrics recorded, by their names, see `MetricContext.recorded`.
         left_out: on rank zero, the metrics for which an iterable has too few images, with the reasons.
         notes: on rank zero, what to say about these.
         parts: on rank zero, by the names of the distances and the FAKEs that have error bars: the distances that
@@ -81,7 +84,8 @@ class Comparer:
     plan: Plan
     contents: Mapping[SetPlan, Content]
     weights: Weights | None
-    heldout: HeldoutComparer | None = None
+    heldout: HeldoutComparer | None
+    recorded: dict[str, dict[str, Any]]
     left_out: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     parts: dict[str, dict[str, NDArray[np.float64]]] = field(default_factory=dict)
@@ -97,7 +101,7 @@ class Comparer:
         of_networks = dict[str, dict[str, dict[str, float]]]()
         of_images = dict[str, NDArray[np.float64]]()
         for asked in metrics:
-            found = self._values(asked, real, fake, warnings, of_images)
+            found = self._values(asked, real, fake, planned, warnings, of_images)
             network = self.plan.settings.network_of(asked.layer).extractor
             numbers |= {name + asked.suffix: value for name, value in found.items()}
             of_networks.setdefault(asked.metric.name, {}).setdefault(network, found)
@@ -138,6 +142,7 @@ class Comparer:
         asked: Requested,
         real: MeasuredSet,
         fake: MeasuredSet,
+        planned: SetPlan,
         warnings: list[str],
         of_images: dict[str, NDArray[np.float64]],
     ) -> dict[str, float]:
@@ -148,6 +153,9 @@ class Comparer:
             gaussian = _gaussian_of(each, layer) if layer in each.statistics.layers else None
             rows = each.features[layer] if with_features else None
             sets.append(FeatureSet(each.path, rows, gaussian, each.statistics.order, each.pairs))
+        if metric.captions:
+            own = run.world.on_rank_zero(lambda: captions_of(planned, self.contents[planned], fake.statistics))
+            sets[1] = replace(sets[1], captions=own)
 
         def classifier() -> Weights:
             return self.weights or load_weights(plan.settings.network.weights, run.console.say, classifier=True)
@@ -171,6 +179,7 @@ class Comparer:
         new = [line for line in said if line not in warnings]  # others are of the sets, and not of the network
         warnings += [Alert(f"{of}: {line}", Alert(line).severity) if of else line for line in new]
         of_images |= {name + asked.suffix: values for name, values in single.items()}
+        self.recorded.setdefault(asked.name, {}).update(context.recorded)
         return self.run.world.on_rank_zero(lambda: _checked(metric, found))
 
     def _conclude(

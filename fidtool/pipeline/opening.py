@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -14,16 +13,17 @@ from fidtool.features.models.families import CMMD_EXTRACTOR, is_published
 from fidtool.features.protocol import DEFAULT_PROTOCOL, FEATURES, INCEPTION, INCEPTION_DIMS, PROTOCOLS, Definition
 from fidtool.metrics.cmmd import CMMD
 from fidtool.names import counted
+from fidtool.pipeline.captions import with_captions
 from fidtool.pipeline.pairs import pair_up
 from fidtool.pipeline.sets import SETTINGS, Content, RequestedSet, SetNeeds, SetPlan, set_needs
 from fidtool.record import overrides
 from fidtool.settings import Settings
 from fidtool.sources.arrays import array_headers, has_floats
-from fidtool.sources.contents import Files, broken_link
+from fidtool.sources.contents import Files
 from fidtool.sources.image_set import Sampling, real_path
-from fidtool.sources.kinds import is_image_name, is_pattern, is_reference, suffix_of
+from fidtool.sources.kinds import is_pattern, is_reference, suffix_of
 from fidtool.sources.memory import Images
-from fidtool.sources.opening import STATISTICS_SUFFIXES, STDIN, local_paths, open_images, split_key
+from fidtool.sources.opening import STATISTICS_SUFFIXES, STDIN, local_paths, missing_error, open_images, split_key
 from fidtool.statistics.layouts import NPZ, PICKLE, known_layout, layout_of, with_protocol
 from fidtool.statistics.set_statistics import Statistics
 from fidtool.statistics.statistics_file import read_features_alone, read_statistics
@@ -92,6 +92,7 @@ def open_sets(requests: Sequence[RequestedSet], settings: Settings, console: Con
         if shares or (content.images is not None and completed.floats != settings.floats):  # the files' rounding
             contents[request] = open_set(request, completed, needs, console.say)
     drawn = _drawn(requests, contents, completed, alone)
+    held = dict(drawn) if alone else with_captions(dict(drawn), completed)
     notes = dict.fromkeys([*overrides(settings), *([line] if line else [])])
     for each, _ in drawn:
         if each.holds == "both":
@@ -102,7 +103,7 @@ def open_sets(requests: Sequence[RequestedSet], settings: Settings, console: Con
     with_files = {each: content.file for each, content in drawn if content.file is not None}
     sets = tuple(each for each, _ in drawn[: len(drawn) - bool(heldout)])
     third = drawn[-1][0] if heldout else None
-    return Opening(sets, dict(drawn), with_files, images, completed, tuple(notes), tuple(warnings), heldout=third)
+    return Opening(sets, held, with_files, images, completed, tuple(notes), tuple(warnings), heldout=third)
 
 
 def complete_settings(files: Mapping[str, Statistics], settings: Settings, images: bool) -> tuple[Settings, str]:
@@ -405,23 +406,6 @@ def names_statistics(path: str) -> bool:
     name, _ = split_key(path)
     name = name.partition("?")[0] if "://" in name else name
     return is_reference(path) or name.lower().endswith(STATISTICS_SUFFIXES)
-
-
-def missing_error(path: str, missing: Sequence[str], *remedies: str) -> InputError:
-    """Returns the error for a list of which these lines name files that do not exist, see `ImageSet.missing`."""
-    line = missing[0].partition(": ")[2]
-    more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-    kind, _, remedy = broken_link(line).partition(": ")
-    seems, advice = f", which is {kind}" * bool(kind), [remedy or "fix the list"]
-    written = os.path.relpath(line, os.path.dirname(path))
-    if os.path.exists(written):
-        seems = f", but {written} exists, and paths are relative to the folder of the list"
-        advice = ["move the list here"]
-    odd = re.search(r"(\.\w+)[\s,;|]+[^./]+$|^\d+[\s,;|]+\S+(\.\w+)$", written)
-    if odd and is_image_name(f"a{odd[1] or odd[2]}"):
-        seems = ", and the line seems to have a label beside the path"
-        advice = ["remove the labels", "write a .csv file whose first line is path,label"]
-    return InputError(f"{path} lists files that do not exist ({missing[0]}{more}){seems}:", *advice, *remedies)
 
 
 def check_paths(paths: Sequence[str], real: str | None = None, heldout: str | None = None) -> None:

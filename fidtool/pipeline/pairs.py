@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,18 +39,18 @@ class Pairs:
 
     Attributes:
         count: their number.
-        weights: SHA-256 of the tensors of metrics with a network, by the name of the metric.
+        recorded: the SHA-256 of the tensors of metrics with a network, by the name of the metric, for the record.
     """
 
     def __init__(self, run: RunContext, metrics: Sequence[PairMetric]) -> None:
         self._metrics, self.count, self._functions = metrics, len(metrics), list[Compare]()
-        self.weights: dict[str, str] = {}
+        self.recorded: dict[str, dict[str, Any]] = {}
         for metric in metrics:
             state = run.world.broadcast(run.world.only_on_rank_zero(partial(metric.fetch, run.console.say)))
             with run.world.together():
                 self._functions.append(metric.on_device(state, run.device.torch_device))
             if state is not None:
-                self.weights[metric.name] = digest_of(state.tensors)
+                self.recorded[metric.name] = {"weights_sha256": digest_of(state.tensors)}
 
     def values(
         self, real: Sequence[torch.Tensor], fake: Sequence[torch.Tensor], file: Callable[[int], str]

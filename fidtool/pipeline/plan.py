@@ -187,7 +187,7 @@ def agree(
             if metric.usual_network and common is not None and common.extractor != metric.usual_network:
                 text = (
                     f"{metric.numbers[0].title} uses features of {common.extractor} instead of "
-                    f"{metric.usual_network}, its authors' network: it is not comparable with published values"
+                    f"{metric.usual_network}, its usual network: it is only comparable with values of the same network"
                 )
                 warnings.append(Alert(text, "medium"))
     return definitions, warnings

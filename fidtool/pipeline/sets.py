@@ -44,8 +44,8 @@ def set_needs(settings: Settings, real: bool, fake: bool, heldout: bool = False)
     """Returns what a run's metrics, error bars and report need of a set, and its comparison with a held-out set."""
     metrics = [(each.metric, each.layer) for each in settings.chosen if each.layer != PIXELS]
     of_fid = {layer for metric, layer in metrics if metric.name == "fid"}
-    used = dict.fromkeys([FEATURES, *(layer for _, layer in metrics if real or fake or layer in of_fid)])
-    layers = used if metrics or settings.heldout is not None else {}
+    used = [layer for metric, layer in metrics if fake or (real and not metric.fake_only) or layer in of_fid]
+    layers = dict.fromkeys([FEATURES, *used]) if metrics or settings.heldout is not None else {}
     features = {
         layer for metric, layer in metrics if (real and metric.real_features) or (fake and metric.fake_features)
     }
@@ -100,6 +100,7 @@ class Content(NamedTuple):
     """The images or the statistics of a set; with both, the images give what the statistics lack. A stream has neither.
 
     ``warning`` is about this choice, or about a published reference, whose name and SHA-256 of each array follow.
+    ``captions`` are those of a FAKE's images, by their numbers in stored order, if a metric needs them.
     """
 
     images: ImageSet | None = None
@@ -107,6 +108,7 @@ class Content(NamedTuple):
     warning: str = ""
     reference: str = ""
     sha256: Mapping[str, str] = {}
+    captions: Mapping[int, str] = {}
 
 
 SETTINGS = {"real": ("crop", "num_real"), "fake": ("crop_fake", "num_fake"), "heldout": ("crop", "num")}

@@ -10,10 +10,11 @@ import itertools
 import json
 import os
 import posixpath
+import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -275,6 +276,23 @@ def _set_of(path: str, what: str, entries: list[Entry], prefix: str, files_of: t
     names, lines = Names(each for each, _ in entries), np.array([line for _, line in entries])
     files, order = files_of(names.after(prefix)), np.arange(len(names), dtype=np.uint32)
     return ImageSet(path, "list of files", names, prefix, files, files, order, lines=lines)
+
+
+def missing_error(path: str, missing: Sequence[str], *remedies: str) -> InputError:
+    """Returns the error for a list of which these lines name files that do not exist, see `ImageSet.missing`."""
+    line = missing[0].partition(": ")[2]
+    more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+    kind, _, remedy = broken_link(line).partition(": ")
+    seems, advice = f", which is {kind}" * bool(kind), [remedy or "fix the list"]
+    written = os.path.relpath(line, os.path.dirname(path))
+    if os.path.exists(written):
+        seems = f", but {written} exists, and paths are relative to the folder of the list"
+        advice = ["move the list here"]
+    odd = re.search(r"(\.\w+)[\s,;|]+[^./]+$|^\d+[\s,;|]+\S+(\.\w+)$", written)
+    if odd and is_image_name(f"a{odd[1] or odd[2]}"):
+        seems = ", and the line seems to have a label beside the path"
+        advice = ["remove the labels", "write a .csv file whose first line is path,label"]
+    return InputError(f"{path} lists files that do not exist ({missing[0]}{more}){seems}:", *advice, *remedies)
 
 
 def _in_text(handle: IO[bytes], what: str) -> Iterator[Entry]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os.path import isdir, join, splitext
@@ -12,6 +13,9 @@ from fidtool.names import counted, folded
 from fidtool.sources.contents import explained
 from fidtool.sources.kinds import TABLES, TEXT
 from fidtool.sources.opening import columns_of_paths, path_of, rows_of
+
+_IDS = ("id", "imageid", "key", "name")
+"""Usual names of a column of names without folder and suffix, as `folded`."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,18 @@ class Texts:
     named: Mapping[str, str]
     listed: Sequence[str] = ()
 
+    def check_order(self, path: str, stored: Sequence[str]) -> None:
+        """Refuse texts in stored order for names whose numbers have another order, such as 10.png before 9.png."""
+        last = dict[str, tuple[list[int], str]]()
+        for name in stored if self.listed else ():
+            numbers = [*map(int, re.findall(r"\d+", name))]
+            before, other = last.setdefault(alike := re.sub(r"\d+", "0", name), (numbers, name))
+            if numbers < before:
+                named = option(self.setting, self.place or None)
+                problem = f"{named} has no paths, and by name {other} is before {name} in {path}:"
+                raise InputError(problem, "add a column path", "add zeros before the numbers", setting=self.setting)
+            last[alike] = numbers, name
+
     def of(self, path: str, prefix: str, names: Sequence[str], numbers: Iterable[int], count: int) -> list[str] | None:
         """Return the texts of images of the set ``path``; None if the table names none of them.
 
@@ -40,7 +56,7 @@ class Texts:
         Raises:
             InputError: if some have none, or the table has another number of rows than the set has images.
         """
-        named = option(self.setting, self.place)
+        named = option(self.setting, self.place or None)
         if self.listed:
             if len(self.listed) != count:
                 rows, images = counted(len(self.listed), self.what), counted(count, "image")
@@ -51,13 +67,13 @@ class Texts:
             found = [_content(join(self.place, f"{splitext(name)[0]}.txt")) for name in names]
         else:
             found = [self._text_of(prefix, name) for name in names]
-        lacking = [name for name, text in zip(names, found, strict=True) if text is None]
+        lacking = [name for name, text in zip(names, found, strict=True) if not text]
         if len(lacking) == len(names):
             return None
         if lacking:
             problem = f"{named} has no {self.what} of {counted(len(lacking), 'image')} of {path} ({lacking[0]})"
             raise InputError(problem, setting=self.setting)
-        return [text for text in found if text is not None]
+        return [text for text in found if text]
 
     def _text_of(self, prefix: str, name: str) -> str | None:
         whole, own = _key(prefix + name), splitext(name)[0]
@@ -78,7 +94,7 @@ def read_texts(place: str, setting: str, what: str, columns: Sequence[str]) -> T
     suffix = splitext(place)[1].lower()
     if suffix == TEXT:
         with explained(place), open(place, encoding="utf-8-sig") as file:
-            return Texts(place, setting, what, {}, file.read().splitlines())
+            return Texts(place, setting, what, {}, [line.rstrip("\n") for line in file])
     if suffix not in TABLES:
         forms = f"a table ({', '.join(TABLES)}), a {TEXT} with one {what} per line, or a folder of such files"
         raise InputError(f"{option(setting, place)} must be {forms}", setting=setting)
@@ -91,7 +107,8 @@ def read_texts(place: str, setting: str, what: str, columns: Sequence[str]) -> T
             if not isinstance(text, str | int) or None in fields:
                 raise InputError(f"{place}, line {line} has no column {columns[0]} with a {what}", setting=setting)
             listed.append(f"{text}")
-            for each in columns_of_paths({name: fields[name] for name in fields if name != column})[:1]:
+            rest = {name: fields[name] for name in fields if name != column}
+            for each in (columns_of_paths(rest) or [name for name in rest if folded(f"{name}") in _IDS])[:1]:
                 given = f"{path_of(fields[each])}"
                 for key in (splitext(given)[0].removeprefix("./"), _key(join(folder, given))):
                     if named.setdefault(key, listed[-1]) != listed[-1]:

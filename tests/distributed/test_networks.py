@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ from support.processes import wait_until
 from support.published import EDM, make_mirror
 from support.ranks import RankServer
 from support.small_sets import make_real
+
+needs_clip = pytest.mark.skipif(find_spec("open_clip") is None, reason="needs open_clip, of the extra 'clip'")
 
 
 @pytest.fixture
@@ -102,3 +105,24 @@ def test_several_networks_have_the_bits_of_their_own_runs(
     assert resumed.json["run"]["images_resumed"] > 0
     assert resumed.metrics.items() >= here(*arguments, "--extractor", COLOURS).metrics.items()
     assert resumed.metrics.items() >= here(*arguments, "--extractor", FAULTY).metrics.items()
+
+
+@needs_clip
+def test_the_clip_score_has_the_same_bits_at_any_number_of_ranks(fidtool: Run, tmp_path: Path) -> None:
+    """More captions than one batch has, and a custom metric that gets them on every rank."""
+    from support.captioned import KEY, NAME, WORDS, captions_for, save_weights, write_table
+
+    make_pictures(tmp_path / "real", 6, 0)
+    fake = make_pictures(tmp_path / "fake", 150, 1)
+    save_weights(tmp_path / "words.pt")
+    write_table(tmp_path / "captions.csv", captions_for(sorted(file.name for file in fake.iterdir())))
+    metrics = ("--metrics", f"fid,clip-score,{WORDS}", "--clip-score-extractor", f"{NAME}@weights=words.pt")
+    arguments = ("compute", "real", "fake", "--extractor", TINY, *metrics, "--no-cache", "--json", "--quiet")
+    found = [fidtool(*arguments, "--captions", "captions.csv", ranks=ranks) for ranks in (None, 2, 3)]
+    assert [each.metrics for each in found] == [found[0].metrics] * 3
+    assert found[0].metrics[KEY] > 1
+    assert len({each.json["settings"]["clip-score"]["text_sha256"] for each in found}) == 1
+    (tmp_path / "captions.csv").write_text("path,caption\nfake/00000.png,a cat\n")
+    refused = fidtool(*arguments, "--captions", "captions.csv", ranks=2)
+    assert (refused.status, refused.json["exit"]["code"]) == (1, 2)
+    assert refused.stderr.count("has no caption of 149 images of fake") == 1

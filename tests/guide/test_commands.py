@@ -71,6 +71,7 @@ SMALLER = {
     "--preset edm2 --extractor inception": "--extractor inception --preset=edm2",
     "--preset edm2": "--preset edm2 --extractor inception,dinov2:vits14@weights=dinov2.pth,protocol=torch",
     "--extractor clip": "--extractor clip:ViT-S-32-alt --weights clip.pth",
+    "--metrics fid,clip-score": "--metrics fid,clip-score --clip-score-extractor clip:ViT-S-32-alt@weights=clip.pth",
     "--extractor torchvision:resnet50": "--weights resnet18.pth --extractor torchvision:resnet18",
     "--extractor timm:vit_base_patch16_224": "--extractor timm:test_vit --weights test_vit.pth",
     "--extractor fdr:mae": "--extractor timm:test_vit --weights test_vit.pth",  # which has 300 million parameters
@@ -116,6 +117,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory, rank_server: RankServer) -> 
         make_pictures(root / name, 4, seed)
     for seed in range(2):
         make_pictures(root / "classes" / str(seed), 8, 10 + seed)
+    (root / "prompts.csv").write_text("path,caption\n" + "".join(f"{number:05}.png,a cat\n" for number in range(4)))
     _write_sources(root)
     (root / "scripts").symlink_to(ROOT / "scripts")
     (root / "bin").mkdir()
@@ -305,9 +307,11 @@ def check_printed(command: str, stdout: str) -> None:
         assert re.findall(r"^FDr6: (\S+)$", stdout, re.MULTILINE) == ["0.0000"]
     elif re.match(r"(fidtool compute|torchrun .* fidtool *compute|srun)(?!.*--(json|dump-config))", command):
         name, words = distance_of(command)
-        number = r"-?\d+\.\d{2,6}( ± \d+\.\d{6})?(  \S+)?"
+        number = r"-?\d+\.\d{2,6}( ± \d+\.\d{2,6})?(  \S+)?"
         titles = f"{name}|KID|Precision|Recall|Density|Coverage|F-score|sFID|MIND|MIFID|Vendi|AuthPct diagnostic|Shift"
+        titles += "|CLIP score"
         further = r"| \(dinov2:vits14\)" * ("inception" in command)
+        further += r"| \(clip:ViT-S-32-alt\)" * ("clip-score" in command)
         line = rf"({titles}|FD)({re.escape(words)}{further}): {number}\n"
         third = r"(FID.* of val/: .+\n(memorisation.*: .+\n){2})" * ("--heldout" in command)
         assert re.fullmatch(rf"({line})+{third}([\w, -]+: not computed: .+\n)*", stdout), stdout

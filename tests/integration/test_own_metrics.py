@@ -323,6 +323,7 @@ def test_metrics_are_listed(here: Run) -> None:
         "vendi",
         "authpct",
         "fdr",
+        "clip-score",
     ]
     (listed,) = here("metrics", SLICED, "--json").json["metrics"]
     assert listed["name"] == "sliced"

@@ -40,7 +40,7 @@ def test_metrics(typed: str, meant: str) -> None:
 
 def test_all_metrics() -> None:
     chosen = requested("All")
-    assert [each.metric.name for each in chosen] == [name for name in BUILT_IN if name != "fdr"]
+    assert [each.metric.name for each in chosen] == [name for name in BUILT_IN if name not in ("fdr", "clip-score")]
     assert all(each.optional for each in chosen)
     kid = KID(subset_size=9)
     chosen = requested(["all", kid, "fid"])
@@ -60,7 +60,7 @@ def test_all_metrics() -> None:
         (
             "lpips",
             "unknown metric 'lpips'; choose from fid, kid, is, prdc, sfid, fid-infinity, cmmd, mind, mifid, vendi, "
-            "authpct, fdr, all$",
+            "authpct, fdr, clip-score, all$",
         ),
         ("none.py", "no file none.py (from metrics='none.py')"),
     ],

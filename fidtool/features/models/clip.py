@@ -1,13 +1,14 @@
 """``--extractor clip[:MODEL]``: CLIP's image embedding, prepared as in CMMD. Needs the extra ``clip`` (open_clip).
 
 CMMD (Jayasumana et al. 2024; sayakpaul/cmmd-pytorch) crops the largest centre square, resizes it with Pillow's bicubic
-filter on 8 bits, and divides the embedding by its norm.
+filter on 8 bits, and divides the embedding by its norm. The protocol ``openai``, which the CLIP score uses, is CLIP's
+own transform: it resizes the shorter edge with the same filter, and crops the centre.
 """
 
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,14 @@ import torch.nn.functional as F
 from torch import nn
 
 from fidtool.errors import InputError
+from fidtool.features.device import computing_on
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.network import (
     Network,
     State,
+    digest_of,
     downloading,
+    frozen,
     load_strictly,
     silent_logging,
     unreadable,
@@ -36,22 +40,22 @@ _FEATURE_STEP = 22
 up to 2."""
 
 
-def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
-    """Read the weights from a file, or let open_clip download them: those of a tag, or else OpenAI's."""
+def fetch(choice: NetworkChoice, say: Callable[[str], None], text: bool = False) -> State:
+    """Read the image tower's weights, or with ``text`` all others, from a file, or let open_clip download them."""
     import open_clip
 
     name, weights, setting = choice.model, choice.weights, choice.named("extractor")
     config = open_clip.get_model_config(name)
     if config is None:
         raise InputError(f"open_clip has no model {name!r}{suggestion(name, open_clip.list_models())}", setting=setting)
-    if "hf_model_name" in config["text_cfg"]:
-        problem = f"clip:{name} would download a text network that is not needed:"
+    if "hf_model_name" in config["text_cfg"] or (choice.protocol and "hf_tokenizer_name" in config["text_cfg"]):
+        problem = f"clip:{name} would download a text network or a tokenizer of another project:"
         raise InputError(problem, "choose a different model", setting=setting)
     if weights is not None and Path(weights).is_file():
         try:
             if (tensors := _openai(Path(weights))) is not None:
-                return State(tensors, weights, "openai")
-            return State(_visual(name, weights).state_dict(), weights)
+                return State(_part(tensors, text), weights, "openai")
+            return State(_part(_model(name, weights).state_dict(), text), weights)
         except Exception as error:
             raise unreadable(weights, error) from None
     if weights is not None and (Path(weights).suffix in _SUFFIXES or "/" in weights):
@@ -66,7 +70,7 @@ def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
     hub = published.get("hf_hub")  # preferred by open_clip
     source = f"https://huggingface.co/{hub.rstrip('/')}" if hub else published.get("url") or f"open_clip's {tag}"
     with downloading(choice, source, say):
-        return State(_visual(name, tag).state_dict(), tag, tag)
+        return State(_part(_model(name, tag).state_dict(), text), tag, tag)
 
 
 def on_disk(choice: NetworkChoice) -> bool:
@@ -87,12 +91,12 @@ def on_disk(choice: NetworkChoice) -> bool:
 
 def build(choice: NetworkChoice, state: State) -> tuple[Network, str]:
     """Build the image tower, whose features are its embedding divided by the Euclidean norm."""
-    visual = _visual(choice.model, None)
+    visual = _model(choice.model, None).visual
     load_strictly(visual, state.tensors, choice, state.origin)
     mean, std = _colours(choice.model, state.entry, visual)
     size = visual.image_size
     side = size[0] if isinstance(size, tuple) else size
-    preparation = Preparation("pillow-bicubic", "largest square")
+    preparation = Preparation("pillow-bicubic", "shorter edge" if choice.protocol else "largest square")
     return Network(_Unit(visual), side, mean, std, _FEATURE_STEP, preparation), choice.full
 
 
@@ -107,27 +111,32 @@ def _colours(name: str, entry: str, visual: Any) -> tuple[Any, Any]:
             f"use clip:{name}-quickgelu",
         )
     if trained.get("interpolation", "bicubic") not in ("", "bicubic") or trained.get("resize_mode", "") == "squash":
-        raise InputError(f"clip:{name} with the weights {entry} resizes images differently from CMMD")
+        raise InputError(f"clip:{name} with the weights {entry} resizes images differently from CMMD and CLIP")
     return trained.get("mean") or visual.image_mean, trained.get("std") or visual.image_std
 
 
 def _openai(file: Path) -> dict[str, torch.Tensor] | None:
-    """The image tower's tensors if this is one of OpenAI's TorchScript files. None of its code is run."""
+    """The tensors if this is one of OpenAI's TorchScript files. None of its code is run."""
     if not zipfile.is_zipfile(file):
         return None
     with zipfile.ZipFile(file) as archive:
         if not any(name.endswith("/constants.pkl") for name in archive.namelist()):
             return None
-    state, tower = torch.jit.load(str(file), map_location="cpu").state_dict(), "visual."  # type: ignore[no-untyped-call]
-    return {name.removeprefix(tower): each.float() for name, each in state.items() if name.startswith(tower)}
+    state = torch.jit.load(str(file), map_location="cpu").state_dict()  # type: ignore[no-untyped-call]
+    facts = {"input_resolution", "context_length", "vocab_size"}
+    return {name: each.float() for name, each in state.items() if name not in facts}
 
 
-def _visual(name: str, pretrained: str | None) -> Any:
-    """The image tower. Without ``pretrained`` nothing is downloaded."""
+def _part(tensors: Mapping[str, torch.Tensor], text: bool, image: str = "visual.") -> dict[str, torch.Tensor]:
+    return {name.removeprefix(image): each for name, each in tensors.items() if name.startswith(image) != text}
+
+
+def _model(name: str, pretrained: str | None) -> Any:
+    """The whole model. Without ``pretrained`` nothing is downloaded."""
     import open_clip
 
     with silent_logging():  # it warns about a model without weights
-        return open_clip.create_model(name, pretrained=pretrained).visual
+        return open_clip.create_model(name, pretrained=pretrained)
 
 
 class _Unit(nn.Module):
@@ -139,3 +148,26 @@ class _Unit(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return F.normalize(self.visual(x), dim=-1)
+
+
+class TextTower:
+    """CLIP's text network with open_clip's tokenizer, from what `fetch` returned with ``text``, and its hash."""
+
+    def __init__(self, choice: NetworkChoice, state: State, device: torch.device) -> None:
+        import open_clip
+
+        self._tokenize, model, self._device = open_clip.get_tokenizer(choice.model), _model(choice.model, None), device
+        del model.visual
+        load_strictly(model, state.tensors, choice, state.origin)
+        self._model, self.sha256 = frozen(model.to(device)), digest_of(model.state_dict())
+        self.length: int = self._tokenize.context_length
+
+    def __call__(self, texts: Sequence[str]) -> tuple[torch.Tensor, int]:
+        """Return unit vectors, float32 of shape (texts, dims), and how many texts have more than ``length`` tokens.
+
+        These are cut, and their last token is that of the end, as with ``truncate=True`` in OpenAI's code.
+        """
+        tokens = self._tokenize([*texts]).to(self._device)
+        longer = self._tokenize([*texts], self.length + 1)[:, -1].count_nonzero()  # shorter texts end with zeros
+        with torch.inference_mode(), computing_on(self._device):
+            return self._model.encode_text(tokens, normalize=True).cpu(), int(longer)  # type: ignore[operator]

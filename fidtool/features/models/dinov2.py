@@ -58,8 +58,8 @@ def build(choice: NetworkChoice, state: State) -> tuple[Network, str]:
     if "pos_embed" in tensors:
         tensors["pos_embed"] = position_embedding(tensors["pos_embed"], _SIZE // _PATCH)
     load_strictly(module, tensors, choice, state.origin)
-    resize = OWN_PROTOCOLS[choice.family][choice.protocol or "pil"]
-    return Network(module, _SIZE, _MEAN, _STD, preparation=Preparation(resize)), choice.full
+    preparation = Preparation(*OWN_PROTOCOLS[choice.family][choice.protocol or "pil"])
+    return Network(module, _SIZE, _MEAN, _STD, preparation=preparation), choice.full
 
 
 def position_embedding(table: torch.Tensor, side: int) -> torch.Tensor:

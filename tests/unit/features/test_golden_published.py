@@ -11,7 +11,6 @@ import json
 import sys
 import types
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -82,9 +81,11 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
         made.append(call("load_state_dict_from_url", source, **settings))
         return Quarters("").state_dict()
 
-    def of_clip(name: str, **settings: object) -> SimpleNamespace:
+    def of_clip(name: str, **settings: object) -> torch.nn.Module:
         made.append(call("open_clip.create_model", name, **settings))
-        return SimpleNamespace(visual=Quarters(name))
+        model = torch.nn.Module()
+        model.visual = Quarters(name)
+        return model
 
     def published(name: str, tag: str) -> dict[str, Any]:
         made.append(call("open_clip.get_pretrained_cfg", name, tag))

@@ -1,0 +1,68 @@
+"""CLIP score: the cosine of each generated image with its caption."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+from fidtool.errors import InputError, option, renamed
+from fidtool.features.models.families import NetworkChoice, networks_of
+from fidtool.metrics.cmmd import OfCLIP
+from fidtool.metrics.metric import METRICS, FeatureSet, MetricContext, Number
+from fidtool.validation import Setting
+
+_USUAL = "clip:ViT-L-14-quickgelu"
+"""OpenAI's ViT-L/14, torchmetrics' default."""
+_BATCH = 64
+"""Captions in a forward pass. Batches do not depend on the number of ranks, and so neither do the bits."""
+
+_MEANING = "100 × the cosine of the embeddings of image and caption, at least 0: mean ± s.d. of the images"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CLIPScore(OfCLIP):
+    """CLIP score (Hessel et al. 2021) of FAKE: 100 × the cosine of an image with its caption, at least 0."""
+
+    extractor: str = Setting(_USUAL, METRICS, "NAME").help(
+        f"CLIP score: its network, as {_USUAL}@weights=FILE if the weights cannot be downloaded."
+    )
+
+    name = "clip-score"
+    numbers = (Number("clip_score", "CLIP score", "higher", _MEANING, "clip_score_std", 2, "clip_score"),)
+    usual_network = _USUAL
+    fake_features = fake_only = captions = by_name = True
+
+    def network(self) -> NetworkChoice:
+        with renamed("extractor", self.named("extractor")):
+            choice = networks_of(self.extractor)[0]
+            if choice.family != "clip":
+                problem = f"{option('extractor', self.extractor)} has no text network:"
+                raise InputError(problem, f"name a model of open_clip, as {_USUAL}", setting="extractor")
+        return replace(choice, protocol="openai")
+
+    def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
+        """Compute the score, and that of each image. Captions that are too long are cut, with a warning."""
+        import numpy as np
+
+        from fidtool.distances.parallel import share_out
+        from fidtool.features.models.clip import TextTower, fetch
+
+        network, captions, rows, world = self.network(), fake.captions or (), fake.rows, context.world
+        state = world.on_rank_zero(lambda: fetch(network, lambda line: None, text=True))
+        with world.together():
+            tower = TextTower(network, state, context.features.device)
+
+        def scores(start: int) -> tuple[list[float], int]:
+            texts, longer = tower(captions[start : start + _BATCH])
+            images = np.asarray(rows[start : start + _BATCH], dtype=np.float64)
+            return (100 * (images * texts.double().numpy()).sum(axis=1)).clip(0).tolist(), longer
+
+        found = share_out([partial(scores, start) for start in range(0, len(captions), _BATCH)], world)
+        values = np.array([score for batch, _ in found for score in batch])
+        if longer := sum(each for _, each in found):
+            line = f"{longer} of {len(captions)} captions have more than CLIP's {tower.length} tokens, and are cut"
+            context.warnings.append(f"{fake.path}: {line}")
+        context.of_images["clip_score"] = values
+        context.recorded["text_sha256"] = tower.sha256
+        return {"clip_score": float(values.mean()), "clip_score_std": float(values.std())}

@@ -1,0 +1,65 @@
+"""The captions of the images of each FAKE: found before any image is decoded, and given to the metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from fidtool.errors import InputError, option
+from fidtool.names import counted
+from fidtool.pipeline.sets import Content, SetPlan
+from fidtool.settings import Settings
+from fidtool.sources.texts import Texts, read_texts
+from fidtool.statistics.set_statistics import Statistics
+
+_COLUMNS = ("caption", "text", "prompt", "captions", "description")
+
+
+def with_captions(contents: Mapping[SetPlan, Content], settings: Settings) -> dict[SetPlan, Content]:
+    """Returns what the sets hold, with the captions of the FAKEs if a metric needs them. An InputError if some lack."""
+    asking, given = [each.metric for each in settings.chosen if each.metric.captions], settings.captions
+    if not asking:
+        return dict(contents)
+    if given is None:
+        problem = f"{asking[0].numbers[0].title} needs the captions of the images:"
+        raise InputError(problem, f"pass {option('captions', ...)}", setting="captions")
+    what = "captions", "caption"
+    texts = Texts("", *what, {}, given) if isinstance(given, tuple) else read_texts(f"{given}", *what, _COLUMNS)
+    fakes = {each: content for each, content in contents.items() if each.fake}
+    return {**contents, **{each: fakes[each]._replace(captions=_found(each, fakes[each], texts)) for each in fakes}}
+
+
+def _found(planned: SetPlan, content: Content, texts: Texts) -> dict[int, str]:
+    """The captions by the numbers of the images in stored order."""
+    path, images, named = planned.path, content.images, option("captions", texts.place or None)
+    if images is None and (content.file is not None or not texts.listed):
+        remedy = "pass the images instead" if content.file else "pass a list in the order of the images"
+        raise InputError(f"{named} is for images with paths, which {path} does not have:", remedy, setting="captions")
+    if images is None:
+        _check_number(len(texts.listed), path, planned.sampling.num or len(texts.listed))
+        return dict(enumerate(texts.listed))
+    positions = images.order
+    if images.lines is None:
+        texts.check_order(path, images.stored)
+    else:  # of a list of paths, the order is that of its lines
+        positions = np.argsort(np.argsort(images.lines))[positions]
+    names = [images.stored[number] for number in images.order]
+    if (found := texts.of(path, images.prefix, names, positions, len(images.stored))) is None:
+        raise InputError(f"{named} names no image of {path}, such as {images.file(0)}", setting="captions")
+    return dict(zip(images.order.tolist(), found, strict=True))
+
+
+def captions_of(planned: SetPlan, content: Content, statistics: Statistics) -> Sequence[str] | None:
+    """Returns the captions in the order of the features; None without features. An InputError if the numbers differ."""
+    if statistics.order is None:
+        return None
+    if planned.holds == "stream":
+        _check_number(len(content.captions), planned.path, len(statistics.order) + len(statistics.skipped))
+    return [content.captions[number] for number in statistics.order.tolist()]
+
+
+def _check_number(captions: int, path: str, images: int) -> None:
+    if captions != images:
+        problem = f"{option('captions')} has {counted(captions, 'caption')}, but {path} has {counted(images, 'image')}"
+        raise InputError(problem, setting="captions")

@@ -9,7 +9,7 @@ from functools import partial
 from fidtool.errors import InputError, option, renamed
 from fidtool.features.models.families import NetworkChoice, networks_of
 from fidtool.metrics.cmmd import OfCLIP
-from fidtool.metrics.metric import METRICS, FeatureSet, MetricContext, Number
+from fidtool.metrics.metric import METRICS, FeatureSet, MetricContext, Number, mean_of
 from fidtool.validation import Setting
 
 _USUAL = "clip:ViT-L-14-quickgelu"
@@ -63,6 +63,5 @@ class CLIPScore(OfCLIP):
         if longer := sum(each for _, each in found):
             line = f"{longer} of {len(captions)} captions have more than CLIP's {tower.length} tokens, and are cut"
             context.warnings.append(f"{fake.path}: {line}")
-        context.of_images["clip_score"] = values
         context.recorded["text_sha256"] = tower.sha256
-        return {"clip_score": float(values.mean()), "clip_score_std": float(values.std())}
+        return mean_of(self.numbers[0], values, context)

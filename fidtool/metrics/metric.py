@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import fsum, sqrt
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from fidtool.errors import InputError, TooFewImagesError, option
@@ -266,3 +267,16 @@ class Metric(Validated):
             definition: the definition of the features; None if it is unknown.
         """
         return {name: getattr(self, name) for name in declared(type(self))}
+
+
+def mean_of(number: Number, values: NDArray[np.float64], context: MetricContext) -> dict[str, float]:
+    """Return the mean and the standard deviation (of a sample, as n - 1 says) of the values of single images.
+
+    The values are added to ``context.of_images``. The exact sums do not depend on the order of the images.
+    """
+    context.of_images[number.name] = values
+    mean = fsum(values.tolist()) / len(values)
+    found = {number.name: mean}
+    if number.spread and len(values) > 1:
+        found[number.spread] = sqrt(fsum(((values - mean) ** 2).tolist()) / (len(values) - 1))
+    return found

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fidtool.metrics.metric import FeatureSet, Metric, MetricContext
+from fidtool.metrics.metric import FeatureSet, Metric, MetricContext, mean_of
 
 if TYPE_CHECKING:
     import torch
@@ -49,11 +48,4 @@ class PairMetric(Metric):
         return self.of_pair
 
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
-        number, values = self.numbers[0], fake.pairs[self.name]
-        context.of_images[number.name] = values
-        # The exact sum, rounded once, does not depend on the order of the pairs.
-        mean = math.fsum(values.tolist()) / len(values)
-        found = {number.name: mean}
-        if number.spread and len(values) > 1:
-            found[number.spread] = math.sqrt(math.fsum(((values - mean) ** 2).tolist()) / (len(values) - 1))
-        return found
+        return mean_of(self.numbers[0], fake.pairs[self.name], context)

@@ -68,6 +68,7 @@ SMALLER = {
     "--extractor inception,dinov2": "--extractor inception@dims=64,dinov2:vits14@weights=dinov2.pth",
     "--extractor dinov2": "--extractor dinov2:vits14 --weights dinov2.pth",
     "fd-loss:imagenet256 samples.npz": "fd_loss.pkl fd_loss.pkl",  # the six networks have 1.4 billion parameters
+    "ssim,lpips": "ssim,lpips --lpips-weights alexnet.pth",
     "--preset edm2 --extractor inception": "--extractor inception --preset=edm2",
     "--preset edm2": "--preset edm2 --extractor inception,dinov2:vits14@weights=dinov2.pth,protocol=torch",
     "--extractor clip": "--extractor clip:ViT-S-32-alt --weights clip.pth",
@@ -80,7 +81,7 @@ SMALLER = {
 first 64 features, and small networks with random weights for the published ones."""
 SLOW = re.compile(
     r"adm:imagenet|edm|clean-fid:|VIRTUAL|img512|paper_ref|preset|extractor (clip|dinov2)|verify fid|read_fid"
-    r"|extractor inception|both\.npz|torchrun \S+ (\S*/)?\w+\.py"
+    r"|extractor inception|both\.npz|lpips|torchrun \S+ (\S*/)?\w+\.py"
 )
 """Commands of two to five seconds: published references and networks, what reads their results, training on ranks."""
 OUTPUT = re.compile(r" (?:-o|--output|--history) (\S+\.(?:npz|pt|jsonl?))")
@@ -88,7 +89,13 @@ MAKERS = {found[1]: line for line in REST if (found := OUTPUT.search(line))}
 MAKERS["colours.pt2"] = "python export_network.py"
 MAKERS["fid.json"] = next(line for line in REST if line.endswith("--preset edm -o fid.json"))  # `verify` needs a preset
 """Files that commands read, and the commands that write them."""
-PUBLISHED = {"dinov2.pth": "timm", "test_vit.pth": "timm", "clip.pth": "open_clip", "resnet18.pth": "torchvision"}
+PUBLISHED = {
+    "dinov2.pth": "timm",
+    "test_vit.pth": "timm",
+    "clip.pth": "open_clip",
+    "resnet18.pth": "torchvision",
+    "alexnet.pth": "lpips",
+}
 """Files of random weights, and the packages that build their networks."""
 
 SRUN = """#!/usr/bin/env bash
@@ -113,7 +120,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory, rank_server: RankServer) -> 
     """
     root = tmp_path_factory.mktemp("guide")
     make_pictures(root / "real", 4, 1)
-    for seed, name in enumerate(("fake", "step1000", "step2000", "val"), 2):
+    for seed, name in enumerate(("fake", "step1000", "step2000", "val", "recon"), 2):
         make_pictures(root / name, 4, seed)
     for seed in range(2):
         make_pictures(root / "classes" / str(seed), 8, 10 + seed)
@@ -188,10 +195,10 @@ def mirror() -> Iterator[str]:
 
 def random_weights(file: Path) -> None:
     """Write random weights for one of `PUBLISHED`, in the format of the published file."""
-    if file.name == "resnet18.pth":
-        from torchvision.models import resnet18
+    if file.name in ("resnet18.pth", "alexnet.pth"):
+        from torchvision.models import get_model
 
-        model = resnet18(weights=None)
+        model = get_model(file.stem, weights=None)
     elif file.name == "clip.pth":
         import open_clip
 

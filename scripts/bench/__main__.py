@@ -18,6 +18,7 @@ from bench.end_to_end import end_to_end  # noqa: E402
 from bench.gpu import gpu  # noqa: E402
 from bench.growth import growth  # noqa: E402
 from bench.joint import joint  # noqa: E402
+from bench.pairs import pairs  # noqa: E402
 from bench.pipeline import pipeline  # noqa: E402
 
 
@@ -29,7 +30,7 @@ def cli() -> None:
     """
 
 
-for command in (end_to_end, growth, joint, pipeline, gpu):
+for command in (end_to_end, growth, joint, pairs, pipeline, gpu):
     cli.add_command(command)
 
 if __name__ == "__main__":

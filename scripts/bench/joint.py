@@ -34,13 +34,13 @@ def joint(count: int, side: int, repeats: int, json_file: Path | None) -> None:
     with tempfile.TemporaryDirectory(prefix="fidtool-bench-") as folder:
         sets = make_sets(Path(folder), Recipe(count // 2, side, "jpg"))
         contenders = {
-            name: Contender(name, fidtool_command(sets, "--device", "cpu", "--extractor", spec), _fid)
+            name: Contender(name, fidtool_command(sets, "--device", "cpu", "--extractor", spec), first_value)
             for name, spec in networks.items()
         }
         for _ in range(repeats):
             for each in contenders.values():
                 each.run()
-    runs = {name: _medians(each) for name, each in contenders.items()}
+    runs = {name: medians(each) for name, each in contenders.items()}
     columns = ("seconds", "extract", "decode", "network")
     table(
         ("networks", "seconds", "of which images", "decoding", "forward passes", "peak MiB"),
@@ -59,9 +59,13 @@ def joint(count: int, side: int, repeats: int, json_file: Path | None) -> None:
     sys.exit(0 if passed else 1)
 
 
-def _medians(contender: Contender) -> dict[str, Any]:
+def medians(contender: Contender) -> dict[str, Any]:
+    """Return the medians of a contender's runs: seconds, those of parts of the extraction, and bytes."""
     records = [json.loads(run.stdout)["run"] for run in contender.runs]
-    parts = {name: statistics.median(each["extraction"][name] for each in records) for name in ("decode", "network")}
+    parts = {
+        name: statistics.median(each["extraction"].get(name, 0.0) for each in records)
+        for name in ("decode", "network", "pairs")
+    }
     return {
         **parts,
         "seconds": contender.seconds,
@@ -71,6 +75,6 @@ def _medians(contender: Contender) -> dict[str, Any]:
     }
 
 
-def _fid(stdout: str) -> float:
-    """Return the distance of the first network."""
+def first_value(stdout: str) -> float:
+    """Return the first value of the result."""
     return float(next(iter(json.loads(stdout)["results"][0]["metrics"].values())))

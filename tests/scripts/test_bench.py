@@ -159,3 +159,17 @@ def test_joint_benchmark(environment: dict[str, str], tmp_path: Path) -> None:
     assert all(0 < run["network"] <= run["seconds"] and run["peak_bytes"] > 100 * 2**20 for run in runs.values())
     assert status == (0 if results["ratio"] <= results["allowed_ratio"] else 1)
     assert ("PASS: " if status == 0 else "FAIL: ") in stdout
+
+
+@pytest.mark.slow
+def test_pairs_benchmark(environment: dict[str, str], tmp_path: Path) -> None:
+    if offline_path() is None:
+        pytest.skip("needs fidtool[offline]")
+    status, stdout, document = bench(environment, tmp_path, "pairs", "--count", "8", "--side", "32", "--repeats", "1")
+    results = document["results"]
+    runs = results["runs"]
+    assert [*runs] == ["fid", "pairs", "both"]
+    assert runs["both"]["fid"] == runs["fid"]["fid"]
+    assert runs["fid"]["pairs"] == runs["pairs"]["network"] == 0 < runs["both"]["pairs"]
+    assert results["ratio"] == runs["both"]["seconds"] / runs["fid"]["seconds"]
+    assert (status, f"fid,psnr,ssim / fid = {results['ratio']:.3f}" in stdout) == (0, True)

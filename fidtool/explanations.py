@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from math import floor, hypot, log10
-from typing import Any
+from typing import Any, Literal
 
 from fidtool.diagnose.diagnosis import Health
 
@@ -191,3 +192,62 @@ class Exhibit:
         """Return the exhibit as it appears in the JSON."""
         sets = {role: each and each.to_dict() for role, each in (("fake", self.fake), ("real", self.real))}
         return asdict(self) | sets
+
+
+@dataclass(frozen=True)
+class ClassResult:
+    """A class of images in REAL and a FAKE, or a folder of each.
+
+    Attributes:
+        real, fake: numbers of images.
+        metrics: values of its images in FAKE against those in REAL, by their keys in the JSON; empty if not requested.
+        perfect: about what each Fréchet distance would be for a perfect generator with so many images, see
+            `fidtool.distances.sampling_bias.perfect_distance`.
+        corrected: bias-corrected Fréchet distances with their intervals; empty without error bars.
+        left_out: the metrics that were not computed, by name, with the reasons.
+    """
+
+    name: str
+    real: int
+    fake: int
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    perfect: Mapping[str, float] = field(default_factory=dict)
+    corrected: Mapping[str, Interval] = field(default_factory=dict)
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ClassSummary:
+    """A value of all classes for which it was computed.
+
+    Attributes:
+        mean: arithmetic mean.
+        classes: their number.
+        worst, name: value and name of the worst class; None and empty if neither lower nor higher is better.
+    """
+
+    mean: float
+    classes: int
+    worst: float | None = None
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Classes:
+    """The classes of REAL and a FAKE, or their folders.
+
+    Attributes:
+        kind: what they are.
+        classes: all that are in either set: those with values first, the worst by the first requested value first;
+            then by name.
+        summary: mean and worst of each value, by its key in the JSON.
+    """
+
+    kind: Literal["class", "folder"]
+    classes: tuple[ClassResult, ...]
+    summary: Mapping[str, ClassSummary] = field(default_factory=dict)
+
+    @property
+    def rated(self) -> tuple[ClassResult, ...]:
+        """Those with values."""
+        return tuple(each for each in self.classes if each.metrics)

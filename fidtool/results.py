@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fidtool.diagnose.diagnosis import Diagnosis
 from fidtool.diagnose.duplicates import Duplicates
 from fidtool.errors import Alert, InputError, Severity, about, redacted, without_secrets
-from fidtool.explanations import Difference, Exhibit, Influence, Interval, Uncertainty
+from fidtool.explanations import Classes, Difference, Exhibit, Influence, Interval, Uncertainty
 from fidtool.features.protocol import FEATURES, Definition
 from fidtool.labels import Labels
 from fidtool.metrics.registry import BUILT_IN
@@ -106,6 +106,8 @@ class Comparison:
         further: uncertainty of the Fréchet distances of the run's further networks, by their plain names.
         of_images: values of single images of FAKE by the plain name of the value, see `MetricContext.of_images`; empty
             without metrics that have them, and if the result was read from a file.
+        classes: numbers of images of each class in both sets, and its values if they were requested; None if the
+            classes of a set are not known, or the sets have fewer than two in common.
     """
 
     real: SetResult
@@ -121,6 +123,7 @@ class Comparison:
     labels: Labels = field(default_factory=Labels)
     further: Mapping[str, Uncertainty] = field(default_factory=dict)
     of_images: Mapping[str, NDArray[np.float64]] = field(default_factory=dict, repr=False, compare=False)
+    classes: Classes | None = None
 
     @property
     def fid(self) -> float | None:
@@ -188,6 +191,7 @@ class Comparison:
             "influence": influence,
             "exhibit": None if self.exhibit is None else self.exhibit.to_dict(),
             "missed": [*self.missed],
+            "classes": None if self.classes is None else asdict(self.classes),
         }
 
     @classmethod
@@ -213,6 +217,7 @@ class Comparison:
             exhibit=restored(Exhibit | None, content["exhibit"]),
             missed=restored(tuple[str, ...], content["missed"]),
             labels=labels,
+            classes=restored(Classes | None, content.get("classes")),
         )
 
 

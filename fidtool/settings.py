@@ -295,6 +295,17 @@ class Settings(StatisticsSettings):
     allow_mismatch: bool = Setting(False, MEASURE).help(
         "Compare statistics files of different protocols, with a warning."
     )
+    per_class: bool = Setting(False, METRICS, common=True).help(
+        "Compute the metrics of each class as well, against this class of REAL, from the same features."
+    )
+    per_folder: bool = Setting(False, METRICS).help(
+        "The same of each subfolder, such as a camera or a test set, against REAL's of the same name."
+    )
+    labels: File = Setting(None, IMAGES, "FILE").help(
+        "Classes of images of any set: a .csv, .tsv or .jsonl with columns path and label, or a .txt with a class per "
+        "line.",
+        default="labels in an .npz, or the folders of the images",
+    )
     num_real: int | None = Setting(None, IMAGES, "N", least=1).help(
         "Sample size of REAL, instead of that of every set."
     )
@@ -351,6 +362,9 @@ class Settings(StatisticsSettings):
         if self.sample == "first" and not (self.num or self.num_real or self.num_fake):
             problem = f"{option('sample', 'first')} needs the number of images:"
             raise InputError(problem, f"pass {option('num', ...)}", setting="sample")
+        if self.per_class and self.per_folder:
+            problem = f"{option('per_class', True)} and {option('per_folder', True)} divide the sets in two ways:"
+            raise InputError(problem, "pass one of them", setting="per_folder")
         diagnosis = "needs the diagnosis, which looks for duplicates", f"omit {option('diagnose', False)}"
         frechet = "limits a Fréchet distance, and none is computed", f"add {_FRECHET} to {option('metrics')}"
         fid = "is about the metric fid, which is not requested", f"add fid to {option('metrics')}"
@@ -366,6 +380,11 @@ class Settings(StatisticsSettings):
             value = getattr(self, name)
             if not (value is None or value is False or has_it):
                 raise InputError(f"{option(name)} {problem}:", remedy, setting=name)
+
+    @property
+    def grouped_by(self) -> Literal["", "per_class", "per_folder"]:
+        """The setting by which the metrics of each class or folder are computed; empty without one."""
+        return "per_class" if self.per_class else "per_folder" if self.per_folder else ""
 
     def without(self, names: Collection[str]) -> "Settings":
         """Return the settings without these metrics, by the names of `chosen`."""

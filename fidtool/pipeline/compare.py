@@ -37,11 +37,22 @@ from fidtool.errors import (
     merged,
     on_every_rank,
 )
-from fidtool.explanations import Exhibit, HarmfulImage, Influence, Interval, Neighbour, Removal, Uncertainty
+from fidtool.explanations import (
+    ClassResult,
+    Exhibit,
+    HarmfulImage,
+    Influence,
+    Interval,
+    Neighbour,
+    Removal,
+    Uncertainty,
+)
 from fidtool.features.models.inception import Weights, load_weights
 from fidtool.features.protocol import FEATURES
 from fidtool.metrics.metric import FeatureSet, Metric, MetricContext
 from fidtool.metrics.registry import BUILT_IN, Requested
+from fidtool.pipeline.classes import ClassComparer, MetricInput, class_warnings, classes_of
+from fidtool.pipeline.groups import groups_of
 from fidtool.pipeline.opening import check_number
 from fidtool.pipeline.plan import Plan, check_count
 from fidtool.pipeline.run import RunContext
@@ -88,18 +99,36 @@ class Comparer:
         metrics = self.plan.settings.chosen
         if "stream" in (self.plan.sets[0].holds, planned.holds):
             metrics = self._possible(real, fake, planned)
-        numbers: dict[str, float] = {}
         warnings: list[str] = []
-        of_networks = dict[str, dict[str, dict[str, float]]]()
         of_images = dict[str, NDArray[np.float64]]()
-        for asked in metrics:
-            found = self._values(asked, real, fake, warnings, of_images)
-            network = self.plan.settings.network_of(asked.layer).extractor
-            numbers |= {name + asked.suffix: value for name, value in found.items()}
-            of_networks.setdefault(asked.metric.name, {}).setdefault(network, found)
-        for asked in metrics:
-            numbers |= asked.metric.summarize(of_networks[asked.metric.name])
-        return self.run.world.on_rank_zero(lambda: self._conclude(real, fake, planned, numbers, warnings, of_images))
+        inputs = [MetricInput(each, *self._sets(each, real, fake)) for each in metrics]
+        numbers = self._numbers(inputs, warnings, of_images)
+        pair, measured = (self.plan.sets[0], planned), (real, fake)
+        contents, statistics = [self.contents[each] for each in pair], (real.statistics, fake.statistics)
+        groups = self.run.world.only_on_rank_zero(lambda: groups_of(contents, statistics, self.plan.settings))
+        if self.plan.settings.grouped_by:
+            groups = self.run.world.broadcast(groups)
+            compared = ClassComparer(self.run, self.plan, pair, measured, inputs, self._numbers)
+            classes = compared.compare(groups or [])
+        else:
+            classes = [ClassResult(each.name, len(each.real), len(each.fake)) for each in groups or ()]
+        return self.run.world.on_rank_zero(
+            lambda: self._conclude(real, fake, planned, numbers, warnings, of_images, classes)
+        )
+
+    def _numbers(
+        self, inputs: Sequence[MetricInput], warnings: list[str], of_images: dict[str, NDArray[np.float64]]
+    ) -> dict[str, float]:
+        """The values of metrics by plain name; warnings, and values of single images, are added. A collective."""
+        numbers, of_networks = dict[str, float](), dict[str, dict[str, dict[str, float]]]()
+        for each in inputs:
+            found = self._values(each, warnings, of_images)
+            network = self.plan.settings.network_of(each.asked.layer).extractor
+            numbers |= {name + each.asked.suffix: value for name, value in found.items()}
+            of_networks.setdefault(each.asked.metric.name, {}).setdefault(network, found)
+        for each in inputs:
+            numbers |= each.asked.metric.summarize(of_networks[each.asked.metric.name])
+        return numbers
 
     def _possible(self, real: MeasuredSet, fake: MeasuredSet, planned: SetPlan) -> list[Requested]:
         """The metrics for which the sets have enough images, once an iterable has been counted. A collective."""
@@ -126,21 +155,21 @@ class Comparer:
         names = self.run.world.on_rank_zero(possible)
         return [each for each in self.plan.settings.chosen if each.name in names]
 
-    def _values(
-        self,
-        asked: Requested,
-        real: MeasuredSet,
-        fake: MeasuredSet,
-        warnings: list[str],
-        of_images: dict[str, NDArray[np.float64]],
-    ) -> dict[str, float]:
-        """The values of a metric; warnings about them, and values of single images, are added. A collective."""
-        plan, run, metric, layer = self.plan, self.run, asked.metric, asked.layer
-        sets, said = list[FeatureSet](), list[str]()
+    def _sets(self, asked: Requested, real: MeasuredSet, fake: MeasuredSet) -> list[FeatureSet]:
+        """What a metric gets of REAL and of FAKE."""
+        sets, metric, layer = list[FeatureSet](), asked.metric, asked.layer
         for each, with_features in ((real, metric.real_features), (fake, metric.fake_features)):
             gaussian = _gaussian_of(each, layer) if each.statistics.layers else None
             rows = each.features[layer] if with_features else None
             sets.append(FeatureSet(each.path, rows, gaussian, each.statistics.order))
+        return sets
+
+    def _values(
+        self, given: MetricInput, warnings: list[str], of_images: dict[str, NDArray[np.float64]]
+    ) -> dict[str, float]:
+        """The values of a metric; warnings about them, and values of single images, are added. A collective."""
+        asked, plan, run, said = given.asked, self.plan, self.run, list[str]()
+        metric, layer = asked.metric, asked.layer
 
         def classifier() -> Weights:
             return self.weights or load_weights(plan.settings.network.weights, run.console.say, classifier=True)
@@ -150,7 +179,7 @@ class Comparer:
         context = MetricContext(run.world, features, classifier, said, network, single)
         try:
             with run.clock(metric.phase or metric.name):
-                found = metric.compute(sets[0], sets[1], context)
+                found = metric.compute(given.real, given.fake, context)
         except InputError as error:
             raise on_every_rank(error) from None  # all ranks have the same features and settings
         except FidtoolError:
@@ -174,6 +203,7 @@ class Comparer:
         numbers: Mapping[str, float],
         warnings: Sequence[str],
         of_images: Mapping[str, NDArray[np.float64]],
+        found: Sequence[ClassResult],
     ) -> Comparison:
         """The comparison. On rank zero."""
         plan, settings, world, clock = self.plan, self.plan.settings, self.run.world, self.run.clock
@@ -197,15 +227,18 @@ class Comparer:
                 continue
             of_layer = feature_settings(plan.definitions.get(each.layer), self.run.device.exact_sums)
             with clock("uncertainty"):
-                found, parts = _uncertainty_of(real, fake, diagnosis, of_layer, world, each.layer)
-            uncertainties[each.name] = found
+                bars, parts = _uncertainty_of(real, fake, diagnosis, of_layer, world, each.layer)
+            uncertainties[each.name] = bars
             if parts is not None:
                 self.parts.setdefault(each.name, {})[fake.path] = parts
             else:
-                points = ", ".join(f"{distance:.4g} for {images}" for images, distance in found.curve)
+                points = ", ".join(f"{distance:.4g} for {images}" for images, distance in bars.curve)
                 what = plan.labels.title(each.name) if each.suffix else "distance"
                 known = f" ({what} by number of images {points})" if points else ""
-                lines.append(f"{fake.path}{known}: no error bars: {found.withheld}")
+                lines.append(f"{fake.path}{known}: no error bars: {bars.withheld}")
+        dependent = {plan.labels.key(name) for name, bars in uncertainties.items() if not bars.curve}
+        if (classes := classes_of(found, settings, plan.labels, dependent)) is not None:
+            lines += class_warnings(fake.path, classes, settings, plan.labels)
         if settings.influence and "fid" in numbers:
             with clock("influence"):
                 harmful = _influence_of(real, fake, numbers["fid"], title, features, world)
@@ -239,6 +272,7 @@ class Comparer:
             exhibit=exhibit,
             labels=plan.labels,
             of_images=of_images,
+            classes=classes,
         )
 
     def _set_warnings(self, real: MeasuredSet, fake: MeasuredSet, contents: Sequence[Content]) -> list[str]:

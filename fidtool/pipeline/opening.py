@@ -14,6 +14,7 @@ from fidtool.features.models.families import CMMD_EXTRACTOR, is_published
 from fidtool.features.protocol import DEFAULT_PROTOCOL, FEATURES, INCEPTION, INCEPTION_DIMS, PROTOCOLS, Definition
 from fidtool.metrics.cmmd import CMMD
 from fidtool.names import counted
+from fidtool.pipeline.groups import with_groups
 from fidtool.pipeline.sets import Content, RequestedSet, SetNeeds, SetPlan, set_needs
 from fidtool.record import overrides
 from fidtool.settings import Settings
@@ -79,6 +80,7 @@ def open_sets(requests: Sequence[RequestedSet], settings: Settings, console: Con
         if shares or (content.images is not None and completed.floats != settings.floats):  # the files' rounding
             contents[request] = open_set(request, completed, needs, console.say)
     drawn = _drawn(requests, contents, completed, alone)
+    drawn = drawn if alone else with_groups(drawn, completed)
     notes = dict.fromkeys([*overrides(settings), *([line] if line else [])])
     for each, _ in drawn:
         if each.holds == "both":

@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 
 from fidtool.features.protocol import FEATURES
 from fidtool.settings import Settings
+from fidtool.sources.classes import Groups
 from fidtool.sources.image_set import ImageSet, Sampling
 from fidtool.sources.memory import Images
 from fidtool.statistics.set_statistics import Statistics
@@ -44,6 +45,8 @@ def set_needs(settings: Settings, real: bool, fake: bool) -> SetNeeds:
     features = {
         layer for metric, layer in metrics if (real and metric.real_features) or (fake and metric.fake_features)
     }
+    if settings.grouped_by:
+        features = {layer for _, layer in metrics}
     if fake and settings.uncertainty:
         features |= {layer for metric, layer in metrics if metric.name == "fid"}
     if fake and settings.influence:
@@ -101,6 +104,8 @@ class Content(NamedTuple):
     warning: str = ""
     reference: str = ""
     sha256: Mapping[str, str] = {}
+    groups: Groups | None = None
+    """The classes of its images, or their folders; None if they are not known."""
 
 
 @dataclass(frozen=True, eq=False)

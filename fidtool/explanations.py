@@ -8,6 +8,7 @@ from math import floor, hypot, log10
 from typing import Any, Literal
 
 from fidtool.diagnose.diagnosis import Health
+from fidtool.names import counted
 
 
 def decimals_of(value: float, digits: int) -> int:
@@ -201,9 +202,9 @@ class ClassResult:
     Attributes:
         real, fake: numbers of images.
         metrics: values of its images in FAKE against those in REAL, by their keys in the JSON; empty if not requested.
-        perfect: about what each Fréchet distance would be for a perfect generator with so many images, see
-            `fidtool.distances.sampling_bias.perfect_distance`.
-        corrected: bias-corrected Fréchet distances with their intervals; empty without error bars.
+        perfect: about what a perfect generator's Fréchet distance of so many images would be, see
+            `fidtool.distances.sampling_bias.perfect_distance`; None without this distance.
+        corrected: its bias-corrected Fréchet distance with its interval; None without error bars.
         left_out: the metrics that were not computed, by name, with the reasons.
     """
 
@@ -211,25 +212,9 @@ class ClassResult:
     real: int
     fake: int
     metrics: Mapping[str, float] = field(default_factory=dict)
-    perfect: Mapping[str, float] = field(default_factory=dict)
-    corrected: Mapping[str, Interval] = field(default_factory=dict)
+    perfect: float | None = None
+    corrected: Interval | None = None
     left_out: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class ClassSummary:
-    """A value of all classes for which it was computed.
-
-    Attributes:
-        mean: arithmetic mean.
-        classes: their number.
-        worst, name: value and name of the worst class; None and empty if neither lower nor higher is better.
-    """
-
-    mean: float
-    classes: int
-    worst: float | None = None
-    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -237,17 +222,16 @@ class Classes:
     """The classes of REAL and a FAKE, or their folders.
 
     Attributes:
-        kind: what they are.
-        classes: all that are in either set: those with values first, the worst by the first requested value first;
-            then by name.
-        summary: mean and worst of each value, by its key in the JSON.
+        classes: all that are in either set, the worst by the first value first; those without it by name.
+        mean: mean of each value over the classes that have it, by its key in the JSON.
+        worst: name and value of the worst class, of values of which lower or higher is better.
     """
 
     kind: Literal["class", "folder"]
     classes: tuple[ClassResult, ...]
-    summary: Mapping[str, ClassSummary] = field(default_factory=dict)
+    mean: Mapping[str, float] = field(default_factory=dict)
+    worst: Mapping[str, tuple[str, float]] = field(default_factory=dict)
 
-    @property
-    def rated(self) -> tuple[ClassResult, ...]:
-        """Those with values."""
-        return tuple(each for each in self.classes if each.metrics)
+    def counted(self, number: int) -> str:
+        """Return a number of them as text: ``2 classes``."""
+        return counted(number, self.kind, "classes" if self.kind == "class" else "")

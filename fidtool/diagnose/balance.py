@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fidtool.errors import Alert
 from fidtool.names import counted
 
 _CHANCE = 1e-4
@@ -20,34 +19,29 @@ _FEWEST = 5.0
 _MOST_NAMED = 5
 
 
-def balance_warnings(path: str, counts: Mapping[str, tuple[int, int]]) -> list[Alert]:
-    """Return warnings about a FAKE, from the numbers of images of each class in REAL and in FAKE.
+def balance_warnings(counts: Mapping[str, tuple[int, int]]) -> list[str]:
+    """Return what is wrong with the shares of classes, from their numbers of images in REAL and FAKE, in a sentence.
 
-    None if classes drawn at random from one population may have these numbers. A class of r images is in REAL alone
-    with a probability of about (n / N)^r, if n of all N images are REAL's. Otherwise the test is Pearson's chi-square
+    None if classes that are drawn at random from one population may have these numbers. A class of r images is in REAL
+    alone with a probability of about (n / N)^r, if n of all N images are REAL's. All together have Pearson's chi-square
     test of homogeneity.
     """
-    numbers = np.array([*counts.values()], dtype=np.float64)
-    if len(numbers) < 2 or not numbers.sum(axis=0).all():
-        return []
-    real, fake = numbers.T
+    names, numbers = [*counts], np.array([*counts.values()], dtype=np.float64)
     images = numbers.sum(axis=0)
-    lacking = (fake == 0) & (real * np.log(images[0] / images.sum()) < np.log(_CHANCE / len(numbers)))
-    names, found = [*counts], list[Alert]()
+    if not images.all():
+        return []
+    (real, fake), shares = numbers.T, numbers / images
+    lacking = (fake == 0) & (real * np.log(images[0] / images.sum()) < np.log(_CHANCE / len(names)))
     if lacking.any():
         missing = listed([names[place] for place in np.flatnonzero(lacking)])
-        text = f"FAKE has no images of {counted(int(lacking.sum()), 'class', 'classes')} of REAL: {missing}"
-        found.append(Alert(f"{path}: {text}", "medium"))
-    shares = numbers / images
-    distance = 0.5 * float(np.abs(shares[:, 0] - shares[:, 1]).sum())
-    if found or distance <= _NOTABLE or homogeneity(numbers) >= _CHANCE:
-        return found
-    order = np.argsort(-np.abs(shares[:, 0] - shares[:, 1]), kind="stable")[:3]
-    most = ", ".join(f"{names[place]} {shares[place, 1]:.2%} instead of {shares[place, 0]:.2%}" for place in order)
-    text = (
-        f"its classes have other shares than REAL's ({distance:.1%} of its images are of too frequent classes: {most})"
+        return [f"it has no images of {counted(int(lacking.sum()), 'class', 'classes')} of REAL: {missing}"]
+    apart = np.abs(shares[:, 0] - shares[:, 1])
+    if (distance := apart.sum() / 2) <= _NOTABLE or homogeneity(numbers) >= _CHANCE:
+        return []
+    most = (
+        f"{names[place]} {shares[place, 1]:.2%} instead of {shares[place, 0]:.2%}" for place in np.argsort(-apart)[:3]
     )
-    return [Alert(f"{path}: {text}", "medium")]
+    return [f"its classes have other shares than REAL's: {distance:.1%} of its images are too many ({', '.join(most)})"]
 
 
 def homogeneity(numbers: NDArray[np.float64]) -> float:

@@ -112,15 +112,6 @@ class FeatureSet:
             raise InputError(problem, "set real_features and fake_features in the metric's class", setting="metrics")
         return self.features
 
-    def of_rows(self, rows: NDArray[np.int64], gaussian: Gaussian | None) -> FeatureSet:
-        """Return some images of the set, in the order of their row numbers ``rows``; ``gaussian`` is of these."""
-        return replace(
-            self,
-            features=None if self.features is None else self.features[rows],
-            gaussian=gaussian,
-            order=None if self.order is None else self.order[rows],
-        )
-
 
 @dataclass(frozen=True, eq=False)
 class MetricContext:

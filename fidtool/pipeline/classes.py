@@ -3,173 +3,132 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fidtool.diagnose.balance import balance_warnings, listed
 from fidtool.distances.error_bars import error_bars, fewest_images, interval
-from fidtool.distances.exact import FeatureSettings, feature_settings
+from fidtool.distances.exact import feature_settings
 from fidtool.distances.sampling_bias import perfect_distance
 from fidtool.errors import Alert, InputError
-from fidtool.explanations import Classes, ClassResult, ClassSummary, Interval
+from fidtool.explanations import Classes, ClassResult, Interval
+from fidtool.features.protocol import FEATURES
 from fidtool.labels import Labels
-from fidtool.metrics.metric import FeatureSet
 from fidtool.metrics.registry import Requested
-from fidtool.names import counted
-from fidtool.pipeline.groups import Group
-from fidtool.pipeline.plan import Plan, check_count
+from fidtool.pipeline.plan import Plan
 from fidtool.pipeline.run import RunContext
-from fidtool.pipeline.sets import SetPlan
 from fidtool.settings import Settings
-from fidtool.statistics.moments import Gaussian
-from fidtool.statistics.set_statistics import MeasuredSet
-
-
-class MetricInput(NamedTuple):
-    """A metric of a run, and the sets that it is computed of."""
-
-    asked: Requested
-    real: FeatureSet
-    fake: FeatureSet
+from fidtool.statistics.set_statistics import LayerStatistics, MeasuredSet
 
 
 @dataclass(frozen=True)
 class ClassComparer:
-    """Compares each group of a FAKE with that of REAL. All ranks create and use it in the same way.
+    """Compares the classes of a FAKE with those of REAL. All ranks create and use it in the same way.
 
     Attributes:
-        sets, measured: REAL and the FAKE.
-        inputs: the metrics, of all images.
-        numbers: computes their values from such inputs; to the other arguments it adds warnings and values of images.
+        numbers: returns the values of some metrics by plain name, of REAL and a FAKE; to the other arguments it adds
+            warnings and the values of single images. A collective.
     """
 
     run: RunContext
     plan: Plan
-    sets: tuple[SetPlan, SetPlan]
-    measured: tuple[MeasuredSet, MeasuredSet]
-    inputs: Sequence[MetricInput]
-    numbers: Callable[[Sequence[MetricInput], list[str], dict[str, Any]], dict[str, float]]
+    real: MeasuredSet
+    fake: MeasuredSet
+    metrics: Sequence[Requested]
+    numbers: Callable[[Sequence[Requested], MeasuredSet, MeasuredSet, list[str], dict[str, Any]], Mapping[str, float]]
 
-    def compare(self, groups: Sequence[Group]) -> list[ClassResult]:
-        """Returns the values of each group. A collective."""
-        label, images = f"{self.measured[1].path} by class", sum(len(each.fake) for each in groups)
-        with self.run.console.processing(label, images) as advance:
-            return [self._values(group, advance) for group in groups]
+    def compare(self, groups: Mapping[str, Sequence[NDArray[np.int64]]]) -> list[ClassResult]:
+        """Returns the values of each class, from its rows in the features of both sets. A collective."""
+        found, images = list[ClassResult](), sum(len(fake) for _, fake in groups.values())
+        with self.run.console.processing(f"{self.fake.path} by class", images) as advance:
+            for name, (real, fake) in groups.items():
+                found.append(self._compare(ClassResult(name, len(real), len(fake)), real, fake))
+                advance(len(fake))
+        return found
 
-    def _values(self, group: Group, advance: Callable[[int], None]) -> ClassResult:
-        left_out = {each.asked.name: self._why_left_out(each.asked, group) for each in self.inputs}
-        inputs = [each for each in self.inputs if not left_out[each.asked.name]]
-        gaussians = {layer: self._gaussians(layer, group) for layer in {each.asked.layer: None for each in inputs}}
-        parts = []
-        for asked, real, fake in inputs:
-            one, other = gaussians[asked.layer]
-            parts.append(MetricInput(asked, real.of_rows(group.real, one), fake.of_rows(group.fake, other)))
-        numbers, key = self.numbers(parts, [], {}), self.plan.labels.key
-        bars = self.run.world.only_on_rank_zero(lambda: self._bars(parts, group)) or ({}, {})
-        advance(len(group.fake))
-        return ClassResult(
-            group.name,
-            len(group.real),
-            len(group.fake),
-            {key(name): value for name, value in numbers.items()},
-            *bars,
-            {name: reason for name, reason in left_out.items() if reason},
-        )
+    def _compare(self, found: ClassResult, real_rows: NDArray[np.int64], fake_rows: NDArray[np.int64]) -> ClassResult:
+        reasons = {each.name: _why_left_out(each, self.plan.settings, found) for each in self.metrics}
+        kept, key = [each for each in self.metrics if not reasons[each.name]], self.plan.labels.key
+        found = replace(found, left_out={name: why for name, why in reasons.items() if why})
+        if not kept:
+            return found
+        real, fake = self._part(self.real, real_rows, kept), self._part(self.fake, fake_rows, kept)
+        numbers = {key(each): value for each, value in self.numbers(kept, real, fake, [], {}).items()}
+        bars = self.run.world.only_on_rank_zero(lambda: self._bars(real, fake)) if key("fid") in numbers else None
+        perfect, corrected = bars or (None, None)
+        return replace(found, metrics=numbers, perfect=perfect, corrected=corrected)
 
-    def _why_left_out(self, asked: Requested, group: Group) -> str:
-        """Why a metric is not computed for a group of few images; empty if it is."""
-        counts = len(group.real), len(group.fake)
-        if min(counts) < 2:
-            return f"REAL has {counted(counts[0], 'image')} and FAKE {counts[1]}, but both need at least 2"
-        parts = [
-            replace(each, path=f"{group.name} in {each.path}", count=count, holds="stream", fake=role)
-            for each, count, role in zip(self.sets, counts, (False, True), strict=True)
-        ]
-        try:
-            check_count(asked.metric, self.plan.settings, parts)
-        except InputError as error:
-            return error.stated
-        return ""
+    def _part(self, measured: MeasuredSet, rows: NDArray[np.int64], metrics: Sequence[Requested]) -> MeasuredSet:
+        """Some images of a set with mean and covariance of their features on rank zero. A collective."""
+        layers, ascending = {each.layer: None for each in metrics}, np.sort(rows)
 
-    def _gaussians(self, layer: str, group: Group) -> list[Gaussian | None]:
-        """Mean and covariance of a group in both sets, on rank zero. A collective."""
-        features, world = self._features(layer), self.run.world
-        pairs = zip(self.measured, (np.sort(group.real), np.sort(group.fake)), strict=True)
-        return [
-            world.only_on_rank_zero(partial(features.gaussian, each.features[layer], rows, world))
-            for each, rows in pairs
-        ]
+        def statistics() -> dict[str, LayerStatistics]:
+            found = {}
+            for layer in layers:
+                features = feature_settings(self.plan.definitions.get(layer), self.run.device.exact_sums)
+                gaussian = features.gaussian(measured.features[layer], ascending, self.run.world)
+                found[layer] = LayerStatistics(gaussian.mu, gaussian.sigma)
+            return found
 
-    def _features(self, layer: str) -> FeatureSettings:
-        return feature_settings(self.plan.definitions.get(layer), self.run.device.exact_sums)
+        return measured.of_rows(rows, self.run.world.only_on_rank_zero(statistics) or {})
 
-    def _bars(self, inputs: Sequence[MetricInput], group: Group) -> tuple[dict[str, float], dict[str, Interval]]:
-        """What a perfect generator would have in each network, and the error bars of large groups. On rank zero."""
-        perfect, corrected = dict[str, float](), dict[str, Interval]()
-        real, fake = self.measured
-        for asked, of_real, _ in inputs:
-            if asked.metric.name != "fid" or of_real.gaussian is None:
-                continue
-            key, rows = self.plan.labels.key(asked.name), fake.features[asked.layer]
-            with self.run.clock("uncertainty"):
-                perfect[key] = perfect_distance(of_real.gaussian, len(group.fake))
-                many = self.plan.settings.uncertainty and len(group.fake) >= fewest_images(rows.shape[1])
-                if many and fake is not real:
-                    parts, _ = error_bars(
-                        of_real.gaussian, rows[group.fake], self._features(asked.layer), self.run.world
-                    )
-                    corrected[key] = Interval(*interval(parts))
-        return perfect, corrected
+    def _bars(self, real: MeasuredSet, fake: MeasuredSet) -> tuple[float, Interval | None]:
+        """What a perfect generator would have, and the error bars of a class of many images. On rank zero."""
+        target, rows = real.gaussian(FEATURES), fake.features[FEATURES]
+        with self.run.clock("uncertainty"):
+            perfect, bar = perfect_distance(target, len(rows)), None
+            if self.plan.settings.uncertainty and len(rows) >= fewest_images(rows.shape[1]):
+                features = feature_settings(self.plan.definitions.get(FEATURES), self.run.device.exact_sums)
+                bar = Interval(*interval(error_bars(target, rows, features, self.run.world)[0]))
+        return perfect, bar
 
 
-def classes_of(
-    found: Sequence[ClassResult], settings: Settings, labels: Labels, dependent: Collection[str]
-) -> Classes | None:
-    """Return all classes with mean and worst of each value; None if they are neither requested nor common to both.
+def _why_left_out(asked: Requested, settings: Settings, found: ClassResult) -> str:
+    """Why a metric is not computed for a class of few images; empty if it is."""
+    if min(found.real, found.fake) < 2:
+        return f"there are {found.real} images in REAL and {found.fake} in FAKE, but 2 are needed"
+    images = min(found.real, found.fake) if asked.metric.real_features else found.fake
+    try:
+        asked.metric.check(replace(settings.facts(asked.layer), images=images, has=f"{found.name} has {images}"))
+    except InputError as error:
+        return error.stated
+    return ""
 
-    The ``dependent`` values, by their keys in the JSON, are of images that are no independent samples: they have no
-    error bars.
-    """
+
+def classes_of(found: Sequence[ClassResult], settings: Settings, labels: Labels) -> Classes | None:
+    """Return all classes with mean and worst of each value; None if they are neither requested nor common to both."""
     if not settings.grouped_by and sum(bool(each.real and each.fake) for each in found) < 2:
         return None
-    order = [
-        replace(each, corrected={k: bar for k, bar in each.corrected.items() if k not in dependent}) for each in found
-    ]
-    summary = dict[str, ClassSummary]()
+    mean, worst, order = dict[str, float](), dict[str, tuple[str, float]](), [*found]
     for name, number in labels.numbers.items():
-        values = {each.name: value for each in found if (value := each.metrics.get(labels.key(name))) is not None}
-        if not values:
-            continue
-        sign = {"lower": 1.0, "higher": -1.0, "": 0.0}[number.better]
-        worst = max(values, key=lambda each: sign * values[each]) if sign else ""
-        summary[labels.key(name)] = ClassSummary(
-            math.fsum(values.values()) / len(values), len(values), values[worst] if worst else None, worst
-        )
-        if len(summary) == 1:
-            order.sort(key=lambda each: (each.name not in values, -sign * values.get(each.name, 0.0)))
-    return Classes("folder" if settings.per_folder else "class", tuple(order), summary)
+        key, sign = labels.key(name), -1.0 if number.better == "higher" else 1.0
+        if values := {each.name: each.metrics[key] for each in found if key in each.metrics}:
+            if not mean:
+                order.sort(key=lambda each: (each.name not in values, -sign * values.get(each.name, 0.0)))
+            mean[key] = math.fsum(values.values()) / len(values)
+            if number.better:
+                worst[key] = max(values.items(), key=lambda item: sign * item[1])
+    return Classes("folder" if settings.per_folder else "class", tuple(order), mean, worst)
 
 
-def class_warnings(path: str, classes: Classes, settings: Settings, labels: Labels) -> list[Alert]:
-    """Return warnings about the classes of the FAKE ``path``."""
-    alerts = list[Alert]()
+def class_warnings(path: str, found: Classes, settings: Settings, labels: Labels) -> list[Alert]:
+    """Return warnings about the classes of the FAKE ``path``: their balance, and those of few images."""
+    lines = list[str]()
     for name, lacking in (("REAL", "fake"), ("FAKE", "real")) if settings.grouped_by else ():
-        if only := sorted(each.name for each in classes.classes if not vars(each)[lacking]):
-            number = counted(len(only), classes.kind, "classes" if classes.kind == "class" else "")
-            alerts.append(Alert(f"{path}: {number} only in {name}, without values: {listed(only)}", "medium"))
-    if classes.kind == "class" and not alerts:
-        alerts += balance_warnings(path, {each.name: (each.real, each.fake) for each in classes.classes})
-    rated = [each for each in classes.classes if each.perfect]
-    smallest = min(rated, key=lambda each: min(each.real, each.fake), default=None)
-    if smallest and (images := min(smallest.real, smallest.fake)) < fewest_images(labels.dims_of("fid")):
-        perfect = f"a perfect generator would have about {max(smallest.perfect.values()):.3g} in {smallest.name}"
-        text = (
-            f"the values of each {classes.kind} are of as few as {images} images: a Fréchet distance of so few is too "
-            f"high ({perfect}), has no error bars, and is only comparable with one of equal numbers of images"
+        if only := sorted(each.name for each in found.classes if not vars(each)[lacking]):
+            lines.append(f"{found.counted(len(only))} only in {name}, without values: {listed(only)}")
+    if found.kind == "class" and not lines:
+        lines += balance_warnings({each.name: (each.real, each.fake) for each in found.classes})
+    rated = (each for each in found.classes if each.perfect is not None)
+    few = min(rated, key=lambda each: min(each.real, each.fake), default=None)
+    if few and (images := min(few.real, few.fake)) < fewest_images(labels.dims_of("fid")):
+        lines.append(
+            f"values of a {found.kind} are of as few as {images} images: a Fréchet distance of so few is too high (a "
+            f"perfect generator would have about {few.perfect:.3g} in {few.name}), has no error bars, and is only "
+            "comparable with that of equal numbers of images"
         )
-        alerts.append(Alert(f"{path}: {text}", "medium"))
-    return alerts
+    return [Alert(f"{path}: {line}", "medium") for line in lines]

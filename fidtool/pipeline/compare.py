@@ -51,15 +51,14 @@ from fidtool.features.models.inception import Weights, load_weights
 from fidtool.features.protocol import FEATURES
 from fidtool.metrics.metric import FeatureSet, Metric, MetricContext
 from fidtool.metrics.registry import BUILT_IN, Requested
-from fidtool.pipeline.classes import ClassComparer, MetricInput, class_warnings, classes_of
-from fidtool.pipeline.groups import groups_of
+from fidtool.pipeline.classes import ClassComparer, class_warnings, classes_of
+from fidtool.pipeline.groups import rows_of_groups
 from fidtool.pipeline.opening import check_number
 from fidtool.pipeline.plan import Plan, check_count
 from fidtool.pipeline.run import RunContext
 from fidtool.pipeline.sets import Content, SetPlan
 from fidtool.record import known_settings
 from fidtool.results import Comparison, SetResult, SkippedFile
-from fidtool.statistics.moments import Gaussian
 from fidtool.statistics.set_statistics import MeasuredSet, facts_of
 
 _MOST_RANDOM, _MOST_NEIGHBOURS = 48, 24
@@ -101,33 +100,41 @@ class Comparer:
             metrics = self._possible(real, fake, planned)
         warnings: list[str] = []
         of_images = dict[str, NDArray[np.float64]]()
-        inputs = [MetricInput(each, *self._sets(each, real, fake)) for each in metrics]
-        numbers = self._numbers(inputs, warnings, of_images)
-        pair, measured = (self.plan.sets[0], planned), (real, fake)
-        contents, statistics = [self.contents[each] for each in pair], (real.statistics, fake.statistics)
-        groups = self.run.world.only_on_rank_zero(lambda: groups_of(contents, statistics, self.plan.settings))
-        if self.plan.settings.grouped_by:
-            groups = self.run.world.broadcast(groups)
-            compared = ClassComparer(self.run, self.plan, pair, measured, inputs, self._numbers)
-            classes = compared.compare(groups or [])
-        else:
-            classes = [ClassResult(each.name, len(each.real), len(each.fake)) for each in groups or ()]
+        numbers = self._numbers(metrics, real, fake, warnings, of_images)
+        classes = self._classes(metrics, real, fake, planned)
         return self.run.world.on_rank_zero(
             lambda: self._conclude(real, fake, planned, numbers, warnings, of_images, classes)
         )
 
+    def _classes(
+        self, metrics: Sequence[Requested], real: MeasuredSet, fake: MeasuredSet, planned: SetPlan
+    ) -> list[ClassResult]:
+        """The numbers of images of each class, on rank zero, and its values if they are requested. A collective."""
+        settings, contents = self.plan.settings, [self.contents[each] for each in (self.plan.sets[0], planned)]
+        measured = real.statistics, fake.statistics
+        rows = self.run.world.only_on_rank_zero(lambda: rows_of_groups(contents, measured, settings.seed)) or {}
+        if not settings.grouped_by:
+            return [ClassResult(name, len(one), len(other)) for name, (one, other) in rows.items()]
+        compared = ClassComparer(self.run, self.plan, real, fake, metrics, self._numbers)
+        return compared.compare(self.run.world.broadcast(rows))
+
     def _numbers(
-        self, inputs: Sequence[MetricInput], warnings: list[str], of_images: dict[str, NDArray[np.float64]]
+        self,
+        metrics: Sequence[Requested],
+        real: MeasuredSet,
+        fake: MeasuredSet,
+        warnings: list[str],
+        of_images: dict[str, NDArray[np.float64]],
     ) -> dict[str, float]:
-        """The values of metrics by plain name; warnings, and values of single images, are added. A collective."""
+        """The values of metrics by plain name; for the rest see `_values`. A collective."""
         numbers, of_networks = dict[str, float](), dict[str, dict[str, dict[str, float]]]()
-        for each in inputs:
-            found = self._values(each, warnings, of_images)
-            network = self.plan.settings.network_of(each.asked.layer).extractor
-            numbers |= {name + each.asked.suffix: value for name, value in found.items()}
-            of_networks.setdefault(each.asked.metric.name, {}).setdefault(network, found)
-        for each in inputs:
-            numbers |= each.asked.metric.summarize(of_networks[each.asked.metric.name])
+        for asked in metrics:
+            found = self._values(asked, real, fake, warnings, of_images)
+            network = self.plan.settings.network_of(asked.layer).extractor
+            numbers |= {name + asked.suffix: value for name, value in found.items()}
+            of_networks.setdefault(asked.metric.name, {}).setdefault(network, found)
+        for asked in metrics:
+            numbers |= asked.metric.summarize(of_networks[asked.metric.name])
         return numbers
 
     def _possible(self, real: MeasuredSet, fake: MeasuredSet, planned: SetPlan) -> list[Requested]:
@@ -155,21 +162,21 @@ class Comparer:
         names = self.run.world.on_rank_zero(possible)
         return [each for each in self.plan.settings.chosen if each.name in names]
 
-    def _sets(self, asked: Requested, real: MeasuredSet, fake: MeasuredSet) -> list[FeatureSet]:
-        """What a metric gets of REAL and of FAKE."""
-        sets, metric, layer = list[FeatureSet](), asked.metric, asked.layer
-        for each, with_features in ((real, metric.real_features), (fake, metric.fake_features)):
-            gaussian = _gaussian_of(each, layer) if each.statistics.layers else None
-            rows = each.features[layer] if with_features else None
-            sets.append(FeatureSet(each.path, rows, gaussian, each.statistics.order))
-        return sets
-
     def _values(
-        self, given: MetricInput, warnings: list[str], of_images: dict[str, NDArray[np.float64]]
+        self,
+        asked: Requested,
+        real: MeasuredSet,
+        fake: MeasuredSet,
+        warnings: list[str],
+        of_images: dict[str, NDArray[np.float64]],
     ) -> dict[str, float]:
         """The values of a metric; warnings about them, and values of single images, are added. A collective."""
-        asked, plan, run, said = given.asked, self.plan, self.run, list[str]()
-        metric, layer = asked.metric, asked.layer
+        plan, run, metric, layer = self.plan, self.run, asked.metric, asked.layer
+        sets, said = list[FeatureSet](), list[str]()
+        for each, with_features in ((real, metric.real_features), (fake, metric.fake_features)):
+            gaussian = each.gaussian(layer) if each.statistics.layers else None
+            rows = each.features[layer] if with_features else None
+            sets.append(FeatureSet(each.path, rows, gaussian, each.statistics.order))
 
         def classifier() -> Weights:
             return self.weights or load_weights(plan.settings.network.weights, run.console.say, classifier=True)
@@ -179,7 +186,7 @@ class Comparer:
         context = MetricContext(run.world, features, classifier, said, network, single)
         try:
             with run.clock(metric.phase or metric.name):
-                found = metric.compute(given.real, given.fake, context)
+                found = metric.compute(sets[0], sets[1], context)
         except InputError as error:
             raise on_every_rank(error) from None  # all ranks have the same features and settings
         except FidtoolError:
@@ -203,7 +210,7 @@ class Comparer:
         numbers: Mapping[str, float],
         warnings: Sequence[str],
         of_images: Mapping[str, NDArray[np.float64]],
-        found: Sequence[ClassResult],
+        of_classes: Sequence[ClassResult],
     ) -> Comparison:
         """The comparison. On rank zero."""
         plan, settings, world, clock = self.plan, self.plan.settings, self.run.world, self.run.clock
@@ -227,17 +234,18 @@ class Comparer:
                 continue
             of_layer = feature_settings(plan.definitions.get(each.layer), self.run.device.exact_sums)
             with clock("uncertainty"):
-                bars, parts = _uncertainty_of(real, fake, diagnosis, of_layer, world, each.layer)
-            uncertainties[each.name] = bars
+                found, parts = _uncertainty_of(real, fake, diagnosis, of_layer, world, each.layer)
+            uncertainties[each.name] = found
             if parts is not None:
                 self.parts.setdefault(each.name, {})[fake.path] = parts
             else:
-                points = ", ".join(f"{distance:.4g} for {images}" for images, distance in bars.curve)
+                points = ", ".join(f"{distance:.4g} for {images}" for images, distance in found.curve)
                 what = plan.labels.title(each.name) if each.suffix else "distance"
                 known = f" ({what} by number of images {points})" if points else ""
-                lines.append(f"{fake.path}{known}: no error bars: {bars.withheld}")
-        dependent = {plan.labels.key(name) for name, bars in uncertainties.items() if not bars.curve}
-        if (classes := classes_of(found, settings, plan.labels, dependent)) is not None:
+                lines.append(f"{fake.path}{known}: no error bars: {found.withheld}")
+        if "fid" in uncertainties and not uncertainties["fid"].curve:  # its images are not independent
+            of_classes = [replace(each, corrected=None) for each in of_classes]
+        if (classes := classes_of(of_classes, settings, plan.labels)) is not None:
             lines += class_warnings(fake.path, classes, settings, plan.labels)
         if settings.influence and "fid" in numbers:
             with clock("influence"):
@@ -310,19 +318,13 @@ def _checked(metric: Metric, found: Mapping[str, float]) -> dict[str, float]:
 # --- explanations, on rank zero --------------------------------------------------------------------------------
 
 
-def _gaussian_of(measured: MeasuredSet, layer: str = FEATURES) -> Gaussian:
-    """Mean, covariance and number of images of a set."""
-    of_layer = measured.statistics.layers[layer]
-    return Gaussian(of_layer.mu, of_layer.sigma, measured.statistics.count)
-
-
 def _uncertainty_of(
     real: MeasuredSet, fake: MeasuredSet, diagnosis: Diagnosis, features: FeatureSettings, world: World, layer: str
 ) -> tuple[Uncertainty, NDArray[np.float64] | None]:
     """The error bars of the distance of ``fake``, and the distances from which `difference` compares it with others."""
     if dependent := _why_dependent(real, fake, diagnosis, layer):
         return Uncertainty(None, None, dependent, ()), None
-    target, rows = _gaussian_of(real, layer), fake.features[layer]
+    target, rows = real.gaussian(layer), fake.features[layer]
     images, dims = rows.shape
     if images < (fewest := fewest_images(dims)):
         needed = f"at least {fewest} images are needed for features of {dims} dimensions, and there are {images}"
@@ -356,7 +358,7 @@ def _influence_of(
     real: MeasuredSet, fake: MeasuredSet, distance: float, title: str, features: FeatureSettings, world: World
 ) -> Influence:
     """The images that raise the distance of ``fake``, which messages call ``title``."""
-    target, rows = _gaussian_of(real), fake.features[FEATURES]
+    target, rows = real.gaussian(), fake.features[FEATURES]
     doubt = "this set is REAL itself" if fake is real else _APART if fake.apart else ""
     if not doubt and (len(rows) < 3 or target.count == 1):
         doubt = "at least 3 generated and 2 real images are needed"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,34 +22,33 @@ _COLUMNS = ("label", "labels", "class", "classname", "classid", "category", "tar
 """Usual names of a column of classes, as `fidtool.names.folded`."""
 
 
-def with_groups(drawn: Sequence[tuple[SetPlan, Content]], settings: Settings) -> list[tuple[SetPlan, Content]]:
+def with_groups(contents: Mapping[SetPlan, Content], settings: Settings) -> dict[SetPlan, Content]:
     """Return REAL and the FAKEs with the groups of their images. No image is read.
 
     Raises:
-        InputError: if the labels are of no set; if values of each group are requested, but the groups of a set are not
+        InputError: if the labels are of no set; if values of each group are requested, but those of a set are not
             known, or REAL and a FAKE have none in common.
     """
-    place, used = text_of(settings.labels), list[str]()
+    place, used, found = text_of(settings.labels), list[str](), dict[SetPlan, Content]()
     texts = None if place is None else read_texts(place, "labels", "class", _COLUMNS)
-    known = {each: _groups_of(each.path, content, settings, texts, used) for each, content in dict(drawn).items()}
+    for each, content in contents.items():
+        found[each] = content._replace(groups=_groups_of(each.path, content, settings, texts, used))
     if place is not None and not used:
-        problem = f"{option('labels', place)} has no classes of the images in {' and '.join(one.path for one in known)}"
+        problem = f"{option('labels', place)} is not of the images in {' or '.join(each.path for each in found)}"
         raise InputError(problem, setting="labels")
     if settings.grouped_by:
-        _check_common({each.path: groups for each, groups in known.items()}, settings.grouped_by)
-    return [(each, content._replace(groups=known[each])) for each, content in drawn]
+        _check_common({each.path: content.groups for each, content in found.items()}, settings.grouped_by)
+    return found
 
 
 def _groups_of(path: str, content: Content, settings: Settings, texts: Texts | None, used: list[str]) -> Groups | None:
-    """The groups of a set. Its path is added to ``used`` if it has them from ``texts``."""
+    """The groups of a set, whose path is added to ``used`` if ``texts`` has them."""
     images, file = content.images, content.file
     if images is not None:
-        prefix, names, places = images.prefix, images.stored, images.order
-        numbers: Sequence[int] = places.tolist()
+        prefix, names, numbers = images.prefix, images.stored, None
     elif file is not None and file.count:
-        names = Numbered(file.count) if file.pictures is None else file.pictures.names
-        prefix, places = path if file.pictures is None else file.pictures.prefix, np.arange(len(names))
-        numbers = places.tolist() if file.order is None else file.order.tolist()
+        pictures, numbers = file.pictures, file.order
+        prefix, names = (path, Numbered(file.count)) if pictures is None else (pictures.prefix, pictures.names)
     else:
         return None
     if settings.per_folder:
@@ -58,52 +56,42 @@ def _groups_of(path: str, content: Content, settings: Settings, texts: Texts | N
     own = (images and stored_classes(images)) or classes_of_folders(names)
     if texts is None or (texts.listed and (own or len(texts.listed) != len(names))):
         return own  # a list without paths is of a set that has no classes of its own
-    labels = texts.of(path, prefix, [names[place] for place in places], numbers, len(names))
-    if labels is None:
-        return own
-    used.append(path)
-    return Groups.of(labels, places, len(names))
+    labels = texts.of(path, prefix, names, range(len(names)) if numbers is None else numbers, len(names))
+    used += [] if labels is None else [path]
+    return own if labels is None else Groups.of(labels)
 
 
 def _check_common(known: Mapping[str, Groups | None], setting: str) -> None:
     """Refuse sets without groups, and a FAKE that has none in common with REAL, the first set."""
-    what, named = ("class", "classes") if setting == "per_class" else ("subfolder", "subfolders"), option(setting, True)
-    (real, first), *_ = known.items()
+    what = {"per_class": "classes", "per_folder": "subfolders"}[setting]
+    named, ((real, first), *_) = option(setting, True), known.items()
     for path, groups in known.items():
-        if groups is None or first is None:
-            remedies = ["pass folders with a subfolder for each"]
-            remedies += [f"pass {option('labels', ...)}"] if setting == "per_class" else []
-            problem = f"{named} needs the {what[1]} of the images, and {path} has none:"
-            raise InputError(problem, *remedies, setting=setting)
+        if first is None or groups is None:
+            remedies = ["pass folders with subfolders", *[f"pass {option('labels', ...)}"] * (setting == "per_class")]
+            raise InputError(f"{named} needs {what}, and {path} has none:", *remedies, setting=setting)
         if not {*groups.names} & {*first.names}:
-            both = f"{real} ({listed(sorted(first.names))}) and {path} ({listed(sorted(groups.names))})"
-            raise InputError(f"{named} needs {what[1]} of the same names, and {both} have none", setting=setting)
+            both = f"{real} has {listed(sorted(first.names))}, and {path} has {listed(sorted(groups.names))}"
+            raise InputError(f"{named} needs {what} of the same names, but {both}", setting=setting)
 
 
-class Group(NamedTuple):
-    """A group of images, with their rows in the features of REAL and of a FAKE."""
+def rows_of_groups(
+    contents: Sequence[Content], measured: Sequence[Statistics], seed: int
+) -> dict[str, list[NDArray[np.int64]]]:
+    """Return the rows of each group's images in the features of REAL and a FAKE; none if those of a set are not known.
 
-    name: str
-    real: NDArray[np.int64]
-    fake: NDArray[np.int64]
-
-
-def groups_of(contents: Sequence[Content], measured: Sequence[Statistics], settings: Settings) -> list[Group]:
-    """Return the groups of REAL and a FAKE by name, also those in one of them; none if those of a set are not known."""
-    pairs = [(content, content.groups, found) for content, found in zip(contents, measured, strict=True)]
-    rows = [_rows_of(content, groups, found, settings.seed) for content, groups, found in pairs if groups]
+    They are in the canonical order of a set that has no other images, by which subsets are drawn.
+    """
+    sides = list[dict[str, NDArray[np.int64]]]()
+    for content, statistics in zip(contents, measured, strict=True):
+        if content.groups is None:
+            return {}
+        (names, codes), numbers = content.groups, statistics.order
+        if content.images is not None:
+            numbers = content.images.numbers(statistics.skipped)
+            codes = codes[numbers]
+        rows = np.lexsort((np.arange(len(codes)) if numbers is None else numbers, codes))
+        parts = pairwise(np.searchsorted(codes[rows], np.arange(len(names) + 1)).tolist())
+        ordered = [rows[start:end][canonical_order(end - start, seed)] for start, end in parts]
+        sides.append(dict(zip(names, ordered, strict=True)))
     none = np.zeros(0, dtype=np.int64)
-    names = sorted({*rows[0], *rows[1]}) if len(rows) == 2 else []
-    return [Group(name, *(each.get(name, none) for each in rows)) for name in names]
-
-
-def _rows_of(content: Content, groups: Groups, measured: Statistics, seed: int) -> dict[str, NDArray[np.int64]]:
-    """The rows of each group, in the canonical order of a set that has no other images. Subsets are drawn from it."""
-    codes, numbers = groups.codes, measured.order
-    if content.images is not None:
-        numbers = content.images.numbers(measured.skipped)
-        codes = codes[numbers]
-    rows = np.lexsort((np.arange(len(codes)) if numbers is None else numbers, codes))
-    ends = np.searchsorted(codes[rows], np.arange(len(groups.names) + 1)).tolist()
-    parts = zip(groups.names, pairwise(ends), strict=True)
-    return {name: rows[start:end][canonical_order(end - start, seed)] for name, (start, end) in parts if start < end}
+    return {name: [side.get(name, none) for side in sides] for name in sorted({*sides[0], *sides[1]})}

@@ -80,7 +80,7 @@ def open_sets(requests: Sequence[RequestedSet], settings: Settings, console: Con
         if shares or (content.images is not None and completed.floats != settings.floats):  # the files' rounding
             contents[request] = open_set(request, completed, needs, console.say)
     drawn = _drawn(requests, contents, completed, alone)
-    drawn = drawn if alone else with_groups(drawn, completed)
+    opened = dict(drawn) if alone else with_groups(dict(drawn), completed)
     notes = dict.fromkeys([*overrides(settings), *([line] if line else [])])
     for each, _ in drawn:
         if each.holds == "both":
@@ -90,7 +90,7 @@ def open_sets(requests: Sequence[RequestedSet], settings: Settings, console: Con
     warnings += [content.warning for content in contents.values() if content.warning]
     with_files = {each: content.file for each, content in drawn if content.file is not None}
     sets = tuple(each for each, _ in drawn)
-    return Opening(sets, dict(drawn), with_files, images, completed, tuple(notes), tuple(warnings))
+    return Opening(sets, opened, with_files, images, completed, tuple(notes), tuple(warnings))
 
 
 def complete_settings(files: Mapping[str, Statistics], settings: Settings, images: bool) -> tuple[Settings, str]:

@@ -24,6 +24,8 @@ from fidtool.names import closest, folded, legible, short_names, short_title, sh
 from fidtool.report.text import alerts_of, dumps, framing_lines, number, result_lines, verdict_lines
 from fidtool.results import Comparison, Evaluation
 
+_MOST_CLASSES = 20
+"""Maximum number of classes that are printed; the JSON has all."""
 _DISTANCES = frozenset(number.name for kind in BUILT_IN.values() if kind.frechet for number in kind.numbers) | {"mind"}
 _SHARES = frozenset(number.name for number in PRDC.numbers) | {"authpct"}
 _SPREADS = {"std": " ± s.d.", "sd": " ± s.d.", "error": " ± s.e.", "se": " ± s.e."}
@@ -112,6 +114,32 @@ def columns_of(evaluation: Evaluation, doubted: Collection[str] = ()) -> list[Co
             corrected.append(Column(f"bias-corrected {base} ± s.e.", texts, "lower", best))
             corrected.append(Column("95 % interval", [each[2] if each else "-" for each in cells]))
     return [*columns, *corrected]
+
+
+def class_columns(evaluation: Evaluation, result: Comparison) -> list[Column]:
+    """Return the columns of the values of each class, or folder, of one of the FAKEs; none if there are no values."""
+    if not (rows := result.of_classes) or (found := result.classes) is None:
+        return []
+    perfect = ["-" if each.perfect is None else f"{each.perfect:.3g}" for each in found.classes[: len(rows)]]
+    return [
+        Column(found.kind, [legible(shortened(each.fake.name, 60)) for each in rows]),
+        Column("REAL", [f"{each.real.count}" for each in rows]),
+        Column("FAKE", [f"{each.fake.count}" for each in rows]),
+        *columns_of(replace(evaluation, results=tuple(rows), differences=())),
+        *([Column("perfect generator", perfect)] if {*perfect} != {"-"} else []),
+    ]
+
+
+def class_lines(evaluation: Evaluation) -> list[str]:
+    """Return a table of the values of each class for each FAKE, the worst first, for stderr."""
+    lines = list[str]()
+    for result in evaluation.results:
+        columns = [each._replace(best=frozenset()) for each in class_columns(evaluation, result)]
+        if columns:
+            rows = _text_lines(Table(columns, (), [legible(result.fake.name)], (), ()))
+            more = len(rows) - 2 - _MOST_CLASSES
+            lines += [*rows[: 2 + _MOST_CLASSES], *([f"and {more} more, see the JSON"] if more > 0 else [])]
+    return lines
 
 
 def _names_by_title(evaluation: Evaluation) -> dict[str, str]:

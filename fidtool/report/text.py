@@ -30,7 +30,20 @@ def result_lines(evaluation: Evaluation) -> list[str]:
                 value, error, interval = each.corrected.texts(decimals=4)
                 bar = f"{value} ± {error} (95 %: {interval}, REAL taken as fixed)"
                 lines.append(f"bias-corrected {legible(result.labels.title(name))}: {bar}{path}")
+        lines += [f"{line}{path}" for line in class_summaries(result)]
     return [*lines, *map(legible, evaluation.not_computed_lines), *verdict_lines(evaluation)]
+
+
+def class_summaries(result: Comparison) -> list[str]:
+    """Return a line per value of classes or folders: ``FID per class: mean 45.2, worst 81.3 (cat), 10 classes``."""
+    found, lines = result.classes, list[str]()
+    for name, title in result.titles.items() if found else ():
+        key, digits = result.labels.key(name), result.labels.numbers[name].digits
+        if found and key in found.mean:
+            worst = f", worst {found.worst[key][1]:.{digits}f} ({found.worst[key][0]})" if key in found.worst else ""
+            number = found.counted(sum(key in each.metrics for each in found.classes))
+            lines.append(legible(f"{title} per {found.kind}: mean {found.mean[key]:.{digits}f}{worst}, {number}"))
+    return lines
 
 
 def verdict_lines(evaluation: Evaluation, names: Sequence[str] | None = None) -> list[str]:

@@ -7,7 +7,7 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import IO, Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from fidtool.images.decode import ImageProperties
 from fidtool.images.records import ImageRecords
 from fidtool.sources.contents import BadFile
 from fidtool.sources.image_set import ImageSet
+from fidtool.statistics.moments import Gaussian
 
 CHUNK_BYTES = 1 << 26
 """Bytes that are read, written or sent at once."""
@@ -229,6 +230,18 @@ class MeasuredSet:
     statistics: Statistics
     features: Mapping[str, Features]
     apart: bool = False
+
+    def gaussian(self, layer: str = FEATURES) -> Gaussian:
+        """Mean, covariance and number of its images, on rank zero."""
+        of_layer = self.statistics.layers[layer]
+        return Gaussian(of_layer.mu, of_layer.sigma, self.statistics.count)
+
+    def of_rows(self, rows: NDArray[np.int64], layers: Mapping[str, LayerStatistics]) -> MeasuredSet:
+        """Return some of its images, in the order of ``rows``; ``layers`` are the statistics of these on rank zero."""
+        known = self.statistics
+        order = None if known.order is None else known.order[rows]
+        statistics = replace(known, layers=layers, count=len(rows), order=order, pictures=None)
+        return MeasuredSet(self.path, statistics, {layer: each[rows] for layer, each in self.features.items()})
 
 
 def spread_features(path: str, statistics: Statistics, layers: Iterable[str], world: World) -> MeasuredSet:

@@ -79,7 +79,8 @@ def rows_of_groups(
 ) -> dict[str, list[NDArray[np.int64]]]:
     """Return the rows of each group's images in the features of REAL and a FAKE; none if those of a set are not known.
 
-    They are in the canonical order of a set that has no other images, by which subsets are drawn.
+    They are in the canonical order of a set that has no other images, by which subsets are drawn, if the stored order
+    is that of names and no image was skipped.
     """
     sides = list[dict[str, NDArray[np.int64]]]()
     for content, statistics in zip(contents, measured, strict=True):

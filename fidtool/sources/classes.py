@@ -46,9 +46,9 @@ def classes_of_folders(names: Sequence[str]) -> Groups | None:
     They are the first folders below the folder that all images share, or the latter if there are none. No image may
     be beside the folders. Numbers of five and more digits, and archives, are no classes.
     """
-    shared, _ = split_common_folder([min(names), max(names)])  # what these two share, all share
-    if not shared and "/" not in names[0]:
+    if "/" not in names[0]:
         return None
+    shared, _ = split_common_folder([min(names), max(names)])  # what these two share, all share
     firsts = [name[len(shared) :].partition("/")[:2] for name in names]
     below = {between for _, between in firsts}
     if len(below) > 1:

@@ -9,16 +9,8 @@ from support.command_line import Run
 from support.places import COLOURS, TINY
 from support.small_sets import SMALL
 
-ARGUMENTS = (
-    "--metrics",
-    "fid,kid,prdc,mifid",
-    *SMALL,
-    "--extractor",
-    f"{TINY},{COLOURS}",
-    "--no-cache",
-    "--quiet",
-    "--json",
-)
+NETWORKS = ("--extractor", f"{TINY},{COLOURS}", "--no-cache", "--quiet")
+ARGUMENTS = ("--metrics", "fid,kid,prdc,mifid", *SMALL, *NETWORKS, "--json")
 
 
 def test_classes_have_the_same_bits_on_any_number_of_ranks(here: Run, fidtool: Run, tmp_path: Path) -> None:

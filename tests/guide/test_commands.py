@@ -116,6 +116,8 @@ def clone(tmp_path_factory: pytest.TempPathFactory, rank_server: RankServer) -> 
         make_pictures(root / name, 4, seed)
     for seed in range(2):
         make_pictures(root / "classes" / str(seed), 8, 10 + seed)
+        for number, name in enumerate(("photos", "generated")):
+            make_pictures(root / name / ("daisy", "roses")[seed], 4, 20 + 2 * seed + number)
     _write_sources(root)
     (root / "scripts").symlink_to(ROOT / "scripts")
     (root / "bin").mkdir()
@@ -308,7 +310,8 @@ def check_printed(command: str, stdout: str) -> None:
         number = r"-?\d+\.\d{2,6}( ± \d+\.\d{6})?(  \S+)?"
         titles = f"{name}|KID|Precision|Recall|Density|Coverage|F-score|sFID|MIND|MIFID|Vendi|AuthPct diagnostic|Shift"
         further = r"| \(dinov2:vits14\)" * ("inception" in command)
-        line = rf"({titles}|FD)({re.escape(words)}{further}): {number}\n"
+        number += r"|mean -?\d+\.\d+, worst -?\d+\.\d+ \(\w+\), 2 (classes|folders)"
+        line = rf"({titles}|FD)({re.escape(words)}{further})( per (class|folder))?: ({number})\n"
         assert re.fullmatch(rf"({line})+([\w, -]+: not computed: .+\n)*", stdout), stdout
         assert stdout.startswith(f"{name}{words}: ")
 

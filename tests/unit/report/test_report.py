@@ -17,15 +17,25 @@ from PIL import Image
 
 from fidtool.diagnose.duplicates import Duplicates
 from fidtool.errors import InputError
-from fidtool.explanations import Difference, Exhibit, HarmfulImage, Interval, Neighbour, Uncertainty
+from fidtool.explanations import (
+    Classes,
+    ClassResult,
+    Difference,
+    Exhibit,
+    HarmfulImage,
+    Interval,
+    Neighbour,
+    Uncertainty,
+)
 from fidtool.images.loader import ImageLookup
-from fidtool.names import numbers_of
-from fidtool.report.charts import sweep_of, title_of
+from fidtool.names import legible, numbers_of
+from fidtool.report.charts import class_charts, sweep_of, title_of
 from fidtool.report.details import LONGEST_SIDE, Thumbnail, thumbnail_of
 from fidtool.report.html import check_shown, html_report, write_shown
+from fidtool.report.tables import class_columns, class_lines
 from fidtool.report.text import influence_lines
-from fidtool.results import Evaluation, SetResult
-from support.report_samples import COMMAND, METRICS, NASTY, bare, rich, write_image
+from fidtool.results import Comparison, Evaluation, SetResult
+from support.report_samples import COMMAND, METRICS, NASTY, bare, classes, rich, write_image
 
 pytest.importorskip("jinja2", reason="needs fidtool[report]")
 pytest.importorskip("matplotlib", reason="needs fidtool[report]")
@@ -555,6 +565,38 @@ def test_a_sweep_is_ordered_by_the_numbers_in_its_names() -> None:
     assert [(point.x, point.name) for point in points] == [(200, "step200"), (1000, "step1000")]
     points, axis = sweep_of(bare("good", "bad").results)
     assert ([point.name for point in points], axis) == (["good", "bad"], "")
+
+
+def test_the_classes_of_a_fake() -> None:
+    """A table of all, a chart of the worst as rows although their names have numbers, each the same in every page."""
+    evaluation = bare("fake")
+    assert class_charts(evaluation.results[0]) == []
+    (result,) = evaluation.results
+    result = replace(result, classes=classes(120))
+    html = html_report(replace(evaluation, results=(result,)))
+    assert html == html_report(replace(evaluation, results=(result,)))
+    page = Page(html)
+    assert "fake-classes" in [each.get("id") for each in page.all("section")]
+    assert "And 20 more, listed in the JSON." in page.text
+    assert "FID per class: mean 30.5000, worst 90.0000 (n0000 " in page.text
+    assert "120 classes." in page.text
+    (light, dark) = class_charts(result)
+    assert light != dark
+    svg = base64.b64decode(light.partition(",")[2]).decode()
+    assert svg.count(">n00") == 30
+    assert "script>" not in svg.replace("&gt;", "")
+    alone = replace(result, classes=classes(1))
+    assert class_charts(alone) == [], "a single row"
+    assert class_columns(evaluation, alone)[0].values == [legible(classes(1).classes[0].name)]
+
+
+def test_classes_without_values_are_not_on_the_page() -> None:
+    counts = Classes("class", (ClassResult("a", 5, 4), ClassResult("b", 3, 4)))
+    (result,) = (evaluation := bare("fake")).results
+    evaluation = replace(evaluation, results=(replace(result, classes=counts),))
+    assert html_report(evaluation) == html_report(bare("fake"))
+    assert class_lines(evaluation) == []
+    assert Comparison.from_dict(evaluation.to_dict()["results"][0], evaluation.labels).classes == counts
 
 
 # --- the plot, and requirements of both ------------------------------------------------------------------------------

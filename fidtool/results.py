@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from html import escape
 from itertools import starmap
 from typing import Any, Literal, cast
@@ -153,23 +153,6 @@ class Comparison:
         """Return the bias-corrected value of this plain name with its interval; None if it has none."""
         found = self.uncertainties.get(name)
         return None if found is None else found.corrected
-
-    @property
-    def of_classes(self) -> list[Comparison]:
-        """A comparison of each class, or folder, that has values, in the order of `Classes`."""
-        rated = [each for each in self.classes.classes if each.metrics] if self.classes else []
-        return [
-            replace(
-                self,
-                real=replace(self.real, count=each.real),
-                fake=replace(self.fake, name=each.name, count=each.fake),
-                metrics=each.metrics,
-                uncertainty=Uncertainty(None, each.corrected, "", ()) if each.corrected else None,
-                further={},
-                classes=None,
-            )
-            for each in rated
-        ]
 
     def __repr__(self) -> str:
         values = ", ".join(f"{title} {self.value(name):.6g}" for name, title in self.titles.items())

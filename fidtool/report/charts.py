@@ -13,7 +13,7 @@ import numpy as np
 from fidtool.errors import redacted
 from fidtool.explanations import Interval, decimals_of
 from fidtool.names import images_of, legible, numbers_of, short_names, short_title, shortened, split_title
-from fidtool.report.tables import rounded
+from fidtool.report.tables import classes_of, rounded
 from fidtool.results import Comparison, Evaluation, SetResult
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def page_charts(evaluation: Evaluation) -> list[str]:
 
 def class_charts(result: Comparison) -> list[str]:
     """Return the same chart of the classes, or folders, of one FAKE: the worst ones, at most 30."""
-    classes = [each for each in result.of_classes if each.frechet_distance is not None][:_MOST_CLASSES]
+    classes = [each for each in classes_of(result) if each.frechet_distance is not None][:_MOST_CLASSES]
     return _pictures(classes, False) if len(classes) > 1 else []
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from fidtool.diagnose.duplicates import NOTABLE_SHARE
 from fidtool.errors import InputError
-from fidtool.explanations import decimals_of
+from fidtool.explanations import Uncertainty, decimals_of
 from fidtool.features.protocol import SPATIAL, SPATIAL_DIMS
 from fidtool.history import lines_of, obstacles, per_fake
 from fidtool.metrics.prdc import PRDC
@@ -116,9 +116,25 @@ def columns_of(evaluation: Evaluation, doubted: Collection[str] = ()) -> list[Co
     return [*columns, *corrected]
 
 
+def classes_of(result: Comparison) -> list[Comparison]:
+    """Return a comparison of each class, or folder, that has values, in the order of `Classes`."""
+    rated = [each for each in result.classes.classes if each.metrics] if result.classes else []
+    return [
+        replace(
+            result,
+            real=replace(result.real, count=each.real),
+            fake=replace(result.fake, name=each.name, count=each.fake),
+            metrics=each.metrics,
+            uncertainty=Uncertainty(None, each.corrected, "", ()) if each.corrected else None,
+            further={},
+        )
+        for each in rated
+    ]
+
+
 def class_columns(evaluation: Evaluation, result: Comparison) -> list[Column]:
     """Return the columns of the values of each class, or folder, of one of the FAKEs; none if there are no values."""
-    if not (rows := result.of_classes) or (found := result.classes) is None:
+    if not (rows := classes_of(result)) or (found := result.classes) is None:
         return []
     perfect = ["-" if each.perfect is None else f"{each.perfect:.3g}" for each in found.classes[: len(rows)]]
     return [

@@ -110,13 +110,18 @@ class Comparer:
         self, metrics: Sequence[Requested], real: MeasuredSet, fake: MeasuredSet, planned: SetPlan
     ) -> list[ClassResult]:
         """The numbers of images of each class, on rank zero, and its values if they are requested. A collective."""
-        settings, contents = self.plan.settings, [self.contents[each] for each in (self.plan.sets[0], planned)]
-        measured = real.statistics, fake.statistics
-        rows = self.run.world.only_on_rank_zero(lambda: rows_of_groups(contents, measured, settings.seed)) or {}
+        settings, sets = self.plan.settings, ((self.plan.sets[0], real), (planned, fake))
+
+        def rows() -> dict[str, list[NDArray[np.int64]]]:
+            sides = [rows_of_groups(self.contents[each], found.statistics, settings.seed) for each, found in sets]
+            names = sorted({*sides[0], *sides[1]}) if all(sides) else []
+            return {name: [side.get(name, np.zeros(0, dtype=np.int64)) for side in sides] for name in names}
+
+        groups = self.run.world.only_on_rank_zero(rows) or {}
         if not settings.grouped_by:
-            return [ClassResult(name, len(one), len(other)) for name, (one, other) in rows.items()]
+            return [ClassResult(name, len(one), len(other)) for name, (one, other) in groups.items()]
         compared = ClassComparer(self.run, self.plan, real, fake, metrics, self._numbers)
-        return compared.compare(self.run.world.broadcast(rows))
+        return compared.compare(self.run.world.broadcast(groups))
 
     def _numbers(
         self,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from fidtool.diagnose.balance import listed
 from fidtool.errors import InputError, option
 from fidtool.pipeline.sets import Content, SetPlan
 from fidtool.settings import Settings
-from fidtool.sources.classes import Groups, classes_of_folders, folders_of, stored_classes
+from fidtool.sources.classes import classes_of_folders, folders_of, stored_classes
 from fidtool.sources.image_set import Numbered, canonical_order
 from fidtool.sources.texts import Texts, read_texts
 from fidtool.statistics.set_statistics import Statistics
@@ -41,8 +41,10 @@ def with_groups(contents: Mapping[SetPlan, Content], settings: Settings) -> dict
     return found
 
 
-def _groups_of(path: str, content: Content, settings: Settings, texts: Texts | None, used: list[str]) -> Groups | None:
-    """The groups of a set, whose path is added to ``used`` if ``texts`` has them."""
+def _groups_of(
+    path: str, content: Content, settings: Settings, texts: Texts | None, used: list[str]
+) -> Sequence[str] | None:
+    """The group of each image of a set, whose path is added to ``used`` if ``texts`` has them."""
     images, file = content.images, content.file
     if images is not None:
         prefix, names, numbers = images.prefix, images.stored, None
@@ -58,41 +60,33 @@ def _groups_of(path: str, content: Content, settings: Settings, texts: Texts | N
         return own  # a list without paths is of a set that has no classes of its own
     labels = texts.of(path, prefix, names, range(len(names)) if numbers is None else numbers, len(names))
     used += [] if labels is None else [path]
-    return own if labels is None else Groups.of(labels)
+    return own if labels is None else labels
 
 
-def _check_common(known: Mapping[str, Groups | None], setting: str) -> None:
+def _check_common(known: Mapping[str, Sequence[str] | None], setting: str) -> None:
     """Refuse sets without groups, and a FAKE that has none in common with REAL, the first set."""
-    what = {"per_class": "classes", "per_folder": "subfolders"}[setting]
-    named, ((real, first), *_) = option(setting, True), known.items()
+    what, named = {"per_class": "classes", "per_folder": "subfolders"}[setting], option(setting, True)
+    (real, first), *_ = known.items()
     for path, groups in known.items():
         if first is None or groups is None:
             remedies = ["pass folders with subfolders", *[f"pass {option('labels', ...)}"] * (setting == "per_class")]
             raise InputError(f"{named} needs {what}, and {path} has none:", *remedies, setting=setting)
-        if not {*groups.names} & {*first.names}:
-            both = f"{real} has {listed(sorted(first.names))}, and {path} has {listed(sorted(groups.names))}"
+        if {*groups}.isdisjoint(first):
+            both = f"{real} has {listed(sorted({*first}))}, and {path} has {listed(sorted({*groups}))}"
             raise InputError(f"{named} needs {what} of the same names, but {both}", setting=setting)
 
 
-def rows_of_groups(
-    contents: Sequence[Content], measured: Sequence[Statistics], seed: int
-) -> dict[str, list[NDArray[np.int64]]]:
-    """Return the rows of each group's images in the features of REAL and a FAKE; none if those of a set are not known.
+def rows_of_groups(content: Content, measured: Statistics, seed: int) -> dict[str, NDArray[np.int64]]:
+    """Return the rows of each group's images in the features of a set; none if the groups are not known.
 
     They are in the canonical order of a set that has no other images, by which subsets are drawn, if the stored order
     is that of names and no image was skipped.
     """
-    sides = list[dict[str, NDArray[np.int64]]]()
-    for content, statistics in zip(contents, measured, strict=True):
-        if content.groups is None:
-            return {}
-        (names, codes), numbers = content.groups, statistics.order
-        if content.images is not None:
-            numbers = content.images.numbers(statistics.skipped)
-            codes = codes[numbers]
-        rows = np.lexsort((np.arange(len(codes)) if numbers is None else numbers, codes))
-        parts = pairwise(np.searchsorted(codes[rows], np.arange(len(names) + 1)).tolist())
-        ordered = [rows[start:end][canonical_order(end - start, seed)] for start, end in parts]
-        sides.append(dict(zip(names, ordered, strict=True)))
-    none = np.zeros(0, dtype=np.int64)
-    return {name: [side.get(name, none) for side in sides] for name in sorted({*sides[0], *sides[1]})}
+    if content.groups is None:
+        return {}
+    order = measured.order if content.images is None else content.images.numbers(measured.skipped)
+    of_row = range(len(content.groups)) if content.images is None or order is None else order.tolist()
+    rows = defaultdict[str, list[int]](list)
+    for row in range(len(of_row)) if order is None else np.argsort(order).tolist():
+        rows[content.groups[of_row[row]]].append(row)
+    return {name: np.array(found)[canonical_order(len(found), seed)] for name, found in rows.items()}

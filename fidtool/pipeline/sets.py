@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from fidtool.features.protocol import FEATURES
 from fidtool.settings import Settings
-from fidtool.sources.classes import Groups
 from fidtool.sources.image_set import ImageSet, Sampling
 from fidtool.sources.memory import Images
 from fidtool.statistics.set_statistics import Statistics
@@ -104,8 +103,8 @@ class Content(NamedTuple):
     warning: str = ""
     reference: str = ""
     sha256: Mapping[str, str] = {}
-    groups: Groups | None = None
-    """The classes of its images, or their folders; None if they are not known."""
+    groups: Sequence[str] | None = None
+    """The class, or folder, of each image in stored order, in a statistics file of each row; None if not known."""
 
 
 @dataclass(frozen=True, eq=False)

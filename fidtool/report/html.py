@@ -98,18 +98,9 @@ def _environment(spelling: Spelling) -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    of_results = (
-        class_charts,
-        class_columns,
-        class_summaries,
-        command_line,
-        described,
-        duplicates_of,
-        findings_of,
-        images_of,
-        properties_of,
-    )
-    functions = (*of_results, option, rounded, short_title, shortened)
+    of_results = (command_line, described, duplicates_of, findings_of, images_of, properties_of)
+    of_classes = (class_charts, class_columns, class_summaries)
+    functions = (*of_results, *of_classes, option, rounded, short_title, shortened)
     environment.globals |= {function.__name__: function for function in functions}
     return environment
 

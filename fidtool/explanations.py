@@ -222,7 +222,7 @@ class Classes:
     """The classes of REAL and a FAKE, or their folders.
 
     Attributes:
-        classes: all that are in either set, the worst by the first value first; those without it by name.
+        classes: all that are in either set, the worst by the first value first; those without values last, by name.
         mean: mean of each value over the classes that have it, by its key in the JSON.
         worst: name and value of the worst class, of values of which lower or higher is better.
     """

@@ -108,7 +108,9 @@ def classes_of(found: Sequence[ClassResult], settings: Settings, labels: Labels)
         key, sign = labels.key(name), -1.0 if number.better == "higher" else 1.0
         if values := {each.name: each.metrics[key] for each in found if key in each.metrics}:
             if not mean:
-                order.sort(key=lambda each: (each.name not in values, -sign * values.get(each.name, 0.0)))
+                order.sort(
+                    key=lambda each: (not each.metrics, each.name not in values, -sign * values.get(each.name, 0.0))
+                )
             mean[key] = math.fsum(values.values()) / len(values)
             if number.better:
                 worst[key] = max(values.items(), key=lambda item: sign * item[1])

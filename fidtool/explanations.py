@@ -8,7 +8,6 @@ from math import floor, hypot, log10
 from typing import Any, Literal
 
 from fidtool.diagnose.diagnosis import Health
-from fidtool.names import counted
 
 
 def decimals_of(value: float, digits: int) -> int:
@@ -201,20 +200,14 @@ class ClassResult:
 
     Attributes:
         real, fake: numbers of images.
-        metrics: values of its images in FAKE against those in REAL, by their keys in the JSON; empty if not requested.
-        perfect: about what a perfect generator's Fréchet distance of so many images would be, see
-            `fidtool.distances.sampling_bias.perfect_distance`; None without this distance.
-        corrected: its bias-corrected Fréchet distance with its interval; None without error bars.
-        left_out: the metrics that were not computed, by name, with the reasons.
+        metrics: values of its images in FAKE against those in REAL, by their keys in the JSON; without those that were
+            not requested or need more images.
     """
 
     name: str
     real: int
     fake: int
     metrics: Mapping[str, float] = field(default_factory=dict)
-    perfect: float | None = None
-    corrected: Interval | None = None
-    left_out: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -231,7 +224,3 @@ class Classes:
     classes: tuple[ClassResult, ...]
     mean: Mapping[str, float] = field(default_factory=dict)
     worst: Mapping[str, tuple[str, float]] = field(default_factory=dict)
-
-    def counted(self, number: int) -> str:
-        """Return a number of them as text: ``2 classes``."""
-        return counted(number, self.kind, "classes" if self.kind == "class" else "")

@@ -276,6 +276,14 @@ class StatisticsSettings(CheckSettings):
         network = self.further.get(layer, self.network)
         return MetricFacts(network.extractor, network.dims)
 
+    def can_compute(self, asked: Requested, images: int) -> bool:
+        """Whether a metric can be computed of so few images, if it can be of many."""
+        try:
+            asked.metric.check(replace(self.facts(asked.layer), images=images))
+        except InputError:
+            return False
+        return images > 1
+
     def metric(self, name: str) -> Metric | None:
         """Return the metric of this name; None if it was not requested."""
         return next((each.metric for each in self.chosen if each.metric.name == name), None)
@@ -302,8 +310,7 @@ class Settings(StatisticsSettings):
         "The same of each subfolder, such as a camera or a test set, against REAL's of the same name."
     )
     labels: File = Setting(None, IMAGES, "FILE").help(
-        "Classes of images of any set: a .csv, .tsv or .jsonl with columns path and label, or a .txt with a class per "
-        "line.",
+        "Classes of images: a .csv, .tsv or .jsonl with columns path and label, or a .txt with a class per line.",
         default="labels in an .npz, or the folders of the images",
     )
     num_real: int | None = Setting(None, IMAGES, "N", least=1).help(
@@ -362,9 +369,6 @@ class Settings(StatisticsSettings):
         if self.sample == "first" and not (self.num or self.num_real or self.num_fake):
             problem = f"{option('sample', 'first')} needs the number of images:"
             raise InputError(problem, f"pass {option('num', ...)}", setting="sample")
-        if self.per_class and self.per_folder:
-            problem = f"{option('per_class', True)} and {option('per_folder', True)} divide the sets in two ways:"
-            raise InputError(problem, "pass one of them", setting="per_folder")
         diagnosis = "needs the diagnosis, which looks for duplicates", f"omit {option('diagnose', False)}"
         frechet = "limits a Fréchet distance, and none is computed", f"add {_FRECHET} to {option('metrics')}"
         fid = "is about the metric fid, which is not requested", f"add fid to {option('metrics')}"
@@ -376,15 +380,16 @@ class Settings(StatisticsSettings):
             ("uncertainty", self.metric("fid"), *fid),
             ("influence", self.metric("fid"), *fid),
             ("plot", self.metric("fid"), *fid),
+            ("per_folder", not self.per_class, "divides the images otherwise", f"omit {option('per_class', True)}"),
         ):
             value = getattr(self, name)
             if not (value is None or value is False or has_it):
                 raise InputError(f"{option(name)} {problem}:", remedy, setting=name)
 
     @property
-    def grouped_by(self) -> Literal["", "per_class", "per_folder"]:
-        """The setting by which the metrics of each class or folder are computed; empty without one."""
-        return "per_class" if self.per_class else "per_folder" if self.per_folder else ""
+    def grouped_by(self) -> Literal["", "class", "folder"]:
+        """By what the metrics are computed as well; empty for whole sets alone."""
+        return "class" if self.per_class else "folder" if self.per_folder else ""
 
     def without(self, names: Collection[str]) -> "Settings":
         """Return the settings without these metrics, by the names of `chosen`."""

@@ -37,21 +37,12 @@ from fidtool.errors import (
     merged,
     on_every_rank,
 )
-from fidtool.explanations import (
-    ClassResult,
-    Exhibit,
-    HarmfulImage,
-    Influence,
-    Interval,
-    Neighbour,
-    Removal,
-    Uncertainty,
-)
+from fidtool.explanations import Classes, Exhibit, HarmfulImage, Influence, Interval, Neighbour, Removal, Uncertainty
 from fidtool.features.models.inception import Weights, load_weights
 from fidtool.features.protocol import FEATURES
 from fidtool.metrics.metric import FeatureSet, Metric, MetricContext
 from fidtool.metrics.registry import BUILT_IN, Requested
-from fidtool.pipeline.classes import ClassComparer, class_warnings, classes_of
+from fidtool.pipeline.classes import class_warnings, classes_of, part_of
 from fidtool.pipeline.groups import rows_of_groups
 from fidtool.pipeline.opening import check_number
 from fidtool.pipeline.plan import Plan, check_count
@@ -98,41 +89,18 @@ class Comparer:
         metrics = self.plan.settings.chosen
         if "stream" in (self.plan.sets[0].holds, planned.holds):
             metrics = self._possible(real, fake, planned)
-        warnings: list[str] = []
-        of_images = dict[str, NDArray[np.float64]]()
-        numbers = self._numbers(metrics, real, fake, warnings, of_images)
+        numbers, warnings, of_images = self._numbers(metrics, real, fake)
         classes = self._classes(metrics, real, fake, planned)
         return self.run.world.on_rank_zero(
             lambda: self._conclude(real, fake, planned, numbers, warnings, of_images, classes)
         )
 
-    def _classes(
-        self, metrics: Sequence[Requested], real: MeasuredSet, fake: MeasuredSet, planned: SetPlan
-    ) -> list[ClassResult]:
-        """The numbers of images of each class, on rank zero, and its values if they are requested. A collective."""
-        settings, sets = self.plan.settings, ((self.plan.sets[0], real), (planned, fake))
-
-        def rows() -> dict[str, list[NDArray[np.int64]]]:
-            sides = [rows_of_groups(self.contents[each], found.statistics, settings.seed) for each, found in sets]
-            names = sorted({*sides[0], *sides[1]}) if all(sides) else []
-            return {name: [side.get(name, np.zeros(0, dtype=np.int64)) for side in sides] for name in names}
-
-        groups = self.run.world.only_on_rank_zero(rows) or {}
-        if not settings.grouped_by:
-            return [ClassResult(name, len(one), len(other)) for name, (one, other) in groups.items()]
-        compared = ClassComparer(self.run, self.plan, real, fake, metrics, self._numbers)
-        return compared.compare(self.run.world.broadcast(groups))
-
     def _numbers(
-        self,
-        metrics: Sequence[Requested],
-        real: MeasuredSet,
-        fake: MeasuredSet,
-        warnings: list[str],
-        of_images: dict[str, NDArray[np.float64]],
-    ) -> dict[str, float]:
-        """The values of metrics by plain name; for the rest see `_values`. A collective."""
+        self, metrics: Sequence[Requested], real: MeasuredSet, fake: MeasuredSet
+    ) -> tuple[dict[str, float], list[str], dict[str, NDArray[np.float64]]]:
+        """The values of metrics by plain name, warnings about them, and values of single images. A collective."""
         numbers, of_networks = dict[str, float](), dict[str, dict[str, dict[str, float]]]()
+        warnings, of_images = list[str](), dict[str, NDArray[np.float64]]()
         for asked in metrics:
             found = self._values(asked, real, fake, warnings, of_images)
             network = self.plan.settings.network_of(asked.layer).extractor
@@ -140,7 +108,26 @@ class Comparer:
             of_networks.setdefault(asked.metric.name, {}).setdefault(network, found)
         for asked in metrics:
             numbers |= asked.metric.summarize(of_networks[asked.metric.name])
-        return numbers
+        return numbers, warnings, of_images
+
+    def _classes(
+        self, metrics: Sequence[Requested], real: MeasuredSet, fake: MeasuredSet, planned: SetPlan
+    ) -> Classes | None:
+        """The classes of both sets; if requested, with values of metrics for which they suffice. A collective."""
+        plan, run, sets = self.plan, self.run, ((self.plan.sets[0], real), (planned, fake))
+        groups = run.world.on_rank_zero(
+            lambda: rows_of_groups([(self.contents[one], each.statistics) for one, each in sets], plan.settings.seed)
+        )
+        if not plan.settings.grouped_by:
+            return classes_of(groups, {}, plan)
+        values, images = dict[str, dict[str, float]](), sum(len(rows) for _, rows in groups.values())
+        with run.console.processing(f"{fake.path} by {plan.settings.grouped_by}", images) as advance:
+            for name, (one, other) in groups.items():
+                if kept := [each for each in metrics if plan.settings.can_compute(each, min(len(one), len(other)))]:
+                    numbers, *_ = self._numbers(kept, part_of(real, one, plan, run), part_of(fake, other, plan, run))
+                    values[name] = {plan.labels.key(each): value for each, value in numbers.items()}
+                advance(len(other))
+        return classes_of(groups, values, plan)
 
     def _possible(self, real: MeasuredSet, fake: MeasuredSet, planned: SetPlan) -> list[Requested]:
         """The metrics for which the sets have enough images, once an iterable has been counted. A collective."""
@@ -215,7 +202,7 @@ class Comparer:
         numbers: Mapping[str, float],
         warnings: Sequence[str],
         of_images: Mapping[str, NDArray[np.float64]],
-        of_classes: Sequence[ClassResult],
+        classes: Classes | None,
     ) -> Comparison:
         """The comparison. On rank zero."""
         plan, settings, world, clock = self.plan, self.plan.settings, self.run.world, self.run.clock
@@ -248,10 +235,10 @@ class Comparer:
                 what = plan.labels.title(each.name) if each.suffix else "distance"
                 known = f" ({what} by number of images {points})" if points else ""
                 lines.append(f"{fake.path}{known}: no error bars: {found.withheld}")
-        if "fid" in uncertainties and not uncertainties["fid"].curve:  # its images are not independent
-            of_classes = [replace(each, corrected=None) for each in of_classes]
-        if (classes := classes_of(of_classes, settings, plan.labels)) is not None:
-            lines += class_warnings(fake.path, classes, settings, plan.labels)
+        if classes:
+            values = {plan.labels.key(name) for name in numbers if name in plan.labels.numbers}
+            said = class_warnings(classes, real, values, plan)
+            lines += [Alert(f"{fake.path}: {line}", "medium") for line in said]
         if settings.influence and "fid" in numbers:
             with clock("influence"):
                 harmful = _influence_of(real, fake, numbers["fid"], title, features, world)

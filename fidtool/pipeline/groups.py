@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import posixpath
+import re
+import sys
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,81 +15,102 @@ from fidtool.diagnose.balance import listed
 from fidtool.errors import InputError, option
 from fidtool.pipeline.sets import Content, SetPlan
 from fidtool.settings import Settings
-from fidtool.sources.classes import classes_of_folders, folders_of, stored_classes
-from fidtool.sources.image_set import Numbered, canonical_order
+from fidtool.sources.arrays import array_headers
+from fidtool.sources.contents import explained
+from fidtool.sources.image_set import ImageSet, canonical_order, split_common_folder
 from fidtool.sources.texts import Texts, read_texts
 from fidtool.statistics.set_statistics import Statistics
 from fidtool.validation import text_of
 
-_COLUMNS = ("label", "labels", "class", "classname", "classid", "category", "target", "y")
-"""Usual names of a column of classes, as `fidtool.names.folded`."""
+_NAMES = ("label", "labels", "class", "classes", "classname", "classid", "category", "target", "y", "arr_1")
+"""Usual names of a column, or an array in a ``.npz``, of classes; the last is that of guided-diffusion's samples."""
+_NO_CLASS = re.compile(r"\d{5,}|.+\.(tar|tgz|zip)(\.\w+)?")
+"""A folder of the first images, of the next ones and so on, as StyleGAN's tool makes them; an archive."""
+
+Groups = Mapping[str, Sequence[NDArray[np.int64]]]
+"""Rows of the images of each group in the features of REAL and a FAKE."""
 
 
 def with_groups(contents: Mapping[SetPlan, Content], settings: Settings) -> dict[SetPlan, Content]:
     """Return REAL and the FAKEs with the groups of their images. No image is read.
 
     Raises:
-        InputError: if the labels are of no set; if values of each group are requested, but those of a set are not
-            known, or REAL and a FAKE have none in common.
+        InputError: if the labels are of no set; if values of each group are requested, but REAL and a FAKE have none
+            in common.
     """
-    place, used, found = text_of(settings.labels), list[str](), dict[SetPlan, Content]()
-    texts = None if place is None else read_texts(place, "labels", "class", _COLUMNS)
-    for each, content in contents.items():
-        found[each] = content._replace(groups=_groups_of(each.path, content, settings, texts, used))
-    if place is not None and not used:
-        problem = f"{option('labels', place)} is not of the images in {' or '.join(each.path for each in found)}"
+    place = None if settings.per_folder else text_of(settings.labels)
+    texts = None if place is None else read_texts(place, "labels", "class", _NAMES)
+    groups = {each: _groups_of(each.path, content, settings, texts) for each, content in contents.items()}
+    if texts and not any(labelled for _, labelled in groups.values()):
+        problem = f"{option('labels', place)} is not of the images in {' or '.join(each.path for each in contents)}"
         raise InputError(problem, setting="labels")
-    if settings.grouped_by:
-        _check_common({each.path: content.groups for each, content in found.items()}, settings.grouped_by)
-    return found
+    (real, (known, _)), *_ = groups.items()
+    for fake, (found, _) in groups.items():
+        if settings.grouped_by and {*found}.isdisjoint(known):
+            names = [listed(sorted({*each})) or "none" for each in (known, found)]
+            setting, has = f"per_{settings.grouped_by}", f"{real.path} has {names[0]}, and {fake.path} has {names[1]}"
+            problem = f"{option(setting, True)} compares folders of one name, or labels, but {has}"
+            raise InputError(problem, setting=setting)
+    return {each: content._replace(groups=groups[each][0]) for each, content in contents.items()}
 
 
-def _groups_of(
-    path: str, content: Content, settings: Settings, texts: Texts | None, used: list[str]
-) -> Sequence[str] | None:
-    """The group of each image of a set, whose path is added to ``used`` if ``texts`` has them."""
+def _groups_of(path: str, content: Content, settings: Settings, texts: Texts | None) -> tuple[Sequence[str], bool]:
+    """The groups of a set, as in `Content`, and whether ``texts`` has them; without paths, if nothing else has."""
     images, file = content.images, content.file
     if images is not None:
-        prefix, names, numbers = images.prefix, images.stored, None
-    elif file is not None and file.count:
-        pictures, numbers = file.pictures, file.order
-        prefix, names = (path, Numbered(file.count)) if pictures is None else (pictures.prefix, pictures.names)
+        prefix, names = images.prefix, images.stored
+    elif file is not None and file.pictures is not None:
+        prefix, names = file.pictures.prefix, file.pictures.names
     else:
-        return None
-    if settings.per_folder:
-        return folders_of(names)
-    own = (images and stored_classes(images)) or classes_of_folders(names)
-    if texts is None or (texts.listed and (own or len(texts.listed) != len(names))):
-        return own  # a list without paths is of a set that has no classes of its own
-    labels = texts.of(path, prefix, names, range(len(names)) if numbers is None else numbers, len(names))
-    used += [] if labels is None else [path]
-    return own if labels is None else labels
+        return (), False
+    own = folders_of(names, settings.per_folder)
+    if images and not settings.per_folder:
+        own = stored_classes(images) or own
+    if texts is None or (texts.listed and (own or not images or len(texts.listed) != len(names))):
+        return own, False
+    labels = texts.of(path, prefix, names, range(len(names)), len(names))
+    return labels or own, labels is not None
 
 
-def _check_common(known: Mapping[str, Sequence[str] | None], setting: str) -> None:
-    """Refuse sets without groups, and a FAKE that has none in common with REAL, the first set."""
-    what, named = {"per_class": "classes", "per_folder": "subfolders"}[setting], option(setting, True)
-    (real, first), *_ = known.items()
-    for path, groups in known.items():
-        if first is None or groups is None:
-            remedies = ["pass folders with subfolders", *[f"pass {option('labels', ...)}"] * (setting == "per_class")]
-            raise InputError(f"{named} needs {what}, and {path} has none:", *remedies, setting=setting)
-        if {*groups}.isdisjoint(first):
-            both = f"{real} has {listed(sorted({*first}))}, and {path} has {listed(sorted({*groups}))}"
-            raise InputError(f"{named} needs {what} of the same names, but {both}", setting=setting)
+def folders_of(names: Sequence[str], whole: bool) -> list[str]:
+    """Return the ``whole`` folder of each image, or its class, as of torchvision's ``ImageFolder``; empty if unknown.
+
+    The class is the first folder below those that all images share, or the last of these. No image may be beside them.
+    """
+    folders = [sys.intern(posixpath.dirname(name)) for name in names]
+    if whole or not any(folders):
+        return [each or "." for each in folders] if any(folders) else []
+    ends = [posixpath.dirname(each) for each in (min(names), max(names))]  # what these two share, all share
+    start = len(split_common_folder(ends)[0])
+    found = [sys.intern(folder[start:].partition("/")[0]) for folder in folders]
+    return [] if "" in found or all(map(_NO_CLASS.fullmatch, {*found})) else found
 
 
-def rows_of_groups(content: Content, measured: Statistics, seed: int) -> dict[str, NDArray[np.int64]]:
-    """Return the rows of each group's images in the features of a set; none if the groups are not known.
+def stored_classes(images: ImageSet) -> list[str]:
+    """Return the class of each image in the ``.npz`` of a set, integers or strings; empty if it has none."""
+    for name, array in array_headers(images.files).items() if "array" in images.kind else ():
+        if name in _NAMES and array.shape == (len(images.stored),) and array.dtype.kind in "iuU":
+            with explained(images.path), images.files.open(0) as handle, np.load(handle) as arrays:
+                return [sys.intern(f"{label}") for label in arrays[name].tolist()]
+    return []
+
+
+def rows_of_groups(sets: Iterable[tuple[Content, Statistics]], seed: int) -> Groups:
+    """Return the rows of the images of each group in the features of two sets; none if the groups are not known.
 
     They are in the canonical order of a set that has no other images, by which subsets are drawn, if the stored order
     is that of names and no image was skipped.
     """
-    if content.groups is None:
-        return {}
-    order = measured.order if content.images is None else content.images.numbers(measured.skipped)
-    of_row = range(len(content.groups)) if content.images is None or order is None else order.tolist()
-    rows = defaultdict[str, list[int]](list)
-    for row in range(len(of_row)) if order is None else np.argsort(order).tolist():
-        rows[content.groups[of_row[row]]].append(row)
-    return {name: np.array(found)[canonical_order(len(found), seed)] for name, found in rows.items()}
+    sides = list[dict[str, NDArray[np.int64]]]()
+    for content, measured in sets:
+        groups, order, rows = content.groups, measured.order, defaultdict[str, list[int]](list)
+        if not groups:
+            return {}
+        if content.images is not None:
+            order = content.images.numbers(measured.skipped)
+            groups = [groups[number] for number in order.tolist()]
+        for row in range(len(groups)) if order is None else np.argsort(order).tolist():
+            rows[groups[row]].append(row)
+        sides.append({name: np.array(found)[canonical_order(len(found), seed)] for name, found in rows.items()})
+    nothing = np.zeros(0, dtype=np.int64)
+    return {name: [side.get(name, nothing) for side in sides] for name in sorted({*sides[0], *sides[1]})}

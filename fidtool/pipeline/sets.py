@@ -42,10 +42,10 @@ def set_needs(settings: Settings, real: bool, fake: bool) -> SetNeeds:
     metrics = [(each.metric, each.layer) for each in settings.chosen]
     layers = dict.fromkeys([FEATURES, *(layer for _, layer in metrics)])
     features = {
-        layer for metric, layer in metrics if (real and metric.real_features) or (fake and metric.fake_features)
+        layer
+        for metric, layer in metrics
+        if settings.grouped_by or (real and metric.real_features) or (fake and metric.fake_features)
     }
-    if settings.grouped_by:
-        features = {layer for _, layer in metrics}
     if fake and settings.uncertainty:
         features |= {layer for metric, layer in metrics if metric.name == "fid"}
     if fake and settings.influence:
@@ -103,8 +103,8 @@ class Content(NamedTuple):
     warning: str = ""
     reference: str = ""
     sha256: Mapping[str, str] = {}
-    groups: Sequence[str] | None = None
-    """The class, or folder, of each image in stored order, in a statistics file of each row; None if not known."""
+    groups: Sequence[str] = ()
+    """The class, or folder, of each image in stored order, in a statistics file of each row; empty if not known."""
 
 
 @dataclass(frozen=True, eq=False)

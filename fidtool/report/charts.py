@@ -13,7 +13,7 @@ import numpy as np
 from fidtool.errors import redacted
 from fidtool.explanations import Interval, decimals_of
 from fidtool.names import images_of, legible, numbers_of, short_names, short_title, shortened, split_title
-from fidtool.report.tables import classes_of, rounded
+from fidtool.report.tables import rounded
 from fidtool.results import Comparison, Evaluation, SetResult
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ _STYLE: dict[str, Any] = {
 }
 _WIDTH, _HEIGHT, _ROW = 480, 280, 26
 """Size of the page's chart in pixels, and height of a row if each FAKE has one."""
-_MOST_CLASSES, _MOST_VALUES = 30, 12
-"""Maximum number of classes, and of values along a line; of more, only the lowest is given."""
+_MOST_VALUES = 12
+"""Maximum number of values along a line; of more, only the lowest is given."""
 _BESIDE = 0.3
 """Distance of an error bar from its point, which it would hide, if points are not joined. FAKEs are 1 apart."""
 
@@ -57,37 +57,25 @@ def page_charts(evaluation: Evaluation) -> list[str]:
     results = evaluation.results
     if len(results) == 1 or results[0].frechet_distance is None:
         return []
-    return _pictures(results, bool(sweep_of(results)[1]))
-
-
-def class_charts(result: Comparison) -> list[str]:
-    """Return the same chart of the classes, or folders, of one FAKE: the worst ones, at most 30."""
-    classes = [each for each in classes_of(result) if each.frechet_distance is not None][:_MOST_CLASSES]
-    return _pictures(classes, False) if len(classes) > 1 else []
-
-
-def _pictures(results: Sequence[Comparison], line: bool) -> list[str]:
-    """The chart as a line, or with a row for each."""
-    inches = _WIDTH / 72, (_HEIGHT if line else (len(results) + 3) * _ROW) / 72  # a unit of the SVG is a pixel
-    contents = [_image("svg", inches, results, colours, line=line) for colours in (_LIGHT, _DARK)]
+    inches = _WIDTH / 72, _height(results) or _HEIGHT / 72  # a unit of the SVG is a pixel
+    contents = [_image("svg", inches, results, colours) for colours in (_LIGHT, _DARK)]
     return [f"data:image/svg+xml;base64,{base64.b64encode(content).decode()}" for content in contents]
 
 
 def sweep_plot(evaluation: Evaluation, kind: str) -> bytes:
     """Return the chart of an evaluation, with a title, as the bytes of an image file."""
     title = "\n".join(shortened(line, _LONGEST_LINE) for line in title_of(evaluation, longest=_LONGEST_PATH))
-    line = bool(sweep_of(evaluation.results)[1])
-    inches = 9.0, 4.5 if line else max(4.5, (len(evaluation.results) + 3) * _ROW / 72)
-    return _image(kind, inches, evaluation.results, _LIGHT, title, line)
+    inches = 9.0, max(4.5, _height(evaluation.results))
+    return _image(kind, inches, evaluation.results, _LIGHT, title)
+
+
+def _height(results: Sequence[Comparison]) -> float:
+    """Height in inches that rows need; 0 for a line."""
+    return 0.0 if sweep_of(results)[1] else (len(results) + 3) * _ROW / 72
 
 
 def _image(
-    kind: str,
-    inches: tuple[float, float],
-    results: Sequence[Comparison],
-    colours: dict[str, Any],
-    title: str = "",
-    line: bool = False,
+    kind: str, inches: tuple[float, float], results: Sequence[Comparison], colours: dict[str, Any], title: str = ""
 ) -> bytes:
     """The bytes of an image file, with matplotlib's defaults regardless of the user's matplotlibrc."""
     with warnings.catch_warnings():
@@ -98,7 +86,7 @@ def _image(
 
         with style.context(["default", _STYLE, colours]):
             figure = Figure(figsize=inches, layout="constrained", facecolor="white" if title else "none")
-            _draw(figure.subplots(), *sweep_of(results, line), results[0].labels.title("fid"))
+            _draw(figure.subplots(), results)
             if title:
                 figure.set_layout_engine("constrained", w_pad=0.15, h_pad=0.15)
                 # Names may contain dollar signs, which must not start a formula.
@@ -109,11 +97,13 @@ def _image(
     return buffer.getvalue()
 
 
-def _draw(axes: Axes, points: Sequence[Point], label: str, title: str) -> None:
-    """Draws a line if x has a label, else a row for each FAKE, with the distances along x."""
+def _draw(axes: Axes, results: Sequence[Comparison]) -> None:
+    """Draws a line if the names of the FAKEs have numbers, else a row for each FAKE, with the distances along x."""
+    points, label = sweep_of(results)
     axis, order, line, dashes = (axes.yaxis, 1, "-", "--") if label else (axes.xaxis, -1, "none", "none")
+    title, _ = split_title(short_title(results[0].labels.title("fid")))
     x, y = [[point.x for point in points], [point.distance for point in points]][::order]
-    axes.plot(x, y, label=split_title(short_title(title))[0], marker="o", linestyle=line, clip_on=False)
+    axes.plot(x, y, label=title, marker="o", linestyle=line, clip_on=False)
     known = [(point.x if label else point.x + _BESIDE, point.corrected) for point in points if point.corrected]
     if known:
         x, y = [[place for place, _ in known], [bar.value for _, bar in known]][::order]
@@ -170,15 +160,15 @@ class Point(NamedTuple):
     corrected: Interval | None
 
 
-def sweep_of(results: Sequence[Comparison], line: bool = True) -> tuple[list[Point], str]:
-    """The Fréchet distances of a run's FAKEs, by the numbers in their names, for a ``line``, or in their order.
+def sweep_of(results: Sequence[Comparison]) -> tuple[list[Point], str]:
+    """The Fréchet distances of a run's FAKEs, by the numbers in their names or in the order of the arguments.
 
     Returns:
         The points in the order of x, and the label of x, such as ``step``; it is empty if x is the position among the
         arguments, 1, 2, 3 …
     """
     paths = [redacted(result.fake.name) for result in results]  # a URL's query may contain numbers
-    found = numbers_of(paths) if line and len(paths) > 1 else None
+    found = numbers_of(paths) if len(paths) > 1 else None
     numbers, label = found or ([place + 1.0 for place in range(len(paths))], "")
     points = []
     for number, name, result in zip(numbers, short_names(paths), results, strict=True):

@@ -20,9 +20,9 @@ from fidtool.explanations import Exhibit
 from fidtool.history import append_history
 from fidtool.images.loader import ImageLookup
 from fidtool.names import command_line, images_of, legible, short_names, short_title, shortened
-from fidtool.report.charts import class_charts, described, page_charts, sweep_plot, title_of
+from fidtool.report.charts import described, page_charts, sweep_plot, title_of
 from fidtool.report.details import Thumbnail, duplicates_of, findings_of, properties_of, thumbnail_of
-from fidtool.report.tables import Column, about_marks, class_columns, columns_of, is_real, rounded
+from fidtool.report.tables import Column, about_marks, class_rows, columns_of, is_real, rounded
 from fidtool.report.text import alerts_of, class_summaries, differences_shown
 from fidtool.results import Evaluation
 
@@ -99,8 +99,7 @@ def _environment(spelling: Spelling) -> jinja2.Environment:
         lstrip_blocks=True,
     )
     of_results = (command_line, described, duplicates_of, findings_of, images_of, properties_of)
-    of_classes = (class_charts, class_columns, class_summaries)
-    functions = (*of_results, *of_classes, option, rounded, short_title, shortened)
+    functions = (*of_results, class_rows, class_summaries, option, rounded, short_title, shortened)
     environment.globals |= {function.__name__: function for function in functions}
     return environment
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from fidtool.diagnose.duplicates import NOTABLE_SHARE
 from fidtool.errors import InputError
-from fidtool.explanations import Uncertainty, decimals_of
+from fidtool.explanations import decimals_of
 from fidtool.features.protocol import SPATIAL, SPATIAL_DIMS
 from fidtool.history import lines_of, obstacles, per_fake
 from fidtool.metrics.prdc import PRDC
@@ -116,45 +116,26 @@ def columns_of(evaluation: Evaluation, doubted: Collection[str] = ()) -> list[Co
     return [*columns, *corrected]
 
 
-def classes_of(result: Comparison) -> list[Comparison]:
-    """Return a comparison of each class, or folder, that has values, in the order of `Classes`."""
-    rated = [each for each in result.classes.classes if each.metrics] if result.classes else []
-    return [
-        replace(
-            result,
-            real=replace(result.real, count=each.real),
-            fake=replace(result.fake, name=each.name, count=each.fake),
-            metrics=each.metrics,
-            uncertainty=Uncertainty(None, each.corrected, "", ()) if each.corrected else None,
-            further={},
-        )
-        for each in rated
-    ]
-
-
-def class_columns(evaluation: Evaluation, result: Comparison) -> list[Column]:
-    """Return the columns of the values of each class, or folder, of one of the FAKEs; none if there are no values."""
-    if not (rows := classes_of(result)) or (found := result.classes) is None:
+def class_rows(result: Comparison) -> list[list[str]]:
+    """Return the values of each class, or folder, as rows of text below their headings; none if there are no values."""
+    if result.classes is None or not result.classes.mean:
         return []
-    perfect = ["-" if each.perfect is None else f"{each.perfect:.3g}" for each in found.classes[: len(rows)]]
-    return [
-        Column(found.kind, [legible(shortened(each.fake.name, 60)) for each in rows]),
-        Column("REAL", [f"{each.real.count}" for each in rows]),
-        Column("FAKE", [f"{each.fake.count}" for each in rows]),
-        *columns_of(replace(evaluation, results=tuple(rows), differences=())),
-        *([Column("perfect generator", perfect)] if {*perfect} != {"-"} else []),
-    ]
+    own = {result.labels.key(name): result.labels.numbers[name] for name in result.titles}
+    rows = [[result.classes.kind, "REAL", "FAKE", *map(short_title, result.titles.values())]]
+    for each in result.classes.classes:
+        values = [f"{each.metrics[key]:.{own[key].digits}f}" if key in each.metrics else "-" for key in own]
+        rows.append([legible(shortened(each.name, 60)), f"{each.real}", f"{each.fake}", *values])
+    return rows
 
 
 def class_lines(evaluation: Evaluation) -> list[str]:
     """Return a table of the values of each class for each FAKE, the worst first, for stderr."""
     lines = list[str]()
     for result in evaluation.results:
-        columns = [each._replace(best=frozenset()) for each in class_columns(evaluation, result)]
-        if columns:
-            rows = _text_lines(Table(columns, (), [legible(result.fake.name)], (), ()))
-            more = len(rows) - 2 - _MOST_CLASSES
-            lines += [*rows[: 2 + _MOST_CLASSES], *([f"and {more} more, see the JSON"] if more > 0 else [])]
+        rows = class_rows(result)
+        columns = [Column(head, texts) for head, *texts in zip(*rows[: _MOST_CLASSES + 1], strict=True)]
+        more = [f"and {len(rows) - 1 - _MOST_CLASSES} more, see the JSON"] * (len(rows) > 1 + _MOST_CLASSES)
+        lines += _text_lines(Table(columns, (), [legible(result.fake.name)], more, ())) if rows else []
     return lines
 
 

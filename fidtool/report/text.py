@@ -35,14 +35,14 @@ def result_lines(evaluation: Evaluation) -> list[str]:
 
 
 def class_summaries(result: Comparison) -> list[str]:
-    """Return a line per value of classes or folders: ``FID per class: mean 45.2, worst 81.3 (cat), 10 classes``."""
+    """Return a line per value of classes or folders: ``FID per class: mean 45.2 of 10, worst 81.3 (cat)``."""
     found, lines = result.classes, list[str]()
-    for name, title in result.titles.items() if found else ():
+    for name, title in result.titles.items():
         key, digits = result.labels.key(name), result.labels.numbers[name].digits
         if found and key in found.mean:
+            mean = f"mean {found.mean[key]:.{digits}f} of {sum(key in each.metrics for each in found.classes)}"
             worst = f", worst {found.worst[key][1]:.{digits}f} ({found.worst[key][0]})" if key in found.worst else ""
-            number = found.counted(sum(key in each.metrics for each in found.classes))
-            lines.append(legible(f"{title} per {found.kind}: mean {found.mean[key]:.{digits}f}{worst}, {number}"))
+            lines.append(legible(f"{title} per {found.kind}: {mean}{worst}"))
     return lines
 
 

@@ -7,7 +7,7 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import IO, Any
 
 import numpy as np
@@ -235,13 +235,6 @@ class MeasuredSet:
         """Mean, covariance and number of its images, on rank zero."""
         of_layer = self.statistics.layers[layer]
         return Gaussian(of_layer.mu, of_layer.sigma, self.statistics.count)
-
-    def of_rows(self, rows: NDArray[np.int64], layers: Mapping[str, LayerStatistics]) -> MeasuredSet:
-        """Return some of its images, in the order of ``rows``; ``layers`` are the statistics of these on rank zero."""
-        known = self.statistics
-        order = None if known.order is None else known.order[rows]
-        statistics = replace(known, layers=layers, count=len(rows), order=order, pictures=None)
-        return MeasuredSet(self.path, statistics, {layer: each[rows] for layer, each in self.features.items()})
 
 
 def spread_features(path: str, statistics: Statistics, layers: Iterable[str], world: World) -> MeasuredSet:

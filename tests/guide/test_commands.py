@@ -310,7 +310,7 @@ def check_printed(command: str, stdout: str) -> None:
         number = r"-?\d+\.\d{2,6}( ± \d+\.\d{6})?(  \S+)?"
         titles = f"{name}|KID|Precision|Recall|Density|Coverage|F-score|sFID|MIND|MIFID|Vendi|AuthPct diagnostic|Shift"
         further = r"| \(dinov2:vits14\)" * ("inception" in command)
-        number += r"|mean -?\d+\.\d+, worst -?\d+\.\d+ \(\w+\), 2 (classes|folders)"
+        number += r"|mean -?\d+\.\d+ of 2, worst -?\d+\.\d+ \(\w+\)"
         line = rf"({titles}|FD)({re.escape(words)}{further})( per (class|folder))?: ({number})\n"
         assert re.fullmatch(rf"({line})+([\w, -]+: not computed: .+\n)*", stdout), stdout
         assert stdout.startswith(f"{name}{words}: ")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +55,6 @@ def test_each_class_has_the_bits_of_its_two_folders_alone(here: Run, sets: tuple
     for name, each in found.items():
         alone = here("compute", real / name, fake / name, *metrics, *networks)
         assert each["metrics"] == alone.metrics, name
-        assert each["left_out"] == {}
     plain = here("compute", real, fake, *metrics, *networks).json
     assert plain["results"][0]["metrics"] == joint["results"][0]["metrics"]
 
@@ -89,39 +89,31 @@ def test_mean_and_worst(here: Run, sets: tuple[Path, Path]) -> None:
     assert found["worst"][precision][1] == min(each["metrics"][precision] for each in classes.values())
 
 
-def test_classes_of_few_images_are_left_out_with_the_reason(here: Run, tmp_path: Path) -> None:
+def test_values_that_need_more_images_are_left_out(here: Run, tmp_path: Path) -> None:
     real, fake = make_classes(tmp_path, {"ant": (9, 9), "bee": (9, 1), "cat": (9, 5), "dog": (5, 0), "elk": (0, 5)})
-    arguments = ("--metrics", "fid,kid,prdc", "--nearest-k", 5)
+    arguments = ("--metrics", "fid,kid,prdc", *SMALL, "--nearest-k", 5)
     document = here("compute", real, fake, *arguments, *QUICK, "--json", "--per-class").json
-    found = classes_in(document)
-    assert [*found][-3:] == ["bee", "dog", "elk"], "those without values by name"
-    assert found["bee"]["left_out"].keys() == {"fid", "kid", "prdc"}
-    assert found["bee"]["left_out"]["fid"] == "there are 9 images in REAL and 1 in FAKE, but 2 are needed"
-    assert found["cat"]["left_out"].keys() == {"prdc"}
-    assert "cat has 5" in found["cat"]["left_out"]["prdc"]
-    assert found["ant"]["left_out"] == {}
-    warnings = document["results"][0]["warnings"]
-    assert any("1 class only in REAL, without values: dog" in each for each in warnings)
-    assert any("1 class only in FAKE, without values: elk" in each for each in warnings)
+    (result,), kind = document["results"], lambda key: key.partition("_")[0]
+    found = {name: each["metrics"] for name, each in classes_in(document).items()}
+    assert {*map(kind, found["ant"])} == {*map(kind, result["metrics"])}
+    assert {*map(kind, found["cat"])} == {"fd", "kid"}
+    assert [name for name, values in found.items() if not values] == ["bee", "dog", "elk"]
+    lacking = "bee (9 in REAL, 1 in FAKE), cat (9 in REAL, 5 in FAKE), dog (5 in REAL, 0 in FAKE), elk (0 in REAL, 5 in"
+    (line,) = (each for each in result["warnings"] if "there are too few images for all values of a class:" in each)
+    assert {*line.partition("class: ")[2].split("), ")} == {*f"{lacking} FAKE)".split("), ")}
+    assert not any("no images of these classes" in each for each in result["warnings"])
 
 
 def test_few_images_are_said_to_be_few(here: Run, sets: tuple[Path, Path]) -> None:
-    document = here("compute", *sets, *QUICK, "--json", "--per-class").json
-    (result,) = document["results"]
-    (place,) = (number for number, line in enumerate(result["warnings"]) if "of a class are of as few as 24" in line)
-    assert result["severities"][place] == "medium"
-    assert all(each["perfect"] > 0 for each in classes_in(document).values())
-
-
-def test_large_classes_have_the_error_bars_of_their_folders_alone(here: Run, tmp_path: Path) -> None:
-    real, fake = make_classes(tmp_path, {"ant": (210, 205), "bee": (40, 30)})
-    arguments = (*QUICK, "--uncertainty", "--json")
-    found = classes_in(here("compute", real, fake, *arguments, "--per-class").json)
-    alone = here("compute", real / "ant", fake / "ant", *arguments).json["results"][0]
-    assert found["ant"]["corrected"] == alone["uncertainty"]["corrected"]
-    assert found["bee"]["corrected"] is None
-    itself = classes_in(here("compute", real, real, *arguments, "--per-class").json)
-    assert itself["ant"]["corrected"] is None, "its images are no independent samples"
+    (result,) = here("compute", *sets, *QUICK, "--json", "--per-class").json["results"]
+    (line,) = (
+        each for each in result["warnings"] if "of as few images as 24, which some class has, is too high" in each
+    )
+    assert result["severities"][result["warnings"].index(line)] == "medium"
+    perfect = float(re.findall(r"a perfect generator of all of REAL would have about ([\d.]+)\)", line)[0])
+    assert perfect > 0
+    large = here("compute", *sets, *QUICK, "--metrics", "kid", *SMALL, "--json", "--per-class").json["results"][0]
+    assert not any("as few images as" in each for each in large["warnings"]), "no Fréchet distance"
 
 
 def test_a_custom_metric_gets_the_images_of_a_class(sets: tuple[Path, Path]) -> None:
@@ -142,7 +134,6 @@ def test_a_custom_metric_gets_the_images_of_a_class(sets: tuple[Path, Path]) -> 
     assert {each.name: [*each.metrics.values()] for each in found.classes} == {
         name: [1000.0 * real + fake] for name, (real, fake) in CLASSES.items()
     }
-    assert all(each.perfect is None for each in found.classes)
 
 
 # --- where the classes come from -------------------------------------------------------------------------------------
@@ -172,7 +163,7 @@ def test_every_source_gives_the_same_classes(here: Run, sets: tuple[Path, Path],
     assert here("stats", "flat", "-o", "flat.npz", "--metrics", "kid", *QUICK).status == 0
     sources: list[tuple[object, ...]] = [("a.zip",), ("b.tar",), ("list.txt",), ("fake.npz",)]
     sources += [("flat", "--labels", "labels.txt"), ("flat", "--labels", "labels.csv")]
-    sources += [("flat.npz", "--labels", "labels.txt"), ("flat.npz", "--labels", "labels.csv")]
+    sources += [("flat.npz", "--labels", "labels.csv")]
     for source in sources:
         document = here("compute", real, *source, *arguments).json
         found = {name: each["metrics"] for name, each in classes_in(document).items()}
@@ -244,12 +235,10 @@ def test_folders_are_compared_with_those_of_the_same_name(here: Run, tmp_path: P
     assert {*found} == {"day/front", "day/rear", "night/front", "night/rear"}
     alone = here("compute", "real/day/rear", "fake/day/rear", *arguments)
     assert found["day/rear"]["metrics"] == alone.metrics
-    assert any(
-        "1 folder only in FAKE, without values: night/rear" in each for each in document["results"][0]["warnings"]
-    )
+    lacking = "there are too few images for all values of a folder: night/rear (0 in REAL, 3 in FAKE)"
+    assert f"fake: {lacking}" in document["results"][0]["warnings"]
     lines = here("compute", "real", "fake", *QUICK, "--per-folder").stdout.splitlines()
-    assert lines[1].startswith(f"{FD} per folder: mean ")
-    assert lines[1].endswith(", 3 folders")
+    assert re.fullmatch(rf"{re.escape(FD)} per folder: mean [\d.]+ of 3, worst [\d.]+ \((day|night)/\w+\)", lines[1])
 
 
 # --- balance ---------------------------------------------------------------------------------------------------------
@@ -259,12 +248,12 @@ def test_a_missing_class_and_other_shares_are_warned_about(here: Run, tmp_path: 
     real, fake = make_classes(tmp_path, {"ant": (40, 40), "bee": (40, 0), "cat": (40, 40)})
     (result,) = here("compute", real, fake, *QUICK, "--json").json["results"]
     (line,) = (each for each in result["warnings"] if "of REAL: bee" in each)
-    assert line == f"{fake}: it has no images of 1 class of REAL: bee"
+    assert line == f"{fake}: it has no images of these classes of REAL: bee"
     assert result["severities"][result["warnings"].index(line)] == "medium"
     make_pictures(tmp_path / "fake" / "bee", 4, 50)
     warned = here("compute", real, fake, *QUICK).stderr
     assert (
-        f"{fake}: its classes have other shares than REAL's: 28.6% of its images are too many (bee 4.76% instead of"
+        f"{fake}: its classes have other shares than REAL's: 28.6% of its images are too many (bee has 4.76% instead of"
         in warned
     )
 
@@ -278,11 +267,12 @@ def test_a_missing_class_and_other_shares_are_warned_about(here: Run, tmp_path: 
         (
             "flat",
             ["--per-class"],
-            "--per-class needs classes, and flat has none: pass folders with subfolders, or pass --labels",
+            "--per-class compares folders of one name, or labels, but real has ant, bee, cat, and",
         ),
-        ("flat", ["--per-folder"], "--per-folder needs subfolders, and flat has none: pass folders with subfolders"),
-        ("other", ["--per-class"], "needs classes of the same names, but real has ant, bee, cat, and other has x, y"),
-        ("fake", ["--per-class", "--per-folder"], "--per-class and --per-folder divide the sets in two ways"),
+        ("flat", ["--per-class"], "and flat has none"),
+        ("flat", ["--per-folder"], "--per-folder compares folders of one name, or labels, but real has ant, bee, cat"),
+        ("other", ["--per-class"], "but real has ant, bee, cat, and other has x, y"),
+        ("fake", ["--per-class", "--per-folder"], "--per-folder divides the images otherwise: omit --per-class"),
         ("bare.npz", ["--per-class"], "bare.npz has none"),
         ("fake", ["--labels", "gone.csv"], "gone.csv cannot be read"),
     ],
@@ -313,7 +303,7 @@ def test_every_output_has_the_classes(here: Run, sets: tuple[Path, Path], tmp_pa
     assert isinstance(classes, Classes)
     key = next(iter(classes.mean))
     name, value = classes.worst[key]
-    wanted = f"{FD} per class: mean {classes.mean[key]:.4f}, worst {value:.4f} ({name}), 3 classes  {sets[1]}"
+    wanted = f"{FD} per class: mean {classes.mean[key]:.4f} of 3, worst {value:.4f} ({name})  {sets[1]}"
     assert wanted in outcome.stdout.splitlines()
     table = [line.split() for line in outcome.stderr.splitlines()]
     assert [line[:3] for line in table if line and line[0] in CLASSES][:3] == [
@@ -323,7 +313,7 @@ def test_every_output_has_the_classes(here: Run, sets: tuple[Path, Path], tmp_pa
     assert '"classes": null' in (tmp_path / "h.jsonl").read_text()
     assert here("report", "r.json", "-o", "again.html").status == 0
     for page in ("r.html", "again.html"):
-        assert f"worst {value:.4f} ({name}), 3 classes." in (tmp_path / page).read_text()
+        assert f"of 3, worst {value:.4f} ({name})." in (tmp_path / page).read_text()
     assert found.results[0].to_dict() == read_evaluation(tmp_path / "r.json").results[0].to_dict()
 
 

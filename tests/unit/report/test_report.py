@@ -28,11 +28,11 @@ from fidtool.explanations import (
     Uncertainty,
 )
 from fidtool.images.loader import ImageLookup
-from fidtool.names import legible, numbers_of
-from fidtool.report.charts import class_charts, sweep_of, title_of
+from fidtool.names import numbers_of
+from fidtool.report.charts import sweep_of, title_of
 from fidtool.report.details import LONGEST_SIDE, Thumbnail, thumbnail_of
 from fidtool.report.html import check_shown, html_report, write_shown
-from fidtool.report.tables import class_columns, class_lines
+from fidtool.report.tables import class_lines, class_rows
 from fidtool.report.text import influence_lines
 from fidtool.results import Comparison, Evaluation, SetResult
 from support.report_samples import COMMAND, METRICS, NASTY, bare, classes, rich, write_image
@@ -568,26 +568,27 @@ def test_a_sweep_is_ordered_by_the_numbers_in_its_names() -> None:
 
 
 def test_the_classes_of_a_fake() -> None:
-    """A table of all, a chart of the worst as rows although their names have numbers, each the same in every page."""
-    evaluation = bare("fake")
-    assert class_charts(evaluation.results[0]) == []
-    (result,) = evaluation.results
+    """A table with a bar for each, the worst first, each the same in every page."""
+    (result,) = (evaluation := bare("fake")).results
     result = replace(result, classes=classes(120))
     html = html_report(replace(evaluation, results=(result,)))
     assert html == html_report(replace(evaluation, results=(result,)))
     page = Page(html)
     assert "fake-classes" in [each.get("id") for each in page.all("section")]
-    assert "And 20 more, listed in the JSON." in page.text
-    assert "FID per class: mean 30.5000, worst 90.0000 (n0000 " in page.text
-    assert "120 classes." in page.text
-    (light, dark) = class_charts(result)
-    assert light != dark
-    svg = base64.b64decode(light.partition(",")[2]).decode()
-    assert svg.count(">n00") == 30
-    assert "script>" not in svg.replace("&gt;", "")
-    alone = replace(result, classes=classes(1))
-    assert class_charts(alone) == [], "a single row"
-    assert class_columns(evaluation, alone)[0].values == [legible(classes(1).classes[0].name)]
+    assert "And 21 more, listed in the JSON." in page.text
+    assert "FID per class: mean 30.5000 of 120, worst 90.0000 (n0000 " in page.text
+    bars = re.findall(r'<td class="bar"><span style="width: ([\d.]+)%">', html)
+    assert (len(bars), bars[0], bars[45]) == (100, "100.0", "50.0")
+
+
+def test_negative_and_lacking_values_have_no_bars() -> None:
+    (result,) = (evaluation := bare("fake")).results
+    few = ClassResult("few", 1, 1)
+    known = Classes("folder", (ClassResult("a", 9, 9, {"fid": -0.5}), few), {"fid": -0.5}, {"fid": ("a", -0.5)})
+    result = replace(result, classes=known)
+    html = html_report(replace(evaluation, results=(result,)))
+    assert re.findall(r'<td class="bar"><span style="width: ([^"]+)">', html) == ["0.0%", "0.0%"]
+    assert class_rows(result)[1:] == [["a", "9", "9", "-0.5000"], ["few", "1", "1", "-"]]
 
 
 def test_classes_without_values_are_not_on_the_page() -> None:

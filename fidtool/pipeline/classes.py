@@ -54,19 +54,20 @@ def classes_of(groups: Groups, values: Mapping[str, Mapping[str, float]], plan: 
     return Classes(plan.settings.grouped_by or "class", tuple(order), mean, worst)
 
 
-def class_warnings(found: Classes, real: MeasuredSet, values: Collection[str], plan: Plan) -> list[str]:
-    """Returns warnings: of classes that have too few images for some of the ``values``, or few; of other shares."""
-    requested, lines, fid = bool(plan.settings.grouped_by), list[str](), plan.labels.key("fid")
-    if lacking := [each for each in found.classes if requested and not each.metrics.keys() >= {*values}]:
-        names = listed([f"{each.name} ({each.real} in REAL, {each.fake} in FAKE)" for each in lacking])
-        lines.append(f"there are too few images for all values of a {found.kind}: {names}")
+def class_warnings(found: Classes, real: MeasuredSet, names: Collection[str], plan: Plan) -> list[str]:
+    """Returns warnings about few images, too few for some of the values, by ``names``, or other shares than REAL's."""
+    lines, fid, asked = list[str](), plan.labels.key("fid"), plan.settings.grouped_by
+    keys = {plan.labels.key(name) for name in names if name in plan.labels.numbers}
+    if lacking := [each for each in found.classes if asked and not keys <= each.metrics.keys()]:
+        few = listed([f"{each.name} ({each.real} in REAL, {each.fake} in FAKE)" for each in lacking])
+        lines.append(f"there are too few images for all values of a {found.kind}: {few}")
     elif found.kind == "class":
         lines += balance_warnings({each.name: (each.real, each.fake) for each in found.classes})
-    few = min((min(each.real, each.fake) for each in found.classes if fid in each.metrics), default=0)
-    if 0 < few < fewest_images(plan.labels.dims_of("fid")):
+    images = min((min(each.real, each.fake) for each in found.classes if fid in each.metrics), default=0)
+    if 0 < images < fewest_images(plan.labels.dims_of("fid")):
+        perfect = f"a perfect generator of all of REAL would have about {perfect_distance(real.gaussian(), images):.3g}"
         lines.append(
-            f"a Fréchet distance of as few images as {few}, which some {found.kind} has, is too high (with so few, a "
-            f"perfect generator of all of REAL would have about {perfect_distance(real.gaussian(), few):.3g}): compare "
-            "it only with that of another generator for equal numbers of images"
+            f"the Fréchet distance of a {found.kind} of as few as {images} images is too high (with so few, {perfect})"
+            ": compare it only with that of equal numbers of images"
         )
     return lines

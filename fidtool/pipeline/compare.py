@@ -236,9 +236,8 @@ class Comparer:
                 known = f" ({what} by number of images {points})" if points else ""
                 lines.append(f"{fake.path}{known}: no error bars: {found.withheld}")
         if classes:
-            values = {plan.labels.key(name) for name in numbers if name in plan.labels.numbers}
-            said = class_warnings(classes, real, values, plan)
-            lines += [Alert(f"{fake.path}: {line}", "medium") for line in said]
+            about = class_warnings(classes, real, numbers, plan)
+            lines += [Alert(f"{fake.path}: {line}", "medium") for line in about]
         if settings.influence and "fid" in numbers:
             with clock("influence"):
                 harmful = _influence_of(real, fake, numbers["fid"], title, features, world)

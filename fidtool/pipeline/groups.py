@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import posixpath
 import re
-import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -63,9 +61,8 @@ def _groups_of(path: str, content: Content, settings: Settings, texts: Texts | N
         prefix, names = file.pictures.prefix, file.pictures.names
     else:
         return (), False
-    own = folders_of(names, settings.per_folder)
-    if images and not settings.per_folder:
-        own = stored_classes(images) or own
+    stored = stored_classes(images) if images and not settings.per_folder else []
+    own = stored or folders_of(names, settings.per_folder)
     if texts is None or (texts.listed and (own or not images or len(texts.listed) != len(names))):
         return own, False
     labels = texts.of(path, prefix, names, range(len(names)), len(names))
@@ -77,13 +74,16 @@ def folders_of(names: Sequence[str], whole: bool) -> list[str]:
 
     The class is the first folder below those that all images share, or the last of these. No image may be beside them.
     """
-    folders = [sys.intern(posixpath.dirname(name)) for name in names]
-    if whole or not any(folders):
-        return [each or "." for each in folders] if any(folders) else []
-    ends = [posixpath.dirname(each) for each in (min(names), max(names))]  # what these two share, all share
-    start = len(split_common_folder(ends)[0])
-    found = [sys.intern(folder[start:].partition("/")[0]) for folder in folders]
-    return [] if "" in found or all(map(_NO_CLASS.fullmatch, {*found})) else found
+    folders = [name.rpartition("/")[0] for name in names]
+    groups = {each: each or "." for each in folders}
+    if not any(groups):
+        return []
+    if not whole:
+        start = len(split_common_folder([min(groups), max(groups)])[0])  # what these two share, all share
+        groups = {each: each[start:].partition("/")[0] for each in groups}
+        if "" in groups.values() or all(map(_NO_CLASS.fullmatch, groups.values())):
+            return []
+    return [groups[each] for each in folders]
 
 
 def stored_classes(images: ImageSet) -> list[str]:
@@ -91,7 +91,7 @@ def stored_classes(images: ImageSet) -> list[str]:
     for name, array in array_headers(images.files).items() if "array" in images.kind else ():
         if name in _NAMES and array.shape == (len(images.stored),) and array.dtype.kind in "iuU":
             with explained(images.path), images.files.open(0) as handle, np.load(handle) as arrays:
-                return [sys.intern(f"{label}") for label in arrays[name].tolist()]
+                return [f"{label}" for label in arrays[name].tolist()]
     return []
 
 
@@ -112,5 +112,5 @@ def rows_of_groups(sets: Iterable[tuple[Content, Statistics]], seed: int) -> Gro
         for row in range(len(groups)) if order is None else np.argsort(order).tolist():
             rows[groups[row]].append(row)
         sides.append({name: np.array(found)[canonical_order(len(found), seed)] for name, found in rows.items()})
-    nothing = np.zeros(0, dtype=np.int64)
-    return {name: [side.get(name, nothing) for side in sides] for name in sorted({*sides[0], *sides[1]})}
+    names = sorted({*sides[0], *sides[1]})
+    return {name: [side.get(name, np.zeros(0, dtype=np.int64)) for side in sides] for name in names}

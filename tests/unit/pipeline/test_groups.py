@@ -21,7 +21,7 @@ from fidtool.pipeline.groups import folders_of
         (["1.png", "2.png"], []),
         (["1.png", "cat/1.png"], []),
         (["cat/1.png", "x.png"], []),
-        (["a/b/1.png", "a/c.png", "a/d/1.png"], []),
+        (["a/b/1.png", "a/c.png", "a/d/1.png"], ["a", "a", "a"]),
         (["00000/00000.png", "01000/01000.png"], []),  # as FFHQ is stored
         (["00000.tar/1.png", "00001.tar/1.png"], []),
         (["a.tar/1.png", "b.tar.gz/1.png"], []),

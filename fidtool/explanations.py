@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from math import floor, hypot, log10
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -270,3 +270,35 @@ class Exhibit:
         """Return the exhibit as it appears in the JSON."""
         sets = {role: each and each.to_dict() for role, each in (("fake", self.fake), ("real", self.real))}
         return asdict(self) | sets
+
+
+@dataclass(frozen=True)
+class ClassResult:
+    """A class of images in REAL and a FAKE, or a folder of each.
+
+    Attributes:
+        real, fake: numbers of images.
+        metrics: values of its images in FAKE against those in REAL, by their keys in the JSON; without those that were
+            not requested or need more images.
+    """
+
+    name: str
+    real: int
+    fake: int
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Classes:
+    """The classes of REAL and a FAKE, or their folders.
+
+    Attributes:
+        classes: all that are in either set, the worst by the first value first; those without values last, by name.
+        mean: mean of each value over the classes that have it, by its key in the JSON.
+        worst: name and value of the worst class, of values of which lower or higher is better.
+    """
+
+    kind: Literal["class", "folder"]
+    classes: tuple[ClassResult, ...]
+    mean: Mapping[str, float] = field(default_factory=dict)
+    worst: Mapping[str, tuple[str, float]] = field(default_factory=dict)

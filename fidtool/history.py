@@ -57,13 +57,13 @@ def per_fake(evaluation: Evaluation) -> list[Evaluation]:
 
 
 def append_history(evaluation: Evaluation, file: Path) -> None:
-    """Add a line of JSON per FAKE to a file, or make it: an evaluation without what is about single images.
+    """Add a line of JSON per FAKE to a file, or make it: an evaluation without what is about single images or classes.
 
     It is one write at the end of the file, so that lines of two runs do not mix.
     """
     data = b""
     for each in per_fake(evaluation):
-        small = replace(each.results[0], skipped=(), diagnosis=None, influence=None, exhibit=None)
+        small = replace(each.results[0], skipped=(), diagnosis=None, influence=None, exhibit=None, classes=None)
         data += json.dumps(replace(each, results=(small,)).to_dict()).encode() + b"\n"
     with open(file, "ab+", buffering=0) as handle:
         if handle.seekable() and handle.tell():

@@ -12,7 +12,7 @@ from typing import Any, Literal, cast
 from fidtool.diagnose.diagnosis import Diagnosis
 from fidtool.diagnose.duplicates import Duplicates
 from fidtool.errors import Alert, InputError, Severity, about, redacted, without_secrets
-from fidtool.explanations import Difference, Exhibit, Heldout, ImageValues, Influence, Interval, Uncertainty
+from fidtool.explanations import Classes, Difference, Exhibit, Heldout, ImageValues, Influence, Interval, Uncertainty
 from fidtool.features.protocol import FEATURES, PIXELS, Definition
 from fidtool.labels import Labels
 from fidtool.metrics.registry import BUILT_IN
@@ -104,6 +104,8 @@ class Comparison:
         of_images: values of single images of FAKE; None without metrics that have them, and if the result was read from
             a file.
         heldout: comparison with a held-out set; None without one.
+        classes: numbers of images of each class in both sets, and its values if they were requested; None if the
+            classes of a set are not known, or the sets have fewer than two in common.
     """
 
     real: SetResult
@@ -120,6 +122,7 @@ class Comparison:
     further: Mapping[str, Uncertainty] = field(default_factory=dict)
     of_images: ImageValues | None = field(default=None, repr=False, compare=False)
     heldout: Heldout | None = None
+    classes: Classes | None = None
 
     @property
     def fid(self) -> float | None:
@@ -188,6 +191,7 @@ class Comparison:
             "heldout": None if self.heldout is None else asdict(self.heldout),
             "exhibit": None if self.exhibit is None else self.exhibit.to_dict(),
             "missed": [*self.missed],
+            "classes": None if self.classes is None else asdict(self.classes),
         }
 
     @classmethod
@@ -214,6 +218,7 @@ class Comparison:
             exhibit=restored(Exhibit | None, content["exhibit"]),
             missed=restored(tuple[str, ...], content["missed"]),
             labels=labels,
+            classes=restored(Classes | None, content.get("classes")),
         )
 
 

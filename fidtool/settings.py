@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import floor, inf
@@ -279,6 +278,14 @@ class StatisticsSettings(CheckSettings):
         network = self.further.get(layer, self.network)
         return MetricFacts(network.extractor, network.dims)
 
+    def can_compute(self, asked: Requested, images: int) -> bool:
+        """Whether a metric can be computed of so few images, if it can be of many."""
+        try:
+            asked.metric.check(replace(self.facts(asked.layer), images=images))
+        except InputError:
+            return False
+        return images > 1
+
     def metric(self, name: str) -> Metric | None:
         """Return the metric of this name; None if it was not requested."""
         return next((each.metric for each in self.chosen if each.metric.name == name), None)
@@ -297,6 +304,16 @@ class Settings(StatisticsSettings):
 
     allow_mismatch: bool = Setting(False, MEASURE).help(
         "Compare statistics files of different protocols, with a warning."
+    )
+    per_class: bool = Setting(False, METRICS, common=True).help(
+        "Compute the metrics of each class as well, against this class of REAL, from the same features."
+    )
+    per_folder: bool = Setting(False, METRICS).help(
+        "The same of each subfolder, such as a camera or a test set, against REAL's of the same name."
+    )
+    labels: File = Setting(None, IMAGES, "FILE").help(
+        "Classes of images: a .csv, .tsv or .jsonl with columns path and label, or a .txt with a class per line.",
+        default="labels in an .npz, or the folders of the images",
     )
     num_real: int | None = Setting(None, IMAGES, "N", least=1).help(
         "Sample size of REAL, instead of that of every set."
@@ -374,11 +391,12 @@ class Settings(StatisticsSettings):
         if self.sample == "first" and not (self.num or self.num_real or self.num_fake):
             problem = f"{option('sample', 'first')} needs the number of images:"
             raise InputError(problem, f"pass {option('num', ...)}", setting="sample")
-        self._check_pairs()
         diagnosis = "needs the diagnosis, which looks for duplicates", f"omit {option('diagnose', False)}"
         frechet = "limits a Fréchet distance, and none is computed", f"add {_FRECHET} to {option('metrics')}"
         fid = "is about the metric fid, which is not requested", f"add fid to {option('metrics')}"
         score = "is for the CLIP score, which is not requested", f"add clip-score to {option('metrics')}"
+        of_pairs = any(isinstance(each.metric, PairMetric) for each in self.chosen)
+        paired = "is for metrics of pairs of images, and none is requested", f"add psnr to {option('metrics')}"
         for name, has_it, problem, remedy in (
             ("fail_above", self.first_frechet, *frechet),
             ("fail_worse_than", self.uncertainty, "compares error bars", f"add {option('uncertainty', True)}"),
@@ -387,27 +405,19 @@ class Settings(StatisticsSettings):
             ("uncertainty", self.metric("fid"), *fid),
             ("influence", self.metric("fid"), *fid),
             ("plot", self.metric("fid"), *fid),
+            ("pairs", of_pairs, *paired),
+            ("pairs_output", of_pairs or self.metric("clip-score"), *paired),
             ("captions", any(each.metric.captions for each in self.chosen), *score),
+            ("per_folder", not self.per_class, "divides the images otherwise", f"omit {option('per_class', True)}"),
         ):
             value = getattr(self, name)
             if not (value is None or value is False or has_it):
                 raise InputError(f"{option(name)} {problem}:", remedy, setting=name)
 
-    def _check_pairs(self) -> None:
-        """Refuse an unknown way to pair images, and skipped images, which would leave others without a partner."""
-        of_pairs = [each.name for each in self.chosen if isinstance(each.metric, PairMetric)]
-        if self.pairs is not None and not re.fullmatch("name|position|suffix:.+", self.pairs):
-            problem = f"{option('pairs', self.pairs)} must be name, position or suffix:TEXT, such as suffix:_recon"
-            raise InputError(problem, setting="pairs")
-        if self.pairs is not None and not of_pairs:
-            problem = f"{option('pairs')} is for metrics of pairs, and none is requested:"
-            raise InputError(problem, f"add psnr, ssim or lpips to {option('metrics')}", setting="pairs")
-        if self.pairs_output is not None and not (of_pairs or self.metric("clip-score")):
-            problem = f"{option('pairs_output')} is for metrics with a value per image, and none is requested:"
-            raise InputError(problem, f"add psnr, ssim or lpips to {option('metrics')}", setting="pairs_output")
-        if of_pairs and self.on_error == "skip":
-            problem = f"{option('on_error', 'skip')} would leave images without partners, and {of_pairs[0]} needs them:"
-            raise InputError(problem, f"omit {option('on_error')}", setting="on_error")
+    @property
+    def grouped_by(self) -> Literal["", "class", "folder"]:
+        """By what the metrics are computed as well; empty for whole sets alone."""
+        return "class" if self.per_class else "folder" if self.per_folder else ""
 
     def without(self, names: Collection[str]) -> "Settings":
         """Return the settings without these metrics, by the names of `chosen`."""

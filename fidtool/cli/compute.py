@@ -144,11 +144,12 @@ def _show(
     files: Mapping[Path, Callable[[Path], object]],
 ) -> None:
     """Print the result, or ``values`` as the format ``value``; write tables, by their formats, and report and plot."""
-    from fidtool.report.tables import lines_in
+    from fidtool.report.tables import class_lines, lines_in
     from fidtool.report.text import framing_lines, influence_lines
 
     saved, with_notes = {"": evaluation}, form in ("table", "markdown", "latex")
-    for line in [*([] if with_notes else framing_lines(evaluation)), *influence_lines(evaluation)]:
+    framings = [] if with_notes else framing_lines(evaluation)
+    for line in [*framings, *influence_lines(evaluation), *class_lines(evaluation)]:
         click.echo(line, err=True)
     lines = [repr(nan if each is None else each) for each in values] if form == "value" else lines_in(form, saved)
     publish(lines, {**{file: partial(write_lines, lines_in(each, saved)) for file, each in tables.items()}, **files})

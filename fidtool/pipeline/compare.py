@@ -38,12 +38,14 @@ from fidtool.errors import (
     merged,
     on_every_rank,
 )
-from fidtool.explanations import Exhibit, HarmfulImage, Influence, Interval, Neighbour, Removal, Uncertainty
+from fidtool.explanations import Classes, Exhibit, HarmfulImage, Influence, Interval, Neighbour, Removal, Uncertainty
 from fidtool.features.models.inception import Weights, load_weights
 from fidtool.features.protocol import FEATURES
 from fidtool.metrics.metric import FeatureSet, Metric, MetricContext
 from fidtool.metrics.registry import BUILT_IN, Requested
 from fidtool.pipeline.captions import captions_of
+from fidtool.pipeline.classes import class_warnings, classes_of, values_of_classes
+from fidtool.pipeline.groups import rows_of_groups
 from fidtool.pipeline.heldout import HeldoutComparer
 from fidtool.pipeline.opening import check_number
 from fidtool.pipeline.pairs import image_values, worst_pairs
@@ -52,7 +54,6 @@ from fidtool.pipeline.run import RunContext
 from fidtool.pipeline.sets import Content, SetPlan
 from fidtool.record import known_settings
 from fidtool.results import Comparison, SetResult, SkippedFile
-from fidtool.statistics.moments import Gaussian
 from fidtool.statistics.set_statistics import MeasuredSet, facts_of
 
 _MOST_RANDOM, _MOST_NEIGHBOURS = 48, 24
@@ -96,10 +97,19 @@ class Comparer:
         metrics = self.plan.settings.chosen
         if "stream" in (self.plan.sets[0].holds, planned.holds):
             metrics = self._possible(real, fake, planned)
-        numbers: dict[str, float] = {}
-        warnings: list[str] = []
-        of_networks = dict[str, dict[str, dict[str, float]]]()
-        of_images = dict[str, NDArray[np.float64]]()
+        numbers, warnings, of_images = self._numbers(metrics, real, fake, planned)
+        classes = self._classes(metrics, real, fake, planned, of_images)
+        heldout = None if self.heldout is None else self.heldout.compare(real, fake)
+        return self.run.world.on_rank_zero(
+            lambda: replace(self._conclude(real, fake, planned, numbers, warnings, of_images, classes), heldout=heldout)
+        )
+
+    def _numbers(
+        self, metrics: Sequence[Requested], real: MeasuredSet, fake: MeasuredSet, planned: SetPlan
+    ) -> tuple[dict[str, float], list[str], dict[str, NDArray[np.float64]]]:
+        """The values of metrics by plain name, warnings about them, and values of single images. A collective."""
+        numbers, of_networks = dict[str, float](), dict[str, dict[str, dict[str, float]]]()
+        warnings, of_images = list[str](), dict[str, NDArray[np.float64]]()
         for asked in metrics:
             found = self._values(asked, real, fake, planned, warnings, of_images)
             network = self.plan.settings.network_of(asked.layer).extractor
@@ -107,10 +117,28 @@ class Comparer:
             of_networks.setdefault(asked.metric.name, {}).setdefault(network, found)
         for asked in metrics:
             numbers |= asked.metric.summarize(of_networks[asked.metric.name])
-        heldout = None if self.heldout is None else self.heldout.compare(real, fake)
-        return self.run.world.on_rank_zero(
-            lambda: replace(self._conclude(real, fake, planned, numbers, warnings, of_images), heldout=heldout)
+        return numbers, warnings, of_images
+
+    def _classes(
+        self,
+        metrics: Sequence[Requested],
+        real: MeasuredSet,
+        fake: MeasuredSet,
+        planned: SetPlan,
+        of_images: Mapping[str, NDArray[np.float64]],
+    ) -> Classes | None:
+        """The classes of both sets; if requested, with values of metrics for which they suffice. A collective."""
+        plan, run, sets = self.plan, self.run, ((self.plan.sets[0], real), (planned, fake))
+        groups = run.world.on_rank_zero(
+            lambda: rows_of_groups([(self.contents[one], each.statistics) for one, each in sets], plan.settings.seed)
         )
+        if not plan.settings.grouped_by:
+            return classes_of(groups, {}, plan)
+
+        def numbers(kept: Sequence[Requested], one: MeasuredSet, other: MeasuredSet) -> dict[str, float]:
+            return self._numbers(kept, one, other, planned)[0]
+
+        return classes_of(groups, values_of_classes(groups, metrics, real, fake, of_images, plan, run, numbers), plan)
 
     def _possible(self, real: MeasuredSet, fake: MeasuredSet, planned: SetPlan) -> list[Requested]:
         """The metrics for which the sets have enough images, once an iterable has been counted. A collective."""
@@ -150,7 +178,7 @@ class Comparer:
         plan, run, metric, layer = self.plan, self.run, asked.metric, asked.layer
         sets, said = list[FeatureSet](), list[str]()
         for each, with_features in ((real, metric.real_features), (fake, metric.fake_features)):
-            gaussian = _gaussian_of(each, layer) if layer in each.statistics.layers else None
+            gaussian = each.gaussian(layer) if layer in each.statistics.layers else None
             rows = each.features[layer] if with_features else None
             sets.append(FeatureSet(each.path, rows, gaussian, each.statistics.order, each.pairs))
         if metric.captions:
@@ -190,6 +218,7 @@ class Comparer:
         numbers: Mapping[str, float],
         warnings: Sequence[str],
         of_images: Mapping[str, NDArray[np.float64]],
+        classes: Classes | None,
     ) -> Comparison:
         """The comparison. On rank zero."""
         plan, settings, world, clock = self.plan, self.plan.settings, self.run.world, self.run.clock
@@ -223,6 +252,9 @@ class Comparer:
                 what = plan.labels.title(each.name) if each.suffix else "distance"
                 known = f" ({what} by number of images {points})" if points else ""
                 lines.append(f"{fake.path}{known}: no error bars: {found.withheld}")
+        if classes:
+            about = class_warnings(classes, real, numbers, plan)
+            lines += [Alert(f"{fake.path}: {line}", "medium") for line in about]
         if settings.influence and "fid" in numbers:
             with clock("influence"):
                 harmful = _influence_of(real, fake, numbers["fid"], title, features, world)
@@ -257,6 +289,7 @@ class Comparer:
             exhibit=exhibit,
             labels=plan.labels,
             of_images=single,
+            classes=classes,
         )
 
     def _set_warnings(self, real: MeasuredSet, fake: MeasuredSet, contents: Sequence[Content]) -> list[str]:
@@ -295,19 +328,13 @@ def _checked(metric: Metric, found: Mapping[str, float]) -> dict[str, float]:
 # --- explanations, on rank zero --------------------------------------------------------------------------------
 
 
-def _gaussian_of(measured: MeasuredSet, layer: str = FEATURES) -> Gaussian:
-    """Mean, covariance and number of images of a set."""
-    of_layer = measured.statistics.layers[layer]
-    return Gaussian(of_layer.mu, of_layer.sigma, measured.statistics.count)
-
-
 def _uncertainty_of(
     real: MeasuredSet, fake: MeasuredSet, diagnosis: Diagnosis, features: FeatureSettings, world: World, layer: str
 ) -> tuple[Uncertainty, NDArray[np.float64] | None]:
     """The error bars of the distance of ``fake``, and the distances from which `difference` compares it with others."""
     if dependent := _why_dependent(real, fake, diagnosis, layer):
         return Uncertainty(None, None, dependent, ()), None
-    target, rows = _gaussian_of(real, layer), fake.features[layer]
+    target, rows = real.gaussian(layer), fake.features[layer]
     images, dims = rows.shape
     if images < (fewest := fewest_images(dims)):
         needed = f"at least {fewest} images are needed for features of {dims} dimensions, and there are {images}"
@@ -341,7 +368,7 @@ def _influence_of(
     real: MeasuredSet, fake: MeasuredSet, distance: float, title: str, features: FeatureSettings, world: World
 ) -> Influence:
     """The images that raise the distance of ``fake``, which messages call ``title``."""
-    target, rows = _gaussian_of(real), fake.features[FEATURES]
+    target, rows = real.gaussian(), fake.features[FEATURES]
     doubt = "this set is REAL itself" if fake is real else _APART if fake.apart else ""
     if not doubt and (len(rows) < 3 or target.count == 1):
         doubt = "at least 3 generated and 2 real images are needed"

@@ -14,6 +14,7 @@ from fidtool.features.protocol import DEFAULT_PROTOCOL, FEATURES, INCEPTION, INC
 from fidtool.metrics.cmmd import CMMD
 from fidtool.names import counted
 from fidtool.pipeline.captions import with_captions
+from fidtool.pipeline.groups import with_groups
 from fidtool.pipeline.pairs import pair_up
 from fidtool.pipeline.sets import SETTINGS, Content, RequestedSet, SetNeeds, SetPlan, set_needs
 from fidtool.record import overrides
@@ -92,7 +93,7 @@ def open_sets(requests: Sequence[RequestedSet], settings: Settings, console: Con
         if shares or (content.images is not None and completed.floats != settings.floats):  # the files' rounding
             contents[request] = open_set(request, completed, needs, console.say)
     drawn = _drawn(requests, contents, completed, alone)
-    held = dict(drawn) if alone else with_captions(dict(drawn), completed)
+    opened = dict(drawn) if alone else with_groups(with_captions(dict(drawn), completed), completed)
     notes = dict.fromkeys([*overrides(settings), *([line] if line else [])])
     for each, _ in drawn:
         if each.holds == "both":
@@ -103,7 +104,7 @@ def open_sets(requests: Sequence[RequestedSet], settings: Settings, console: Con
     with_files = {each: content.file for each, content in drawn if content.file is not None}
     sets = tuple(each for each, _ in drawn[: len(drawn) - bool(heldout)])
     third = drawn[-1][0] if heldout else None
-    return Opening(sets, held, with_files, images, completed, tuple(notes), tuple(warnings), heldout=third)
+    return Opening(sets, opened, with_files, images, completed, tuple(notes), tuple(warnings), heldout=third)
 
 
 def complete_settings(files: Mapping[str, Statistics], settings: Settings, images: bool) -> tuple[Settings, str]:

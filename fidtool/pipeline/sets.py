@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -47,7 +47,9 @@ def set_needs(settings: Settings, real: bool, fake: bool, heldout: bool = False)
     used = [layer for metric, layer in metrics if fake or (real and not metric.fake_only) or layer in of_fid]
     layers = dict.fromkeys([FEATURES, *used]) if metrics or settings.heldout is not None else {}
     features = {
-        layer for metric, layer in metrics if (real and metric.real_features) or (fake and metric.fake_features)
+        layer
+        for metric, layer in metrics
+        if settings.grouped_by or (real and metric.real_features) or (fake and metric.fake_features)
     }
     if (fake and settings.uncertainty) or heldout:
         features |= of_fid
@@ -109,6 +111,8 @@ class Content(NamedTuple):
     reference: str = ""
     sha256: Mapping[str, str] = {}
     captions: Mapping[int, str] = {}
+    groups: Sequence[str] = ()
+    """The class, or folder, of each image in stored order, in a statistics file of each row; empty if not known."""
 
 
 SETTINGS = {"real": ("crop", "num_real"), "fake": ("crop_fake", "num_fake"), "heldout": ("crop", "num")}

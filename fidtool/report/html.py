@@ -22,8 +22,8 @@ from fidtool.images.loader import ImageLookup
 from fidtool.names import command_line, images_of, legible, short_names, short_title, shortened
 from fidtool.report.charts import described, page_charts, sweep_plot, title_of
 from fidtool.report.details import Thumbnail, duplicates_of, findings_of, properties_of, thumbnail_of
-from fidtool.report.tables import Column, about_marks, columns_of, image_lines, is_real, rounded
-from fidtool.report.text import alerts_of, differences_shown, heldout_lines
+from fidtool.report.tables import Column, about_marks, class_rows, columns_of, image_lines, is_real, rounded
+from fidtool.report.text import alerts_of, class_summaries, differences_shown, heldout_lines
 from fidtool.results import Evaluation
 
 _SUFFIXES = {"report": (".html", ".htm"), "plot": (".png",), "history": (".jsonl",), "pairs_output": (".csv",)}
@@ -102,7 +102,7 @@ def _environment(spelling: Spelling) -> jinja2.Environment:
         lstrip_blocks=True,
     )
     of_results = (command_line, described, duplicates_of, findings_of, heldout_lines, images_of, properties_of)
-    functions = (*of_results, option, rounded, short_title, shortened)
+    functions = (*of_results, class_rows, class_summaries, option, rounded, short_title, shortened)
     environment.globals |= {function.__name__: function for function in functions}
     return environment
 

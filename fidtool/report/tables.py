@@ -24,6 +24,8 @@ from fidtool.names import closest, folded, legible, short_names, short_title, sh
 from fidtool.report.text import alerts_of, dumps, framing_lines, heldout_lines, number, result_lines, verdict_lines
 from fidtool.results import Comparison, Evaluation
 
+_MOST_CLASSES = 20
+"""Maximum number of classes that are printed; the JSON has all."""
 _DISTANCES = frozenset(number.name for kind in BUILT_IN.values() if kind.frechet for number in kind.numbers) | {"mind"}
 _SHARES = frozenset(number.name for number in PRDC.numbers) | {"authpct"}
 _SPREADS = {"std": " ± s.d.", "sd": " ± s.d.", "error": " ± s.e.", "se": " ± s.e."}
@@ -112,6 +114,29 @@ def columns_of(evaluation: Evaluation, doubted: Collection[str] = ()) -> list[Co
             corrected.append(Column(f"bias-corrected {base} ± s.e.", texts, "lower", best))
             corrected.append(Column("95 % interval", [each[2] if each else "-" for each in cells]))
     return [*columns, *corrected]
+
+
+def class_rows(result: Comparison) -> list[list[str]]:
+    """Return the values of each class, or folder, as rows of text below their headings; none if there are no values."""
+    if result.classes is None or not result.classes.mean:
+        return []
+    own = {result.labels.key(name): result.labels.numbers[name] for name in result.titles}
+    rows = [[result.classes.kind, "REAL", "FAKE", *map(short_title, result.titles.values())]]
+    for each in result.classes.classes:
+        values = [f"{each.metrics[key]:.{own[key].digits}f}" if key in each.metrics else "-" for key in own]
+        rows.append([legible(shortened(each.name, 60)), f"{each.real}", f"{each.fake}", *values])
+    return rows
+
+
+def class_lines(evaluation: Evaluation) -> list[str]:
+    """Return a table of the values of each class for each FAKE, the worst first, for stderr."""
+    lines = list[str]()
+    for result in evaluation.results:
+        rows = class_rows(result)
+        columns = [Column(head, texts) for head, *texts in zip(*rows[: _MOST_CLASSES + 1], strict=True)]
+        more = [f"and {len(rows) - 1 - _MOST_CLASSES} more, see the JSON"] * (len(rows) > 1 + _MOST_CLASSES)
+        lines += _text_lines(Table(columns, (), [legible(result.fake.name)], more, ())) if rows else []
+    return lines
 
 
 def _names_by_title(evaluation: Evaluation) -> dict[str, str]:

@@ -30,8 +30,20 @@ def result_lines(evaluation: Evaluation) -> list[str]:
                 value, error, interval = each.corrected.texts(decimals=4)
                 bar = f"{value} ± {error} (95 %: {interval}, REAL taken as fixed)"
                 lines.append(f"bias-corrected {legible(result.labels.title(name))}: {bar}{path}")
-        lines += [line + path for line in heldout_lines(result)]
+        lines += [f"{line}{path}" for line in (*class_summaries(result), *heldout_lines(result))]
     return [*lines, *map(legible, evaluation.not_computed_lines), *verdict_lines(evaluation)]
+
+
+def class_summaries(result: Comparison) -> list[str]:
+    """Return a line per value of classes or folders: ``FID per class: mean 45.2 of 10, worst 81.3 (cat)``."""
+    found, lines = result.classes, list[str]()
+    for name, title in result.titles.items():
+        key, digits = result.labels.key(name), result.labels.numbers[name].digits
+        if found and key in found.mean:
+            mean = f"mean {found.mean[key]:.{digits}f} of {sum(key in each.metrics for each in found.classes)}"
+            worst = f", worst {found.worst[key][1]:.{digits}f} ({found.worst[key][0]})" if key in found.worst else ""
+            lines.append(legible(f"{title} per {found.kind}: {mean}{worst}"))
+    return lines
 
 
 def verdict_lines(evaluation: Evaluation, names: Sequence[str] | None = None) -> list[str]:

@@ -29,6 +29,9 @@ def paired(fake: ImageSet, real: ImageSet, how: str | None) -> ImageSet:
     Raises:
         InputError: if an image has no partner, or several; or if a set can only be read sequentially.
     """
+    if how not in (None, "name", "position") and not (how or "").startswith(SUFFIX):
+        problem = f"{option('pairs', how)} must be name, position or suffix:TEXT, such as suffix:_recon"
+        raise InputError(problem, setting="pairs")
     for each in (fake, real):
         if each.reader.in_order:
             problem = f"pairs are read in any order, but {each.path} ({each.kind}) can only be read sequentially:"

@@ -22,6 +22,7 @@ from fidtool.images.decode import ImageProperties
 from fidtool.images.records import ImageRecords
 from fidtool.sources.contents import BadFile
 from fidtool.sources.image_set import ImageSet
+from fidtool.statistics.moments import Gaussian
 
 CHUNK_BYTES = 1 << 26
 """Bytes that are read, written or sent at once."""
@@ -231,6 +232,11 @@ class MeasuredSet:
     features: Mapping[str, Features]
     apart: bool = False
     pairs: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+
+    def gaussian(self, layer: str = FEATURES) -> Gaussian:
+        """Mean, covariance and number of its images, on rank zero."""
+        of_layer = self.statistics.layers[layer]
+        return Gaussian(of_layer.mu, of_layer.sigma, self.statistics.count)
 
 
 def spread_features(path: str, statistics: Statistics, layers: Iterable[str], world: World) -> MeasuredSet:

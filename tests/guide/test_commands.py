@@ -124,6 +124,8 @@ def clone(tmp_path_factory: pytest.TempPathFactory, rank_server: RankServer) -> 
         make_pictures(root / name, 4, seed)
     for seed in range(2):
         make_pictures(root / "classes" / str(seed), 8, 10 + seed)
+        for number, name in enumerate(("photos", "generated")):
+            make_pictures(root / name / ("daisy", "roses")[seed], 4, 20 + 2 * seed + number)
     (root / "prompts.csv").write_text("path,caption\n" + "".join(f"{number:05}.png,a cat\n" for number in range(4)))
     _write_sources(root)
     (root / "scripts").symlink_to(ROOT / "scripts")
@@ -319,7 +321,8 @@ def check_printed(command: str, stdout: str) -> None:
         titles += "|CLIP score|PSNR|SSIM|LPIPS"
         further = r"| \(dinov2:vits14\)" * ("inception" in command)
         further += r"| \(clip:ViT-S-32-alt\)" * ("clip-score" in command)
-        line = rf"({titles}|FD)({re.escape(words)}{further}): {number}\n"
+        number += r"|mean -?\d+\.\d+ of 2, worst -?\d+\.\d+ \(\w+\)"
+        line = rf"({titles}|FD)({re.escape(words)}{further})( per (class|folder))?: ({number})\n"
         third = r"(FID.* of val/: .+\n(memorisation.*: .+\n){2})" * ("--heldout" in command)
         assert re.fullmatch(rf"({line})+{third}([\w, -]+: not computed: .+\n)*", stdout), stdout
         assert stdout.startswith(f"{name}{words}: ")

@@ -253,10 +253,10 @@ def test_what_is_no_pair_is_refused(
     ("arguments", "words"),
     [
         (["--pairs", "names", "--metrics", "psnr"], "--pairs names must be name, position or suffix:TEXT"),
-        (["--pairs", "name"], "--pairs is for metrics of pairs, and none is requested"),
-        (["--pairs-output", "x.csv"], "--pairs-output is for metrics with a value per image"),
+        (["--pairs", "name"], "--pairs is for metrics of pairs of images, and none is requested"),
+        (["--pairs-output", "x.csv"], "--pairs-output is for metrics of pairs of images, and none is requested"),
         (["--pairs-output", "x.txt", "--metrics", "psnr"], "the name must end in .csv"),
-        (["--metrics", "psnr", "--on-error", "skip"], "--on-error skip would leave images without partners"),
+        (["--metrics", "psnr", "--on-error", "skip"], "--on-error skip would leave images of"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 
 from fidtool.report.html import html_report
+from fidtool.results import Evaluation
 from support.processes import PATIENCE
-from support.report_samples import METRICS, NASTY, bare, rich, write_image
+from support.report_samples import METRICS, NASTY, bare, classes, rich, write_image
 
 for _package in ("jinja2", "matplotlib"):
     pytest.importorskip(_package, reason="needs fidtool[report]")
@@ -99,14 +100,18 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     images = [write_image(folder, name, (32, 32), seed) for seed, name in enumerate(names)]
     images.append(str(folder / "gone.png"))
     pages = {
-        "one": html_report(rich(bare("fake"), images)),
-        "several": html_report(rich(bare(f"runs/{NASTY}/step1", "runs/step2" + "0" * 90), images)),
+        "one": html_report(_with_classes(rich(bare("fake"), images))),
+        "several": html_report(_with_classes(rich(bare(f"runs/{NASTY}/step1", "runs/step2" + "0" * 90), images))),
         "three": html_report(rich(bare("good", "better", "best"), images)),
         "metrics": _all_metrics(images),
     }
     for name, html in pages.items():
         (folder / f"{name}.html").write_text(html, encoding="utf-8")
     return {name: folder / f"{name}.html" for name in pages}
+
+
+def _with_classes(evaluation: Evaluation) -> Evaluation:
+    return replace(evaluation, results=tuple(replace(each, classes=classes()) for each in evaluation.results))
 
 
 def _all_metrics(images: list[str]) -> str:

@@ -15,6 +15,8 @@ from fidtool.diagnose.diagnosis import Diagnosis, Health
 from fidtool.diagnose.duplicates import Duplicates, SharedCopies
 from fidtool.diagnose.findings import Finding
 from fidtool.explanations import (
+    Classes,
+    ClassResult,
     Difference,
     Exhibit,
     HarmfulImage,
@@ -114,6 +116,14 @@ def bare(*fakes: str, real: str = "real", fid: float = 12.3456) -> Evaluation:
     )
     definition = Definition("inception", "cd" * 32, 2048, 18, 299, "(x-127.5)/127.5", "bilinear", "pillow", 1)
     return Evaluation({"features": definition}, tuple(results), record)
+
+
+def classes(count: int = 40) -> Classes:
+    """Return classes with hostile names, the worst first, and one that is only in FAKE."""
+    names = [f"n{place:04} {NASTY}" for place in range(count)]
+    found = [ClassResult(name, 50, 40, {"fid": 90.0 - place, "kid": 0.01}) for place, name in enumerate(names)]
+    worst = {"fid": (names[0], 90.0), "kid": (names[0], 0.01)}
+    return Classes("class", (*found, ClassResult("few", 0, 1)), {"fid": 90.0 - (count - 1) / 2, "kid": 0.01}, worst)
 
 
 def rich(evaluation: Evaluation, files: Sequence[str]) -> Evaluation:

@@ -17,15 +17,25 @@ from PIL import Image
 
 from fidtool.diagnose.duplicates import Duplicates
 from fidtool.errors import InputError
-from fidtool.explanations import Difference, Exhibit, HarmfulImage, Interval, Neighbour, Uncertainty
+from fidtool.explanations import (
+    Classes,
+    ClassResult,
+    Difference,
+    Exhibit,
+    HarmfulImage,
+    Interval,
+    Neighbour,
+    Uncertainty,
+)
 from fidtool.images.loader import ImageLookup
 from fidtool.names import numbers_of
 from fidtool.report.charts import sweep_of, title_of
 from fidtool.report.details import LONGEST_SIDE, Thumbnail, thumbnail_of
 from fidtool.report.html import check_shown, html_report, write_shown
+from fidtool.report.tables import class_lines, class_rows
 from fidtool.report.text import influence_lines
-from fidtool.results import Evaluation, SetResult
-from support.report_samples import COMMAND, METRICS, NASTY, bare, rich, write_image
+from fidtool.results import Comparison, Evaluation, SetResult
+from support.report_samples import COMMAND, METRICS, NASTY, bare, classes, rich, write_image
 
 pytest.importorskip("jinja2", reason="needs fidtool[report]")
 pytest.importorskip("matplotlib", reason="needs fidtool[report]")
@@ -555,6 +565,39 @@ def test_a_sweep_is_ordered_by_the_numbers_in_its_names() -> None:
     assert [(point.x, point.name) for point in points] == [(200, "step200"), (1000, "step1000")]
     points, axis = sweep_of(bare("good", "bad").results)
     assert ([point.name for point in points], axis) == (["good", "bad"], "")
+
+
+def test_the_classes_of_a_fake() -> None:
+    """A table with a bar for each, the worst first, each the same in every page."""
+    (result,) = (evaluation := bare("fake")).results
+    result = replace(result, classes=classes(120))
+    html = html_report(replace(evaluation, results=(result,)))
+    assert html == html_report(replace(evaluation, results=(result,)))
+    page = Page(html)
+    assert "fake-classes" in [each.get("id") for each in page.all("section")]
+    assert "And 21 more, listed in the JSON." in page.text
+    assert "FID per class: mean 30.5000 of 120, worst 90.0000 (n0000 " in page.text
+    bars = re.findall(r'<td class="bar"><span style="width: ([\d.]+)%">', html)
+    assert (len(bars), bars[0], bars[45]) == (100, "100.0", "50.0")
+
+
+def test_negative_and_lacking_values_have_no_bars() -> None:
+    (result,) = (evaluation := bare("fake")).results
+    few = ClassResult("few", 1, 1)
+    known = Classes("folder", (ClassResult("a", 9, 9, {"fid": -0.5}), few), {"fid": -0.5}, {"fid": ("a", -0.5)})
+    result = replace(result, classes=known)
+    html = html_report(replace(evaluation, results=(result,)))
+    assert re.findall(r'<td class="bar"><span style="width: ([^"]+)">', html) == ["0.0%", "0.0%"]
+    assert class_rows(result)[1:] == [["a", "9", "9", "-0.5000"], ["few", "1", "1", "-"]]
+
+
+def test_classes_without_values_are_not_on_the_page() -> None:
+    counts = Classes("class", (ClassResult("a", 5, 4), ClassResult("b", 3, 4)))
+    (result,) = (evaluation := bare("fake")).results
+    evaluation = replace(evaluation, results=(replace(result, classes=counts),))
+    assert html_report(evaluation) == html_report(bare("fake"))
+    assert class_lines(evaluation) == []
+    assert Comparison.from_dict(evaluation.to_dict()["results"][0], evaluation.labels).classes == counts
 
 
 # --- the plot, and requirements of both ------------------------------------------------------------------------------

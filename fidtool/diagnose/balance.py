@@ -1,0 +1,51 @@
+"""Whether the classes of FAKE have the shares that they have in REAL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+_CHANCE = 1e-4
+"""Probability of a warning about classes that are drawn at random."""
+_NOTABLE = 0.02
+"""Total variation distance of the shares above which a difference is notable."""
+_FEWEST = 5.0
+"""The law of chi-square holds for classes with at least this expected number of images."""
+_MOST_NAMED = 5
+
+
+def balance_warnings(counts: Mapping[str, tuple[int, int]]) -> list[str]:
+    """Return what is wrong with the shares of classes, from their numbers of images in REAL and FAKE, in a sentence.
+
+    There is none if classes drawn at random from one population may have these numbers. A class of r images is in REAL
+    alone with a probability of about (n / N)^r, if n of all N images are REAL's.
+    """
+    names, numbers = [*counts], np.array([*counts.values()], dtype=np.float64)
+    images = numbers.sum(axis=0)
+    chances = numbers[:, 0] * np.log(images[0] / images.sum())
+    missing = np.flatnonzero((numbers[:, 1] == 0) & (chances < np.log(_CHANCE / len(names))))
+    if len(missing):
+        return [f"it has no images of these classes of REAL: {listed([names[place] for place in missing])}"]
+    shares = numbers / images
+    apart = np.abs(shares[:, 0] - shares[:, 1])
+    if (distance := apart.sum() / 2) <= _NOTABLE or homogeneity(numbers) >= _CHANCE:
+        return []
+    most = f"{names[apart.argmax()]} has {shares[apart.argmax(), 1]:.2%} instead of {shares[apart.argmax(), 0]:.2%}"
+    return [f"its classes have other shares than REAL's: {distance:.1%} of its images are too many ({most})"]
+
+
+def homogeneity(numbers: NDArray[np.float64]) -> float:
+    """Return the p-value of Pearson's test that two samples, the columns, are of one population, without rare rows."""
+    kept = numbers[numbers.sum(axis=1) * numbers.sum(axis=0).min() / numbers.sum() >= _FEWEST]
+    expected = np.outer(kept.sum(axis=1), kept.sum(axis=0)) / max(kept.sum(), 1.0)
+    halves = torch.tensor([len(kept) - 1, ((kept - expected) ** 2 / expected).sum()], dtype=torch.float64) / 2
+    return float(torch.special.gammaincc(*halves)) if len(kept) > 1 else 1.0  # importing scipy.special is slow
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return the first of these names, and how many more there are."""
+    more = len(names) - _MOST_NAMED
+    return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,102 @@
+"""The values of the classes of REAL and a FAKE, or of their folders, and the warnings about them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fidtool.diagnose.balance import balance_warnings, listed
+from fidtool.distances.error_bars import fewest_images
+from fidtool.distances.exact import feature_settings
+from fidtool.distances.sampling_bias import perfect_distance
+from fidtool.explanations import Classes, ClassResult
+from fidtool.metrics.registry import Requested
+from fidtool.pipeline.groups import Groups
+from fidtool.pipeline.plan import Plan
+from fidtool.pipeline.run import RunContext
+from fidtool.statistics.set_statistics import LayerStatistics, MeasuredSet
+
+
+def part_of(measured: MeasuredSet, rows: NDArray[np.int64], plan: Plan, run: RunContext) -> MeasuredSet:
+    """Returns some images of a set with mean and covariance of their features on rank zero. A collective."""
+    known, features = measured.statistics, {layer: each[rows] for layer, each in measured.features.items()}
+
+    def layers() -> dict[str, LayerStatistics]:
+        found = {}
+        for layer, each in features.items():
+            exact = feature_settings(plan.definitions.get(layer), run.device.exact_sums)
+            gaussian = exact.gaussian(each, np.arange(len(rows)), run.world)
+            found[layer] = LayerStatistics(gaussian.mu, gaussian.sigma)
+        return found
+
+    of_layers, order = run.world.only_on_rank_zero(layers) or {}, known.order
+    order = None if order is None else order[rows]
+    statistics = replace(known, layers=of_layers, count=len(rows), order=order, pictures=None)
+    return MeasuredSet(measured.path, statistics, features)
+
+
+def values_of_classes(
+    groups: Groups,
+    metrics: Sequence[Requested],
+    real: MeasuredSet,
+    fake: MeasuredSet,
+    of_images: Mapping[str, NDArray[np.float64]],
+    plan: Plan,
+    run: RunContext,
+    numbers: Callable[[Sequence[Requested], MeasuredSet, MeasuredSet], Mapping[str, float]],
+) -> dict[str, dict[str, float]]:
+    """Returns the values of each class by the keys of the JSON, for metrics that its images suffice for. A collective.
+
+    Args:
+        of_images: values of single images of the FAKE, of which a class has the mean.
+        numbers: returns the values of metrics by plain name.
+    """
+    values, of_sets = dict[str, dict[str, float]](), [each for each in metrics if each.numbers[0].name not in of_images]
+    images = sum(len(rows) for _, rows in groups.values())
+    with run.console.processing(f"{fake.path} by {plan.settings.grouped_by}", images) as advance:
+        for name, (one, other) in groups.items():
+            found = {each: math.fsum(single[other]) / len(other) for each, single in of_images.items() if len(other)}
+            if kept := [each for each in of_sets if plan.settings.can_compute(each, min(len(one), len(other)))]:
+                found |= numbers(kept, part_of(real, one, plan, run), part_of(fake, other, plan, run))
+            values[name] = {plan.labels.key(each): value for each, value in found.items()}
+            advance(len(other))
+    return values
+
+
+def classes_of(groups: Groups, values: Mapping[str, Mapping[str, float]], plan: Plan) -> Classes | None:
+    """Returns all classes with mean and worst of each value; None if they are neither requested nor common to both."""
+    found = [ClassResult(name, len(real), len(fake), values.get(name, {})) for name, (real, fake) in groups.items()]
+    if not plan.settings.grouped_by and sum(bool(each.real and each.fake) for each in found) < 2:
+        return None
+    mean, worst, order = dict[str, float](), dict[str, tuple[str, float]](), [*found]
+    for name, number in plan.labels.numbers.items():
+        key, sign = plan.labels.key(name), 1.0 if number.better == "higher" else -1.0
+        if rated := sorted((each for each in found if key in each.metrics), key=lambda each: sign * each.metrics[key]):
+            order = order if mean else [*rated, *(each for each in found if key not in each.metrics)]
+            mean[key] = math.fsum(each.metrics[key] for each in rated) / len(rated)
+            if number.better:
+                worst[key] = rated[0].name, rated[0].metrics[key]
+    return Classes(plan.settings.grouped_by or "class", tuple(order), mean, worst)
+
+
+def class_warnings(found: Classes, real: MeasuredSet, names: Collection[str], plan: Plan) -> list[str]:
+    """Returns warnings about few images, too few for some of the values, by ``names``, or other shares than REAL's."""
+    lines, fid, asked = list[str](), plan.labels.key("fid"), plan.settings.grouped_by
+    keys = {plan.labels.key(name) for name in names if name in plan.labels.numbers}
+    if lacking := [each for each in found.classes if asked and not keys <= each.metrics.keys()]:
+        few = listed([f"{each.name} ({each.real} in REAL, {each.fake} in FAKE)" for each in lacking])
+        lines.append(f"there are too few images for all values of a {found.kind}: {few}")
+    elif found.kind == "class":
+        lines += balance_warnings({each.name: (each.real, each.fake) for each in found.classes})
+    images = min((min(each.real, each.fake) for each in found.classes if fid in each.metrics), default=0)
+    if 0 < images < fewest_images(plan.labels.dims_of("fid")):
+        perfect = f"a perfect generator of all of REAL would have about {perfect_distance(real.gaussian(), images):.3g}"
+        lines.append(
+            f"the Fréchet distance of a {found.kind} of as few as {images} images is too high (with so few, {perfect})"
+            ": compare it only with that of equal numbers of images"
+        )
+    return lines

@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import copy
 import hashlib
-import inspect
 import itertools
 import re
 import traceback
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
 import torch
 from torch import nn
@@ -25,7 +24,6 @@ from fidtool.features.device import device_of
 from fidtool.features.network import Network
 from fidtool.features.protocol import ProtocolName
 from fidtool.metrics.metric import FeatureSet, Metric, MetricContext
-from fidtool.names import suggestion
 from fidtool.settings import StatisticsSettings
 from fidtool.statistics.moments import Gaussian
 from fidtool.statistics.set_statistics import Statistics
@@ -137,12 +135,7 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
         dist_sync_on_step: bool = False,
         dist_sync_fn: Callable[..., Any] | None = None,
         distributed_available_fn: Callable[[], bool] | None = None,
-        **unknown: NoReturn,
     ) -> None:
-        for keyword in unknown:  # Python's TypeError would name another class
-            known = {**inspect.signature(type(self)).parameters, **inspect.signature(ImageMetric).parameters}
-            problem = f"{type(self).__name__}() got an unexpected keyword argument {keyword!r}"
-            raise TypeError(problem + suggestion(keyword, known, 0.75))
         declared(StatisticsSettings)["batch_size"].checked(batch_size)
         if not (isinstance(sync_timeout, (int, float)) and 0 < sync_timeout <= LONGEST_SECONDS):
             limits = f"above 0 and at most {LONGEST_SECONDS:.10g}"

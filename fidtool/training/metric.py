@@ -38,7 +38,7 @@ from fidtool.training.group import (
     ranks_of,
 )
 from fidtool.training.sums import ALL, SIDES, STATE_NAMES, MetricSums, Result
-from fidtool.validation import LONGEST_SECONDS, declared
+from fidtool.validation import LONGEST_SECONDS, Setting, declared
 
 _made, _made_local = itertools.count(1), itertools.count(1)
 """Numbers of unnamed metrics, the same on all ranks. Unsynced ones, which may exist on one only, are counted apart."""
@@ -137,9 +137,6 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
         distributed_available_fn: Callable[[], bool] | None = None,
     ) -> None:
         declared(StatisticsSettings)["batch_size"].checked(batch_size)
-        if not (isinstance(sync_timeout, (int, float)) and 0 < sync_timeout <= LONGEST_SECONDS):
-            limits = f"above 0 and at most {LONGEST_SECONDS:.10g}"
-            raise InputError(f"sync_timeout must be a number of seconds {limits}, not {sync_timeout!r}")
         if dist_sync_on_step or dist_sync_fn or distributed_available_fn:
             names = "dist_sync_on_step, dist_sync_fn and distributed_available_fn"
             problem = f"{names} cannot be used, because the metric synchronises the ranks itself, in compute():"
@@ -148,7 +145,8 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
         self._to_sync = False  # torchmetrics must not synchronise in compute()
         self.normalize = flag("normalize", normalize)
         self.reset_real_features = flag("reset_real_features", reset_real_features)
-        self.sync_timeout = sync_timeout
+        limits = Setting(DEFAULT_TIMEOUT, least=1e-3, most=LONGEST_SECONDS, name="sync_timeout", kind=float)
+        self.sync_timeout = limits.checked(sync_timeout)
         self._name, self._label = name, name or _numbered_label(sync_on_compute)
         self._own: MetricSums | None = None  # this rank's, while `_sums` are those of all ranks
         self._updates = 0

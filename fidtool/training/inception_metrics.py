@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from fidtool.errors import InputError
 from fidtool.features.models.inception import Weights
 from fidtool.features.protocol import INCEPTION_DIMS
 from fidtool.metrics.fid import FID
@@ -123,8 +122,6 @@ class KernelInceptionDistance(_PerImage[_Pair]):
         seed: int = 0,
         **options: Any,
     ) -> None:
-        if feature == _LOGITS:
-            raise InputError("KID of Inception's logits is not available:", f"pass one of {INCEPTION_DIMS} as feature")
         self._metric = KID(subsets=subsets, subset_size=subset_size, seed=seed, degree=degree, gamma=gamma, coef=coef)
         self._least = subset_size, f" for subset_size={subset_size}"
         super().__init__(feature, reset_real_features, normalize, **options)
@@ -194,11 +191,6 @@ class InceptionScore(_PerImage[_Pair]):
             super().update(imgs, False, images=images)
 
 
-class _PRDC(PRDC):
-    def named(self, setting: str) -> str:
-        return f"PrecisionRecallDensityCoverage({setting})"
-
-
 class PrecisionRecallDensityCoverage(_PerImage[dict[str, torch.Tensor]]):
     """Precision, recall, density, coverage and F-score; ``compute`` returns a dictionary of float64 scalar tensors.
 
@@ -220,6 +212,6 @@ class PrecisionRecallDensityCoverage(_PerImage[dict[str, torch.Tensor]]):
         normalize: bool = False,
         **options: Any,
     ) -> None:
-        self._metric = _PRDC(nearest_k=nearest_k, ties=ties)
+        self._metric = PRDC(nearest_k=nearest_k, ties=ties)
         self._least = nearest_k + 1, f" for nearest_k={nearest_k}"
         super().__init__(feature, reset_real_features, normalize, **options)

@@ -157,7 +157,7 @@ def test_real_statistics_with_features(tmp_path: Path) -> None:
         (lambda: KernelInceptionDistance(network(), degree=0), "degree"),
         (lambda: KernelInceptionDistance(network(), gamma=-1), "gamma"),
         (lambda: KernelInceptionDistance(network(), coef=0.0), "coef"),
-        (lambda: KernelInceptionDistance("logits_unbiased"), "KID of Inception's logits is not available"),
+        (lambda: KernelInceptionDistance("logits_unbiased"), "logits_unbiased"),
         (
             lambda: MemorizationInformedFrechetInceptionDistance(network(), cosine_distance_eps=1.1),
             "from 1e-09 to 1, not 1.1",
@@ -369,9 +369,9 @@ def test_deviations_are_those_of_torchmetrics() -> None:
     assert (float(mean), float(std)) == (run, pytest.approx(spread * (4 / 3) ** 0.5, rel=1e-12))
 
 
-def test_hints_name_the_class_of_the_metric() -> None:
+def test_hints_name_the_setting() -> None:
     metric = PrecisionRecallDensityCoverage(network(), nearest_k=1)
     metric.update(torch.cat([pictures(4, 1)] * 2), real=True)
     metric.update(pictures(8, 2), real=False)
-    with pytest.warns(fidtool.FidtoolWarning, match=r"a larger nearest_k of PrecisionRecallDensityCoverage\(...\)"):
+    with pytest.warns(fidtool.FidtoolWarning, match=r"a larger nearest_k of PRDC\(...\)"):
         metric.compute()

@@ -27,16 +27,6 @@ def is_code_spec(spec: str) -> bool:
     return bool(name) and (Path(path).suffix == ".py" or _MODULE.fullmatch(spec) is not None)
 
 
-def refuse_bare_file(spec: str, named: str, what: str, setting: str) -> None:
-    """Refuse the path of a Python file without the name of ``what`` in it; the error says ``named``."""
-    file = spec.removesuffix(":")
-    if Path(file).suffix != ".py":
-        return
-    if not Path(file).is_file():
-        raise InputError(f"no file {file} (from {named})", setting=setting)
-    raise InputError(f"{named} needs the name of {what}:", f"{file}:NAME", setting=setting)
-
-
 def load(spec: str, make: Callable[[Any], Made], named: str, setting: str, reuse: bool = False) -> tuple[Made, str]:
     """Load the object that ``spec`` names and pass it to ``make``. This runs the file's code with the caller's rights.
 

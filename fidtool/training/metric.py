@@ -57,7 +57,7 @@ class PlainMetric(nn.Module):
 
     def __init__(self, sync_on_compute: bool, process_group: Any, compute_with_cache: bool) -> None:
         super().__init__()
-        self.sync_on_compute, self.process_group = sync_on_compute, process_group
+        self.sync_on_compute, self.process_group, self._update_count = sync_on_compute, process_group, 0
         self._anchor = torch.zeros(0, dtype=torch.uint8)
 
     @property
@@ -149,7 +149,6 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
         self.sync_timeout = limits.checked(sync_timeout)
         self._name, self._label = name, name or _numbered_label(sync_on_compute)
         self._own: MetricSums | None = None  # this rank's, while `_sums` are those of all ranks
-        self._updates = 0
         self.result: Result | None = None
         self._saved = True
         self._warned: set[str] = set()
@@ -199,16 +198,6 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
         return self._sums.float_to_byte
 
     @property
-    def update_called(self) -> bool:
-        """Whether ``update`` was called since the last ``reset``."""
-        return self._updates > 0
-
-    @property
-    def update_count(self) -> int:
-        """Number of successful calls of ``update`` since the last ``reset``."""
-        return self._updates
-
-    @property
     def real_features_num_samples(self) -> torch.Tensor:
         """Number of real images: int64 scalar tensor; -1 if the statistics do not have it."""
         count = self._sums.sides["real"].count
@@ -246,7 +235,6 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
             given, plain = images if imgs is None else imgs, self._sums.network.plain
             pixels = pixels_of(given, self.normalize, self.device, self.float_to_byte, plain)
             self._sums.sides["real" if real else "fake"].add(pixels)
-        self._updates += 1
 
     def compute(self) -> Values:
         """Returns one value, two, or a dictionary, see the class. A collective, unless ``sync_on_compute`` is False.
@@ -289,7 +277,6 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
         """Discards all images, except the real ones if ``reset_real_features`` is False."""
         self.unsync()
         super().reset()
-        self._updates = 0
         for side in SIDES if self.reset_real_features else ("fake",):
             self._sums.sides[side].clear()
 
@@ -306,7 +293,7 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
             raise InputError(f"merge_state() takes a fidtool.training.{type(self).__name__}, not {kind}")
         with outside_autograd():
             self._sums.absorb(incoming_state._sums)
-        self._updates += incoming_state._updates
+        self._update_count += incoming_state._update_count
 
     def _refuse_while_synced(self, call: str) -> None:
         if self._own is not None:

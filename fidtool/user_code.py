@@ -36,7 +36,7 @@ def load(spec: str, make: Callable[[Any], Made], named: str, setting: str, reuse
     says ``named``, the option with the spec.
     """
     path, _, name = spec.rpartition(":")
-    file, fault = Path(path), ""
+    file = Path(path)
     if file.suffix == ".py" and not file.is_file():
         raise InputError(f"no file {path} (from {named})", setting=setting)
     try:
@@ -46,20 +46,15 @@ def load(spec: str, make: Callable[[Any], Made], named: str, setting: str, reuse
             # `python -m fidtool` can import from the current folder, but the installed command cannot.
             _let_import_from(os.getcwd())
             module = importlib.import_module(path)
-        source = Path(getattr(module, "__file__", None) or "")
-        if hasattr(module, name) and source.is_file():
-            made = make(getattr(module, name))
-        else:
-            unidentified = f"the module {path} has no file whose content could identify it"
-            fault = unidentified if hasattr(module, name) else f"{path} has no {name}"
+        if not hasattr(module, name):
+            raise AttributeError(f"{path} has no {name}")
+        made, source = make(getattr(module, name)), Path(str(module.__file__)).read_bytes()
     except (Exception, SystemExit) as error:
         problem = f"{named} failed: {type(error).__name__}: {message_of(error)}"
         raise InputError(problem, setting=setting) from error
-    if fault:
-        raise InputError(f"{fault} (from {named})", setting=setting)
     import hashlib  # not needed for usage errors, which must be reported quickly
 
-    digest = hashlib.sha256(source.read_bytes()).hexdigest()
+    digest = hashlib.sha256(source).hexdigest()
     return made, f"{file.name if file.suffix == '.py' else path}:{name}@{digest[:12]}"
 
 

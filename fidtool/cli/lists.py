@@ -85,11 +85,6 @@ def metrics(names: tuple[str, ...], as_json: bool) -> Iterator[str]:
     if as_json:
         yield json.dumps({"schema": 1, "metrics": found}, indent=2)
         return
-    if not names:
-        yield (
-            "all: Each built-in metric that can be computed with these sets and this installation. For each metric "
-            "that is omitted, the reason is printed. Nothing is downloaded."
-        )
     for each, metric in zip(chosen, found, strict=True):
         yield f"{metric['name']}: {metric['about']}"
         for number in metric["numbers"] if names else ():

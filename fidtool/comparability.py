@@ -129,16 +129,18 @@ class _Requirements:
         verdict = NOT_KNOWN if met is None else YES if met else NO
         self.items.append(Item(name, verdict, _shown(found), _shown(expected), source or self.preset.source))
 
-    def _equal(self, name: str, found: object, expected: object, source: str = "") -> None:
-        self._add(name, None if found is None else found == expected, found, expected, source)
+    def _equal(self, name: str, found: object, expected: object, source: str = "", doubt: str = "") -> None:
+        """Add an item that is met by what is expected, unless there is a doubt about it."""
+        if found == expected and doubt:
+            self._add(name, None, f"{found}; {doubt}", expected, source)
+        else:
+            self._add(name, None if found is None else found == expected, found, expected, source)
 
     def _numbers(self) -> None:
         """Numbers of images: of FAKE, of REAL, and of REAL for precision and recall if these were computed."""
         real, fake = (self.result["count"][of] for of in ("real", "fake"))
         asked = self.published or self.preset
-        if reference := self.fake.get("reference"):
-            self._add("images of FAKE", False, f"the reference {reference}", "generated images", asked.source)
-        elif asked.fakes is None:
+        if asked.fakes is None:
             self._add("images of FAKE", None, fake, "the number in the paper", asked.source)
         else:
             # A file with statistics and images does not state of how many its statistics are.
@@ -164,16 +166,10 @@ class _Requirements:
         extractor = protocol.get("extractor")
         found = None if extractor is None else f"{extractor} ({protocol.get('dims')} dimensions)"
         expected = found if extractor in self.further else f"{INCEPTION} ({max(INCEPTION_DIMS)} dimensions)"
-        if found == expected and unstated:
-            self._add("network", None, "; ".join(filter(None, (found, note))), expected)
-        else:
-            self._equal("network", found, expected, "the definition of the FID")
+        self._equal("network", found, expected, "the definition of the FID", note)
         name, wanted = protocol.get("name"), self.further.get(extractor, self.preset.settings["protocol"])
         doubt = "a mismatch was allowed" if self.config.get("allow_mismatch") else note
-        if name == wanted and doubt:
-            self._add("protocol", None, f"{name}; {doubt}", wanted)
-        else:
-            self._equal("protocol", name, wanted)
+        self._equal("protocol", name, wanted, doubt=doubt)
         own = (self.content.get("labels") or {}).get("own_networks") or {}
         for layer, each in (self.content.get("layers") or {}).items():
             asked = NetworkChoice(own.get(layer, ""))  # of a file that does not state its network

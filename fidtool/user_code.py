@@ -27,16 +27,6 @@ def is_code_spec(spec: str) -> bool:
     return bool(name) and (Path(path).suffix == ".py" or _MODULE.fullmatch(spec) is not None)
 
 
-def refuse_bare_file(spec: str, named: str, what: str, setting: str) -> None:
-    """Refuse the path of a Python file without the name of ``what`` in it; the error says ``named``."""
-    file = spec.removesuffix(":")
-    if Path(file).suffix != ".py":
-        return
-    if not Path(file).is_file():
-        raise InputError(f"no file {file} (from {named})", setting=setting)
-    raise InputError(f"{named} needs the name of {what}:", f"{file}:NAME", setting=setting)
-
-
 def load(spec: str, make: Callable[[Any], Made], named: str, setting: str, reuse: bool = False) -> tuple[Made, str]:
     """Load the object that ``spec`` names and pass it to ``make``. This runs the file's code with the caller's rights.
 
@@ -46,7 +36,7 @@ def load(spec: str, make: Callable[[Any], Made], named: str, setting: str, reuse
     says ``named``, the option with the spec.
     """
     path, _, name = spec.rpartition(":")
-    file, fault = Path(path), ""
+    file = Path(path)
     if file.suffix == ".py" and not file.is_file():
         raise InputError(f"no file {path} (from {named})", setting=setting)
     try:
@@ -56,20 +46,15 @@ def load(spec: str, make: Callable[[Any], Made], named: str, setting: str, reuse
             # `python -m fidtool` can import from the current folder, but the installed command cannot.
             _let_import_from(os.getcwd())
             module = importlib.import_module(path)
-        source = Path(getattr(module, "__file__", None) or "")
-        if hasattr(module, name) and source.is_file():
-            made = make(getattr(module, name))
-        else:
-            unidentified = f"the module {path} has no file whose content could identify it"
-            fault = unidentified if hasattr(module, name) else f"{path} has no {name}"
+        if not hasattr(module, name):
+            raise AttributeError(f"{path} has no {name}")
+        made, source = make(getattr(module, name)), Path(str(module.__file__)).read_bytes()
     except (Exception, SystemExit) as error:
         problem = f"{named} failed: {type(error).__name__}: {message_of(error)}"
         raise InputError(problem, setting=setting) from error
-    if fault:
-        raise InputError(f"{fault} (from {named})", setting=setting)
     import hashlib  # not needed for usage errors, which must be reported quickly
 
-    digest = hashlib.sha256(source.read_bytes()).hexdigest()
+    digest = hashlib.sha256(source).hexdigest()
     return made, f"{file.name if file.suffix == '.py' else path}:{name}@{digest[:12]}"
 
 

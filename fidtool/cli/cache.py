@@ -127,16 +127,8 @@ def _table(entries: Sequence[Entry]) -> list[str]:
                 f"{legible(network)} ({known['dims']})" if network else "?",
                 known["protocol"] or ("its own" if network else "?"),
                 f"{entry.size / 2**20:.1f}",
-                _age(time.time() - entry.used),
+                known["used"],
                 (legible(known["path"] or "") or "?") + framing,
             )
         )
     return [*lines, *(columns(rows) if entries else [])]
-
-
-def _age(seconds: float) -> str:
-    """Return a duration as ``3 h ago``, in the largest unit that fits."""
-    for name, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= length:
-            return f"{int(seconds // length)} {name} ago"
-    return "just now"

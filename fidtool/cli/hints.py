@@ -137,9 +137,7 @@ def advice(error: click.UsageError, typed: Sequence[str], commands: Sequence[str
     if alike or fault == plain or (known and (not command or fault.startswith("Invalid value"))):
         return message
     if not fault:
-        cpu = "--device" not in meant and any(each.startswith(("--gpu", "--cuda")) for each in typed)
-        note = "; this machine has no GPU" if cpu else ""
-        return f"{plain}: write `{command_line(['fidtool', *meant])}`{note}"
+        return f"{plain}: write `{command_line(['fidtool', *meant])}`"
     if similar and not _meanings(name):
         return f"{message}: did you mean '{similar[0]}'?"
     if known or _meanings(name) or re.search("[-/.*{]", name) or any(map(_exists, typed)):

@@ -27,7 +27,7 @@ from fidtool.metrics.registry import BUILT_IN, metric_named
 from fidtool.names import closest, counted, folded, unknown
 from fidtool.presets import PRESETS, preset_named
 from fidtool.sources import references
-from fidtool.sources.references import FEATURES, REFERENCES, PublishedFile, Reference, folder, mirrored, named_reference
+from fidtool.sources.references import FEATURES, REFERENCES, PublishedFile, Reference, folder, named_reference
 from fidtool.validation import declared
 
 _OF_METRICS = (
@@ -85,11 +85,6 @@ def metrics(names: tuple[str, ...], as_json: bool) -> Iterator[str]:
     if as_json:
         yield json.dumps({"schema": 1, "metrics": found}, indent=2)
         return
-    if not names:
-        yield (
-            "all: Each built-in metric that can be computed with these sets and this installation. For each metric "
-            "that is omitted, the reason is printed. Nothing is downloaded."
-        )
     for each, metric in zip(chosen, found, strict=True):
         yield f"{metric['name']}: {metric['about']}"
         for number in metric["numbers"] if names else ():
@@ -328,18 +323,8 @@ def _size(reference: Reference) -> str:
 
 
 def _details(reference: Reference) -> list[str]:
-    rows = [
-        ("protocol", reference.protocol or "none of fidtool's"),
-        ("real images", str(reference.real_images or "?")),
-        ("generated", f"{reference.fakes} images, as in papers"),
-        ("size", _size(reference)),
-        ("classes", str(reference.classes or "")),
-        ("framing", {"adm": "ADM's centre crop", "edm": "EDM's centre crop"}.get(reference.framing, "")),
-        ("arrays", ", ".join(reference.arrays)),
-        ("address", redacted(mirrored(reference.url))),
-        ("features", redacted(mirrored(reference.features_url)) if reference.features_url else ""),
-        ("source", reference.source),
-        ("note", reference.note),
-        *(("in the cache", f"{file.path}: {file}") for file in _cached(reference)),
-    ]
-    return [reference.name, *columns([(f"  {label}", text) for label, text in rows if text])]
+    """Return the name, and a line for each fact that the JSON has."""
+    facts = asdict(reference) | {"arrays": ", ".join(reference.arrays), "shape": reference.shape and _size(reference)}
+    rows = [(f"  {name.replace('_', ' ')}", f"{value}") for name, value in facts.items() if value and name != "name"]
+    rows += [("  in the cache", f"{file.path}: {file}") for file in _cached(reference)]
+    return [reference.name, *columns(rows)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -13,8 +12,8 @@ from click.shell_completion import CompletionItem
 
 from fidtool.cli import config
 from fidtool.cli.output import print_lines
-from fidtool.distributed.launch import discover, discover_or_alone
-from fidtool.errors import FidtoolError, InputError, LaunchError
+from fidtool.distributed.launch import discover_or_alone
+from fidtool.errors import FidtoolError, InputError
 from fidtool.features.models.families import MODEL_FAMILIES
 from fidtool.features.protocol import NAMED_PROTOCOLS
 from fidtool.metrics.metric import ALL
@@ -140,9 +139,8 @@ class OnceCommand(Command):
     """A command that, under a launcher, only one process per machine runs. Its function may yield lines to print."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        with contextlib.suppress(LaunchError):  # the command needs no other rank
-            if discover().local_rank > 0:
-                return None
+        if discover_or_alone().local_rank > 0:
+            return None
         found = super().invoke(ctx)
         for line in found if isinstance(found, Iterator) else ():
             print_lines([line])

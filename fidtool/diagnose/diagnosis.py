@@ -198,13 +198,14 @@ class Health:
 
     def summary(self) -> str:
         """Returns a one-line description of the set: number of images, formats, modes, sizes and ignored files."""
-        kinds = [_kinds(self.formats), _kinds(self.modes), _kinds(self.sizes, " pixels")]
+        kinds = [kinds_of(self.formats), kinds_of(self.modes), kinds_of(self.sizes, " pixels")]
         if self.passed_over is not None and self.passed_over.words:
             kinds.append(f"ignored: {self.passed_over.words}")
         return f"{self.path}: {counted(self.images, 'image')}, {'; '.join(kinds)}"
 
 
-def _kinds(counts: dict[str, int], unit: str = "") -> str:
+def kinds_of(counts: dict[str, int], unit: str = "") -> str:
+    """Return how many images there are of each kind, or the kind if all are of one."""
     if len(counts) == 1:
         return f"{next(iter(counts))}{unit}"
     named = ", ".join(f"{number} {name}" for name, number in list(counts.items())[:_KINDS])

@@ -44,8 +44,6 @@ rounding."""
 _SLACK = 1.2
 """Search radius, in tolerances. It exceeds 1 because each image is scaled by its own tolerance; the candidates are then
 compared exactly."""
-_FEW = 1024
-"""Up to this many images, all pairs are compared; for more, a k-d tree finds candidates."""
 
 Groups = NDArray[np.int64]
 """Shape (images,): for each image, the index of the first image in the set's order that it is a duplicate of; its own
@@ -132,11 +130,7 @@ def tolerances(thumbs: NDArray[np.uint8]) -> NDArray[np.float64]:
 
 def _neighbours(points: NDArray[np.float64]) -> Groups:
     """Finds pairs of points that may be within 1 of each other: for each point at least its nearest. Shape (n, 2)."""
-    if len(points) <= _FEW:
-        squares = np.square(points).sum(axis=1)
-        distances = squares[:, None] + squares - 2.0 * points @ points.T
-        return np.argwhere(np.triu(distances <= _SLACK**2, 1))
-    from scipy.spatial import cKDTree  # importing it takes as long as ten images on two cores
+    from scipy.spatial import cKDTree  # deferred: importing it takes a fifth of a second
 
     count = min(_CANDIDATES, len(points))
     _, neighbours = cKDTree(points).query(points, k=count, distance_upper_bound=_SLACK)

@@ -129,10 +129,6 @@ def property_warnings(counts: Mapping[str, int]) -> dict[str, str]:
         "named after: the pixels are used as stored; rotate the images first if you do not want that",
         "clipped": f"with values outside {value_range}, which were clipped to it: check that the range is right",
     }
-    if counts["alpha"] and counts["bands"]:  # the same band can look like transparency in some of the images only
-        unclear = f" in all), and {counts['alpha']} whose last band may be transparency: of all, "
-        texts["bands"] = texts["bands"].replace(" in all): ", unclear)
-        del texts["alpha"]
     return {name: f"{counted(counts[name], 'image')} {text}" for name, text in texts.items() if counts[name]}
 
 

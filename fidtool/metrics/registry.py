@@ -28,7 +28,7 @@ from fidtool.metrics.psnr import PSNR
 from fidtool.metrics.ssim import SSIM
 from fidtool.metrics.vendi import Vendi
 from fidtool.names import closest, folded, unknown
-from fidtool.user_code import is_code_spec, load, refuse_bare_file
+from fidtool.user_code import is_code_spec, load
 from fidtool.validation import Setting, declared
 
 BUILT_IN: dict[str, type[Metric]] = {
@@ -104,10 +104,9 @@ def metric_named(spec: str) -> Requested:
         metric, source = load(spec, _made, named, "metrics", reuse=True)
         _check_declaration(metric, named)
         return Requested(metric, spec, source)
-    refuse_bare_file(spec, named, "a metric in this file", "metrics")
     names = {name: name if name in NUMBERS else kind.name for name, kind in NAMES.items()} | {ALL: ALL}
     close = dict.fromkeys(names[name] for name in closest(spec, names))
-    raise InputError(unknown("metric", spec, [*close], ", ".join([*BUILT_IN, ALL])), setting="metrics")
+    raise InputError(unknown("metric", spec, [*close], ", ".join([*BUILT_IN, ALL, "FILE.py:NAME"])), setting="metrics")
 
 
 def _made(found: Any) -> Any:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from PIL import Image
 
-from fidtool.diagnose.diagnosis import Diagnosis, Health
+from fidtool.diagnose.diagnosis import Diagnosis, Health, kinds_of
 from fidtool.diagnose.duplicates import duplicates_text
 from fidtool.diagnose.findings import Finding
 from fidtool.errors import SEVERITIES, FidtoolError
@@ -23,8 +22,6 @@ LONGEST_SIDE = 128
 """Limit of the long side of a thumbnail, in pixels."""
 _SMALL = 64
 """Images up to this long side are stored losslessly."""
-_MOST_KINDS = 4
-"""Maximum number of formats, modes or sizes that are listed."""
 
 
 class Thumbnail(NamedTuple):
@@ -89,16 +86,11 @@ def properties_of(exhibit: Exhibit) -> list[tuple[str, str, str]]:
 def _properties(health: Health) -> dict[str, str]:
     least, median, most = health.aspect_ratios
     quality = health.jpeg_quality
-
-    def shares(counts: Mapping[str, int]) -> str:
-        of, known = health.images, list(counts.items())[:_MOST_KINDS]
-        return ", ".join(name if count >= of else f"{name} {count / of:.1%}" for name, count in known)
-
     return {
         "Images": f"{health.images:,}",
-        "Formats": shares(health.formats),
-        "Colour modes": shares(health.modes),
-        "Sizes in pixels": shares(health.sizes),
+        "Formats": kinds_of(health.formats),
+        "Colour modes": kinds_of(health.modes),
+        "Sizes in pixels": kinds_of(health.sizes),
         "Aspect ratio": f"{median:.3g}" if least == most else f"{median:.3g} ({least:.3g} to {most:.3g})",
         "JPEG quality": "no JPEGs" if quality is None else f"{quality[1]} ({quality[0]} to {quality[2]})",
         "Brightness (0 to 255)": f"{health.brightness[0]:.1f} ± {health.brightness[1]:.1f}",

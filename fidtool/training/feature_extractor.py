@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from fidtool.cache_dir import one_at_a_time
 from fidtool.console import log_warning
-from fidtool.errors import InputError, option, own_exceptions, renamed
+from fidtool.errors import InputError, in_short, option, own_exceptions, renamed
 from fidtool.features.device import Device, computing_on, device_of, full_fp32, repeatable
 from fidtool.features.extractor import Extractor
 from fidtool.features.models.families import NetworkChoice, networks_of, protocol_of
@@ -50,10 +50,6 @@ _GOLDEN = -7046029254386353131  # 2 ** 64 over the golden ratio, as a signed int
 _MIX1, _MIX2 = -4658895280553007687, -7723592293110705685
 
 _used: weakref.WeakValueDictionary[tuple[Definition, object], SharedExtractor] = weakref.WeakValueDictionary()
-
-
-class _FeatureTypeError(InputError, TypeError):
-    """As in torchmetrics, it is also a TypeError."""
 
 
 class SharedExtractor:
@@ -142,7 +138,7 @@ def chosen(feature: Feature, protocol: str | None, weights: PathLike | None) -> 
         return NetworkChoice(f"{type(feature).__module__}.{type(feature).__qualname__}")
     wrong = isinstance(feature, bool) or (isinstance(feature, str) and feature.isdecimal())
     if wrong or not isinstance(feature, (int, str, Network)):
-        raise _FeatureTypeError(
+        raise InputError(
             f"feature must be one of {', '.join(map(str, INCEPTION_DIMS))} or a fidtool.Network, not "
             f"{type(feature).__name__}: wrap a custom network in fidtool.Network(module, input_size=…)",
             setting="feature",
@@ -195,13 +191,8 @@ def _copied(module: nn.Module) -> nn.Module:
     try:
         copied = copy.deepcopy(module)
     except Exception as error:  # a custom module may raise anything
-        raise InputError(
-            f"the metric must copy its network, and {type(module).__name__} cannot be copied "
-            f"({' '.join(str(error).split())[:200]}):",
-            "delete the attribute that cannot be copied",
-            "give the class a __deepcopy__ method",
-            "pass 'FILE.py:NAME', which creates a fidtool.Network",
-        ) from error
+        problem = f"the metric cannot copy {type(module).__name__} ({in_short(error)}):"
+        raise InputError(problem, "pass 'FILE.py:NAME', which creates a fidtool.Network") from error
     copied.zero_grad(set_to_none=True)
     return copied
 

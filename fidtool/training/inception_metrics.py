@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from fidtool.errors import InputError
 from fidtool.features.models.inception import Weights
 from fidtool.features.protocol import INCEPTION_DIMS
 from fidtool.metrics.fid import FID
@@ -19,7 +18,7 @@ from fidtool.metrics.metric import FeatureSet, MetricContext
 from fidtool.metrics.mifid import MIFID
 from fidtool.metrics.prdc import PRDC, Ties
 from fidtool.training.feature_extractor import Feature, flag, inception_weights
-from fidtool.training.metric import ImageMetric, Values
+from fidtool.training.metric import ImageMetric
 
 _LOGITS = "logits_unbiased"
 _Pair = tuple[torch.Tensor, torch.Tensor]
@@ -81,21 +80,7 @@ class FrechetInceptionDistance(ImageMetric[torch.Tensor]):
     _metric = FID()
 
 
-class _PerImage(ImageMetric[Values]):
-    """Base class of the metrics that keep the features of each image, which can be read."""
-
-    @property
-    def real_features(self) -> list[torch.Tensor]:
-        """Features of the real images: one float32 tensor of shape (n, D), or none, as in torchmetrics."""
-        return self._sums.sides["real"].listed()
-
-    @property
-    def fake_features(self) -> list[torch.Tensor]:
-        """Features of the generated images; see `real_features`."""
-        return self._sums.sides["fake"].listed()
-
-
-class KernelInceptionDistance(_PerImage[_Pair]):
+class KernelInceptionDistance(ImageMetric[_Pair]):
     """KID, with the interface of torchmetrics' ``KernelInceptionDistance``.
 
     ``compute`` returns its mean and population standard deviation over the subsets: two float64 scalar tensors.
@@ -123,14 +108,12 @@ class KernelInceptionDistance(_PerImage[_Pair]):
         seed: int = 0,
         **options: Any,
     ) -> None:
-        if feature == _LOGITS:
-            raise InputError("KID of Inception's logits is not available:", f"pass one of {INCEPTION_DIMS} as feature")
         self._metric = KID(subsets=subsets, subset_size=subset_size, seed=seed, degree=degree, gamma=gamma, coef=coef)
         self._least = subset_size, f" for subset_size={subset_size}"
         super().__init__(feature, reset_real_features, normalize, **options)
 
 
-class MemorizationInformedFrechetInceptionDistance(_PerImage[torch.Tensor]):
+class MemorizationInformedFrechetInceptionDistance(ImageMetric[torch.Tensor]):
     """MIFID (Bai et al. 2021), with the interface of torchmetrics' metric of this name.
 
     The FID, divided by the mean cosine distance of the real images to the nearest generated image if that is below
@@ -162,7 +145,7 @@ class _Scores(Scores):
         return {**found, "is_std": found["is_std"] * sample}
 
 
-class InceptionScore(_PerImage[_Pair]):
+class InceptionScore(ImageMetric[_Pair]):
     """The Inception Score of the generated images, with the interface of torchmetrics' ``InceptionScore``.
 
     ``compute`` returns its mean and sample standard deviation over the splits (NaN of one), as in torchmetrics; that of
@@ -194,12 +177,7 @@ class InceptionScore(_PerImage[_Pair]):
             super().update(imgs, False, images=images)
 
 
-class _PRDC(PRDC):
-    def named(self, setting: str) -> str:
-        return f"PrecisionRecallDensityCoverage({setting})"
-
-
-class PrecisionRecallDensityCoverage(_PerImage[dict[str, torch.Tensor]]):
+class PrecisionRecallDensityCoverage(ImageMetric[dict[str, torch.Tensor]]):
     """Precision, recall, density, coverage and F-score; ``compute`` returns a dictionary of float64 scalar tensors.
 
     Args:
@@ -220,6 +198,6 @@ class PrecisionRecallDensityCoverage(_PerImage[dict[str, torch.Tensor]]):
         normalize: bool = False,
         **options: Any,
     ) -> None:
-        self._metric = _PRDC(nearest_k=nearest_k, ties=ties)
+        self._metric = PRDC(nearest_k=nearest_k, ties=ties)
         self._least = nearest_k + 1, f" for nearest_k={nearest_k}"
         super().__init__(feature, reset_real_features, normalize, **options)

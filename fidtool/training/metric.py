@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import copy
 import hashlib
-import inspect
 import itertools
 import re
 import traceback
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
 import torch
 from torch import nn
@@ -25,7 +24,6 @@ from fidtool.features.device import device_of
 from fidtool.features.network import Network
 from fidtool.features.protocol import ProtocolName
 from fidtool.metrics.metric import FeatureSet, Metric, MetricContext
-from fidtool.names import suggestion
 from fidtool.settings import StatisticsSettings
 from fidtool.statistics.moments import Gaussian
 from fidtool.statistics.set_statistics import Statistics
@@ -40,7 +38,7 @@ from fidtool.training.group import (
     ranks_of,
 )
 from fidtool.training.sums import ALL, SIDES, STATE_NAMES, MetricSums, Result
-from fidtool.validation import LONGEST_SECONDS, declared
+from fidtool.validation import LONGEST_SECONDS, Setting, declared
 
 _made, _made_local = itertools.count(1), itertools.count(1)
 """Numbers of unnamed metrics, the same on all ranks. Unsynced ones, which may exist on one only, are counted apart."""
@@ -59,7 +57,7 @@ class PlainMetric(nn.Module):
 
     def __init__(self, sync_on_compute: bool, process_group: Any, compute_with_cache: bool) -> None:
         super().__init__()
-        self.sync_on_compute, self.process_group = sync_on_compute, process_group
+        self.sync_on_compute, self.process_group, self._update_count = sync_on_compute, process_group, 0
         self._anchor = torch.zeros(0, dtype=torch.uint8)
 
     @property
@@ -137,16 +135,8 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
         dist_sync_on_step: bool = False,
         dist_sync_fn: Callable[..., Any] | None = None,
         distributed_available_fn: Callable[[], bool] | None = None,
-        **unknown: NoReturn,
     ) -> None:
-        for keyword in unknown:  # Python's TypeError would name another class
-            known = {**inspect.signature(type(self)).parameters, **inspect.signature(ImageMetric).parameters}
-            problem = f"{type(self).__name__}() got an unexpected keyword argument {keyword!r}"
-            raise TypeError(problem + suggestion(keyword, known, 0.75))
         declared(StatisticsSettings)["batch_size"].checked(batch_size)
-        if not (isinstance(sync_timeout, (int, float)) and 0 < sync_timeout <= LONGEST_SECONDS):
-            limits = f"above 0 and at most {LONGEST_SECONDS:.10g}"
-            raise InputError(f"sync_timeout must be a number of seconds {limits}, not {sync_timeout!r}")
         if dist_sync_on_step or dist_sync_fn or distributed_available_fn:
             names = "dist_sync_on_step, dist_sync_fn and distributed_available_fn"
             problem = f"{names} cannot be used, because the metric synchronises the ranks itself, in compute():"
@@ -155,10 +145,10 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
         self._to_sync = False  # torchmetrics must not synchronise in compute()
         self.normalize = flag("normalize", normalize)
         self.reset_real_features = flag("reset_real_features", reset_real_features)
-        self.sync_timeout = sync_timeout
+        limits = Setting(DEFAULT_TIMEOUT, least=1e-3, most=LONGEST_SECONDS, name="sync_timeout", kind=float)
+        self.sync_timeout = limits.checked(sync_timeout)
         self._name, self._label = name, name or _numbered_label(sync_on_compute)
         self._own: MetricSums | None = None  # this rank's, while `_sums` are those of all ranks
-        self._updates = 0
         self.result: Result | None = None
         self._saved = True
         self._warned: set[str] = set()
@@ -208,16 +198,6 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
         return self._sums.float_to_byte
 
     @property
-    def update_called(self) -> bool:
-        """Whether ``update`` was called since the last ``reset``."""
-        return self._updates > 0
-
-    @property
-    def update_count(self) -> int:
-        """Number of successful calls of ``update`` since the last ``reset``."""
-        return self._updates
-
-    @property
     def real_features_num_samples(self) -> torch.Tensor:
         """Number of real images: int64 scalar tensor; -1 if the statistics do not have it."""
         count = self._sums.sides["real"].count
@@ -255,7 +235,6 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
             given, plain = images if imgs is None else imgs, self._sums.network.plain
             pixels = pixels_of(given, self.normalize, self.device, self.float_to_byte, plain)
             self._sums.sides["real" if real else "fake"].add(pixels)
-        self._updates += 1
 
     def compute(self) -> Values:
         """Returns one value, two, or a dictionary, see the class. A collective, unless ``sync_on_compute`` is False.
@@ -298,7 +277,6 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
         """Discards all images, except the real ones if ``reset_real_features`` is False."""
         self.unsync()
         super().reset()
-        self._updates = 0
         for side in SIDES if self.reset_real_features else ("fake",):
             self._sums.sides[side].clear()
 
@@ -315,7 +293,7 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
             raise InputError(f"merge_state() takes a fidtool.training.{type(self).__name__}, not {kind}")
         with outside_autograd():
             self._sums.absorb(incoming_state._sums)
-        self._updates += incoming_state._updates
+        self._update_count += incoming_state._update_count
 
     def _refuse_while_synced(self, call: str) -> None:
         if self._own is not None:

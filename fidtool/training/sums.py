@@ -218,12 +218,6 @@ class ImageSums:
         rows = [rows for _, rows, _ in self._seen if rows is not None]
         return np.concatenate(rows)[np.argsort(_hashes(self._seen), kind="stable")] if rows else _NO_ROWS
 
-    def listed(self) -> list[torch.Tensor]:
-        """`rows` in a list, which is empty if there are none."""
-        self.flush()
-        rows = self.rows()
-        return [torch.from_numpy(rows)] if len(rows) else []
-
     def totals(self) -> State:
         """The sums as CPU tensors, for symmetric matrices the upper triangle. Call `flush` first."""
         marks = _hashes(self._seen)

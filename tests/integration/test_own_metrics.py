@@ -249,7 +249,7 @@ def test_a_metric_may_use_its_own_network(here: Run, sets: tuple[Path, Path], tm
     ("arguments", "status", "message"),
     [
         (["--metrics", "nofile.py:Sliced"], 2, "no file nofile.py (from --metrics nofile.py:Sliced)"),
-        (["--metrics", "faults.py:Nothing"], 2, "faults.py has no Nothing (from --metrics faults.py:Nothing)"),
+        (["--metrics", "faults.py:Nothing"], 2, "Nothing failed: AttributeError: faults.py has no Nothing"),
         (["--metrics", "faults.py:NUMBER"], 2, "faults.py:NUMBER is a int; it must be a fidtool.Metric"),
         (["--metrics", "broken.py:Any"], 2, "--metrics broken.py:Any failed: ZeroDivisionError: "),
         (["--metrics", "faults.py:Taken"], 2, "the metrics KID and Taken both have the name kid: rename one"),

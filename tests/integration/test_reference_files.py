@@ -257,7 +257,8 @@ def test_the_list(mirror: HttpStore, here: Run) -> None:
     assert " ".join(row.split()) == expected
     of_project = here("refs", "EDM").stdout.splitlines()
     assert [row.split()[0] for row in of_project[2:]] == [name for name in REFERENCES if name.startswith("edm:")]
-    assert f"{ADM.name}\n  protocol      tensorflow\n" in here("refs", ADM.name).stdout
+    name, *details = here("refs", ADM.name).stdout.splitlines()
+    assert (name, details[2]) == (ADM.name, "  protocol      tensorflow")
     (shown,) = here("refs", "--json", ADM.name).json["references"]
     assert (shown["url"], shown["cached"][0]["arrays"]) == (ADM.url, [*STATISTICS])
 

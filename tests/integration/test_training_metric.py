@@ -48,16 +48,13 @@ def test_without_torchmetrics(program: Run) -> None:
         "from fidtool.training import FrechetInceptionDistance\n"
         "warnings.simplefilter('ignore')\n"
         "metric = FrechetInceptionDistance(network()).to('cpu').half()\n"
-        "assert not metric.update_called\n"
         "metric.update(pictures(20, 1), real=True)\n"
         "metric(pictures(20, 2), real=False)\n"
-        "assert metric.update_called and metric.update_count == 2\n"
         "value = metric.compute()\n"
         "other = FrechetInceptionDistance(network())\n"
         "other.load_state_dict(metric.state_dict())\n"
         "assert value == other.compute() == metric.clone().compute()\n"
         "metric.reset()\n"
-        "assert not metric.update_called\n"
         "print(type(metric).__mro__[2].__name__, float(value).hex())\n"
     )
     assert done.status == 0, done.stderr

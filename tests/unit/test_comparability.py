@@ -145,10 +145,6 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         )
         for name, verdict in (("torch", "yes"), ("pil", "no"))
     },
-    "sets in the wrong order": (
-        result("real/", 50_000, None, of_fake={"reference": ADM}),
-        {**NOT_PUBLISHED, "images of FAKE": "no", "crop of REAL": "not known"},
-    ),
     "another network": (
         result(network={"extractor": DINOV2, "dims": 1024}, protocol=None),
         {"network": "no", "protocol": "not known"},

@@ -107,7 +107,7 @@ REFUSED: dict[str, tuple[type[Exception], str, Callable[[Path], object]]] = {
     "an empty array": (Exception, "it has 0 x 4 pixels", lambda at: decode(Pixels(np.zeros((4, 0, 3), "u1")))),
     "a module without a file": (
         fidtool.InputError,
-        "has no file whose content",
+        "module .sys. has no attribute .__file__",
         lambda at: load("sys:path", list, "--extractor sys:path", "extractor"),
     ),
     "a layer without a definition": (

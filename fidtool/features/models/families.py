@@ -21,7 +21,7 @@ from fidtool.features.protocol import (
     protocol_named,
 )
 from fidtool.names import closest, folded, unknown
-from fidtool.user_code import is_code_spec, refuse_bare_file
+from fidtool.user_code import is_code_spec
 
 if TYPE_CHECKING:
     from fidtool.features.network import Network
@@ -334,7 +334,6 @@ def check_extractor(choice: NetworkChoice) -> None:
             problem = f"{named} needs the name of a model, as in {choice.family}:{family.default or family.example}"
             raise InputError(problem, setting=setting)
     elif not (program or is_code_spec(extractor)):
-        refuse_bare_file(extractor, named, "a function that returns a fidtool.Network", setting)
         listed = (
             f"{NAMED_EXTRACTORS}, FILE.pt2 or TorchScript FILE.pt, and FILE.py:NAME or package.module:NAME "
             "for a custom network"

@@ -124,7 +124,7 @@ def sets(tmp_path: Path) -> None:
 def test_the_line_that_does_what_was_meant(here: Run, typed: str) -> None:
     outcome = here(*typed.split())
     assert (outcome.status, outcome.stdout) == (2, "")
-    assert re.search(rf": write `fidtool {re.escape(LINES[typed])}`(; this machine has no GPU)? \(see `", outcome.error)
+    assert re.search(rf": write `fidtool {re.escape(LINES[typed])}` \(see `", outcome.error)
 
 
 @pytest.mark.parametrize("typed", OTHERS)
@@ -174,7 +174,7 @@ def test_a_suggested_line_is_quoted_for_a_shell(here: Run, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("gpus", "said"),
     [
-        ([], "compute real fake`; this machine has no GPU"),
+        ([], "compute real fake` (see"),
         (["/dev/nvidia0"], "compute real fake --device cuda:1` (see"),
     ],
 )

@@ -128,7 +128,7 @@ def test_the_page_of_a_full_result_has_all_sections(page_of_two: str, full_page:
         "0.0123 ± 0.0010",
         "step100 is better than step200",
         "3 images look like noise",
-        "PNG 90.0%, JPEG 10.0%",
+        "90 PNG, 10 JPEG",
         "Pixel-identical to images of REAL: 20 images of FAKE.",
         "100 images for 2048 dimensions",
         "bilinear",

@@ -39,7 +39,8 @@ def test_metrics(typed: str, meant: str) -> None:
 
 def test_all_metrics() -> None:
     chosen = requested("All")
-    assert [each.metric.name for each in chosen] == [name for name in BUILT_IN if name not in ("fdr", "clip-score")]
+    assert [each.metric.name for each in chosen] == [name for name, kind in BUILT_IN.items() if not kind.by_name]
+    assert {"psnr", "ssim", "lpips", "clip-score", "fdr"}.isdisjoint(each.metric.name for each in chosen)
     assert all(each.optional for each in chosen)
     kid = KID(subset_size=9)
     chosen = requested(["all", kid, "fid"])

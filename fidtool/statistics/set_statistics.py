@@ -8,7 +8,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -22,7 +22,9 @@ from fidtool.images.decode import ImageProperties
 from fidtool.images.records import ImageRecords
 from fidtool.sources.contents import BadFile
 from fidtool.sources.image_set import ImageSet
-from fidtool.statistics.moments import Gaussian
+
+if TYPE_CHECKING:
+    from fidtool.statistics.moments import Gaussian  # it needs torch, which reading a result does not
 
 CHUNK_BYTES = 1 << 26
 """Bytes that are read, written or sent at once."""
@@ -235,6 +237,8 @@ class MeasuredSet:
 
     def gaussian(self, layer: str = FEATURES) -> Gaussian:
         """Mean, covariance and number of its images, on rank zero."""
+        from fidtool.statistics.moments import Gaussian
+
         of_layer = self.statistics.layers[layer]
         return Gaussian(of_layer.mu, of_layer.sigma, self.statistics.count)
 

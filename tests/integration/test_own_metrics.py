@@ -323,6 +323,9 @@ def test_metrics_are_listed(here: Run) -> None:
         "vendi",
         "authpct",
         "fdr",
+        "psnr",
+        "ssim",
+        "lpips",
         "clip-score",
     ]
     (listed,) = here("metrics", SLICED, "--json").json["metrics"]

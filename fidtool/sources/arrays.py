@@ -23,21 +23,6 @@ _RANGES, _SLACK = ((0, 1), (-1, 1), (0, 255)), 0.1
 """The value ranges that are suggested, and how far floats may exceed them: networks overshoot."""
 _SAMPLED, _DECISIVE = 16, 4
 """Numbers of images that are read for that, and of which one at least has negative values if gray is 0."""
-_LAYOUTS = {
-    "HWB": "{x}[..., :{kept}]",
-    "BHW": "{x}[:{kept}]",
-    "THW": "{x}[:, None]",
-    "CTHW": "{x}.swapaxes(0, 1)",
-    "NHWB": "{x}[..., :{kept}]",
-    "NBHW": "{x}[:, :{kept}]",
-    "NTHW": "{x}.reshape(-1, 1, {H}, {W})",
-    "CHWN": "{x}.transpose(3, 0, 1, 2), or {x}.permute(3, 0, 1, 2) of a tensor",
-    "HWCN": "{x}.transpose(3, 0, 1, 2), or {x}.permute(3, 0, 1, 2) of a tensor",
-    "NCTHW": "{x}.swapaxes(1, 2).reshape(-1, {C}, {H}, {W})",
-    "NTCHW": "{x}.reshape(-1, {C}, {H}, {W})",
-    "NTHWC": "{x}.reshape(-1, {H}, {W}, {C})",
-}
-"""How arrays of other layouts become images. B are bands, of which the first are used, and T frames."""
 BFLOAT16 = np.dtype([("bfloat16", "<u2")])
 """Placeholder dtype for bfloat16, which NumPy lacks: the upper half of a float32."""
 
@@ -68,26 +53,12 @@ def channel_axis(shape: Sequence[int], what: str, single: bool = False) -> int:
     hint = "; for a single image, use array[None]" if len(shape) == 3 else _hint_of_rows(shape)
     if single:
         shape, text, needed = shape[1:], text.partition("x")[2], needed.replace("N", "")
-    raise InputError(f"{what} has the shape {text}; images must have the shape {needed}{hint or hint_of_axes(shape)}")
+    raise InputError(f"{what} has the shape {text}; images must have the shape {needed}{hint or hint_of_videos(shape)}")
 
 
-def hint_of_axes(shape: Sequence[int], name: str = "x") -> str:
-    """Returns a hint for videos, images of several bands and images along the last axis, for each layout that fits."""
-    found = []
-    for layout, line in _LAYOUTS.items():
-        if len(shape) != len(layout) and not (len(shape) > 5 and layout in ("NTCHW", "NTHWC")):
-            continue
-        size = dict(zip(reversed(layout), reversed(shape), strict=False))
-        height, width, bands = size["H"], size["W"], size.get("B", 2)
-        if size.get("C", 1) in _CHANNELS and 1 < bands < min(height, width) and min(height, width) > 4:
-            kind = f"of {'videos' if 'T' in layout else 'images'} ({layout.rjust(len(shape), 'N')})"
-            kind = "to use only the first of its channels" if "B" in layout else kind
-            kept = 3 if bands > 3 else 1
-            hint = f"; {kind}, pass {line.format(x=name, kept=kept, **size)}"
-            found.append((max(height, width) / min(height, width), hint))
-    gray = f"; of videos in grayscale, pass {name}.reshape(-1, 1, {', '.join(map(str, shape[-2:]))})"
-    gray *= len(shape) > 4 and min(shape[-2:]) > 4 and not {*shape[1:-2]} & {*_CHANNELS}
-    return "".join(hint for ratio, hint in found if ratio == min(found)[0]) or gray
+def hint_of_videos(shape: Sequence[int], name: str = "x") -> str:
+    """Returns a hint for videos, which have an axis too many; empty for other shapes."""
+    return f"; of videos in NTHWC or NTCHW, pass {name}.reshape(-1, *{name}.shape[2:])" if len(shape) > 4 else ""
 
 
 def _hint_of_rows(shape: Sequence[int]) -> str:

@@ -21,8 +21,6 @@ from fidtool.sources.image_set import ImageSet, NamedFiles, Names, Numbered, spl
 _CHANNELS = frozenset({1, 3, 4})
 _RANGES, _SLACK = ((0, 1), (-1, 1), (0, 255)), 0.1
 """The value ranges that are suggested, and how far floats may exceed them: networks overshoot."""
-_SAMPLED, _DECISIVE = 16, 4
-"""Numbers of images that are read for that, and of which one at least has negative values if gray is 0."""
 BFLOAT16 = np.dtype([("bfloat16", "<u2")])
 """Placeholder dtype for bfloat16, which NumPy lacks: the upper half of a float32."""
 
@@ -117,7 +115,7 @@ def as_pixels(values: NDArray[Any], value_range: ValueRange | None, what: str = 
     if not np.isfinite(exact).all():
         return ContentError("it contains NaN or infinite values")
     if value_range is None:
-        return UnknownRangeError.of(what, dtype_name(values.dtype), float(exact.min()), float(exact.max()))
+        return UnknownRangeError.of(what, exact, dtype_name(values.dtype))
     black, white = value_range.black, value_range.white
     scaled = (exact - black) * (255.0 / (white - black))
     # Up to half a step beyond the range does not count as clipped: rounding gives 0 or 255.
@@ -149,42 +147,27 @@ def _of_integers(values: NDArray[Any], what: str) -> Pixels | InputError:
 
 
 class UnknownRangeError(InputError):
-    """An image contains floats, and the values of black and white are unknown. ``found`` is what and their extremes."""
-
-    found: tuple[str, str, float, float]
+    """An image contains floats, and the values of black and white are unknown."""
 
     @classmethod
-    def of(cls, what: str, dtype: str, low: float, high: float, images: int = 1) -> UnknownRangeError:
-        """Returns the error, which suggests the usual ranges that fit the values in so many images."""
-        has = f"{what} contains {dtype} from {low:.4g} to {high:.4g}"
+    def of(cls, what: str, values: NDArray[Any], dtype: str) -> UnknownRangeError:
+        """Returns the error, which suggests the usual range that fits the values, or both that may."""
+        low, high = float(values.min()), float(values.max())
         fit: Any = next((each for each in _RANGES if each[0] - _SLACK <= low and high <= each[1] + _SLACK), ...)
         remedies = [f"pass {option('value_range', fit)}"]
         if fit is ...:
             remedies.insert(0, "undo their normalisation")
-        elif fit == (0, 1) and (images < _DECISIVE or high - low < 0.5):
+        elif fit == (0, 1):  # an image may have no value below the middle
             remedies = [f"{remedies[0]} if 0 is black", f"{option('value_range', (-1, 1))} if 0 is gray"]
-        error = cls(f"{has}, and the values of black and white are unknown:", *remedies, setting="value_range")
-        error.found = what, dtype, low, high
-        return error
+        has = f"{what} contains {dtype} from {low:.4g} to {high:.4g}"
+        return cls(f"{has}, and the values of black and white are unknown:", *remedies, setting="value_range")
 
 
-def refuse_values(reader: Reader, firsts: Sequence[int], count: int, spread: bool = True) -> None:
-    """Raises the error of the first of these images that has one for all images of a source.
-
-    For floats it is that of the widest of a few of the ``count`` images, which has a hint.
-    """
+def refuse_values(reader: Reader, firsts: Sequence[int]) -> None:
+    """Raises the error of the first of these images that has one for all images of a source."""
     errors = (each for each in reader.read(np.array(firsts, dtype=np.int64)) if isinstance(each, InputError))
-    if (error := next(errors, None)) is None:
-        return
-    if not isinstance(error, UnknownRangeError):
+    if (error := next(errors, None)) is not None:
         raise error
-    number = min(count, _SAMPLED)
-    items = np.linspace(0, count - 1, number).astype(np.int64) if spread else np.arange(number)
-    found = [each.found for each in (error, *reader.read(items)) if isinstance(each, UnknownRangeError)]
-    low, high = min(each[2] for each in found), max(each[3] for each in found)
-    what, dtype, *own = found[0]
-    more = "" if own == [low, high] else f" with {number - 1} others"
-    raise UnknownRangeError.of(f"{what}{more}", dtype, low, high, number)
 
 
 _MOST_IMAGES = 200_000_000

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from fidtool.errors import InputError
 from fidtool.sources.contents import MOST_BYTES, ContentError, Extent, ExtentReader, Files, Read, opened, too_large
 from fidtool.sources.image_set import ImageSet, NamedFiles, Names, split_common_folder
-from fidtool.sources.kinds import HEAD, PassedOver, refuse_dataset, suffix_of
+from fidtool.sources.kinds import PassedOver, suffix_of
 
 Found = tuple[str, int, int, Any]
 """Name of a member, its first byte, number of bytes, and what its reader must know."""
@@ -58,9 +58,6 @@ def list_images(named: NamedFiles) -> ImageSet:
         details += [detail for *_, detail in found]
         counts.append(len(found))
     kind = "zip archive" if is_zip else f"{'compressed ' * packed}tar archive"
-    if not names and passed_over.kinds:
-        with opened(named.files, 0) as handle:
-            refuse_dataset(named.path, _heads(handle))
     if not names:
         raise passed_over.nothing_found(named.path, kind)
     if not named.key:
@@ -74,21 +71,6 @@ def list_images(named: NamedFiles) -> ImageSet:
     order = np.array(sorted(range(len(names)), key=lambda item: (files[item], names[item])), dtype=np.uint32)
     prefix = f"{named.prefix}/" if len(paths) == 1 else named.prefix
     return ImageSet(named.path, kind, Names(names), prefix, reader, named.files, order, index, passed_over)
-
-
-def _heads(handle: BinaryIO) -> Iterator[tuple[str, bytes]]:
-    """Yields the names and the first bytes of the files in an archive."""
-    if zipfile.is_zipfile(handle):
-        with zipfile.ZipFile(handle) as zipped:
-            for member in zipped.infolist():
-                with zipped.open(member) as file:
-                    yield member.filename, file.read(HEAD)
-        return
-    handle.seek(0)
-    with tarfile.open(fileobj=handle) as tarred:
-        for info in tarred:
-            if info.isreg() and (data := tarred.extractfile(info)):
-                yield info.name, data.read(HEAD)
 
 
 def _refuse_several(path: str, names: Sequence[str]) -> None:

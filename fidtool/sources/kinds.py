@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import itertools
 import os
 import re
 import zlib
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -115,12 +114,6 @@ def refuse_foreign(name: str, head: bytes, but: Container[str] = ()) -> None:
         kind, _, remedy = found.partition(": ")
         packed = "" if _decompressed(head) == head else ", compressed by gzip"
         raise InputError(f"{name} is {kind}{packed}:", remedy)
-
-
-def refuse_dataset(place: str, heads: Iterable[tuple[str, bytes]]) -> None:
-    """Refuses a set without images of whose files, by name and first bytes, one has them in a form that is not read."""
-    for name, head in itertools.islice(heads, 100):
-        refuse_foreign(f"no images in {place}: {name}", head, [*DAMAGED, PLAIN])
 
 
 # --- suffixes --------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import io
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import isqrt, prod
+from math import prod
 from typing import IO, Any
 
 import numpy as np
@@ -48,26 +48,19 @@ def channel_axis(shape: Sequence[int], what: str, single: bool = False) -> int:
         if first or last:
             return 2 if last else 0
     needed = "NHWC or NCHW with 1, 3 or 4 channels, or NHW"
-    hint = "; for a single image, use array[None]" if len(shape) == 3 else _hint_of_rows(shape)
+    hint = hint_of_videos(shape)
+    if len(shape) == 3:
+        hint = "; for a single image, use array[None]"
+    elif len(shape) in (2, 4) and prod(shape[2:]) == 1:  # vectors
+        hint = f"; `compute` takes features of images, NxD, with {option('features', True)}"
     if single:
         shape, text, needed = shape[1:], text.partition("x")[2], needed.replace("N", "")
-    raise InputError(f"{what} has the shape {text}; images must have the shape {needed}{hint or hint_of_videos(shape)}")
+    raise InputError(f"{what} has the shape {text}; images must have the shape {needed}{hint}")
 
 
 def hint_of_videos(shape: Sequence[int], name: str = "x") -> str:
     """Returns a hint for videos, which have an axis too many; empty for other shapes."""
     return f"; of videos in NTHWC or NTCHW, pass {name}.reshape(-1, *{name}.shape[2:])" if len(shape) > 4 else ""
-
-
-def _hint_of_rows(shape: Sequence[int]) -> str:
-    """Returns a hint for features, of shape NxD or NxDx1x1, which may be flattened images; empty for other shapes."""
-    if len(shape) not in (2, 4) or prod(shape[2:]) != 1:
-        return ""
-    rows = "" if len(shape) == 2 else ", as x.reshape(len(x), -1)"
-    takes = f"; `compute` takes features of images, NxD, with {option('features', True)}{rows}"
-    sides = {channels: isqrt(shape[1] // channels) for channels in (1, 3)}
-    flat = [f"{each}, {side}, {side}" for each, side in sides.items() if each * side * side == shape[1] and side > 4]
-    return f"; pass flattened images as x.reshape(-1, {flat[0]}){takes}" if flat else takes
 
 
 def check_dtype(dtype: np.dtype[Any], what: str, name: str = "") -> None:

@@ -209,7 +209,6 @@ _MOST_PADDING = 1 << 16
 """Maximum number of padding bytes at the end of an archive; up to 10 KiB are usual."""
 _METADATA_TYPES = frozenset({tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE})
 _METADATA_TYPES |= {tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK}
-_key = posixpath.normpath
 
 
 class _Header(tarfile.TarInfo):
@@ -234,45 +233,14 @@ def _opened(handle: BinaryIO) -> IO[bytes]:
 
 
 def _tarred(key: str, handle: BinaryIO, passed_over: PassedOver) -> Iterator[Found]:
-    stream = _opened(handle)
-    links: dict[str, str] = {}
-    linked = []
-    for info in _walk(stream):
-        name = info.name.removeprefix("./")
-        if not (info.isreg() or info.islnk() or info.issym()) or not passed_over.takes(name, key):
-            continue
-        if info.isreg():
-            yield name, *_extent(info)
-        elif stream is not handle:
-            why = f"it is a link to {_target(info)}; links in compressed archives are not followed"
-            yield name, info.offset_data, 0, why
-        else:
-            links[_key(info.name)] = _target(info)
-            linked.append(info.name)
-    targets = {}
-    if links:  # the names of targets need not be those of images
-        handle.seek(0)
-        wanted = set(links.values())
-        targets = {
-            _key(each.name): _extent(each) for each in _walk(handle) if each.isreg() and _key(each.name) in wanted
-        }
-    for member in linked:
-        name, hops = _key(member), 0
-        while name in links and hops < 16:  # they may be a circle
-            name, hops = links[name], hops + 1
-        extent = targets.get(name, (0, 0, f"it is a link to {name}, which is not in the archive"))
-        yield member.removeprefix("./"), *extent
-
-
-def _extent(info: tarfile.TarInfo) -> tuple[int, int, str]:
-    """Returns first byte and length of a member, and why it cannot be read."""
-    if info.issparse():
-        return info.offset_data, 0, "it is a sparse file: create the archive again without --sparse"
-    return info.offset_data, info.size, ""
-
-
-def _target(info: tarfile.TarInfo) -> str:
-    return _key(info.linkname if info.islnk() else posixpath.join(posixpath.dirname(info.name), info.linkname))
+    for info in _walk(_opened(handle)):
+        name, is_link = info.name.removeprefix("./"), info.islnk() or info.issym()
+        if (info.isreg() or is_link) and passed_over.takes(name, key):
+            why = "it is a sparse file: create the archive again without --sparse" if info.issparse() else ""
+            if is_link:
+                again = "create the archive again with --dereference and --hard-dereference"
+                why = f"it is a link to {info.linkname}: {again}"
+            yield name, info.offset_data, 0 if why else info.size, why
 
 
 def _walk(stream: IO[bytes]) -> Iterator[tarfile.TarInfo]:

@@ -110,7 +110,6 @@ _LONGEST = _HEADER + 2 * 0xFFFF
 """Largest size of a local header with its name and extra field; the central directory does not state the size."""
 _MOST = 2**60
 _ENCRYPTED = 0x1
-_RARE_METHODS = {9: "deflate64", 12: "bzip2", 14: "lzma", 93: "zstd", 98: "ppmd"}
 _METHODS = {zipfile.ZIP_STORED: False, zipfile.ZIP_DEFLATED: True}
 
 _CHECKS = np.dtype([("packed", "<i8"), ("size", "<i8"), ("crc", "<u4"), ("deflated", "?")])
@@ -135,8 +134,7 @@ def check_member(archive: str, info: zipfile.ZipInfo) -> None:
     if info.flag_bits & _ENCRYPTED:
         raise InputError(f"{archive} contains an encrypted member, {info.filename}:", "decrypt the archive first")
     if info.compress_type not in _METHODS:
-        method = _RARE_METHODS.get(info.compress_type, f"method {info.compress_type}")
-        problem = f"{archive} contains a member compressed with {method}, {info.filename}:"
+        problem = f"{archive} contains a member compressed with method {info.compress_type}, {info.filename}:"
         raise InputError(problem, "use deflate", "store the images uncompressed")
 
 

@@ -62,9 +62,6 @@ _DATASETS = {
 }
 _UTF_8 = rb"(?:[\t\n\f\r -~]|[\xc2-\xf4][\x80-\xbf]{1,3})+[\xc2-\xf4]?[\x80-\xbf]*\Z"  # may end within a character
 
-_BINARY = re.compile(r"\b((data|test)_batch(_\d)?|(train|test|unlabeled)(_X)?)\.bin$")
-"""Names of files of pixels without a signature."""
-
 
 def _named(kinds: Mapping[str, bytes], head: bytes) -> str:
     return next((name for name, pattern in kinds.items() if re.match(pattern, head, re.DOTALL)), "")
@@ -108,8 +105,6 @@ def _decompressed(head: bytes) -> bytes:
 def refuse_foreign(name: str, head: bytes, but: Container[str] = ()) -> None:
     """Raises an InputError for a file with these first bytes if it is `foreign_of` any kind ``but`` these."""
     found = foreign_of(head)
-    if not found and _BINARY.search(name) and not container_of(head):
-        found = f"a binary file of CIFAR or STL-10, which torchvision downloads in a form that it reads: {_WRITE}"
     if found and found not in but:
         kind, _, remedy = found.partition(": ")
         packed = "" if _decompressed(head) == head else ", compressed by gzip"

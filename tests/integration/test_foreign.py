@@ -154,16 +154,6 @@ def test_a_dataset_is_named_with_a_way(here: Run, tmp_path: Path, real: Path, ki
         fidtool.compute(real, file)
 
 
-def test_binary_files_of_a_dataset_are_named(tmp_path: Path) -> None:
-    name = "cifar-10-batches-bin/data_batch_1.bin"
-    (tmp_path / "data" / name).parent.mkdir(parents=True)
-    (tmp_path / "data" / name).write_bytes(bytes(3073))
-    for path in ("data", f"data/{name}"):
-        with pytest.raises(fidtool.InputError) as refused:
-            open_images(str(tmp_path / path))
-        assert [word for word in [name, "CIFAR", *PARQUET] if word not in str(refused.value)] == [], refused.value
-
-
 def test_links_without_a_target_are_named(here: Run, tmp_path: Path, real: Path) -> None:
     (tmp_path / "images").mkdir()
     names = ["a.npz", "a.npy", "a.txt", "a.tar", "a.pkl", "images/a.png", "folder"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -21,26 +20,6 @@ _SIGNIFICANT = 2.0
 """A bend of the line is significant beyond this many standard deviations of its noise."""
 
 
-@dataclass(frozen=True)
-class Extrapolation:
-    """FID∞ and the line it was extrapolated from.
-
-    Attributes:
-        value: value of the line at 1/N = 0. The estimate has no leading bias; for a perfect generator it is therefore
-            negative as often as positive, and is not clipped.
-        error: its standard error, for fixed real images.
-        bend: difference to ``value`` if a parabola is fitted instead. Mostly noise, unless ``fewest`` is only a few
-            times the number of dimensions.
-        counts: N of each point, ascending.
-    """
-
-    value: float
-    error: float
-    bend: float
-    counts: tuple[int, ...]
-    distances: tuple[float, ...]
-
-
 def fid_infinity(
     real: Gaussian,
     fake: Features,
@@ -50,7 +29,7 @@ def fid_infinity(
     seed: int = 0,
     points: int,
     fewest: int,
-) -> Extrapolation:
+) -> tuple[float, float]:
     """Computes FID∞ (Chong & Forsyth 2020). A collective.
 
     The FID of N generated images exceeds its limit by about c / N. The FIDs of random subsets of N = ``fewest`` to n
@@ -72,6 +51,10 @@ def fid_infinity(
         seed: seed of the subsets, which stay the same in future versions.
         points: number of subsets, at least 3.
         fewest: N of the smallest subset, more than D, because the law does not hold for singular covariances.
+
+    Returns:
+        The value, which has no leading bias: for a perfect generator it is negative as often as positive, and is not
+        clipped. And its standard error, for fixed real images.
     """
     counts = np.linspace(fewest, len(fake), points).astype(np.int64).tolist()
 
@@ -97,7 +80,7 @@ def fid_infinity(
     sampling = variance / len(fake) + float(weights[0] ** 2 @ noise)
     bend_noise = float(weights[1] ** 2 @ noise)
     bent = bend**2 - bend_noise if bend**2 > _SIGNIFICANT**2 * bend_noise else 0.0
-    return Extrapolation(value, math.sqrt(sampling + bent), bend, tuple(counts), tuple(distances))
+    return value, math.sqrt(sampling + bent)
 
 
 def _weights(counts: list[int]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -268,10 +268,7 @@ def tensor_hashes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[str, s
             continue
         digest = ""
         if not tensor.is_meta:
-            values = tensor.detach()
-            values = values.dequantize() if values.is_quantized else values
-            values = values.to_dense() if values.layout != torch.strided else values
-            values = values.cpu().resolve_conj().resolve_neg().contiguous().flatten()
+            values = tensor.detach().cpu().contiguous().flatten()
             digest = hashlib.sha256(values.view(torch.uint8).numpy().data).hexdigest()
         found[name] = (f"{list(tensor.shape)} {tensor.dtype}".replace("torch.", ""), digest)
     return found

@@ -17,10 +17,11 @@ The tables of indices and weights that depend on image sizes are cached on the d
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import index
-from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -136,39 +137,16 @@ _CPU_PIXELS, _GPU_PIXELS = 1 << 22, 1 << 24
 """Largest number of pixels that are resized together, counted before or after the resize, whichever are more."""
 _CPU_BYTES, _GPU_BYTES = 8 << 20, 256 << 20
 """Largest size of an intermediate tensor. On the CPU it should fit the cache; on a GPU every part costs launches."""
-_CACHED_BYTES = 256 << 20
-"""Largest size of the cached tables of one kind. A table takes about 300 bytes per pixel of the image's side."""
+_TABLES = 512
+"""Number of cached tables of a kind: photos have hundreds of widths and heights. One takes about 300 bytes per pixel of
+the image's side."""
 
 _Kernel = Callable[[NDArray[np.float64]], NDArray[np.float64]]
-_Tables = TypeVar("_Tables", bound="tuple[Any, ...]")
-
-
-class _Cached(Generic[_Tables]):
-    """A cached function of image sizes and, as its last argument, the device that its tables are on.
-
-    Folders of photos have hundreds of distinct widths and heights. All are dropped once the tensors in the tuples that
-    ``compute`` returns exceed `_CACHED_BYTES`.
-    """
-
-    def __init__(self, compute: Callable[..., _Tables]) -> None:
-        self._compute = compute
-        self._results: dict[tuple[Any, ...], _Tables] = {}
-        self._bytes = 0
-
-    def __call__(self, *args: Any) -> _Tables:
-        if (known := self._results.get(args)) is not None:
-            return known
-        with torch.inference_mode(False):  # tensors of inference mode could not be used with gradients later
-            tables = self._compute(*args)
-        self._bytes += sum(each.nbytes for each in tables if isinstance(each, torch.Tensor))
-        if self._bytes > _CACHED_BYTES:
-            self._results, self._bytes = {}, 0
-        self._results[args] = tables
-        return tables
 
 
 def _on(device: torch.device, values: NDArray[Any]) -> torch.Tensor:
-    return torch.from_numpy(values).to(device)
+    with torch.inference_mode(False):  # tensors of inference mode could not be used with gradients later
+        return torch.from_numpy(values).to(device)
 
 
 def resize(pixels: torch.Tensor, size: int, preparation: Preparation) -> torch.Tensor:
@@ -221,7 +199,7 @@ def _bilinear_tf1(pixels: torch.Tensor, size: int) -> torch.Tensor:
     return _in_parts(blended, pixels, len(rows) * len(columns) * 3 * 4).permute(0, 3, 1, 2)
 
 
-@_Cached
+@functools.lru_cache(_TABLES)
 def _tf1_neighbours(in_size: int, out_size: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Lower indices followed by upper indices, and the fractions (float32), of all output positions."""
     position = np.arange(out_size, dtype=np.float32) * np.float32(in_size / out_size)
@@ -309,7 +287,7 @@ class _Axis(NamedTuple):
     weights: torch.Tensor
 
 
-@_Cached
+@functools.lru_cache(_TABLES)
 def _axis(in_size: int, out_size: int, first: int, count: int, method: str, device: torch.device) -> _Axis:
     """The results ``first`` to ``first + count`` of ``out_size`` along an axis of ``in_size`` pixels."""
     kernel, support = _KERNELS[method]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fidtool.errors import InputError, option
-from fidtool.names import closest, folded, unknown
+from fidtool.names import folded
 
 if TYPE_CHECKING:  # the settings import this module, and --help must be fast
     import numpy as np
@@ -33,12 +33,9 @@ class Crop:
         """Returns the crop that ``NAME:SIZE`` describes, in any spelling; raises an InputError for others."""
         typed, _, size = text.strip().partition(":")
         name = next((name for name in CROPS if folded(name) == folded(typed)), "")
-        if typed and not name and not typed.isdigit():
-            problem = f"{option(setting)}: {unknown('crop', typed, closest(typed, CROPS), ', '.join(CROPS))}"
-            raise InputError(problem, f"write NAME:SIZE, such as {EXAMPLE}", setting=setting)
         if not name or not (size.isascii() and size.isdigit() and len(size) <= 5) or int(size) < 1:
-            problem = f"{option(setting)} must be a crop and the side of a square in pixels, such as {EXAMPLE}"
-            raise InputError(f"{problem}, not {text!r}", setting=setting)
+            problem = f"{option(setting)} must be a crop ({', '.join(CROPS)}) and the side of a square in pixels"
+            raise InputError(f"{problem}, such as {EXAMPLE}, not {text!r}", setting=setting)
         return cls(name, int(size))
 
     def __str__(self) -> str:

@@ -90,4 +90,4 @@ class FIDInfinity(Metric):
         target = context.world.on_rank_zero(lambda: real.gaussian)
         assert target is not None
         found = fid_infinity(target, fake.rows, context.features, context.world, points=POINTS, fewest=FEWEST_IMAGES)
-        return {"fid_infinity": found.value, "fid_infinity_error": found.error}
+        return dict(zip(("fid_infinity", "fid_infinity_error"), found, strict=True))

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from fidtool.errors import InputError
 from fidtool.sources.contents import MOST_BYTES, ContentError, Extent, ExtentReader, Files, Read, opened, too_large
 from fidtool.sources.image_set import ImageSet, NamedFiles, Names, split_common_folder
-from fidtool.sources.kinds import HEAD, PassedOver, refuse_dataset, suffix_of
+from fidtool.sources.kinds import PassedOver, suffix_of
 
 Found = tuple[str, int, int, Any]
 """Name of a member, its first byte, number of bytes, and what its reader must know."""
@@ -58,9 +58,6 @@ def list_images(named: NamedFiles) -> ImageSet:
         details += [detail for *_, detail in found]
         counts.append(len(found))
     kind = "zip archive" if is_zip else f"{'compressed ' * packed}tar archive"
-    if not names and passed_over.kinds:
-        with opened(named.files, 0) as handle:
-            refuse_dataset(named.path, _heads(handle))
     if not names:
         raise passed_over.nothing_found(named.path, kind)
     if not named.key:
@@ -74,21 +71,6 @@ def list_images(named: NamedFiles) -> ImageSet:
     order = np.array(sorted(range(len(names)), key=lambda item: (files[item], names[item])), dtype=np.uint32)
     prefix = f"{named.prefix}/" if len(paths) == 1 else named.prefix
     return ImageSet(named.path, kind, Names(names), prefix, reader, named.files, order, index, passed_over)
-
-
-def _heads(handle: BinaryIO) -> Iterator[tuple[str, bytes]]:
-    """Yields the names and the first bytes of the files in an archive."""
-    if zipfile.is_zipfile(handle):
-        with zipfile.ZipFile(handle) as zipped:
-            for member in zipped.infolist():
-                with zipped.open(member) as file:
-                    yield member.filename, file.read(HEAD)
-        return
-    handle.seek(0)
-    with tarfile.open(fileobj=handle) as tarred:
-        for info in tarred:
-            if info.isreg() and (data := tarred.extractfile(info)):
-                yield info.name, data.read(HEAD)
 
 
 def _refuse_several(path: str, names: Sequence[str]) -> None:
@@ -128,7 +110,6 @@ _LONGEST = _HEADER + 2 * 0xFFFF
 """Largest size of a local header with its name and extra field; the central directory does not state the size."""
 _MOST = 2**60
 _ENCRYPTED = 0x1
-_RARE_METHODS = {9: "deflate64", 12: "bzip2", 14: "lzma", 93: "zstd", 98: "ppmd"}
 _METHODS = {zipfile.ZIP_STORED: False, zipfile.ZIP_DEFLATED: True}
 
 _CHECKS = np.dtype([("packed", "<i8"), ("size", "<i8"), ("crc", "<u4"), ("deflated", "?")])
@@ -153,8 +134,7 @@ def check_member(archive: str, info: zipfile.ZipInfo) -> None:
     if info.flag_bits & _ENCRYPTED:
         raise InputError(f"{archive} contains an encrypted member, {info.filename}:", "decrypt the archive first")
     if info.compress_type not in _METHODS:
-        method = _RARE_METHODS.get(info.compress_type, f"method {info.compress_type}")
-        problem = f"{archive} contains a member compressed with {method}, {info.filename}:"
+        problem = f"{archive} contains a member compressed with method {info.compress_type}, {info.filename}:"
         raise InputError(problem, "use deflate", "store the images uncompressed")
 
 
@@ -227,7 +207,6 @@ _MOST_PADDING = 1 << 16
 """Maximum number of padding bytes at the end of an archive; up to 10 KiB are usual."""
 _METADATA_TYPES = frozenset({tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE})
 _METADATA_TYPES |= {tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK}
-_key = posixpath.normpath
 
 
 class _Header(tarfile.TarInfo):
@@ -252,45 +231,14 @@ def _opened(handle: BinaryIO) -> IO[bytes]:
 
 
 def _tarred(key: str, handle: BinaryIO, passed_over: PassedOver) -> Iterator[Found]:
-    stream = _opened(handle)
-    links: dict[str, str] = {}
-    linked = []
-    for info in _walk(stream):
-        name = info.name.removeprefix("./")
-        if not (info.isreg() or info.islnk() or info.issym()) or not passed_over.takes(name, key):
-            continue
-        if info.isreg():
-            yield name, *_extent(info)
-        elif stream is not handle:
-            why = f"it is a link to {_target(info)}; links in compressed archives are not followed"
-            yield name, info.offset_data, 0, why
-        else:
-            links[_key(info.name)] = _target(info)
-            linked.append(info.name)
-    targets = {}
-    if links:  # the names of targets need not be those of images
-        handle.seek(0)
-        wanted = set(links.values())
-        targets = {
-            _key(each.name): _extent(each) for each in _walk(handle) if each.isreg() and _key(each.name) in wanted
-        }
-    for member in linked:
-        name, hops = _key(member), 0
-        while name in links and hops < 16:  # they may be a circle
-            name, hops = links[name], hops + 1
-        extent = targets.get(name, (0, 0, f"it is a link to {name}, which is not in the archive"))
-        yield member.removeprefix("./"), *extent
-
-
-def _extent(info: tarfile.TarInfo) -> tuple[int, int, str]:
-    """Returns first byte and length of a member, and why it cannot be read."""
-    if info.issparse():
-        return info.offset_data, 0, "it is a sparse file: create the archive again without --sparse"
-    return info.offset_data, info.size, ""
-
-
-def _target(info: tarfile.TarInfo) -> str:
-    return _key(info.linkname if info.islnk() else posixpath.join(posixpath.dirname(info.name), info.linkname))
+    for info in _walk(_opened(handle)):
+        name, is_link = info.name.removeprefix("./"), info.islnk() or info.issym()
+        if (info.isreg() or is_link) and passed_over.takes(name, key):
+            why = "it is a sparse file: create the archive again without --sparse" if info.issparse() else ""
+            if is_link:
+                again = "create the archive again with --dereference and --hard-dereference"
+                why = f"it is a link to {info.linkname}: {again}"
+            yield name, info.offset_data, 0 if why else info.size, why
 
 
 def _walk(stream: IO[bytes]) -> Iterator[tarfile.TarInfo]:

@@ -70,7 +70,7 @@ def list_images(named: NamedFiles) -> ImageSet:
     reader = ArrayReader(named, packed, arrays, axes)
     if any(array.dtype != np.uint8 for array in arrays):
         # Refused here, a run would otherwise process the sets before.
-        refuse_values(reader, [0, *np.cumsum(counts[:-1]).tolist()], sum(counts), spread=not packed)
+        refuse_values(reader, [0, *np.cumsum(counts[:-1]).tolist()])
     layouts = [{-1: "NHW", 0: "NCHW", 2: "NHWC"}[axis] for axis in axes]
     pairs = zip(arrays, layouts, strict=True)
     kinds = ", ".join(dict.fromkeys(f"{dtype_name(array.dtype)} {layout}" for array, layout in pairs))

@@ -7,7 +7,7 @@ import io
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import isqrt, prod
+from math import prod
 from typing import IO, Any
 
 import numpy as np
@@ -21,23 +21,6 @@ from fidtool.sources.image_set import ImageSet, NamedFiles, Names, Numbered, spl
 _CHANNELS = frozenset({1, 3, 4})
 _RANGES, _SLACK = ((0, 1), (-1, 1), (0, 255)), 0.1
 """The value ranges that are suggested, and how far floats may exceed them: networks overshoot."""
-_SAMPLED, _DECISIVE = 16, 4
-"""Numbers of images that are read for that, and of which one at least has negative values if gray is 0."""
-_LAYOUTS = {
-    "HWB": "{x}[..., :{kept}]",
-    "BHW": "{x}[:{kept}]",
-    "THW": "{x}[:, None]",
-    "CTHW": "{x}.swapaxes(0, 1)",
-    "NHWB": "{x}[..., :{kept}]",
-    "NBHW": "{x}[:, :{kept}]",
-    "NTHW": "{x}.reshape(-1, 1, {H}, {W})",
-    "CHWN": "{x}.transpose(3, 0, 1, 2), or {x}.permute(3, 0, 1, 2) of a tensor",
-    "HWCN": "{x}.transpose(3, 0, 1, 2), or {x}.permute(3, 0, 1, 2) of a tensor",
-    "NCTHW": "{x}.swapaxes(1, 2).reshape(-1, {C}, {H}, {W})",
-    "NTCHW": "{x}.reshape(-1, {C}, {H}, {W})",
-    "NTHWC": "{x}.reshape(-1, {H}, {W}, {C})",
-}
-"""How arrays of other layouts become images. B are bands, of which the first are used, and T frames."""
 BFLOAT16 = np.dtype([("bfloat16", "<u2")])
 """Placeholder dtype for bfloat16, which NumPy lacks: the upper half of a float32."""
 
@@ -65,40 +48,19 @@ def channel_axis(shape: Sequence[int], what: str, single: bool = False) -> int:
         if first or last:
             return 2 if last else 0
     needed = "NHWC or NCHW with 1, 3 or 4 channels, or NHW"
-    hint = "; for a single image, use array[None]" if len(shape) == 3 else _hint_of_rows(shape)
+    hint = hint_of_videos(shape)
+    if len(shape) == 3:
+        hint = "; for a single image, use array[None]"
+    elif len(shape) in (2, 4) and prod(shape[2:]) == 1:  # vectors
+        hint = f"; `compute` takes features of images, NxD, with {option('features', True)}"
     if single:
         shape, text, needed = shape[1:], text.partition("x")[2], needed.replace("N", "")
-    raise InputError(f"{what} has the shape {text}; images must have the shape {needed}{hint or hint_of_axes(shape)}")
+    raise InputError(f"{what} has the shape {text}; images must have the shape {needed}{hint}")
 
 
-def hint_of_axes(shape: Sequence[int], name: str = "x") -> str:
-    """Returns a hint for videos, images of several bands and images along the last axis, for each layout that fits."""
-    found = []
-    for layout, line in _LAYOUTS.items():
-        if len(shape) != len(layout) and not (len(shape) > 5 and layout in ("NTCHW", "NTHWC")):
-            continue
-        size = dict(zip(reversed(layout), reversed(shape), strict=False))
-        height, width, bands = size["H"], size["W"], size.get("B", 2)
-        if size.get("C", 1) in _CHANNELS and 1 < bands < min(height, width) and min(height, width) > 4:
-            kind = f"of {'videos' if 'T' in layout else 'images'} ({layout.rjust(len(shape), 'N')})"
-            kind = "to use only the first of its channels" if "B" in layout else kind
-            kept = 3 if bands > 3 else 1
-            hint = f"; {kind}, pass {line.format(x=name, kept=kept, **size)}"
-            found.append((max(height, width) / min(height, width), hint))
-    gray = f"; of videos in grayscale, pass {name}.reshape(-1, 1, {', '.join(map(str, shape[-2:]))})"
-    gray *= len(shape) > 4 and min(shape[-2:]) > 4 and not {*shape[1:-2]} & {*_CHANNELS}
-    return "".join(hint for ratio, hint in found if ratio == min(found)[0]) or gray
-
-
-def _hint_of_rows(shape: Sequence[int]) -> str:
-    """Returns a hint for features, of shape NxD or NxDx1x1, which may be flattened images; empty for other shapes."""
-    if len(shape) not in (2, 4) or prod(shape[2:]) != 1:
-        return ""
-    rows = "" if len(shape) == 2 else ", as x.reshape(len(x), -1)"
-    takes = f"; `compute` takes features of images, NxD, with {option('features', True)}{rows}"
-    sides = {channels: isqrt(shape[1] // channels) for channels in (1, 3)}
-    flat = [f"{each}, {side}, {side}" for each, side in sides.items() if each * side * side == shape[1] and side > 4]
-    return f"; pass flattened images as x.reshape(-1, {flat[0]}){takes}" if flat else takes
+def hint_of_videos(shape: Sequence[int], name: str = "x") -> str:
+    """Returns a hint for videos, which have an axis too many; empty for other shapes."""
+    return f"; of videos in NTHWC or NTCHW, pass {name}.reshape(-1, *{name}.shape[2:])" if len(shape) > 4 else ""
 
 
 def check_dtype(dtype: np.dtype[Any], what: str, name: str = "") -> None:
@@ -146,7 +108,7 @@ def as_pixels(values: NDArray[Any], value_range: ValueRange | None, what: str = 
     if not np.isfinite(exact).all():
         return ContentError("it contains NaN or infinite values")
     if value_range is None:
-        return UnknownRangeError.of(what, dtype_name(values.dtype), float(exact.min()), float(exact.max()))
+        return UnknownRangeError.of(what, exact, dtype_name(values.dtype))
     black, white = value_range.black, value_range.white
     scaled = (exact - black) * (255.0 / (white - black))
     # Up to half a step beyond the range does not count as clipped: rounding gives 0 or 255.
@@ -178,42 +140,27 @@ def _of_integers(values: NDArray[Any], what: str) -> Pixels | InputError:
 
 
 class UnknownRangeError(InputError):
-    """An image contains floats, and the values of black and white are unknown. ``found`` is what and their extremes."""
-
-    found: tuple[str, str, float, float]
+    """An image contains floats, and the values of black and white are unknown."""
 
     @classmethod
-    def of(cls, what: str, dtype: str, low: float, high: float, images: int = 1) -> UnknownRangeError:
-        """Returns the error, which suggests the usual ranges that fit the values in so many images."""
-        has = f"{what} contains {dtype} from {low:.4g} to {high:.4g}"
+    def of(cls, what: str, values: NDArray[Any], dtype: str) -> UnknownRangeError:
+        """Returns the error, which suggests the usual range that fits the values, or both that may."""
+        low, high = float(values.min()), float(values.max())
         fit: Any = next((each for each in _RANGES if each[0] - _SLACK <= low and high <= each[1] + _SLACK), ...)
         remedies = [f"pass {option('value_range', fit)}"]
         if fit is ...:
             remedies.insert(0, "undo their normalisation")
-        elif fit == (0, 1) and (images < _DECISIVE or high - low < 0.5):
+        elif fit == (0, 1):  # an image may have no value below the middle
             remedies = [f"{remedies[0]} if 0 is black", f"{option('value_range', (-1, 1))} if 0 is gray"]
-        error = cls(f"{has}, and the values of black and white are unknown:", *remedies, setting="value_range")
-        error.found = what, dtype, low, high
-        return error
+        has = f"{what} contains {dtype} from {low:.4g} to {high:.4g}"
+        return cls(f"{has}, and the values of black and white are unknown:", *remedies, setting="value_range")
 
 
-def refuse_values(reader: Reader, firsts: Sequence[int], count: int, spread: bool = True) -> None:
-    """Raises the error of the first of these images that has one for all images of a source.
-
-    For floats it is that of the widest of a few of the ``count`` images, which has a hint.
-    """
+def refuse_values(reader: Reader, firsts: Sequence[int]) -> None:
+    """Raises the error of the first of these images that has one for all images of a source."""
     errors = (each for each in reader.read(np.array(firsts, dtype=np.int64)) if isinstance(each, InputError))
-    if (error := next(errors, None)) is None:
-        return
-    if not isinstance(error, UnknownRangeError):
+    if (error := next(errors, None)) is not None:
         raise error
-    number = min(count, _SAMPLED)
-    items = np.linspace(0, count - 1, number).astype(np.int64) if spread else np.arange(number)
-    found = [each.found for each in (error, *reader.read(items)) if isinstance(each, UnknownRangeError)]
-    low, high = min(each[2] for each in found), max(each[3] for each in found)
-    what, dtype, *own = found[0]
-    more = "" if own == [low, high] else f" with {number - 1} others"
-    raise UnknownRangeError.of(f"{what}{more}", dtype, low, high, number)
 
 
 _MOST_IMAGES = 200_000_000

@@ -196,31 +196,25 @@ class Files(Reader):
     def read_bytes(self, file: int, start: int = 0, length: int = -1) -> bytes | Exception:
         """Returns these bytes of a file (-1 up to its end), or an error; see `Read`."""
         try:
-            with self.open(file, buffering=0) as handle:
-                if whole := length < 0:
-                    length = os.fstat(handle.fileno()).st_size - start
-                if length > MOST_BYTES:
-                    return too_large(length)
-                if start:
-                    handle.seek(start)
-                # Some file systems report a size of zero for all files.
-                data = handle.read(length) if length or not whole else handle.read()
-                # The system may return less than it was asked for.
-                while len(data) < length and (more := handle.read(length - len(data))):
-                    data += more
+            with self.open(file) as handle:
+                size = os.fstat(handle.fileno()).st_size - start if length < 0 else length
+                if size > MOST_BYTES:
+                    return too_large(size)
+                handle.seek(start)
+                data = handle.read(length)
         except (OSError, MemoryError, ContentError, FidtoolError) as error:
             return error
         if len(data) < length:
             return ContentError(f"the file ends after {start + len(data)} of {start + length} bytes")
         return data
 
-    def open(self, file: int, buffering: int = -1) -> BinaryIO:
+    def open(self, file: int) -> BinaryIO:
         """Opens a file, or a copy of it on this machine, for reading and seeking."""
         path = self.paths[file]
         expected = int(self.stamps[file, 0]) if self._received else None
         try:
             handle: BinaryIO = open(  # noqa: SIM115 - the caller closes it
-                path, "rb", buffering, opener=lambda name, flags: os.open(name, flags | _NO_WAIT)
+                path, "rb", opener=lambda name, flags: os.open(name, flags | _NO_WAIT)
             )
         except FileNotFoundError as error:
             if expected is None or expected == GONE:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import itertools
 import os
 import re
 import zlib
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,9 +62,6 @@ _DATASETS = {
 }
 _UTF_8 = rb"(?:[\t\n\f\r -~]|[\xc2-\xf4][\x80-\xbf]{1,3})+[\xc2-\xf4]?[\x80-\xbf]*\Z"  # may end within a character
 
-_BINARY = re.compile(r"\b((data|test)_batch(_\d)?|(train|test|unlabeled)(_X)?)\.bin$")
-"""Names of files of pixels without a signature."""
-
 
 def _named(kinds: Mapping[str, bytes], head: bytes) -> str:
     return next((name for name, pattern in kinds.items() if re.match(pattern, head, re.DOTALL)), "")
@@ -109,18 +105,10 @@ def _decompressed(head: bytes) -> bytes:
 def refuse_foreign(name: str, head: bytes, but: Container[str] = ()) -> None:
     """Raises an InputError for a file with these first bytes if it is `foreign_of` any kind ``but`` these."""
     found = foreign_of(head)
-    if not found and _BINARY.search(name) and not container_of(head):
-        found = f"a binary file of CIFAR or STL-10, which torchvision downloads in a form that it reads: {_WRITE}"
     if found and found not in but:
         kind, _, remedy = found.partition(": ")
         packed = "" if _decompressed(head) == head else ", compressed by gzip"
         raise InputError(f"{name} is {kind}{packed}:", remedy)
-
-
-def refuse_dataset(place: str, heads: Iterable[tuple[str, bytes]]) -> None:
-    """Refuses a set without images of whose files, by name and first bytes, one has them in a form that is not read."""
-    for name, head in itertools.islice(heads, 100):
-        refuse_foreign(f"no images in {place}: {name}", head, [*DAMAGED, PLAIN])
 
 
 # --- suffixes --------------------------------------------------------------------------------------------------------

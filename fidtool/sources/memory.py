@@ -114,7 +114,7 @@ class Images:
         images = _on_host(self._images)
         reader = MemoryReader(self.name, images, value_range)
         if isinstance(images, (list, tuple)) or hasattr(images, "ndim"):  # to read others may take long
-            refuse_values(reader, [0], count)
+            refuse_values(reader, [0])
         kind, file_index = f"Python {type(self._images).__name__}", np.zeros(count, dtype=np.int32)
         return ImageSet(self.name, kind, Numbered(count), self.name, reader, Files([]), np.arange(count), file_index)
 

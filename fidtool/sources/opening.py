@@ -28,6 +28,7 @@ from fidtool.names import counted, existing_like, folded
 from fidtool.sources.contents import Files, ValueRange, broken_link, explained, head_of
 from fidtool.sources.image_set import ImageSet, NamedFiles, Names, split_common_folder
 from fidtool.sources.kinds import (
+    DAMAGED,
     FILE_KINDS,
     HIDDEN,
     IS_HIDDEN,
@@ -46,7 +47,6 @@ from fidtool.sources.kinds import (
     format_of,
     is_image_name,
     is_pattern,
-    refuse_dataset,
     refuse_foreign,
     suffix_of,
 )
@@ -162,7 +162,8 @@ def list_folder(path: str, recursive: bool = True) -> ImageSet:
         raise InputError(f"cannot list the folder {error.filename or path}: {error.strerror or error}") from None
     if not found:
         below = (os.path.join(place, name) for place, _, names in os.walk(path) for name in sorted(names))
-        refuse_dataset(path, ((file, head_of(Files([file]))) for file in below))
+        for file in itertools.islice(below, 100):  # the images may be in a form that is not read
+            refuse_foreign(f"no images in {path}: {file}", head_of(Files([file])), [*DAMAGED, PLAIN])
         raise passed_over.nothing_found(path, "folder", recursive)
     if recursive:
         del passed_over.kinds[SUBFOLDER]

@@ -98,14 +98,14 @@ class RemoteFiles(Files):
             return error
         return too_large(len(data)) if len(data) > MOST_BYTES else data
 
-    def open(self, file: int, buffering: int = -1) -> BinaryIO:
+    def open(self, file: int) -> BinaryIO:
         """Opens a copy of the object on this machine, which all its processes share."""
         if not self.stamps[file, 0]:
             return io.BytesIO()
         path = self.copy(file)
         while True:
             with contextlib.suppress(FileNotFoundError):
-                handle: BinaryIO = open(path, "rb", buffering)  # noqa: SIM115 - the caller closes it
+                handle: BinaryIO = open(path, "rb")  # noqa: SIM115 - the caller closes it
                 with contextlib.suppress(OSError):
                     os.utime(path)  # the least recently used copies are deleted first
                 return handle

@@ -44,8 +44,6 @@ from fidtool.statistics.set_statistics import LayerStatistics, Statistics, reord
 _SUFFIXES = {FEATURES: "", SPATIAL: "_s", EMBEDDING: "_embedding"}
 """Suffixes of the names of a layer's arrays; ADM's reference files have ``mu_s`` and ``sigma_s``. The suffix of any
 other layer is ``_`` and its name."""
-_LONGEST_TEXT = 4096
-"""Largest number of characters that are read of a string in a file: the maximum length of a path."""
 
 
 def write_statistics(
@@ -306,33 +304,18 @@ def _text(arrays: NamedArrays, name: str) -> str:
 
 
 def _with_run(statistics: Statistics, text: str) -> Statistics:
-    """Adds the file's record of its run to the statistics, as far as it is plausible."""
+    """Adds the file's record of its run to the statistics."""
     try:
         run = json.loads(text)
-        config, found, count = run.get("config"), run.get("found"), statistics.count
-        plausible = type(found) is int and count is not None and count <= found <= np.iinfo(np.int64).max
         return replace(
             statistics,
             arithmetic=dict(run["arithmetic"]),
             traits=ImageProperties(**{name: int(number) for name, number in run["traits"].items()}),
-            skipped=tuple(BadFile(_capped(file), _capped(reason)) for file, reason in run.get("skipped", ())),
-            found=found if plausible else None,
-            config=None if config is None else {name: each for name, each in config.items() if _is_usable(name, each)},
-            framing=_capped(run["framing"]) if run.get("framing") else None,
+            skipped=tuple(BadFile(str(file), str(reason)) for file, reason in run.get("skipped", ())),
+            found=run.get("found"),
+            config=None if run.get("config") is None else dict(run["config"]),
+            framing=run.get("framing"),
         )
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         # The record does not affect results, and a newer version may have written it in a different form.
         return statistics
-
-
-def _capped(value: object) -> str:
-    text = str(value)
-    # Redacted before it is truncated, because a truncated URL might not be recognised as one.
-    return text if len(text) <= _LONGEST_TEXT else redacted(text)[:_LONGEST_TEXT]
-
-
-def _is_usable(name: str, value: object) -> bool:
-    """Whether a setting is a plain value or a list of them, and not too long. `ValueError` if it is not finite."""
-    each = value if isinstance(value, list) else [value]
-    plain = name.isidentifier() and all(isinstance(one, (str, int, float, type(None))) for one in each)
-    return plain and len(json.dumps(value, allow_nan=False)) <= _LONGEST_TEXT

@@ -40,7 +40,7 @@ from fidtool.features.protocol import (
 )
 from fidtool.features.resize import Preparation
 from fidtool.settings import CheckSettings
-from fidtool.sources.arrays import hint_of_axes
+from fidtool.sources.arrays import hint_of_videos
 from fidtool.validation import declared, text_of
 
 PathLike = str | os.PathLike[str]
@@ -280,8 +280,8 @@ def pixels_of(
         return images
     if images.ndim != 4 or images.shape[1] not in (1, 3) or 0 in images.shape[2:]:
         last = images.ndim == 4 and images.shape[3] in (1, 3)
-        other = hint_of_axes(images.shape, "images") if images.ndim > 3 else ""
-        hint = "; the channels come first: images.permute(0, 3, 1, 2)" if last else other
+        videos = hint_of_videos(images.shape, "images")
+        hint = "; the channels come first: images.permute(0, 3, 1, 2)" if last else videos
         shape = f"(n, 3, height, width), or (n, 1, height, width) for grayscale, not {tuple(images.shape)}"
         raise InputError(f"images must have the shape {shape}{hint}")
     images = images.expand(-1, 3, -1, -1)

@@ -6,7 +6,6 @@ import gzip
 import io
 import json
 import pickle
-import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -153,22 +152,6 @@ def test_a_dataset_is_named_with_a_way(here: Run, tmp_path: Path, real: Path, ki
         decode(make())
     with pytest.raises(fidtool.InputError, match=words[0]):
         fidtool.compute(real, file)
-
-
-@pytest.mark.parametrize("kind", ["CIFAR-10", "CIFAR of Python 2", "MNIST, compressed", "LMDB", "binary CIFAR-10"])
-@pytest.mark.parametrize("archive", ["a.tar.gz", "a.tar", "a.zip"])
-def test_a_dataset_in_an_archive_is_named(tmp_path: Path, kind: str, archive: str) -> None:
-    binary = ("cifar-10-batches-bin/data_batch_1.bin", lambda: bytes(3073), ["CIFAR", *PARQUET])
-    name, make, words = {**DATASETS, "binary CIFAR-10": binary}[kind]
-    (tmp_path / "data" / name).parent.mkdir(parents=True)
-    (tmp_path / "data" / name).write_bytes(make())
-    (tmp_path / "data/0.html").write_text("<html></html>")
-    kinds = {"a.tar.gz": "gztar", "a.tar": "tar", "a.zip": "zip"}
-    shutil.make_archive(str(tmp_path / "a"), kinds[archive], tmp_path / "data")
-    for path in [archive, *(["data", f"data/{name}"] if kind == "binary CIFAR-10" else [])]:
-        with pytest.raises(fidtool.InputError) as refused:
-            open_images(str(tmp_path / path))
-        assert [word for word in [name, *words] if word not in str(refused.value)] == [], refused.value
 
 
 def test_links_without_a_target_are_named(here: Run, tmp_path: Path, real: Path) -> None:

@@ -99,10 +99,12 @@ def test_statistics_files_record_their_settings(here: Run, sets: tuple[Path, Pat
     ("added", "expected"),
     [
         ({}, (None, None)),
-        ({"found": 50, "config": {"num": 3, "later": {"than": "this"}, "metrics": ["fid"]}}, (50, ("metrics", "num"))),
-        ({"found": 3, "config": {"num": {"of": "another form"}}}, (None, {})),
-        ({"found": 50, "config": {"seed": 2, "weights": "w" * 5000, "metrics": ["fid"] * 5000}}, (50, ("seed",))),
-        ({"found": 10**400, "config": {"num": float("nan")}}, (None, None)),
+        (
+            {"found": 50, "config": {"num": 3, "later": {"than": "this"}, "metrics": ["fid"]}},
+            (50, ("later", "metrics", "num")),
+        ),
+        ({"found": 50, "config": {"num": {"of": "another form"}}}, (50, ("num",))),
+        ({"found": 50, "config": 3}, (None, None)),
     ],
 )
 def test_files_of_other_versions_are_read(

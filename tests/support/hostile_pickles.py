@@ -187,9 +187,13 @@ DAMAGED: dict[str, Callable[[], bytes]] = {
     "a call of a string": lambda: whole(call(text("os.system"), text("x"))),
     "a call without arguments": lambda: whole(name("numpy", "dtype") + pickle.EMPTY_LIST + pickle.REDUCE),
     "a call with too many arguments": lambda: whole(call(name("collections", "OrderedDict"), pickle.EMPTY_LIST)),
-    "lists inside each other": lambda: whole(pickle.EMPTY_LIST * 100_000 + pickle.APPEND * 99_999),
-    "a list that contains itself": lambda: written(recursive_list()),
     "copies of a string": copies_of_a_string,
-    "a billion billion lists": lambda: written(laughs()),
 }
 """Pickles that are malformed, or would exhaust the memory or the stack."""
+
+NESTED: dict[str, Callable[[], bytes]] = {
+    "lists inside each other": lambda: whole(pickle.EMPTY_LIST * 100_000 + pickle.APPEND * 99_999),
+    "a list that contains itself": lambda: written(recursive_list()),
+    "a billion billion lists": lambda: written(laughs()),
+}
+"""Pickles of plain data over which a careless reader would recurse."""

@@ -108,8 +108,8 @@ def blocks() -> dict[str, Any]:
     return {"blocks": bars.BLOCKS, "parts": parts}
 
 
-def fid_infinity(real: Features, fake: Features, **settings: Any) -> Any:
-    """Return an object with ``value``, ``error``, ``bend``, ``counts`` and ``distances``."""
+def fid_infinity(real: Features, fake: Features, **settings: Any) -> tuple[float, float]:
+    """Return the value and its error."""
     sizes = {"points": 15, "fewest": 5000, **settings}
     return extrapolation.fid_infinity(_target(real), fake, _settings(), _alone(), **sizes)
 

@@ -52,14 +52,8 @@ def test_curve_of_few(golden: Golden) -> None:
 def test_fid_infinity(golden: Golden) -> None:
     found = {}
     for name, seed in (("seed 0", 0), ("seed 5", 5)):
-        value = fid_infinity(REAL, FAR, seed=seed, points=6, fewest=60)
-        found[name] = {
-            "value": near(value.value, BEHIND),
-            "error": near(value.error, BEHIND),
-            "bend": near(value.bend, 1e-6),
-            "counts": list(value.counts),
-            "distances": near(list(value.distances), 1e-11),
-        }
+        value, error = fid_infinity(REAL, FAR, seed=seed, points=6, fewest=60)
+        found[name] = {"value": near(value, BEHIND), "error": near(error, BEHIND)}
     golden("metrics/fid_infinity", found)
 
 

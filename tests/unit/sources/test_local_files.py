@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import io
 from pathlib import Path
 from typing import Any
@@ -19,14 +18,11 @@ def test_a_system_that_returns_less_than_it_was_asked_for(tmp_path: Path, monkey
     file.write_bytes(bytes(range(100)))
 
     class Hesitant(io.FileIO):
-        def read(self, size: int | None = -1, /) -> bytes:
-            return super().read(min(7, size) if size and size > 0 else 7)
-
         def readinto(self, buffer: Any, /) -> int:
             return super().readinto(memoryview(buffer)[:7])
 
-    def hesitant(path: str, mode: str, buffering: int, opener: Any) -> Any:
-        return builtins.open(path, mode, buffering, opener=opener) if buffering else Hesitant(path, opener=opener)
+    def hesitant(path: str, mode: str, opener: Any) -> Any:
+        return io.BufferedReader(Hesitant(path, opener=opener))
 
     monkeypatch.setattr(contents, "open", hesitant, raising=False)
     files = Files([str(file)])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import zipfile
 from collections.abc import Callable
-from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -182,15 +181,8 @@ def test_a_decompression_bomb_is_not_decoded_for_a_copy(tmp_path: Path, monkeypa
             assert (found is not image) == is_copy
 
 
-VIDEOS = {  # and the number of their frames
-    (2, 5, 20, 24, 3): 10,
-    (2, 5, 3, 20, 24): 10,
-    (2, 3, 5, 20, 24): 10,
-    (2, 1, 5, 20, 24): 10,
-    (2, 5, 20, 24): 10,
-    (2, 2, 5, 20, 24, 3): 20,
-    (2, 5, 7, 20, 24): 70,
-}
+VIDEOS = {(2, 5, 20, 24, 3): 10, (2, 5, 3, 20, 24): 10}
+"""And the number of their frames."""
 
 
 @pytest.mark.parametrize("shape", VIDEOS)
@@ -211,49 +203,6 @@ def test_videos_are_refused_with_the_line_that_takes_their_frames(
     assert len(Images(frames).image_set(None)) == VIDEOS[shape]
 
 
-OTHER_LAYOUTS = {  # and what follows from each line
-    (3, 16, 20, 20): {"CTHW": (16, 3, 20, 20), "": (3, 3, 20, 20), "NTHW": (48, 1, 20, 20)},
-    (2, 3, 16, 20, 20): {"NCTHW": (32, 3, 20, 20)},
-    (2, 3, 3, 20, 20): {"NCTHW": (6, 3, 20, 20), "NTCHW": (6, 3, 20, 20)},
-    (24, 13, 20, 20): {"": (24, 3, 20, 20), "NTHW": (312, 1, 20, 20)},
-    (24, 2, 20, 20): {"": (24, 1, 20, 20), "NTHW": (48, 1, 20, 20)},
-    (24, 20, 20, 13): {"": (24, 20, 20, 3)},
-    (20, 20, 3, 50): {"HWCN": (50, 20, 20, 3)},
-    (3, 20, 20, 50): {"CHWN": (50, 3, 20, 20)},
-    (13, 20, 20): {"": (3, 20, 20), "THW": (13, 1, 20, 20)},
-    (20, 20, 13): {"": (20, 20, 3)},
-}
-
-
-@pytest.mark.parametrize("shape", OTHER_LAYOUTS)
-def test_each_layout_that_an_image_or_batch_may_have_is_named_with_its_line(shape: tuple[int, ...]) -> None:
-    values = np.arange(prod(shape)).astype(np.uint8).reshape(shape)
-    for x, images in ((values, [values]), (torch.from_numpy(values), iter([torch.from_numpy(values)]))):
-        with pytest.raises(fidtool.InputError) as refused:
-            list(Images(images).stream(None))
-        message = str(refused.value)
-        assert f"has the shape {'x'.join(map(str, shape))};" in message
-        made = {}
-        for hint in message.split("; ")[2:]:
-            kind, _, lines = hint.partition(", pass ")
-            line = lines.removesuffix(" of a tensor").split(", or ")[-1 if x is not values else 0]
-            made[kind.partition("(")[2].strip(")")] = frames = eval(line, {"x": x})
-            assert len(list(Images(iter([frames])).stream(None))) == (len(frames) if frames.ndim == 4 else 1)
-        assert {name: tuple(each.shape) for name, each in made.items()} == OTHER_LAYOUTS[shape]
-        if "CTHW" in made:  # each frame has its three channels
-            np.testing.assert_array_equal(made["CTHW"][5], values[:, 5])
-        if "NCTHW" in made:
-            np.testing.assert_array_equal(made["NCTHW"][1], values[0, :, 1])
-        if "HWCN" in made:
-            np.testing.assert_array_equal(made["HWCN"][7], values[..., 7])
-
-
-@pytest.mark.parametrize("shape", [(2, 20, 20, 3, 16), (2, 20, 20, 1, 16), (1, 2, 3, 6, 20, 20)])
-def test_no_line_is_named_for_layouts_that_it_would_misread(shape: tuple[int, ...]) -> None:
-    with pytest.raises(fidtool.InputError, match=r"or NHW$"):
-        Images(np.zeros(shape, np.uint8)).image_set(None)
-
-
 def test_lists_of_batches_are_refused_with_a_way_to_pass_them() -> None:
     with pytest.raises(fidtool.InputError, match=r"contains 2 images, but must be one image: .* pass iter\(images\)"):
         Images([IMAGES, IMAGES]).image_set(None)
@@ -262,6 +211,6 @@ def test_lists_of_batches_are_refused_with_a_way_to_pass_them() -> None:
 def test_videos_in_an_npz_need_no_key(tmp_path: Path) -> None:
     np.savez(tmp_path / "v.npz", video=np.zeros((2, 5, 3, 20, 24), np.uint8), fps=np.zeros(3))
     np.savez(tmp_path / "both.npz", video=np.zeros((2, 5, 3, 20, 24), np.uint8), first=IMAGES)
-    with pytest.raises(fidtool.InputError, match=r"pass x.reshape\(-1, 3, 20, 24\)"):
+    with pytest.raises(fidtool.InputError, match=r"pass x.reshape\(-1, \*x.shape\[2:\]\)"):
         fidtool.compute(tmp_path / "v.npz", tmp_path / "both.npz", device="cpu")
     assert len(open_images(str(tmp_path / "both.npz"))) == 2

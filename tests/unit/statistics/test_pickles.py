@@ -18,11 +18,10 @@ import numpy as np
 import pytest
 
 import fidtool
-from fidtool import safe_pickle
 from fidtool.errors import InputError
 from fidtool.safe_pickle import begins_like_pickle, load_data
 from support import hostile_pickles as hostile
-from support.hostile_pickles import DAMAGED, NOT_DATA, RUNNING
+from support.hostile_pickles import DAMAGED, NESTED, NOT_DATA, RUNNING
 
 RANDOM = np.random.RandomState(0).standard_normal((60, 50))
 DATA: dict[str, Any] = {
@@ -177,11 +176,9 @@ def test_other_pickles_are_refused(tmp_path: Path, kind: str) -> None:
     assert message.isprintable()
 
 
-def test_the_number_of_opcodes_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(safe_pickle, "_MOST_READS", 100)
-    assert loaded(pickle.dumps([1.5] * 20)) == [1.5] * 20
-    with pytest.raises(ValueError, match="more than 100 opcodes"):
-        loaded(pickle.dumps([1.5] * 60))
+@pytest.mark.parametrize("kind", NESTED)
+def test_nested_lists_are_no_statistics(kind: str, tmp_path: Path) -> None:
+    assert "is a pickled list; statistics are a dict of arrays" in refusal(tmp_path, NESTED[kind]())
 
 
 def test_damage_anywhere_is_an_error_or_other_data() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 _CHANCE = 1e-4
@@ -39,6 +38,8 @@ def balance_warnings(counts: Mapping[str, tuple[int, int]]) -> list[str]:
 
 def homogeneity(numbers: NDArray[np.float64]) -> float:
     """Return the p-value of Pearson's test that two samples, the columns, are of one population, without rare rows."""
+    import torch  # deferred: a wrong path is refused without it
+
     kept = numbers[numbers.sum(axis=1) * numbers.sum(axis=0).min() / numbers.sum() >= _FEWEST]
     expected = np.outer(kept.sum(axis=1), kept.sum(axis=0)) / max(kept.sum(), 1.0)
     halves = torch.tensor([len(kept) - 1, ((kept - expected) ** 2 / expected).sum()], dtype=torch.float64) / 2

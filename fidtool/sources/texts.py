@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os.path import isdir, join, splitext
+from pathlib import Path
 
 from fidtool.errors import InputError, option
 from fidtool.names import counted, folded
@@ -63,10 +64,7 @@ class Texts:
                 problem = f"{named} has {rows} without paths of images, but {path} has {images}:"
                 raise InputError(problem, "add a column path", setting=self.setting)
             return [self.listed[number] for number in numbers]
-        if isdir(self.place):
-            found = [_content(join(self.place, f"{splitext(name)[0]}.txt")) for name in names]
-        else:
-            found = [self._text_of(prefix, name) for name in names]
+        found = [self.named.get(_key(prefix + name), self.named.get(splitext(name)[0])) for name in names]
         lacking = [name for name, text in zip(names, found, strict=True) if not text]
         if len(lacking) == len(names):
             return None
@@ -74,10 +72,6 @@ class Texts:
             problem = f"{named} has no {self.what} of {counted(len(lacking), 'image')} of {path} ({lacking[0]})"
             raise InputError(problem, setting=self.setting)
         return [text for text in found if text]
-
-    def _text_of(self, prefix: str, name: str) -> str | None:
-        whole, own = _key(prefix + name), splitext(name)[0]
-        return self.named.get(whole, self.named.get(own))
 
 
 def read_texts(place: str, setting: str, what: str, columns: Sequence[str]) -> Texts:
@@ -90,7 +84,9 @@ def read_texts(place: str, setting: str, what: str, columns: Sequence[str]) -> T
         InputError: if the file cannot be read, or has no such column, or an image twice with different texts.
     """
     if isdir(place):
-        return Texts(place, setting, what, {})
+        with explained(place):
+            files = {str(each.relative_to(place)): each.read_text("utf-8-sig") for each in Path(place).rglob("*.txt")}
+        return Texts(place, setting, what, {splitext(name)[0]: text.strip() for name, text in files.items()})
     suffix = splitext(place)[1].lower()
     if suffix == TEXT:
         with explained(place), open(place, encoding="utf-8-sig") as file:
@@ -120,13 +116,3 @@ def read_texts(place: str, setting: str, what: str, columns: Sequence[str]) -> T
 
 def _key(path: str) -> str:
     return splitext(path if "://" in path else os.path.abspath(path))[0]
-
-
-def _content(file: str) -> str | None:
-    try:
-        with open(file, encoding="utf-8-sig") as handle:
-            return handle.read().strip()
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise InputError(f"{file} cannot be read: {error}") from None

@@ -15,8 +15,7 @@ from fidtool.metrics.cmmd import CMMD
 from fidtool.names import counted
 from fidtool.pipeline.captions import with_captions
 from fidtool.pipeline.groups import with_groups
-from fidtool.pipeline.pairs import pair_up
-from fidtool.pipeline.sets import SETTINGS, Content, RequestedSet, SetNeeds, SetPlan, set_needs
+from fidtool.pipeline.sets import SETTINGS, Content, RequestedSet, SetNeeds, SetPlan, pair_up, set_needs
 from fidtool.record import overrides
 from fidtool.settings import Settings
 from fidtool.sources.arrays import array_headers, has_floats

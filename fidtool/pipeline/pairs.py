@@ -10,31 +10,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fidtool.errors import FidtoolError, InputError, ProgramError, about, in_short, option
+from fidtool.errors import FidtoolError, ProgramError, about, in_short
 from fidtool.explanations import ImageValues, WorstPair
 from fidtool.features.network import digest_of
 from fidtool.labels import Labels
 from fidtool.metrics.pairs import Compare, PairMetric
 from fidtool.pipeline.run import RunContext
-from fidtool.settings import Settings
 from fidtool.sources.image_set import ImageSet
-from fidtool.sources.pairing import paired
 from fidtool.statistics.set_statistics import MeasuredSet
 
 _MOST_WORST = 12
 """Number of the worst pairs by each metric that a page can show."""
-
-
-def pair_up(drawn: ImageSet, images: ImageSet, real: ImageSet | None, settings: Settings) -> ImageSet:
-    """Returns the images of a FAKE, all or those ``drawn``, in the order of their partners in REAL."""
-    assert real is not None
-    if settings.on_error == "skip":
-        problem = f"{option('on_error', 'skip')} would leave images of {real.path} without a partner:"
-        raise InputError(problem, f"omit {option('on_error')}", setting="on_error")
-    if settings.num_fake != settings.num_real and len(drawn) != len(real):
-        problem = f"{len(real)} images of {real.path} and {len(drawn)} of {drawn.path} are no pairs:"
-        raise InputError(problem, f"pass {option('num', ...)} for both", setting="num_fake")
-    return paired(images, real, settings.pairs)
 
 
 class Pairs:

@@ -8,11 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from fidtool.errors import InputError, option
 from fidtool.features.protocol import FEATURES, PIXELS
 from fidtool.metrics.pairs import PairMetric
 from fidtool.settings import Settings
 from fidtool.sources.image_set import ImageSet, Sampling
 from fidtool.sources.memory import Images
+from fidtool.sources.pairing import paired
 from fidtool.statistics.set_statistics import Statistics
 
 
@@ -144,3 +146,15 @@ class SetPlan:
     def needs(self, settings: Settings) -> SetNeeds:
         """Returns what a run needs of it."""
         return set_needs(settings, self.real, self.fake, self.heldout)
+
+
+def pair_up(drawn: ImageSet, images: ImageSet, real: ImageSet | None, settings: Settings) -> ImageSet:
+    """Returns the images of a FAKE, all or those ``drawn``, in the order of their partners in REAL."""
+    assert real is not None
+    if settings.on_error == "skip":
+        problem = f"{option('on_error', 'skip')} would leave images of {real.path} without a partner:"
+        raise InputError(problem, f"omit {option('on_error')}", setting="on_error")
+    if settings.num_fake != settings.num_real and len(drawn) != len(real):
+        problem = f"{len(real)} images of {real.path} and {len(drawn)} of {drawn.path} are no pairs:"
+        raise InputError(problem, f"pass {option('num', ...)} for both", setting="num_fake")
+    return paired(images, real, settings.pairs)

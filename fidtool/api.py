@@ -25,7 +25,7 @@ from fidtool.errors import InputError, on_every_rank, warn_program
 from fidtool.explanations import Difference, Interval
 from fidtool.history import per_fake
 from fidtool.images.loader import ImageLookup
-from fidtool.metrics.registry import METRIC_SETTINGS, NAMES
+from fidtool.metrics.registry import METRIC_SETTINGS
 from fidtool.names import suggestion
 from fidtool.pipeline.check import check as check_images
 from fidtool.pipeline.compare import Comparer
@@ -122,23 +122,10 @@ def _with_keywords_of(kind: Callable[P, CheckSettings]) -> _Decorator[P]:
 
 
 def _meant(keywords: Mapping[str, Any], known: Collection[str]) -> str:
-    """Returns what to write instead of unknown keywords: the objects of metrics for their settings, or similar ones."""
-    if "metrics" not in known:
-        return "".join(suggestion(name, known, 0.75) for name in keywords if name not in known)
-    if "metric_options" in keywords:
-        return "; pass metrics with settings as objects, such as metrics=[fidtool.KID(subset_size=100)]"
-    of_metrics: dict[type, list[str]] = {}
-    for name, (kind, each) in METRIC_SETTINGS.items():
-        if name in keywords:
-            of_metrics.setdefault(kind, []).append(f"{each.name}={keywords[name]!r}")
-    if not of_metrics:
-        names = [*known, *METRIC_SETTINGS]
-        return "".join(suggestion(name, names, 0.75) for name in keywords if name not in known)
-    asked = keywords.get("metrics", ())
-    asked = asked.split(",") if isinstance(asked, str) else asked
-    others = [repr(each) for each in asked if NAMES.get(str(each), type(each)) not in of_metrics]
-    objects = [f"fidtool.{kind.__name__}({', '.join(values)})" for kind, values in of_metrics.items()]
-    return f"; write metrics=[{', '.join([*others, *objects])}]"
+    """Returns what to write instead of unknown keywords: a metric with a setting, or similar keywords."""
+    for kind, each in (METRIC_SETTINGS[name] for name in keywords if name in METRIC_SETTINGS and "metrics" in known):
+        return f"; write metrics=[fidtool.{kind.__name__}({each.name}=...)]"
+    return "".join(suggestion(name, known, 0.75) for name in keywords if name not in known)
 
 
 @_with_keywords_of(Settings)
@@ -214,9 +201,9 @@ def evaluated(
         run.world.on_rank_zero(check_files)
         plan, measurer, contents = _prepared(run, sets, settings)
         held, third = dict[SetPlan, MeasuredSet](), None
-        if plan.heldout is not None:
-            held[plan.heldout] = measurer.measure(plan.heldout)
-            third = HeldoutComparer(run, plan, held[plan.heldout])
+        for planned in (each for each in plan.needs if each.heldout):
+            held[planned] = measurer.measure(planned)
+            third = HeldoutComparer(run, plan, held[planned])
         recorded = measurer.pairs.recorded if measurer.pairs else {}
         comparer = Comparer(run, plan, contents, measurer.networks.weights, third, recorded)
         results: list[Comparison] = []

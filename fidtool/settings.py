@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import floor, inf
 from typing import TYPE_CHECKING, Any, Literal
@@ -383,7 +383,7 @@ class Settings(StatisticsSettings):
         super().__post_init__()
         vars(self)["crop_fake"] = None if self.crop_fake is None else str(Crop.parse(self.crop_fake, "crop_fake"))
         if not isinstance(self.captions, str | os.PathLike | None):
-            vars(self)["captions"] = texts = tuple(self.captions) if isinstance(self.captions, Iterable) else ()
+            vars(self)["captions"] = texts = tuple(self.captions) if isinstance(self.captions, Sequence) else ()
             if not texts or not all(isinstance(text, str) for text in texts):
                 raise InputError(f"{option('captions')} must be a file or a list of strings", setting="captions")
         listed = self.log if isinstance(self.log, Sequence) and not isinstance(self.log, str) else [self.log]
@@ -396,7 +396,7 @@ class Settings(StatisticsSettings):
         fid = "is about the metric fid, which is not requested", f"add fid to {option('metrics')}"
         score = "is for the CLIP score, which is not requested", f"add clip-score to {option('metrics')}"
         of_pairs = any(isinstance(each.metric, PairMetric) for each in self.chosen)
-        paired = "is for metrics of pairs of images, and none is requested", f"add psnr to {option('metrics')}"
+        paired = "is for metrics of pairs, and none is requested", f"add psnr, or clip-score, to {option('metrics')}"
         for name, has_it, problem, remedy in (
             ("fail_above", self.first_frechet, *frechet),
             ("fail_worse_than", self.uncertainty, "compares error bars", f"add {option('uncertainty', True)}"),
@@ -423,7 +423,9 @@ class Settings(StatisticsSettings):
         """Return the settings without these metrics, by the names of `chosen`."""
         left = {each.metric.name for each in self.chosen if each.name not in names}
         kept: Any = tuple(each for each in requested(self.metrics) if each.metric.name in left)
-        found = replace(self, metrics=kept)
+        found = replace(self, metrics=kept, captions=None, pairs=None, pairs_output=None)
+        # They need not fit the metrics that are left.
+        vars(found).update(captions=self.captions, pairs=self.pairs, pairs_output=self.pairs_output)
         vars(found)["chosen"] = [each for each in found.chosen if each.name not in names]
         return found
 

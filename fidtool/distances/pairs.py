@@ -40,19 +40,21 @@ def ssim(one: torch.Tensor, other: torch.Tensor, window: str) -> float:
         The mean over channels and places of the window.
     """
     weights = _window(window)
-    images = torch.stack([each.permute(2, 0, 1).double() / 255 for each in (one, other)])
-    if window == "gaussian":
-        images = torch.nn.functional.pad(images, (len(weights) // 2,) * 4, "reflect")
-    x, y = images
-    # Only the sum of the variances is needed. Multiplications and additions in this order: no library, one result.
-    mean_x, mean_y, squares, products = _filtered(torch.stack([x, y, x * x + y * y, x * y]), weights)
-    pixels = len(weights) ** 2
-    scale = pixels / (pixels - 1) if window == "uniform" else 1.0
-    variances = scale * (squares - mean_x * mean_x - mean_y * mean_y)
-    covariance = scale * (products - mean_x * mean_y)
+    scale = len(weights) ** 2 / (len(weights) ** 2 - 1) if window == "uniform" else 1.0
     c1, c2 = _STABLE
-    upper = (2 * mean_x * mean_y + c1) * (2 * covariance + c2)
-    return float((upper / ((mean_x * mean_x + mean_y * mean_y + c1) * (variances + c2))).mean())
+    means = list[float]()
+    for channel in range(one.shape[2]):  # one at a time, for the memory
+        images = torch.stack([each[..., channel].double() / 255 for each in (one, other)])
+        if window == "gaussian":
+            images = torch.nn.functional.pad(images, (len(weights) // 2,) * 4, "reflect")
+        x, y = images
+        # Only the sum of the variances is needed.
+        mean_x, mean_y, squares, products = _filtered(torch.stack([x, y, x * x + y * y, x * y]), weights)
+        variances = scale * (squares - mean_x * mean_x - mean_y * mean_y)
+        covariance = scale * (products - mean_x * mean_y)
+        upper = (2 * mean_x * mean_y + c1) * (2 * covariance + c2)
+        means.append(float((upper / ((mean_x * mean_x + mean_y * mean_y + c1) * (variances + c2))).mean()))
+    return math.fsum(means) / len(means)
 
 
 def _window(name: str) -> list[float]:

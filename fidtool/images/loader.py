@@ -31,7 +31,7 @@ from fidtool.images.decode import (
     NeedsRangeError,
     decode_contents,
 )
-from fidtool.images.framing import EXAMPLE, Crop
+from fidtool.images.framing import Crop
 from fidtool.images.records import NO_RECORDS, RecordArray, records_of
 from fidtool.images.workers import DaemonThreads, Workers
 from fidtool.sources.contents import BadFile, ContentError, Frame, Read, ValueRange
@@ -142,8 +142,7 @@ def _partner_of(source: ImageSet, options: DecodeOptions, batch: Batch, sizes: S
         if one != other:
             fake, real = (f"{each[1]}×{each[0]} pixels" for each in (one, other))
             pair = f"{source.file(image)} has {fake}, but {source.partner.file(image)}, its partner, has {real}:"
-            crops = (f"pass {option(name, EXAMPLE)}" for name in ("crop", "crop_fake"))
-            raise InputError(pair, *crops, setting="crop")
+            raise InputError(pair, f"pass {option('crop', ...)} and {option('crop_fake', ...)}", setting="crop")
     return found
 
 

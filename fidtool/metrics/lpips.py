@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
-from fidtool.errors import InputError, in_short, renamed
+from fidtool.errors import InputError, in_short, option, renamed
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.protocol import PIXELS
 from fidtool.metrics.metric import METRICS, Number
@@ -42,7 +42,9 @@ class LPIPS(PairMetric):
 
         if find_spec("lpips") is None:
             raise InputError("LPIPS needs the package lpips:", "pip install 'fidtool[lpips]'", setting="metrics")
-        choice = NetworkChoice(f"torchvision:{'alexnet' if self.net == 'alex' else 'vgg16'}", text_of(self.weights))
+        choice = NetworkChoice(
+            f"torchvision:{'alexnet' if self.net == 'alex' else 'vgg16'}", text_of(self.weights), setting="metrics"
+        )
         with renamed("weights", self.named("weights")):
             state = fetch_state(choice, say)
             assert state is not None
@@ -72,8 +74,8 @@ class LPIPS(PairMetric):
                 try:
                     return float(model(*inputs))
                 except RuntimeError as error:
-                    size = f"{real.shape[1]}×{real.shape[0]}"
-                    raise InputError(f"LPIPS' network fails on an image of {size} pixels: {in_short(error)}") from None
+                    problem = f"LPIPS' network fails on {real.shape[1]}×{real.shape[0]} pixels ({in_short(error, 80)}):"
+                    raise InputError(problem, f"omit lpips from {option('metrics')}", setting="metrics") from None
 
         return compare
 

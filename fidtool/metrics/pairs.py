@@ -22,7 +22,7 @@ Compare = Callable[["torch.Tensor", "torch.Tensor"], float]
 class PairMetric(Metric):
     """Base class of metrics whose value is the mean of one value per pair of images.
 
-    A subclass declares one `Number` with the layer ``fidtool.PIXELS``, and overrides `of_pair`.
+    A subclass declares one `Number` with the layer ``pixels``, and overrides `of_pair`.
     """
 
     by_name = True

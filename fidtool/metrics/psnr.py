@@ -29,7 +29,6 @@ class PSNR(PairMetric):
 
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
         if identical := int((fake.pairs[self.name] >= 100.0).sum()):
-            counts = "counts" if identical == 1 else "count"
-            pairs = counted(identical, "identical pair")
-            context.warnings.append(f"{fake.path}: {pairs} of images {counts} as a PSNR of 100 dB, and not infinite")
+            pairs = counted(identical, "pair")
+            context.warnings.append(f"{fake.path}: {pairs} of (almost) identical images, whose PSNR counts as 100 dB")
         return super().compute(real, fake, context)

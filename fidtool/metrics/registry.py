@@ -241,9 +241,9 @@ def _check_declaration(metric: Metric, named: str) -> None:
         fault = f"{kind.__name__} has no name:", 'write one in its class, such as name = "shift"'
     elif not numbers or not all(isinstance(number, Number) for number in numbers):
         fault = f"{name} does not declare its values:", "write numbers = (fidtool.Number(...),) in its class"
-    elif isinstance(metric, PairMetric) != (metric.layer == PIXELS):
+    elif isinstance(metric, PairMetric) != (metric.layer == PIXELS and not (kind.real_features or kind.fake_features)):
         fault = (
-            f"{name} needs both or neither of the layer {PIXELS!r} and the base class PairMetric:",
+            f"{name} needs both or neither of the layer {PIXELS!r}, without features, and the base class PairMetric:",
             f"write Number(..., layer={PIXELS!r}) in a subclass of fidtool.PairMetric",
         )
     elif isinstance(metric.network(), NetworkChoice) != (metric.layer not in (FEATURES, SPATIAL, PIXELS)):

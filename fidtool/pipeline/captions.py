@@ -10,6 +10,7 @@ from fidtool.errors import InputError, option
 from fidtool.names import counted
 from fidtool.pipeline.sets import Content, SetPlan
 from fidtool.settings import Settings
+from fidtool.sources.image_set import Numbered
 from fidtool.sources.texts import Texts, read_texts
 from fidtool.statistics.set_statistics import Statistics
 
@@ -37,8 +38,8 @@ def _found(planned: SetPlan, content: Content, texts: Texts) -> dict[int, str]:
         remedy = "pass the images instead" if content.file else "pass a list in the order of the images"
         raise InputError(f"{named} is for images with paths, which {path} does not have:", remedy, setting="captions")
     if images is None:
-        _check_number(len(texts.listed), path, planned.sampling.num or len(texts.listed))
-        return dict(enumerate(texts.listed))
+        count = planned.sampling.num or len(texts.listed)
+        return dict(enumerate(texts.of(path, path, Numbered(count), range(count), count) or ()))
     positions = images.order
     if images.lines is None:
         texts.check_order(path, images.stored)
@@ -54,12 +55,8 @@ def captions_of(planned: SetPlan, content: Content, statistics: Statistics) -> S
     """Returns the captions in the order of the features; None without features. An InputError if the numbers differ."""
     if statistics.order is None:
         return None
-    if planned.holds == "stream":
-        _check_number(len(content.captions), planned.path, len(statistics.order) + len(statistics.skipped))
+    images = len(statistics.order) + len(statistics.skipped)
+    if planned.holds == "stream" and images != len(content.captions):
+        problem = f"{option('captions')} has {counted(len(content.captions), 'caption')}, but {planned.path}"
+        raise InputError(f"{problem} has {counted(images, 'image')}", setting="captions")
     return [content.captions[number] for number in statistics.order.tolist()]
-
-
-def _check_number(captions: int, path: str, images: int) -> None:
-    if captions != images:
-        problem = f"{option('captions')} has {counted(captions, 'caption')}, but {path} has {counted(images, 'image')}"
-        raise InputError(problem, setting="captions")

@@ -168,7 +168,7 @@ class Extraction:
                 with context.busy("pairs", 1 / threads):
                     found = self.pairs.values(groups[1], groups[0], lambda number: source.file(first + number))
                 batch.pairs[batch.first] = found
-            return groups if self.of_partner else groups[:1]
+            return [group for group, layers in zip(groups, (self.layers, self.of_partner), strict=False) if layers]
 
         passes = None
         if used:

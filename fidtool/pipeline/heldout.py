@@ -14,12 +14,10 @@ from fidtool.distances.frechet import frechet_distance
 from fidtool.errors import Alert
 from fidtool.explanations import Heldout, Nearest
 from fidtool.features.protocol import FEATURES
+from fidtool.names import counted
 from fidtool.pipeline.plan import Plan
 from fidtool.pipeline.run import RunContext
 from fidtool.statistics.set_statistics import MeasuredSet
-
-_MOST_COPIES = 0.01
-"""Share of held-out images at the distance 0 above which the set counts as not held out."""
 
 
 @dataclass
@@ -56,9 +54,8 @@ class HeldoutComparer:
         """Returns warnings about the held-out set and REAL, on rank zero, after the first comparison."""
         path, (real, heldout) = self.heldout.path, (training.statistics, self.heldout.statistics)
         found = [*set_warnings({path: heldout}, ()), *pair_warnings(real, path, heldout, frechet=False)]
-        same = 0 if self.distances is None else int((self.distances == 0).sum())
-        if same > _MOST_COPIES * len(self.heldout.features[FEATURES]):
-            text = f"{same} images have the features of an image of REAL: they are not held out, and copies seem normal"
+        if same := 0 if self.distances is None else int((self.distances == 0).sum()):
+            text = f"{counted(same, 'image')} at distance 0 from REAL, so not held out: no image of FAKE can be closer"
             found.append(Alert(f"{path}: {text}", "high"))
         used, every = len(training.features[FEATURES]), real.found or real.count or 0
         if used + len(real.skipped) < every:

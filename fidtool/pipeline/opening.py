@@ -36,7 +36,6 @@ class Opening:
     Attributes:
         sets: REAL and the FAKEs in the order of the arguments, or the only set of ``fidtool stats``. A set that occurs
             several times is one object.
-        heldout: the held-out set; None without one.
         contents: what each set holds, the held-out one's last; empty for a stream.
         files: the statistics of the sets that have them.
         images: whether images go through the networks.
@@ -54,7 +53,6 @@ class Opening:
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
     left_out: Mapping[str, str] = field(default_factory=dict)
-    heldout: SetPlan | None = None
 
 
 def open_sets(requests: Sequence[RequestedSet], settings: Settings, console: Console, alone: bool) -> Opening:
@@ -102,8 +100,7 @@ def open_sets(requests: Sequence[RequestedSet], settings: Settings, console: Con
     warnings += [content.warning for content in contents.values() if content.warning]
     with_files = {each: content.file for each, content in drawn if content.file is not None}
     sets = tuple(each for each, _ in drawn[: len(drawn) - bool(heldout)])
-    third = drawn[-1][0] if heldout else None
-    return Opening(sets, opened, with_files, images, completed, tuple(notes), tuple(warnings), heldout=third)
+    return Opening(sets, opened, with_files, images, completed, tuple(notes), tuple(warnings))
 
 
 def complete_settings(files: Mapping[str, Statistics], settings: Settings, images: bool) -> tuple[Settings, str]:

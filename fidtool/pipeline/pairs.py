@@ -76,8 +76,11 @@ def image_values(
         values: by plain name, arrays of the length of the set.
     """
     count, pictures = len(next(iter(values.values()))), measured.statistics.pictures
-    known = pictures or fake
-    names = f"{measured.path}[{{}}]".format if known is None else known.file
+    order, known = measured.statistics.order, pictures or (fake if not measured.statistics.skipped else None)
+
+    def names(image: int) -> str:
+        return f"{measured.path}[{image if order is None else order[image]}]" if known is None else known.file(image)
+
     partners = map(real.file, range(count)) if measured.pairs and real is not None else ()
     return ImageValues([*map(names, range(count))], [*partners], values)
 

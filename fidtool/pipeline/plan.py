@@ -39,7 +39,6 @@ class Plan:
     warnings: tuple[str, ...]
     baselines: tuple[Evaluation | None, ...]
     left_out: Mapping[str, str]
-    heldout: SetPlan | None
 
 
 def choose(opening: Opening, console: Console) -> Opening:
@@ -142,7 +141,6 @@ def make_plan(opening: Opening, measured: Mapping[str, Definition] | None, batch
         warnings=(*opening.warnings, *mismatches, *order, *_settings_without_effect(opening), *unread),
         baselines=baselines,
         left_out=opening.left_out,
-        heldout=opening.heldout,
     )
 
 
@@ -261,7 +259,7 @@ def _against_request(path: str, definition: Definition, settings: Settings) -> l
 def _settings_without_effect(opening: Opening) -> list[str]:
     settings, files, found = opening.settings, opening.files, []
     sources = [content.images for content in opening.contents.values() if content.images is not None]
-    if not opening.images and (idle := _idle_with_files(opening)):
+    if files and not opening.images and (idle := _idle_with_files(opening)):
         found.append(f"{' and '.join(idle)}: no effect on the values, because only statistics are compared")
     found += [each.warning for each in sources if each.warning]
     if not settings.recursive and (others := [each.path for each in sources if "folder" not in each.kind]):

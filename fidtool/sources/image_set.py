@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
+import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, overload
@@ -155,11 +156,12 @@ class ImageSet:
 
         Inodes and devices are excluded, because a remount or a different machine may change them.
         """
-        others = np.uint64(0) if self.partner is None else self.partner.marks(batches)
         items = (self.order[batch] for batch in batches)
         files = (each if self.file_index is None else self.file_index[each] for each in items)
         found = [hashlib.sha256(np.ascontiguousarray(self.files.stamps[each, :3]).data) for each in files]
-        return others ^ np.array([int.from_bytes(sha.digest()[:8], "little") for sha in found], dtype=np.uint64)
+        own = np.array([int.from_bytes(sha.digest()[:8], "little") for sha in found], dtype=np.uint64)
+        # Times 3, so that the hashes of two sets in one file do not cancel.
+        return own if self.partner is None else own ^ np.uint64(3) * self.partner.marks(batches)
 
     def missing(self) -> list[str]:
         """Returns the lines of a list, with their paths, whose files did not exist when the source was listed."""
@@ -279,6 +281,18 @@ class Numbered(Names):
 
     def _at(self, index: int) -> str:
         return f"[{index}]"
+
+
+def check_numbers(problem: str, path: str, stored: Sequence[str], setting: str, *remedies: str) -> None:
+    """Refuse to rely on the order of names whose numbers have another order, such as 10.png before 9.png."""
+    last = dict[str, tuple[list[int], str]]()
+    for name in () if isinstance(stored, Numbered) else stored:
+        numbers = [*map(int, re.findall(r"\d+", name))]
+        before, other = last.setdefault(alike := re.sub(r"\d+", "0", name), (numbers, name))
+        if numbers < before:
+            problem = f"{problem}, and by name {other} is before {name} in {path}:"
+            raise InputError(problem, *remedies, "add zeros before the numbers", setting=setting)
+        last[alike] = numbers, name
 
 
 def split_common_folder(paths: Sequence[str]) -> tuple[str, list[str]]:

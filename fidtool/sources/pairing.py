@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
 from dataclasses import replace
-from os.path import splitext
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError, option
 from fidtool.names import counted
-from fidtool.sources.image_set import ImageSet, Numbered
+from fidtool.sources.image_set import ImageSet, Numbered, check_numbers
 
 SUFFIX = "suffix:"
 """Beginning of a value of ``pairs`` that names the end of FAKE's names."""
@@ -36,8 +35,13 @@ def paired(fake: ImageSet, real: ImageSet, how: str | None) -> ImageSet:
         if each.reader.in_order:
             problem = f"pairs are read in any order, but {each.path} ({each.kind}) can only be read sequentially:"
             raise InputError(problem, "unpack it")
-    listed = all(each.lines is not None or isinstance(each.stored, Numbered) for each in (fake, real))
-    if how == "position" or (how is None and listed):
+    named = [each for each in (fake, real) if each.lines is None and not isinstance(each.stored, Numbered)]
+    if how == "position" or (how is None and not named):
+        for each in named:
+            if len(named) == 2:
+                problem = f"{option('pairs', 'position')} is for arrays and lists, and {each.path} is neither:"
+                raise InputError(problem, f"omit {option('pairs')}", setting="pairs")
+            check_numbers(option("pairs", "position"), each.path, each.stored, "pairs")
         partners = _by_position(fake, real)
     else:
         partners = _by_name(fake, real, (how or "").removeprefix(SUFFIX) if how != "name" else "")
@@ -49,7 +53,7 @@ def _by_position(fake: ImageSet, real: ImageSet) -> NDArray[np.int64]:
     counts = len(fake.stored), len(real.stored)
     if counts[0] != counts[1]:
         problem = f"pairs by position need as many images: {fake.path} has {counts[0]}, and {real.path} {counts[1]}:"
-        raise InputError(problem, f"pass {option('pairs', 'name')} to pair them by name", setting="pairs")
+        raise InputError(problem, "pass as many of both", setting="pairs")
     places = [np.arange(counts[0]) if each.lines is None else np.argsort(each.lines) for each in (fake, real)]
     found = np.empty(counts[0], dtype=np.int64)
     found[places[1]] = places[0]
@@ -65,9 +69,8 @@ def _by_name(fake: ImageSet, real: ImageSet, suffix: str) -> NDArray[np.int64]:
     ]
     if alone:
         ending = f" and then {suffix!r} in {option('fake')}" if suffix else ""
-        problem = f"{' and '.join(alone)} have no partner of the same relative path without suffix{ending}:"
-        other = f"pass {option('pairs', 'position')} to pair them in their order"
-        raise InputError(problem, "rename them", other, setting="pairs")
+        problem = f"no partner of the same relative path without suffix{ending} for {' and '.join(alone)}:"
+        raise InputError(problem, "rename them", f"see {option('pairs', ...)}", setting="pairs")
     found = np.empty(len(usual), dtype=np.int64)
     for name, number in usual.items():
         found[number] = generated[name]
@@ -77,12 +80,10 @@ def _by_name(fake: ImageSet, real: ImageSet, suffix: str) -> NDArray[np.int64]:
 def _numbers(images: ImageSet, suffix: str) -> dict[str, int]:
     """The number of each stored image by the name that pairs it."""
     found: dict[str, int] = {}
-    for number, name in enumerate(_without(images.stored, suffix)):
+    # Of frames, the number is a part of the name: x.gif[1] belongs to x.webp[1].
+    names = (re.sub(rf"({re.escape(suffix)})?(\.[^./]*?)?(\[\d+\])?$", r"\3", each, count=1) for each in images.stored)
+    for number, name in enumerate(names):
         if found.setdefault(name, number) != number:
             two = f"{images.stored[found[name]]} and {images.stored[number]}"
             raise InputError(f"{two} of {images.path} would have the same partner:", "rename one", setting="pairs")
     return found
-
-
-def _without(names: Sequence[str], suffix: str) -> list[str]:
-    return [splitext(name)[0].removesuffix(suffix) for name in names]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os.path import isdir, join, splitext
@@ -12,11 +11,9 @@ from pathlib import Path
 from fidtool.errors import InputError, option
 from fidtool.names import counted, folded
 from fidtool.sources.contents import explained
+from fidtool.sources.image_set import check_numbers
 from fidtool.sources.kinds import TABLES, TEXT
 from fidtool.sources.opening import columns_of_paths, path_of, rows_of
-
-_IDS = ("id", "imageid", "key", "name")
-"""Usual names of a column of names without folder and suffix, as `folded`."""
 
 
 @dataclass(frozen=True)
@@ -36,16 +33,10 @@ class Texts:
     listed: Sequence[str] = ()
 
     def check_order(self, path: str, stored: Sequence[str]) -> None:
-        """Refuse texts in stored order for names whose numbers have another order, such as 10.png before 9.png."""
-        last = dict[str, tuple[list[int], str]]()
-        for name in stored if self.listed else ():
-            numbers = [*map(int, re.findall(r"\d+", name))]
-            before, other = last.setdefault(alike := re.sub(r"\d+", "0", name), (numbers, name))
-            if numbers < before:
-                named = option(self.setting, self.place or None)
-                problem = f"{named} has no paths, and by name {other} is before {name} in {path}:"
-                raise InputError(problem, "add a column path", "add zeros before the numbers", setting=self.setting)
-            last[alike] = numbers, name
+        """Refuse texts in stored order for names whose numbers have another order, see `check_numbers`."""
+        if self.listed:
+            named = f"{option(self.setting, self.place or None)} has no paths"
+            check_numbers(named, path, stored, self.setting, "add a column path")
 
     def of(self, path: str, prefix: str, names: Sequence[str], numbers: Iterable[int], count: int) -> list[str] | None:
         """Return the texts of images of the set ``path``; None if the table names none of them.
@@ -61,12 +52,13 @@ class Texts:
         if self.listed:
             if len(self.listed) != count:
                 rows, images = counted(len(self.listed), self.what), counted(count, "image")
-                problem = f"{named} has {rows} without paths of images, but {path} has {images}:"
-                raise InputError(problem, "add a column path", setting=self.setting)
-            return [self.listed[number] for number in numbers]
-        found = [self.named.get(_key(prefix + name), self.named.get(splitext(name)[0])) for name in names]
+                problem = f"{named} has {rows} without paths of images, but {path} has {images}"
+                raise InputError(problem, setting=self.setting)
+            found: list[str | None] = [self.listed[number] for number in numbers]
+        else:
+            found = [self.named.get(_key(prefix + name)) or self.named.get(splitext(name)[0]) for name in names]
         lacking = [name for name, text in zip(names, found, strict=True) if not text]
-        if len(lacking) == len(names):
+        if len(lacking) == len(names) and not self.listed:
             return None
         if lacking:
             problem = f"{named} has no {self.what} of {counted(len(lacking), 'image')} of {path} ({lacking[0]})"
@@ -90,7 +82,7 @@ def read_texts(place: str, setting: str, what: str, columns: Sequence[str]) -> T
     suffix = splitext(place)[1].lower()
     if suffix == TEXT:
         with explained(place), open(place, encoding="utf-8-sig") as file:
-            return Texts(place, setting, what, {}, [line.rstrip("\n") for line in file])
+            return Texts(place, setting, what, {}, [line.strip() for line in file])
     if suffix not in TABLES:
         forms = f"a table ({', '.join(TABLES)}), a {TEXT} with one {what} per line, or a folder of such files"
         raise InputError(f"{option(setting, place)} must be {forms}", setting=setting)
@@ -101,10 +93,10 @@ def read_texts(place: str, setting: str, what: str, columns: Sequence[str]) -> T
             column = next((each for name in columns for each in fields if folded(f"{each}") == name), None)
             text = fields.get(column) if column else None
             if not isinstance(text, str | int) or None in fields:
-                raise InputError(f"{place}, line {line} has no column {columns[0]} with a {what}", setting=setting)
+                raise InputError(f"{place}, line {line} has no {what} in a column {columns[0]}", setting=setting)
             listed.append(f"{text}")
             rest = {name: fields[name] for name in fields if name != column}
-            for each in (columns_of_paths(rest) or [name for name in rest if folded(f"{name}") in _IDS])[:1]:
+            for each in columns_of_paths(rest)[:1]:
                 given = f"{path_of(fields[each])}"
                 for key in (splitext(given)[0].removeprefix("./"), _key(join(folder, given))):
                     if named.setdefault(key, listed[-1]) != listed[-1]:

@@ -123,12 +123,13 @@ class Accumulator:
         return slice(int(self._starts[batch]), int(self._starts[batch] + self.counts[batch]))
 
     def add(self, batch: DecodedBatch, features: BatchFeatures) -> None:
-        """Adds a batch; ``features`` are those of its images, and of their partners, if it has images."""
+        """Adds a batch; ``features`` are those of its images, and of their partners, if they have layers."""
         rows: dict[str, NDArray[Any]] = {RECORDS: batch.records.view(np.uint8).reshape(-1, RECORD.itemsize)}
         if batch.pairs:
             rows[PAIRS] = np.concatenate([batch.pairs[first] for first in sorted(batch.pairs)])
+        own, others = (features[:1], features[1:]) if self._layers else ((), features)
         for name, layer in self._layers.items() if batch.count else ():
-            vectors = features[0][name]
+            vectors = own[0][name]
             with about(layer.subject):
                 self.moments[name].add(vectors)
                 if batch.number == 0 and not layer.definition.standard:
@@ -143,7 +144,7 @@ class Accumulator:
         self.skipped += batch.skipped
         self.counts[place] = batch.count
         if self.partner is not None and batch.partner is not None:
-            self.partner.add(batch.partner, features[1:])
+            self.partner.add(batch.partner, others)
 
     def flush(self) -> None:
         """Adds the rows that the sums hold back, so that errors are raised now."""

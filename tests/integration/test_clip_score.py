@@ -45,7 +45,7 @@ def test_every_form_of_captions_gives_the_same_score(here: Run, place: Path, cap
     write_table(place / "captions.tsv", captions, "prompt")
     write_table(place / "captions.jsonl", {f"fake/{name}": text for name, text in captions.items()}, "text")
     (place / "captions.txt").write_text("\n".join(captions.values()) + "\n")
-    lines = [f'{{"image_id": "{Path(name).stem}", "caption": "{text}"}}' for name, text in captions.items()]
+    lines = [f'{{"file": "{Path(name).stem}.webp", "caption": "{text}"}}' for name, text in captions.items()]
     (place / "names.jsonl").write_text("\n".join(lines[::-1]))
     (place / "rows.csv").write_text("\n".join(["prompt,seed", *(f"{text},0" for text in captions.values())]))
     for folder in ("beside", "fake"):

@@ -175,18 +175,9 @@ def test_built_in_metrics_are_objects_as_well(sets: tuple[Path, Path]) -> None:
 def test_a_keyword_for_a_metrics_setting_says_what_to_write() -> None:
     compute: Any = fidtool.compute
     for keywords, words in (
-        (
-            {"metrics": "fid,kid", "kid_subset_size": 9},
-            "write metrics=['fid', fidtool.KID(subset_size=9)]",
-        ),
-        ({"nearest_k": 3, "ties": "inclusive"}, "write metrics=[fidtool.PRDC(nearest_k=3, ties='inclusive')]"),
-        ({"metrics": ["all"], "kid_subset_size": 9}, "write metrics=['all', fidtool.KID(subset_size=9)]"),
-        ({"metrics": f"{SLICED},kid", "kid_seed": 9}, f"write metrics=['{SLICED}', fidtool.KID(seed=9)]"),
-        ({"kid_subsetsize": 9}, "did you mean kid_subset_size?"),
-        (
-            {"metric_options": {"sliced.seed": 3}},
-            "pass metrics with settings as objects, such as metrics=[fidtool.KID(",
-        ),
+        ({"metrics": "fid,kid", "kid_subset_size": 9}, "write metrics=[fidtool.KID(subset_size=...)]"),
+        ({"nearest_k": 3, "ties": "inclusive"}, "write metrics=[fidtool.PRDC(nearest_k=...)]"),
+        ({"metric": "fid"}, "did you mean metrics?"),
     ):
         with pytest.raises(TypeError, match=re.escape(words)):
             compute("real", "fake", **keywords)

@@ -280,12 +280,14 @@ class ClassResult:
         real, fake: numbers of images.
         metrics: values of its images in FAKE against those in REAL, by their keys in the JSON; without those that were
             not requested or need more images.
+        corrected: bias-corrected Fréchet distance; None if error bars were not requested or need more images.
     """
 
     name: str
     real: int
     fake: int
     metrics: Mapping[str, float] = field(default_factory=dict)
+    corrected: Interval | None = None
 
 
 @dataclass(frozen=True)

@@ -30,41 +30,6 @@ from fidtool.sources import references
 from fidtool.sources.references import FEATURES, REFERENCES, PublishedFile, Reference, folder, named_reference
 from fidtool.validation import declared
 
-_OF_METRICS = (
-    ("List the metrics", "fidtool metrics"),
-    ("Show the values and settings of one metric", "fidtool metrics kid"),
-    ("Print everything for a script", "fidtool metrics --json"),
-)
-_OF_PRESETS = (
-    ("List the presets", "fidtool presets"),
-    ("Show one: its settings and what a comparable value needs", "fidtool presets adm"),
-    ("Compute ADM's five metrics", "fidtool compute real/ fake/ --preset adm"),
-)
-_OF_PROTOCOLS = (
-    ("List the protocols", "fidtool protocols"),
-    ("Compute the FID as clean-fid does", "fidtool compute real/ fake/ --protocol clean"),
-    ("Write statistics for this protocol", "fidtool stats real/ -o real-clean.npz --protocol clean"),
-)
-_OF_GUIDE = (
-    ("List the topics", "fidtool guide"),
-    ("Short answers to common questions", "fidtool guide questions"),
-    ("Match the numbers of a paper", "fidtool guide protocols"),
-)
-_OF_WEIGHTS = (
-    ("List the locations of the weights", "fidtool weights"),
-    ("Check the files", "fidtool weights --verify"),
-    ("Download before a run on a machine without internet access", "fidtool weights --download"),
-)
-_OF_REFS = (
-    ("List the references", "fidtool refs"),
-    ("Show what one of them is, and where it is from", "fidtool refs adm:imagenet256"),
-    ("Download before a run on a machine without internet access", "fidtool refs --download edm:cifar10"),
-)
-_OF_VERIFY = (
-    ("Write a result", "fidtool compute real/ fake/ --preset adm -o fid.json"),
-    ("Check whether its values are comparable with those of papers", "fidtool verify fid.json"),
-    ("The same for other papers, for a script", "fidtool verify fid.json --preset edm --json"),
-)
 _PAGES = files("fidtool") / "guide"
 _TOPICS = dict(re.findall(r"^- \[(\w+)\]\(\1\.md\): (.+)", (_PAGES / "index.md").read_text("utf-8"), re.MULTILINE))
 """The topics of the guide and their descriptions, from its index."""
@@ -72,7 +37,7 @@ _names = partial(click.argument, "names", metavar="[NAME]...", nargs=-1)
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 
 
-@click.command(cls=OnceCommand, examples=_OF_METRICS)
+@click.command(cls=OnceCommand)
 @_names(shell_complete=completing(BUILT_IN, or_file=True))
 @_JSON
 def metrics(names: tuple[str, ...], as_json: bool) -> Iterator[str]:
@@ -108,7 +73,7 @@ def _described(metric: Metric) -> dict[str, Any]:
     }
 
 
-@click.command(cls=OnceCommand, examples=_OF_PRESETS)
+@click.command(cls=OnceCommand)
 @_names(shell_complete=completing(PRESETS))
 @_JSON
 def presets(names: tuple[str, ...], as_json: bool) -> Iterator[str]:
@@ -136,7 +101,7 @@ def presets(names: tuple[str, ...], as_json: bool) -> Iterator[str]:
                 yield paragraph(text, f"  {label:11}", " " * 13)
 
 
-@click.command(cls=OnceCommand, examples=_OF_PROTOCOLS)
+@click.command(cls=OnceCommand)
 def protocols() -> Iterator[str]:
     """List the protocols: how each prepares images, which tools it equals, and which papers use it."""
     for protocol in PROTOCOLS.values():
@@ -150,7 +115,7 @@ def protocols() -> Iterator[str]:
     click.echo("\nMore: fidtool guide protocols", err=True)
 
 
-@click.command(cls=OnceCommand, examples=_OF_GUIDE)
+@click.command(cls=OnceCommand)
 @click.argument("words", metavar="[TOPIC]", nargs=-1, shell_complete=completing(_TOPICS))
 def guide(words: tuple[str, ...]) -> Iterator[str]:
     """List the topics of the guide, or show TOPIC.
@@ -191,7 +156,7 @@ def completion(context: click.Context, shell: str) -> Iterator[str]:
     yield (made.source_template % made.source_vars()).strip()
 
 
-@click.command(cls=OnceCommand, examples=_OF_WEIGHTS)
+@click.command(cls=OnceCommand)
 @click.option("--download", is_flag=True, help="Download the official file into the cache.")
 @click.option("--verify", "verify_", is_flag=True, help="Check the SHA-256 of every file found.")
 @click.option("--weights", "explicit", metavar="FILE", help="File to search first, as with `compute --weights`.")
@@ -225,7 +190,7 @@ def weights(download: bool, verify_: bool, explicit: str | None) -> Iterator[str
         raise InputError("; ".join(errors))
 
 
-@click.command(cls=OnceCommand, examples=_OF_VERIFY)
+@click.command(cls=OnceCommand)
 @click.argument("result", metavar="RESULT.json")
 @click.option(
     "--preset",
@@ -257,7 +222,7 @@ def verify(result: str, preset: str | None, strict: bool, as_json: bool) -> int:
     return 3 if missed else 0  # like a missed gate
 
 
-@click.command(cls=OnceCommand, examples=_OF_REFS)
+@click.command(cls=OnceCommand)
 @_names(shell_complete=completing(REFERENCES))
 @_JSON
 @click.option(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -13,6 +14,10 @@ from fidtool.validation import Setting
 
 if TYPE_CHECKING:
     import torch
+
+_C1, _C2 = 0.01**2, 0.03**2
+"""The constants of Wang et al. for values in 0..1."""
+_LEAST_SIDE = {"gaussian": 6, "uniform": 7}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,10 +32,45 @@ class SSIM(PairMetric):
     numbers = (Number("ssim", "SSIM", "higher", "mean over pairs", "ssim_std", layer=PIXELS),)
 
     def of_pair(self, real: torch.Tensor, fake: torch.Tensor) -> float:
-        from fidtool.distances.pairs import LEAST_SIDE, ssim
+        """Return the mean over channels and places of the window, computed in float64.
 
-        height, width, _ = real.shape
-        if min(height, width) < (least := LEAST_SIDE[self.window]):
+        The ``gaussian`` window, with a standard deviation of 1.5, is at all pixels of images that are reflected at
+        their edges, as in torchmetrics; the ``uniform`` one is inside the images, with the sample covariance, as in
+        scikit-image.
+        """
+        height, width, channels = real.shape
+        if min(height, width) < (least := _LEAST_SIDE[self.window]):
             problem = f"SSIM needs images of at least {least}×{least} pixels, and one has {width}×{height}:"
             raise InputError(problem, f"omit ssim from {option('metrics')}", setting="metrics")
-        return ssim(real, fake, self.window)
+        # One channel at a time, for the memory.
+        return math.fsum(self._of_channel(real[..., each], fake[..., each]) for each in range(channels)) / channels
+
+    def _of_channel(self, real: torch.Tensor, fake: torch.Tensor) -> float:
+        import torch
+
+        images, weights, scale = torch.stack([real, fake]).double() / 255, [1 / 7] * 7, 49 / 48
+        if self.window == "gaussian":
+            weights, scale = [math.exp(-((place / 1.5) ** 2) / 2) for place in range(-5, 6)], 1.0
+            weights = [weight / sum(weights) for weight in weights]
+            images = torch.nn.functional.pad(images, (5, 5, 5, 5), "reflect")
+        x, y = images
+        # Only the sum of the variances is needed.
+        mean_x, mean_y, squares, products = _filtered(torch.stack([x, y, x * x + y * y, x * y]), weights)
+        both = mean_x * mean_x + mean_y * mean_y
+        variances, covariance = scale * (squares - both), scale * (products - mean_x * mean_y)
+        upper = (2 * mean_x * mean_y + _C1) * (2 * covariance + _C2)
+        return float((upper / ((both + _C1) * (variances + _C2))).mean())
+
+
+def _filtered(images: torch.Tensor, weights: list[float]) -> torch.Tensor:
+    """Return weighted sums over windows, where they are inside: shape (..., height - n + 1, width - n + 1).
+
+    Ten times as fast as torch's convolution in float64 on the CPU.
+    """
+    for side in (-2, -1):
+        count = images.shape[side] - len(weights) + 1
+        total = images.narrow(side, 0, count) * weights[0]
+        for place, weight in enumerate(weights[1:], 1):
+            total.add_(images.narrow(side, place, count), alpha=weight)
+        images = total
+    return images

@@ -10,7 +10,7 @@ from fidtool.errors import InputError, option
 from fidtool.names import counted
 from fidtool.pipeline.sets import Content, SetPlan
 from fidtool.settings import Settings
-from fidtool.sources.image_set import Numbered
+from fidtool.sources.image_set import Numbered, check_numbers
 from fidtool.sources.texts import Texts, read_texts
 from fidtool.statistics.set_statistics import Statistics
 
@@ -41,9 +41,9 @@ def _found(planned: SetPlan, content: Content, texts: Texts) -> dict[int, str]:
         count = planned.sampling.num or len(texts.listed)
         return dict(enumerate(texts.of(path, path, Numbered(count), range(count), count) or ()))
     positions = images.order
-    if images.lines is None:
-        texts.check_order(path, images.stored)
-    else:  # of a list of paths, the order is that of its lines
+    if images.lines is None and texts.listed:
+        check_numbers(f"{named} has no paths", path, images.stored, "captions", "add a column path")
+    elif images.lines is not None:  # of a list of paths, the order is that of its lines
         positions = np.argsort(np.argsort(images.lines))[positions]
     names = [images.stored[number] for number in images.order]
     if (found := texts.of(path, images.prefix, names, positions, len(images.stored))) is None:

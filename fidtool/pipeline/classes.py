@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.diagnose.balance import balance_warnings, listed
-from fidtool.distances.error_bars import fewest_images
+from fidtool.distances.error_bars import error_bars, fewest_images, interval
 from fidtool.distances.exact import feature_settings
 from fidtool.distances.sampling_bias import perfect_distance
-from fidtool.explanations import Classes, ClassResult
+from fidtool.explanations import Classes, ClassResult, Interval
+from fidtool.features.protocol import FEATURES
 from fidtool.metrics.registry import Requested
 from fidtool.pipeline.groups import Groups
 from fidtool.pipeline.plan import Plan
@@ -48,28 +49,40 @@ def values_of_classes(
     plan: Plan,
     run: RunContext,
     numbers: Callable[[Sequence[Requested], MeasuredSet, MeasuredSet], Mapping[str, float]],
-) -> dict[str, dict[str, float]]:
-    """Returns the values of each class by the keys of the JSON, for metrics that its images suffice for. A collective.
+) -> list[ClassResult]:
+    """Returns each class with the values and error bars that its images suffice for, if requested. A collective.
 
     Args:
         of_images: values of single images of the FAKE, of which a class has the mean.
         numbers: returns the values of metrics by plain name.
     """
-    values, of_sets = dict[str, dict[str, float]](), [each for each in metrics if each.numbers[0].name not in of_images]
+    if not plan.settings.grouped_by:
+        return [ClassResult(name, len(one), len(other)) for name, (one, other) in groups.items()]
+    results, of_sets = list[ClassResult](), [each for each in metrics if each.numbers[0].name not in of_images]
     images = sum(len(rows) for _, rows in groups.values())
     with run.console.processing(f"{fake.path} by {plan.settings.grouped_by}", images) as advance:
         for name, (one, other) in groups.items():
             found = {each: math.fsum(single[other]) / len(other) for each, single in of_images.items() if len(other)}
+            bar = None
             if kept := [each for each in of_sets if plan.settings.can_compute(each, min(len(one), len(other)))]:
-                found |= numbers(kept, part_of(real, one, plan, run), part_of(fake, other, plan, run))
-            values[name] = {plan.labels.key(each): value for each, value in found.items()}
+                parts = part_of(real, one, plan, run), part_of(fake, other, plan, run)
+                found |= numbers(kept, *parts)
+                if plan.settings.uncertainty and len(other) >= fewest_images(plan.labels.dims_of("fid")):
+                    bar = _corrected(*parts, plan, run)
+            values = {plan.labels.key(each): value for each, value in found.items()}
+            results.append(ClassResult(name, len(one), len(other), values, bar))
             advance(len(other))
-    return values
+    return results
 
 
-def classes_of(groups: Groups, values: Mapping[str, Mapping[str, float]], plan: Plan) -> Classes | None:
+def _corrected(real: MeasuredSet, fake: MeasuredSet, plan: Plan, run: RunContext) -> Interval:
+    """The bias-corrected Fréchet distance of a class. A collective."""
+    exact, rows = feature_settings(plan.definitions.get(FEATURES), run.device.exact_sums), fake.features[FEATURES]
+    return run.world.on_rank_zero(lambda: Interval(*interval(error_bars(real.gaussian(), rows, exact, run.world)[0])))
+
+
+def classes_of(found: Sequence[ClassResult], plan: Plan) -> Classes | None:
     """Returns all classes with mean and worst of each value; None if they are neither requested nor common to both."""
-    found = [ClassResult(name, len(real), len(fake), values.get(name, {})) for name, (real, fake) in groups.items()]
     if not plan.settings.grouped_by and sum(bool(each.real and each.fake) for each in found) < 2:
         return None
     mean, worst, order = dict[str, float](), dict[str, tuple[str, float]](), [*found]

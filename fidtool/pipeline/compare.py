@@ -132,13 +132,11 @@ class Comparer:
         groups = run.world.on_rank_zero(
             lambda: rows_of_groups([(self.contents[one], each.statistics) for one, each in sets], plan.settings.seed)
         )
-        if not plan.settings.grouped_by:
-            return classes_of(groups, {}, plan)
 
         def numbers(kept: Sequence[Requested], one: MeasuredSet, other: MeasuredSet) -> dict[str, float]:
             return self._numbers(kept, one, other, planned)[0]
 
-        return classes_of(groups, values_of_classes(groups, metrics, real, fake, of_images, plan, run, numbers), plan)
+        return classes_of(values_of_classes(groups, metrics, real, fake, of_images, plan, run, numbers), plan)
 
     def _possible(self, real: MeasuredSet, fake: MeasuredSet, planned: SetPlan) -> list[Requested]:
         """The metrics for which the sets have enough images, once an iterable has been counted. A collective."""

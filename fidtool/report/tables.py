@@ -122,8 +122,11 @@ def class_rows(result: Comparison) -> list[list[str]]:
         return []
     own = {result.labels.key(name): result.labels.numbers[name] for name in result.titles}
     rows = [[result.classes.kind, "REAL", "FAKE", *map(short_title, result.titles.values())]]
+    barred = any(each.corrected for each in result.classes.classes)
+    rows[0] += ["bias-corrected, 95 %"] * barred
     for each in result.classes.classes:
         values = [f"{each.metrics[key]:.{own[key].digits}f}" if key in each.metrics else "-" for key in own]
+        values += [each.corrected.texts()[2] if each.corrected else "-"] * barred
         rows.append([legible(shortened(each.name, 60)), f"{each.real}", f"{each.fake}", *values])
     return rows
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from fidtool.errors import InputError, option
 from fidtool.names import counted, folded
 from fidtool.sources.contents import explained
-from fidtool.sources.image_set import check_numbers
 from fidtool.sources.kinds import TABLES, TEXT
 from fidtool.sources.opening import columns_of_paths, path_of, rows_of
 
@@ -31,12 +30,6 @@ class Texts:
     what: str
     named: Mapping[str, str]
     listed: Sequence[str] = ()
-
-    def check_order(self, path: str, stored: Sequence[str]) -> None:
-        """Refuse texts in stored order for names whose numbers have another order, see `check_numbers`."""
-        if self.listed:
-            named = f"{option(self.setting, self.place or None)} has no paths"
-            check_numbers(named, path, stored, self.setting, "add a column path")
 
     def of(self, path: str, prefix: str, names: Sequence[str], numbers: Iterable[int], count: int) -> list[str] | None:
         """Return the texts of images of the set ``path``; None if the table names none of them.

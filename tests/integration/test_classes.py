@@ -67,6 +67,23 @@ def test_each_class_has_the_fid_of_its_two_folders_alone(here: Run, sets: tuple[
         assert found[name]["metrics"]["fid"] == pytest.approx(alone.fid, rel=1e-9)
 
 
+def test_a_class_of_enough_images_has_the_error_bars_of_its_folders_alone(here: Run, tmp_path: Path) -> None:
+    real, fake = make_classes(tmp_path, {"many": (210, 205), "few": (20, 20)})
+    arguments = ("--uncertainty", *QUICK)
+    joint = here("compute", real, fake, *arguments, "--per-class", "--json")
+    found = classes_in(joint.json)
+    alone = here("compute", real / "many", fake / "many", *arguments, "--json").json["results"][0]
+    bar = alone["uncertainty"]
+    assert found["many"]["corrected"] == bar["corrected"]
+    assert found["few"]["corrected"] is None
+    (tmp_path / "result.json").write_text(joint.stdout)
+    classes = read_evaluation(tmp_path / "result.json").results[0].classes
+    assert classes is not None
+    assert [each.corrected is None for each in classes.classes] == [each.name == "few" for each in classes.classes]
+    lines = here("compute", real, fake, *arguments, "--per-class").stderr
+    assert "bias-corrected, 95 %" in lines
+
+
 def test_classes_cost_no_second_pass(here: Run, tmp_path: Path) -> None:
     real, fake = make_classes(tmp_path, {f"class {number}": (6, 5) for number in range(10)})
     arguments = ("compute", real, fake, *QUICK, "--json")

@@ -201,10 +201,13 @@ def test_statistics_and_iterables_that_have_no_paths_are_refused(
         ("fake", ["a cat"], "has 1 caption without paths of images, but fake has 9 images"),
         ("fake", [1, 2], "captions must be a file or a list of strings"),
         ("fake", [], "captions must be a file or a list of strings"),
+        ("fake", dict(captions), "captions must be a file or a list of strings"),
+        ("fake", {*captions.values()}, "captions must be a file or a list of strings"),
+        ("fake", [*[*captions.values()][:-1], ""], r"captions has no caption of 1 image of fake \("),
     ):
         with pytest.raises(fidtool.InputError, match=text):
             computed(fake, given)
-    with pytest.raises(fidtool.InputError, match="has 1 caption, but fake has 4 images"):
+    with pytest.raises(fidtool.InputError, match="has 1 caption without paths of images, but fake has 4 images"):
         computed(lambda count: [Image.new("RGB", (32, 32))] * count, ["a cat"], num_fake=4)
 
 
@@ -214,3 +217,24 @@ def test_a_custom_metric_gets_the_captions(here: Run, place: Path, captions: dic
     (value,) = found.metrics.values()
     assert value == np.mean([len(text) for text in captions.values()])
     assert "Words needs the captions of the images: pass --captions" in here(*run).error
+
+
+def test_images_of_an_iterable_have_their_own_values(place: Path, captions: dict[str, str]) -> None:
+    """Also without records, in whose order the features are not."""
+    files = [f"fake/{name}" for name in captions]
+    images = [Image.open(file).convert("RGB") for file in files]
+    whole = computed([np.asarray(image) for image in images], [*captions.values()]).results[0].of_images
+    assert whole is not None
+    wanted = dict(zip(whole.files, whole.values["clip_score"], strict=True))
+    single = computed(iter(images), [*captions.values()], diagnose=False).results[0].of_images
+    assert single is not None
+    found = dict(zip(single.files, single.values["clip_score"].tolist(), strict=True))
+    assert found == pytest.approx(wanted, rel=1e-6)  # captions are in other batches
+
+
+def test_without_weights_the_other_metrics_are_computed(here: Run, place: Path, captions: dict[str, str]) -> None:
+    arguments = ("--metrics", "fid,clip-score", "--extractor", TINY, "--captions", "captions.csv", "--json")
+    found = here("compute", "real", "fake", *arguments, "--clip-score-extractor", "clip:ViT-L-14-quickgelu")
+    assert found.status == 0, found.stderr
+    assert [*found.json["not_computed"]] == ["clip-score"]
+    assert len(found.metrics) == 1

@@ -17,7 +17,6 @@ import torch
 from PIL import Image
 
 import fidtool
-from fidtool.distances.pairs import psnr, ssim
 from support.command_line import Run
 from support.places import TINY
 from support.reconstructions import make_reconstructions, rgb, write_backbone
@@ -36,8 +35,8 @@ def expected(real: Path, fake: Path) -> dict[str, float]:
         [torch.from_numpy(rgb(each).copy()) for each in (file, fake / file.name)] for file in sorted(real.iterdir())
     ]
     return {
-        "psnr": float(np.mean([psnr(*pair) for pair in pairs])),
-        "ssim": float(np.mean([ssim(*pair, "gaussian") for pair in pairs])),
+        "psnr": float(np.mean([fidtool.PSNR().of_pair(*pair) for pair in pairs])),
+        "ssim": float(np.mean([fidtool.SSIM().of_pair(*pair) for pair in pairs])),
     }
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from fidtool.explanations import Classes, ClassResult
 from fidtool.labels import Labels
 from fidtool.pipeline.classes import classes_of
@@ -24,8 +22,8 @@ class Plan:
 def made(
     numbers: Mapping[str, Sequence[int]], values: Mapping[str, Mapping[str, float]], settings: Settings
 ) -> Classes | None:
-    groups = {name: [np.arange(count) for count in counts] for name, counts in numbers.items()}
-    return classes_of(groups, values, Plan(settings))  # type: ignore[arg-type]
+    found = [ClassResult(name, *counts, values.get(name, {})) for name, counts in numbers.items()]  # type: ignore[arg-type]
+    return classes_of(found, Plan(settings))  # type: ignore[arg-type]
 
 
 def test_the_worst_come_first_and_those_without_the_first_value_last() -> None:

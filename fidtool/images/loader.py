@@ -49,8 +49,6 @@ _AHEAD_BYTES = 1 << 20
 _TOO_FEW = ContentError("its file ended early: the file has changed since it was listed")
 
 
-Size = tuple[int, int]
-"""Height and width of an image."""
 _Workers = Workers[Batch, "DecodedBatch"]
 _NO_PIXELS = np.empty(0, dtype=np.uint8)
 
@@ -70,17 +68,12 @@ class DecodedBatch:
     number: int
     count: int = 0
     pixels: NDArray[np.uint8] = field(default_factory=lambda: _NO_PIXELS)
-    sizes: list[Size] = field(default_factory=list)
+    sizes: list[tuple[int, int]] = field(default_factory=list)
     properties: ImageProperties = field(default_factory=ImageProperties)
     records: RecordArray = field(default_factory=lambda: NO_RECORDS)
     skipped: list[BadFile] = field(default_factory=list)
     partner: DecodedBatch | None = None
     pairs: dict[int, NDArray[np.float64]] = field(default_factory=dict)
-
-    @property
-    def first(self) -> int:
-        """Position in the batch, if it has a partner, of the first image that has not been passed on."""
-        return self.count - len(self.sizes)
 
     def take_images(self, device: torch.device | str = "cpu") -> list[torch.Tensor]:
         """Moves the pixels to a device, frees them here, and returns uint8 tensors of shape (height, width, 3)."""
@@ -132,7 +125,7 @@ def decode_batch(source: ImageSet | None, options: DecodeOptions, batch: Batch) 
     return found
 
 
-def _partner_of(source: ImageSet, options: DecodeOptions, batch: Batch, sizes: Sequence[Size]) -> DecodedBatch:
+def _partner_of(source: ImageSet, options: DecodeOptions, batch: Batch, sizes: Sequence[Any]) -> DecodedBatch:
     """Decodes the partners of the first images of a batch, which have these sizes."""
     assert source.partner is not None
     crop = None if source.partner.framing is None else Crop.parse(source.partner.framing)

@@ -34,7 +34,7 @@ class LPIPS(PairMetric):
     numbers = (Number("lpips", "LPIPS", "lower", "mean over pairs", "lpips_std", layer=PIXELS),)
 
     def of_pair(self, real: torch.Tensor, fake: torch.Tensor) -> float:
-        raise NotImplementedError  # it needs the network, see `on_device`
+        return self.on_device(self.fetch(print), real.device)(real, fake)  # of one pair; a run keeps the network
 
     def fetch(self, say: Callable[[str], None]) -> State:
         """Return the network's tensors: the linear layers of the package, and torchvision's convolutions."""

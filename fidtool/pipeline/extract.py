@@ -68,7 +68,7 @@ class Extraction:
         batches = plan_batches(source, self.batch_size)
         with world.together():
             sizes = [len(batch.images) for batch in batches]
-            pairs, device = self.pairs.count if self.pairs else 0, self.context.device.exact_sums
+            pairs, device = len(self.pairs.metrics) if self.pairs else 0, self.context.device.exact_sums
             statistics = Accumulator(self.layers, sizes, device, settings.diagnose, 0, pairs, self.of_partner)
         add: Callable[..., None] = statistics.add
         if self.checkpoint is None:
@@ -79,7 +79,7 @@ class Extraction:
             mine = [batches[batch] for part in parts for batch in part.batches]
             add = self.checkpoint.part_by_part(parts, statistics)
         resumed = statistics.counts[statistics.counts >= 0]
-        sets = 2 if self.of_partner else 1
+        sets = bool(self.layers) + bool(self.of_partner)
         self.work["images_resumed"] += sets * (int(resumed.sum()) + len(statistics.skipped))
         with self.context.clock("extract"), world.together():
             self._extract(source, source.path, mine, sum(len(batch.images) for batch in mine), add)
@@ -119,10 +119,9 @@ class Extraction:
         with self.context.clock("merge"):
             statistics.merge(self.context.world, name)
             self.context.world.on_rank_zero(lambda: self._check_skipped(count, name, statistics.skipped))
-        for each in (self.layers, self.of_partner):
-            if each:
-                self.work["images_computed"] += statistics.count - int(resumed.sum())
-                self.work["forward_passes"] += int((statistics.counts > 0).sum() - (resumed > 0).sum())
+        sets = bool(self.layers) + bool(self.of_partner)
+        self.work["images_computed"] += sets * (statistics.count - int(resumed.sum()))
+        self.work["forward_passes"] += sets * int((statistics.counts > 0).sum() - (resumed > 0).sum())
 
     def _resume(
         self, checkpoint: Checkpoint, number: int, source: ImageSet, batches: Sequence[Batch], total: Accumulator
@@ -164,10 +163,11 @@ class Extraction:
                     each.take_images(context.device.torch_device) for each in (batch, batch.partner) if each is not None
                 ]
             if self.pairs is not None and source is not None:
-                first = batch.number * self.batch_size + batch.first
+                place = batch.count - len(batch.sizes)  # of the first that has not been passed on; none is skipped
+                first = batch.number * self.batch_size + place
                 with context.busy("pairs", 1 / threads):
                     found = self.pairs.values(groups[1], groups[0], lambda number: source.file(first + number))
-                batch.pairs[batch.first] = found
+                batch.pairs[place] = found
             return [group for group, layers in zip(groups, (self.layers, self.of_partner), strict=False) if layers]
 
         passes = None

@@ -44,7 +44,7 @@ def with_groups(contents: Mapping[SetPlan, Content], settings: Settings) -> dict
         raise InputError(problem, setting="labels")
     (real, (known, _)), *_ = groups.items()
     for fake, (found, _) in groups.items():
-        if settings.grouped_by and {*found}.isdisjoint(known):
+        if settings.grouped_by and fake.fake and {*found}.isdisjoint(known):
             names = [listed(sorted({*each})) or "none" for each in (known, found)]
             setting, has = f"per_{settings.grouped_by}", f"{real.path} has {names[0]}, and {fake.path} has {names[1]}"
             problem = f"{option(setting, True)} compares folders of one name, or labels, but {has}"

@@ -27,12 +27,11 @@ class Pairs:
     """The metrics of pairs of a run on this rank. The constructor is a collective.
 
     Attributes:
-        count: their number.
         recorded: the SHA-256 of the tensors of metrics with a network, by the name of the metric, for the record.
     """
 
     def __init__(self, run: RunContext, metrics: Sequence[PairMetric]) -> None:
-        self._metrics, self.count, self._functions = metrics, len(metrics), list[Compare]()
+        self.metrics, self._functions = metrics, list[Compare]()
         self.recorded: dict[str, dict[str, Any]] = {}
         for metric in metrics:
             state = run.world.broadcast(run.world.only_on_rank_zero(partial(metric.fetch, run.console.say)))
@@ -49,9 +48,9 @@ class Pairs:
         Args:
             file: returns the name of a pair for messages.
         """
-        found = np.empty((len(fake), len(self._metrics)))
+        found = np.empty((len(fake), len(self.metrics)))
         for number, pair in enumerate(zip(real, fake, strict=True)):
-            for column, (metric, function) in enumerate(zip(self._metrics, self._functions, strict=True)):
+            for column, (metric, function) in enumerate(zip(self.metrics, self._functions, strict=True)):
                 try:
                     found[number, column] = float(function(*pair))
                 except FidtoolError as error:

@@ -204,8 +204,7 @@ def evaluated(
         for planned in (each for each in plan.needs if each.heldout):
             held[planned] = measurer.measure(planned)
             third = HeldoutComparer(run, plan, held[planned])
-        recorded = measurer.pairs.recorded if measurer.pairs else {}
-        comparer = Comparer(run, plan, contents, measurer.networks.weights, third, recorded)
+        comparer = Comparer(run, plan, contents, measurer.networks.weights, third, measurer.pairs.recorded)
         results: list[Comparison] = []
         first, *fakes = plan.sets
         real: MeasuredSet | None = None
@@ -259,7 +258,7 @@ def _concluded(
     """The evaluation, of which the warnings are printed. On rank zero."""
     settings, seconds = plan.settings, {**run.clock.seconds, "total": time.perf_counter() - run.clock.started}
     networks, computed = measurer.networks, measurer.counts["images_computed"]
-    decodes = networks.definitions or measurer.pairs
+    decodes = networks.definitions or measurer.pairs.metrics
     record = RunRecord(
         world_size=run.world.size,
         device=run.device.name,

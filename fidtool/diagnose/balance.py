@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fidtool.names import counted, shortened
 
 _CHANCE = 1e-4
 """Probability of a warning about classes that are drawn at random."""
@@ -13,7 +15,6 @@ _NOTABLE = 0.02
 """Total variation distance of the shares above which a difference is notable."""
 _FEWEST = 5.0
 """The law of chi-square holds for classes with at least this expected number of images."""
-_MOST_NAMED = 5
 
 
 def balance_warnings(counts: Mapping[str, tuple[int, int]]) -> list[str]:
@@ -27,7 +28,8 @@ def balance_warnings(counts: Mapping[str, tuple[int, int]]) -> list[str]:
     chances = numbers[:, 0] * np.log(images[0] / images.sum())
     missing = np.flatnonzero((numbers[:, 1] == 0) & (chances < np.log(_CHANCE / len(names))))
     if len(missing):
-        return [f"it has no images of these classes of REAL: {listed([names[place] for place in missing])}"]
+        lacking = shortened(", ".join(names[place] for place in missing))
+        return [f"it has no images of {counted(len(missing), 'class', 'classes')} of REAL: {lacking}"]
     shares = numbers / images
     apart = np.abs(shares[:, 0] - shares[:, 1])
     if (distance := apart.sum() / 2) <= _NOTABLE or homogeneity(numbers) >= _CHANCE:
@@ -42,9 +44,3 @@ def homogeneity(numbers: NDArray[np.float64]) -> float:
 
     kept = numbers[numbers.sum(axis=1) * numbers.sum(axis=0).min() / numbers.sum() >= _FEWEST]
     return float(chi2_contingency(kept, correction=False).pvalue) if len(kept) > 1 else 1.0
-
-
-def listed(names: Sequence[str]) -> str:
-    """Return the first of these names, and how many more there are."""
-    more = len(names) - _MOST_NAMED
-    return ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

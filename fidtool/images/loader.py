@@ -211,8 +211,8 @@ def load(
     cutter = _Cutter()
     tasks = iter(batches) if workers is None else cutter.cut(batches)
     # What can only be read sequentially is read in this process; a remote store is slow to respond.
-    at_once = source is not None and source.files.remote and workers is None and source.partner is None
-    if source is not None and (source.reader.in_order or at_once):
+    ahead = source is not None and (source.reader.in_order or (workers is None and source.files.remote))
+    if source is not None and source.partner is None and ahead:
         assert isinstance(batches, list)
         tasks = _taken_ahead(_read(source, batches, tasks))
     before: DecodedBatch | None = None

@@ -17,8 +17,6 @@ _USUAL = "clip:ViT-L-14-quickgelu"
 _BATCH = 64
 """Captions in a forward pass. Batches do not depend on the number of ranks, and so neither do the bits."""
 
-_MEANING = "100 × the cosine of the embeddings of image and caption, at least 0: mean ± s.d. of the images"
-
 
 @dataclass(frozen=True, kw_only=True)
 class CLIPScore(OfCLIP):
@@ -29,7 +27,9 @@ class CLIPScore(OfCLIP):
     )
 
     name = "clip-score"
-    numbers = (Number("clip_score", "CLIP score", "higher", _MEANING, "clip_score_std", 2, "clip_score"),)
+    numbers = (
+        Number("clip_score", "CLIP score", "higher", "mean ± s.d. of images", "clip_score_std", 2, "clip_score"),
+    )
     usual_network = _USUAL
     fake_features = fake_only = captions = by_name = True
 

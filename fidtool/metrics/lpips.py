@@ -42,9 +42,8 @@ class LPIPS(PairMetric):
 
         if find_spec("lpips") is None:
             raise InputError("LPIPS needs the package lpips:", "pip install 'fidtool[lpips]'", setting="metrics")
-        choice = NetworkChoice(
-            f"torchvision:{'alexnet' if self.net == 'alex' else 'vgg16'}", text_of(self.weights), setting="metrics"
-        )
+        net = "alexnet" if self.net == "alex" else "vgg16"
+        choice = NetworkChoice(f"torchvision:{net}", text_of(self.weights), setting="metrics")
         with renamed("weights", self.named("weights")):
             state = fetch_state(choice, say)
             assert state is not None

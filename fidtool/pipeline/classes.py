@@ -9,13 +9,14 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.diagnose.balance import balance_warnings, listed
+from fidtool.diagnose.balance import balance_warnings
 from fidtool.distances.error_bars import error_bars, fewest_images, interval
 from fidtool.distances.exact import feature_settings
 from fidtool.distances.sampling_bias import perfect_distance
 from fidtool.explanations import Classes, ClassResult, Interval
 from fidtool.features.protocol import FEATURES
 from fidtool.metrics.registry import Requested
+from fidtool.names import shortened
 from fidtool.pipeline.groups import Groups
 from fidtool.pipeline.plan import Plan
 from fidtool.pipeline.run import RunContext
@@ -48,13 +49,13 @@ def values_of_classes(
     of_images: Mapping[str, NDArray[np.float64]],
     plan: Plan,
     run: RunContext,
-    numbers: Callable[[Sequence[Requested], MeasuredSet, MeasuredSet], Mapping[str, float]],
+    numbers: Callable[[Sequence[Requested], MeasuredSet, MeasuredSet], tuple[Mapping[str, float], object, object]],
 ) -> list[ClassResult]:
     """Returns each class with the values and error bars that its images suffice for, if requested. A collective.
 
     Args:
         of_images: values of single images of the FAKE, of which a class has the mean.
-        numbers: returns the values of metrics by plain name.
+        numbers: returns the values of metrics by plain name, and more.
     """
     if not plan.settings.grouped_by:
         return [ClassResult(name, len(one), len(other)) for name, (one, other) in groups.items()]
@@ -66,7 +67,7 @@ def values_of_classes(
             bar = None
             if kept := [each for each in of_sets if plan.settings.can_compute(each, min(len(one), len(other)))]:
                 parts = part_of(real, one, plan, run), part_of(fake, other, plan, run)
-                found |= numbers(kept, *parts)
+                found |= numbers(kept, *parts)[0]
                 if plan.settings.uncertainty and len(other) >= fewest_images(plan.labels.dims_of("fid")):
                     bar = _corrected(*parts, plan, run)
             values = {plan.labels.key(each): value for each, value in found.items()}
@@ -101,8 +102,8 @@ def class_warnings(found: Classes, real: MeasuredSet, names: Collection[str], pl
     lines, fid, asked = list[str](), plan.labels.key("fid"), plan.settings.grouped_by
     keys = {plan.labels.key(name) for name in names if name in plan.labels.numbers}
     if lacking := [each for each in found.classes if asked and not keys <= each.metrics.keys()]:
-        few = listed([f"{each.name} ({each.real} in REAL, {each.fake} in FAKE)" for each in lacking])
-        lines.append(f"there are too few images for all values of a {found.kind}: {few}")
+        few = shortened(", ".join(f"{each.name} ({each.real} in REAL, {each.fake} in FAKE)" for each in lacking))
+        lines.append(f"too few images for all values of a {found.kind} in {len(lacking)} of them: {few}")
     elif found.kind == "class":
         lines += balance_warnings({each.name: (each.real, each.fake) for each in found.classes})
     images = min((min(each.real, each.fake) for each in found.classes if fid in each.metrics), default=0)

@@ -7,6 +7,7 @@ import os
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -132,10 +133,7 @@ class Comparer:
         groups = run.world.on_rank_zero(
             lambda: rows_of_groups([(self.contents[one], each.statistics) for one, each in sets], plan.settings.seed)
         )
-
-        def numbers(kept: Sequence[Requested], one: MeasuredSet, other: MeasuredSet) -> dict[str, float]:
-            return self._numbers(kept, one, other, planned)[0]
-
+        numbers = partial(self._numbers, planned=planned)
         return classes_of(values_of_classes(groups, metrics, real, fake, of_images, plan, run, numbers), plan)
 
     def _possible(self, real: MeasuredSet, fake: MeasuredSet, planned: SetPlan) -> list[Requested]:
@@ -251,15 +249,14 @@ class Comparer:
                 known = f" ({what} by number of images {points})" if points else ""
                 lines.append(f"{fake.path}{known}: no error bars: {found.withheld}")
         if classes:
-            about = class_warnings(classes, real, numbers, plan)
-            lines += [Alert(f"{fake.path}: {line}", "medium") for line in about]
+            lines += [Alert(f"{fake.path}: {each}", "medium") for each in class_warnings(classes, real, numbers, plan)]
         if settings.influence and "fid" in numbers:
             with clock("influence"):
                 harmful = _influence_of(real, fake, numbers["fid"], title, features, world)
         if settings.report is not None:
             with clock("exhibits"):
                 exhibit = _exhibit_of(real, fake, seen, features.device, self.run.console.shown)
-                exhibit = replace(exhibit, worst_pairs=worst_pairs(single, plan.labels))
+                exhibit = replace(exhibit, worst_pairs=worst_pairs(single, plan.labels) if single else ())
         sets = [real, *([] if fake is real else [fake]), *([] if self.heldout is None else [self.heldout.heldout])]
         skipped = (SkippedFile(each.path, bad.file, bad.reason) for each in sets for bad in each.statistics.skipped)
         usual, generated = (

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.diagnose.balance import listed
 from fidtool.errors import InputError, option
+from fidtool.names import shortened
 from fidtool.pipeline.sets import Content, SetPlan
 from fidtool.settings import Settings
 from fidtool.sources.arrays import array_headers
@@ -45,7 +45,7 @@ def with_groups(contents: Mapping[SetPlan, Content], settings: Settings) -> dict
     (real, (known, _)), *_ = groups.items()
     for fake, (found, _) in groups.items():
         if settings.grouped_by and fake.fake and {*found}.isdisjoint(known):
-            names = [listed(sorted({*each})) or "none" for each in (known, found)]
+            names = [shortened(", ".join(sorted({*each}))) or "none" for each in (known, found)]
             setting, has = f"per_{settings.grouped_by}", f"{real.path} has {names[0]}, and {fake.path} has {names[1]}"
             problem = f"{option(setting, True)} compares folders of one name, or labels, but {has}"
             raise InputError(problem, setting=setting)

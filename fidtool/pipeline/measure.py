@@ -76,9 +76,8 @@ class Measurer:
         }
         for layer, probe in networks.probes.items():
             self.arithmetic[f"{networks.definitions[layer].fingerprint}_probe"] = probe
-        pairs = [pair for needs in plan.needs.values() for pair in needs.pairs]
-        self.pairs = Pairs(run, [*dict.fromkeys(pairs)]) if pairs else None
-        if settings.checkpoint is not None and (networks.definitions or pairs):
+        self.pairs = Pairs(run, [*dict.fromkeys(pair for needs in plan.needs.values() for pair in needs.pairs)])
+        if settings.checkpoint is not None and (networks.definitions or self.pairs.metrics):
             name = run.world.on_rank_zero(self._claim_checkpoint)
             run.finished.checkpoint = Checkpoint(str(settings.checkpoint), name, settings.max_pixels, self._warn)
 

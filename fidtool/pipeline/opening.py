@@ -218,8 +218,8 @@ def _drawn(
 def _check_heldout(heldout: RequestedSet | None, real: RequestedSet) -> None:
     """Refuses a held-out set that is REAL, or a stream."""
     if heldout is real:
-        problem, remedy = "is REAL, which is the training set:", "pass real images that are not in it"
-        raise InputError(f"{option('heldout', heldout.path)} {problem}", remedy, setting="heldout")
+        problem = f"{option('heldout', real.path)} is REAL, which is the training set:"
+        raise InputError(problem, "pass real images that are not in it", setting="heldout")
     if heldout is not None and isinstance(heldout.given, Images) and heldout.given.is_stream:
         problem = f"{option('heldout')} cannot be an iterable or a function:"
         raise InputError(problem, "pass images that can be indexed, such as a list", setting="heldout")

@@ -76,21 +76,17 @@ def image_values(
     """
     count, pictures = len(next(iter(values.values()))), measured.statistics.pictures
     order, known = measured.statistics.order, pictures or (fake if not measured.statistics.skipped else None)
-
-    def names(image: int) -> str:
-        return f"{measured.path}[{image if order is None else order[image]}]" if known is None else known.file(image)
-
+    numbers = range(count) if order is None else order.tolist()
+    files = [f"{measured.path}[{number}]" for number in numbers] if known is None else [*map(known.file, range(count))]
     partners = map(real.file, range(count)) if measured.pairs and real is not None else ()
-    return ImageValues([*map(names, range(count))], [*partners], values)
+    return ImageValues(files, [*partners], values)
 
 
-def worst_pairs(single: ImageValues | None, labels: Labels) -> tuple[WorstPair, ...]:
+def worst_pairs(single: ImageValues, labels: Labels) -> tuple[WorstPair, ...]:
     """Returns the worst pairs of images by each metric of pairs, for a page."""
     found = list[WorstPair]()
-    if single is None or not single.partners:
-        return ()
-    for name, values in single.values.items():
+    for name, values in single.values.items() if single.partners else ():
         order = np.argsort(-values if labels.numbers[name].better == "lower" else values, kind="stable")
-        for image in map(int, order[:_MOST_WORST]):
-            found.append(WorstPair(single.files[image], single.partners[image], name, float(values[image])))
+        worst = order[:_MOST_WORST].tolist()
+        found += [WorstPair(single.files[each], single.partners[each], name, float(values[each])) for each in worst]
     return tuple(found)

@@ -88,8 +88,7 @@ def read_texts(place: str, setting: str, what: str, columns: Sequence[str]) -> T
             if not isinstance(text, str | int) or None in fields:
                 raise InputError(f"{place}, line {line} has no {what} in a column {columns[0]}", setting=setting)
             listed.append(f"{text}")
-            rest = {name: fields[name] for name in fields if name != column}
-            for each in columns_of_paths(rest)[:1]:
+            for each in columns_of_paths({name: fields[name] for name in fields if name != column})[:1]:
                 given = f"{path_of(fields[each])}"
                 for key in (splitext(given)[0].removeprefix("./"), _key(join(folder, given))):
                     if named.setdefault(key, listed[-1]) != listed[-1]:

@@ -116,9 +116,9 @@ def test_values_that_need_more_images_are_left_out(here: Run, tmp_path: Path) ->
     assert {*map(kind, found["cat"])} == {"fd", "kid"}
     assert [name for name, values in found.items() if not values] == ["bee", "dog", "elk"]
     lacking = "bee (9 in REAL, 1 in FAKE), cat (9 in REAL, 5 in FAKE), dog (5 in REAL, 0 in FAKE), elk (0 in REAL, 5 in"
-    (line,) = (each for each in result["warnings"] if "there are too few images for all values of a class:" in each)
-    assert {*line.partition("class: ")[2].split("), ")} == {*f"{lacking} FAKE)".split("), ")}
-    assert not any("no images of these classes" in each for each in result["warnings"])
+    (line,) = (each for each in result["warnings"] if "too few images for all values of a class in" in each)
+    assert {*line.partition("of them: ")[2].split("), ")} == {*f"{lacking} FAKE)".split("), ")}
+    assert not any("no images of" in each for each in result["warnings"])
 
 
 def test_few_images_are_said_to_be_few(here: Run, sets: tuple[Path, Path]) -> None:
@@ -254,7 +254,7 @@ def test_folders_are_compared_with_those_of_the_same_name(here: Run, tmp_path: P
     assert {*found} == {"day/front", "day/rear", "night/front", "night/rear"}
     alone = here("compute", "real/day/rear", "fake/day/rear", *arguments)
     assert found["day/rear"]["metrics"] == alone.metrics
-    lacking = "there are too few images for all values of a folder: night/rear (0 in REAL, 3 in FAKE)"
+    lacking = "too few images for all values of a folder in 1 of them: night/rear (0 in REAL, 3 in FAKE)"
     assert f"fake: {lacking}" in document["results"][0]["warnings"]
     lines = here("compute", "real", "fake", *QUICK, "--per-folder").stdout.splitlines()
     assert re.fullmatch(rf"{re.escape(FD)} per folder: mean [\d.]+ of 3, worst [\d.]+ \((day|night)/\w+\)", lines[1])
@@ -267,7 +267,7 @@ def test_a_missing_class_and_other_shares_are_warned_about(here: Run, tmp_path: 
     real, fake = make_classes(tmp_path, {"ant": (40, 40), "bee": (40, 0), "cat": (40, 40)})
     (result,) = here("compute", real, fake, *QUICK, "--json").json["results"]
     (line,) = (each for each in result["warnings"] if "of REAL: bee" in each)
-    assert line == f"{fake}: it has no images of these classes of REAL: bee"
+    assert line == f"{fake}: it has no images of 1 class of REAL: bee"
     assert result["severities"][result["warnings"].index(line)] == "medium"
     make_pictures(tmp_path / "fake" / "bee", 4, 50)
     warned = here("compute", real, fake, *QUICK).stderr
@@ -349,3 +349,10 @@ def test_a_result_of_an_earlier_version_has_no_classes(here: Run, sets: tuple[Pa
     assert content["results"][0].pop("classes") is not None
     (tmp_path / "r.json").write_text(json.dumps(content))
     assert read_evaluation(tmp_path / "r.json").results[0].classes is None
+
+
+def test_a_held_out_set_needs_no_classes(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+    val = make_pictures(tmp_path / "val", 12, 7)
+    found = here("compute", *sets, *QUICK, "--per-class", "--heldout", val, "--json").json
+    assert {*classes_in(found)} == {*CLASSES}
+    assert found["results"][0]["heldout"]["count"] == 12

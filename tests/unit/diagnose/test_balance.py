@@ -51,9 +51,10 @@ def test_a_missing_class_is_named() -> None:
     rng = np.random.default_rng(3)
     real, fake = (rng.multinomial(count, np.full(CLASSES, 1 / CLASSES)) for count in (REAL, FAKE))
     fake[[7, 300]] = 0
-    assert warned(real, fake) == ["it has no images of these classes of REAL: c7, c300"]
+    assert warned(real, fake) == ["it has no images of 2 classes of REAL: c7, c300"]
     fake[:20] = 0
-    assert warned(real, fake) == ["it has no images of these classes of REAL: c0, c1, c2, c3, c4 and 16 more"]
+    (line,) = warned(real, fake)
+    assert line.startswith("it has no images of 21 classes of REAL: c0, c1, c2, c3, c4, ")
 
 
 def test_other_shares_are_named() -> None:

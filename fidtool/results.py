@@ -281,8 +281,8 @@ class Evaluation:
 
     def basis(self, name: str) -> str:
         """Return what the features of a metric are: ``Inception, 2048 dimensions, protocol pytorch-fid``."""
-        layer = self.labels.numbers[name].layer
-        if layer == PIXELS:
+        layer, numbers = self.labels.numbers[name].layer, self.labels.numbers
+        if layer == PIXELS or all(numbers[each].layer == PIXELS for each in self.results[0].titles):
             return "pixels"
         definition = self.definitions.get(layer, self.definition)  # CMMD's network can be the run's extractor
         dims, protocol = self.labels.dims_of(name), "unknown protocol"

@@ -86,7 +86,7 @@ def history(file: str) -> None:
     for each in results:
         fake, real, known = each.results[0].fake, each.results[0].real, each.definitions
         marks = [found.fingerprint[:12] if (found := known[layer]) else "unknown" for layer in each.labels.networks]
-        features = f"{each.basis('fid')} ({', '.join(marks)})"
+        features = basis if (basis := each.basis("fid")) == "pixels" else f"{basis} ({', '.join(marks)})"
         groups.setdefault(f"{path_of(fake.name)} against {path_of(real.name)}, {features}:", []).append(each)
     lines = [line for name, group in groups.items() for line in (name, *_table(group))]
     print_lines([legible(line).rstrip() for line in lines or [f"{file} has no results"]])

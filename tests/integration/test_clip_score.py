@@ -136,7 +136,7 @@ def test_a_skipped_image_loses_its_caption(here: Run, place: Path, captions: dic
     assert "skipped" in found.stderr
     value = found.metrics[KEY]
     left = [np.delete(whole, number).mean() for number in range(COUNT)]
-    assert sum(np.isclose(value, left, rtol=0, atol=1e-9)) == 1
+    assert sum(np.isclose(value, left, rtol=0, atol=1e-9)) == 1  # which of these, but for the order of a sum
 
 
 REFUSED = [

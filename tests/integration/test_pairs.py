@@ -78,7 +78,8 @@ def test_without_features_no_network_is_used(here: Run, sets: tuple[Path, Path])
     assert found.json["protocol"]["fingerprint"] is None
     assert found.json["run"]["images_computed"] == 0
     assert found.json["results"][0]["diagnosis"]["duplicates"]["fake"]["images"] == 9
-    lines = here("compute", *sets, "--metrics", "psnr,ssim").stdout.splitlines()
+    lines = here("compute", *sets, "--metrics", "psnr,ssim", "--history", "days.jsonl").stdout.splitlines()
+    assert here("history", "days.jsonl").stdout.splitlines()[0].endswith("real, pixels:")
     assert [line.partition(":")[0] for line in lines] == ["PSNR", "SSIM"]
     assert "±" in lines[0]
 

@@ -20,7 +20,7 @@ from support.places import TINY
 from support.published_networks import make_sets
 
 pytest.importorskip("open_clip", reason="needs open_clip, of the extra 'clip'")
-pytest.importorskip("torchmetrics")
+pytest.importorskip("torchmetrics", reason="needs torchmetrics, of the extra 'test'")
 import open_clip
 from torchmetrics.functional.multimodal.clip_score import clip_score
 
@@ -97,6 +97,7 @@ def test_the_score_equals_torchmetrics(place: Path) -> None:
     metrics, singles = found.results[0].metrics, of_images(found)
     expected = [peer.score([image], [text]) for image, text in zip(images, captions, strict=True)]
     assert np.ptp(expected) > 1
+    # Relative to the scale of the scores, 100: a cosine near 0 has no relative error.
     np.testing.assert_allclose(singles, expected, rtol=0, atol=1e-5 * max(expected))
     assert min(expected) > 0  # torchmetrics clips the mean, and not the values of images
     assert metrics[KEY] == pytest.approx(peer.score(images, captions), rel=1e-5)
@@ -112,6 +113,7 @@ def test_cosines_below_zero_count_as_zero(place: Path) -> None:
     found = computed(captions)
     expected = [peer.score([image], [text]) for image, text in zip(images, captions, strict=True)]
     assert 0.0 in expected
+    # Some scores are 0: 1e-4 is 1e-6 of the scale, 100.
     np.testing.assert_allclose(of_images(found), expected, rtol=0, atol=1e-4)
     assert found.results[0].metrics[KEY] == pytest.approx(np.mean(expected), abs=1e-4)
 
@@ -126,6 +128,7 @@ def test_long_captions_are_cut_as_openai_does(place: Path) -> None:
         singles = of_images(computed(captions))
     said = [f"{each.message}" for each in caught]
     assert "fake: 2 of 70 captions have more than CLIP's 12 tokens, and are cut" in said
+    # Scores of random networks are about 80, so that 1e-4 is 1e-6 of them.
     np.testing.assert_allclose(
         singles[-3:],
         [peer.score([image], [text]) for image, text in zip(images[-3:], captions[-3:], strict=True)],

@@ -73,6 +73,8 @@ EMBEDDING = "embedding"
 """The layer of CMMD's network."""
 PIXELS = "pixels"
 """In place of a layer: the value is of the images' pixels, and needs no features."""
+PROBE = "probe"
+"""End of the names, in the arithmetic of a run, of the bits of its networks on a probe batch."""
 
 
 def layer_prefix(layer: str, separator: str) -> str:

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError, about, on_every_rank, option, redacted
-from fidtool.features.protocol import FEATURES
+from fidtool.features.protocol import FEATURES, PROBE
 from fidtool.images.batches import Stream, broadcast_images, part_of
 from fidtool.images.framing import Crop
 from fidtool.images.records import ImageRecords
@@ -76,7 +76,7 @@ class Measurer:
             "fidtool": run.versions.get("fidtool", ""),
         }
         for layer, probe in networks.probes.items():
-            self.arithmetic[f"{networks.definitions[layer].fingerprint}_probe"] = probe
+            self.arithmetic[f"{networks.definitions[layer].fingerprint}_{PROBE}"] = probe
         self.pairs = Pairs(run, [*dict.fromkeys(pair for needs in plan.needs.values() for pair in needs.pairs)])
 
     def open_checkpoint(self) -> None:
@@ -105,16 +105,17 @@ class Measurer:
                     "identity": source.identity(),
                     "needed": {layer: layer in needs.collected for layer in needs.layers},
                     "framing": source.framing,
-                    "part": source.part and source.part.name,
                     "pairs": [metric.name for metric in needs.pairs],
                 }
             )
         further = {layer: each.fingerprint for layer, each in definitions.items() if layer != FEATURES}
         main = asdict(definitions[FEATURES]) if definitions else {}
+        order = {name: getattr(settings, name) for name in ("num", "seed", "sample", "diagnose")}
+        parts = [each.images.part.name for each in self._contents.values() if each.images and each.images.part]
         identity = {
             "definition": {**main, "layers": further},
             "arithmetic": self.arithmetic,
-            "order": {name: getattr(settings, name) for name in ("num", "seed", "sample", "diagnose")},
+            "order": {**order, **({"part": parts[0]} if parts else {})},
             "sets": sets,
         }
         return claim(str(settings.checkpoint), identity, self._warn)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError
-from fidtool.features.protocol import Definition, layer_prefix
+from fidtool.features.protocol import PROBE, Definition, layer_prefix
 from fidtool.images.decode import ImageProperties
 from fidtool.images.records import ImageRecords
 from fidtool.names import counted, shortened
@@ -68,12 +68,13 @@ def facts_of(
     records: bool,
 ) -> Facts:
     """Returns the facts of a run. Each layer has its definition and whether the features of each image are kept."""
-    facts = {"crop": crop, "records": records, **arithmetic}
+    facts = dict[str, Any]()
     for layer, (definition, kept) in layers.items():
         prefix = layer_prefix(layer, " ")
         facts |= {f"{prefix}{key}": value for key, value in asdict(definition).items()}
         facts[f"{prefix}features of each image"] = kept
-    return facts | {key: config.get(key) for key in ("value_range", "float_to_byte")}
+    facts |= {key: config.get(key) for key in ("value_range", "float_to_byte")}
+    return {**facts, "crop": crop, "records": records, **arithmetic}
 
 
 def known_facts(name: str, statistics: Statistics) -> Facts:
@@ -94,7 +95,10 @@ def refuse_other(name: str, facts: Facts, other_name: str, other: Facts) -> None
     """Raises an InputError that says what differs, unless one run could have computed both."""
     keys = [key for key in {**facts, **other} if facts.get(key) != other.get(key)]
     if keys:
-        differ = ", ".join(f"{key} {facts.get(key)} against {other.get(key)}" for key in keys)
+        named = [key for key in keys if not key.endswith(PROBE)]
+        differ = (
+            ", ".join(f"{key} {facts.get(key)} against {other.get(key)}" for key in named) or "other bits of a probe"
+        )
         problem = f"{name} and {other_name} were not computed in the same way ({shortened(differ, 400)}):"
         raise InputError(problem, "compute one of them again, with the same settings, software and kind of device")
 

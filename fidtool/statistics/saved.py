@@ -27,7 +27,7 @@ import numpy as np
 
 from fidtool.cache_dir import atomic_write, byte_limit, cache_dir
 from fidtool.errors import InputError, RunError, option, redacted
-from fidtool.features.protocol import FEATURES, Definition
+from fidtool.features.protocol import FEATURES, PROBE, Definition
 from fidtool.images.batches import Batch
 from fidtool.names import counted
 from fidtool.sources.image_set import ImageSet, real_path
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 
 SHOWN_DIGITS = 12
 """Hexadecimal digits of an entry's name that lists show; enough to identify the entry."""
-_PROBE = "probe"
-"""End of the names in the arithmetic of the networks' bits on a probe batch, see `Measurer`."""
 _ABANDONED_SECONDS = 3600.0
 """Age from which a temporary file is assumed to belong to a process that was killed."""
 _FINE_CLOCK_NS = 50_000_000
@@ -75,9 +73,9 @@ def cache_file(images: ImageSet, definition: Definition, arithmetic: Mapping[str
     (``arithmetic``), the source's real path, the names of its images in canonical order, and each file's size,
     mtime, ctime and inode. Different or changed files, ``--num`` or ``--seed`` therefore change it.
     """
-    bits = {setting: value for setting, value in arithmetic.items() if not setting.endswith(_PROBE)}
+    bits = {setting: value for setting, value in arithmetic.items() if not setting.endswith(PROBE)}
     # Of the probes, that of the network which computes the layer.
-    bits[_PROBE] = arithmetic.get(f"{definition.fingerprint}_{_PROBE}")
+    bits[PROBE] = arithmetic.get(f"{definition.fingerprint}_{PROBE}")
     bits |= {} if definition.standard else {"kernels": ""}  # those of Inception
     sha = hashlib.sha256()
     for part in (definition.to_json(), json.dumps(bits, sort_keys=True), images.identity(), images.state()):

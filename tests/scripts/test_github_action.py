@@ -85,9 +85,11 @@ class Runner:
         def filled(text: str) -> str:
             return EXPRESSION.sub(lambda found: values.get(found[1], ""), text)
 
+        def quoted(condition: str) -> str:
+            return re.sub(r"steps\.[\w.-]+", lambda found: f"'{values.get(found[0], '')}'", condition)
+
         for step in ACTION["runs"]["steps"]:
-            condition = re.sub(r"steps\.[\w.-]+", lambda found: f"'{values.get(found[0], '')}'", step.get("if", ""))
-            if not holds(condition, status == 0):
+            if not holds(quoted(step.get("if", "")), status == 0):
                 continue
             names.append(step["name"])
             files["GITHUB_OUTPUT"].write_text("")

@@ -53,6 +53,7 @@ REST = [*COMMANDS, *(f"python {name}" for name in (*SNIPPETS, *BY_THEMSELVES))]
 KID = "--kid-subset-size 4 --kid-subsets 3"
 SMALLER = {
     "50000": "4",  # images: the test's folders have that many
+    "3/16": "1/1",
     "--nproc-per-node=8": "--nproc-per-node=2",
     "--ntasks=8": "--ntasks=2",
     "--fail-above 20": "--fail-above 2000",

@@ -26,8 +26,8 @@ PAGE = PAGES[GUIDE / "jobs.md"]
 SECTIONS = dict(re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
 RECIPES = [name for name, text in SECTIONS.items() if commands(text) and name != "accelerate"]
 PACKAGES = {"Ray": "ray", "Dask": "distributed", "submitit": "submitit", "Kubernetes": "yaml"}
-SLOW = ("Ray",)
-"""Recipes whose engine takes more than eight seconds to start and to end."""
+SLOW = ("Ray", "Dask")
+"""Recipes whose engines take more than eight seconds to start and to end."""
 
 SMALLER = {
     "16": "3",
@@ -160,7 +160,7 @@ def test_a_part_of_an_array_is_done_again_alone(place: tuple[Path, dict[str, str
     """A new array of one task counts one task: PARTS says how many there were."""
     folder, environment = place
     write_files(SECTIONS["SLURM"], folder)
-    (submit,) = commands(SECTIONS["SLURM"])
+    submit = " && ".join(commands(SECTIONS["SLURM"]))
     (again,) = re.findall(r"`(PARTS=16 sbatch [^`]*)`", SECTIONS["SLURM"])
     shell(smaller(submit), folder, environment)
     (folder / "parts" / "2.npz").unlink()
@@ -216,6 +216,20 @@ def test_measured_constants_of_the_plan_are_those_of_the_page_about_speed() -> N
     triangle = 2048 * 2049 // 2
     assert 8 * (2048 * 2048 + 2 * 2048 + 2 * triangle) == pytest.approx(67.2e6, abs=0.05e6)
     assert "two limbs" in plan()
+
+
+def test_size_of_a_part(place: tuple[Path, dict[str, str]]) -> None:
+    folder, environment = place
+    (size,) = re.findall(
+        r"a part has (\S+) MB .+ To these come (\d+) bytes .+ or (\d+) bytes with", " ".join(PAGE.split())
+    )
+    assert float(size[0]) == pytest.approx(8e-6 * (2048 * 2048 + 2 * 2048 + 2048 * 2049 // 2), abs=0.05)
+    for flag, stated in zip(("", "--no-diagnosis"), size[1:], strict=True):
+        shell(f"fidtool stats fake/ --part 1/2 {flag} --force -o part.npz", folder, environment)
+        part = dict(np.load(folder / "part.npz"))
+        images = int(part["count"])
+        each = [array.nbytes // images for array in part.values() if array.ndim and len(array) == images]
+        assert sum(each) == int(stated)
 
 
 def plan() -> str:

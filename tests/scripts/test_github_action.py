@@ -9,12 +9,12 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
+from support.command_line import Run
 from support.documents import read_document
 from support.pages import PAGES, blocks
 from support.pictures import make_pictures
@@ -200,10 +200,16 @@ def test_wrong_option_ends_the_job_before_any_work(runner: Runner) -> None:
     assert (job.status, job.steps) == (2, ["Install fidtool", "Name the entries of the cache"])
 
 
-def test_statistics_as_real_are_used_as_they_are(runner: Runner, here: Callable[..., Any]) -> None:
-    assert here("stats", runner.folder / "real ones", "-o", "real.npz", *MEASURE.split()).status == 0
-    job = runner(real="real.npz", fake="more", measure=MEASURE)
-    assert (job.status, "Measure REAL" in job.steps, len(json.loads(job.outputs["values"]))) == (0, False, 1)
+@pytest.mark.parametrize("real", ["real.npz", "real.txt", "real.zip"])
+def test_only_folders_and_archives_are_measured_and_kept(runner: Runner, here: Run, real: str) -> None:
+    """The files of a list may change while the list stays the same."""
+    images = runner.folder / "real ones"
+    (runner.folder / "real.txt").write_text("".join(f"{file}\n" for file in images.iterdir()))
+    shutil.make_archive(str(runner.folder / "real"), "zip", images)
+    assert here("stats", images, "-o", "real.npz", *MEASURE.split()).status == 0
+    job = runner(real=real, fake="more", measure=MEASURE)
+    assert (job.status, len(json.loads(job.outputs["values"]))) == (0, 1), job.stderr
+    assert ("Measure REAL" in job.steps) == (real == "real.zip")
 
 
 def test_inputs_never_become_code() -> None:

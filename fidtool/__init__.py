@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from fidtool.seeds import rank_seed as rank_seed
     from fidtool.seeds import sample_seed as sample_seed
     from fidtool.sources.memory import Images as Images
+    from fidtool.statistics.merging import merge_statistics as merge_statistics
     from fidtool.statistics.set_statistics import LayerStatistics as LayerStatistics
     from fidtool.statistics.set_statistics import Statistics as Statistics
     from fidtool.statistics.statistics_file import read_statistics as read_statistics
@@ -93,6 +94,7 @@ _NAMES = {
     "results": "Comparison Evaluation SetResult SkippedFile",
     "seeds": "rank_seed sample_seed",
     "sources.memory": "Images",
+    "statistics.merging": "merge_statistics",
     "statistics.statistics_file": "LayerStatistics Statistics read_statistics write_statistics",
     "validation": "Setting",
 }

@@ -46,6 +46,7 @@ from fidtool.results import Comparison, Evaluation
 from fidtool.settings import CheckSettings, Settings, StatisticsSettings
 from fidtool.sources.memory import Images, several
 from fidtool.statistics.set_statistics import MeasuredSet, Statistics
+from fidtool.statistics.statistics_file import read_statistics
 from fidtool.validation import declared
 
 PathOrURL = str | os.PathLike[str]
@@ -53,6 +54,7 @@ Source: TypeAlias = "PathOrURL | Images | Sequence[Any] | Iterable[Any] | Callab
 """A path or URL; images in memory, or a function that generates them, see `fidtool.Images`; or statistics."""
 
 _Fakes: TypeAlias = "Source | Sequence[PathOrURL | Images | Statistics]"
+_Known: TypeAlias = "PathOrURL | Statistics | None"
 Sources = Sequence[tuple[object, str]]
 P = ParamSpec("P")
 _DEFAULTS = Settings()
@@ -64,7 +66,13 @@ class _Compute(Protocol[P]):
 
 class _ComputeStatistics(Protocol[P]):
     def __call__(
-        self, images: Source, known: Statistics | None = None, *args: P.args, **settings: P.kwargs
+        self,
+        images: Source,
+        known: Statistics | None = None,
+        part: str | None = None,
+        since: PathOrURL | Statistics | None = None,
+        *args: P.args,
+        **settings: P.kwargs,
     ) -> Statistics | None: ...
 
 
@@ -79,7 +87,7 @@ class _Decorator(Protocol[P]):
     def __call__(self, function: Callable[[Source, _Fakes, Settings], Evaluation]) -> _Compute[P]: ...
     @overload
     def __call__(
-        self, function: Callable[[Source, Statistics | None, Settings], Statistics | None]
+        self, function: Callable[[Source, _Known, str | None, _Known, Settings], Statistics | None]
     ) -> _ComputeStatistics[P]: ...
     @overload
     def __call__(self, function: Callable[[Source, Source | None, Settings], Checkup]) -> _Check[P]: ...
@@ -200,6 +208,7 @@ def evaluated(
     with open_run(sets, settings, console) as run:
         run.world.on_rank_zero(check_files)
         plan, measurer, contents = _prepared(run, sets, settings)
+        measurer.open_checkpoint()
         held, third = dict[SetPlan, MeasuredSet](), None
         for planned in (each for each in plan.needs if each.heldout):
             held[planned] = measurer.measure(planned)
@@ -320,7 +329,11 @@ def _concluded(
 
 @_with_keywords_of(StatisticsSettings)
 def compute_statistics(
-    images: Source, known: Statistics | None = None, settings: Settings = _DEFAULTS
+    images: Source,
+    known: PathOrURL | Statistics | None = None,
+    part: str | None = None,
+    since: PathOrURL | Statistics | None = None,
+    settings: Settings = _DEFAULTS,
 ) -> Statistics | None:
     """Computes the mean and covariance of the features of a set of images, which ``fidtool stats`` writes to a file.
 
@@ -328,7 +341,10 @@ def compute_statistics(
 
     Args:
         images: as ``real`` of `compute`.
-        known: statistics of the same images, of which only the networks that they lack are computed.
+        known: statistics of the same images, or their file: only networks that they lack are computed.
+        part: computes only a part of the images, such as ``"3/16"``, for `fidtool.merge_statistics`.
+        since: earlier statistics of the set with the same settings, or their file: only images that are new go through
+            the networks.
 
     Returns:
         On rank zero the statistics, with ``mu`` of shape (dims,) and ``sigma`` of shape (dims, dims), both float64, and
@@ -338,7 +354,7 @@ def compute_statistics(
         fidtool.InputError, fidtool.RunError: see `compute`.
     """
     with _warning(Console(report=settings.progress)) as console:
-        statistics, _ = statistics_of([(images, "images")], settings, console, known=lambda: known)
+        statistics, _ = statistics_of([(images, "images")], settings, console, known=known, part=part, since=since)
     return statistics
 
 
@@ -349,14 +365,16 @@ def statistics_of(
     check: Callable[[], None] = lambda: None,
     sampled: bool = False,
     stored: int | None = None,
-    known: Callable[[], Statistics | None] = lambda: None,
+    known: PathOrURL | Statistics | None = None,
+    part: str | None = None,
+    since: PathOrURL | Statistics | None = None,
 ) -> tuple[Statistics | None, NDArray[np.uint8] | None]:
     """Computes the statistics of a set, for `compute_statistics` and the command line. A collective.
 
     Args:
         check: called on rank zero before any work is done.
         sampled: whether to return a sample of ``stored`` images as well, see `fidtool.pipeline.extract.image_sample`.
-        known: returns statistics to be completed, see `compute_statistics`.
+        known, part, since: see `compute_statistics`; those of rank zero are used.
 
     Returns:
         The statistics and the sample; both are None on ranks other than zero.
@@ -364,26 +382,50 @@ def statistics_of(
     sets = named_sets(*sources)
     with open_run(sets, settings, console) as run:
         run.world.on_rank_zero(check)
-        to_complete = run.world.only_on_rank_zero(known)
+        before = run.world.only_on_rank_zero(lambda: _earlier(known, part, since))
+        part, completes, grows = run.world.broadcast((part, known is not None, since is not None))
         plan, measurer, contents = _prepared(run, sets, settings, alone=True)
         (planned,) = plan.sets
-        if run.world.on_rank_zero(lambda: to_complete is not None) and planned.holds == "stream":
+        if completes and planned.holds == "stream":
             raise on_every_rank(InputError(f"statistics of {planned.path}, an iterable, cannot be completed"))
         sample = None
         if sampled:
             given = contents[planned].images
             sample = run.world.only_on_rank_zero(lambda: image_sample(planned.path, given, plan.settings, stored))
-        statistics = measurer.measure(planned, to_complete).statistics
-        if run.world.rank:
-            return None, None
-        for skipped in statistics.skipped:
-            run.console.warn(f"skipped {skipped.file}: {skipped.reason}")
-        of_images = inspection_warnings(inspect_set(planned.path, statistics.pictures))
-        for line in [*measurer.warnings, *set_warnings({planned.path: statistics}), *of_images]:
-            run.console.warn(line)
         unrecorded = {name for name, each in declared(Settings).items() if not each.defines}
         config = {name: value for name, value in changed_settings(plan.settings).items() if name not in unrecorded}
-        return replace(statistics, config=config), sample
+        if part is not None:
+            measurer.take_part(planned, part)
+        if grows:
+            name = "since" if isinstance(since, Statistics | None) else os.fspath(since)
+            statistics = measurer.measure_new(planned, name, before or Statistics({}), config)
+        else:
+            measurer.open_checkpoint()
+            statistics = measurer.measure(planned, before).statistics
+        if run.world.rank:
+            return None, None
+        statistics = replace(statistics, config=config)
+        for line in [*measurer.warnings, *warnings_about(planned.path, statistics)]:
+            run.console.warn(line)
+        return statistics, sample
+
+
+def _earlier(known: _Known, part: str | None, since: _Known) -> Statistics | None:
+    """The statistics of earlier runs that a run continues."""
+    if since is not None and (part is not None or known is not None):
+        other = "a part of it" if part else "further networks"
+        raise InputError(f"the new images of a set and {other} cannot be computed at once:", "use two commands")
+    given = known if since is None else since
+    return given if isinstance(given, Statistics | None) else read_statistics(os.fspath(given))
+
+
+def warnings_about(path: str, statistics: Statistics) -> list[str]:
+    """Returns the warnings about a set whose statistics go to a file; about a part, only those of skipped files."""
+    skipped = [f"skipped {each.file}: {each.reason}" for each in statistics.skipped]
+    if statistics.part is not None:
+        return skipped
+    of_images = inspection_warnings(inspect_set(path, statistics.pictures))
+    return [*skipped, *set_warnings({path: statistics}), *of_images]
 
 
 @_with_keywords_of(CheckSettings)

@@ -38,6 +38,7 @@ _COMMANDS = {
     "diff": "Show what changed from one result to another.",
     "guide": "Show the guide: its topics, or one of them.",
     "history": "Show the results of several days, by set and date.",
+    "merge": "Merge the statistics of the parts of a set.",
     "metrics": "List the metrics and their settings.",
     "presets": "List the presets: the settings of published values.",
     "protocols": "List the protocols, and which tools and papers use them.",
@@ -48,9 +49,10 @@ _COMMANDS = {
     "verify": "Check whether a result is comparable with published values.",
     "weights": "List the locations of the weights; verify or download them.",
 }
-"""Help line of each command. The command is in the module of `fidtool.cli` with its name, or in one of these two."""
+"""Help line of each command. The command is in the module of `fidtool.cli` with its name, or in one of these."""
 _LISTS = ("completion", "guide", "metrics", "presets", "protocols", "refs", "verify", "weights")
 _SAVED = ("diff", "history", "report", "table")
+_MODULES = {**dict.fromkeys(_LISTS, "lists"), **dict.fromkeys(_SAVED, "saved"), "merge": "stats"}
 
 
 class _Commands(click.Group):
@@ -64,8 +66,8 @@ class _Commands(click.Group):
         name, listed, rest = super().resolve_command(ctx, args)
         if listed is None:
             return name, None, rest
-        module = "lists" if listed.name in _LISTS else "saved" if listed.name in _SAVED else listed.name
-        return name, getattr(importlib.import_module(f"fidtool.cli.{module}"), str(listed.name)), rest
+        command = str(listed.name)
+        return name, getattr(importlib.import_module(f"fidtool.cli.{_MODULES.get(command, command)}"), command), rest
 
 
 @click.group(

@@ -1,4 +1,4 @@
-"""``fidtool stats``."""
+"""``fidtool stats`` and ``fidtool merge``."""
 
 from __future__ import annotations
 
@@ -6,27 +6,41 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from fidtool.cache_dir import check_target
-from fidtool.cli.options import QUIET, TYPED, Command, option
+from fidtool.cli.options import QUIET, TYPED, Command, OnceCommand, option
 from fidtool.cli.output import as_flag, check_early, local_file
 from fidtool.errors import InputError, RunError
 from fidtool.features.protocol import WRITTEN_LAYOUTS, protocol_named
 from fidtool.settings import OUTPUT, Settings, StatisticsSettings
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from fidtool.console import Console
+    from fidtool.statistics.set_statistics import Statistics
 
 _EXAMPLES = (
     ("Compute the statistics of the real images once", "fidtool stats real/ -o real.npz"),
     ("Store the features as well, which KID needs", "fidtool stats real/ -o real-kid.npz --metrics fid,kid"),
     ("A reference for ADM's evaluator", "fidtool stats real/ -o REF.npz --layout adm --crop adm:256"),
 )
+_OF_MERGE = (
+    ("In one job", "fidtool stats fake/ --part 1/2 -o part1.npz"),
+    ("In another", "fidtool stats fake/ --part 2/2 -o part2.npz"),
+    ("When both are done", "fidtool merge part1.npz part2.npz -o fake.npz"),
+)
+_OUTPUT = option("--output", "-o", group=OUTPUT, metavar="FILE.npz", required=True, help="Statistics file to write.")
+_FORCE = option("--force", group=OUTPUT, is_flag=True, help="Overwrite FILE.npz.")
 
 
 @click.command(cls=Command, settings=StatisticsSettings, examples=_EXAMPLES)
 @click.argument("images")
-@option("--output", "-o", group=OUTPUT, metavar="FILE.npz", required=True, help="Statistics file to write.")
+@_OUTPUT
 @option(
     "--layout",
     group=OUTPUT,
@@ -47,8 +61,20 @@ _EXAMPLES = (
     metavar="FILE.npz",
     help="Take the networks that a statistics file of the same images has from it, and compute the others.",
 )
+@option(
+    "--part",
+    group=OUTPUT,
+    metavar="K/N",
+    help="Compute only part K of N, in a job of its own. `fidtool merge` merges all parts to the bits of a single run.",
+)
+@option(
+    "--since",
+    group=OUTPUT,
+    metavar="FILE.npz",
+    help="Take the images that an earlier statistics file of the set has from it, and compute only those that are new.",
+)
 @QUIET
-@option("--force", group=OUTPUT, is_flag=True, help="Overwrite FILE.npz.")
+@_FORCE
 def stats(
     images: str,
     settings: Callable[[], Settings],
@@ -56,6 +82,8 @@ def stats(
     layout: str | None,
     stored: int | None,
     complete: str | None,
+    part: str | None,
+    since: str | None,
     force: bool,
     quiet: bool,
 ) -> None:
@@ -69,6 +97,8 @@ def stats(
     chosen = settings()
     if layout is not None:
         chosen = _in_layout(chosen, layout)
+    if layout is not None and (part is not None or since is not None):
+        raise InputError("--layout is for statistics that are computed at once:", "omit --part and --since")
     if stored is not None and layout != "adm":
         raise InputError("only files with --layout adm have --images")
     target = local_file("-o", output)
@@ -76,19 +106,56 @@ def stats(
     check_early([images], check=check)
     from fidtool.api import statistics_of
     from fidtool.console import Console
-    from fidtool.statistics.statistics_file import read_statistics, write_statistics
 
     console = Console(warnings=True, progress=not quiet, spelling=as_flag)
-    known = (lambda: None) if complete is None else partial(read_statistics, complete)
-    statistics, sample = statistics_of([(images, "")], chosen, console, check, layout == "adm", stored, known)
+    known: dict[str, Any] = {"known": complete, "part": part, "since": since}
+    statistics, sample = statistics_of([(images, "")], chosen, console, check, layout == "adm", stored, **known)
     if statistics is None:
         return
+    form = "" if layout is None else f", layout {layout}, protocol {chosen.protocol}"
+    form += "" if statistics.part is None else f", part {statistics.part.name} of {statistics.part.total} images"
+    form += "" if sample is None else f", {len(sample)} of them in arr_0"
+    _write(target, statistics, console, form, layout, sample)
+
+
+@click.command(cls=OnceCommand, examples=_OF_MERGE)
+@click.argument("parts", metavar="PART.npz...", nargs=-1, required=True)
+@_OUTPUT
+@QUIET
+@_FORCE
+def merge(parts: tuple[str, ...], output: str, force: bool, quiet: bool) -> None:
+    """Merge the statistics of the parts of a set to those of the whole set, with the bits of a single run.
+
+    Each PART.npz is what `stats --part` has written, in any order. Images that are missing or in two files, and parts
+    of different sets, protocols, versions or devices are refused.
+    """
+    target = local_file("-o", output)
+    _check_target(target, None, force)
+    from fidtool.api import warnings_about
+    from fidtool.console import Console
+    from fidtool.statistics.merging import merge_statistics
+
+    console = Console(warnings=True, progress=not quiet, spelling=as_flag)
+    statistics = merge_statistics(parts)
+    for line in warnings_about(output, statistics):
+        console.warn(line)
+    _write(target, statistics, console, f", {len(parts)} parts")
+
+
+def _write(
+    target: Path,
+    statistics: Statistics,
+    console: Console,
+    form: str,
+    layout: str | None = None,
+    sample: NDArray[np.uint8] | None = None,
+) -> None:
+    from fidtool.statistics.statistics_file import write_statistics
+
     try:
         write_statistics(target, statistics, layout, sample)
     except OSError as error:
         raise RunError(f"the statistics could not be written to {target}: {error.strerror or error}") from None
-    form = "" if layout is None else f", layout {layout}, protocol {chosen.protocol}"
-    form += "" if sample is None else f", {len(sample)} of them in arr_0"
     console.say(f"wrote {target}: {statistics.count} images, {statistics.dims} dimensions{form}")
 
 

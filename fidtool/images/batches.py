@@ -25,7 +25,7 @@ from fidtool.errors import InputError, on_every_rank, option
 from fidtool.images.decode import ONE_IMAGE_FORMATS, has_frame
 from fidtool.seeds import sample_seed
 from fidtool.sources.contents import SAME_FILES, Files, Frame, Read, Reader, ValueRange, bytes_of, pillow_defaults
-from fidtool.sources.image_set import ImageSet, Indices, Names, Numbered, Sampling, canonical_order
+from fidtool.sources.image_set import ImageSet, Indices, Names, Numbered, Sampling, SetPart, canonical_order
 from fidtool.sources.memory import Images, MemoryReader
 
 T = TypeVar("T")
@@ -65,6 +65,24 @@ def deal(batches: Sequence[T], rank: int, world_size: int, in_order: bool = Fals
     if in_order:
         return list(batches[len(batches) * rank // world_size : len(batches) * (rank + 1) // world_size])
     return list(batches[rank::world_size])
+
+
+def part_of(images: ImageSet, part: str, batch_size: int) -> ImageSet:
+    """Returns a part of a set, such as ``3/16``: consecutive batches of its plan, so that forward passes are the same.
+
+    Raises:
+        InputError: if there is no such part, or there are fewer batches than parts.
+    """
+    number, of = (int(each) if each.isdecimal() else 0 for each in part.partition("/")[::2])
+    if not 1 <= number <= of:
+        raise InputError(f"there is no part {part!r}:", "pass its number and how many there are, such as 3/16")
+    batches = plan_batches(images, batch_size)
+    if of > len(batches):
+        problem = f"there is no part {part} of {images.path}, which has {len(batches)} batches of {batch_size} images:"
+        raise InputError(problem, f"divide it into {len(batches)} parts at most", f"a smaller {option('batch_size')}")
+    own = deal(batches, number - 1, of, in_order=True)
+    places = np.sort(np.concatenate([np.asarray(batch.images) for batch in own]))
+    return images.restricted(SetPart(f"{number}/{of}", images.digest(), len(images), places))
 
 
 def broadcast_images(

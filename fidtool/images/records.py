@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,7 @@ BINS = 16
 """Number of bins in a record's histogram."""
 NOISE = 80
 """Roughness above which neighbouring pixels are almost uncorrelated."""
-FLAGS = {field.name: bit for bit, field in enumerate(fields(ImageProperties)) if field.name != "most_bands"}
+FLAGS = {each.name: bit for bit, each in enumerate(fields(ImageProperties)) if each.name != "most_bands"}
 """Bits of a record's ``flags`` by the names of `ImageProperties`."""
 
 _TAPS, BANDS = 16, 8
@@ -61,6 +61,9 @@ RECORD_ARRAYS = ("records", "names", "folder")
 """Names of the arrays in a statistics file."""
 DETAILS = "details"
 """Name of an array that files of earlier versions lack: the fields of `_DETAILS`, which are then 0."""
+
+STAMPS = "stamps"
+"""Name of an array that they lack as well, as do files of images that have no files."""
 
 _DETAILS = [("lowest", "u1"), ("highest", "u1"), ("repeats", "u1"), ("bands", "<f2", (BANDS,))]
 _STORED = np.dtype(
@@ -231,17 +234,21 @@ class ImageRecords:
 
     ``prefix`` precedes a name where an image is shown: the source as passed by the caller, or its absolute path if the
     records were loaded from a statistics file.
+
+    ``stamps`` are those of the images' files, int64 array of shape (images, 2); see `ImageSet.stamps`.
     """
 
     records: RecordArray
     names: Sequence[str]
     prefix: str = ""
+    stamps: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int64), repr=False)
 
     @classmethod
     def of(cls, images: ImageSet, records: NDArray[np.uint8], skipped: Sequence[BadFile]) -> ImageRecords:
         """Returns the records of a set, from a uint8 array of shape (images not skipped, bytes of `RECORD`)."""
-        names = (images.stored[number] for number in map(int, images.numbers(skipped)))
-        return cls(np.ascontiguousarray(records).view(RECORD).reshape(-1), Names(names), images.prefix)
+        names = Names(images.stored[number] for number in map(int, images.numbers(skipped)))
+        found = np.ascontiguousarray(records).view(RECORD).reshape(-1)
+        return cls(found, names, images.prefix, images.stamps(skipped))
 
     def __len__(self) -> int:
         return len(self.names)
@@ -265,7 +272,8 @@ class ImageRecords:
         texts = (np.frombuffer(text, dtype=np.uint8) for text in (names, os.fsencode(folder)))
         parts = np.split(self.records.view(np.uint8).reshape(-1, RECORD.itemsize), [_STORED.itemsize], axis=1)
         records, details = map(np.ascontiguousarray, parts)
-        return dict(zip((*RECORD_ARRAYS, DETAILS), (records.view(_STORED)[:, 0], *texts, details), strict=True))
+        found = dict(zip((*RECORD_ARRAYS, DETAILS), (records.view(_STORED)[:, 0], *texts, details), strict=True))
+        return found | ({STAMPS: self.stamps} if len(self.stamps) else {})
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], count: int | None) -> ImageRecords | None:
@@ -281,4 +289,7 @@ class ImageRecords:
         if details.dtype == np.uint8 and details.shape == (count, RECORD.itemsize - _STORED.itemsize):
             found[:, _STORED.itemsize :] = details
         split = [os.fsdecode(name) for name in names.tobytes().split(_SEPARATOR)]
-        return cls(found.view(RECORD)[:, 0], split, os.fsdecode(folder.tobytes())) if len(split) == count else None
+        stamps = arrays.get(STAMPS, np.zeros((0, 2), dtype=np.int64))
+        if len(split) != count or stamps.dtype != np.int64 or stamps.shape not in ((0, 2), (count, 2)):
+            return None
+        return cls(found.view(RECORD)[:, 0], split, os.fsdecode(folder.tobytes()), stamps)

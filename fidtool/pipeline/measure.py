@@ -14,22 +14,23 @@ from numpy.typing import NDArray
 
 from fidtool.errors import InputError, about, on_every_rank, option, redacted
 from fidtool.features.protocol import FEATURES
-from fidtool.images.batches import Stream, broadcast_images
+from fidtool.images.batches import Stream, broadcast_images, part_of
 from fidtool.images.framing import Crop
 from fidtool.images.records import ImageRecords
 from fidtool.pipeline.extract import Extraction
 from fidtool.pipeline.networks import RunNetworks
 from fidtool.pipeline.pairs import Pairs
+from fidtool.pipeline.parts import Located, located, refuse_changed
 from fidtool.pipeline.plan import Plan
 from fidtool.pipeline.run import RunContext
 from fidtool.pipeline.sets import Content, RequestedSet, SetPlan
 from fidtool.sources.image_set import ImageSet, real_path
 from fidtool.sources.memory import Images
 from fidtool.statistics.accumulator import PAIRS, RECORDS, Accumulator, Layer
+from fidtool.statistics.merging import facts_of, layer_statistics, merge_statistics
 from fidtool.statistics.saved import Checkpoint, claim, find_cached, put_in_cache
 from fidtool.statistics.set_statistics import (
     Features,
-    LayerStatistics,
     MeasuredSet,
     Statistics,
     in_canonical_order,
@@ -77,9 +78,13 @@ class Measurer:
         for layer, probe in networks.probes.items():
             self.arithmetic[f"{networks.definitions[layer].fingerprint}_probe"] = probe
         self.pairs = Pairs(run, [*dict.fromkeys(pair for needs in plan.needs.values() for pair in needs.pairs)])
-        if settings.checkpoint is not None and (networks.definitions or self.pairs.metrics):
-            name = run.world.on_rank_zero(self._claim_checkpoint)
-            run.finished.checkpoint = Checkpoint(str(settings.checkpoint), name, settings.max_pixels, self._warn)
+
+    def open_checkpoint(self) -> None:
+        """Opens the run's checkpoint, if it has one, before its sets are measured. A collective."""
+        settings = self._settings
+        if settings.checkpoint is not None and (self.networks.definitions or self.pairs.metrics):
+            name = self._world.on_rank_zero(self._claim_checkpoint)
+            self._run.finished.checkpoint = Checkpoint(str(settings.checkpoint), name, settings.max_pixels, self._warn)
 
     def _claim_checkpoint(self) -> str:
         settings, definitions, sets = self._settings, self.networks.definitions, []
@@ -100,6 +105,7 @@ class Measurer:
                     "identity": source.identity(),
                     "needed": {layer: layer in needs.collected for layer in needs.layers},
                     "framing": source.framing,
+                    "part": source.part and source.part.name,
                     "pairs": [metric.name for metric in needs.pairs],
                 }
             )
@@ -139,6 +145,40 @@ class Measurer:
             )
             return replace(measured, path=planned.path, statistics=found, apart=True)
         return measured
+
+    def take_part(self, planned: SetPlan, part: str) -> None:
+        """Restricts a set to one of its parts, see `part_of`. A collective."""
+
+        def taken() -> ImageSet:
+            if (images := self._contents[planned].images) is None:
+                raise InputError(f"{planned.path} is an iterable, which has no parts:", "pass a sequence of images")
+            return part_of(images, part, self._plan.batch_size)
+
+        self._restrict(planned, self._world.only_on_rank_zero(taken))
+
+    def measure_new(self, planned: SetPlan, name: str, before: Statistics, config: Mapping[str, Any]) -> Statistics:
+        """Returns the statistics of a set, on rank zero, of which only the images that are new pass the networks.
+
+        A collective. The statistics ``before`` of all others are those of ``name``; rank zero alone needs them.
+        """
+        world = self._world
+        found = world.only_on_rank_zero(lambda: self._located(planned, name, before, config))
+        known, changed, new = found or (before, None, None)
+        if world.broadcast(changed is not None):
+            self._restrict(planned, changed)
+            now = self._computed(planned, ())[0].statistics
+            world.on_rank_zero(lambda: refuse_changed(planned.path, known, now, name))
+        parts = [known]
+        added = 0 if new is None else len(new)
+        self._run.console.say(f"{planned.path}: {known.count} images are those of {name}, {added} are new")
+        if world.broadcast(new is not None):
+            self._restrict(planned, new)
+            self.open_checkpoint()
+            parts.append(replace(self.measure(planned).statistics, config=config))
+        return world.only_on_rank_zero(lambda: merge_statistics(parts)) or known
+
+    def _restrict(self, planned: SetPlan, images: ImageSet | None) -> None:
+        self._contents = {**self._contents, planned: self._contents[planned]._replace(images=images)}
 
     def measure_both(
         self, real: SetPlan, fake: SetPlan, known: MeasuredSet | None, measured: MeasuredSet | None
@@ -300,6 +340,15 @@ class Measurer:
             raise InputError(f"{problem} must be of the same images, which are {needed}")
         return replace(given, layers=usable)
 
+    def _located(self, planned: SetPlan, name: str, before: Statistics, config: Mapping[str, Any]) -> Located:
+        """The images of the statistics ``before``, which those of this run must be like, in the set."""
+        images, needs = self._contents[planned].images, self._plan.needs[planned]
+        if images is None:
+            raise InputError(f"{planned.path} is an iterable, whose images have no names:", "pass a sequence of images")
+        layers = {layer: (self.networks.definitions[layer], layer in needs.collected) for layer in needs.layers}
+        facts = facts_of(layers, self.arithmetic, config, planned.framing, self._settings.diagnose)
+        return located(images, name, before, facts)
+
     def _from_cache(self, planned: SetPlan) -> Statistics | None:
         source, needs = self._contents[planned].images, self._plan.needs[planned]
         assert source is not None
@@ -320,6 +369,7 @@ class Measurer:
             found=len(source.stored),
             pictures=None if found.pictures is None else replace(found.pictures, prefix=source.prefix),
             order=source.numbers() if with_features else None,
+            part=source.part,
         )
 
     def _finished(
@@ -336,10 +386,7 @@ class Measurer:
         for name, moments in partial.moments.items():
             definition = layers[name].definition
             with about(layers[name].subject):
-                if not definition.standard:
-                    moments.check_precision()
-                gaussian = moments.mean_covariance(definition.ddof)
-            found[name] = LayerStatistics(gaussian.mu, gaussian.sigma, definition, features.get(name))
+                found[name] = layer_statistics(moments, definition, features.get(name))
         statistics = Statistics(
             found,
             partial.count,
@@ -350,6 +397,7 @@ class Measurer:
             pictures=None if records is None else ImageRecords.of(images, records, partial.skipped),
             order=images.numbers(partial.skipped) if features else None,
             framing=images.framing,
+            part=images.part_without(partial.skipped),
         )
         if changes := images.change_warning():
             self.warnings.append(changes)

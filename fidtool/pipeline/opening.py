@@ -287,7 +287,7 @@ def open_set(request: RequestedSet, settings: Settings, needs: SetNeeds, say: Ca
     if isinstance(given, Statistics):
         if not given.layers:
             raise InputError(f"{path} is None, which only ranks above zero may pass, in place of statistics")
-        return Content(file=replace(given, layers=given.layers_of(settings.networks)))
+        return Content(file=replace(given.whole(path), layers=given.layers_of(settings.networks)))
     if given is not None:
         if given.is_stream:
             return Content()
@@ -364,7 +364,7 @@ def _open_statistics(path: str, files: Files, settings: Settings, needs: SetNeed
     expected = names_statistics(name) or (kind and not suffix_of(name))
     if not (has_statistics or (expected and not images)) or (key and kind != PICKLE):
         return None
-    file = read_statistics(path, needs.collected, files, key, settings.networks)
+    file = read_statistics(path, needs.collected, files, key, settings.networks).whole(path)
     if not images:
         return Content(file=file)
     there = {layer for layer, each in file.layers.items() if each.features is not None or layer not in needs.features}

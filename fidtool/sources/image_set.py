@@ -61,6 +61,23 @@ class Sampling(NamedTuple):
 
 
 @dataclass(frozen=True)
+class SetPart:
+    """Which images of a set are used, or statistics are of, if these are not all.
+
+    Attributes:
+        name: name of the part, such as ``3/16``.
+        whole: SHA-256 of the whole set, see `ImageSet.digest`.
+        total: number of images in the whole set.
+        places: places of the part's images among these, ascending int64 array of shape (images,).
+    """
+
+    name: str
+    whole: str
+    total: int
+    places: NDArray[np.int64] = field(repr=False, compare=False)
+
+
+@dataclass(frozen=True)
 class ImageSet:
     """Images of one source. They are sorted by name until `draw` selects and permutes them.
 
@@ -79,6 +96,7 @@ class ImageSet:
             they are not.
         floats: how the floats of encoded images become bytes; None if it is not specified.
         partner: the images of REAL that belong to these, in the same order; None unless pairs are compared.
+        part: which images of the set these are; None if they are all that `draw` returned.
     """
 
     path: str
@@ -96,6 +114,7 @@ class ImageSet:
     framing: str | None = None
     floats: ValueRange | None = None
     partner: ImageSet | None = field(default=None, repr=False)
+    part: SetPart | None = None
 
     @property
     def scaled(self) -> bool:
@@ -126,17 +145,45 @@ class ImageSet:
             order = order[:num] if self.lines is None else order[np.sort(np.argsort(self.lines)[:num])]
         return replace(self, order=order[canonical_order(len(order), seed)[:num]])
 
+    def restricted(self, part: SetPart) -> ImageSet:
+        """Returns the images of a part of this set."""
+        return replace(self, order=self.order[part.places], part=part)
+
     def numbers(self, without: Collection[BadFile] = ()) -> NDArray[np.int64]:
         """Returns the number in stored order of each image but ``without``, int64 array of shape (images,)."""
-        numbers = self.order.astype(np.int64)
-        if not without:
-            return numbers
+        return self.order[self._kept(without)].astype(np.int64)
+
+    def part_without(self, without: Collection[BadFile]) -> SetPart | None:
+        return self.part and replace(self.part, places=self.part.places[self._kept(without)])
+
+    def _kept(self, without: Collection[BadFile]) -> slice | list[bool]:
         left_out = {bad.file for bad in without}
-        return numbers[[self.file(index) not in left_out for index in range(len(self))]]
+        return [self.file(index) not in left_out for index in range(len(self))] if without else slice(None)
+
+    def stamps(self, without: Collection[BadFile] = ()) -> NDArray[np.int64]:
+        """Returns the size and mtime, or remote version, of the file of each image but ``without``.
+
+        It is an int64 array of shape (images, 2); (0, 2) if they are not known.
+        """
+        if not self.files.versioned:
+            return np.zeros((0, 2), dtype=np.int64)
+        numbers = self.numbers(without)
+        return self.files.stamps[numbers if self.file_index is None else self.file_index[numbers], :2]
 
     def identity(self) -> str:
         """Returns the SHA-256 of the source's real path, the images' names, order and framing, and the variant."""
-        sha = hashlib.sha256(os.fsencode(real_path(self.path)) + b"\0")
+        return self._hashed(os.fsencode(real_path(self.path)) + b"\0")
+
+    def digest(self) -> str:
+        """Returns the SHA-256 of the same without the path, of the sizes of the files, and of a sample of the contents.
+
+        Copies of a set have the same, wherever they are.
+        """
+        sizes = np.ascontiguousarray(self.files.stamps[:, 0], dtype="<i8").tobytes()
+        return self._hashed(hashlib.sha256(sizes + self.sample().encode()).digest())
+
+    def _hashed(self, begin: bytes) -> str:
+        sha = hashlib.sha256(begin)
         sha.update(self.reader.variant.encode() + b"\0")
         sha.update(hashes_of(self.stored))
         sha.update(self.order.astype("<i8").data)

@@ -175,10 +175,7 @@ class Accumulator:
         self.flush()
         arrays: dict[str, NDArray[Any]] = {}
         for name, moments in self.moments.items():
-            totals = moments.totals()
-            if totals["high"].max() < 2**30:  # by Cauchy-Schwarz, all sums are below 2 ** 62 then
-                totals["low"] += totals.pop("high") << 32
-            arrays |= {f"{layer_prefix(name, '.')}{key}": array for key, array in totals.items()}
+            arrays |= {f"{layer_prefix(name, '.')}{key}": array for key, array in moments.totals().items()}
         arrays |= {f"{_ROWS}{name}": storage.array() for name, storage in self._rows.items()}
         if self.partner is not None:
             arrays |= {f"{_PARTNER}{name}": array for name, array in self.partner.to_arrays().items()}

@@ -201,18 +201,19 @@ class ExactMoments:
         Returns:
             ``count`` and ``largest`` of shape (), ``sizes`` (the sum of the bit lengths and the number of nonzero
             features) of shape (2,), ``sum`` of shape (dims,), ``low`` and ``high`` of shape (dims * (dims + 1) / 2,).
-            All are int64 except ``largest``, which is float64.
+            All are int64 except ``largest``, which is float64. While ``low`` can hold all sums, there is no ``high``.
         """
         self.flush()
         self._carry()
         upper = np.tri(self.dims, dtype=bool).T
+        low, high = self._low.cpu().numpy()[upper], self._high.cpu().numpy()[upper]
+        fits = high.max(initial=0) < 2**30  # by Cauchy-Schwarz, all sums are below 2 ** 62 then
         return {
             "count": np.array(self.count),
             "largest": np.array(self._largest),
             "sizes": np.array([self._bits, self._nonzero], dtype=np.int64),
             "sum": self._sum.cpu().numpy(),
-            "low": self._low.cpu().numpy()[upper],
-            "high": self._high.cpu().numpy()[upper],
+            **({"low": low + (high << _LIMB_BITS)} if fits else {"low": low, "high": high}),
         }
 
     def absorb(self, totals: Mapping[str, NDArray[Any]]) -> None:

@@ -21,11 +21,13 @@ from fidtool.features.protocol import FEATURES, Definition
 from fidtool.images.decode import ImageProperties
 from fidtool.images.records import ImageRecords
 from fidtool.sources.contents import BadFile
-from fidtool.sources.image_set import ImageSet
+from fidtool.sources.image_set import ImageSet, SetPart
 
 if TYPE_CHECKING:
     from fidtool.statistics.moments import Gaussian  # it needs torch, which reading a result does not
 
+SUMS = ("count", "largest", "sizes", "sum", "low", "high")
+"""Names of the arrays of exact sums, see `ExactMoments.totals`."""
 CHUNK_BYTES = 1 << 26
 """Bytes that are read, written or sent at once."""
 
@@ -42,12 +44,14 @@ class LayerStatistics:
         sigma: float64 array of shape (dims, dims).
         definition: definition of the features; None in files of other tools.
         features: per-image features, float32 array of shape (count, dims); None if only their sums were needed.
+        sums: the exact sums that they are of, see `ExactMoments.totals`; None if unknown, as in files of other tools.
     """
 
     mu: NDArray[np.float64] = field(repr=False)
     sigma: NDArray[np.float64] = field(repr=False)
     definition: Definition | None = None
     features: Features | None = field(default=None, repr=False, compare=False)
+    sums: Mapping[str, NDArray[Any]] | None = field(default=None, repr=False, compare=False)
 
     @property
     def dims(self) -> int:
@@ -75,6 +79,7 @@ class Statistics:
             in files of other tools.
         origin: the tool that wrote the file and how it was recognised, such as ``ADM's evaluator (it has mu_s)``; empty
             for fidtool's own files, for images, and where nothing tells them apart.
+        part: which part of a set the images are; None if they are not a part.
 
     Raises:
         InputError: if ``layers`` is not a mapping.
@@ -91,6 +96,7 @@ class Statistics:
     pictures: ImageRecords | None = field(default=None, repr=False, compare=False)
     order: NDArray[np.int64] | None = field(default=None, repr=False, compare=False)
     framing: str | None = None
+    part: SetPart | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.layers, Mapping):  # in version 0.1.0, the first argument was the mean
@@ -119,6 +125,13 @@ class Statistics:
         """Returns the layers under the names that a run with these networks has for them, see `layers_in`."""
         definitions = {name: each.definition for name, each in self.layers.items()}
         return {layer: self.layers[name] for layer, name in layers_in(definitions, networks).items()}
+
+    def whole(self, path: str) -> Statistics:
+        """Returns the statistics. An InputError if they are of a part of a set."""
+        if self.part is not None:
+            problem = f"{path} has statistics of a part of a set, {self.part.name}:"
+            raise InputError(problem, "merge all parts with `fidtool merge`")
+        return self
 
     def same_images(self, other: Statistics) -> bool:
         """Whether both are of the same pixels in the same order, as far as is known."""

@@ -27,8 +27,9 @@ from fidtool.features.protocol import (
     protocol_named,
 )
 from fidtool.images.decode import ImageProperties
-from fidtool.images.records import DETAILS, RECORD_ARRAYS, ImageRecords
+from fidtool.images.records import DETAILS, RECORD_ARRAYS, STAMPS, ImageRecords
 from fidtool.sources.contents import BadFile, Files, explained
+from fidtool.sources.image_set import SetPart
 from fidtool.sources.opening import split_key
 from fidtool.statistics.layouts import (
     AS_ARRAY,
@@ -39,11 +40,13 @@ from fidtool.statistics.layouts import (
     with_origin,
     with_protocol,
 )
-from fidtool.statistics.set_statistics import LayerStatistics, Statistics, reordered
+from fidtool.statistics.set_statistics import SUMS, LayerStatistics, Statistics, reordered
 
 _SUFFIXES = {FEATURES: "", SPATIAL: "_s", EMBEDDING: "_embedding"}
 """Suffixes of the names of a layer's arrays; ADM's reference files have ``mu_s`` and ``sigma_s``. The suffix of any
 other layer is ``_`` and its name."""
+_SUMS = "sums_"
+"""Prefix of the names of the arrays with a layer's exact sums."""
 
 
 def write_statistics(
@@ -52,10 +55,10 @@ def write_statistics(
     """Writes a statistics file atomically, replacing an existing one. pytorch-fid can read it.
 
     The archive contains ``mu`` and ``sigma`` (float64) and, if known, ``count``, ``fingerprint`` and ``run`` (JSON
-    strings) and ``features`` (float32); the same for further layers, with a suffix; ``order``, the number in stored
-    order of each row of the features; and ``records``, ``names``, ``folder`` and ``details``
-    of the images. Parts of URLs that may
-    be secret are removed.
+    strings), ``features`` (float32) and the exact sums, see `LayerStatistics`; the same for further layers, with a
+    suffix; ``order``, the number in stored order of each row of the features; ``records``, ``names``, ``folder``,
+    ``details`` and ``stamps`` of the images; and ``part`` and ``places`` if they are a part of a set. Parts of URLs
+    that may be secret are removed.
 
     Args:
         layout: ``adm``, ``clean-fid``, ``edm`` or ``pytorch-fid`` for the evaluator of that project, whose protocol the
@@ -128,6 +131,8 @@ def write_unredacted(path: str | Path, statistics: Statistics, source: str = "")
         arrays["order"] = statistics.order
     if statistics.pictures is not None:
         arrays |= statistics.pictures.to_arrays()
+    if (part := statistics.part) is not None:
+        arrays |= {"part": np.array(json.dumps([part.name, part.whole, part.total])), "places": part.places}
     if source:
         arrays["source"] = np.frombuffer(os.fsencode(source), dtype=np.uint8)
     with atomic_write(Path(path)) as handle:
@@ -142,7 +147,7 @@ def _arrays(name: str, layer: LayerStatistics) -> dict[str, Any]:
         arrays[f"fingerprint{suffix}"] = np.array(layer.definition.to_json())
     if layer.features is not None:
         arrays[f"features{suffix}"] = layer.features
-    return arrays
+    return arrays | {f"{_SUMS}{key}{suffix}": array for key, array in (layer.sums or {}).items()}
 
 
 @dataclass(frozen=True)
@@ -260,12 +265,13 @@ def _read(
     order = arrays.array("order") if "order" in names else None
     if order is not None and (order.dtype.kind not in "iu" or order.shape != (count,)):
         raise ValueError("it has an order that is not one integer per image")
-    records = {name: arrays.array(name) for name in (*RECORD_ARRAYS, DETAILS) if name in names}
+    records = {name: arrays.array(name) for name in (*RECORD_ARRAYS, DETAILS, STAMPS) if name in names}
     statistics = Statistics(
         found,
         count,
         pictures=ImageRecords.from_arrays(records, count),
         order=None if order is None else order.astype(np.int64),
+        part=_part(arrays, count) if "part" in names else None,
     )
     return _with_run(statistics, _text(arrays, "run")) if "run" in names else statistics
 
@@ -282,7 +288,20 @@ def _layer(
     features = arrays.rows(kept) if with_features and count is not None and kept in arrays.names else None
     if features is not None and features.shape != (count, len(mu)):
         raise ValueError(f"it has {kept} of shape {features.shape}, but {count} images and {len(mu)} dims")
-    return LayerStatistics(mu, sigma, definition, features)
+    sums = {key: arrays.array(f"{_SUMS}{key}{suffix}") for key in SUMS if f"{_SUMS}{key}{suffix}" in arrays.names}
+    return LayerStatistics(mu, sigma, definition, features, sums or None)
+
+
+def _part(arrays: NamedArrays, count: int | None) -> SetPart:
+    name, whole, total = json.loads(_text(arrays, "part"))
+    places = arrays.array("places")
+    if (
+        places.shape != (count,)
+        or places.dtype != np.int64
+        or not np.all(np.diff(places, prepend=-1, append=total) > 0)
+    ):
+        raise ValueError(f"its places are not ascending, from 0 to {total - 1}")
+    return SetPart(str(name), str(whole), int(total), places)
 
 
 def _definition(arrays: NamedArrays, name: str) -> Definition | None:

@@ -60,7 +60,7 @@ class FrechetLoss(nn.Module):
     ) -> None:
         super().__init__()
         statistics = real if isinstance(real, Statistics) else read_statistics(os.fspath(real), features_of=())
-        dims = statistics.dims
+        dims = statistics.whole("real").dims
         if projection is not None and not (isinstance(projection, nn.Linear) and projection.in_features == dims):
             wanted = f"a torch.nn.Linear of the {dims} features of the statistics"
             problem = f"projection must be {wanted}, not {projection}:"

@@ -292,7 +292,7 @@ class MetricSums:
                 statistics = replace(fixed, layers=fixed.layers_of(own))
             else:
                 statistics = read_statistics(self.fixed_name, (FEATURES,) if per_image else (), networks=own)
-            mine, theirs = features.definition, statistics.definition
+            mine, theirs = features.definition, statistics.whole(self.fixed_name).definition
             if mine.dims and statistics.dims != mine.dims:
                 dims = f"{statistics.dims} dimensions, but the metric's have {mine.dims}"
                 raise InputError(f"{self.fixed_name} has features of {dims}")

@@ -122,8 +122,11 @@ def test_new_statistics_equal_the_old_ones(place: Path) -> None:
             (probe,) = (each for each in arithmetic if each.endswith("_probe"))  # of the network, not of its place
             arithmetic["probe"] = arithmetic.pop(probe)
             assert [new["run"]["json"]["traits"].pop(trait) for trait in ("bands", "most_bands")] == [0, 0]
-        details = new.pop("details", None)  # newer than the old files, like the order
-        assert (details is None) == ("records" not in new)
+        # Newer than the old files, like the order.
+        sums = [new.pop(each) for each in list(new) if each.startswith("sums_")]
+        assert len(sums) == (5 if "records" in new else 0)
+        for each in ("details", "stamps"):
+            assert (new.pop(each, None) is None) == ("records" not in new)
         if name == "features.npz":
             stored = fidtool.read_statistics(place / name).order
             assert stored is not None

@@ -31,7 +31,9 @@ from support.processes import PATIENCE, free_port
 from support.ranks import RankServer
 from support.source_forms import make_squares, names_in, pixels_in, write_parquet, write_tar, write_zip
 
-PROGRAMS = [program for text in PAGES.values() for program in programs(text)]
+HERE = {page: text for page, text in PAGES.items() if page.stem != "jobs"}
+"""The pages whose commands run in one folder; test_jobs.py runs those of the other one."""
+PROGRAMS = [program for text in HERE.values() for program in programs(text)]
 """Name and content of each Python block."""
 FILES = {name: content for name, content in PROGRAMS if name}
 """The blocks with a file name, by name."""
@@ -39,7 +41,7 @@ EXAMPLE = next(content for page, text in PAGES.items() if page.stem == "python" 
 SNIPPETS = {f"snippet{i}.py": content for i, (name, content) in enumerate(PROGRAMS) if not name and content != EXAMPLE}
 """The blocks without a file name."""
 
-SHOWN = list(dict.fromkeys(each for text in PAGES.values() for each in (*commands(text), *commands_in_text(text))))
+SHOWN = list(dict.fromkeys(each for text in HERE.values() for each in (*commands(text), *commands_in_text(text))))
 """Each command once, even if several pages show it."""
 INSTALL, TEST = (line for line in SHOWN if line.startswith("python3 -m venv"))
 NODES = [line for line in SHOWN if "--nnodes" in line]
@@ -51,6 +53,7 @@ REST = [*COMMANDS, *(f"python {name}" for name in (*SNIPPETS, *BY_THEMSELVES))]
 KID = "--kid-subset-size 4 --kid-subsets 3"
 SMALLER = {
     "50000": "4",  # images: the test's folders have that many
+    "3/16": "1/1",
     "--nproc-per-node=8": "--nproc-per-node=2",
     "--ntasks=8": "--ntasks=2",
     "--fail-above 20": "--fail-above 2000",

@@ -35,7 +35,7 @@ def test_links_and_blocks(page: Path) -> None:
     faults = [fault for link in links(text) if (fault := fault_of(page, *link))]
     assert not faults
     assert text.count("```") == 2 * len(blocks(text))
-    assert {language for language, _ in blocks(text)} <= {"sh", "python", "text", "toml"}, (
+    assert {language for language, _ in blocks(text)} <= {"sh", "python", "text", "toml", "yaml"}, (
         "blocks must be commands, programs, output or settings"
     )
 

@@ -30,6 +30,15 @@ def test_slurm_without_srun_has_a_hint() -> None:
     assert discover({**env, "SLURM_STEP_NUM_TASKS": "2"}).hint == ""
 
 
+def test_the_tasks_of_an_array_are_runs_of_their_own() -> None:
+    """Also if each has several processes: SLURM counts those of the task alone, and its job has another number."""
+    array = {"SLURM_ARRAY_JOB_ID": "1234", "SLURM_ARRAY_TASK_COUNT": "16", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}
+    assert discover({**array, "SLURM_ARRAY_TASK_ID": "3", "SLURM_JOB_ID": "1237"}) == Launch()
+    third, fourth = (discover({**array, **STEP, "SLURM_JOB_ID": job}) for job in ("1237", "1238"))
+    assert third.world_size == int(STEP["SLURM_STEP_NUM_TASKS"])
+    assert third.store != fourth.store
+
+
 STEP = {
     "SLURM_PROCID": "5",
     "SLURM_LOCALID": "1",

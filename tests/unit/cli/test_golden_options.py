@@ -29,6 +29,7 @@ LEAST = {
     "diff": ["fid.json", "fid.json"],
     "history": ["fid.jsonl"],
     "report": ["fid.json"],
+    "merge": ["part.npz", "-o", "fake.npz"],
     "demo": [],
     "completion": ["bash"],
     "guide": [],

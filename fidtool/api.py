@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.console import Console
-from fidtool.diagnose.diagnosis import Checkup, inspect_set, inspection_warnings, set_warnings
+from fidtool.diagnose.diagnosis import Checkup, warnings_about
 from fidtool.distances.error_bars import difference
 from fidtool.distances.parallel import fork_safe, linear_algebra_threads
 from fidtool.errors import InputError, on_every_rank, warn_program
@@ -39,14 +39,14 @@ from fidtool.pipeline.plan import Plan, choose, make_plan
 from fidtool.pipeline.run import RunContext, open_run
 from fidtool.pipeline.sets import Content, RequestedSet, SetPlan, named_sets
 from fidtool.presets import with_preset
-from fidtool.record import Origin, RunRecord, changed_settings, origin_of
+from fidtool.record import Origin, RunRecord, changed_settings, origin_of, stored_settings
 from fidtool.report.loggers import check_loggers, log_values
 from fidtool.report.text import alerts_of
 from fidtool.results import Comparison, Evaluation
 from fidtool.settings import CheckSettings, Settings, StatisticsSettings
 from fidtool.sources.memory import Images, several
 from fidtool.statistics.set_statistics import MeasuredSet, Statistics
-from fidtool.statistics.statistics_file import read_statistics
+from fidtool.statistics.statistics_file import statistics_in
 from fidtool.validation import declared
 
 PathOrURL = str | os.PathLike[str]
@@ -68,9 +68,9 @@ class _ComputeStatistics(Protocol[P]):
     def __call__(
         self,
         images: Source,
-        known: Statistics | None = None,
+        known: _Known = None,
         part: str | None = None,
-        since: PathOrURL | Statistics | None = None,
+        since: _Known = None,
         *args: P.args,
         **settings: P.kwargs,
     ) -> Statistics | None: ...
@@ -382,22 +382,26 @@ def statistics_of(
     sets = named_sets(*sources)
     with open_run(sets, settings, console) as run:
         run.world.on_rank_zero(check)
-        before = run.world.only_on_rank_zero(lambda: _earlier(known, part, since))
+        given = known if since is None else since
+        before = run.world.only_on_rank_zero(lambda: None if given is None else statistics_in(given))
         part, completes, grows = run.world.broadcast((part, known is not None, since is not None))
+        if grows and (part is not None or completes):
+            raise on_every_rank(
+                InputError("new images, and parts or networks, cannot be combined:", "use two commands")
+            )
         plan, measurer, contents = _prepared(run, sets, settings, alone=True)
         (planned,) = plan.sets
         if completes and planned.holds == "stream":
             raise on_every_rank(InputError(f"statistics of {planned.path}, an iterable, cannot be completed"))
         sample = None
         if sampled:
-            given = contents[planned].images
-            sample = run.world.only_on_rank_zero(lambda: image_sample(planned.path, given, plan.settings, stored))
-        unrecorded = {name for name, each in declared(Settings).items() if not each.defines}
-        config = {name: value for name, value in changed_settings(plan.settings).items() if name not in unrecorded}
+            images = contents[planned].images
+            sample = run.world.only_on_rank_zero(lambda: image_sample(planned.path, images, plan.settings, stored))
+        config = stored_settings(plan.settings)
         if part is not None:
             measurer.take_part(planned, part)
         if grows:
-            name = "since" if isinstance(since, Statistics | None) else os.fspath(since)
+            name = "since" if isinstance(since, Statistics) else str(since)
             statistics = measurer.measure_new(planned, name, before or Statistics({}), config)
         else:
             measurer.open_checkpoint()
@@ -408,24 +412,6 @@ def statistics_of(
         for line in [*measurer.warnings, *warnings_about(planned.path, statistics)]:
             run.console.warn(line)
         return statistics, sample
-
-
-def _earlier(known: _Known, part: str | None, since: _Known) -> Statistics | None:
-    """The statistics of earlier runs that a run continues."""
-    if since is not None and (part is not None or known is not None):
-        other = "a part of it" if part else "further networks"
-        raise InputError(f"the new images of a set and {other} cannot be computed at once:", "use two commands")
-    given = known if since is None else since
-    return given if isinstance(given, Statistics | None) else read_statistics(os.fspath(given))
-
-
-def warnings_about(path: str, statistics: Statistics) -> list[str]:
-    """Returns the warnings about a set whose statistics go to a file; about a part, only those of skipped files."""
-    skipped = [f"skipped {each.file}: {each.reason}" for each in statistics.skipped]
-    if statistics.part is not None:
-        return skipped
-    of_images = inspection_warnings(inspect_set(path, statistics.pictures))
-    return [*skipped, *set_warnings({path: statistics}), *of_images]
 
 
 @_with_keywords_of(CheckSettings)

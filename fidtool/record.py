@@ -118,6 +118,12 @@ def changed_settings(settings: Settings) -> dict[str, Any]:
     return {name: value for name, value in recorded(settings).items() if value != defaults[name]}
 
 
+def stored_settings(settings: Settings) -> dict[str, Any]:
+    """Returns the `changed_settings` that can change the statistics of a set, whose file has them."""
+    others = {name for name, each in declared(Settings).items() if not each.defines}
+    return {name: value for name, value in changed_settings(settings).items() if name not in others}
+
+
 def overrides(settings: Settings) -> list[str]:
     """Returns one sentence per setting that replaces that of the preset, if there is one."""
     if settings.preset is None:

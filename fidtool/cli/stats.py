@@ -131,8 +131,8 @@ def merge(parts: tuple[str, ...], output: str, force: bool, quiet: bool) -> None
     """
     target = local_file("-o", output)
     _check_target(target, None, force)
-    from fidtool.api import warnings_about
     from fidtool.console import Console
+    from fidtool.diagnose.diagnosis import warnings_about
     from fidtool.statistics.merging import merge_statistics
 
     console = Console(warnings=True, progress=not quiet, spelling=as_flag)

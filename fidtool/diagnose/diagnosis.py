@@ -83,6 +83,15 @@ def inspection_warnings(own: SetInspection | None, other: SetInspection | None =
     return [*warnings, *_alerts(own.path, unusual_findings(own, other))]
 
 
+def warnings_about(path: str, statistics: Statistics) -> list[str]:
+    """Returns the warnings about a set whose statistics are stored; about a part of one, only the skipped files."""
+    skipped = [f"skipped {each.file}: {each.reason}" for each in statistics.skipped]
+    if statistics.part is not None:
+        return skipped
+    of_images = inspection_warnings(inspect_set(path, statistics.pictures))
+    return [*skipped, *set_warnings({path: statistics}), *of_images]
+
+
 def _alerts(path: str, findings: Sequence[Finding]) -> list[Alert]:
     """Returns the findings about a set that are not of low severity as warnings."""
     return [Alert(f"{path}: {each.message}", each.severity) for each in findings if each.severity != "low"]

@@ -353,7 +353,7 @@ class Measurer:
     def _from_cache(self, planned: SetPlan) -> Statistics | None:
         source, needs = self._contents[planned].images, self._plan.needs[planned]
         assert source is not None
-        if not self._settings.cache:
+        if not self._settings.cache or source.part is not None:
             return None
         definitions = {name: self.networks.definitions[name] for name in needs.layers}
         wanted, warn = (needs.collected, needs.features), self._run.console.warn
@@ -370,7 +370,6 @@ class Measurer:
             found=len(source.stored),
             pictures=None if found.pictures is None else replace(found.pictures, prefix=source.prefix),
             order=source.numbers() if with_features else None,
-            part=source.part,
         )
 
     def _finished(
@@ -402,8 +401,8 @@ class Measurer:
         )
         if changes := images.change_warning():
             self.warnings.append(changes)
-        # A skipped file may be fixed later.
-        caches = self._settings.cache and bool(found) and not (changes or statistics.skipped)
+        # A skipped file may be fixed later, and a part is hardly computed twice.
+        caches = self._settings.cache and bool(found) and not (changes or statistics.skipped or statistics.part)
         return statistics, caches and put_in_cache(images, statistics, self._run.console.warn)
 
 

@@ -20,7 +20,7 @@ from fidtool.sources.contents import explained
 from fidtool.sources.image_set import Names, SetPart
 from fidtool.statistics.moments import ExactMoments
 from fidtool.statistics.set_statistics import Features, LayerStatistics, RowStorage, Statistics, reordered
-from fidtool.statistics.statistics_file import read_statistics
+from fidtool.statistics.statistics_file import statistics_in
 
 
 def layer_statistics(moments: ExactMoments, definition: Definition, features: Features | None) -> LayerStatistics:
@@ -48,7 +48,7 @@ def merge_statistics(parts: Iterable[str | os.PathLike[str] | Statistics]) -> St
     merger: _Merger | None = None
     for number, each in enumerate(parts, 1):
         name = f"part {number}" if isinstance(each, Statistics) else os.fspath(each)
-        part = each if isinstance(each, Statistics) else read_statistics(name)
+        part = statistics_in(each)
         merger = merger or _Merger(name, part)
         merger.add(name, part)
     if merger is None:

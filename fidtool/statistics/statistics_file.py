@@ -229,6 +229,11 @@ def read_statistics(
         return statistics if stated else with_origin(statistics, arrays.writer)
 
 
+def statistics_in(given: str | os.PathLike[str] | Statistics) -> Statistics:
+    """Returns the statistics in a file, or those that are given."""
+    return given if isinstance(given, Statistics) else read_statistics(os.fspath(given))
+
+
 def read_features_alone(path: str, source: Files | NDArray[Any], name: str, wanted: bool) -> Statistics:
     """Returns the statistics of an array of features, (N, D), or of one in a file; with these, if ``wanted``."""
     with explained(path), contextlib.ExitStack() as stack:

@@ -146,7 +146,7 @@ def test_what_is_no_part_is_refused(here: Run, tmp_path: Path) -> None:
             "--since",
             "whole.npz",
             *OF_EACH,
-        ): "new images of a set and a part of it cannot",
+        ): "new images, and parts or networks, cannot be combined",
         ("stats", fake, "--part", "1/2", "--layout", "adm"): "omit --part and --since",
     }
     for arguments, message in refused.items():
@@ -229,7 +229,7 @@ def test_images_that_changed_are_noticed(here: Run, tmp_path: Path, passed: list
         ("--metrics", "fid"): "(features of each image True against False)",
         ("--no-diagnosis", "--quiet"): "(records True against False)",
         ("--extractor", COLOURS): "extractor",
-        ("--complete", "new.npz"): "and further networks cannot be computed at once",
+        ("--complete", "new.npz"): "cannot be combined",
     }
     for more, message in refused.items():
         arguments = changed(["stats", "fake", "-o", "x.npz", "--since", "new.npz", *OF_EACH], *more)

@@ -386,9 +386,7 @@ def statistics_of(
         before = run.world.only_on_rank_zero(lambda: None if given is None else statistics_in(given))
         part, completes, grows = run.world.broadcast((part, known is not None, since is not None))
         if grows and (part is not None or completes):
-            raise on_every_rank(
-                InputError("new images, and parts or networks, cannot be combined:", "use two commands")
-            )
+            raise on_every_rank(InputError("new images, parts and networks cannot be combined:", "use two commands"))
         plan, measurer, contents = _prepared(run, sets, settings, alone=True)
         (planned,) = plan.sets
         if completes and planned.holds == "stream":

@@ -77,7 +77,7 @@ def cache_file(images: ImageSet, definition: Definition, arithmetic: Mapping[str
     # Of the probes, that of the network which computes the layer.
     bits[PROBE] = arithmetic.get(f"{definition.fingerprint}_{PROBE}")
     bits |= {} if definition.standard else {"kernels": ""}  # those of Inception
-    sha = hashlib.sha256()
+    sha = hashlib.sha256(b"with exact sums")  # which entries of earlier versions lack
     for part in (definition.to_json(), json.dumps(bits, sort_keys=True), images.identity(), images.state()):
         sha.update(os.fsencode(part) + b"\0")
     return _folder() / f"{sha.hexdigest()}.npz"

@@ -146,7 +146,7 @@ def test_what_is_no_part_is_refused(here: Run, tmp_path: Path) -> None:
             "--since",
             "whole.npz",
             *OF_EACH,
-        ): "new images, and parts or networks, cannot be combined",
+        ): "new images, parts and networks cannot be combined",
         ("stats", fake, "--part", "1/2", "--layout", "adm"): "omit --part and --since",
     }
     for arguments, message in refused.items():

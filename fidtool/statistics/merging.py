@@ -68,13 +68,13 @@ def facts_of(
     records: bool,
 ) -> Facts:
     """Returns the facts of a run. Each layer has its definition and whether the features of each image are kept."""
-    facts = dict[str, Any]()
+    facts: dict[str, Any] = {"networks": " and ".join(definition.network for definition, _ in layers.values())}
     for layer, (definition, kept) in layers.items():
         prefix = layer_prefix(layer, " ")
         facts |= {f"{prefix}{key}": value for key, value in asdict(definition).items()}
         facts[f"{prefix}features of each image"] = kept
     facts |= {key: config.get(key) for key in ("value_range", "float_to_byte")}
-    return {**facts, "crop": crop, "records": records, **arithmetic}
+    return {**facts, "crop": crop, "diagnosis": records, **arithmetic}
 
 
 def known_facts(name: str, statistics: Statistics) -> Facts:
@@ -95,7 +95,7 @@ def refuse_other(name: str, facts: Facts, other_name: str, other: Facts) -> None
     """Raises an InputError that says what differs, unless one run could have computed both."""
     keys = [key for key in {**facts, **other} if facts.get(key) != other.get(key)]
     if keys:
-        named = [key for key in keys if not key.endswith(PROBE)]
+        named = ["networks"] if "networks" in keys else [key for key in keys if not key.endswith(PROBE)]
         differ = (
             ", ".join(f"{key} {facts.get(key)} against {other.get(key)}" for key in named) or "other bits of a probe"
         )

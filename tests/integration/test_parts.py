@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import fidtool
 from fidtool.errors import InputError
@@ -127,11 +128,20 @@ def test_what_is_no_part_is_refused(here: Run, tmp_path: Path) -> None:
     assert here("stats", fake, "-o", "whole.npz", *OF_EACH).status == 0
     for number, place in enumerate((fake, make_pictures(tmp_path / "other", 12, 2)), 1):
         assert here("stats", place, "-o", f"{number}.npz", "--part", f"{number}/2", *OF_EACH).status == 0
+    with np.load("1.npz") as archive:
+        older = {name: archive[name] for name in archive.files}
+    older["run"] = np.array(str(older["run"]).replace('"torch": "', '"torch": "0.'))
+    np.savez("2c.npz", **older)
     shutil.copytree(fake, "elsewhere")
     assert here("stats", "elsewhere", "-o", "2b.npz", "--part", "2/2", *OF_EACH).status == 0
     assert here("merge", "2b.npz", "1.npz", "-o", "copies.npz").status == 0, "copies of a set are one set"
     refused = {
         ("merge", "1.npz", "2.npz"): "2.npz and 1.npz are of different sets: the names, sizes or contents",
+        (
+            "merge",
+            "2c.npz",
+            "2b.npz",
+        ): f"(torch {torch.__version__} against 0.{torch.__version__}): compute one of them",
         ("merge", "1.npz", "whole.npz"): "whole.npz has statistics of a whole set",
         ("merge", FILES / "pytorch_fid.npz"): "pytorch_fid.npz has no exact sums",
         ("merge", "missing.npz"): "no statistics file missing.npz",
@@ -227,8 +237,8 @@ def test_images_that_changed_are_noticed(here: Run, tmp_path: Path, passed: list
         (): "1 image of fake changed after new.npz was computed (00007.png): compute the statistics of all",
         ("--protocol", "tensorflow"): "new.npz and this run were not computed in the same way (resize",
         ("--metrics", "fid"): "(features of each image True against False)",
-        ("--no-diagnosis", "--quiet"): "(records True against False)",
-        ("--extractor", COLOURS): "extractor",
+        ("--no-diagnosis", "--quiet"): "(diagnosis True against False)",
+        ("--extractor", COLOURS): "(networks tiny_network.py:network against tiny_network.py:colours)",
         ("--complete", "new.npz"): "cannot be combined",
     }
     for more, message in refused.items():

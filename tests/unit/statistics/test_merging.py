@@ -127,11 +127,11 @@ def test_what_is_no_part_of_the_set_is_refused() -> None:
         r"\(torch 2.5 against 2.4\)": replace(second, arithmetic={"torch": "2.5", "device": "cpu"}),
         r"\(device None against cpu\)": replace(second, arithmetic={"torch": "2.4"}),
         r"\(crop adm:256 against None\)": replace(second, framing="adm:256"),
-        r"\(records False against True\)": replace(second, pictures=None),
+        r"\(diagnosis False against True\)": replace(second, pictures=None),
         r"\(float_to_byte floor against None\)": replace(second, config={"float_to_byte": "floor"}),
         r"\(dims 4 against 3\)": replace(second, layers={FEATURES: replace(layer, definition=wider)}),
         r"\(features of each image False": replace(second, layers={FEATURES: replace(layer, features=None)}),
-        r"\(spatial extractor custom.py:network against None,": replace(
+        r"\(networks custom.py:network and custom.py:network against custom.py:network\)": replace(
             second, layers={**second.layers, "spatial": layer}
         ),
         r"part 2 has no exact sums": replace(second, layers={FEATURES: replace(layer, sums=None)}),

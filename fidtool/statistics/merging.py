@@ -96,10 +96,11 @@ def refuse_other(name: str, facts: Facts, other_name: str, other: Facts) -> None
     keys = [key for key in {**facts, **other} if facts.get(key) != other.get(key)]
     if keys:
         named = ["networks"] if "networks" in keys else [key for key in keys if not key.endswith(PROBE)]
-        differ = (
-            ", ".join(f"{key} {facts.get(key)} against {other.get(key)}" for key in named) or "other bits of a probe"
-        )
-        problem = f"{name} and {other_name} were not computed in the same way ({shortened(differ, 400)}):"
+        differ = [f"{key} {facts.get(key)} against {other.get(key)}" for key in named] or [
+            "other bits of a probe batch"
+        ]
+        how = shortened(", ".join(differ), 400)
+        problem = f"{name} and {other_name} were not computed in the same way ({how}):"
         raise InputError(problem, "compute one of them again, with the same settings, software and kind of device")
 
 

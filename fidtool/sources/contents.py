@@ -9,7 +9,7 @@ import os
 import stat
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import IO, Any, BinaryIO, NamedTuple, TypeAlias
@@ -95,6 +95,26 @@ def bytes_of(content: Read) -> bytes:
         return np.asarray(content.values if isinstance(content, Pixels) else content).tobytes()
     except Exception as error:  # a damaged image that Pillow has opened but not yet decoded
         return type(error).__name__.encode()
+
+
+def local_image(path: str | os.PathLike[str]) -> Read:
+    """Returns a file that a program or a table names; an error names it, because its position does not show it."""
+    try:
+        with open(path, "rb") as handle:
+            return handle.read()
+    except OSError as error:
+        return OSError(error.errno, f"{error.strerror}: {os.fspath(path)!r}")
+
+
+def image_in(value: Any) -> Read:
+    """Returns the image in a column's value: its bytes, or a dict as of Hugging Face's ``Image(decode=False)``.
+
+    As there, the dict's path is that of a file on this machine if it has no bytes.
+    """
+    data, path = (value.get("bytes"), value.get("path")) if isinstance(value, Mapping) else (value, None)
+    if data is None:
+        return local_image(path) if path else ContentError("its row has no image bytes")
+    return bytes(data)
 
 
 @dataclass(frozen=True)

@@ -307,7 +307,7 @@ def contents_of(item: Any, value_range: ValueRange | None, what: str) -> list[Re
     if isinstance(item, (bytes, bytearray)):
         return [bytes(item)]
     if isinstance(item, (str, os.PathLike)):
-        return [_file(item)]
+        return [local_image(item)]
     if hasattr(item, "convert") and hasattr(item, "getbands"):
         return [copy_image(item)]
     return _of_array(_as_array(item, what), value_range, what)
@@ -322,14 +322,6 @@ def _are_images(items: Sequence[Any]) -> bool:
     pillow = (hasattr(item, "convert") and hasattr(item, "getbands") for item in items)
     dimensions = {3 if is_pillow else getattr(item, "ndim", 0) for is_pillow, item in zip(pillow, items, strict=True)}
     return dimensions in ({2}, {3})
-
-
-def _file(path: str | os.PathLike[str]) -> Read:
-    try:
-        with open(path, "rb") as handle:
-            return handle.read()
-    except OSError as error:  # named by its position in the set, which does not show the path
-        return OSError(error.errno, f"{error.strerror}: {os.fspath(path)!r}")
 
 
 def _as_array(item: Any, what: str) -> NDArray[Any]:

@@ -97,24 +97,22 @@ def bytes_of(content: Read) -> bytes:
         return type(error).__name__.encode()
 
 
-def local_image(path: str | os.PathLike[str]) -> Read:
-    """Returns a file that a program or a table names; an error names it, because its position does not show it."""
-    try:
-        with open(path, "rb") as handle:
-            return handle.read()
-    except OSError as error:
-        return OSError(error.errno, f"{error.strerror}: {os.fspath(path)!r}")
-
-
 def image_in(value: Any) -> Read:
-    """Returns the image in a column's value: its bytes, or a dict as of Hugging Face's ``Image(decode=False)``.
+    """Returns the image in a value of a program or a table: its bytes, or those of the file that it names.
 
-    As there, the dict's path is that of a file on this machine if it has no bytes.
+    It may be a dict of either, as of Hugging Face's ``Image(decode=False)``; if there are both, the bytes are used.
     """
-    data, path = (value.get("bytes"), value.get("path")) if isinstance(value, Mapping) else (value, None)
-    if data is None:
-        return local_image(path) if path else ContentError("its row has no image bytes")
-    return bytes(data)
+    if isinstance(value, Mapping):
+        value = value.get("path") if value.get("bytes") is None else value["bytes"]
+    if value is None:
+        return ContentError("its row has no image bytes")
+    if isinstance(value, (bytes, bytearray)):
+        return bytes(value)
+    try:
+        with open(value, "rb") as handle:
+            return handle.read()
+    except OSError as error:  # named by its position in the set, which does not show the path
+        return OSError(error.errno, f"{error.strerror}: {os.fspath(value)!r}")
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ def local_paths(path: str) -> list[str]:
 
 
 def saved_shards(folder: str) -> list[str]:
-    """Returns the files of a `datasets.Dataset` in the folder that its ``save_to_disk`` wrote, in the order of its rows.
+    """Returns the files in a folder that ``save_to_disk`` of a `datasets.Dataset` wrote, in the order of its rows.
 
     Empty for anything else. An InputError for a folder of a ``DatasetDict``, which is several sets.
     """
@@ -153,7 +153,8 @@ def _refuse_image(path: str, file: str) -> None:
 def split_key(path: str) -> tuple[str, str]:
     """Splits ``samples.npz:images`` into the file, or folder of `saved_shards`, and the array or column in it.
 
-    For other paths, the second part is empty. The second part may also name one of several statistics in a pickle, as in ``references.pkl:imagenet.npz``.
+    For other paths, the second part is empty. It may also name one of several statistics in a pickle, as in
+    ``references.pkl:imagenet.npz``.
     """
     name, colon, key = path.rpartition(":")
     has_query = "?" in name and "://" in name  # a query may contain colons

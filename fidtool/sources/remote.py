@@ -228,7 +228,8 @@ def remote_files(url: str, say: Callable[[str], None]) -> RemoteFiles:
     if len(set(urls)) < len(urls):
         raise InputError(f"{url} matches an object twice")
     with ThreadPoolExecutor(AT_ONCE, "fidtool-request") as pool:
-        infos = list(pool.map(object_info, urls))
+        # The first alone: the Hub's file system keeps its listing of the folder for the others.
+        infos = [object_info(urls[0]), *pool.map(object_info, urls[1:])]
     if folders := [each for each, info in zip(urls, infos, strict=True) if info.get("type") == "directory"]:
         raise InputError(f"{folders[0]} is a folder, not a file")
     files = RemoteFiles(urls, np.array([stamp_of(info) for info in infos], dtype=np.int64))
@@ -296,9 +297,9 @@ def _in_commit(url: str) -> str:
         return url
 
     def resolved() -> str:
-        from huggingface_hub import HfApi
-
         store = file_system(url)
+        from huggingface_hub import HfApi  # after the error that names the extra for it
+
         found = store.resolve_path(url)
         api = HfApi(store.endpoint, store.token)
         commit = api.repo_info(found.repo_id, repo_type=found.repo_type, revision=found.revision).sha

@@ -250,8 +250,7 @@ def _is_tensor(item: Any) -> bool:
 
 def _undecoded(images: Any) -> Any:
     """Returns a dataset of Hugging Face with the bytes of its images, which tell their format and JPEG quality."""
-    is_transformed = (getattr(images, "format", None) or {}).get("type") == "custom"
-    if not hasattr(images, "cast_column") or is_transformed:
+    if not hasattr(images, "cast_column") or getattr(images, "format", {}).get("type") == "custom":  # of with_transform
         return images
     for name, feature in (getattr(images, "features", None) or {}).items():
         if type(feature).__name__ == "Image" and feature.decode and getattr(feature, "mode", None) is None:

@@ -35,7 +35,20 @@ DAMAGED = {
     "compressed page": (gzip.compress(PAGE), ["is a web page (HTML)", "download it again"]),
     "compressed json": (gzip.compress(b'{"error": "no access"}'), ["is JSON text", "download the file again"]),
 }
-NAMES = ("a.npz", "a.pkl", "a.npy", "a.zip", "a.tar", "a.tar.gz", "a.pt", "a.pth", "a.safetensors", "a.parquet", "a.arrow", "a")
+NAMES = (
+    "a.npz",
+    "a.pkl",
+    "a.npy",
+    "a.zip",
+    "a.tar",
+    "a.tar.gz",
+    "a.pt",
+    "a.pth",
+    "a.safetensors",
+    "a.parquet",
+    "a.arrow",
+    "a",
+)
 LISTS = ("a.txt", "a.csv", "a.jsonl")
 
 

@@ -303,7 +303,8 @@ def _in_commit(url: str) -> str:
         found = store.resolve_path(url)
         api = HfApi(store.endpoint, store.token)
         commit = api.repo_info(found.repo_id, repo_type=found.repo_type, revision=found.revision).sha
-        return f"hf://{found.root.partition('@')[0]}@{commit}/{found.path_in_repo}"
+        kind = found.unresolve().partition(found.repo_id)[0]  # such as datasets/
+        return f"hf://{kind}{found.repo_id}@{commit}/{found.path_in_repo}"
 
     return _queried(resolved, url, _INFO_TIMEOUT)
 

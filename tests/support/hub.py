@@ -88,7 +88,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.hub.asked["file"] += 1
                 self._file(name, self.hub.folders[name].joinpath(*below))
             case _:
-                raise AssertionError(self.path)
+                self._send(404, error="RepoNotFound")
 
     def _is_known(self) -> bool:
         return bool(self.headers.get("Authorization", "") == "Bearer hf_right")

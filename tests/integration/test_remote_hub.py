@@ -46,6 +46,7 @@ def test_images_are_requested_once_each(fidtool: Run, place: Path, expected: flo
     """A folder is listed once, by rank zero: the Hub limits the requests of listings in five minutes."""
     url = "hf://datasets/owner/set@main/images/"
     run = fidtool("compute", place / "real", url, *ARGUMENTS, "--num-workers", 2, ranks=2, **hub.variables)
+    assert run.status == 0, run.stderr
     assert run.fid == expected
     sampled = 2 * 8  # by which the ranks check that they see the same images
     assert COUNT <= hub.asked["file"] < COUNT + sampled + 5  # some may be repeated

@@ -65,9 +65,9 @@ def compute(
 
     REAL and FAKE are sets of images, statistics files (.npz .pkl) or published references such as adm:imagenet256,
     see `fidtool refs`. A set is a folder; a .zip or .tar archive, also compressed; an array (.npy .npz .pt
-    .safetensors); a .parquet file; a list of paths (.txt, or .csv .tsv .jsonl with a column of them), or - for such a
-    list on stdin; or a URL of any of these (s3://, https://, ...). Braces and wildcards join several files into one
-    set ('shards-{000..127}.tar'). Archives are read without unpacking.
+    .safetensors); a .parquet or .arrow file, or a folder of save_to_disk; a list of paths (.txt, or .csv .tsv .jsonl
+    with a column of them), or - for such a list on stdin; or a URL of any of these (s3://, https://, hf://, ...).
+    Braces and wildcards join several files into one set ('shards-{000..127}.tar'). Archives are read without unpacking.
 
     Results are printed on stdout, everything else on stderr. Exit status: 0 success, 1 failure at run time, 2 bad
     usage or input, 3 missed gate, 130 or 143 stopped by Ctrl-C or SIGTERM.

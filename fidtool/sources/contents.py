@@ -9,7 +9,7 @@ import os
 import stat
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import IO, Any, BinaryIO, NamedTuple, TypeAlias
@@ -95,6 +95,24 @@ def bytes_of(content: Read) -> bytes:
         return np.asarray(content.values if isinstance(content, Pixels) else content).tobytes()
     except Exception as error:  # a damaged image that Pillow has opened but not yet decoded
         return type(error).__name__.encode()
+
+
+def image_in(value: Any) -> Read:
+    """Returns the image in a value of a program or a table: its bytes, or those of the file that it names.
+
+    It may be a dict of either, as of Hugging Face's ``Image(decode=False)``; if there are both, the bytes are used.
+    """
+    if isinstance(value, Mapping):
+        value = value.get("path") if value.get("bytes") is None else value["bytes"]
+    if value is None:
+        return ContentError("its row has no image bytes")
+    if isinstance(value, (bytes, bytearray)):
+        return bytes(value)
+    try:
+        with open(value, "rb") as handle:
+            return handle.read()
+    except OSError as error:  # named by its position in the set, which does not show the path
+        return OSError(error.errno, f"{error.strerror}: {os.fspath(value)!r}")
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,14 @@ _IMAGES = {
     HEIF: rb".{4}ftyp(?:hei[cxms]|hev[cxms]|mif1|msf1)",
 }
 ZIP, TAR, PARQUET, NPY = "a zip archive", "a tar archive", "a Parquet table", "a NumPy array (.npy)"
-_CONTAINERS = {ZIP: rb"PK\x03\x04", TAR: rb".{257}ustar", PARQUET: rb"PAR1", NPY: rb"\x93NUMPY"}
+ARROW = "an Arrow table"
+_CONTAINERS = {
+    ZIP: rb"PK\x03\x04",
+    TAR: rb".{257}ustar",
+    PARQUET: rb"PAR1",
+    NPY: rb"\x93NUMPY",
+    ARROW: rb"ARROW1\0\0|\xff{4}..[\0-\x0f]\0\x10\0\0\0",
+}
 _AGAIN = "download it again, as a server sent this in its place, for example a login or an error"
 JSON = "JSON text: write a list of paths as .txt or .jsonl; if a server sent it as an error, download the file again"
 PLAIN = "plain text: download or create the file again, or name it .txt if it is a list of paths"
@@ -52,7 +59,6 @@ _DATASETS = {
     f"a MATLAB file, which scipy.io.loadmat reads: {_WRITE}": rb"MATLAB 5\.0 MAT-file",
     f"an LMDB database, which lmdb reads: {_WRITE}": rb".{16}\xde\xc0\xef\xbe",
     f"a TFRecord file, which TensorFlow reads: {_WRITE}": rb".{4}\0{4}.{4}\n",  # its first field is a tf.train.Example
-    f"an Arrow table, which datasets.load_from_disk reads: {_WRITE}": rb"ARROW1\0\0|\xff{4}..[\0-\x0f]\0\x10\0\0\0",
     f"an IDX file of MNIST, which torchvision reads: {_WRITE}": rb"\0\0\x08[\x01\x03]",
     # A pickled dict, by its first key, in any protocol from 2 on.
     f"a pickled batch of CIFAR, which torchvision reads: {_WRITE}": rb"\x80[\x02-\x05](\x95.{8})?\}(q.|\x94)?\("
@@ -83,7 +89,7 @@ def first_member(head: bytes) -> bytes:
 
 
 def container_of(head: bytes) -> str:
-    """Returns `ZIP`, `TAR`, `PARQUET` or `NPY`; empty for other files."""
+    """Returns `ZIP`, `TAR`, `PARQUET`, `NPY` or `ARROW`; empty for other files."""
     return _named(_CONTAINERS, head)
 
 
@@ -119,7 +125,8 @@ FILE_KINDS = {
     **dict.fromkeys((".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz"), ("archives", TAR)),
     **dict.fromkeys((".npz", ".pt", ".pth"), ("array_files", ZIP)),
     ".safetensors": ("array_files", ""),
-    ".parquet": ("parquet", PARQUET),
+    ".parquet": ("tables", PARQUET),
+    ".arrow": ("tables", ARROW),
     ".npy": ("array_files", NPY),
 }
 """For each suffix of files that contain images, the module in `fidtool.sources` whose function ``list_images`` lists

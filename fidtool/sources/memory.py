@@ -18,7 +18,15 @@ from PIL import Image
 from fidtool.errors import FidtoolError, InputError, ProgramError, message_of, option
 from fidtool.seeds import sample_seed
 from fidtool.sources.arrays import BFLOAT16, as_hwc, as_pixels, channel_axis, check_dtype, refuse_values, widened
-from fidtool.sources.contents import ContentError, Files, Read, Reader, ValueRange, pillow_defaults
+from fidtool.sources.contents import (
+    ContentError,
+    Files,
+    Read,
+    Reader,
+    ValueRange,
+    image_in,
+    pillow_defaults,
+)
 from fidtool.sources.image_set import ImageSet, Numbered
 from fidtool.validation import MAX_PIXELS
 
@@ -26,6 +34,10 @@ if TYPE_CHECKING:
     import torch  # only then: the command line defers it
 
 _SEVERAL_SETS = "to compare several sets, wrap each in fidtool.Images"
+_KEYS = ("image", "img", "jpg", "jpeg", "png", "webp")
+"""Keys of the image in a dict, the first that it has: as in Hugging Face's datasets, then as in WebDataset's."""
+_FILES = (bytes, bytearray, str, os.PathLike, Mapping)
+"""Types of what `image_in` takes."""
 _BY_NAME = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
 Items = Generator[Any, None, None]
 
@@ -35,7 +47,8 @@ class Images:
 
     An image is a PIL image, an array or tensor of shape HWC, CHW or HW (integers in 0..255, uint16, bool, or floats
     with a value range), the bytes of an encoded file, or a path of a file. In a tuple or list with other objects, the
-    image must be the first element; in a dict, its key must be ``image`` (or ``img``).
+    image must be the first element; in a dict, its key must be ``image`` (or ``img``, ``jpg``, ``jpeg``, ``png``,
+    ``webp``). The images of Hugging Face's datasets are used as they are stored, in their `datasets.Image` columns.
 
     An iterable runs under the calling program's torch settings, and never at the same time as fidtool's network. A
     sequence is read while the network computes, under the settings of a run: one thread, float32 as the default dtype,
@@ -72,7 +85,7 @@ class Images:
         parts = [images.get(each) for each in ("mu", "sigma")] if isinstance(images, Mapping) else images
         if isinstance(parts, (list, tuple)) and [getattr(part, "ndim", 0) for part in parts[:3]] == [1, 2]:
             raise InputError("a mean and a covariance are not images:", "pass fidtool.Statistics.of(mu, sigma)")
-        self._images: Any = images
+        self._images: Any = _undecoded(images)
         self._generate = generator_of(images, latent, name)
         self.generates = self._generate is not None
         if self.generates:
@@ -88,7 +101,9 @@ class Images:
             problem = f"{name} is a sequence, which must be the same on all ranks:"
             raise InputError(problem, "pass iter(…) of each rank's shard")
         if isinstance(images, (str, bytes, Mapping, type)):
-            raise InputError(f"{kind} not a sequence of images")
+            splits: Any = images if type(images).__name__ in ("DatasetDict", "IterableDatasetDict") else ()
+            remedies = [f"pass its split {each!r}" for each in splits]
+            raise InputError(f"{kind} not a sequence of images{':' * bool(remedies)}", *remedies)
 
     @property
     def kind(self) -> str:
@@ -233,8 +248,21 @@ def _is_tensor(item: Any) -> bool:
     return hasattr(item, "detach") and hasattr(item, "device")
 
 
+def _undecoded(images: Any) -> Any:
+    """Returns a dataset of Hugging Face with the bytes of its images, which tell their format and JPEG quality."""
+    if not hasattr(images, "cast_column") or getattr(images, "format", {}).get("type") == "custom":  # of with_transform
+        return images
+    for name, feature in (getattr(images, "features", None) or {}).items():
+        if type(feature).__name__ == "Image" and feature.decode and getattr(feature, "mode", None) is None:
+            images = images.cast_column(name, type(feature)(decode=False))
+    return images
+
+
 def _on_host(images: Any) -> Any:
-    """Returns the same images with tensors of an accelerator on the CPU; the same object if there are none."""
+    """Returns the same images with tensors of an accelerator and JAX arrays as such of the CPU; else the same object.
+
+    On the CPU, NumPy shares the memory of a JAX array.
+    """
     if isinstance(images, (list, tuple, Mapping)):
         pairs = [(each, _on_host(each)) for each in (images.values() if isinstance(images, Mapping) else images)]
         if all(each is moved for each, moved in pairs):
@@ -243,6 +271,8 @@ def _on_host(images: Any) -> Any:
         if isinstance(images, Mapping):
             return dict(zip(images, found, strict=True))
         return tuple(found) if isinstance(images, tuple) else found
+    if hasattr(images, "sharding") and hasattr(images, "__array__"):
+        return np.asarray(images)
     accelerated = _is_tensor(images) and images.device.type not in ("cpu", "meta")
     return images.detach().cpu() if accelerated else images
 
@@ -289,14 +319,14 @@ def contents_of(item: Any, value_range: ValueRange | None, what: str) -> list[Re
     """Returns the image that an object is, or the images of a batch."""
     if hasattr(item, "images"):  # as in diffusers
         raise InputError(f"{what} is of type {type(item).__name__}, not an image:", "return its .images")
-    if isinstance(item, Mapping):
-        key = next((key for key in ("image", "img") if key in item), None)
+    if isinstance(item, Mapping) and "bytes" not in item:
+        key = next((key for key in _KEYS if key in item), None)
         if key is None:
             keys = ", ".join(map(str, list(item)[:8]))
             raise InputError(f"{what} is a dict with the keys {keys}; its image must have the key 'image'")
         item = item[key]
     # In a tuple, a string or bytes may also be a label.
-    files = isinstance(item, list) and all(isinstance(each, (bytes, bytearray, str, os.PathLike)) for each in item)
+    files = isinstance(item, list) and all(isinstance(each, _FILES) for each in item)
     if isinstance(item, list) and len(item) > 1 and (files or _are_images(item)):
         return [content for each in item for content in contents_of(each, value_range, what)]
     if isinstance(item, tuple) and len(item) > 1 and _are_images(item):
@@ -304,10 +334,8 @@ def contents_of(item: Any, value_range: ValueRange | None, what: str) -> list[Re
         raise InputError(problem, "yield a list for a batch", "yield only the image to evaluate")
     if isinstance(item, (tuple, list)) and item:
         item = item[0]
-    if isinstance(item, (bytes, bytearray)):
-        return [bytes(item)]
-    if isinstance(item, (str, os.PathLike)):
-        return [_file(item)]
+    if isinstance(item, _FILES):
+        return [image_in(item)]
     if hasattr(item, "convert") and hasattr(item, "getbands"):
         return [copy_image(item)]
     return _of_array(_as_array(item, what), value_range, what)
@@ -324,14 +352,6 @@ def _are_images(items: Sequence[Any]) -> bool:
     return dimensions in ({2}, {3})
 
 
-def _file(path: str | os.PathLike[str]) -> Read:
-    try:
-        with open(path, "rb") as handle:
-            return handle.read()
-    except OSError as error:  # named by its position in the set, which does not show the path
-        return OSError(error.errno, f"{error.strerror}: {os.fspath(path)!r}")
-
-
 def _as_array(item: Any, what: str) -> NDArray[Any]:
     """Converts a tensor on any device, or any other array, to a NumPy array."""
     if _is_tensor(item):
@@ -345,7 +365,8 @@ def _as_array(item: Any, what: str) -> NDArray[Any]:
         except TypeError as error:
             raise InputError(f"{what} is no array ({item.dtype}, {error}):", "pass tensor.float()") from None
     if isinstance(item, np.ndarray) or hasattr(item, "__array__"):
-        return np.asarray(item)
+        array = np.asarray(item)
+        return array.view(BFLOAT16) if array.dtype.name == "bfloat16" else array  # of ml_dtypes, as JAX has it
     remedy = _SEVERAL_SETS if isinstance(item, Iterator) else "fidtool.Images documents what is accepted"
     raise InputError(f"{what} is of type {type(item).__name__}, not an image; {remedy}")
 

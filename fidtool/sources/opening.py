@@ -70,7 +70,7 @@ def open_images(
     began = time.time_ns()
     if path in (STDIN, "/dev/stdin") or Path(path).is_fifo():  # a shell's <(find …)
         found = list_paths(path)
-    elif os.path.isdir(path):
+    elif os.path.isdir(path) and not saved_shards(path):
         found = list_folder(path, recursive)
     elif "://" not in path:
         found = _listed(path, Files(local_paths(path)), value_range)
@@ -87,21 +87,38 @@ def open_images(
 
 
 def local_paths(path: str) -> list[str]:
-    """Returns the files that match a pattern, or the one file or folder that ``path`` names."""
+    """Returns the files that match a pattern or are `saved_shards`, or the one file or folder that ``path`` names."""
     name, _ = split_key(path)
     if is_pattern(name):
         return expand(name)
     if os.path.exists(name):
-        return [name]
+        return saved_shards(name) or [name]
     if why := broken_link(name):
         raise InputError(f"{name} is {why}")
     raise InputError(f"no such file or folder: {path}", *(f"did you mean {each}?" for each in existing_like(name)))
 
 
+def saved_shards(folder: str) -> list[str]:
+    """Returns the files in a folder that ``save_to_disk`` of a `datasets.Dataset` wrote, in the order of its rows.
+
+    Empty for anything else. An InputError for a folder of a ``DatasetDict``, which is several sets.
+    """
+
+    def stated(name: str, key: str) -> list[Any]:
+        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # there is none, or another program's
+            return list(json.loads(Path(folder, name).read_text())[key])
+        return []
+
+    if splits := stated("dataset_dict.json", "splits"):
+        remedies = [f"pass {os.path.join(folder, each)}" for each in splits]
+        raise InputError(f"{folder} is a DatasetDict of {counted(len(splits), 'set')}:", *remedies)
+    return [os.path.join(folder, each["filename"]) for each in stated("state.json", "_data_files")]
+
+
 def _listed(path: str, files: Files, value_range: ValueRange | None) -> ImageSet:
     name, key = split_key(path)
-    suffix = suffix_of(name)
     first, single = files.paths[0], len(files.paths) == 1
+    suffix = suffix_of(first if os.path.isdir(name) else name)
     is_list = suffix in LISTS
     head = b"\0" if files.remote and not is_list else head_of(files)  # of an archive, that would be a download
     if head or not is_list:
@@ -134,9 +151,10 @@ def _refuse_image(path: str, file: str) -> None:
 
 
 def split_key(path: str) -> tuple[str, str]:
-    """Splits ``samples.npz:images`` into the file and the array in it; for other paths, the second part is empty.
+    """Splits ``samples.npz:images`` into the file, or folder of `saved_shards`, and the array or column in it.
 
-    The second part may also name one of several statistics in a pickle, as in ``references.pkl:imagenet.npz``.
+    For other paths, the second part is empty. It may also name one of several statistics in a pickle, as in
+    ``references.pkl:imagenet.npz``.
     """
     name, colon, key = path.rpartition(":")
     has_query = "?" in name and "://" in name  # a query may contain colons
@@ -145,7 +163,8 @@ def split_key(path: str) -> tuple[str, str]:
     if suffix := suffix_of(name):
         is_keyed = suffix in TABLES or (suffix in FILE_KINDS and suffix != ".npy")
     else:  # then the name says nothing
-        is_keyed = name.lower().endswith(STATISTICS_SUFFIXES) or ("://" not in name and os.path.isfile(name))
+        is_local = "://" not in name and (os.path.isfile(name) or bool(saved_shards(name)))
+        is_keyed = is_local or name.lower().endswith(STATISTICS_SUFFIXES)
     return (name, key) if is_keyed else (path, "")
 
 

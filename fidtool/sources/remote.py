@@ -1,4 +1,4 @@
-"""Files in remote stores, accessed with fsspec: ``s3://``, ``https://``, ``gs://`` and so on.
+"""Files in remote stores, accessed with fsspec: ``s3://``, ``https://``, ``hf://``, ``gs://`` and so on.
 
 Images in a folder or a list are requested one by one. All other files are downloaded into the cache and read there.
 """
@@ -9,12 +9,13 @@ import contextlib
 import hashlib
 import io
 import os
+import re
 import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from functools import partial
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -50,9 +51,14 @@ _SAID_BYTES = 100_000_000
 """Size of a download that is said in advance."""
 _ABANDONED_SECONDS = 3600.0
 """Age of a partial copy that no process writes any more."""
-_VERSIONS = ("ETag", "etag", "md5Hash", "LastModified", "mtime", "updated")
+_VERSIONS = ("ETag", "etag", "md5Hash", "blob_id", "xet_hash", "LastModified", "mtime", "updated")
 """Keys with which stores describe an object's version."""
 _S3_ADVICE = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
+_ADVICE = {"s3": _S3_ADVICE, "hf": "set HF_TOKEN or run `hf auth login`, and ask for access on its page if it is gated"}
+_EXTRAS = {"hf": "hf", "gs": "gcs", "gcs": "gcs", **dict.fromkeys(("az", "abfs", "abfss"), "azure")}
+"""The extras for stores other than S3 and HTTP."""
+_IN_COMMIT = re.compile(r"hf://(?:\w+/)?[\w.-]+/[\w.-]+@[0-9a-f]{40}(?![^/])")
+"""Matches the beginning of a URL in a repository of the Hugging Face Hub whose revision is a commit."""
 
 
 class RemoteFiles(Files):
@@ -77,7 +83,8 @@ class RemoteFiles(Files):
                     return ""
             return self.paths[file]
 
-        count = len(self.paths) if self.versioned else 0
+        is_constant = _IN_COMMIT.match(self.paths[0]) if len(self.paths) else None
+        count = len(self.paths) if self.versioned and not is_constant else 0
         sampled = np.unique(np.linspace(0, count - 1, min(count, 1024)).astype(np.int64)).tolist()
         with ThreadPoolExecutor(AT_ONCE, "fidtool-request") as pool:
             return list(filter(None, pool.map(changed_path, sampled)))
@@ -181,10 +188,10 @@ def stamp_of(info: Mapping[str, Any]) -> tuple[int, int, int, int, int]:
 
 def list_remote_folder(url: str, recursive: bool) -> ImageSet:
     """Lists the images below a URL, sorted by relative name. Hidden names are ignored, as in a folder."""
-    prefix = url if url.endswith("/") else f"{url}/"
-    store = file_system(url)
-    root, depth = store._strip_protocol(url).rstrip("/"), None if recursive else 1
-    found = _queried(lambda: store.find(url, maxdepth=depth, detail=True), url, _LISTING_TIMEOUT)
+    prefix, source = (each if each.endswith("/") else f"{each}/" for each in (url, _in_commit(url)))
+    store = file_system(source)
+    root, depth = store._strip_protocol(source).rstrip("/"), None if recursive else 1
+    found = _queried(lambda: store.find(source, maxdepth=depth, detail=True), url, _LISTING_TIMEOUT)
     if not found:
         raise InputError(f"there is nothing below {url}:", "check that the URL is correct and can be listed")
     # Remove one slash only: names in a store may begin with another one.
@@ -195,7 +202,7 @@ def list_remote_folder(url: str, recursive: bool) -> ImageSet:
         raise passed_over.nothing_found(url, "location")
     names = Names(sorted(images))
     stamps = np.array([stamp_of(images[name]) for name in names], dtype=np.int64)
-    files, order = RemoteFiles(names.after(prefix), stamps), np.arange(len(names), dtype=np.uint32)
+    files, order = RemoteFiles(names.after(source), stamps), np.arange(len(names), dtype=np.uint32)
     return ImageSet(url, "remote folder", names, prefix, files, files, order, passed_over=passed_over)
 
 
@@ -205,7 +212,7 @@ def remote_files(url: str, say: Callable[[str], None]) -> RemoteFiles:
     ``say`` prints the size of large ones, which are downloaded when they are opened.
     """
     urls: list[str] = []
-    for each in expand_braces(url):
+    for each in expand_braces(_in_commit(url)):
         matches, exists = [each], False
         if "[" in each:  # it may be part of a name
             with contextlib.suppress(InputError):
@@ -221,7 +228,8 @@ def remote_files(url: str, say: Callable[[str], None]) -> RemoteFiles:
     if len(set(urls)) < len(urls):
         raise InputError(f"{url} matches an object twice")
     with ThreadPoolExecutor(AT_ONCE, "fidtool-request") as pool:
-        infos = list(pool.map(object_info, urls))
+        # The first alone: the Hub's file system keeps its listing of the folder for the others.
+        infos = [object_info(urls[0]), *pool.map(object_info, urls[1:])]
     if folders := [each for each, info in zip(urls, infos, strict=True) if info.get("type") == "directory"]:
         raise InputError(f"{folders[0]} is a folder, not a file")
     files = RemoteFiles(urls, np.array([stamp_of(info) for info in infos], dtype=np.int64))
@@ -237,11 +245,12 @@ def remote_files(url: str, say: Callable[[str], None]) -> RemoteFiles:
 def file_system(url: str) -> Any:
     """Returns fsspec's file system for a URL. Each process has its own, because forks cannot share connections."""
     shown, scheme = redacted(url), url.partition("://")[0]
+    install = f"pip install 'fidtool[{_EXTRAS.get(scheme, 'remote')}]'"
     try:
         from fsspec.config import conf
         from fsspec.core import url_to_fs
     except ImportError:
-        raise InputError(f"reading {shown} needs the package fsspec:", "pip install 'fidtool[remote]'") from None
+        raise InputError(f"reading {shown} needs the package fsspec:", install) from None
     if scheme != scheme.lower():
         raise InputError(f"{shown} must begin with {scheme.lower()}:// in lower case")
     if scheme == "s3" and "@" in url.split("/")[2]:  # s3fs would treat it as part of the bucket's name
@@ -257,14 +266,47 @@ def file_system(url: str) -> Any:
             # By default a request, and so the download of a file, may take five minutes at most.
             patience = ClientTimeout(total=None, sock_connect=_INFO_TIMEOUT, sock_read=_REQUEST_TIMEOUT)
             settings["client_kwargs"] = {"timeout": patience, **own.get("client_kwargs", {})}
+        if _IN_COMMIT.match(url):
+            return _hub()
         store = url_to_fs(url, **settings)[0]
         store.invalidate_cache()  # fsspec caches listings, which may be out of date
         return store
     except ImportError as error:
-        lacking, installs = " ".join(str(error).split()), "pip install 'fidtool[remote]' installs those for s3 and http"
-        raise InputError(f"{shown}: {lacking} ({installs})") from None
+        installs = install if scheme in _EXTRAS else f"{install} installs those for s3 and http"
+        raise InputError(f"{shown}: {message_of(error)} ({installs})") from None
     except ValueError as error:
         raise InputError(f"{shown}: {message_of(error)}") from None
+
+
+@cache
+def _hub() -> Any:
+    """Returns the file system of the Hugging Face Hub for commits, whose listings cannot be out of date.
+
+    All threads share it, because others would list a folder again; to request an image, it does not list its folder.
+    """
+    import fsspec
+
+    store = fsspec.filesystem("hf", block_size=0, skip_instance_cache=True)
+    store.isdir = lambda path: False  # it asks so to find the address of a file
+    return store
+
+
+def _in_commit(url: str) -> str:
+    """Returns the same address in the commit that is now its revision, which later ones do not change."""
+    if not url.startswith("hf://") or url.startswith("hf://buckets/") or _IN_COMMIT.match(url):
+        return url
+
+    def resolved() -> str:
+        store = file_system(url)
+        from huggingface_hub import HfApi  # after the error that names the extra for it
+
+        found = store.resolve_path(url)
+        api = HfApi(store.endpoint, store.token)
+        commit = api.repo_info(found.repo_id, repo_type=found.repo_type, revision=found.revision).sha
+        kind = found.unresolve().partition(found.repo_id)[0]  # such as datasets/
+        return f"hf://{kind}{found.repo_id}@{commit}/{found.path_in_repo}"
+
+    return _queried(resolved, url, _INFO_TIMEOUT)
 
 
 def _queried(work: Callable[[], T], url: str, seconds: float, moved: Callable[[], object] = lambda: None) -> T:
@@ -285,7 +327,7 @@ def request(work: Callable[[], T], url: str, seconds: float, moved: Callable[[],
         InputError: if access is denied.
         RunError: if the store fails or does not respond.
     """
-    tries = MAX_TRIES if url.startswith("http") else 1
+    tries = MAX_TRIES if url.startswith(("http", "hf")) else 1
     for attempt in islice(attempts(_RETRY_PERIOD), tries):
         last, future = moved(), in_background(work)  # after a timeout, it continues in the background
         try:
@@ -308,15 +350,18 @@ def _lasting(error: Exception, url: str) -> FidtoolError | ContentError | None:
     """Returns what to raise if a retry of a request that failed with ``error`` would not help; otherwise None."""
     response: Any = getattr(error, "response", None)  # botocore's errors have a dict, in which a dict has the status
     metadata = response.get("ResponseMetadata") if isinstance(response, dict) else None
-    status = metadata.get("HTTPStatusCode") if isinstance(metadata, dict) else getattr(error, "status", None)
+    status = getattr(error, "status", getattr(response, "status_code", None))  # aiohttp's errors; those of the Hub
+    status = metadata.get("HTTPStatusCode") if isinstance(metadata, dict) else status
     if isinstance(error, FidtoolError):
         return error
+    kind = type(error).__name__
+    hidden = " or no such repository" if kind in ("RepositoryNotFoundError", "BucketNotFoundError") else ""
+    if hidden or isinstance(error, PermissionError) or status in (401, 403) or "Credentials" in kind:
+        reason = f"the store returned HTTP status {status}: access denied{hidden}" if status else message_of(error)
+        advice = _ADVICE.get(url.partition("://")[0], "check the address and the credentials for it")
+        return InputError(f"{redacted(url)} cannot be read: {reason}:", advice)
     if isinstance(error, FileNotFoundError) or status in (404, 410):
         return ContentError("it does not exist")
-    if isinstance(error, PermissionError) or status in (401, 403) or "Credentials" in type(error).__name__:
-        reason = f"the store returned HTTP status {status}: access denied" if status else message_of(error)
-        advice = _S3_ADVICE if url.startswith("s3:") else "check the address and the credentials for it"
-        return InputError(f"{redacted(url)} cannot be read: {reason}:", advice)
     if isinstance(error, (IsADirectoryError, NotADirectoryError, ImportError, NotImplementedError, ValueError)):
         return ContentError(f"it cannot be requested: {message_of(error)}")
     if isinstance(status, int) and 400 <= status < 500 and status not in RETRIED_STATUSES:

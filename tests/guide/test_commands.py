@@ -29,7 +29,7 @@ from support.pictures import make_pictures
 from support.places import ROOT
 from support.processes import PATIENCE, free_port
 from support.ranks import RankServer
-from support.source_forms import make_squares, names_in, pixels_in, write_parquet, write_tar, write_zip
+from support.source_forms import make_squares, names_in, pixels_in, write_parquet, write_saved, write_tar, write_zip
 
 HERE = {page: text for page, text in PAGES.items() if page.stem != "jobs"}
 """The pages whose commands run in one folder; test_jobs.py runs those of the other one."""
@@ -155,6 +155,7 @@ def _write_sources(root: Path) -> None:
     np.savez(root / "samples.npz", pixels)
     np.save(root / "floats.npy", pixels / np.float32(127.5) - 1)
     write_parquet(root / "train-0.parquet", squares, names)
+    write_saved(root / "saved", squares, names)
     statistics = {"mu": np.zeros(2048), "sigma": np.eye(2048)}
     np.savez(root / "reference.npz", **statistics)  # as other tools publish them
     of_dinov2 = {"mu": np.zeros(384), "sigma": np.eye(384)}
@@ -295,7 +296,8 @@ def test_command(
         if name in command and not (clone / name).exists():
             pytest.importorskip(package, reason=f"needs {package}, from the extra 'test'")
             random_weights(clone / name)
-    command = quick(command, stand_ins).replace("s3://bucket", f"file://{clone}")
+    command = quick(command, stand_ins).replace("s3://bucket", place := f"file://{clone}")
+    command = command.replace("hf://datasets/OWNER/NAME", place)
     if command.startswith("fidtool stats"):
         (clone / command.split(" -o ")[1].split()[0]).unlink(missing_ok=True)
     env = shell_environment(environment, clone, mirror)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import pickle
 import struct
@@ -36,7 +35,20 @@ DAMAGED = {
     "compressed page": (gzip.compress(PAGE), ["is a web page (HTML)", "download it again"]),
     "compressed json": (gzip.compress(b'{"error": "no access"}'), ["is JSON text", "download the file again"]),
 }
-NAMES = ("a.npz", "a.pkl", "a.npy", "a.zip", "a.tar", "a.tar.gz", "a.pt", "a.pth", "a.safetensors", "a.parquet", "a")
+NAMES = (
+    "a.npz",
+    "a.pkl",
+    "a.npy",
+    "a.zip",
+    "a.tar",
+    "a.tar.gz",
+    "a.pt",
+    "a.pth",
+    "a.safetensors",
+    "a.parquet",
+    "a.arrow",
+    "a",
+)
 LISTS = ("a.txt", "a.csv", "a.jsonl")
 
 
@@ -82,22 +94,6 @@ def test_one_of_several_archives_is_named(here: Run, tmp_path: Path, real: Path)
     assert "shard-001.tar is a Git LFS pointer" in run.error
 
 
-def stream(table: object, schema: object) -> bytes:
-    """Return a table as Hugging Face's ``save_to_disk`` writes it."""
-    import pyarrow
-
-    file = io.BytesIO()
-    with pyarrow.ipc.new_stream(file, schema) as writer:
-        writer.write_table(table)
-    return file.getvalue()
-
-
-def arrow() -> bytes:
-    pyarrow = pytest.importorskip("pyarrow", reason="needs pyarrow, from the extra 'parquet'")
-    table = pyarrow.table({"image": [b"a" * 99] * 3, "label": [1, 2, 3]})
-    return stream(table, table.schema)
-
-
 def batch(protocol: int, first: str | bytes) -> bytes:
     return pickle.dumps({first: [1, 2], "filenames": ["a", "b"], "data": np.zeros((2, 3072), np.uint8)}, protocol)
 
@@ -113,8 +109,6 @@ DATASETS: dict[str, tuple[str, Callable[[], bytes], list[str]]] = {
         lambda: struct.pack("<QI", len(EXAMPLE), 0x1234) + EXAMPLE + bytes(4),
         ["TFRecord", *PARQUET],
     ),
-    "Arrow": ("train/data-00000-of-00001.arrow", arrow, ["Arrow", "load_from_disk", *PARQUET]),
-    "Arrow file": ("a.feather", lambda: b"ARROW1\0\0" + bytes(99), ["Arrow", *PARQUET]),
     "CIFAR-10": ("data_batch_1", lambda: batch(2, "batch_label"), ["CIFAR", "torchvision", *PARQUET]),
     "CIFAR-100": ("train", lambda: batch(5, b"fine_labels"), ["CIFAR", *PARQUET]),
     "CIFAR of Python 2": (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import tarfile
 import zipfile
 from collections.abc import Callable, Sequence
@@ -80,6 +81,24 @@ def write_parquet(file: Path, folder: Path, names: Sequence[str]) -> None:
     parquet.write_table(pyarrow.table({"image": images, "label": list(range(len(names)))}), file, row_group_size=5)
 
 
+def write_arrow(file: Path, folder: Path, names: Sequence[str]) -> None:
+    """Write a table as Hugging Face's datasets does: a stream of several batches."""
+    import pyarrow
+
+    images = [{"bytes": (folder / name).read_bytes(), "path": name} for name in names]
+    table = pyarrow.table({"image": images, "label": list(range(len(names)))})
+    with pyarrow.ipc.new_stream(file, table.schema) as writer:
+        writer.write_table(table, 5)
+
+
+def write_saved(saved: Path, folder: Path, names: Sequence[str]) -> None:
+    """Write a folder as ``save_to_disk`` does."""
+    saved.mkdir()
+    write_arrow(saved / "data-00000-of-00001.arrow", folder, names)
+    (saved / "state.json").write_text(json.dumps({"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}))
+    (saved / "dataset_info.json").write_text("{}")
+
+
 def write_list(file: Path, folder: Path, names: Sequence[str]) -> None:
     file.write_text("".join(f"{folder.name}/{name}\n" for name in names))
 
@@ -106,6 +125,8 @@ def make_forms(folder: Path) -> dict[str, str]:
         "several.pt": lambda file: torch.save({"images": planes.contiguous(), "labels": torch.zeros(3)}, file),
         "images.safetensors": lambda file: save_file({"images": planes.contiguous()}, file),
         "images.parquet": lambda file: write_parquet(file, folder, names),
+        "images.arrow": lambda file: write_arrow(file, folder, names),
+        "saved": lambda file: write_saved(file, folder, names),
         "images.txt": lambda file: write_list(file, folder, names),
         "images.csv": lambda file: file.write_text("".join(["path\n", *(f"{folder.name}/{name}\n" for name in names)])),
     }
@@ -135,7 +156,7 @@ def make_frame_forms(folder: Path) -> list[str]:
 FORMS = (
     *("images.zip", "stored.zip", "images.tar", "images.tar.gz", "images.tar.xz", "shards", "images.npz", "packed.npz"),
     *("named.npz", "images.npy", "planes.npy", "floats.npy", "foreign.npy", "images.pt", "several.pt"),
-    *("images.safetensors", "images.parquet", "images.txt", "images.csv"),
+    *("images.safetensors", "images.parquet", "images.arrow", "saved", "images.txt", "images.csv"),
 )
 """All formats but the folder."""
 

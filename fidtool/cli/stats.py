@@ -18,9 +18,6 @@ from fidtool.features.protocol import WRITTEN_LAYOUTS, protocol_named
 from fidtool.settings import OUTPUT, Settings, StatisticsSettings
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from fidtool.console import Console
     from fidtool.statistics.set_statistics import Statistics
 
@@ -115,7 +112,7 @@ def stats(
     form = "" if layout is None else f", layout {layout}, protocol {chosen.protocol}"
     form += "" if statistics.part is None else f", part {statistics.part.name} of {statistics.part.total} images"
     form += "" if sample is None else f", {len(sample)} of them in arr_0"
-    _write(target, statistics, console, form, layout, sample)
+    _write(target, console, form, statistics, layout, sample)
 
 
 @click.command(cls=OnceCommand, examples=_OF_MERGE)
@@ -139,21 +136,15 @@ def merge(parts: tuple[str, ...], output: str, force: bool, quiet: bool) -> None
     statistics = merge_statistics(parts)
     for line in warnings_about(output, statistics):
         console.warn(line)
-    _write(target, statistics, console, f", {len(parts)} parts")
+    _write(target, console, f", {len(parts)} parts", statistics)
 
 
-def _write(
-    target: Path,
-    statistics: Statistics,
-    console: Console,
-    form: str,
-    layout: str | None = None,
-    sample: NDArray[np.uint8] | None = None,
-) -> None:
+def _write(target: Path, console: Console, form: str, statistics: Statistics, *in_layout: Any) -> None:
+    """Write the file, with the arguments ``in_layout`` of `write_statistics`, and say so."""
     from fidtool.statistics.statistics_file import write_statistics
 
     try:
-        write_statistics(target, statistics, layout, sample)
+        write_statistics(target, statistics, *in_layout)
     except OSError as error:
         raise RunError(f"the statistics could not be written to {target}: {error.strerror or error}") from None
     console.say(f"wrote {target}: {statistics.count} images, {statistics.dims} dimensions{form}")

@@ -23,6 +23,7 @@ from PIL import Image
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, on_every_rank, option
 from fidtool.images.decode import ONE_IMAGE_FORMATS, has_frame
+from fidtool.names import counted
 from fidtool.seeds import sample_seed
 from fidtool.sources.contents import SAME_FILES, Files, Frame, Read, Reader, ValueRange, bytes_of, pillow_defaults
 from fidtool.sources.image_set import ImageSet, Indices, Names, Numbered, Sampling, SetPart, canonical_order
@@ -78,8 +79,11 @@ def part_of(images: ImageSet, part: str, batch_size: int) -> ImageSet:
         raise InputError(f"there is no part {part!r}:", "pass its number and how many there are, such as 3/16")
     batches = plan_batches(images, batch_size)
     if of > len(batches):
-        problem = f"there is no part {part} of {images.path}, which has {len(batches)} batches of {batch_size} images:"
-        raise InputError(problem, f"divide it into {len(batches)} parts at most", f"a smaller {option('batch_size')}")
+        has = f"{counted(len(images), 'image')} in {counted(len(batches), 'batch', 'batches')} of {batch_size}"
+        problem = f"there is no part {part} of {images.path}, which has {has}:"
+        raise InputError(
+            problem, f"pass at most {len(batches)} as the number of parts", f"a smaller {option('batch_size')}"
+        )
     own = deal(batches, number - 1, of, in_order=True)
     places = np.sort(np.concatenate([np.asarray(batch.images) for batch in own]))
     return images.restricted(SetPart(f"{number}/{of}", images.digest(), len(images), places))

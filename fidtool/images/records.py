@@ -250,6 +250,16 @@ class ImageRecords:
         found = np.ascontiguousarray(records).view(RECORD).reshape(-1)
         return cls(found, names, images.prefix, images.stamps(skipped))
 
+    @classmethod
+    def joined(cls, parts: Sequence[ImageRecords], order: NDArray[np.int64]) -> ImageRecords:
+        """Returns the records of several parts of a set in this order."""
+        names = [name for each in parts for name in each.names]
+        stamps = np.concatenate([each.stamps for each in parts])
+        stamps = stamps[order] if len(stamps) == len(names) else stamps[:0]
+        records = np.concatenate([each.records for each in parts])[order]
+        first = parts[int(np.searchsorted(np.cumsum([*map(len, parts)]), order[0], side="right"))]
+        return cls(records, Names(names[number] for number in order.tolist()), first.prefix, stamps)
+
     def __len__(self) -> int:
         return len(self.names)
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fidtool.errors import InputError
 from fidtool.features.protocol import PROBE, Definition, layer_prefix
@@ -17,7 +15,7 @@ from fidtool.images.decode import ImageProperties
 from fidtool.images.records import ImageRecords
 from fidtool.names import counted, shortened
 from fidtool.sources.contents import explained
-from fidtool.sources.image_set import Names, SetPart
+from fidtool.sources.image_set import SetPart
 from fidtool.statistics.moments import ExactMoments
 from fidtool.statistics.set_statistics import Features, LayerStatistics, RowStorage, Statistics, reordered
 from fidtool.statistics.statistics_file import statistics_in
@@ -150,13 +148,14 @@ class _Merger:
             rows = reordered(self._rows[name].array(), order) if name in self._rows else None
             layers[name] = layer_statistics(moments, definition, rows)
         numbers = [each.order for each in parts if each.order is not None]
+        pictures = [each.pictures for each in parts if each.pictures is not None]
         return replace(
             min(self._parts, key=lambda each: each[1].places[0])[2],
             layers=layers,
             count=len(places),
             traits=ImageProperties.total(each.traits for each in parts if each.traits is not None),
             skipped=tuple(skipped),
-            pictures=_joined([each.pictures for each in parts if each.pictures is not None], order),
+            pictures=ImageRecords.joined(pictures, order) if pictures else None,
             order=np.concatenate(numbers)[order] if numbers else None,
             part=None,
         )
@@ -168,18 +167,3 @@ class _Merger:
         which = shortened(", ".join(name for name in every if name not in names))
         lacking = f"{counted(missing, 'image')} of {self._total} are in none of the files"
         return InputError(f"{lacking}{f': part {which}' if which else ''}:", "pass all parts of the set")
-
-
-def _joined(pictures: Sequence[ImageRecords], order: NDArray[np.int64]) -> ImageRecords | None:
-    """Returns the records of several parts in this order, with the folder of the part whose image is the first."""
-    if not pictures:
-        return None
-    names = [*itertools.chain.from_iterable(each.names for each in pictures)]
-    ends = np.cumsum([len(each) for each in pictures])
-    stamps = np.concatenate([each.stamps for each in pictures])
-    return ImageRecords(
-        np.concatenate([each.records for each in pictures])[order],
-        Names(names[number] for number in order.tolist()),
-        pictures[int(np.searchsorted(ends, order[0], side="right"))].prefix,
-        stamps[order] if len(stamps) == len(names) else stamps[:0],
-    )

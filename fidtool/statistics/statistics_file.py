@@ -94,7 +94,7 @@ def _write_layout(path: Path, statistics: Statistics, layout: str, images: NDArr
         if layer is None or layer.definition != expected[name].definition or statistics.dims != max(INCEPTION_DIMS):
             needed = f"{option('protocol', protocol)} and {option('metrics', metrics)}"
             raise InputError(f"{layout}'s statistics are others than these:", f"compute them with {needed}")
-        arrays |= _arrays(name, replace(layer, definition=None, features=None))
+        arrays |= _arrays(name, replace(layer, definition=None, features=None, sums=None))
     with atomic_write(path) as handle:
         np.savez(handle, **arrays)
     if layout == "clean-fid" and statistics.features is not None:

@@ -27,7 +27,7 @@ def test_examples_run(here: Run, fidtool: Run, tmp_path: Path, monkeypatch: pyte
     command = COMMANDS[name]
     assert isinstance(command, Command)
     for seed, folder in enumerate(("real", "fake")):
-        make_pictures(tmp_path / folder, 4, seed)
+        make_pictures(tmp_path / folder, 10 if name == "merge" else 4, seed)  # more than a batch
     monkeypatch.setattr("fidtool.cli.demo.COUNT", 4)
     if name == "cache":
         time.sleep(0.08)  # younger files are not cached: see test_cache

@@ -147,7 +147,7 @@ def test_what_is_no_part_is_refused(here: Run, tmp_path: Path) -> None:
         ("merge", "missing.npz"): "no statistics file missing.npz",
         ("stats", fake, "--part", "3/2", *OF_EACH): "there is no part '3/2': pass its number",
         ("stats", fake, "--part", "1", *OF_EACH): "there is no part '1'",
-        ("stats", fake, "--part", "7/8", *OF_EACH): "has 6 batches of 2 images: divide it into 6 parts at most",
+        ("stats", fake, "--part", "7/8", *OF_EACH): "which has 12 images in 6 batches of 2: pass at most 6",
         (
             "stats",
             fake,

@@ -4,7 +4,7 @@ import contextlib
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import floor, inf
+from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
 from fidtool.errors import InputError, option
@@ -32,7 +32,18 @@ from fidtool.metrics.metric import METRICS, Metric, MetricFacts
 from fidtool.metrics.pairs import PairMetric
 from fidtool.metrics.registry import BUILT_IN, Requested, requested
 from fidtool.presets import PRESETS, preset_named
-from fidtool.validation import LONGEST_SECONDS, MAX_PIXELS, File, Setting, TorchDevice, Validated, declared, text_of
+from fidtool.validation import (
+    LONGEST_SECONDS,
+    MAX_PIXELS,
+    MAX_SKIP,
+    File,
+    Setting,
+    TorchDevice,
+    Validated,
+    declared,
+    most_skipped,
+    text_of,
+)
 
 if TYPE_CHECKING:
     from fidtool.sources.contents import ValueRange
@@ -153,7 +164,7 @@ class StatisticsSettings(CheckSettings):
     on_error: Literal["fail", "skip"] = Setting("fail", IMAGES, common=True).help(
         "If a file cannot be read: fail, or skip it with a warning."
     )
-    max_skip: float = Setting(0.01, IMAGES, "FRACTION", least=0, most=1).help(
+    max_skip: float = Setting(MAX_SKIP, IMAGES, "FRACTION", least=0, most=1).help(
         "Maximum fraction of a set's files that may be skipped as unreadable."
     )
     crop: str | None = Setting(None, IMAGES, "NAME:SIZE", common=True).help(
@@ -292,10 +303,7 @@ class StatisticsSettings(CheckSettings):
 
     def most_skipped(self, count: int) -> int:
         """Return how many of ``count`` files may be skipped."""
-        from fractions import Fraction  # lazily, so that --help is fast
-
-        # The decimal value, as typed: 0.29 of 100 is 29, but the nearest float is slightly less.
-        return floor(Fraction(repr(self.max_skip)) * count) if self.on_error == "skip" else 0
+        return most_skipped(self.max_skip, count) if self.on_error == "skip" else 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ import contextlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from math import inf
+from math import floor, inf
 from numbers import Real
 from operator import index
 from types import NoneType, UnionType
@@ -22,6 +22,8 @@ LONGEST_SECONDS = 30.0 * 86400
 """Upper limit of all timeouts."""
 MAX_PIXELS = 178_956_970
 """Default of ``max_pixels``: the limit above which Pillow, and so every tool that uses it, refuses an image."""
+MAX_SKIP = 0.01
+"""Default of ``max_skip``."""
 _SWITCHES = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 File = str | os.PathLike[str] | None
@@ -38,6 +40,14 @@ class TorchDevice(Protocol):
 def text_of(file: File) -> str | None:
     """Return a path as a string, and None as None."""
     return None if file is None else os.fspath(file)
+
+
+def most_skipped(max_skip: float, count: int) -> int:
+    """Return how many of ``count`` files may be skipped."""
+    from fractions import Fraction  # lazily, so that --help is fast
+
+    # The decimal value, as typed: 0.29 of 100 is 29, but the nearest float is slightly less.
+    return floor(Fraction(repr(max_skip)) * count)
 
 
 @dataclass(frozen=True)

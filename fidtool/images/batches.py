@@ -74,7 +74,7 @@ def part_of(images: ImageSet, part: str, batch_size: int) -> ImageSet:
     Raises:
         InputError: if there is no such part, or there are fewer batches than parts.
     """
-    number, of = (int(each) if each.isdecimal() else 0 for each in part.partition("/")[::2])
+    number, of = (int(each) if each.isdecimal() else 0 for each in f"{part}".partition("/")[::2])
     if not 1 <= number <= of:
         raise InputError(f"there is no part {part!r}:", "pass its number and how many there are, such as 3/16")
     batches = plan_batches(images, batch_size)

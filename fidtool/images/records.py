@@ -294,11 +294,11 @@ class ImageRecords:
         if records.dtype != _STORED or records.shape != (count,) or {names.dtype, folder.dtype} != {np.dtype(np.uint8)}:
             return None
         found = np.zeros((len(records), RECORD.itemsize), dtype=np.uint8)
-        found[:, : _STORED.itemsize] = records.view(np.uint8).reshape(len(records), -1)
+        found[:, : _STORED.itemsize] = records.view(np.uint8).reshape(-1, _STORED.itemsize)
         details = arrays.get(DETAILS, found[:, _STORED.itemsize :])
         if details.dtype == np.uint8 and details.shape == (count, RECORD.itemsize - _STORED.itemsize):
             found[:, _STORED.itemsize :] = details
-        split = [os.fsdecode(name) for name in names.tobytes().split(_SEPARATOR)]
+        split = [os.fsdecode(name) for name in names.tobytes().split(_SEPARATOR)] if count else []
         stamps = arrays.get(STAMPS, np.zeros((0, 2), dtype=np.int64))
         if len(split) != count or stamps.dtype != np.int64 or stamps.shape not in ((0, 2), (count, 2)):
             return None

@@ -84,7 +84,7 @@ class Extraction:
         with self.context.clock("extract"), world.together():
             self._extract(source, source.path, mine, sum(len(batch.images) for batch in mine), add)
             statistics.flush()  # here, where a failure reaches every rank, not between two collectives
-        self._merge(statistics, resumed, len(source), source.path)
+        self._merge(statistics, resumed, source.whole_count, source.path)
         return statistics
 
     def run_stream(self, stream: Stream) -> tuple[Accumulator, ImageSet]:
@@ -134,7 +134,7 @@ class Extraction:
             if total.skipped and self.settings.on_error == "fail":
                 bad = total.skipped[0]
                 raise InputError(f"{bad.file}: {bad.reason}", "fix the file", f"pass {option('on_error', 'skip')}")
-            self._check_skipped(len(source), source.path, total.skipped)
+            self._check_skipped(source.whole_count, source.path, total.skipped)
             if len(left) < len(parts):
                 have = f"{(total.counts >= 0).sum()} of {len(batches)} batches of {source.path}"
                 self.context.console.say(f"{self.settings.checkpoint} already has {have}")
@@ -204,10 +204,11 @@ class Extraction:
             batch.skipped = [replace(bad, reason=self.context.console.shown(bad.reason)) for bad in batch.skipped]
             skipped += batch.skipped
             if source is not None and skipped:
-                self._check_skipped(len(source), source.path, skipped)
+                self._check_skipped(source.whole_count, source.path, skipped)
             yield batch
 
     def _check_skipped(self, count: int, path: str, skipped: Sequence[BadFile]) -> None:
+        """Refuses more skipped files than allowed of ``count``, those of the whole set."""
         if not skipped:
             return
         allowed = self.settings.most_skipped(count)

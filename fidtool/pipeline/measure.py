@@ -164,11 +164,10 @@ class Measurer:
         """
         world = self._world
         found = world.only_on_rank_zero(lambda: self._located(planned, name, before, config))
-        known, changed, new = found or (before, None, None)
-        if world.broadcast(changed is not None):
-            self._restrict(planned, changed)
-            now = self._computed(planned, ())[0].statistics
-            world.on_rank_zero(lambda: refuse_changed(planned.path, known, now, name))
+        known, doubtful, new = found or (before, None, None)
+        self._restrict(planned, doubtful)
+        now = self._computed(planned, ())[0].statistics
+        world.on_rank_zero(lambda: refuse_changed(planned.path, known, now, name))
         parts = [known]
         added = 0 if new is None else len(new)
         self._run.console.say(f"{planned.path}: {known.count} images are those of {name}, {added} are new")

@@ -14,17 +14,19 @@ from fidtool.statistics.merging import Facts, known_facts, refuse_other
 from fidtool.statistics.set_statistics import Statistics
 
 _AGAIN = "compute the statistics of all images again"
+_CHECKED = 16
+"""Number of images that are compared by their pixels although their files seem unchanged: the set may be another."""
 
 
 class Located(NamedTuple):
     """Earlier statistics of a set, as those of a part of the set as it is now.
 
-    ``changed`` are the images that may have changed, because their files have other sizes or mtimes, or these are not
-    known; ``new`` are all others. Both are None if there are none.
+    ``doubtful`` are the images that may have changed, because their files have other sizes or mtimes or these are not
+    known, and a few others. ``new`` are those that are not in the statistics; None if there are none.
     """
 
     known: Statistics
-    changed: ImageSet | None
+    doubtful: ImageSet
     new: ImageSet | None
 
 
@@ -44,8 +46,9 @@ def located(images: ImageSet, name: str, before: Statistics, facts: Facts) -> Lo
     stamps, whole = images.stamps(), images.digest()
     stamps = stamps[places] if len(stamps) else stamps
     same = (stamps == pictures.stamps).all(axis=1) if stamps.shape == pictures.stamps.shape else slice(0)
-    others = [np.setdiff1d(places, places[same]), np.setdiff1d(np.arange(len(images)), places)]
-    parts = [SetPart(each, whole, len(images), of) for each, of in zip(("changed", "new"), others, strict=True)]
+    doubtful = np.union1d(np.setdiff1d(places, places[same]), places[:_CHECKED])
+    new = np.setdiff1d(np.arange(len(images)), places)
+    parts = [SetPart(name, whole, len(images), of) for name, of in (("doubtful", doubtful), ("new", new))]
     known = replace(
         before,
         part=SetPart("known", whole, len(images), places),
@@ -54,7 +57,7 @@ def located(images: ImageSet, name: str, before: Statistics, facts: Facts) -> Lo
         pictures=replace(pictures, prefix=images.prefix, stamps=stamps),
         order=None if before.order is None else images.numbers()[places],
     )
-    return Located(known, *(images.restricted(each) if len(each.places) else None for each in parts))
+    return Located(known, images.restricted(parts[0]), images.restricted(parts[1]) if len(new) else None)
 
 
 def refuse_changed(path: str, before: Statistics, now: Statistics, name: str) -> None:

@@ -69,12 +69,14 @@ class SetPart:
         whole: SHA-256 of the whole set, see `ImageSet.digest`.
         total: number of images in the whole set.
         places: places of the part's images among these, ascending int64 array of shape (images,).
+        skipped: places of those that were skipped as unreadable, of which there are no statistics.
     """
 
     name: str
     whole: str
     total: int
     places: NDArray[np.int64] = field(repr=False, compare=False)
+    skipped: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64), repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,11 @@ class ImageSet:
     def __len__(self) -> int:
         return len(self.order)
 
+    @property
+    def whole_count(self) -> int:
+        """Number of images of the set, of which these may be a part."""
+        return len(self) if self.part is None else self.part.total
+
     def file(self, index: int) -> str:
         """Returns the path of image ``index``, for messages."""
         return f"{self.prefix}{self.stored[int(self.order[index])]}"
@@ -154,7 +161,11 @@ class ImageSet:
         return self.order[self._kept(without)].astype(np.int64)
 
     def part_without(self, without: Collection[BadFile]) -> SetPart | None:
-        return self.part and replace(self.part, places=self.part.places[self._kept(without)])
+        """Returns the part of the set that these images are, of which some were skipped."""
+        if self.part is None:
+            return None
+        kept = self.part.places[self._kept(without)]
+        return replace(self.part, places=kept, skipped=np.setdiff1d(self.part.places, kept))
 
     def _kept(self, without: Collection[BadFile]) -> slice | list[bool]:
         left_out = {bad.file for bad in without}
@@ -177,10 +188,11 @@ class ImageSet:
     def digest(self) -> str:
         """Returns the SHA-256 of the same without the path, of the sizes of the files, and of a sample of the contents.
 
-        Copies of a set have the same, wherever they are.
+        Copies of a set have the same, wherever they are. Of remote files, it is of their versions as well.
         """
-        sizes = np.ascontiguousarray(self.files.stamps[:, 0], dtype="<i8").tobytes()
-        return self._hashed(hashlib.sha256(sizes + self.sample().encode()).digest())
+        stamps = self.files.stamps[:, : 2 if self.files.remote else 1]
+        known = np.ascontiguousarray(stamps, dtype="<i8").tobytes()
+        return self._hashed(hashlib.sha256(known + self.sample().encode()).digest())
 
     def _hashed(self, begin: bytes) -> str:
         sha = hashlib.sha256(begin)

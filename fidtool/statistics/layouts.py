@@ -135,9 +135,9 @@ class NamedArrays:
                 start += len(values)
         return storage.array()
 
-    def count(self, name: str = "count") -> int:
+    def count(self, name: str = "count", least: int = 1) -> int:
         value = self.array(name)
-        if value.dtype.kind not in "iu" or value.ndim != 0 or int(value) < 1:
+        if value.dtype.kind not in "iu" or value.ndim != 0 or int(value) < least:
             raise ValueError(f"it has a {name} that is not a positive integer")
         return int(value)
 

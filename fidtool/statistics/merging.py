@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fidtool.errors import InputError
+from fidtool.errors import InputError, option
 from fidtool.features.protocol import PROBE, Definition, layer_prefix
 from fidtool.images.decode import ImageProperties
 from fidtool.images.records import ImageRecords
@@ -19,12 +19,17 @@ from fidtool.sources.image_set import SetPart
 from fidtool.statistics.moments import ExactMoments
 from fidtool.statistics.set_statistics import Features, LayerStatistics, RowStorage, Statistics, reordered
 from fidtool.statistics.statistics_file import statistics_in
+from fidtool.validation import MAX_SKIP, most_skipped
 
 
 def layer_statistics(moments: ExactMoments, definition: Definition, features: Features | None) -> LayerStatistics:
     """Returns the statistics of a layer from its exact sums. A RunError if the features have too few bits."""
     if not definition.standard:
         moments.check_precision()
+    if not moments.count:  # of a part whose files are all skipped
+        return LayerStatistics(
+            np.zeros(moments.dims), np.zeros((moments.dims,) * 2), definition, features, moments.totals()
+        )
     gaussian = moments.mean_covariance(definition.ddof)
     return LayerStatistics(gaussian.mu, gaussian.sigma, definition, features, moments.totals())
 
@@ -122,12 +127,13 @@ class _Merger:
         if (part.whole, part.total) != (first.whole, first.total):
             causes = "the names, sizes or contents of the images, or num, seed or sample, differ"
             raise InputError(f"{name} and {first_name} are of different sets: {causes}")
-        owners = self._owners[part.places]
+        every = np.concatenate([part.places, part.skipped])
+        owners = self._owners[every]
         if common := int(np.count_nonzero(owners >= 0)):
             other, its, _ = self._parts[int(owners.max())]
             both = f"{name} ({part.name}) and {other} ({its.name})"
             raise InputError(f"{both} have {counted(common, 'image')} in common:", "pass each part once")
-        self._owners[part.places] = len(self._parts)
+        self._owners[every] = len(self._parts)
         for layer, each in statistics.layers.items():
             with explained(name):
                 self._moments[layer].absorb(each.sums or {})
@@ -138,9 +144,17 @@ class _Merger:
     def merged(self) -> Statistics:
         """Returns the statistics of the whole set, whose rows are in its order."""
         places, parts = np.concatenate([part.places for _, part, _ in self._parts]), [each for *_, each in self._parts]
-        skipped = sorted((bad for each in parts for bad in each.skipped), key=lambda bad: bad.file)
-        if missing := self._total - len(places) - len(skipped):
+        if missing := int(np.count_nonzero(self._owners < 0)):
             raise self._incomplete(missing)
+        skipped = sorted((bad for each in parts for bad in each.skipped), key=lambda bad: bad.file)
+        allowed = most_skipped((self._first.config or {}).get("max_skip", MAX_SKIP), self._total)
+        if len(skipped) > allowed or not len(places):
+            problem = (
+                f"{len(skipped)} of {counted(self._total, 'file')} cannot be used, but {option('max_skip')} allows"
+            )
+            raise InputError(
+                f"{problem} {allowed} ({skipped[0].file}: {skipped[0].reason}):", "fix them, and do their parts again"
+            )
         layers, order = {}, np.argsort(places)
         for name, moments in self._moments.items():
             definition = self._first.layers[name].definition
@@ -150,7 +164,7 @@ class _Merger:
         numbers = [each.order for each in parts if each.order is not None]
         pictures = [each.pictures for each in parts if each.pictures is not None]
         return replace(
-            min(self._parts, key=lambda each: each[1].places[0])[2],
+            min((each for each in self._parts if len(each[1].places)), key=lambda each: each[1].places[0])[2],
             layers=layers,
             count=len(places),
             traits=ImageProperties.total(each.traits for each in parts if each.traits is not None),

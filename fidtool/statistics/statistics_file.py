@@ -87,6 +87,7 @@ def _write_layout(path: Path, statistics: Statistics, layout: str, images: NDArr
         shape = f"{images.dtype} of shape {images.shape}"
         raise InputError(f"images must be uint8 of shape (n, height, width, 3), not {shape}")
     protocol, metrics = protocol_named(layout).name, WRITTEN_LAYOUTS[layout]
+    statistics.whole(str(path))
     expected, found = with_protocol(statistics, protocol).layers, statistics.layers
     arrays: dict[str, Any] = {} if images is None else {"arr_0": images}
     for name in (FEATURES, SPATIAL) if layout == "adm" else (FEATURES,):
@@ -133,6 +134,7 @@ def write_unredacted(path: str | Path, statistics: Statistics, source: str = "")
         arrays |= statistics.pictures.to_arrays()
     if (part := statistics.part) is not None:
         arrays |= {"part": np.array(json.dumps([part.name, part.whole, part.total])), "places": part.places}
+        arrays["skipped_places"] = part.skipped
     if source:
         arrays["source"] = np.frombuffer(os.fsencode(source), dtype=np.uint8)
     with atomic_write(Path(path)) as handle:
@@ -253,7 +255,8 @@ def _read(
         has = ", ".join([*arrays.names][:8]) or "nothing"
         problem = f"the statistics file {path} has no {' and no '.join(missing)}; it contains {has}:"
         raise InputError(problem, "create it with `fidtool stats`", AS_ARRAY)
-    count = arrays.count() if "count" in names else None
+    # Of a part, no image may have been readable.
+    count = arrays.count(least="part" not in names) if "count" in names else None
     # Only layers with a fingerprint, which other tools do not write: the meaning of their arrays is unknown.
     own = [name.removeprefix("fingerprint_") for name in arrays.names if name.startswith("fingerprint_")]
     suffixes = _SUFFIXES | {name: f"_{name}" for name in (*own, *arrays.layers) if f"_{name}" not in _SUFFIXES.values()}
@@ -290,23 +293,22 @@ def _layer(
     if definition is not None and definition.dims != len(mu):
         raise ValueError(f"its fingerprint states {definition.dims} dims, but mu has {len(mu)}")
     # Without a count, another tool wrote them.
-    features = arrays.rows(kept) if with_features and count is not None and kept in arrays.names else None
+    is_stored = with_features and count is not None and kept in arrays.names
+    features = (arrays.rows(kept) if count else np.zeros((0, len(mu)), np.float32)) if is_stored else None
     if features is not None and features.shape != (count, len(mu)):
         raise ValueError(f"it has {kept} of shape {features.shape}, but {count} images and {len(mu)} dims")
     sums = {key: arrays.array(f"{_SUMS}{key}{suffix}") for key in SUMS if f"{_SUMS}{key}{suffix}" in arrays.names}
+    if sums and sums["count"] != count:
+        raise ValueError(f"its sums are of {sums['count']} images, but it has {count}")
     return LayerStatistics(mu, sigma, definition, features, sums or None)
 
 
 def _part(arrays: NamedArrays, count: int | None) -> SetPart:
     name, whole, total = json.loads(_text(arrays, "part"))
-    places = arrays.array("places")
-    if (
-        places.shape != (count,)
-        or places.dtype != np.int64
-        or not np.all(np.diff(places, prepend=-1, append=total) > 0)
-    ):
+    found = [arrays.array(each).astype(np.int64) for each in ("places", "skipped_places")]
+    if len(found[0]) != count or not all(np.all(np.diff(each, prepend=-1, append=total) > 0) for each in found):
         raise ValueError(f"its places are not ascending, from 0 to {total - 1}")
-    return SetPart(str(name), str(whole), int(total), places)
+    return SetPart(str(name), str(whole), int(total), *found)
 
 
 def _definition(arrays: NamedArrays, name: str) -> Definition | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import random
 import shutil
@@ -51,7 +52,7 @@ def passed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def counting(self: Any, batches: Iterator[Any]) -> Iterator[Any]:
         for batch, features in run(self, batches):
-            if isinstance(batch, DecodedBatch):
+            if isinstance(batch, DecodedBatch) and features:
                 counts.append(len(next(iter(features[0].values()))))
             yield batch, features
 
@@ -251,6 +252,73 @@ def test_images_that_changed_are_noticed(here: Run, tmp_path: Path, passed: list
     )
     for file, message in {FILES / "pytorch_fid.npz": "has no exact sums", "none.npz": "no statistics file"}.items():
         assert message in here("stats", "fake", "-o", "x.npz", "--since", file, *OF_EACH).error
+
+
+def test_gaps_are_found_where_files_are_skipped(here: Run, fake: Path) -> None:
+    """Parts of two divisions, of which both have the damaged file, and neither another image."""
+    settings = (*OF_EACH[:4], "--batch-size", 1, "--no-cache", "--on-error", "skip", "--max-skip", 0.1)
+    for of in (20, 13):
+        for number in range(1, of + 1):
+            assert here("stats", fake, "-o", f"{number}of{of}.npz", "--part", f"{number}/{of}", *settings).status == 0
+    parts = {name: fidtool.read_statistics(name) for name in map(str, Path().glob("*of*.npz"))}
+    (damaged,) = (name for name, each in parts.items() if each.skipped and name.endswith("of13.npz"))
+    others = [name for name, each in parts.items() if not each.skipped and name.endswith("of20.npz")]
+    refused = here("merge", *others, damaged, "-o", "x.npz")
+    assert "in common" in refused.error or "are in none of the files" in refused.error
+    (same,) = (name for name, each in parts.items() if each.skipped and name.endswith("of20.npz"))
+    assert here("merge", *others, same, "-o", "merged.npz").status == 0
+    doubled = here("merge", *others, same, damaged, "-o", "x.npz")
+    assert "in common" in doubled.error
+
+
+def test_skipped_files_count_for_the_whole_set(here: Run, fake: Path) -> None:
+    """A part may have more than its share, or nothing else, if the set has not."""
+    settings = (*OF_EACH[:4], "--batch-size", 1, "--no-cache", "--on-error", "skip", "--max-skip")
+    files = [f"{number}.npz" for number in range(1, 41)]
+    for number, file in enumerate(files, 1):
+        assert here("stats", fake, "-o", file, "--part", f"{number}/40", *settings, 0.025).status == 0
+    assert here("merge", *files, "-o", "merged.npz").status == 0
+    assert here("stats", fake, "-o", "whole.npz", *settings, 0.025).status == 0
+    assert arrays("merged.npz") == arrays("whole.npz")
+    assert "1 of 40 files" in here("stats", fake, "-o", "x.npz", *settings, 0.02).error
+    (fake / "00012.png").write_bytes(b"damaged")
+    for number, file in enumerate(files, 1):
+        assert here("stats", fake, "-o", file, "--part", f"{number}/40", "--force", *settings, 0.025).status == 0
+    refused = here("merge", *files, "-o", "x.npz")
+    assert "2 of 40 files cannot be used, but --max-skip allows 1 (" in refused.error
+
+
+@pytest.mark.parametrize("other", ["all", "mtime"])
+def test_another_set_of_equal_names_and_sizes(here: Run, tmp_path: Path, passed: list[int], other: str) -> None:
+    """Of images without compression: parts compare a sample of the contents, and --since also times and some pixels."""
+    for seed in (1, 2):
+        make_pictures(tmp_path / str(seed), 30, seed, suffix=".bmp")
+        for file in (tmp_path / str(seed)).iterdir():
+            os.utime(file, ns=(0, seed * 10**9 if other == "mtime" else 0))
+    for number, seed in enumerate((1, 2), 1):
+        assert here("stats", str(seed), "-o", f"p{number}.npz", "--part", f"{number}/2", *OF_EACH).status == 0
+    assert "are of different sets" in here("merge", "p1.npz", "p2.npz", "-o", "x.npz").error
+    assert here("stats", "1", "-o", "old.npz", *OF_EACH).status == 0
+    refused = here("stats", "2", "-o", "x.npz", "--since", "old.npz", *OF_EACH)
+    assert f"{30 if other == 'mtime' else 16} images of 2 changed after old.npz was computed" in refused.error
+
+
+def test_a_part_is_not_written_for_other_tools(here: Run, tmp_path: Path) -> None:
+    part = fidtool.compute_statistics(str(make_pictures(tmp_path / "fake", 12, 1)), part="1/2", batch_size=4)
+    assert part is not None
+    with pytest.raises(InputError, match="of a part of a set, 1/2"):
+        fidtool.write_statistics("x.npz", part, layout="pytorch-fid")
+
+
+def test_files_that_are_damaged_stay_out(here: Run, fake: Path, passed: list[int]) -> None:
+    """A sampler may still be writing one: it is tried each time, and counts as one of the whole set."""
+    settings = (*OF_EACH, "--on-error", "skip", "--max-skip", 0.03)
+    assert here("stats", "fake", "-o", "old.npz", *settings).status == 0
+    passed.clear()
+    done = here("stats", "fake", "-o", "new.npz", "--since", "old.npz", *settings)
+    assert done.status == 0, done.stderr
+    assert passed == []
+    assert arrays("new.npz") == arrays("old.npz")
 
 
 def test_files_that_were_skipped_are_tried_again(here: Run, fake: Path) -> None:

@@ -104,15 +104,15 @@ def saved_shards(folder: str) -> list[str]:
     Empty for anything else. An InputError for a folder of a ``DatasetDict``, which is several sets.
     """
 
-    def stated(name: str, key: str) -> list[Any]:
+    def stated(name: str, key: str, entry: str = "") -> list[str]:
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # there is none, or another program's
-            return list(json.loads(Path(folder, name).read_text())[key])
+            return [str(each[entry] if entry else each) for each in json.loads(Path(folder, name).read_text())[key]]
         return []
 
     if splits := stated("dataset_dict.json", "splits"):
         remedies = [f"pass {os.path.join(folder, each)}" for each in splits]
         raise InputError(f"{folder} is a DatasetDict of {counted(len(splits), 'set')}:", *remedies)
-    return [os.path.join(folder, each["filename"]) for each in stated("state.json", "_data_files")]
+    return [os.path.join(folder, os.path.basename(each)) for each in stated("state.json", "_data_files", "filename")]
 
 
 def _listed(path: str, files: Files, value_range: ValueRange | None) -> ImageSet:

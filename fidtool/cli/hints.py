@@ -1,9 +1,8 @@
-"""Hints for mistyped command lines: habits of other tools, unknown commands, values separated by spaces."""
+"""Hints for mistyped command lines: habits of other tools, and unknown commands."""
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -11,7 +10,6 @@ from pathlib import Path
 import click
 
 from fidtool.cli.compute import compute
-from fidtool.metrics.registry import is_name
 from fidtool.names import command_line, shortened
 from fidtool.sources.kinds import is_reference
 
@@ -58,13 +56,3 @@ def advice(error: click.UsageError, typed: Sequence[str], commands: Sequence[str
     if close:
         return f"{message}; did you mean {close[0]}?"
     return message if name in commands else f"{message}; the commands are {', '.join(commands)}"
-
-
-def check_commas(typed: Sequence[str], context: click.Context) -> None:
-    """Refuse metrics and numbers that are separated by spaces, as in ``--metrics fid kid``."""
-    words = [part.strip(",") for each in typed for part in each.split("=", each.startswith("--"))]
-    for flag, first, second in zip(words, words[1:], words[2:], strict=False):
-        metrics = flag == "--metrics" and (is_name(second) or ".py:" in second)
-        numbers = flag == "--value-range" and re.fullmatch(r"-?[\d.]+ -?[\d.]+", f"{first} {second}")
-        if (metrics or numbers) and not _exists(second):
-            raise click.UsageError(f"values of {flag} are separated by commas: write {flag} {first},{second}", context)

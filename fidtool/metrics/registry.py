@@ -87,11 +87,6 @@ class Requested(NamedTuple):
         return self._replace(layer=layer, suffix=f"@{layer}")
 
 
-def is_name(text: str) -> bool:
-    """Whether a text is ``all`` or a name of a built-in metric."""
-    return folded(text) in {ALL, *map(folded, NAMES)}
-
-
 def metric_named(spec: str) -> Requested:
     """Return a metric with default settings. The code of a custom one is run."""
     if kind := {folded(name): kind for name, kind in NAMES.items()}.get(folded(spec)):

@@ -162,7 +162,7 @@ class StatisticsSettings(CheckSettings):
         default="images as they are",
     )
     device: str | TorchDevice | None = Setting(None, MACHINE, "NAME", common=True).help(
-        "cpu, cuda, cuda:0 or mps.", default="cuda if available"
+        "cpu, cuda or cuda:0.", default="cuda if available"
     )
     batch_size: int | None = Setting(None, MACHINE, "N", least=1, common=True).help(
         "Images per forward pass.", default="8 on the CPU, 64 on a GPU"

@@ -31,33 +31,26 @@ class Device:
     Attributes:
         torch_device: for example ``cpu`` or ``cuda:1``.
         name: name of the hardware, for the record.
-        exact_sums: the device on which moments are summed: this one, or the CPU if this one has no float64.
         default_batch_size, default_workers: images of a batch and decoding workers unless they are set. The workers
             are few on the CPU, which the network needs, else all but one of the rank's cores.
         forward_threads: number of threads that run forward passes, each on one batch at a time; 0 on accelerators, for
             which the calling thread launches the passes. An accelerator works while the host goes on, so that a second
-            thread would not save time. It would need the calling thread's device and stream, and Apple GPUs do not
-            support work from two threads.
+            thread would not save time. It would need the calling thread's device and stream.
     """
 
     torch_device: torch.device
     name: str
-    exact_sums: torch.device
     default_batch_size: int
     default_workers: int
     forward_threads: int = 0
 
 
 def choose_device(requested: str | TorchDevice | None, launch: Launch) -> Device:
-    """Return the device of this rank, as ``--device`` requested it: ``cpu``, ``cuda``, ``cuda:1`` or ``mps``.
+    """Return the device of this rank, as ``--device`` requested it: ``cpu``, ``cuda`` or ``cuda:1``.
 
     None is CUDA if available, else the CPU. ``cuda`` without an index is the GPU whose index is the local rank.
     """
-    numbers = {
-        "cpu": 1,
-        "cuda": torch.cuda.device_count() if torch.cuda.is_available() else 0,
-        "mps": int(torch.backends.mps.is_available()),
-    }
+    numbers = {"cpu": 1, "cuda": torch.cuda.device_count() if torch.cuda.is_available() else 0}
     if requested is None:
         requested = "cuda" if numbers["cuda"] else "cpu"
     problem = ""
@@ -83,9 +76,8 @@ def device_of(device: torch.device, launch: Launch | None = None) -> Device:
     """Return the `Device` for a torch device that the calling program has chosen; a ``launch`` of None is alone."""
     launch = launch or alone_here()
     if device.type != "cpu":
-        name = torch.cuda.get_device_name(device) if device.type == "cuda" else "Apple GPU"
         workers = max(1, min(16, available_cores(launch.local_world_size) - 1))
-        return Device(device, name, torch.device("cpu") if device.type == "mps" else device, _GPU_BATCH, workers)
+        return Device(device, torch.cuda.get_device_name(device), _GPU_BATCH, workers)
     try:
         with open("/proc/cpuinfo") as handle:
             model = next(line.split(":", 1)[1].strip() for line in handle if line.startswith("model name"))
@@ -93,8 +85,7 @@ def device_of(device: torch.device, launch: Launch | None = None) -> Device:
         model = platform.processor() or platform.machine()
     # The instruction set selects the kernels, which round differently.
     name, threads = f"{model} ({torch.backends.cpu.get_cpu_capability()})", available_threads(launch.local_world_size)
-    cpu = torch.device("cpu")
-    return Device(cpu, name, cpu, _CPU_BATCH, threads // _THREADS_PER_WORKER, threads)
+    return Device(torch.device("cpu"), name, _CPU_BATCH, threads // _THREADS_PER_WORKER, threads)
 
 
 _Switch = tuple[Callable[[], Any], Callable[[Any], None], Any]
@@ -237,7 +228,7 @@ def _kernel_switches() -> list[_Switch]:
 def _autocast_switches() -> list[_Switch]:
     return [
         (partial(torch.is_autocast_enabled, kind), partial(torch.set_autocast_enabled, kind), False)
-        for kind in ("cpu", "cuda", "mps")
+        for kind in ("cpu", "cuda")
         if torch.amp.is_autocast_available(kind)
     ]
 

@@ -163,9 +163,6 @@ def resize(pixels: torch.Tensor, size: int, preparation: Preparation) -> torch.T
     Returns:
         float32 tensor of shape (n, 3, size, size), values in 0..255; integers if ``preparation.rounds``.
     """
-    if pixels.device.type == "mps" and preparation.resize not in ("bilinear", "bilinear-tf1"):
-        # Apple GPUs have no float64, and some versions of torch do not support antialiasing on them.
-        return resize(pixels.cpu(), size, preparation).to(pixels.device)
     (top, left, height, width), resized, cut = preparation.frame(pixels.shape[1], pixels.shape[2], size)
     pixels = pixels[:, top : top + height, left : left + width]
     if preparation.rounds:

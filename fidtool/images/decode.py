@@ -191,8 +191,6 @@ def _from_pillow(content: bytes | Frame | Image.Image, options: DecodeOptions) -
         wide = _from_pillow(gray, replace(options, max_pixels=3 * options.max_pixels))
         return replace(wide, pixels=wide.pixels[..., 0].reshape(len(wide.pixels), -1, 3))
     try:
-        if data[8:12] == b"WEBP":  # older versions of Pillow allocate it before they check its size
-            _check_size(_webp_size(data), options.max_pixels)
         opened = contextlib.nullcontext(file) if isinstance(file, Image.Image) else Image.open(io.BytesIO(file))
         with opened as image:
             if frame:
@@ -361,16 +359,6 @@ def _is_lossy(image: Image.Image, data: bytes) -> bool:
             return name == b"VP8 "
         position += 8 + (16 if name == b"ANMF" else size + size % 2)
     return False
-
-
-def _webp_size(data: bytes) -> tuple[int, int]:
-    kind = data[12:16]
-    if kind == b"VP8X":
-        return 1 + int.from_bytes(data[24:27], "little"), 1 + int.from_bytes(data[27:30], "little")
-    if kind == b"VP8L":
-        sides = int.from_bytes(data[21:25], "little")
-        return 1 + (sides & 0x3FFF), 1 + (sides >> 14 & 0x3FFF)
-    return int.from_bytes(data[26:28], "little") & 0x3FFF, int.from_bytes(data[28:30], "little") & 0x3FFF
 
 
 def has_frame(image: Image.Image, number: int) -> bool:

@@ -30,7 +30,7 @@ def part_of(measured: MeasuredSet, rows: NDArray[np.int64], plan: Plan, run: Run
     def layers() -> dict[str, LayerStatistics]:
         found = {}
         for layer, each in features.items():
-            exact = feature_settings(plan.definitions.get(layer), run.device.exact_sums)
+            exact = feature_settings(plan.definitions.get(layer), run.device.torch_device)
             gaussian = exact.gaussian(each, np.arange(len(rows)), run.world)
             found[layer] = LayerStatistics(gaussian.mu, gaussian.sigma)
         return found
@@ -78,7 +78,7 @@ def values_of_classes(
 
 def _corrected(real: MeasuredSet, fake: MeasuredSet, plan: Plan, run: RunContext) -> Interval:
     """The bias-corrected Fréchet distance of a class. A collective."""
-    exact, rows = feature_settings(plan.definitions.get(FEATURES), run.device.exact_sums), fake.features[FEATURES]
+    exact, rows = feature_settings(plan.definitions.get(FEATURES), run.device.torch_device), fake.features[FEATURES]
     return run.world.on_rank_zero(lambda: Interval(*interval(error_bars(real.gaussian(), rows, exact, run.world)[0])))
 
 

@@ -184,7 +184,7 @@ class Comparer:
         def classifier() -> Weights:
             return self.weights or load_weights(plan.settings.network.weights, run.console.say, classifier=True)
 
-        features = feature_settings(plan.definitions.get(layer), run.device.exact_sums)
+        features = feature_settings(plan.definitions.get(layer), run.device.torch_device)
         network, single = plan.settings.network_of(layer).extractor, dict[str, NDArray[np.float64]]()
         context = MetricContext(run.world, features, classifier, said, network, single)
         try:
@@ -221,7 +221,7 @@ class Comparer:
         contents = [self.contents[each] for each in (plan.sets[0], planned)]
         passed_over = [None if each.images is None else each.images.passed_over for each in contents]
         title, lines = plan.labels.title("fid"), [*self._set_warnings(real, fake, contents), *warnings]
-        features = feature_settings(plan.definitions.get(FEATURES), self.run.device.exact_sums)
+        features = feature_settings(plan.definitions.get(FEATURES), self.run.device.torch_device)
         seen: tuple[SetInspection | None, SetInspection | None] = (None, None)
         diagnosis = harmful = exhibit = None
         single = image_values(contents[0].images, contents[1].images, fake, of_images) if of_images else None
@@ -237,7 +237,7 @@ class Comparer:
         for each in settings.chosen:
             if not settings.uncertainty or diagnosis is None or each.metric.name != "fid":
                 continue
-            of_layer = feature_settings(plan.definitions.get(each.layer), self.run.device.exact_sums)
+            of_layer = feature_settings(plan.definitions.get(each.layer), self.run.device.torch_device)
             with clock("uncertainty"):
                 found, parts = _uncertainty_of(real, fake, diagnosis, of_layer, world, each.layer)
             uncertainties[each.name] = found

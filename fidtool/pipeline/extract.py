@@ -68,7 +68,7 @@ class Extraction:
         batches = plan_batches(source, self.batch_size)
         with world.together():
             sizes = [len(batch.images) for batch in batches]
-            pairs, device = len(self.pairs.metrics) if self.pairs else 0, self.context.device.exact_sums
+            pairs, device = len(self.pairs.metrics) if self.pairs else 0, self.context.device.torch_device
             statistics = Accumulator(self.layers, sizes, device, settings.diagnose, 0, pairs, self.of_partner)
         add: Callable[..., None] = statistics.add
         if self.checkpoint is None:
@@ -90,7 +90,7 @@ class Extraction:
     def run_stream(self, stream: Stream) -> tuple[Accumulator, ImageSet]:
         """Returns the statistics of an iterable, whose length is not known in advance, and its images. A collective."""
         context = self.context
-        device, inspected = context.device.exact_sums, self.settings.diagnose
+        device, inspected = context.device.torch_device, self.settings.diagnose
         # Closed here, while torch's settings can still be switched to the calling program's.
         with context.clock("extract"), context.world.together(), contextlib.closing(iter(stream)) as fetched:
             # Of an iterable the number of batches is unknown: more capacity is added below.

@@ -67,13 +67,13 @@ class HeldoutComparer:
         """Returns the distances of a set's images to their nearest real ones, on all ranks. A collective."""
         from fidtool.distances.neighbors import nearest_distances
 
-        features = feature_settings(self.plan.definitions.get(FEATURES), self.run.device.exact_sums)
+        features = feature_settings(self.plan.definitions.get(FEATURES), self.run.device.torch_device)
         return nearest_distances(real.features[FEATURES], some.features[FEATURES], features, self.run.world)
 
     def _floor(self, real: MeasuredSet, layer: str, images: int) -> float:
         """Returns the distance of the first held-out images from REAL, on rank zero; see `FeatureSet.features`."""
         if (layer, images) not in self.floors:
-            features = feature_settings(self.plan.definitions.get(layer), self.run.device.exact_sums)
+            features = feature_settings(self.plan.definitions.get(layer), self.run.device.torch_device)
             one, counts = real.statistics.layers[layer], {"count1": real.statistics.count, "count2": images}
             other = features.gaussian(self.heldout.features[layer], np.arange(images), self.run.world)
             self.floors[layer, images] = frechet_distance(one.mu, one.sigma, other.mu, other.sigma, **counts)

@@ -125,7 +125,7 @@ def open_run(requests: Sequence[RequestedSet], settings: Settings, console: Cons
                     device = choose_device(settings.device, world.launch)
                     if settings.precision == "tf32":
                         _check_tf32(device)
-                    check_exact_products(device.exact_sums)
+                    check_exact_products(device.torch_device)
                     for limit in LIMITS:  # reports an invalid environment variable before any work is done
                         byte_limit(limit)
                 torch_state.hold(device.torch_device)

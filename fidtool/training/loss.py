@@ -94,9 +94,8 @@ class FrechetLoss(nn.Module):
             ranks_of(self.group).abandon(GATHERING, problem, self.timeout)
             raise InputError(problem)
         if self._mu.device != (device := features.device) and device.type != "meta":  # where their values would be lost
-            exact = torch.float32 if device.type == "mps" else torch.float64
             with outside_autograd():
-                self._mu, self._factor = self._mu.to(device, exact), self._factor.to(device, exact)
+                self._mu, self._factor = (each.to(device, torch.float64) for each in (self._mu, self._factor))
         kind = torch.promote_types(features.dtype, torch.float32)
         joined = gather_with_grad(features.to(kind), self.group, self.grad, timeout=self.timeout)
         with torch.amp.autocast(features.device.type, enabled=False):

@@ -20,7 +20,6 @@ from fidtool.distances.parallel import fork_safe
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, TooFewImagesError, merged, renamed, rendered, warn_program
-from fidtool.features.device import device_of
 from fidtool.features.network import Network
 from fidtool.features.protocol import ProtocolName
 from fidtool.metrics.metric import FeatureSet, Metric, MetricContext
@@ -177,7 +176,7 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
         rows = {side: sums.sides[side].rows() for side in sets if self._metric.fake_features}
         gaussians = {side: Gaussian(each.mu, each.sigma, each.count) for side, each in found.items()}
         real, fake = (FeatureSet(names[side], rows.get(side), gaussians.get(side)) for side in SIDES)
-        settings = feature_settings(sums.network.definition, device_of(self.device).exact_sums)
+        settings = feature_settings(sums.network.definition, self.device)
         context = MetricContext(world, settings, lambda: self._classifier)
         values = self._metric.compute(real, fake, context)
         of_sets = set_warnings({names[side]: each for side, each in found.items()})
@@ -255,9 +254,8 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
     def _compute_by_name(self) -> dict[str, torch.Tensor]:
         with outside_autograd():
             self.result = self._result(ranks_of(self.process_group))
-            kind = torch.float32 if self.device.type == "mps" else torch.float64
             values = self.result.values.items()
-            return {name: torch.tensor(value, dtype=kind, device=self.device) for name, value in values}
+            return {name: torch.tensor(value, dtype=torch.float64, device=self.device) for name, value in values}
 
     def plot(self, val: Any = None, ax: Any = None) -> Any:
         """As in torchmetrics: plots ``val``, or what ``compute`` returns (no deviation); returns figure and axes."""

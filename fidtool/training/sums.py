@@ -19,7 +19,7 @@ from fidtool.distributed.launch import Launch
 from fidtool.distributed.rendezvous import listed_ranks
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, RunError, as_fidtool_error, on_every_rank, own_exceptions, warn_program
-from fidtool.features.device import computing_on, device_of, repeatable
+from fidtool.features.device import computing_on, repeatable
 from fidtool.features.extractor import ForwardPasses
 from fidtool.features.protocol import FEATURES, Definition
 from fidtool.metrics.metric import Metric
@@ -83,8 +83,7 @@ class ImageSums:
     def _empty(self, dims: int) -> ExactMoments:
         definition = self.network.definition
         setting = "" if self.network.choice.given else self.network.choice.step_setting
-        device = device_of(self._device).exact_sums
-        return ExactMoments(dims, definition.feature_step, device, None if definition.standard else setting)
+        return ExactMoments(dims, definition.feature_step, self._device, None if definition.standard else setting)
 
     @property
     def count(self) -> int | None:
@@ -154,11 +153,10 @@ class ImageSums:
 
     def to(self, device: torch.device) -> None:
         if device != self._device and device.type != "meta":  # temporarily, before `to_empty`
-            sums_device = device_of(device).exact_sums
-            check_exact_products(sums_device)
+            check_exact_products(device)
             self._device = device
             if self._moments is not None:
-                self._moments.to(sums_device)
+                self._moments.to(device)
             self._waiting = [(image.to(device), mark) for image, mark in self._waiting]
 
     def merged(self, world: World) -> ImageSums:
@@ -202,7 +200,7 @@ class ImageSums:
             return self.fixed
         definition = self.network.definition
         if self._moments is None:
-            rows, settings = self.rows(), feature_settings(definition, device_of(self._device).exact_sums)
+            rows, settings = self.rows(), feature_settings(definition, self._device)
             gaussian = settings.gaussian(rows, np.arange(len(rows)), World(Launch()))
         else:
             if not definition.standard:

@@ -80,7 +80,6 @@ def test_runs_and_metrics_check_their_device(monkeypatch: pytest.MonkeyPatch) ->
         raise AssertionError("the run must not start")
     monkeypatch.setattr("fidtool.training.sums.check_exact_products", refused)
     sums = ImageSums(SimpleNamespace(definition=DEFINITION), "real", None)  # type: ignore[arg-type]
-    monkeypatch.setattr("fidtool.training.sums.device_of", lambda device: SimpleNamespace(exact_sums=device))
     with pytest.raises(RunError, match="products on cuda:0"):
         sums.to(torch.device("cuda:0"))
 

@@ -107,12 +107,12 @@ def test_a_checkpoint_of_torchmetrics_is_loaded() -> None:
 
 
 def test_a_collection_passes_images_to_all() -> None:
-    """Keywords reach ``update`` by either name; the Inception Score gets the generated images only."""
+    """Keywords reach ``update``; the Inception Score gets the generated images only."""
     kinds = {"fid": FrechetInceptionDistance, "kid": training.KernelInceptionDistance}
     made = {name: kind(network()) for name, kind in kinds.items()}
     both = MetricCollection({**made, "is": training.InceptionScore(network(), splits=2)})
     both.update(imgs=pictures(8, 1), real=True)
-    both.update(images=pictures(6, 2), real=False)
+    both.update(imgs=pictures(6, 2), real=False)
     assert [int(each.fake_features_num_samples) for each in both.values()] == [6, 6, 6]
     assert int(both["is"].real_features_num_samples) == 0
 

@@ -152,7 +152,7 @@ def test_a_warning_is_issued_once() -> None:
         metric.compute()
     texts = [str(warning.message) for warning in caught if warning.category is fidtool.FidtoolWarning]
     assert len(texts) == 1
-    assert "(only 5 images each): too few for 16 dimensions: " in texts[0]
+    assert "(only 5 images): too few for 16 dimensions: " in texts[0]
 
 
 def test_a_launcher_without_a_process_group(metric: FrechetInceptionDistance, monkeypatch: pytest.MonkeyPatch) -> None:

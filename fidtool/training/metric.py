@@ -196,17 +196,6 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
         """How floats become bytes: ``round`` or ``floor``."""
         return self._sums.float_to_byte
 
-    @property
-    def real_features_num_samples(self) -> torch.Tensor:
-        """Number of real images: int64 scalar tensor; -1 if the statistics do not have it."""
-        count = self._sums.sides["real"].count
-        return torch.tensor(-1 if count is None else count, device=self.device)
-
-    @property
-    def fake_features_num_samples(self) -> torch.Tensor:
-        """Number of generated images: int64 scalar tensor."""
-        return torch.tensor(self._sums.sides["fake"].count, device=self.device)
-
     @fork_safe
     def update(self, imgs: torch.Tensor, real: bool) -> None:
         """Adds a batch of images. Not a collective: each rank may call it any number of times.

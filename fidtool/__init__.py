@@ -4,13 +4,45 @@
 >>> fidtool.compute("real/", "fake/").fid  # doctest: +SKIP
 12.345678901234
 
-Modules that import torch are loaded on first use, so that ``import fidtool`` and ``fidtool --help`` are fast.
+What needs torch, or much else, is loaded on first use, so that ``import fidtool`` and ``fidtool --help`` are fast.
 """
 
 from __future__ import annotations
 
 import importlib
 from typing import TYPE_CHECKING, Any
+
+from fidtool.errors import FidtoolError as FidtoolError
+from fidtool.errors import FidtoolWarning as FidtoolWarning
+from fidtool.errors import InputError as InputError
+from fidtool.errors import RunError as RunError
+from fidtool.errors import StoppedError as StoppedError
+from fidtool.features.models.families import NetworkChoice as NetworkChoice
+from fidtool.metrics.authpct import AuthPct as AuthPct
+from fidtool.metrics.clip_score import CLIPScore as CLIPScore
+from fidtool.metrics.cmmd import CMMD as CMMD
+from fidtool.metrics.fdr import FDR as FDR
+from fidtool.metrics.fid import FID as FID
+from fidtool.metrics.fid import FIDInfinity as FIDInfinity
+from fidtool.metrics.fid import SpatialFID as SpatialFID
+from fidtool.metrics.inception_score import InceptionScore as InceptionScore
+from fidtool.metrics.kid import KID as KID
+from fidtool.metrics.lpips import LPIPS as LPIPS
+from fidtool.metrics.metric import FeatureSet as FeatureSet
+from fidtool.metrics.metric import Metric as Metric
+from fidtool.metrics.metric import MetricContext as MetricContext
+from fidtool.metrics.metric import MetricFacts as MetricFacts
+from fidtool.metrics.metric import Number as Number
+from fidtool.metrics.mifid import MIFID as MIFID
+from fidtool.metrics.mind import MIND as MIND
+from fidtool.metrics.pairs import PairMetric as PairMetric
+from fidtool.metrics.prdc import PRDC as PRDC
+from fidtool.metrics.psnr import PSNR as PSNR
+from fidtool.metrics.ssim import SSIM as SSIM
+from fidtool.metrics.vendi import Vendi as Vendi
+from fidtool.seeds import rank_seed as rank_seed
+from fidtool.seeds import sample_seed as sample_seed
+from fidtool.validation import Setting as Setting
 
 if TYPE_CHECKING:
     from fidtool.api import check as check
@@ -19,50 +51,19 @@ if TYPE_CHECKING:
     from fidtool.comparability import verify as verify
     from fidtool.diagnose.diagnosis import Checkup as Checkup
     from fidtool.distances.frechet import frechet_distance as frechet_distance
-    from fidtool.errors import FidtoolError as FidtoolError
-    from fidtool.errors import FidtoolWarning as FidtoolWarning
-    from fidtool.errors import InputError as InputError
-    from fidtool.errors import RunError as RunError
-    from fidtool.errors import StoppedError as StoppedError
-    from fidtool.features.models.families import NetworkChoice as NetworkChoice
     from fidtool.features.network import Network as Network
     from fidtool.features.resize import Preparation as Preparation
-    from fidtool.metrics.authpct import AuthPct as AuthPct
-    from fidtool.metrics.clip_score import CLIPScore as CLIPScore
-    from fidtool.metrics.cmmd import CMMD as CMMD
-    from fidtool.metrics.fdr import FDR as FDR
-    from fidtool.metrics.fid import FID as FID
-    from fidtool.metrics.fid import FIDInfinity as FIDInfinity
-    from fidtool.metrics.fid import SpatialFID as SpatialFID
-    from fidtool.metrics.inception_score import InceptionScore as InceptionScore
-    from fidtool.metrics.kid import KID as KID
-    from fidtool.metrics.lpips import LPIPS as LPIPS
-    from fidtool.metrics.metric import FeatureSet as FeatureSet
-    from fidtool.metrics.metric import Metric as Metric
-    from fidtool.metrics.metric import MetricContext as MetricContext
-    from fidtool.metrics.metric import MetricFacts as MetricFacts
-    from fidtool.metrics.metric import Number as Number
-    from fidtool.metrics.mifid import MIFID as MIFID
-    from fidtool.metrics.mind import MIND as MIND
-    from fidtool.metrics.pairs import PairMetric as PairMetric
-    from fidtool.metrics.prdc import PRDC as PRDC
-    from fidtool.metrics.psnr import PSNR as PSNR
-    from fidtool.metrics.ssim import SSIM as SSIM
-    from fidtool.metrics.vendi import Vendi as Vendi
     from fidtool.record import RunRecord as RunRecord
     from fidtool.results import Comparison as Comparison
     from fidtool.results import Evaluation as Evaluation
     from fidtool.results import SetResult as SetResult
     from fidtool.results import SkippedFile as SkippedFile
-    from fidtool.seeds import rank_seed as rank_seed
-    from fidtool.seeds import sample_seed as sample_seed
     from fidtool.sources.memory import Images as Images
     from fidtool.statistics.merging import merge_statistics as merge_statistics
     from fidtool.statistics.set_statistics import LayerStatistics as LayerStatistics
     from fidtool.statistics.set_statistics import Statistics as Statistics
     from fidtool.statistics.statistics_file import read_statistics as read_statistics
     from fidtool.statistics.statistics_file import write_statistics as write_statistics
-    from fidtool.validation import Setting as Setting
 
 __version__ = "0.1.0"
 _NAMES = {
@@ -70,37 +71,18 @@ _NAMES = {
     "comparability": "verify",
     "diagnose.diagnosis": "Checkup",
     "distances.frechet": "frechet_distance",
-    "errors": "FidtoolError FidtoolWarning InputError RunError StoppedError",
-    "features.models.families": "NetworkChoice",
     "features.network": "Network",
     "features.resize": "Preparation",
-    "metrics.authpct": "AuthPct",
-    "metrics.clip_score": "CLIPScore",
-    "metrics.cmmd": "CMMD",
-    "metrics.fdr": "FDR",
-    "metrics.fid": "FID FIDInfinity SpatialFID",
-    "metrics.inception_score": "InceptionScore",
-    "metrics.kid": "KID",
-    "metrics.lpips": "LPIPS",
-    "metrics.metric": "FeatureSet Metric MetricContext MetricFacts Number",
-    "metrics.mifid": "MIFID",
-    "metrics.mind": "MIND",
-    "metrics.pairs": "PairMetric",
-    "metrics.prdc": "PRDC",
-    "metrics.psnr": "PSNR",
-    "metrics.ssim": "SSIM",
-    "metrics.vendi": "Vendi",
     "record": "RunRecord",
     "results": "Comparison Evaluation SetResult SkippedFile",
-    "seeds": "rank_seed sample_seed",
     "sources.memory": "Images",
     "statistics.merging": "merge_statistics",
     "statistics.statistics_file": "LayerStatistics Statistics read_statistics write_statistics",
-    "validation": "Setting",
 }
-"""Public names by module."""
+"""The other public names, by module."""
 _HOMES = {name: f"fidtool.{module}" for module, names in _NAMES.items() for name in names.split()}
-__all__ = sorted(_HOMES)
+_IMPORTED = [name for name, each in globals().items() if getattr(each, "__module__", "").startswith("fidtool.")]
+__all__ = sorted([*_HOMES, *_IMPORTED])
 
 
 def __getattr__(name: str) -> Any:

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import itertools
 import re
 import sys
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Literal, TypeVar, get_args
 
 T = TypeVar("T")
@@ -33,8 +32,6 @@ _CLOSING = "]}>),.:;"
 Severity = Literal["high", "medium", "low"]
 SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 """The most severe first."""
-_ABOUT = re.compile(r"((?: as REAL| as FAKE)?)(?: \(([^()]+)\))?: (.+)", re.DOTALL)
-"""What follows the name of the set in a warning about it: its role, a detail, and what holds for several sets alike."""
 _MOST_NAMED = 6
 """Maximum number of sets that one warning names."""
 
@@ -223,8 +220,7 @@ class FidtoolWarning(UserWarning):
 class Alert(str):
     """A warning about metric values, with a severity: see `fidtool.diagnose.findings.Finding`.
 
-    The form of one that may hold for several sets is ``SET: text``, or ``SET (detail): text`` if a part of it differs
-    between them: `merged` names all sets before the text.
+    One that may hold for several sets begins ``SET:`` or ``SET (``: `merged` names all sets before the text.
     """
 
     severity: Severity
@@ -236,28 +232,17 @@ class Alert(str):
 
 
 def merged(warnings: Iterable[str], sets: Collection[str]) -> list[Alert]:
-    """Return warnings, the worst first, each once: one that holds for several of the ``sets`` names them all."""
-    found: dict[tuple[Severity, str], dict[tuple[str, str], None]] = {}
+    """Return warnings, the worst first, each once: one that is the same for several of the ``sets`` names them all."""
+    found: dict[tuple[Severity, str], dict[str, None]] = {}
     for warning in warnings:
-        name = max((each for each in sets if warning.startswith(each)), key=len, default="")
-        parts = _ABOUT.fullmatch(warning[len(name) :]) if name else None
-        role, detail, text = parts.groups("") if parts else ("", "", warning)
-        subjects = found.setdefault((Alert(warning).severity, text), {})
-        subjects |= {(detail, name + role): None} if parts else {}
-    alerts = (
-        Alert(f"{_listed([*subjects])}: {text}" if subjects else text, severity)
-        for (severity, text), subjects in found.items()
-    )
+        about = (each for each in sets if warning.startswith((f"{each}: ", f"{each} (")))
+        name = max(about, key=len, default="")
+        found.setdefault((Alert(warning).severity, warning[len(name) :]), {})[name] = None
+    alerts = []
+    for (severity, text), names in found.items():
+        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        alerts.append(Alert(", ".join([*names][:_MOST_NAMED]) + more + text, severity))
     return sorted(alerts, key=lambda alert: SEVERITIES.index(alert.severity))
-
-
-def _listed(subjects: Sequence[tuple[str, str]]) -> str:
-    """Return the names of sets, each or several with their detail: ``real/, fake/ (60 images each)``."""
-    parts, others = [], len(subjects) - _MOST_NAMED
-    for detail, group in itertools.groupby(subjects[:_MOST_NAMED], key=lambda subject: subject[0]):
-        names = [name for _, name in group]
-        parts.append(", ".join(names) + (f" ({detail}{' each' * (len(names) > 1)})" if detail else ""))
-    return ", ".join(parts) + (f" and {others} other{'s' * (others > 1)}" if others > 0 else "")
 
 
 _GONE_THROUGH = {"fidtool", "torch", "torchmetrics", "lightning", "pytorch_lightning", "contextlib"}

@@ -1,18 +1,15 @@
-"""Hints for mistyped command lines: habits of other tools, unknown commands, values separated by spaces."""
+"""Hints for mistyped command lines: habits of other tools, and unknown commands."""
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
 import click
 
-from fidtool.cli.compute import compute
-from fidtool.metrics.registry import is_name
-from fidtool.names import command_line, shortened
+from fidtool.names import shortened
 from fidtool.sources.kinds import is_reference
 
 _HABITS = dict(line.split(": ") for line in Path(__file__).with_name("habits.txt").read_text().splitlines())
@@ -24,16 +21,6 @@ def _exists(path: str) -> bool:
     return os.path.exists(path) or path == "-" or "://" in path or is_reference(path)
 
 
-def _compares_sets(arguments: Sequence[str]) -> bool:
-    """Whether these are arguments of ``fidtool compute``, with sets that exist."""
-    context = click.Context(compute)
-    try:
-        compute.parse_args(context, [*arguments])
-    except click.UsageError:
-        return False
-    return all(map(_exists, (context.params["real"], *context.params["fakes"])))
-
-
 def advice(error: click.UsageError, typed: Sequence[str], commands: Sequence[str]) -> str:
     """Return click's message about the arguments of ``fidtool``, with what to write instead."""
     name, typed = typed[0], [each for each in typed if each not in {"-h", "--help", "--help-all"}]
@@ -43,11 +30,8 @@ def advice(error: click.UsageError, typed: Sequence[str], commands: Sequence[str
     elif name in commands:  # a shell may have put thousands of files in place of a wildcard
         files = name in ("check", "stats") and message.startswith("Got unexpected extra arguments")
         return shortened(error.format_message().rstrip(".")) + ": pass a folder, or quote the wildcard" * files
-    if name not in commands and _compares_sets(typed):
-        return f"{message}: write `{command_line(['fidtool', 'compute', *typed])}`"
-    if name.startswith("-") and (named := [each for each in typed if each in commands]):
-        line = ["fidtool", named[0], *(each for each in typed if each != named[0])]
-        return f"{message}: write `{command_line(line)}`"
+    if name.startswith("-") and not {*commands}.isdisjoint(typed):
+        return f"{message}; options follow the command"
     flags = [each.partition("=")[0] for each in typed if each.startswith("-") and name not in commands]
     words = {each: each.replace("_", "-").removesuffix(".py") for each in (wrong, *flags)}
     habits = [f"{each} is {_HABITS[word]}" for each, word in words.items() if word in _HABITS]
@@ -58,13 +42,3 @@ def advice(error: click.UsageError, typed: Sequence[str], commands: Sequence[str
     if close:
         return f"{message}; did you mean {close[0]}?"
     return message if name in commands else f"{message}; the commands are {', '.join(commands)}"
-
-
-def check_commas(typed: Sequence[str], context: click.Context) -> None:
-    """Refuse metrics and numbers that are separated by spaces, as in ``--metrics fid kid``."""
-    words = [part.strip(",") for each in typed for part in each.split("=", each.startswith("--"))]
-    for flag, first, second in zip(words, words[1:], words[2:], strict=False):
-        metrics = flag == "--metrics" and (is_name(second) or ".py:" in second)
-        numbers = flag == "--value-range" and re.fullmatch(r"-?[\d.]+ -?[\d.]+", f"{first} {second}")
-        if (metrics or numbers) and not _exists(second):
-            raise click.UsageError(f"values of {flag} are separated by commas: write {flag} {first},{second}", context)

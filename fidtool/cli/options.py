@@ -88,13 +88,6 @@ class Command(click.Command):
             if parameter.type is click.STRING and _NAMES_FILE.match(parameter.metavar or "REAL"):
                 parameter.type = click.Path(readable=False)  # completed by shells, and not checked
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if any(each.startswith(("--metrics", "--value-range")) for each in args) and not ctx.resilient_parsing:
-            from fidtool.cli import hints  # deferred: most command lines need none
-
-            hints.check_commas(args, ctx)
-        return super().parse_args(ctx, args)
-
     def invoke(self, ctx: click.Context) -> Any:
         if not self.fields:
             return super().invoke(ctx)

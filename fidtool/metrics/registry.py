@@ -87,11 +87,6 @@ class Requested(NamedTuple):
         return self._replace(layer=layer, suffix=f"@{layer}")
 
 
-def is_name(text: str) -> bool:
-    """Whether a text is ``all`` or a name of a built-in metric."""
-    return folded(text) in {ALL, *map(folded, NAMES)}
-
-
 def metric_named(spec: str) -> Requested:
     """Return a metric with default settings. The code of a custom one is run."""
     if kind := {folded(name): kind for name, kind in NAMES.items()}.get(folded(spec)):
@@ -232,25 +227,17 @@ def _check_declaration(metric: Metric, named: str) -> None:
     if not isinstance(metric, Metric):
         problem = f"{named} is a {type(metric).__name__}; it must be a fidtool.Metric"
         raise InputError(problem, setting="metrics")
-    kind, name, numbers = type(metric), metric.name, metric.numbers
+    kind, numbers = type(metric), metric.numbers
     if kind in BUILT_IN.values():
         return
-    if not is_dataclass(kind) or ("__dataclass_fields__" not in vars(kind) and get_annotations(kind)):
-        fault = f"{kind.__name__} is not a dataclass:", "write @dataclass(frozen=True, kw_only=True) above it"
-    elif not name:
-        fault = f"{kind.__name__} has no name:", 'write one in its class, such as name = "shift"'
-    elif not numbers or not all(isinstance(number, Number) for number in numbers):
-        fault = f"{name} does not declare its values:", "write numbers = (fidtool.Number(...),) in its class"
-    elif isinstance(metric, PairMetric) != (metric.layer == PIXELS and not (kind.real_features or kind.fake_features)):
-        fault = (
-            f"{name} needs both or neither of the layer {PIXELS!r}, without features, and the base class PairMetric:",
-            f"write Number(..., layer={PIXELS!r}) in a subclass of fidtool.PairMetric",
-        )
-    elif isinstance(metric.network(), NetworkChoice) != (metric.layer not in (FEATURES, SPATIAL, PIXELS)):
-        fault = (
-            f"{name} needs both or neither of a layer of its own and a network:",
-            "name the layer, as in Number(..., layer='mine'), and return fidtool.NetworkChoice(...) from network()",
-        )
-    else:
-        return
-    raise InputError(f"{named}: {fault[0]}", fault[1], setting="metrics")
+    has_settings = is_dataclass(kind) and ("__dataclass_fields__" in vars(kind) or not get_annotations(kind))
+    if not (has_settings and metric.name and numbers and all(isinstance(number, Number) for number in numbers)):
+        problem = f"{named}: {kind.__name__} must be a dataclass that has a name and its numbers:"
+        remedy = "write @dataclass(frozen=True, kw_only=True) above it, and numbers = (fidtool.Number(...),) in it"
+        raise InputError(problem, remedy, setting="metrics")
+    of_pairs = metric.layer == PIXELS and not (kind.real_features or kind.fake_features)
+    own = metric.layer not in (FEATURES, SPATIAL, PIXELS)
+    if (of_pairs, own) != (isinstance(metric, PairMetric), isinstance(metric.network(), NetworkChoice)):
+        problem = f"{named}: the layer {metric.layer!r} of {metric.name} does not fit its class:"
+        remedies = f"name {PIXELS!r} in a PairMetric without features", "any other name where network() returns one"
+        raise InputError(problem, *remedies, setting="metrics")

@@ -169,12 +169,10 @@ class InceptionScore(ImageMetric[_Pair]):
             found = inception_weights(self._sums.network.choice.weights, classifier=True)
             self._classifier = replace(found, state={name: found.state[name] for name in ("fc.weight", "fc.bias")})
 
-    def update(
-        self, imgs: torch.Tensor | None = None, real: bool | None = False, *, images: torch.Tensor | None = None
-    ) -> None:
+    def update(self, imgs: torch.Tensor, real: bool = False) -> None:
         """Adds generated images. Real ones, which other metrics of a ``MetricCollection`` need, are not added."""
-        if real is None or not flag("real", real):
-            super().update(imgs, False, images=images)
+        if not flag("real", real):
+            super().update(imgs, False)
 
 
 class PrecisionRecallDensityCoverage(ImageMetric[dict[str, torch.Tensor]]):

@@ -196,50 +196,34 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
         """How floats become bytes: ``round`` or ``floor``."""
         return self._sums.float_to_byte
 
-    @property
-    def real_features_num_samples(self) -> torch.Tensor:
-        """Number of real images: int64 scalar tensor; -1 if the statistics do not have it."""
-        count = self._sums.sides["real"].count
-        return torch.tensor(-1 if count is None else count, device=self.device)
-
-    @property
-    def fake_features_num_samples(self) -> torch.Tensor:
-        """Number of generated images: int64 scalar tensor."""
-        return torch.tensor(self._sums.sides["fake"].count, device=self.device)
-
     @fork_safe
-    def update(
-        self, imgs: torch.Tensor | None = None, real: bool | None = None, *, images: torch.Tensor | None = None
-    ) -> None:
+    def update(self, imgs: torch.Tensor, real: bool) -> None:
         """Adds a batch of images. Not a collective: each rank may call it any number of times.
 
         Args:
-            imgs, images: two names of a tensor of shape (n, 3, height, width), or (n, 1, height, width) for grayscale,
-                uint8 or, with ``normalize``, floating-point in 0..1; on the CPU or on the metric's device. The image
-                size may differ between calls. A plain module as ``feature`` gets the tensor as it is.
+            imgs: tensor of shape (n, 3, height, width), or (n, 1, height, width) for grayscale, uint8 or, with
+                ``normalize``, floating-point in 0..1; on the CPU or on the metric's device. The image size may differ
+                between calls. A plain module as ``feature`` gets the tensor as it is.
             real: whether the images are real (True) or generated (False).
 
         Raises:
             fidtool.InputError: if the shape, dtype, range or device is wrong.
             fidtool.RunError: if a feature is not finite. An exception of a custom network is raised as it is.
         """
-        if (imgs is None) == (images is None) or real is None:
-            raise InputError("update() takes a tensor of images and whether they are real: update(images, real=False)")
         real = flag("real", real)
         if real and self._sums.fixed_name:
             problem = f"the metric already has real statistics ({self._sums.fixed_name}):"
             raise InputError(problem, "call update() with generated images only")
         self._refuse_while_synced("update()")
         with outside_autograd():
-            given, plain = images if imgs is None else imgs, self._sums.network.plain
-            pixels = pixels_of(given, self.normalize, self.device, self.float_to_byte, plain)
+            pixels = pixels_of(imgs, self.normalize, self.device, self.float_to_byte, self._sums.network.plain)
             self._sums.sides["real" if real else "fake"].add(pixels)
 
     def compute(self) -> Values:
         """Returns one value, two, or a dictionary, see the class. A collective, unless ``sync_on_compute`` is False.
 
         Returns:
-            float64 scalar tensors on the metric's device (float32 on MPS), the same on every rank.
+            float64 scalar tensors on the metric's device, the same on every rank.
 
         Raises:
             fidtool.training.AbsentRanksError: if some ranks did not call it within ``sync_timeout``; it names them.

@@ -326,7 +326,7 @@ def test_a_custom_metric_gets_pairs_of_pixels(sets: tuple[Path, Path]) -> None:
         fidtool.compute(*sets, metrics=[Failing()])
     with pytest.raises(fidtool.RunError, match=r"recon/00\d.png: the metric nothing is nan"):
         fidtool.compute(*sets, metrics=[Nothing()])
-    with pytest.raises(fidtool.InputError, match="both or neither of the layer 'pixels', without features"):
+    with pytest.raises(fidtool.InputError, match="the layer 'features' of of-features does not fit"):
         fidtool.compute(*sets, metrics=[OfFeatures()])
 
 

@@ -103,18 +103,18 @@ def test_a_checkpoint_of_torchmetrics_is_loaded() -> None:
         warnings.simplefilter("error", fidtool.FidtoolWarning)  # said once
         model.load_state_dict(state, strict=True)
     assert torch.equal(model["layer"].weight, old["layer"].weight)  # type: ignore[arg-type]
-    assert int(model["fid"].real_features_num_samples) == 0  # type: ignore[arg-type]
+    assert model["fid"]._sums.sides["real"].count == 0  # type: ignore[union-attr,index]
 
 
 def test_a_collection_passes_images_to_all() -> None:
-    """Keywords reach ``update`` by either name; the Inception Score gets the generated images only."""
+    """Keywords reach ``update``; the Inception Score gets the generated images only."""
     kinds = {"fid": FrechetInceptionDistance, "kid": training.KernelInceptionDistance}
     made = {name: kind(network()) for name, kind in kinds.items()}
     both = MetricCollection({**made, "is": training.InceptionScore(network(), splits=2)})
     both.update(imgs=pictures(8, 1), real=True)
-    both.update(images=pictures(6, 2), real=False)
-    assert [int(each.fake_features_num_samples) for each in both.values()] == [6, 6, 6]
-    assert int(both["is"].real_features_num_samples) == 0
+    both.update(imgs=pictures(6, 2), real=False)
+    assert [each._sums.sides["fake"].count for each in both.values()] == [6, 6, 6]
+    assert both["is"]._sums.sides["real"].count == 0
 
 
 def test_antialias_selects_the_protocol() -> None:

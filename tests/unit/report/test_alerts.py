@@ -24,9 +24,8 @@ FEW = "too few for 2048 dimensions"
     [
         (["a/: odd", "b/: odd"], ["a/, b/: odd"]),
         (["a/: odd", "a/: odd", "a/: other"], ["a/: odd", "a/: other"]),
-        ([f"a/ (only 60 images): {FEW}", f"b/ (only 60 images): {FEW}"], [f"a/, b/ (only 60 images each): {FEW}"]),
-        ([f"a/ (9 images): {FEW}", f"b/ (8 images): {FEW}"], [f"a/ (9 images), b/ (8 images): {FEW}"]),
-        (["a/ as REAL (9): x", "a/ as FAKE (9): x"], ["a/ as REAL, a/ as FAKE (9 each): x"]),
+        ([f"a/ (only 60 images): {FEW}", f"b/ (only 60 images): {FEW}"], [f"a/, b/ (only 60 images): {FEW}"]),
+        ([f"a/ (9 images): {FEW}", f"b/ (8 images): {FEW}"], [f"a/ (9 images): {FEW}", f"b/ (8 images): {FEW}"]),
         (["a/ is odd", "a/ is odd", "b/ is odd"], ["a/ is odd", "b/ is odd"]),
         (["--num has no effect: it is 1", "a/: odd"], ["--num has no effect: it is 1", "a/: odd"]),
         (["a/b: odd", "a/: odd"], ["a/b, a/: odd"]),
@@ -41,9 +40,9 @@ def test_what_holds_for_several_sets_is_said_once(warnings: list[str], expected:
 def test_more_than_six_sets_are_counted() -> None:
     names = [f"s{number}" for number in range(20)]
     (line,) = merged([Alert(f"{name} (only 60 images): {FEW}", "high") for name in names], names)
-    assert line == f"s0, s1, s2, s3, s4, s5 (only 60 images each) and 14 others: {FEW}"
+    assert line == f"s0, s1, s2, s3, s4, s5 and 14 more (only 60 images): {FEW}"
     (line,) = merged([f"{name}: odd" for name in names[:7]], names)
-    assert line == "s0, s1, s2, s3, s4, s5 and 1 other: odd"
+    assert line == "s0, s1, s2, s3, s4, s5 and 1 more: odd"
 
 
 def test_the_worst_comes_first_and_severities_are_kept() -> None:
@@ -77,7 +76,7 @@ def test_warnings_of_all_fakes() -> None:
         for result, name in zip(evaluation.results, ("a", plain), strict=True)
     ]
     evaluation = replace(evaluation, results=tuple(results), run=replace(evaluation.run, warnings=("slow",)))
-    assert alerts_of(evaluation) == [f"a, real, {plain} (only 60 images each): {FEW}", "--num: odd", "slow"]
+    assert alerts_of(evaluation) == [f"a, real, {plain} (only 60 images): {FEW}", "--num: odd", "slow"]
 
 
 def test_a_run_of_three_fakes(here: Run, tmp_path: Path) -> None:
@@ -85,5 +84,5 @@ def test_a_run_of_three_fakes(here: Run, tmp_path: Path) -> None:
     run = here("compute", *sets, "--extractor", TINY, "--metrics", "fid,kid", "--quiet")
     first, second = run.stderr.splitlines()
     names = ", ".join(map(str, sets))
-    assert first.startswith(f"warning: {names} (only 10 images each): too few for 16 dimensions: ")
+    assert first.startswith(f"warning: {names} (only 10 images): too few for 16 dimensions: ")
     assert second == f"warning: {sets[0]} (only 10 images): KID draws subsets of that size instead of 1000"

@@ -281,7 +281,7 @@ def test_no_warnings_in_lightnings_sanity_check() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", fidtool.FidtoolWarning)
         _run_sanity_check()
-    with pytest.warns(fidtool.FidtoolWarning, match="only 5 images each"):
+    with pytest.warns(fidtool.FidtoolWarning, match="only 5 images"):
         metric.compute()
 
 

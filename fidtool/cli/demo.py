@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import colorsys
+import os
 import random
 import shlex
+import shutil
+import sys
 import time
 from pathlib import Path
 
@@ -61,14 +64,23 @@ def demo(folder: str) -> None:
         f"The demo took {time.monotonic() - started:.0f} s. {COUNT} images per set are too few for a meaningful\n"
         "FID: for small sets it is far too high, and `fidtool compute` prints a warning."
     )
+    here = _prefix()
     real_, fake_, saved = (shlex.quote(str(path)) for path in (real, fake, Path(folder) / "real.npz"))
     click.echo(
         "\nNext, try these: the same result as JSON, with warnings and all details;\n"
         "statistics of one set for later use; and the same FID on two processes:\n"
-        f"  fidtool compute {real_} {fake_} --json\n"
-        f"  fidtool stats {real_} -o {saved}\n"
-        f"  torchrun --nproc-per-node=2 -m fidtool compute {real_} {fake_} --no-cache"
+        f"  {here}fidtool compute {real_} {fake_} --json\n"
+        f"  {here}fidtool stats {real_} -o {saved}\n"
+        f"  {here}torchrun --nproc-per-node=2 -m fidtool compute {real_} {fake_} --no-cache"
     )
+
+
+def _prefix() -> str:
+    """Return the path prefix with which a shell finds this ``fidtool``; empty if it is on PATH."""
+    scripts = Path(sys.executable).parent
+    if Path(shutil.which("fidtool") or "").parent == scripts:
+        return ""
+    return f"{os.path.relpath(scripts) if Path.cwd() in scripts.parents else scripts}/"
 
 
 def make_sets(folder: Path) -> tuple[Path, Path]:

@@ -13,7 +13,6 @@ from importlib.resources import files
 from typing import Any
 
 import click
-from click.shell_completion import get_completion_class
 
 from fidtool.cli.options import OnceCommand, completing
 from fidtool.cli.output import as_flag, columns, on_terminal, paragraph, print_lines, shown
@@ -137,23 +136,6 @@ def guide(words: tuple[str, ...]) -> Iterator[str]:
         click.echo_via_pager(text)
     else:
         yield text
-
-
-@click.command(cls=OnceCommand)
-@click.argument("shell", metavar="SHELL", type=click.Choice(("bash", "zsh", "fish")))
-@click.pass_context
-def completion(context: click.Context, shell: str) -> Iterator[str]:
-    """Print the script with which a shell completes commands, options, paths and values such as those of --format.
-
-    \b
-    bash 4.4, in ~/.bashrc: eval "$(fidtool completion bash)"
-    zsh, in ~/.zshrc:       eval "$(fidtool completion zsh)"
-    fish: fidtool completion fish > ~/.config/fish/completions/fidtool.fish
-    """
-    kind = get_completion_class(shell)
-    assert kind is not None
-    made = kind(context.find_root().command, {}, "fidtool", "_FIDTOOL_COMPLETE")
-    yield (made.source_template % made.source_vars()).strip()
 
 
 @click.command(cls=OnceCommand)

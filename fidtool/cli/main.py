@@ -32,7 +32,6 @@ _STOPPING_SECONDS = 4.5
 _COMMANDS = {
     "cache": "List the cached statistics, or delete some of them.",
     "check": "Report what may be wrong with a set of images.",
-    "completion": "Print the completion script of a shell.",
     "compute": "Compute the FID and other metrics of each FAKE against REAL.",
     "demo": "Try fidtool: make two sets of images, compute their FID.",
     "diff": "Show what changed from one result to another.",
@@ -50,7 +49,7 @@ _COMMANDS = {
     "weights": "List the locations of the weights; verify or download them.",
 }
 """Help line of each command. The command is in the module of `fidtool.cli` with its name, or in one of these."""
-_LISTS = ("completion", "guide", "metrics", "presets", "protocols", "refs", "verify", "weights")
+_LISTS = ("guide", "metrics", "presets", "protocols", "refs", "verify", "weights")
 _SAVED = ("diff", "history", "report", "table")
 _MODULES = {**dict.fromkeys(_LISTS, "lists"), **dict.fromkeys(_SAVED, "saved"), "merge": "stats"}
 

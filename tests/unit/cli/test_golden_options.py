@@ -31,7 +31,6 @@ LEAST = {
     "report": ["fid.json"],
     "merge": ["part.npz", "-o", "fake.npz"],
     "demo": [],
-    "completion": ["bash"],
     "guide": [],
 }
 """Arguments that each command requires."""

@@ -1,10 +1,8 @@
 """Declarations of all settings: the keywords of `fidtool.compute` and the options of the command line."""
 
-import contextlib
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
 from fidtool.errors import InputError, option
@@ -40,6 +38,7 @@ from fidtool.validation import (
     Setting,
     TorchDevice,
     Validated,
+    black_and_white,
     declared,
     most_skipped,
     text_of,
@@ -109,7 +108,7 @@ class CheckSettings(Validated):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.value_range is not None:
-            vars(self)["value_range"] = _two_numbers(self.value_range)
+            vars(self)["value_range"] = black_and_white(self.value_range)
         is_class = isinstance(getattr(self.progress, "func", self.progress), type)  # tqdm, or a partial of it
         if is_class or not (self.progress is None or isinstance(self.progress, bool) or callable(self.progress)):
             problem = f"{option('progress')} must be True or a function, not {self.progress!r}:"
@@ -444,14 +443,3 @@ class Settings(StatisticsSettings):
         used = "num" if getattr(self, setting) is None else setting
         other = {"num_real": "num_fake", "num_fake": "num_real"}.get(setting, "") if used == "num" else ""
         return Sampling(getattr(self, used), self.seed, self.sample == "first", used, other)
-
-
-def _two_numbers(value: object) -> tuple[float, float]:
-    """Return black and white of a value range, which is a string or two numbers."""
-    with contextlib.suppress(ValueError, TypeError):
-        black, white = (float(part) for part in (value.split(",") if isinstance(value, str) else value))  # type: ignore[attr-defined]
-        if -inf < black < white < inf:
-            return black, white
-    named = option("value_range")
-    problem = f"{named} must be two numbers that rise from black to white, such as 0,1 or -1,1, not {value!r}"
-    raise InputError(problem, setting="value_range")

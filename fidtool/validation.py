@@ -50,6 +50,17 @@ def most_skipped(max_skip: float, count: int) -> int:
     return floor(Fraction(repr(max_skip)) * count)
 
 
+def black_and_white(value: object) -> tuple[float, float]:
+    """Return black and white of a value range, which is a string or two numbers."""
+    with contextlib.suppress(ValueError, TypeError):
+        black, white = (float(part) for part in (value.split(",") if isinstance(value, str) else value))  # type: ignore[attr-defined]
+        if -inf < black < white < inf:
+            return black, white
+    named = option("value_range")
+    problem = f"{named} must be two numbers that rise from black to white, such as 0,1 or -1,1, not {value!r}"
+    raise InputError(problem, setting="value_range")
+
+
 @dataclass(frozen=True)
 class Setting:
     """A setting, which is a field of a dataclass: ``num: int | None = Setting(None, least=1).help("Use N images.")``.

@@ -50,6 +50,8 @@ def merge_statistics(parts: Iterable[str | os.PathLike[str] | Statistics]) -> St
     """
     merger: _Merger | None = None
     for number, each in enumerate(parts, 1):
+        if each is None:  # what `compute_statistics` returns there
+            raise InputError(f"part {number} is None, as on ranks above zero:", "merge the parts on rank zero")
         name = f"part {number}" if isinstance(each, Statistics) else os.fspath(each)
         part = statistics_in(each)
         merger = merger or _Merger(name, part)

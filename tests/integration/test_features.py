@@ -46,7 +46,7 @@ def test_features_of_files_and_memory(here: Run, place: Path, environment: dict[
     assert all(each == first for each in others)
     assert found.json["run"]["config"]["features"] is True
     assert (
-        "real.npy, fake.npz, several.npz:acts, known.npz, fake.pt, dict.pth and 1 other: the file does not"
+        "real.npy, fake.npz, several.npz:acts, known.npz, fake.pt, dict.pth and 1 more: the file does not"
         in found.stderr
     )
     real, fake = np.load(place / "real.npy"), np.load(place / "fake.npz")["acts"]

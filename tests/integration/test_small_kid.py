@@ -29,8 +29,8 @@ def test_subsets_have_the_size_of_the_smallest_set(here: Run, sets: tuple[Path, 
     assert found.json["settings"]["kid"] == {**of_subsets, "kernel": "poly", **PARAMETERS}
     sizes = [value for each in found.json["results"] for name, value in each["metrics"].items() if "size" in name]
     assert sizes == [COUNT, 17]
-    sets_of = f"{sets[0]} (only {COUNT} images), {third} (only 17 images)"
-    assert f"{sets_of}: KID draws subsets of that size instead of 1000\n" in found.stderr
+    for each, count in (sets[0], COUNT), (third, 17):
+        assert f"{each} (only {count} images): KID draws subsets of that size instead of 1000\n" in found.stderr
     explicit = here("compute", *sets, third, *KID, "--kid-subset-size", 17)
     values = [[*each.json["results"][1]["metrics"].values()] for each in (found, explicit)]
     assert values[0][:2] == values[1]

@@ -25,7 +25,7 @@ from fidtool.errors import InputError, ProgramError, RunError, about, in_short, 
 from fidtool.features.device import Device, computing_on, repeatable
 from fidtool.features.extractor import Extractor, fixed_batch
 from fidtool.features.models.families import FEATURE_STEPS, MODEL_FAMILIES, NetworkChoice, check_extractor, no_protocol
-from fidtool.features.protocol import DECODER, DEFAULT_PROTOCOL, FEATURES, Definition, Protocol, protocol_named
+from fidtool.features.protocol import DECODER, DEFAULT_PROTOCOL, FEATURES, Definition, protocol_named
 from fidtool.features.resize import Preparation
 from fidtool.sources.contents import Files, head_of
 from fidtool.sources.kinds import refuse_foreign
@@ -175,57 +175,39 @@ def custom_extractor(
 ) -> Extractor:
     """Return the extractor of a network that is not Inception, with what `fetch_state` returned, on every rank.
 
-    Runs the file of a factory. ``usual`` is the protocol of a network that has neither its own preparation nor a
-    protocol.
+    Runs the file of a factory, and the network on probe images. ``usual`` is the protocol of a network that has neither
+    its own preparation nor a protocol; None is the default one. The protocol determines resize and ddof; a network with
+    its own preparation has ddof 1.
     """
     published = choice.family in MODEL_FAMILIES
-    asked, shared = (name and protocol_named(name) for name in (None if published else choice.protocol, usual))
+    asked = None if published else choice.protocol
     with about(choice.subject):
         with repeatable():
             module = choice.family if published else "user_networks"
             network, name = import_module(f"fidtool.features.models.{module}").build(choice, state)
         if choice.feature_step is not None:
             network = replace(network, feature_step=choice.feature_step)
-        return network_extractor(
-            network, name, asked or None, device, precision, layer, choice.named("extractor"), shared or None
+        if network.preparation is not None and asked:
+            how = f" ({network.preparation.describe(network.input_size)})"
+            named = NetworkChoice(name, setting=choice.named("extractor"))
+            raise no_protocol(named, protocol_named(asked).name, how=how)
+        standard = protocol_named(asked or usual or DEFAULT_PROTOCOL)
+        preparation = network.preparation or Preparation(standard.resize)
+        runnable = frozen(network.module)
+        definition = Definition(
+            extractor=name,
+            weights_sha256=digest_of(runnable.state_dict()),
+            dims=_output_dims(runnable, network.input_size, device),
+            feature_step=network.feature_step,
+            input_size=network.input_size,
+            normalization=network.normalization,
+            resize=preparation.describe(network.input_size),
+            decoder=DECODER,
+            ddof=1 if network.preparation else standard.ddof,
         )
-
-
-def network_extractor(
-    network: Network,
-    name: str,
-    protocol: Protocol | None,
-    device: Device,
-    precision: str = "fp32",
-    layer: str = FEATURES,
-    setting: str = "extractor",
-    usual: Protocol | None = None,
-) -> Extractor:
-    """Return the extractor of a network that is not Inception, which is run on probe images.
-
-    ``protocol`` determines resize and ddof of a network without its own preparation; None is the ``usual`` protocol, or
-    the default one. A network with its own has ddof 1.
-    """
-    if network.preparation is not None and protocol is not None:
-        transform = network.preparation.describe(network.input_size)
-        raise no_protocol(NetworkChoice(name, setting=setting), protocol.name, how=f" ({transform})")
-    standard = protocol or usual or protocol_named(DEFAULT_PROTOCOL)
-    preparation = network.preparation or Preparation(standard.resize)
-    module = frozen(network.module)
-    definition = Definition(
-        extractor=name,
-        weights_sha256=digest_of(module.state_dict()),
-        dims=_output_dims(module, network.input_size, device),
-        feature_step=network.feature_step,
-        input_size=network.input_size,
-        normalization=network.normalization,
-        resize=preparation.describe(network.input_size),
-        decoder=DECODER,
-        ddof=1 if network.preparation else standard.ddof,
-    )
-    offset, scale = (tuple(255.0 * value for value in values) for values in (network.mean, network.std))
-    extractor = Extractor(module, {layer: definition}, preparation, offset, scale, device, precision)
-    _check_repeatable(extractor, name)
+        offset, scale = (tuple(255.0 * value for value in values) for values in (network.mean, network.std))
+        extractor = Extractor(runnable, {layer: definition}, preparation, offset, scale, device, precision)
+        _check_repeatable(extractor, name)
     return extractor
 
 

@@ -14,7 +14,8 @@ from PIL import Image
 import fidtool
 from fidtool.distributed.launch import Launch
 from fidtool.features.device import device_of
-from fidtool.features.network import network_extractor
+from fidtool.features.models.families import networks_of
+from fidtool.features.network import custom_extractor
 from support.own_networks import SETTINGS, save_script
 from support.published_networks import built, make_sets
 
@@ -83,7 +84,7 @@ class Reusing(torch.nn.Module):
 def test_features_do_not_change_with_the_next_batch() -> None:
     cpu = device_of(torch.device("cpu"), Launch())
     network = fidtool.Network(Reusing(), input_size=4)
-    extractor = network_extractor(network, "reusing", None, cpu)
+    extractor = custom_extractor(networks_of(network)[0], None, cpu)
     first = extractor.features([torch.full((4, 4, 3), 200, dtype=torch.uint8)])
     extractor.features([torch.zeros(4, 4, 3, dtype=torch.uint8)])
     assert first.min() > 0
@@ -94,7 +95,8 @@ def test_a_gpu_without_memory_for_resizing_names_the_remedy(monkeypatch: pytest.
         raise torch.cuda.OutOfMemoryError("CUDA out of memory")
 
     cpu = device_of(torch.device("cpu"), Launch())
-    extractor = network_extractor(fidtool.Network(torch.nn.AvgPool2d(4), input_size=4), "mean", None, cpu)
+    network = fidtool.Network(torch.nn.AvgPool2d(4), input_size=4)
+    extractor = custom_extractor(networks_of(network)[0], None, cpu)
     monkeypatch.setattr("fidtool.features.extractor.network_input", refuse)
     with pytest.raises(fidtool.RunError, match=r"a batch of 1 image: .*out of memory; try a smaller batch"):
         extractor.features([torch.zeros(4, 4, 3, dtype=torch.uint8)])

@@ -230,12 +230,15 @@ class StatisticsSettings(CheckSettings):
             first_frechet=next((each.metric.numbers[0].name for each in asked if each.metric.frechet), ""),
         )
         once = [each._replace(layer=self.layer_of(each.metric)) for each in in_order]
-        of_further = [each.of_network(layer) for layer in further for each in in_order if each.metric.per_network]
-        own = {each.layer: network for each in once if (network := each.metric.own_network)}
-        for layer in own.keys() & further.keys():
-            if own[layer] != further[layer]:
-                problem = f"a metric has another network for the layer {layer!r} than {option('extractor')}"
-                raise InputError(problem, setting="metrics")
+        per_network = [each for each in in_order if each.metric.per_network]
+        of_further = [each._replace(layer=layer, suffix=f"@{layer}") for layer in further for each in per_network]
+        own = dict[str, NetworkChoice]()
+        for each in once:
+            network = each.metric.own_network
+            if network and own.setdefault(each.layer, further.get(each.layer, network)) != network:
+                problem = f"{each.metric.name} has another network for the layer {each.layer!r} than another metric or"
+                remedy = "choose another layer for its values"
+                raise InputError(f"{problem} {option('extractor')}:", remedy, setting="metrics")
         vars(self).update(chosen=once + of_further, networks={**own, FEATURES: first, **further})
         for each in self.chosen:
             if not each.optional:

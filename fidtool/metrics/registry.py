@@ -82,10 +82,6 @@ class Requested(NamedTuple):
         spread = number.spread and number.spread + self.suffix
         return replace(number, name=number.name + self.suffix, spread=spread, layer=self.layer)
 
-    def of_network(self, layer: str) -> Requested:
-        """Return the metric of a further network."""
-        return self._replace(layer=layer, suffix=f"@{layer}")
-
 
 def metric_named(spec: str) -> Requested:
     """Return a metric with default settings. The code of a custom one is run."""
@@ -204,7 +200,7 @@ def _check_keys(keys: Iterable[str], chosen: Mapping[str, Requested]) -> None:
 
 
 def _check_together(metrics: Sequence[Metric]) -> None:
-    """Refuse metrics whose names, names of values or layers collide, also with those of built-in ones."""
+    """Refuse metrics whose names or names of values collide, also with those of built-in ones."""
     owners: dict[str, type[Metric]] = {}
     known: list[type[Metric] | Metric] = [*BUILT_IN.values(), *metrics]
     for each in known:
@@ -214,12 +210,6 @@ def _check_together(metrics: Sequence[Metric]) -> None:
             if (other := owners.setdefault(re.sub("^fd", "fid", name), kind)) is not kind:
                 problem = f"the metrics {other.__name__} and {kind.__name__} both have the name {name}:"
                 raise InputError(problem, "rename one of them", setting="metrics")
-    networks = {metric.layer: (metric.name, network) for metric in metrics if (network := metric.network())}
-    for metric in metrics:
-        twin, network = networks.get(metric.layer, ("", None))
-        if network != metric.network():
-            problem = f"the metrics {metric.name} and {twin} use different networks for the layer {metric.layer!r}:"
-            raise InputError(problem, "choose another layer for the values of one of them", setting="metrics")
 
 
 def _check_declaration(metric: Metric, named: str) -> None:

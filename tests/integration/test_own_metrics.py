@@ -231,7 +231,7 @@ def test_a_metric_may_use_its_own_network(here: Run, sets: tuple[Path, Path], tm
 
     (tmp_path / "clash.py").write_text(NETWORKS.format(spec=TINY, layer="embedding"))
     refused = here("compute", "--metrics", "cmmd,clash.py:Apart", "--cmmd-extractor", COLOURS, *sets)
-    words = "the metrics cmmd and apart use different networks for the layer 'embedding': choose another layer"
+    words = "apart has another network for the layer 'embedding' than another metric or --extractor: choose another"
     assert refused.status == 2
     assert words in refused.error
 

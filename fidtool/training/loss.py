@@ -143,7 +143,7 @@ class NuclearNorm(torch.autograd.Function):
     def forward(ctx: Any, matrix: torch.Tensor) -> torch.Tensor:
         finite = torch.isfinite(matrix).all()
         usable = torch.where(finite, matrix, 0.0)  # LAPACK would raise
-        norm, polar = (_by_singular_values if matrix.dtype == torch.float32 else _by_eigenvalues)(usable)
+        norm, polar = _by_eigenvalues(usable)
         nan = torch.where(finite, 0.0, float("nan"))
         ctx.save_for_backward(polar + nan)
         return norm + nan
@@ -171,7 +171,8 @@ def _by_eigenvalues(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     values = rows[rest:].norm(dim=1)
     v = rows[rest:] / values[:, None]
     norm, polar = values.sum(), u[:, rest:] @ v
-    least = _least(matrix, squares[-1].clamp(min=0.0).sqrt())
+    # Below it, singular values are zero up to rounding, so that their directions are arbitrary.
+    least = max(matrix.shape) * torch.finfo(matrix.dtype).eps * squares[-1].clamp(min=0.0).sqrt()
     small = rows[:rest] - (rows[:rest] @ v.mT) @ v
     if rest and small.norm() > least:  # centred features have a singular value that is zero up to rounding
         q, r = torch.linalg.qr(small.mT)  # a tall matrix would be slow to decompose
@@ -180,15 +181,7 @@ def _by_eigenvalues(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return norm, polar if a is matrix else polar.mT
 
 
-def _by_singular_values(matrix: torch.Tensor, least: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+def _by_singular_values(matrix: torch.Tensor, least: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns the nuclear norm and the polar factor, without the directions of singular values up to ``least``."""
-    if matrix.numel() == 0:
-        return matrix.new_zeros(()), matrix
     u, values, vh = torch.linalg.svd(matrix, full_matrices=False)
-    kept = values > (_least(matrix, values.max()) if least is None else least)
-    return values.sum(), (u * kept) @ vh
-
-
-def _least(matrix: torch.Tensor, largest: torch.Tensor) -> torch.Tensor:
-    """Returns the bound below which singular values are zero up to rounding, so that their directions are arbitrary."""
-    return max(matrix.shape) * torch.finfo(matrix.dtype).eps * largest
+    return values.sum(), (u * (values > least)) @ vh

@@ -18,7 +18,6 @@ from fidtool.features.models.families import NetworkChoice
 from fidtool.features.models.inception import Weights, inception_extractor, load_weights, packs
 from fidtool.features.protocol import (
     DEFAULT_PROTOCOL,
-    EMBEDDING,
     FEATURES,
     INCEPTION_DIMS,
     SPATIAL,
@@ -27,7 +26,6 @@ from fidtool.features.protocol import (
     protocol_named,
     spatial_definition,
 )
-from fidtool.metrics.cmmd import CMMD
 from fidtool.pipeline.run import RunContext
 from fidtool.pipeline.sets import set_needs
 from fidtool.settings import Settings
@@ -92,7 +90,7 @@ class RunNetworks:
         """The weights of networks by layer. If some cannot be obtained, the error names all of these. On rank zero."""
         from fidtool.features.network import fetch_state  # not needed for Inception
 
-        main, failed = self._settings.network, dict[str, RunError]()
+        failed = dict[str, RunError]()
         found: dict[str, State | None] = {}
         for layer, choice in networks.items():
             if choice.extractor == "inception":
@@ -100,10 +98,6 @@ class RunNetworks:
                 remedies = f"give both the same {option('weights')} and no other setting", "choose a different network"
                 problem = f"{named} uses the features of {same}:"
                 raise InputError(problem, *remedies, setting=choice.named("extractor"))
-            if layer == EMBEDDING and main.extractor.partition(":")[0] == choice.extractor == CMMD.extractor:
-                other = f"CMMD uses its authors' network, not the one of {option('extractor')}"
-                same = f"{choice.option('extractor', main.extractor)} with the same weights and feature step"
-                self._run.console.say(f"{other}: pass {same} to use one network for both")
             try:
                 found[layer] = fetch_state(choice, self._run.console.say)
             except RunError as error:

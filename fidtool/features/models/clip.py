@@ -28,13 +28,10 @@ from fidtool.features.network import (
     load_strictly,
     silent_logging,
     unreadable,
-    weights_file,
 )
 from fidtool.features.resize import Preparation
 from fidtool.names import suggestion
 
-_SUFFIXES = {".pt", ".pth", ".bin", ".ckpt", ".safetensors"}
-"""A value of ``weights`` with one of these is a path and not a tag."""
 _FEATURE_STEP = 22
 """Entries of a unit vector are below 1, and about 0.03 on average: with this step they have about 17 bits and a range
 up to 2."""
@@ -58,8 +55,6 @@ def fetch(choice: NetworkChoice, say: Callable[[str], None], text: bool = False)
             return State(_part(_model(name, weights).state_dict(), text), weights)
         except Exception as error:
             raise unreadable(weights, error) from None
-    if weights is not None and (Path(weights).suffix in _SUFFIXES or "/" in weights):
-        weights_file(choice)
     tags = open_clip.list_pretrained_tags_by_model(name)
     tag = weights or "openai"
     if tag not in tags:

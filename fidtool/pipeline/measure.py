@@ -316,7 +316,8 @@ class Measurer:
         """What is known of a set without its images: layers of ``given`` statistics, or else those in the cache."""
         if given is None:
             return self._from_cache(planned)
-        layers, needs = given.layers_of(self._settings.networks), self._plan.needs[planned]
+        images, needs = self._contents[planned].images, self._plan.needs[planned]
+        layers = given.layers_of(self._settings.networks)
         usable = {
             name: each
             for name, each in layers.items()
@@ -332,6 +333,7 @@ class Measurer:
         for name, theirs, mine in (
             ("precision", precision, self._settings.precision),
             ("framing", given.framing, planned.framing),
+            ("part", *(each and each.name for each in (given.part, images and images.part))),
         ):
             if theirs != mine:
                 raise InputError(f"{problem} have {name} {theirs}, and this run has {mine}")

@@ -181,5 +181,5 @@ class _Merger:
         numbers = {name.partition("/")[2] for name in names}
         every = [f"{number}/{of}" for of in numbers if len(numbers) == 1 for number in range(1, int(of) + 1)]
         which = shortened(", ".join(name for name in every if name not in names))
-        lacking = f"{counted(missing, 'image')} of {self._total} are in none of the files"
+        lacking = f"no file has {counted(missing, 'image')} of the set's {self._total}"
         return InputError(f"{lacking}{f': part {which}' if which else ''}:", "pass all parts of the set")

@@ -83,7 +83,7 @@ def test_parts_merge_to_a_single_run(here: Run, fake: Path, passed: list[int], o
         taken = files.pop()
         name = taken.removesuffix(".npz")
         refused = here("merge", *files, "-o", "x.npz")
-        assert f"of 40 are in none of the files: part {name}/{of}: pass all parts" in refused.error
+        assert f"of the set's 40: part {name}/{of}: pass all parts" in refused.error
         shutil.copy(taken, "copy.npz")
         refused = here("merge", *files, "copy.npz", taken, "-o", "x.npz")
         assert f"{taken} ({name}/{of}) and copy.npz ({name}/{of}) have " in refused.error
@@ -167,6 +167,20 @@ def test_what_is_no_part_is_refused(here: Run, tmp_path: Path) -> None:
     assert "x.npz exists" in here("merge", "1.npz", "2.npz", "-o", shutil.copy("1.npz", "x.npz")).error
     for arguments in (("compute", fake, "1.npz"), ("compute", "1.npz", fake), ("check", fake, "--against", "1.npz")):
         assert "1.npz has statistics of a part of a set, 1/2: merge all parts" in here(*arguments).error
+
+
+def test_a_part_is_completed_as_the_same_part(here: Run, tmp_path: Path) -> None:
+    """With a further network, by the same division."""
+    fake = make_pictures(tmp_path / "fake", 12, 1)
+    both = ("--extractor", f"{TINY},{COLOURS}", "--batch-size", 2, "--no-cache")
+    for number in (1, 2):
+        here("stats", fake, "-o", f"{number}.npz", "--part", f"{number}/2", "--extractor", TINY, *both[2:])
+        completed = ("stats", fake, "-o", f"both{number}.npz", "--complete", f"{number}.npz", *both)
+        assert "have part" in here(*completed).error
+        assert here(*completed, "--part", f"{number}/2").status == 0
+    assert here("merge", "both1.npz", "both2.npz", "-o", "merged.npz").status == 0
+    assert here("stats", fake, "-o", "whole.npz", *both).status == 0
+    assert arrays("merged.npz") == arrays("whole.npz")
 
 
 def test_parts_are_no_references_in_training(here: Run, tmp_path: Path) -> None:
@@ -264,7 +278,7 @@ def test_gaps_are_found_where_files_are_skipped(here: Run, fake: Path) -> None:
     (damaged,) = (name for name, each in parts.items() if each.skipped and name.endswith("of13.npz"))
     others = [name for name, each in parts.items() if not each.skipped and name.endswith("of20.npz")]
     refused = here("merge", *others, damaged, "-o", "x.npz")
-    assert "in common" in refused.error or "are in none of the files" in refused.error
+    assert "in common" in refused.error or "no file has " in refused.error
     (same,) = (name for name, each in parts.items() if each.skipped and name.endswith("of20.npz"))
     assert here("merge", *others, same, "-o", "merged.npz").status == 0
     doubled = here("merge", *others, same, damaged, "-o", "x.npz")

@@ -57,7 +57,7 @@ def choose_device(requested: str | TorchDevice | None, launch: Launch) -> Device
     try:
         device = torch.device(str(requested))
         if (device.index or 0) >= numbers.get(device.type, 0):
-            problem = f"{option('device', f'{requested}')}: torch finds no such device on this machine"
+            problem = f"{option('device', f'{requested}')}: no such device on this machine is supported"
     except RuntimeError:
         problem = f"{option('device', f'{requested}')} is not a name of a device:"
     if problem:

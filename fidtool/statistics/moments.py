@@ -115,7 +115,6 @@ class ExactMoments:
         """
         self._check_range()
         self.count += len(features)
-        # Moved before the conversion, because the device of the features may not support float64.
         rows = features.to(self._low.device).to(torch.float64).mul(2.0**self.feature_step)
         for part in torch.split(rows, _ROWS):
             if sum(map(len, self._waiting)) + len(part) > _ROWS:

@@ -57,8 +57,8 @@ def write_statistics(
     The archive contains ``mu`` and ``sigma`` (float64) and, if known, ``count``, ``fingerprint`` and ``run`` (JSON
     strings), ``features`` (float32) and the exact sums, see `LayerStatistics`; the same for further layers, with a
     suffix; ``order``, the number in stored order of each row of the features; ``records``, ``names``, ``folder``,
-    ``details`` and ``stamps`` of the images; and ``part`` and ``places`` if they are a part of a set. Parts of URLs
-    that may be secret are removed.
+    ``details`` and ``stamps`` of the images; and ``part``, ``places`` and ``skipped_places`` if they are a part of a
+    set. Parts of URLs that may be secret are removed.
 
     Args:
         layout: ``adm``, ``clean-fid``, ``edm`` or ``pytorch-fid`` for the evaluator of that project, whose protocol the

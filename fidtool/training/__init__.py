@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from fidtool.training.inception_metrics import PrecisionRecallDensityCoverage as PrecisionRecallDensityCoverage
     from fidtool.training.lightning_callback import FIDCallback as FIDCallback
     from fidtool.training.loss import FrechetLoss as FrechetLoss
+    from fidtool.training.samples import WithIndex as WithIndex
+    from fidtool.training.samples import gather_outputs as gather_outputs
 
 _NAMES = {
     "distributed.rendezvous": "AbsentRanksError",
@@ -32,6 +34,7 @@ _NAMES = {
     "MemorizationInformedFrechetInceptionDistance PrecisionRecallDensityCoverage",
     "training.lightning_callback": "FIDCallback",
     "training.loss": "FrechetLoss",
+    "training.samples": "WithIndex gather_outputs",
 }
 """Public names by module."""
 _HOMES = {name: f"fidtool.{module}" for module, names in _NAMES.items() for name in names.split()}

@@ -9,6 +9,7 @@ import itertools
 import re
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
 import torch
@@ -36,6 +37,7 @@ from fidtool.training.group import (
     outside_autograd,
     ranks_of,
 )
+from fidtool.training.samples import Index, sample_numbers
 from fidtool.training.sums import ALL, SIDES, STATE_NAMES, MetricSums, Result
 from fidtool.validation import LONGEST_SECONDS, Setting, declared
 
@@ -197,7 +199,7 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
         return self._sums.float_to_byte
 
     @fork_safe
-    def update(self, imgs: torch.Tensor, real: bool) -> None:
+    def update(self, imgs: torch.Tensor, real: bool, index: Index | None = None) -> None:
         """Adds a batch of images. Not a collective: each rank may call it any number of times.
 
         Args:
@@ -205,6 +207,9 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
                 ``normalize``, floating-point in 0..1; on the CPU or on the metric's device. The image size may differ
                 between calls. A plain module as ``feature`` gets the tensor as it is.
             real: whether the images are real (True) or generated (False).
+            index: number of each image's sample in the data set: integers, a tensor or list of shape (n,). Images of
+                one sample count once until ``reset``, whichever ranks add them, so a sampler may repeat samples to give
+                all ranks the same number. None counts each image. See `WithIndex`.
 
         Raises:
             fidtool.InputError: if the shape, dtype, range or device is wrong.
@@ -217,7 +222,8 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
         self._refuse_while_synced("update()")
         with outside_autograd():
             pixels = pixels_of(imgs, self.normalize, self.device, self.float_to_byte, self._sums.network.plain)
-            self._sums.sides["real" if real else "fake"].add(pixels)
+            samples = None if index is None else sample_numbers(index, len(pixels), "images")
+            self._sums.sides["real" if real else "fake"].add(pixels, samples)
 
     def compute(self) -> Values:
         """Returns one value, two, or a dictionary, see the class. A collective, unless ``sync_on_compute`` is False.
@@ -329,14 +335,13 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
 
     def _result(self, ranks: Ranks) -> Result:
         warning, scope = "", f"all {ranks.size} ranks" if ranks.size > 1 else "this process"
-        if self.sync_on_compute and self._own is None and ranks.size > 1:
+        together = self.sync_on_compute and self._own is None and ranks.size > 1
+        if together:
             with self._sums.of_all(ranks, self._purpose("compute()"), self.sync_timeout) as (sums, world):
                 result = self._measure(sums, world, scope)
-            if ranks.group_rank:
-                return result
         else:
-            sums = self._sums
-            sums.flush()
+            self._sums.flush()
+            sums = self._sums.merged(World(Launch())) if self._own is None else self._sums
             covers = f"this {self._title} covers"
             if self._own is None and ranks.size > 1:
                 scope = f"rank {ranks.rank} of {ranks.size} alone"
@@ -345,8 +350,10 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
                 scope = f"one process of {size} alone"
                 warning = f"{covers} {scope}: call torch.distributed.init_process_group before compute()"
             result = self._measure(sums, World(Launch()), scope)
-        self._warn(*(line for side in sums.sides.values() for line in side.warnings(ranks.ranks)))
-        self._warn(warning, *result.warnings)
+        of_images = [line for side in sums.sides.values() for line in side.warnings(ranks.ranks)]
+        result = replace(result, warnings=(*of_images, *filter(None, [warning]), *result.warnings))
+        if not together or ranks.group_rank == 0:
+            self._warn(*result.warnings)
         return result
 
     def _warn(self, *lines: str) -> None:

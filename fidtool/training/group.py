@@ -283,6 +283,8 @@ def _joined(tensor: torch.Tensor, ranks: Ranks, lengths: list[int]) -> torch.Ten
         return tensor.new_empty(shape)
     with ranks.world(GATHERING) as world:
         flat = tensor.detach().resolve_conj().resolve_neg().contiguous().flatten()
+        if not len(flat):
+            flat = tensor.new_empty(0)  # an empty array of NumPy may have a stride that forbids a view as bytes
         parts = world.gather_bytes(flat.view(torch.uint8), [length * row for length in lengths])
         return torch.cat(parts).view(tensor.dtype).view(shape)
 

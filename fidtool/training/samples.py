@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from fidtool.errors import InputError
-from fidtool.training.group import (
-    DEFAULT_TIMEOUT,
-    GATHERING,
-    Grad,
-    Group,
-    dist_sync_fn,
-    gather_with_grad,
-    ranks_of,
-)
+from fidtool.errors import InputError, on_every_rank
+from fidtool.training.group import DEFAULT_TIMEOUT, Grad, Group, dist_sync_fn, gather_with_grad, ranks_of
 
 Sample = TypeVar("Sample", covariant=True)
 Index = torch.Tensor | Sequence[int] | Sequence[torch.Tensor]
 """Numbers of samples, of one batch or of several."""
 Output = torch.Tensor | Sequence[torch.Tensor] | Sequence[str] | Sequence[int]
+_PURPOSE = "gather_outputs()"
+_ENCODE = "encode other labels as integers, such as their places in a list that all ranks have"
 
 
 class WithIndex(Dataset[tuple[int, Sample]]):
@@ -86,21 +80,24 @@ def gather_outputs(
         fidtool.InputError: if an output has another length than ``index``, or has elements of another type.
         fidtool.training.AbsentRanksError, fidtool.RunError: see `gather_with_grad`.
     """
+    ranks = ranks_of(group)
     try:
-        own = _joined_batches(index)
-        numbers = sample_numbers(own, len(cast(Any, own)), "samples")
+        index = _joined_batches(index)
+        numbers = sample_numbers(index, len(index), "samples")
         parts = [_joined_batches(output) for output in outputs]
-        for place, part in enumerate(parts):
-            _check_output(part, len(numbers), place)
+        kinds = [_kind_of(part, len(numbers), f"output {place}") for place, part in enumerate(parts, 1)]
     except InputError as error:
-        ranks_of(group).abandon(GATHERING, error.text, timeout)
+        ranks.abandon(_PURPOSE, error.text, timeout)
         raise
+    payloads = ranks.exchange(_PURPOSE, {"kinds": kinds}, timeout, "every rank must call it, one without samples too")
+    kinds = _common_kinds([payload["kinds"] for payload in payloads], ranks.ranks)
     every = gather_with_grad(torch.from_numpy(numbers), group, "local", timeout=timeout).numpy()
     _, places = np.unique(every, return_index=True)  # the first of equal numbers, in ascending order
     found: list[Any] = []
-    for part in parts:
-        if isinstance(part, torch.Tensor):
-            joined = gather_with_grad(part, group, grad, timeout=timeout)
+    for part, kind in zip(parts, kinds, strict=True):
+        if kind == "tensor":
+            own = part if isinstance(part, torch.Tensor) else torch.zeros(0)
+            joined = gather_with_grad(own, group, grad, timeout=timeout)
             found.append(joined[torch.from_numpy(places).to(joined.device)])
         else:
             values = _gather_list(part, group, timeout)
@@ -118,23 +115,38 @@ def _joined_batches(values: Any) -> Any:
     return values
 
 
-def _check_output(output: Any, count: int, place: int) -> None:
-    name = f"output {place + 1}"
-    if isinstance(output, torch.Tensor):
-        if output.ndim == 0 or len(output) != count:
-            raise InputError(f"{name} has shape {tuple(output.shape)}, and index has {count} samples")
-        return
-    if not isinstance(output, (list, tuple)):
+def _kind_of(output: Any, count: int, name: str) -> str:
+    """Returns what the elements of an output are: ``tensor``, ``str`` or ``int``; empty for an empty list."""
+    if not isinstance(output, (torch.Tensor, list, tuple)):
         problem = f"{name} must be a tensor, or a list of tensors, strings or integers, not {type(output).__name__}:"
-        raise InputError(problem, "encode other labels as integers, their places in a list that all ranks have")
+        raise InputError(problem, _ENCODE)
+    if isinstance(output, torch.Tensor) and output.ndim == 0:
+        raise InputError(f"{name} is a single number, and must have a row for each of the {count} samples")
     if len(output) != count:
-        raise InputError(f"{name} has {len(output)} elements, and index has {count} samples")
-    for kind in (str, int):
-        if all(type(value) is kind for value in output):
-            return
-    kinds = ", ".join(sorted({type(value).__name__ for value in output}))
-    problem = f"{name} is a list of {kinds}, and only lists of tensors, strings or integers can be gathered:"
-    raise InputError(problem, "encode other labels as integers, their places in a list that all ranks have")
+        raise InputError(f"{name} has {len(output)} elements, and index has {count}")
+    if isinstance(output, torch.Tensor):
+        return "tensor"
+    kinds = sorted({type(value).__name__ for value in output})
+    if kinds not in ([], ["str"], ["int"]):
+        problem = f"{name} is a list of {' and '.join(kinds)}, but only lists of strings or integers can be gathered:"
+        raise InputError(problem, _ENCODE)
+    return kinds[0] if kinds else ""
+
+
+def _common_kinds(of_ranks: Sequence[Sequence[str]], ranks: Sequence[int]) -> list[str]:
+    """The kinds of the outputs, which must be the same on all ranks; an empty list may be of any kind."""
+    lengths = list(map(len, of_ranks))
+    if len(set(lengths)) > 1:
+        said = ", ".join(f"{length} on rank {rank}" for rank, length in zip(ranks, lengths, strict=True))
+        raise on_every_rank(InputError(f"the ranks pass different numbers of outputs: {said}"))
+    common = []
+    for place, kinds in enumerate(zip(*of_ranks, strict=True), 1):
+        named = {kind: rank for rank, kind in zip(ranks, kinds, strict=True) if kind}
+        if len(named) > 1:
+            said = ", ".join(f"{kind} on rank {rank}" for kind, rank in named.items())
+            raise on_every_rank(InputError(f"the elements of output {place} differ: {said}"))
+        common.append(next(iter(named), ""))
+    return common
 
 
 def _gather_list(values: Sequence[str] | Sequence[int], group: Group, timeout: float) -> list[Any]:

@@ -32,6 +32,7 @@ from fidtool.training.group import (
     DEFAULT_TIMEOUT,
     Group,
     Ranks,
+    explain_lost_ranks,
     group_rank_and_size,
     launched_without_group,
     outside_autograd,
@@ -144,6 +145,7 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
             raise InputError(problem, "omit them; see process_group and sync_on_compute")
         super().__init__(sync_on_compute=sync_on_compute, process_group=process_group, compute_with_cache=False)
         self._to_sync = False  # torchmetrics must not synchronise in compute()
+        explain_lost_ranks()
         self.normalize = flag("normalize", normalize)
         self.reset_real_features = flag("reset_real_features", reset_real_features)
         limits = Setting(DEFAULT_TIMEOUT, least=1e-3, most=LONGEST_SECONDS, name="sync_timeout", kind=float)

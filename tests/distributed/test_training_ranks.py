@@ -77,3 +77,10 @@ def test_copies_in_sync(programs: Run, golden: Golden) -> None:
     assert run.status == 0, run.stderr
     assert run.stdout.count("check_loss ") == 3, "the last check"
     golden("training/refused_replicas", refusals(run.stderr))
+
+
+def test_ranks_that_only_see_a_closed_connection(programs: Run) -> None:
+    """The rank that waits in torch's own collective says why the other one gave up."""
+    run = programs(2, "rank_zero_only.py")
+    assert run.status == 1
+    assert "fidtool: rank 0 ended its wait: FrechetInceptionDistance.compute()" in run.stderr

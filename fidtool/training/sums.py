@@ -6,9 +6,10 @@ import contextlib
 import copy
 import hashlib
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -29,20 +30,19 @@ from fidtool.statistics.statistics_file import read_statistics
 from fidtool.training.feature_extractor import PathLike, SharedExtractor, image_hashes
 from fidtool.training.group import Ranks
 
-_SHARE, _DEFINITION, _FLOOR = "share", "definition", "floor"
+SHARE, _DEFINITION, _FLOOR = "share", "definition", "floor"
 ALL = -1
 """In place of a rank: the images are those of all ranks."""
 SIDES = {"real": "real images", "fake": "generated images"}
 _TOTALS = ("count", "largest", "sizes", "bits", "sum", "low", "high", "marks", "rows", "order")
 """Possible keys of `ImageSums.totals`; ``bits`` was written by earlier versions."""
-STATE_NAMES = {_SHARE, _DEFINITION, _FLOOR, *(f"{side}_{name}" for side in SIDES for name in _TOTALS)}
-"""Possible keys of `MetricSums.state`."""
 _REMEDY = (
     "call it on every rank, outside `if rank == 0` and @rank_zero_only; or create the metric with "
     "sync_on_compute=False to compute the value of this rank only"
 )
 
 State = dict[str, torch.Tensor]
+Kept = TypeVar("Kept", bound="MetricState")
 _Image = tuple[torch.Tensor, int]
 """Pixels and their hash."""
 _Seen = tuple[NDArray[np.int64], NDArray[np.float32] | None, bool]
@@ -177,19 +177,16 @@ class ImageSums:
         if self.lost:
             yield f"{SIDES[self.side]} from before the checkpoint are missing from the value"
         restored, added = (_hashes(each for each in self._seen if each[2] == old) for old in (True, False))
-        again = len(np.intersect1d(added, restored))
-        if again > max(3, min(len(restored), len(added)) // 4):  # more than duplicates can be
+        if again := added_again(added, restored):
             yield (
                 f"{again} {SIDES[self.side]} that were added after a checkpoint was loaded are in it too and count "
                 f"twice: {self._reset} after loading it, or persistent(False) before saving it"
             )
         of_ranks = self.of_ranks if self.side == "fake" else []
-        images, owners = np.unique(np.concatenate([_NO_HASHES, *map(np.unique, of_ranks)]), return_counts=True)
-        shared = [int(np.isin(own, images[owners > 1]).sum()) for own in of_ranks]
-        if any(shared):
-            on = listed_ranks([rank for rank, number in zip(ranks, shared, strict=True) if number])
+        shared, on = on_several(of_ranks, ranks)
+        if shared:
             yield (
-                f"{sum(shared)} of {self.count} generated images are on more than one rank ({on}): the value is "
+                f"{shared} of {self.count} generated images are on more than one rank ({on}): the value is "
                 "computed from fewer distinct images than it appears. If all ranks sample with the same seed, seed "
                 "sample i with fidtool.sample_seed(seed, i), where i counts the samples of all ranks; otherwise the "
                 "generator produces few distinct images"
@@ -244,6 +241,19 @@ def _hashes(seen: Iterable[_Seen]) -> NDArray[np.int64]:
     return np.concatenate([_NO_HASHES, *(hashes for hashes, _, _ in seen)])
 
 
+def added_again(added: NDArray[np.int64], restored: NDArray[np.int64]) -> int:
+    """Returns how many of the hashes a checkpoint had as well; 0 if they can be those of duplicates."""
+    again = len(np.intersect1d(added, restored))
+    return again if again > max(3, min(len(restored), len(added)) // 4) else 0
+
+
+def on_several(of_ranks: Sequence[NDArray[np.int64]], ranks: Sequence[int]) -> tuple[int, str]:
+    """Returns how many of the hashes of each of the ``ranks`` are on another one too, and which ranks these are."""
+    hashes, owners = np.unique(np.concatenate([_NO_HASHES, *map(np.unique, of_ranks)]), return_counts=True)
+    shared = [int(np.isin(own, hashes[owners > 1]).sum()) for own in of_ranks]
+    return sum(shared), listed_ranks([rank for rank, number in zip(ranks, shared, strict=False) if number])
+
+
 @dataclass(frozen=True)
 class Result:
     """Result of a metric's ``compute``.
@@ -265,12 +275,113 @@ class Result:
         return self.values["fid"]
 
 
-class MetricSums:
+class MetricState(ABC):
     """The state of one metric, on one rank or merged over all ranks.
+
+    Attributes:
+        names: possible keys of `state`.
+        counted: how many images or pairs were added, with the noun.
+        noun: the noun.
+    """
+
+    names: ClassVar[frozenset[str]]
+    noun: ClassVar[str] = "images"
+
+    @property
+    @abstractmethod
+    def counted(self) -> str: ...
+
+    @abstractmethod
+    def clear(self) -> None: ...
+
+    @abstractmethod
+    def to(self, device: torch.device) -> None: ...
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Finishes the work on what was added."""
+
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """The settings that must be the same on every rank."""
+
+    @abstractmethod
+    def merged(self: Kept, world: World) -> Kept:
+        """Returns the state of all ranks, without changing this object. A collective; call `flush` first."""
+
+    @abstractmethod
+    def warnings(self, ranks: Sequence[int]) -> Iterator[str]:
+        """Warnings about what is missing, counts twice, or is on several of the ``ranks``."""
+
+    @contextlib.contextmanager
+    def of_all(self: Kept, ranks: Ranks, purpose: str, seconds: float) -> Iterator[tuple[Kept, World]]:
+        """The state of all ranks, once all have flushed theirs and their settings are the same. A collective."""
+        try:
+            self.flush()
+        except Exception as error:  # any error, such as out of memory, must be reported to the other ranks
+            ranks.abandon(purpose, as_fidtool_error(error).text, seconds)
+            raise
+        payloads = ranks.exchange(purpose, self.settings(), seconds, _REMEDY)
+        check_same_settings(payloads, [f"the metric of rank {rank}" for rank in ranks.ranks])
+        with ranks.world(purpose) as world:
+            yield self.merged(world), world
+
+    @abstractmethod
+    def absorb(self: Kept, other: Kept) -> None:
+        """Adds the state of another metric, whose settings must be the same."""
+
+    # Checkpoints.
+
+    @abstractmethod
+    def state(self, group_rank: int, size: int) -> State:
+        """Returns the state as CPU tensors; empty if nothing was added. ``group_rank`` is `ALL` after a merge."""
+
+    def restore(self, state: State, group_rank: int, size: int) -> str:
+        """Replaces the state by one that `state` returned, on any rank and with any number of ranks.
+
+        Each image is restored on one rank only. Returns a warning if this rank's images are not restored.
+        """
+        try:
+            saved, (was, of) = self._saved_settings(state), state[SHARE].tolist()
+        except (KeyError, TypeError, ValueError) as error:
+            problem = "the checkpoint has no valid definition of its features: this metric did not save it"
+            raise InputError(problem) from error
+        check_same_settings([saved, self.settings()], ("the checkpoint", "this metric"))
+        self.clear()
+        if was == ALL or of == 1:
+            if group_rank:
+                return ""  # the first rank restores them
+        elif (was, of) != (group_rank, size):
+            self._lose(state)
+            return (
+                f"rank {group_rank} of {size} loaded the state of rank {was} of {of}, whose {self.noun} belong to "
+                "another rank and were not restored: save the metric within `with metric.sync_context():`, or save the "
+                "state of every rank"
+            )
+        self._take(state)
+        return ""
+
+    @abstractmethod
+    def _saved_settings(self, state: State) -> dict[str, Any]:
+        """The `settings` of the metric that returned a state."""
+
+    @abstractmethod
+    def _lose(self, state: State) -> None:
+        """Notes what is missing, because it belongs to another rank."""
+
+    @abstractmethod
+    def _take(self, state: State) -> None:
+        """Adds what a state has."""
+
+
+class MetricSums(MetricState):
+    """The state of a metric of sets of images.
 
     ``fixed`` are statistics or a statistics file, instead of real images. ``float_to_byte`` is how floats become the
     bytes that are added; None is as for ``fixed``, or as the protocol's tool does.
     """
+
+    names = frozenset([SHARE, _DEFINITION, _FLOOR, *(f"{side}_{name}" for side in SIDES for name in _TOTALS)])
 
     def __init__(
         self,
@@ -311,6 +422,14 @@ class MetricSums:
         }
         self._rounding = "" if self.float_to_byte == features.rounding(None) else self.float_to_byte
 
+    @property
+    def counted(self) -> str:
+        return f"{self.sides['fake'].count} generated images"
+
+    def clear(self) -> None:
+        for sums in self.sides.values():
+            sums.clear()
+
     def flush(self) -> None:
         for sums in self.sides.values():
             sums.flush()
@@ -322,7 +441,6 @@ class MetricSums:
     # Synchronisation of all ranks.
 
     def settings(self) -> dict[str, Any]:
-        """The settings that must be the same on every rank."""
         real, fixed = "their own images", self.sides["real"].fixed
         if fixed is not None:
             digest = hashlib.sha256(fixed.mu.tobytes() + fixed.sigma.tobytes()).hexdigest()
@@ -331,20 +449,14 @@ class MetricSums:
         found |= {"float_to_byte": self._rounding, "own": repr(self._metric) if self._metric.fake_features else ""}
         return {name: value for name, value in found.items() if value}  # without the usual ones
 
-    @contextlib.contextmanager
-    def of_all(self, ranks: Ranks, purpose: str, seconds: float) -> Iterator[tuple[MetricSums, World]]:
-        """The statistics of all ranks, once all have flushed theirs and their settings are the same. A collective."""
-        try:
-            self.flush()
-        except Exception as error:  # any error, such as out of memory, must be reported to the other ranks
-            ranks.abandon(purpose, as_fidtool_error(error).text, seconds)
-            raise
-        payloads = ranks.exchange(purpose, self.settings(), seconds, _REMEDY)
-        check_same_settings(payloads, [f"the metric of rank {rank}" for rank in ranks.ranks])
-        with ranks.world(purpose) as world:
-            other = copy.copy(self)
-            other.sides = {side: sums.merged(world) for side, sums in self.sides.items()}
-            yield other, world
+    def merged(self, world: World) -> MetricSums:
+        other = copy.copy(self)
+        other.sides = {side: sums.merged(world) for side, sums in self.sides.items()}
+        return other
+
+    def warnings(self, ranks: Sequence[int]) -> Iterator[str]:
+        for sums in self.sides.values():
+            yield from sums.warnings(ranks)
 
     def absorb(self, other: MetricSums) -> None:
         check_same_settings([self.settings(), other.settings()], ("this metric", "the other metric"))
@@ -357,7 +469,6 @@ class MetricSums:
     # Checkpoints.
 
     def state(self, group_rank: int, size: int) -> State:
-        """Returns the state as CPU tensors; empty if there are no images. ``group_rank`` is `ALL` after a merge."""
         self.flush()
         seen = {side: sums for side, sums in self.sides.items() if sums.fixed is None and sums.count}
         state = {f"{side}_{name}": value for side, sums in seen.items() for name, value in sums.totals().items()}
@@ -367,47 +478,33 @@ class MetricSums:
         state[_DEFINITION] = torch.frombuffer(definition, dtype=torch.uint8)
         if self._rounding:
             state[_FLOOR] = torch.tensor(self._rounding == "floor", device="cpu")
-        return {**state, _SHARE: torch.tensor([group_rank, size], device="cpu")}
+        return {**state, SHARE: torch.tensor([group_rank, size], device="cpu")}
 
-    def restore(self, state: State, group_rank: int, size: int) -> str:
-        """Replaces the state by one that `state` returned, on any rank and with any number of ranks.
-
-        Each image is restored on one rank only. Returns a warning if this rank's images are not restored.
-        """
-        try:
-            definition = Definition.from_json(bytes(state[_DEFINITION].tolist()).decode())
-            was, of = state[_SHARE].tolist()
-        except (KeyError, TypeError, ValueError) as error:
-            problem = "the checkpoint has no valid definition of its features: this metric did not save it"
-            raise InputError(problem) from error
+    def _saved_settings(self, state: State) -> dict[str, Any]:
+        definition = Definition.from_json(bytes(state[_DEFINITION].tolist()).decode())
         rounding = "" if _FLOOR not in state else "floor" if state[_FLOOR] else "round"
-        saved = {**self.settings(), "definition": definition.to_json(), "float_to_byte": rounding}
-        check_same_settings([saved, self.settings()], ("the checkpoint", "this metric"))
-        for sums in self.sides.values():
-            sums.clear()
-        if was == ALL or of == 1:
-            if group_rank:
-                return ""  # the first rank restores them
-        elif (was, of) != (group_rank, size):
-            for side, sums in self.sides.items():
-                sums.lost = sums.fixed is None and f"{side}_count" in state
-            return (
-                f"rank {group_rank} of {size} loaded the state of rank {was} of {of}, whose images belong to another "
-                "rank and were not restored: save the metric within `with metric.sync_context():`, or save the state "
-                "of every rank"
-            )
+        return {**self.settings(), "definition": definition.to_json(), "float_to_byte": rounding}
+
+    def _lose(self, state: State) -> None:
+        for side, sums in self.sides.items():
+            sums.lost = sums.fixed is None and f"{side}_count" in state
+
+    def _take(self, state: State) -> None:
         for side, sums in self.sides.items():
             own = {name.removeprefix(f"{side}_"): value for name, value in state.items() if name.startswith(f"{side}_")}
             if own:
                 sums.absorb(own, restored=True)
-        return ""
 
 
 def check_same_settings(settings: Sequence[dict[str, Any]], names: Sequence[str]) -> None:
     """Checks that `MetricSums.settings`, of which some may be unknown, are the same everywhere."""
     first = settings[0]
     for name, each in zip(names, settings, strict=True):
-        differences = Definition.from_json(first["definition"]).differences(Definition.from_json(each["definition"]))
+        differences = []
+        if "definition" in first:  # a metric of pairs has none
+            differences += Definition.from_json(first["definition"]).differences(
+                Definition.from_json(each["definition"])
+            )
         for key in ("real", "float_to_byte", "own"):
             mine, theirs = first.get(key, ""), each.get(key, "")
             if mine != theirs:

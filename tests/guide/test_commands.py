@@ -323,7 +323,7 @@ def check_printed(command: str, stdout: str) -> None:
         name, words = distance_of(command)
         number = r"-?\d+\.\d{2,6}( ± \d+\.\d{2,6})?(  \S+)?"
         titles = f"{name}|KID|Precision|Recall|Density|Coverage|F-score|sFID|MIND|MIFID|Vendi|AuthPct diagnostic|Shift"
-        titles += "|CLIP score|PSNR|SSIM|LPIPS"
+        titles += "|CLIP score|PSNR|SSIM|MS-SSIM|LPIPS"
         further = r"| \(dinov2:vits14\)" * ("inception" in command)
         further += r"| \(clip:ViT-S-32-alt\)" * ("clip-score" in command)
         number += r"|mean -?\d+\.\d+ of 2, worst -?\d+\.\d+ \(\w+\)"

@@ -23,6 +23,14 @@ if TYPE_CHECKING:
     from fidtool.training.inception_metrics import PrecisionRecallDensityCoverage as PrecisionRecallDensityCoverage
     from fidtool.training.lightning_callback import FIDCallback as FIDCallback
     from fidtool.training.loss import FrechetLoss as FrechetLoss
+    from fidtool.training.pair_metrics import (
+        LearnedPerceptualImagePatchSimilarity as LearnedPerceptualImagePatchSimilarity,
+    )
+    from fidtool.training.pair_metrics import (
+        MultiScaleStructuralSimilarityIndexMeasure as MultiScaleStructuralSimilarityIndexMeasure,
+    )
+    from fidtool.training.pair_metrics import PeakSignalNoiseRatio as PeakSignalNoiseRatio
+    from fidtool.training.pair_metrics import StructuralSimilarityIndexMeasure as StructuralSimilarityIndexMeasure
 
 _NAMES = {
     "distributed.rendezvous": "AbsentRanksError",
@@ -32,6 +40,8 @@ _NAMES = {
     "MemorizationInformedFrechetInceptionDistance PrecisionRecallDensityCoverage",
     "training.lightning_callback": "FIDCallback",
     "training.loss": "FrechetLoss",
+    "training.pair_metrics": "LearnedPerceptualImagePatchSimilarity MultiScaleStructuralSimilarityIndexMeasure "
+    "PeakSignalNoiseRatio StructuralSimilarityIndexMeasure",
 }
 """Public names by module."""
 _HOMES = {name: f"fidtool.{module}" for module, names in _NAMES.items() for name in names.split()}

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     )
     from fidtool.training.pair_metrics import PeakSignalNoiseRatio as PeakSignalNoiseRatio
     from fidtool.training.pair_metrics import StructuralSimilarityIndexMeasure as StructuralSimilarityIndexMeasure
+    from fidtool.training.samples import WithIndex as WithIndex
+    from fidtool.training.samples import gather_outputs as gather_outputs
 
 _NAMES = {
     "distributed.rendezvous": "AbsentRanksError",
@@ -42,6 +44,7 @@ _NAMES = {
     "training.loss": "FrechetLoss",
     "training.pair_metrics": "LearnedPerceptualImagePatchSimilarity MultiScaleStructuralSimilarityIndexMeasure "
     "PeakSignalNoiseRatio StructuralSimilarityIndexMeasure",
+    "training.samples": "WithIndex gather_outputs",
 }
 """Public names by module."""
 _HOMES = {name: f"fidtool.{module}" for module, names in _NAMES.items() for name in names.split()}

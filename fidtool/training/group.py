@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import re
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
 from math import prod
+from types import TracebackType
 from typing import Any, Literal, get_args
 
 import torch
@@ -17,7 +20,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn.parallel import DistributedDataParallel
 
 from fidtool.distributed.launch import Launch, discover_or_alone, restart_count
-from fidtool.distributed.rendezvous import GroupRendezvous, connect_to_store_of
+from fidtool.distributed.rendezvous import AbsentRanksError, GroupRendezvous, connect_to_store_of
+from fidtool.distributed.signals import call_with_timeout
 from fidtool.distributed.watchdog import LostContactError, first_line
 from fidtool.distributed.world import World, find_differences, named_tensors, tensor_hashes
 from fidtool.errors import InputError, RunError, on_every_rank, warn_program
@@ -36,6 +40,9 @@ _BACKWARD_REMEDY = (
     "backward() through gather_with_grad() is a collective: every rank, also one without samples, must call it on a "
     "loss that depends on the gathered tensor; or gather with grad='local'"
 )
+
+_ABSENCE = "absence"
+_REPORT_SECONDS = 5.0
 
 _known: dict[tuple[Group, tuple[int, ...]], Ranks] = {}
 """The `Ranks` of torch's default group and a set of ranks."""
@@ -71,10 +78,16 @@ class Ranks:
         if self.size == 1:
             return [payload]
         rendezvous = self._rendezvous = self._rendezvous or self._begin()
+        explain_lost_ranks()
         if counted:
             self.calls[purpose] += 1
         mine = {"call": self.calls[purpose], "gloo": self._gloo is not None, "payload": payload}
-        entries = rendezvous.exchange(purpose, mine, seconds, remedy)
+        try:
+            entries = rendezvous.exchange(purpose, mine, seconds, remedy)
+        except AbsentRanksError as error:
+            with contextlib.suppress(RuntimeError):
+                _reports(self._store).set(_ABSENCE, f"rank {self.rank} ended its wait: {error}")
+            raise
         if not all(entry["gloo"] for entry in entries):
             self._gloo = None  # a rank has lost its group: all ranks create a new one
         latest = max(entry["call"] for entry in entries)
@@ -126,6 +139,40 @@ class Ranks:
                 self._gloo = None
                 lost = f"a rank was lost, or the other ranks waited for it for more than {_TRANSPORT_SECONDS:.0f} s"
                 raise RunError(f"{purpose}: {lost} ({first_line(error.__cause__ or error)})") from error
+
+
+def _reports(store: dist.Store) -> dist.Store:
+    """Where the ranks of a program tell each other why they give up, whatever their groups; ``store`` is of a group."""
+    while isinstance(store, dist.PrefixStore):
+        store = store.underlying_store
+    return dist.PrefixStore(f"fidtool-training/{restart_count()}/reports", store)
+
+
+@cache
+def explain_lost_ranks() -> None:
+    """Adds what another rank reported to an uncaught error of torch's collectives.
+
+    A rank that gives up waiting for others ends with an `AbsentRanksError`. If the others wait in a collective of
+    torch, such as that of DDP, they only learn that a connection was closed.
+    """
+    print_error = sys.excepthook
+
+    def print_with_report(kind: type[BaseException], error: BaseException, place: TracebackType | None) -> None:
+        print_error(kind, error, place)
+        if isinstance(error, RuntimeError) and re.search("gloo|NCCL|[Cc]onnection", str(error)):
+            with contextlib.suppress(Exception):  # the store may be gone, too
+                if report := call_with_timeout(_read_report, _REPORT_SECONDS):
+                    print(f"fidtool: {report}", file=sys.stderr, flush=True)
+
+    sys.excepthook = print_with_report
+
+
+def _read_report() -> str:
+    default = default_store()
+    if default is None:
+        return ""
+    reports = _reports(connect_to_store_of(default) or default)
+    return reports.get(_ABSENCE).decode() if reports.check([_ABSENCE]) else ""
 
 
 @contextlib.contextmanager
@@ -283,6 +330,8 @@ def _joined(tensor: torch.Tensor, ranks: Ranks, lengths: list[int]) -> torch.Ten
         return tensor.new_empty(shape)
     with ranks.world(GATHERING) as world:
         flat = tensor.detach().resolve_conj().resolve_neg().contiguous().flatten()
+        if not len(flat):
+            flat = tensor.new_empty(0)  # an empty array of NumPy may have a stride that forbids a view as bytes
         parts = world.gather_bytes(flat.view(torch.uint8), [length * row for length in lengths])
         return torch.cat(parts).view(tensor.dtype).view(shape)
 
@@ -377,9 +426,10 @@ def assert_optimized(loss: nn.Module, optimizer: torch.optim.Optimizer | Sequenc
     """
     optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
     held = {id(parameter) for each in optimizers for group in each.param_groups for parameter in group["params"]}
-    missing = [name for name, each in loss.named_parameters() if each.requires_grad and id(each) not in held]
+    own = loss.module if isinstance(loss, DistributedDataParallel) else loss
+    missing = [name for name, each in own.named_parameters() if each.requires_grad and id(each) not in held]
     if missing:
         raise InputError(
-            f"no optimizer trains {', '.join(missing)} of {type(loss).__name__}:",
+            f"no optimizer trains {', '.join(missing)} of {type(own).__name__}:",
             "move the loss to its device and then pass loss.parameters() to the optimizer too",
         )

@@ -19,6 +19,7 @@ from fidtool.metrics.mifid import MIFID
 from fidtool.metrics.prdc import PRDC, Ties
 from fidtool.training.feature_extractor import Feature, flag, inception_weights
 from fidtool.training.metric import ImageMetric
+from fidtool.training.samples import Index
 
 _LOGITS = "logits_unbiased"
 _Pair = tuple[torch.Tensor, torch.Tensor]
@@ -169,10 +170,10 @@ class InceptionScore(ImageMetric[_Pair]):
             found = inception_weights(self._sums.network.choice.weights, classifier=True)
             self._classifier = replace(found, state={name: found.state[name] for name in ("fc.weight", "fc.bias")})
 
-    def update(self, imgs: torch.Tensor, real: bool = False) -> None:
+    def update(self, imgs: torch.Tensor, real: bool = False, index: Index | None = None) -> None:
         """Adds generated images. Real ones, which other metrics of a ``MetricCollection`` need, are not added."""
         if not flag("real", real):
-            super().update(imgs, False)
+            super().update(imgs, False, index)
 
 
 class PrecisionRecallDensityCoverage(ImageMetric[dict[str, torch.Tensor]]):

@@ -23,6 +23,7 @@ from fidtool.statistics.moments import Gaussian
 from fidtool.statistics.set_statistics import Statistics
 from fidtool.training.feature_extractor import PathLike, flag, pixels_of, shared_extractor
 from fidtool.training.group import DEFAULT_TIMEOUT, Group, outside_autograd
+from fidtool.training.samples import Index, sample_numbers
 from fidtool.training.sums import SIDES, MetricSums, Result
 from fidtool.training.synced_metric import SyncedMetric, Values
 from fidtool.validation import declared
@@ -123,7 +124,7 @@ class ImageMetric(SyncedMetric[Values, MetricSums]):
         return self._sums.float_to_byte
 
     @fork_safe
-    def update(self, imgs: torch.Tensor, real: bool) -> None:
+    def update(self, imgs: torch.Tensor, real: bool, index: Index | None = None) -> None:
         """Adds a batch of images. Not a collective: each rank may call it any number of times.
 
         Args:
@@ -131,6 +132,9 @@ class ImageMetric(SyncedMetric[Values, MetricSums]):
                 ``normalize``, floating-point in 0..1; on the CPU or on the metric's device. The image size may differ
                 between calls. A plain module as ``feature`` gets the tensor as it is.
             real: whether the images are real (True) or generated (False).
+            index: number of each image's sample in the data set: integers, a tensor or list of shape (n,). Images of
+                one sample count once until ``reset``, whichever ranks add them, so a sampler may repeat samples to give
+                all ranks the same number. None counts each image. See `WithIndex`.
 
         Raises:
             fidtool.InputError: if the shape, dtype, range or device is wrong.
@@ -143,7 +147,8 @@ class ImageMetric(SyncedMetric[Values, MetricSums]):
         self._refuse_while_synced("update()")
         with outside_autograd():
             pixels = pixels_of(imgs, self.normalize, self.device, self.float_to_byte, self._sums.network.plain)
-            self._sums.sides["real" if real else "fake"].add(pixels)
+            samples = None if index is None else sample_numbers(index, len(pixels), "images")
+            self._sums.sides["real" if real else "fake"].add(pixels, samples)
 
     def reset(self) -> None:
         """Discards all images, except the real ones if ``reset_real_features`` is False."""

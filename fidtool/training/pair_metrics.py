@@ -29,17 +29,27 @@ from fidtool.metrics.metric import FeatureSet, MetricContext
 from fidtool.metrics.pairs import Compare, PairMetric
 from fidtool.metrics.psnr import PSNR
 from fidtool.metrics.ssim import SSIM, MultiScaleSSIM
-from fidtool.names import counted, shortened
+from fidtool.names import counted
 from fidtool.training.feature_extractor import WEIGHTS_SECONDS, PathLike, flag, image_hashes, pixels_of
 from fidtool.training.group import DEFAULT_TIMEOUT, Group, outside_autograd
-from fidtool.training.sums import SHARE, MetricState, Result, State, added_again, check_same_settings, on_several
+from fidtool.training.samples import Index, sample_numbers
+from fidtool.training.sums import (
+    PADDED,
+    SHARE,
+    UNKNOWN,
+    MetricState,
+    Result,
+    State,
+    added_again,
+    check_same_settings,
+    each_once,
+    on_several,
+)
 from fidtool.training.synced_metric import SyncedMetric
 
-Indices = torch.Tensor | Sequence[int]
-_COLUMNS = {"value": np.float64, "hash": np.int64, "index": np.int64}
-"""What is known of each pair, as in the state: its value, a hash of its two images, its index or `_NO_INDEX`."""
+_COLUMNS = {"value": np.float64, "hash": np.int64, "sample": np.int64}
+"""What is known of each pair, as in the state: its value, a hash of its images, its number in the data set."""
 _ROW = np.dtype([*_COLUMNS.items(), ("restored", np.bool_)])
-_NO_INDEX = -1
 _SETTINGS = "settings"
 _HASH_FACTOR = 6364136223846793005
 """Makes the hash of a pair depend on which of its images is which: the multiplier of Knuth's MMIX generator."""
@@ -92,28 +102,26 @@ class PairValues(MetricState):
 
     @property
     def rows(self) -> NDArray[Any]:
-        """A row for each pair, in the order in which they were added; of those with the same index the first one."""
+        """A row for each pair, in the order in which they were added; of those of one sample the first one."""
         rows = np.concatenate([np.empty(0, _ROW), *self._parts])
-        if (rows["index"] == _NO_INDEX).any():
-            return rows
-        return rows[np.sort(np.unique(rows["index"], return_index=True)[1])]
+        (kept,) = each_once([rows["sample"]], [len(rows)])
+        return rows[kept]
 
     @property
     def counted(self) -> str:
         return counted(len(self.rows), "pair")
 
     def flush(self) -> None:
-        """Drops pairs whose index has occurred before."""
+        """Drops pairs whose sample was added before."""
         self._parts = [self.rows]
 
-    def add(self, real: torch.Tensor, fake: torch.Tensor, indices: NDArray[np.int64]) -> NDArray[np.float64]:
+    def add(self, real: torch.Tensor, fake: torch.Tensor, samples: NDArray[np.int64] | None) -> NDArray[np.float64]:
         """Adds pairs, uint8 tensors of shape (n, 3, height, width), and returns their values.
 
         If a pair cannot be compared, none of them is added.
         """
         rows = np.zeros(len(real), _ROW)
-        rows["index"] = indices
-        self._check([*self._parts, rows])
+        rows["sample"] = UNKNOWN if samples is None else samples
         rows["hash"] = (image_hashes(real) * _HASH_FACTOR + image_hashes(fake)).numpy()
         images = [each.permute(0, 2, 3, 1).contiguous() for each in (real, fake)]
         with repeatable(), computing_on(self._device):
@@ -131,13 +139,6 @@ class PairValues(MetricState):
         self._parts.append(rows)
         return rows["value"]
 
-    @staticmethod
-    def _check(parts: Sequence[NDArray[Any]]) -> None:
-        """Refuses pairs with an index beside pairs without one; those of a part are alike."""
-        if len({bool(part["index"][0] == _NO_INDEX) for part in parts if len(part)}) > 1:
-            problem = "some pairs were added with an index and others without:"
-            raise InputError(problem, "pass index to each call of update(), on each rank, or to none")
-
     # Synchronisation of all ranks.
 
     def settings(self) -> dict[str, Any]:
@@ -147,11 +148,7 @@ class PairValues(MetricState):
         other = copy.copy(self)
         every = world.gather((self.lost, self.rows))
         other._parts, other.lost = [rows for _, rows in every], any(lost for lost, _ in every)
-        try:
-            self._check(other._parts)
-        except InputError as error:
-            raise on_every_rank(error) from None
-        other.of_ranks = [rows["hash"][rows["index"] == _NO_INDEX] for rows in other._parts]
+        other.of_ranks = [rows["hash"][rows["sample"] == UNKNOWN] for rows in other._parts]
         return other
 
     def warnings(self, ranks: Sequence[int]) -> Iterator[str]:
@@ -165,15 +162,10 @@ class PairValues(MetricState):
             )
         shared, on = on_several(self.of_ranks, ranks)
         if shared:
-            yield (
-                f"{shared} of {len(rows)} pairs are on more than one rank ({on}), as if the sampler had repeated "
-                "samples so that all ranks have the same number (DistributedSampler and accelerate's even_batches do): "
-                "pass update(..., index=) and each counts once"
-            )
+            yield f"{shared} of {len(rows)} pairs are on more than one rank ({on}) and count again. Probably {PADDED}"
 
     def absorb(self, other: PairValues) -> None:
         check_same_settings([self.settings(), other.settings()], ("this metric", "the other metric"))
-        self._check([*self._parts, *other._parts])
         self._parts.append(other.rows)
 
     # Checkpoints.
@@ -198,20 +190,6 @@ class PairValues(MetricState):
             rows[name] = state[name].cpu().numpy()
         rows["restored"] = True
         self._parts.append(rows)
-
-
-def _indices_of(index: object, count: int) -> NDArray[np.int64]:
-    """Validates the indices of ``count`` samples, and returns `_NO_INDEX` for each if there are none."""
-    if index is None:
-        return np.full(count, _NO_INDEX, np.int64)
-    array = np.asarray(index.cpu() if isinstance(index, torch.Tensor) else index)
-    if array.size == 0:
-        array = array.astype(np.int64)  # an empty list is an array of floats
-    if array.shape != (count,) or array.dtype.kind not in "iu" or (array < 0).any():
-        found = f"{array.dtype} of shape {array.shape}" if array.dtype.kind not in "iu" else f"{array.tolist()}"
-        problem = f"index must be {count} integers from 0 on, the numbers of the samples in the data set, not {found}"
-        raise InputError(shortened(problem))
-    return array.astype(np.int64)
 
 
 class ReconstructionMetric(SyncedMetric[torch.Tensor, PairValues]):
@@ -246,7 +224,7 @@ class ReconstructionMetric(SyncedMetric[torch.Tensor, PairValues]):
             self._sums.to(self.device)
 
     @fork_safe
-    def update(self, preds: torch.Tensor, target: torch.Tensor, index: Indices | None = None) -> None:
+    def update(self, preds: torch.Tensor, target: torch.Tensor, index: Index | None = None) -> None:
         """Adds a batch of pairs. Not a collective: each rank may call it any number of times, also never.
 
         Args:
@@ -254,9 +232,8 @@ class ReconstructionMetric(SyncedMetric[torch.Tensor, PairValues]):
                 (n, 1, height, width) for grayscale, uint8 or, with ``normalize``, floating-point in 0..1, which are
                 rounded to bytes; on the CPU or on the metric's device. The image size may differ between calls.
             target: the real images that they belong to, of the same shape.
-            index: the numbers of the n samples in the data set, an integer tensor or sequence. A sample that was added
-                before, on this rank or, for ``compute``, on another one, counts once. After a ``reset`` either all
-                calls have it, on all ranks, or none.
+            index: number of each pair's sample in the data set: integers, a tensor or list of shape (n,). Pairs of one
+                sample count once until ``reset``, whichever ranks add them. None counts each pair. See `WithIndex`.
 
         Raises:
             fidtool.InputError: if shape, dtype, range, device or index is wrong, or the images are too small.
@@ -271,7 +248,8 @@ class ReconstructionMetric(SyncedMetric[torch.Tensor, PairValues]):
                 fake = pixels_of(preds, self.normalize, self.device, "round")
             with about("target"):
                 real = pixels_of(target, self.normalize, self.device, "round")
-            values = self._sums.add(real, fake, _indices_of(index, len(real)))
+            samples = None if index is None else sample_numbers(index, len(real), "pairs")
+            values = self._sums.add(real, fake, samples)
             mean = math.fsum(values.tolist()) / len(values) if len(values) else math.nan
             # Lightning logs it with on_step=True.
             self._forward_cache = torch.tensor(mean, dtype=torch.float64, device=self.device)

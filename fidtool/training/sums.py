@@ -7,9 +7,10 @@ import copy
 import hashlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -34,7 +35,7 @@ SHARE, _DEFINITION, _FLOOR = "share", "definition", "floor"
 ALL = -1
 """In place of a rank: the images are those of all ranks."""
 SIDES = {"real": "real images", "fake": "generated images"}
-_TOTALS = ("count", "largest", "sizes", "bits", "sum", "low", "high", "marks", "rows", "order")
+_TOTALS = ("count", "largest", "sizes", "bits", "sum", "low", "high", "marks", "rows", "order", "samples", "held")
 """Possible keys of `ImageSums.totals`; ``bits`` was written by earlier versions."""
 _REMEDY = (
     "call it on every rank, outside `if rank == 0` and @rank_zero_only; or create the metric with "
@@ -43,12 +44,42 @@ _REMEDY = (
 
 State = dict[str, torch.Tensor]
 Kept = TypeVar("Kept", bound="MetricState")
-_Image = tuple[torch.Tensor, int]
-"""Pixels and their hash."""
-_Seen = tuple[NDArray[np.int64], NDArray[np.float32] | None, bool]
-"""Images that went through the network: hashes of shape (n,), features if they are needed, and whether they come from a
-checkpoint."""
-_NO_ROWS, _NO_HASHES = np.zeros((0, 0), dtype=np.float32), np.zeros(0, dtype=np.int64)
+_Image = tuple[torch.Tensor, int, int]
+"""Pixels, their hash, and the number of the sample."""
+UNKNOWN = -1
+"""In place of the number of a sample."""
+_HELD_ROWS = 1024
+"""Number of the latest images whose features are kept out of the sums. Samplers repeat samples in a rank's last batch,
+and these are left out if another rank has them."""
+
+PADDED = (
+    "a sampler repeats samples so that all ranks have equally many (DistributedSampler, which Lightning inserts, or "
+    "accelerate's even_batches): pass the numbers of the samples to update(…, index=), and each counts once"
+)
+"""Why several ranks have the same samples."""
+
+
+class _Images(NamedTuple):
+    """Images that went through the network.
+
+    Attributes:
+        hashes: int64 array of shape (n,).
+        samples: int64 array of shape (n,), the numbers of the samples in the data set, or `UNKNOWN`.
+        restored: bool array of shape (n,), whether they come from a checkpoint.
+        rows: their features if the metric needs them, float32 array of shape (n, D); otherwise of shape (n, 0).
+    """
+
+    hashes: NDArray[np.int64]
+    samples: NDArray[np.int64]
+    restored: NDArray[np.bool_]
+    rows: NDArray[np.float32]
+
+    def take(self, places: NDArray[Any]) -> _Images:
+        return _Images(*(array[places] for array in self))
+
+
+_NO_NUMBERS = np.zeros(0, dtype=np.int64)
+_NO_IMAGES = _Images(_NO_NUMBERS, _NO_NUMBERS, np.zeros(0, dtype=bool), np.zeros((0, 0), dtype=np.float32))
 
 
 @dataclass(eq=False)
@@ -57,10 +88,10 @@ class ImageSums:
 
     The network always gets batches of one size; the last is padded. Kernels depend on the batch's shape, so features
     are bit-identical regardless of how the images were passed. A hash of each image is stored to detect images that
-    several ranks generated, and those that are added again after a checkpoint that has them was restored.
+    several ranks have, and those that are added again after a checkpoint that has them was restored.
 
     With ``per_image`` the features themselves are kept, otherwise their exact sums. ``fixed`` are statistics in place
-    of images. ``lost``: images were lost when a checkpoint was loaded. ``of_ranks``: each rank's hashes after a merge.
+    of images. ``lost``: images were lost when a checkpoint was loaded. ``of_ranks``: each rank's images after a merge.
     """
 
     network: SharedExtractor
@@ -76,9 +107,11 @@ class ImageSums:
 
     def clear(self) -> None:
         self._moments: ExactMoments | None = None  # a plain module's first output shows the length of a vector
+        self._held = deque[torch.Tensor]()  # features of the last images of `_seen`, which are not in the sums yet
         self._waiting: list[_Image] = []
-        self._seen: list[_Seen] = []
-        self.lost, self.of_ranks = False, list[NDArray[np.int64]]()
+        self._seen: list[_Images] = []
+        self._samples: set[int] = set()
+        self.lost, self.of_ranks = False, list[_Images]()
 
     def _empty(self, dims: int) -> ExactMoments:
         definition = self.network.definition
@@ -88,14 +121,33 @@ class ImageSums:
     @property
     def count(self) -> int | None:
         """Number of images; None if the statistics file does not have it."""
-        return len(_hashes(self._seen)) + len(self._waiting) if self.fixed is None else self.fixed.count
+        if self.fixed is not None:
+            return self.fixed.count
+        return sum(len(images.hashes) for images in self._seen) + len(self._waiting)
 
-    def add(self, images: torch.Tensor) -> None:
-        """Adds images and runs the network on full batches. If the network fails, none of the images are added."""
+    @property
+    def _dims(self) -> int:
+        """Length of a feature vector whose sums are kept; 0 if it is not known yet."""
+        if self._moments is not None:
+            return self._moments.dims
+        return self._held[0].shape[1] if self._held else 0
+
+    def add(self, images: torch.Tensor, samples: NDArray[np.int64] | None = None) -> None:
+        """Adds images and runs the network on full batches. If the network fails, none of the images are added.
+
+        An image whose number in ``samples`` was added before is left out.
+        """
+        if samples is None:
+            samples = np.full(len(images), UNKNOWN)
+        else:
+            _, first = np.unique(samples, return_index=True)
+            new = [place for place in sorted(first.tolist()) if int(samples[place]) not in self._samples]
+            images, samples = images[new], samples[new]
         laid_out = images if self.network.plain else images.permute(0, 2, 3, 1)
-        new = laid_out.clone(memory_format=torch.contiguous_format)
-        waiting = [*self._waiting, *zip(new, image_hashes(images).tolist(), strict=True)]
-        self._waiting = self._extract(waiting, partial=False)
+        pixels = laid_out.clone(memory_format=torch.contiguous_format)
+        added = zip(pixels, image_hashes(images).tolist(), samples.tolist(), strict=True)
+        self._waiting = self._extract([*self._waiting, *added], partial=False)
+        self._samples.update(samples[samples != UNKNOWN].tolist())
 
     def flush(self) -> None:
         """Runs the network on the waiting images; the last batch is padded with black images."""
@@ -103,7 +155,8 @@ class ImageSums:
         with self._explaining_refusal():
             if self._moments is not None:
                 self._moments.flush()
-            elif not all(np.isfinite(rows).all() for _, rows, _ in self._seen if rows is not None):
+            finite = all(np.isfinite(images.rows).all() for images in self._seen)
+            if not finite or not all(torch.isfinite(features).all() for features in self._held):
                 problem = "the network returned a feature that is NaN or infinite:"
                 raise RunError(problem, "check its weights and input")
 
@@ -120,10 +173,11 @@ class ImageSums:
         for each in images:
             alike.setdefault((each[0].shape, each[0].dtype) if self.network.plain else (), []).append(each)
         batches = [part[at : at + batch_size] for part in alike.values() for at in range(0, len(part), batch_size)]
-        marks = [mark for batch in batches for _, mark in batch]
+        hashes = [number for batch in batches for _, number, _ in batch]
+        samples = [sample for batch in batches for *_, sample in batch]
 
         def filled(batch: list[_Image]) -> list[list[torch.Tensor]]:
-            pixels = [image for image, _ in batch]
+            pixels = [image for image, *_ in batch]
             return [pixels + [torch.zeros_like(pixels[0])] * (batch_size - len(batch))]
 
         def compute() -> torch.Tensor:
@@ -132,15 +186,28 @@ class ImageSums:
                 found = list(passes.run(iter(batches)))
             return torch.cat([layers[FEATURES][: len(batch)] for batch, (layers,) in found])
 
+        rows = np.zeros((len(hashes), 0), dtype=np.float32)
         with computing_on(extractor.device.torch_device):
-            features = self.network.once(self.side, (self._device, batch_size, marks), compute)
-            rows = features.to("cpu", torch.float32).numpy() if self.per_image else None
-            if rows is None:
-                self._moments = self._moments or self._empty(features.shape[1])
-                with self._explaining_refusal():
-                    self._moments.add(features)
-        self._seen.append((np.array(marks, dtype=np.int64), rows, False))
+            features = self.network.once(self.side, (self._device, batch_size, hashes), compute)
+            if self.per_image:
+                rows = features.to("cpu", torch.float32).numpy()
+            elif self._held or any(sample != UNKNOWN for sample in samples):
+                self._held.append(features)
+            else:
+                self._sum(features)
+            self._sum_earlier()
+        self._seen.append(_Images(np.array(hashes), np.array(samples), np.zeros(len(hashes), dtype=bool), rows))
         return left
+
+    def _sum(self, features: torch.Tensor) -> None:
+        self._moments = self._moments or self._empty(features.shape[1])
+        with self._explaining_refusal():
+            self._moments.add(features)
+
+    def _sum_earlier(self) -> None:
+        """Adds features to the sums as long as those of the latest images remain."""
+        while self._held and sum(map(len, self._held)) - len(self._held[0]) >= _HELD_ROWS:
+            self._sum(self._held.popleft())
 
     @contextlib.contextmanager
     def _explaining_refusal(self) -> Iterator[None]:
@@ -157,40 +224,68 @@ class ImageSums:
             self._device = device
             if self._moments is not None:
                 self._moments.to(device)
-            self._waiting = [(image.to(device), mark) for image, mark in self._waiting]
+            self._held = deque(features.to(device) for features in self._held)
+            self._waiting = [(image.to(device), mark, sample) for image, mark, sample in self._waiting]
 
     def merged(self, world: World) -> ImageSums:
-        """Returns the statistics of all ranks, without changing this object. A collective; call `flush` first."""
-        other = copy.copy(self)
-        every = world.gather((0 if self._moments is None else self._moments.dims, self.lost, self._seen))
-        if dims := max(each for each, _, _ in every):
+        """Returns the statistics of all ranks, without changing this object. A collective; call `flush` first.
+
+        An image of whose sample several ranks have a copy counts once.
+        """
+        other, seen = copy.copy(self), _joined(self._seen)
+        free = len(seen.hashes) if self.per_image else sum(map(len, self._held))  # how many can be left out
+        every = world.gather((self._dims, self.lost, free, seen))
+        kept = each_once([seen.samples for *_, seen in every], [free for *_, free, _ in every])
+        if dims := max(dims for dims, *_ in every):
             with world.together():  # memory may run out on one rank
                 other._moments = copy.deepcopy(self._moments) or self._empty(dims)
+                if self._held:
+                    mine = torch.from_numpy(kept[world.rank][-free:])
+                    features = torch.cat(list(self._held))
+                    other._moments.add(features[mine.to(features.device)])
             other._moments.merge(world)
-        other.lost = any(lost for _, lost, _ in every)
-        other._seen = [each for _, _, seen in every for each in seen]
-        other.of_ranks = [_hashes(seen) for _, _, seen in every]
+        other._held = deque()
+        other.lost = any(lost for _, lost, *_ in every)
+        other.of_ranks = [seen.take(own) for (*_, seen), own in zip(every, kept, strict=True)]
+        other._seen = list(other.of_ranks)
         return other
 
     def warnings(self, ranks: Sequence[int]) -> Iterator[str]:
-        """Warnings about images that are missing, count twice, or that several of the ``ranks`` generated."""
+        """Warnings about images that are missing, count twice, or that several of the ``ranks`` have."""
         if self.lost:
             yield f"{SIDES[self.side]} from before the checkpoint are missing from the value"
-        restored, added = (_hashes(each for each in self._seen if each[2] == old) for old in (True, False))
-        if again := added_again(added, restored):
+        seen = _joined(self._seen)
+        if again := added_again(seen.hashes[~seen.restored], seen.hashes[seen.restored]):
             yield (
                 f"{again} {SIDES[self.side]} that were added after a checkpoint was loaded are in it too and count "
                 f"twice: {self._reset} after loading it, or persistent(False) before saving it"
             )
-        of_ranks = self.of_ranks if self.side == "fake" else []
-        shared, on = on_several(of_ranks, ranks)
-        if shared:
+        known = seen.samples[seen.samples != UNKNOWN]
+        if twice := len(known) - len(np.unique(known)):
             yield (
-                f"{shared} of {self.count} generated images are on more than one rank ({on}): the value is "
-                "computed from fewer distinct images than it appears. If all ranks sample with the same seed, seed "
-                "sample i with fidtool.sample_seed(seed, i), where i counts the samples of all ranks; otherwise the "
-                "generator produces few distinct images"
+                f"{twice} of {self.count} {SIDES[self.side]} count again, because several ranks have the same samples, "
+                f"more than {_HELD_ROWS} before their last: give each rank its own, as DistributedSampler does"
             )
+        yield from self._shared(ranks)
+
+    def _shared(self, ranks: Sequence[int]) -> Iterator[str]:
+        """Warns about equal images on several ranks. Real ones of known samples are equal in the data set."""
+        numbered = all((images.samples != UNKNOWN).all() for images in self.of_ranks)
+        if numbered and self.side == "real":
+            return
+        shared, on = on_several([images.hashes for images in self.of_ranks], ranks)
+        if not shared:
+            return
+        causes = [] if numbered else [PADDED]
+        if self.side == "fake":
+            causes.append(
+                "all ranks generate with the same seed: seed sample i with fidtool.sample_seed(seed, i), where i "
+                "counts the samples of all ranks"
+            )
+            causes.append("the generator produces few distinct images")
+        problem = f"{shared} of {self.count} {SIDES[self.side]} are on more than one rank ({on})"
+        meaning = "the value is computed from fewer distinct images than it appears"
+        yield f"{problem}: {meaning}. Probably {'; or '.join(causes)}"
 
     def statistics(self) -> Statistics:
         if self.fixed is not None:
@@ -210,35 +305,71 @@ class ImageSums:
         if self.fixed is not None:
             assert self.fixed.features is not None
             return self.fixed.features
-        rows = [rows for _, rows, _ in self._seen if rows is not None]
-        return np.concatenate(rows)[np.argsort(_hashes(self._seen), kind="stable")] if rows else _NO_ROWS
+        return _by_hash(_joined(self._seen)).rows
 
     def totals(self) -> State:
         """The sums as CPU tensors, for symmetric matrices the upper triangle. Call `flush` first."""
-        marks = _hashes(self._seen)
-        kept = {"count": np.array(self.count), "rows": self.rows(), "order": np.sort(marks)}
-        totals = kept if self._moments is None else self._moments.totals()
-        return {name: torch.from_numpy(np.array(values)) for name, values in {**totals, "marks": marks}.items()}
+        seen = _joined(self._seen)
+        totals: dict[str, Any]
+        if self.per_image:
+            seen = _by_hash(seen)
+            totals = {"count": np.array(self.count), "rows": seen.rows, "order": seen.hashes}
+        else:
+            totals = (self._moments or self._empty(self._dims)).totals()
+        totals["marks"] = seen.hashes
+        if (seen.samples != UNKNOWN).any():
+            totals["samples"] = seen.samples
+        state = {name: torch.from_numpy(np.array(values)) for name, values in totals.items()}
+        return state | ({"held": torch.cat(list(self._held)).cpu()} if self._held else {})
 
     def absorb(self, totals: State, restored: bool = False) -> None:
         """Adds the sums that `totals` returned, ``restored`` from a checkpoint or of another metric."""
         try:
             arrays = {name: values.cpu().numpy() for name, values in totals.items()}
             if self.per_image:
-                seen: _Seen = arrays["order"], arrays["rows"], restored
+                hashes, rows, summed = arrays["order"], arrays["rows"], 0
             else:
                 moments = self._moments or self._empty(self.network.definition.dims or len(arrays["sum"]))
                 moments.absorb(arrays)
-                self._moments = moments
+                self._moments, summed = moments, int(arrays["count"])
                 # Earlier versions have no hashes of real images.
-                seen = arrays.get("marks", np.zeros(int(arrays["count"]), np.int64)), None, restored
-        except (ValueError, KeyError, TypeError) as error:
+                hashes = arrays.get("marks", np.zeros(summed, np.int64))
+                rows = np.zeros((len(hashes), 0), np.float32)
+            samples = arrays.get("samples", np.full(len(hashes), UNKNOWN))
+            images = _Images(hashes, samples, np.full(len(hashes), restored), rows)
+            places = np.arange(len(hashes))
+            early, late = images.take(places[:summed]), images.take(places[summed:])
+        except (ValueError, KeyError, TypeError, IndexError) as error:
             raise InputError(f"the statistics to add are not those of this metric's features: {error}") from None
-        self._seen.append(seen)
+        self._seen = [early, *self._seen, late]
+        if "held" in totals:
+            self._held.append(totals["held"].to(self._device))
+            self._sum_earlier()
+        self._samples.update(samples[samples != UNKNOWN].tolist())
 
 
-def _hashes(seen: Iterable[_Seen]) -> NDArray[np.int64]:
-    return np.concatenate([_NO_HASHES, *(hashes for hashes, _, _ in seen)])
+def _joined(parts: Sequence[_Images]) -> _Images:
+    some = [part for part in parts if len(part.hashes)] or [_NO_IMAGES]
+    return _Images(*map(np.concatenate, zip(*some, strict=True)))
+
+
+def _by_hash(images: _Images) -> _Images:
+    return images.take(np.argsort(images.hashes, kind="stable"))
+
+
+def each_once(samples: Sequence[NDArray[np.int64]], free: Sequence[int]) -> list[NDArray[np.bool_]]:
+    """Which images of each rank to keep, so that each sample remains once: bool arrays of the shapes of ``samples``.
+
+    Of each rank only the last ``free`` images can be left out. Images whose sample is unknown remain.
+    """
+    bound = [np.arange(len(own)) < len(own) - last for own, last in zip(samples, free, strict=True)]
+    every, must = np.concatenate(samples), np.concatenate(bound)
+    order = np.lexsort((~must, every))  # those that must remain come first, then those of the first rank
+    ordered = every[order]
+    keep = np.ones(len(every), dtype=bool)
+    keep[order[1:]] = ordered[1:] != ordered[:-1]
+    keep |= must | (every == UNKNOWN)
+    return np.split(keep, np.cumsum([len(own) for own in samples])[:-1])
 
 
 def added_again(added: NDArray[np.int64], restored: NDArray[np.int64]) -> int:
@@ -249,7 +380,7 @@ def added_again(added: NDArray[np.int64], restored: NDArray[np.int64]) -> int:
 
 def on_several(of_ranks: Sequence[NDArray[np.int64]], ranks: Sequence[int]) -> tuple[int, str]:
     """Returns how many of the hashes of each of the ``ranks`` are on another one too, and which ranks these are."""
-    hashes, owners = np.unique(np.concatenate([_NO_HASHES, *map(np.unique, of_ranks)]), return_counts=True)
+    hashes, owners = np.unique(np.concatenate([_NO_NUMBERS, *map(np.unique, of_ranks)]), return_counts=True)
     shared = [int(np.isin(own, hashes[owners > 1]).sum()) for own in of_ranks]
     return sum(shared), listed_ranks([rank for rank, number in zip(ranks, shared, strict=False) if number])
 

@@ -25,6 +25,7 @@ from fidtool.training.group import (
     DEFAULT_TIMEOUT,
     Group,
     Ranks,
+    explain_lost_ranks,
     group_rank_and_size,
     launched_without_group,
     outside_autograd,
@@ -110,6 +111,7 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
     ) -> None:
         super().__init__(sync_on_compute=sync_on_compute, process_group=process_group, compute_with_cache=False)
         self._to_sync = False  # torchmetrics must not synchronise in compute()
+        explain_lost_ranks()
         self.normalize = flag("normalize", normalize)
         limits = Setting(DEFAULT_TIMEOUT, least=1e-3, most=LONGEST_SECONDS, name="sync_timeout", kind=float)
         self.sync_timeout = limits.checked(sync_timeout)
@@ -226,12 +228,13 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
 
     def _result(self, ranks: Ranks) -> Result:
         warning, scope = "", f"all {ranks.size} ranks" if ranks.size > 1 else "this process"
-        if synced := self.sync_on_compute and self._own is None and ranks.size > 1:
+        together = self.sync_on_compute and self._own is None and ranks.size > 1
+        if together:
             with self._sums.of_all(ranks, self._purpose("compute()"), self.sync_timeout) as (sums, world):
                 result = self._measure(sums, world, scope)
         else:
-            sums = self._sums
-            sums.flush()
+            self._sums.flush()
+            sums = self._sums.merged(World(Launch())) if self._own is None else self._sums
             covers = f"this {self._title} covers"
             if self._own is None and ranks.size > 1:
                 scope = f"rank {ranks.rank} of {ranks.size} alone"
@@ -240,9 +243,10 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
                 scope = f"one process of {size} alone"
                 warning = f"{covers} {scope}: call torch.distributed.init_process_group before compute()"
             result = self._measure(sums, World(Launch()), scope)
-        result = replace(result, warnings=(*sums.warnings(ranks.ranks), *result.warnings))
-        if not (synced and ranks.group_rank):
-            self._warn(warning, *result.warnings)
+        of_images = sums.warnings(ranks.ranks)
+        result = replace(result, warnings=(*of_images, *filter(None, [warning]), *result.warnings))
+        if not together or ranks.group_rank == 0:
+            self._warn(*result.warnings)
         return result
 
     def _warn(self, *lines: str) -> None:

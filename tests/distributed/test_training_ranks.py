@@ -95,7 +95,7 @@ def test_pairs_have_the_same_bits_at_any_world_size(programs: Run, tmp_path: Pat
     alone, of_two, of_three = padded
     assert alone == "17 ()"
     for text, last in ((of_two, 1), (of_three, 2)):
-        words = f"2 of 18 pairs are on more than one rank (ranks 0, {last}), as if the sampler had repeated samples"
+        words = f"2 of 18 pairs are on more than one rank (ranks 0, {last}) and count again. Probably a sampler"
         assert text.startswith(f'18 ("{words}'), text
 
 
@@ -105,3 +105,10 @@ def test_copies_in_sync(programs: Run, golden: Golden) -> None:
     assert run.status == 0, run.stderr
     assert run.stdout.count("check_loss ") == 3, "the last check"
     golden("training/refused_replicas", refusals(run.stderr))
+
+
+def test_ranks_that_only_see_a_closed_connection(programs: Run) -> None:
+    """The rank that waits in torch's own collective says why the other one gave up."""
+    run = programs(2, "rank_zero_only.py")
+    assert run.status == 1
+    assert "fidtool: rank 0 ended its wait: FrechetInceptionDistance.compute()" in run.stderr

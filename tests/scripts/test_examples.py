@@ -84,6 +84,34 @@ def test_arcface_encoder(programs: Run, fidtool: Run, real: Path, tmp_path: Path
     assert set(torch.load(tmp_path / "encoder.pt", weights_only=True)) >= {"layers.0.weight"}
 
 
+def test_metrics_of_a_whole_validation_set(programs: Run, tmp_path: Path) -> None:
+    """Loss, accuracy and names of 31 samples as of one process; checkpoints and early stopping use them."""
+    for seed in range(2):
+        make_pictures(tmp_path / "classes" / str(seed), 40, 20)
+        for number, file in enumerate(sorted((tmp_path / "classes" / str(seed)).iterdir())):
+            tint(file, seed, number)
+    said = {}
+    for ranks in (1, 2):
+        checkpoints = tmp_path / str(ranks)
+        settings = ("--validation", 31, "--epochs", 30, "--checkpoints", checkpoints)
+        run = programs(ranks, "validate_whole_set.py", tmp_path / "classes", *settings)
+        assert run.status == 0, run.stderr
+        lines = re.findall(
+            r"^rank \d: (31 samples, loss \S+, accuracy \S+, least likely [^\s,]+)(.*)$", run.stdout, re.M
+        )
+        before, after = lines[:ranks], lines[ranks:]
+        assert len(set(before)) == len(set(after)) == 1, "every rank has the values"
+        said[ranks] = before[0][0]
+        (best,) = checkpoints.iterdir()
+        stopped = re.fullmatch(rf", (\d+) epochs, best {re.escape(best.name)}", after[0][1])
+        assert stopped is not None
+        assert int(stopped[1]) < 30, "EarlyStopping"
+        assert re.fullmatch(r"epoch=\d+-val_loss=0\.\d{4}\.ckpt", best.name)
+        stopped = re.search(r"epoch=(\d+)", best.name)
+        assert stopped is not None
+    assert said[1] == said[2]
+
+
 @pytest.mark.slow
 def test_an_empty_folder_is_reported(programs: Run, tmp_path: Path) -> None:
     """The message names the folder; without the check, a library would fail later."""

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from common import fidtool, refused, say
 
-from fidtool.training import AbsentRanksError, dist_sync_fn, gather_with_grad
+from fidtool.training import AbsentRanksError, dist_sync_fn, gather_outputs, gather_with_grad
 
 SIZES = [3, 5, 0, 2]
 WEIGHTS = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64)
@@ -96,6 +96,39 @@ def check_recovery(own: torch.Tensor) -> None:
     assert gather_with_grad(own).tolist() == [0, 1, 2, 3]
 
 
+def check_outputs(rank: int) -> None:
+    """Check that each sample is there once and in order, with its gradient, although ranks share samples."""
+    samples = [[4, 1, 9], [0, 4, 2, 7, 3], [], [9, 8]][rank]
+    whole = torch.randn(10, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    reference = whole[[0, 1, 2, 3, 4, 7, 8, 9]].requires_grad_()
+    loss_of(reference).backward()
+    assert reference.grad is not None
+    rows = whole[samples].requires_grad_()
+    index = torch.tensor(samples, dtype=torch.int64)
+    names = [f"sample {sample} é\n" for sample in samples]
+    batches = [index[:2], index[2:]] if samples else []
+    joined, sames, words, numbers = gather_outputs(rows, batches, names, samples, index=batches, grad="sum")
+    assert torch.equal(joined, reference)
+    assert sames.tolist() == numbers == [0, 1, 2, 3, 4, 7, 8, 9]
+    assert words == [f"sample {sample} é\n" for sample in numbers]
+    loss_of(joined).backward()
+    assert rows.grad is not None
+    wanted = torch.zeros_like(rows)
+    for place, sample in enumerate(samples):
+        if (rank, sample) not in ((1, 4), (3, 9)):  # the first rank has these
+            wanted[place] = 4 * reference.grad[numbers.index(sample)]
+    torch.testing.assert_close(rows.grad, wanted, rtol=1e-12, atol=0)
+
+    error, one = fidtool.InputError, [rank]
+    floats = [0.5] if rank == 1 else one
+    failed = error if rank == 1 else fidtool.RunError
+    refused(failed, lambda: gather_outputs(floats, index=one), "list of float", "encode other labels as integers")
+    refused(failed, lambda: gather_outputs(one, index=[0] * (1 + (rank == 1))), "has 1 elements, and index has 2")
+    refused(error, lambda: gather_outputs(*[one] * (1 + (rank == 2)), index=one), "1 on rank 1, 2 on rank 2")
+    mixed = torch.ones(1) if rank == 3 else ["one"]
+    refused(error, lambda: gather_outputs(mixed, index=one), "str on rank 2, tensor on rank 3")
+
+
 def check_absence(rank: int) -> None:
     """Check that no rank waits longer than the timeout, and that later calls work again.
 
@@ -140,7 +173,8 @@ def check_groups(rank: int) -> None:
 def main() -> None:
     dist.init_process_group("gloo")
     rank = dist.get_rank()
-    for check in (check_groups, check_modes, check_dtypes, check_adapter, check_refusals, check_absence):
+    checks = check_groups, check_modes, check_dtypes, check_adapter, check_refusals, check_outputs, check_absence
+    for check in checks:
         check(rank)
         say(f"{check.__name__} {rank} done")
     dist.destroy_process_group()

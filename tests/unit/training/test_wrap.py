@@ -33,6 +33,8 @@ def test_losses_are_wrapped_if_they_have_parameters(process_group: None) -> None
     embeddings = torch.randn(6, 4, requires_grad=True)
     wrapped(embeddings, torch.arange(6) % 3).backward()
     assert arcface.W.grad is not None
+    with pytest.raises(fidtool.InputError, match="no optimizer trains W of ArcFaceLoss:"):
+        assert_optimized(wrapped, torch.optim.SGD([embeddings], 0.1))
     for loss in (ContrastiveLoss(), nn.CrossEntropyLoss(weight=torch.ones(3)), arcface.requires_grad_(False)):
         assert wrap_trainable(loss) is loss
 

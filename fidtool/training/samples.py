@@ -1,0 +1,156 @@
+"""Each sample of a data set once, although samplers repeat some: its number, and its outputs on every rank."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import Dataset
+
+from fidtool.errors import InputError, on_every_rank
+from fidtool.training.group import DEFAULT_TIMEOUT, Grad, Group, dist_sync_fn, gather_with_grad, ranks_of
+
+Sample = TypeVar("Sample", covariant=True)
+Index = torch.Tensor | Sequence[int] | Sequence[torch.Tensor]
+"""Numbers of samples, of one batch or of several."""
+Output = torch.Tensor | Sequence[torch.Tensor] | Sequence[str] | Sequence[int]
+_PURPOSE = "gather_outputs()"
+_ENCODE = "encode other labels as integers, such as their places in a list that all ranks have"
+
+
+class WithIndex(Dataset[tuple[int, Sample]]):
+    """A data set that returns the number of each sample with it: ``(i, dataset[i])``.
+
+    A `DataLoader` then yields ``index, batch``, with ``index`` an int64 tensor of shape (n,). Pass it to ``update`` of
+    the metrics, or to `gather_outputs`, and samples that a sampler repeats count once.
+
+    Args:
+        dataset: a data set with ``__getitem__`` and ``__len__``.
+    """
+
+    def __init__(self, dataset: Dataset[Sample]) -> None:
+        self.dataset = dataset
+
+    def __getitem__(self, index: int) -> tuple[int, Sample]:
+        return index, self.dataset[index]
+
+    def __len__(self) -> int:
+        return len(self.dataset)  # type: ignore[arg-type]
+
+
+def sample_numbers(index: object, count: int, what: str) -> NDArray[np.int64]:
+    """Validates the numbers of ``count`` samples, and returns them as an array of shape (count,)."""
+    numbers = np.asarray(index.detach().cpu() if isinstance(index, torch.Tensor) else index)
+    if numbers.size == 0:
+        numbers = numbers.astype(np.int64)
+    if numbers.ndim != 1 or numbers.dtype.kind not in "iu" or len(numbers) != count:
+        got = f"{numbers.dtype} of shape {numbers.shape}"
+        raise InputError(f"index must be integers, one for each of the {count} {what}, not {got}", setting="index")
+    if numbers.min(initial=0) < 0:
+        problem = f"index must be the number of each sample in the data set, not {numbers.min()}"
+        raise InputError(problem, setting="index")
+    return numbers.astype(np.int64)
+
+
+def gather_outputs(
+    *outputs: Output, index: Index, group: Group = None, grad: Grad = "sum", timeout: float = DEFAULT_TIMEOUT
+) -> tuple[Any, ...]:
+    """Returns the outputs for all samples on every rank, each sample once, in the order of ``index``. A collective.
+
+    The result is what a single process would have: for example the predictions and labels of a whole validation set,
+    from which any metric can be computed. Ranks may have unequal numbers of samples, or none, and several ranks the
+    same sample, as with a sampler that pads: then the output of the first rank is returned.
+
+    Args:
+        outputs: each of them a tensor of shape (n, …) on any device; a list of such tensors, one per batch; or a list
+            of n strings or n integers, which need not be equally long. n and the trailing dimensions as for
+            `gather_with_grad`. A rank without samples passes an empty list or tensor.
+        index: number of each sample in the data set, from 0: an integer tensor of shape (n,), a list of integers, or a
+            list of such tensors, one per batch. See `WithIndex`.
+        group, grad, timeout: see `gather_with_grad`. Tensors keep their graph.
+
+    Returns:
+        The joined outputs: tensors of shape (N, …) and lists of length N, where N is the number of different samples.
+
+    Raises:
+        fidtool.InputError: if an output has another length than ``index``, or has elements of another type.
+        fidtool.training.AbsentRanksError, fidtool.RunError: see `gather_with_grad`.
+    """
+    ranks = ranks_of(group)
+    try:
+        index = _joined_batches(index)
+        numbers = sample_numbers(index, len(index), "samples")
+        parts = [_joined_batches(output) for output in outputs]
+        kinds = [_kind_of(part, len(numbers), f"output {place}") for place, part in enumerate(parts, 1)]
+    except InputError as error:
+        ranks.abandon(_PURPOSE, error.text, timeout)
+        raise
+    payloads = ranks.exchange(_PURPOSE, {"kinds": kinds}, timeout, "every rank must call it, one without samples too")
+    kinds = _common_kinds([payload["kinds"] for payload in payloads], ranks.ranks)
+    every = gather_with_grad(torch.from_numpy(numbers), group, "local", timeout=timeout).numpy()
+    _, places = np.unique(every, return_index=True)  # the first of equal numbers, in ascending order
+    found: list[Any] = []
+    for part, kind in zip(parts, kinds, strict=True):
+        if kind == "tensor":
+            own = part if isinstance(part, torch.Tensor) else torch.zeros(0)
+            joined = gather_with_grad(own, group, grad, timeout=timeout)
+            found.append(joined[torch.from_numpy(places).to(joined.device)])
+        else:
+            values = _gather_list(part, group, timeout)
+            found.append([values[place] for place in places])
+    return tuple(found)
+
+
+def _joined_batches(values: Any) -> Any:
+    """Concatenates a list of tensors; anything else is returned as it is."""
+    if isinstance(values, (list, tuple)) and any(isinstance(value, torch.Tensor) for value in values):
+        try:
+            return torch.cat([value.reshape(1) if value.ndim == 0 else value for value in values])
+        except (RuntimeError, AttributeError, TypeError) as error:
+            raise InputError(f"the batches of an output do not fit together: {error}") from None
+    return values
+
+
+def _kind_of(output: Any, count: int, name: str) -> str:
+    """Returns what the elements of an output are: ``tensor``, ``str`` or ``int``; empty for an empty list."""
+    if not isinstance(output, (torch.Tensor, list, tuple)):
+        problem = f"{name} must be a tensor, or a list of tensors, strings or integers, not {type(output).__name__}:"
+        raise InputError(problem, _ENCODE)
+    if isinstance(output, torch.Tensor) and output.ndim == 0:
+        raise InputError(f"{name} is a single number, and must have a row for each of the {count} samples")
+    if len(output) != count:
+        raise InputError(f"{name} has {len(output)} elements, and index has {count}")
+    if isinstance(output, torch.Tensor):
+        return "tensor"
+    kinds = sorted({type(value).__name__ for value in output})
+    if kinds not in ([], ["str"], ["int"]):
+        problem = f"{name} is a list of {' and '.join(kinds)}, but only lists of strings or integers can be gathered:"
+        raise InputError(problem, _ENCODE)
+    return kinds[0] if kinds else ""
+
+
+def _common_kinds(of_ranks: Sequence[Sequence[str]], ranks: Sequence[int]) -> list[str]:
+    """The kinds of the outputs, which must be the same on all ranks; an empty list may be of any kind."""
+    lengths = list(map(len, of_ranks))
+    if len(set(lengths)) > 1:
+        said = ", ".join(f"{length} on rank {rank}" for rank, length in zip(ranks, lengths, strict=True))
+        raise on_every_rank(InputError(f"the ranks pass different numbers of outputs: {said}"))
+    common = []
+    for place, kinds in enumerate(zip(*of_ranks, strict=True), 1):
+        named = {kind: rank for rank, kind in zip(ranks, kinds, strict=True) if kind}
+        if len(named) > 1:
+            said = ", ".join(f"{kind} on rank {rank}" for kind, rank in named.items())
+            raise on_every_rank(InputError(f"the elements of output {place} differ: {said}"))
+        common.append(next(iter(named), ""))
+    return common
+
+
+def _gather_list(values: Sequence[str] | Sequence[int], group: Group, timeout: float) -> list[Any]:
+    """Every rank's values, in rank order. They travel as JSON: nothing that a rank sends is unpickled."""
+    encoded = torch.frombuffer(bytearray(json.dumps(list(values)).encode()), dtype=torch.uint8)
+    parts = dist_sync_fn(encoded, group, grad="local", timeout=timeout)
+    return [value for part in parts for value in json.loads(part.numpy().tobytes())]

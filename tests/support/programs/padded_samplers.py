@@ -1,0 +1,128 @@
+"""A validation set that the ranks do not divide: each sample counts once, although samplers repeat some.
+
+``padded_samplers.py LOADER COUNT […]`` with a LOADER of `LOADERS`; each rank prints what a single process must have.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from common import fidtool, network, pictures, say
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+
+from fidtool.training import (
+    FrechetInceptionDistance,
+    InceptionScore,
+    KernelInceptionDistance,
+    WithIndex,
+    gather_outputs,
+)
+
+BATCH = 4
+QUIET = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "barebones": False}
+
+
+class Validation:
+    """Metrics and outputs of a validation."""
+
+    def __init__(self) -> None:
+        shared = network()
+        self.fid = FrechetInceptionDistance(shared)
+        self.kid = KernelInceptionDistance(shared, subsets=3, subset_size=20)
+        self.score = InceptionScore(shared, splits=1)
+        self.without_index = FrechetInceptionDistance(shared)
+        self.index: list[torch.Tensor] = []
+        self.losses: list[torch.Tensor] = []
+        self.names: list[str] = []
+        self.seen = 0
+
+    def step(self, index: torch.Tensor, images: torch.Tensor) -> None:
+        fakes = 255 - images
+        for metric in (self.fid, self.kid):
+            metric.update(images, real=True, index=index)
+            metric.update(fakes, real=False, index=index)
+        self.score.update(fakes, index=index.tolist())
+        self.without_index.update(images, real=True)
+        self.without_index.update(fakes, real=False)
+        self.index.append(index)
+        self.losses.append(images.float().mean((1, 2, 3)))
+        self.names.extend(f"sample {number}" for number in index.tolist())
+        self.seen += len(index)
+
+    def report(self, count: int) -> None:
+        rank, size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+        try:
+            values = [float(self.fid.compute()).hex()]
+            assert self.fid.result is not None
+            values.append(f"{self.fid.result.real}+{self.fid.result.fake} {self.fid.result.warnings}")
+        except fidtool.InputError as error:
+            values = [f"{error}"]
+        if count > 20:
+            values += [float(value).hex() for value in self.kid.compute()]
+        self.score.compute()
+        assert self.score.result is not None
+        losses, names = gather_outputs(self.losses, self.names, index=self.index)
+        assert names == [f"sample {number}" for number in range(count)]
+        values += [f"{self.score.result.fake}", float(losses.mean()).hex(), f"{list(losses.shape)}"]
+        say(f"{rank} same {count}: {' '.join(values)}")
+        if count > 1:
+            self.without_index.compute()
+            result = self.without_index.result
+            assert result is not None
+            shared = [line for line in result.warnings if "more than one rank" in line]
+            say(f"{rank} padded {count}: {result.real}+{result.fake} {shared} of {size}")
+
+
+def plain(data: Any, validation: Validation) -> None:
+    """PyTorch's own sampler, which repeats the first samples."""
+    sampler: Any = DistributedSampler(data, shuffle=False) if dist.is_initialized() else None
+    for index, (images,) in DataLoader(data, BATCH, sampler=sampler):
+        validation.step(index, images)
+
+
+def accelerate(data: Any, validation: Validation) -> None:
+    from accelerate import Accelerator
+
+    for index, (images,) in Accelerator(cpu=True).prepare(DataLoader(data, BATCH)):
+        validation.step(index, images)
+
+
+def lightning(data: Any, validation: Validation) -> None:
+    """``Trainer.validate``, whose sampler Lightning replaces by one that repeats samples."""
+    import lightning.pytorch as pl
+
+    class Model(pl.LightningModule):
+        def validation_step(self, batch: Any, _: int) -> None:
+            index, (images,) = batch
+            validation.step(index, images)
+
+    ranks = dist.get_world_size() if dist.is_initialized() else 1
+    strategy = "ddp" if ranks > 1 else "auto"
+    trainer = pl.Trainer(accelerator="cpu", devices=ranks, strategy=strategy, **QUIET)
+    trainer.validate(Model(), DataLoader(data, BATCH), verbose=False)
+
+
+LOADERS = {"plain": plain, "accelerate": accelerate, "lightning": lightning}
+
+
+def main(loader: str, *counts: str) -> None:
+    """Validate on data sets of several sizes."""
+    warnings.simplefilter("ignore")
+    if "RANK" in os.environ:
+        dist.init_process_group("gloo")
+    for count in map(int, counts):
+        validation = Validation()
+        LOADERS[loader](WithIndex(TensorDataset(pictures(count, 1))), validation)
+        validation.report(count)
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

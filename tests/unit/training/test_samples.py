@@ -1,0 +1,121 @@
+"""Numbers of samples: what a sampler repeats counts once, also beyond the images that can be left out later."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fidtool
+from fidtool.training import FrechetInceptionDistance, KernelInceptionDistance, WithIndex, gather_outputs, sums
+from support.tiny_network import network
+
+IMAGES = torch.randint(0, 256, (60, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+
+
+def made(kind: Any = FrechetInceptionDistance) -> Any:
+    more = {"subsets": 5, "subset_size": 20} if kind is KernelInceptionDistance else {}
+    metric = kind(network(), batch_size=4, **more)
+    metric.update(255 - IMAGES, real=True)
+    return metric
+
+
+def values_of(metric: Any) -> list[str]:
+    metric.compute()
+    return [value.hex() for value in metric.result.values.values()]
+
+
+@pytest.mark.parametrize("kind", [FrechetInceptionDistance, KernelInceptionDistance])
+@pytest.mark.parametrize("held", [4, 1024])
+def test_repeated_samples(kind: Any, held: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In one process: within a batch, in a later one, and after a state was saved and loaded."""
+    monkeypatch.setattr(sums, "_HELD_ROWS", held)
+    plain = made(kind)
+    plain.update(IMAGES, real=False)
+    expected = values_of(plain)
+    metric = made(kind)
+    order = [*range(30), 5, 5, *range(20, 60), 0, 59, 59]
+    for batch in torch.split(torch.tensor(order), 7):
+        metric.update(IMAGES[batch], real=False, index=batch)
+        if int(batch[0]) < 30:
+            state = copy.deepcopy(metric.state_dict())
+    assert values_of(metric) == expected
+    assert metric.result.fake == 60
+    assert metric.result.warnings == ()
+    resumed = kind(network(), batch_size=4, **({"subsets": 5, "subset_size": 20} if "Kernel" in kind.__name__ else {}))
+    resumed.load_state_dict(state)
+    resumed.update(IMAGES, real=False, index=range(60))
+    assert values_of(resumed) == expected
+
+
+@pytest.mark.parametrize("held", [8, 1024])
+def test_metrics_that_share_samples_are_merged(held: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sample counts once if its features can be left out; otherwise a warning says how many count again."""
+    monkeypatch.setattr(sums, "_HELD_ROWS", held)
+    metric, other = made(), made()
+    other.reset()
+    for start in range(0, 40, 4):
+        metric.update(IMAGES[start : start + 4], real=False, index=list(range(start, start + 4)))
+        place = start + 20
+        other.update(IMAGES[place : place + 4], real=False, index=range(place, place + 4))
+    metric.merge_state(other)
+    metric.compute()
+    plain = made()
+    plain.update(IMAGES, real=False)
+    if held == 1024:
+        assert values_of(metric) == values_of(plain)
+        assert metric.result.fake == 60
+    else:
+        again = metric.result.fake - 60
+        assert again > 0
+        assert f"{again} of {60 + again} generated images count again" in metric.result.warnings[0]
+
+
+@given(st.lists(st.tuples(st.lists(st.integers(-1, 5), max_size=8), st.integers(0, 8)), min_size=1, max_size=4))
+def test_which_images_remain(ranks: list[tuple[list[int], int]]) -> None:
+    """Each sample remains, and only once unless several ranks cannot leave it out; unknown samples all remain."""
+    samples = [np.array(numbers, dtype=np.int64) for numbers, _ in ranks]
+    free = [min(last, len(numbers)) for numbers, last in ranks]
+    kept = sums.each_once(samples, free)
+    assert list(map(len, kept)) == list(map(len, samples))
+    remain = [int(number) for own, keep in zip(samples, kept, strict=True) for number in own[keep]]
+    bound = [int(number) for own, last in zip(samples, free, strict=True) for number in own[: len(own) - last]]
+    for number in range(6):
+        there = any(number in own for own in samples)
+        assert remain.count(number) == max(there, bound.count(number))
+    assert remain.count(-1) == sum(list(own).count(-1) for own in samples)
+
+
+@pytest.mark.parametrize(
+    ("index", "said"),
+    [
+        ([0], "one for each of the 2 images"),
+        ([0.5, 1.0], "index must be integers"),
+        ([0, -2], "not -2"),
+        (torch.zeros(2, 1, dtype=torch.int64), r"shape \(2, 1\)"),
+        (["a", "b"], "index must be integers"),
+    ],
+)
+def test_wrong_numbers(index: Any, said: str) -> None:
+    metric = FrechetInceptionDistance(network())
+    with pytest.raises(fidtool.InputError, match=said):
+        metric.update(IMAGES[:2], real=False, index=index)
+    assert metric.state_dict() == {}
+
+
+def test_a_single_process() -> None:
+    """`WithIndex` and `gather_outputs` without a process group; the order is that of the data set."""
+    loader = torch.utils.data.DataLoader(WithIndex(torch.utils.data.TensorDataset(IMAGES)), 7, shuffle=True)
+    index, brightness = [], []
+    for numbers, (images,) in loader:
+        index.append(numbers)
+        brightness.append(images.float().mean((1, 2, 3)))
+    (gathered,) = gather_outputs(brightness, index=index)
+    assert torch.equal(gathered, IMAGES.float().mean((1, 2, 3)))
+    assert gather_outputs([], index=[]) == ([],)
+    assert gather_outputs(["b", "a", "b"], index=[1, 0, 1]) == (["a", "b"],)

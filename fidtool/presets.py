@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fidtool.errors import InputError, option
@@ -50,35 +50,56 @@ class Preset:
     other_names: tuple[str, ...] = ()
 
 
+_ADM = Preset(
+    name="adm",
+    about="ADM's evaluator (guided-diffusion), also used for DiT, SiT, MAR, REPA and RAE",
+    settings={
+        "protocol": "tensorflow",
+        "metrics": "fid,sfid,is,prdc",
+        "is_part_size": 5000,
+        "nearest_k": 3,
+        "ties": "inclusive",
+        "is_bias": False,
+    },
+    optional=("is",),
+    reference="ADM's file of the data set, whose mean and covariance are of the whole training set and whose "
+    "10,000 images give precision and recall",
+    prefix="adm",
+    images_with_features=10_000,
+    crop="adm",
+    classes="labels drawn at random, or the same number of images per class",
+    notes=(
+        "ADM's evaluator prints no density, coverage, F-score; precision and recall are the two to compare.",
+        "It compares distances in float16, which moves precision and recall a little; the guide, "
+        "`fidtool guide papers`, says how much.",
+        "Statistics in the file of samples are used where it has them, as in the evaluator.",
+    ),
+    source="openai/guided-diffusion, evaluations/evaluator.py",
+    other_names=("guided-diffusion", "dit", "sit", "mar", "repa", "rae"),
+)
+
 PRESETS = {
     preset.name: preset
     for preset in (
-        Preset(
-            name="adm",
-            about="ADM's evaluator (guided-diffusion), also used for DiT, SiT, MAR, REPA and RAE",
-            settings={
-                "protocol": "tensorflow",
-                "metrics": "fid,sfid,is,prdc",
-                "is_part_size": 5000,
-                "nearest_k": 3,
-                "ties": "inclusive",
-                "is_bias": False,
-            },
-            optional=("is",),
-            reference="ADM's file of the data set, whose mean and covariance are of the whole training set and whose "
-            "10,000 images give precision and recall",
-            prefix="adm",
-            images_with_features=10_000,
-            crop="adm",
-            classes="labels drawn at random, or the same number of images per class",
+        _ADM,
+        replace(
+            _ADM,
+            name="var",
+            about="ADM's evaluator as VAR uses it: FID, Inception Score, precision and recall",
+            settings={**_ADM.settings, "metrics": "fid,is,prdc"},
+            crop="var",
+            further_crops=("adm",),
+            classes="50 images per class of ImageNet, saved as PNG files",
             notes=(
-                "ADM's evaluator prints no density, coverage, F-score; precision and recall are the two to compare.",
-                "It compares distances in float16, which moves precision and recall a little; the guide, "
-                "`fidtool guide papers`, says how much.",
-                "Statistics in the file of samples are used where it has them, as in the evaluator.",
+                *_ADM.notes,
+                "VAR's README does not say how floats become bytes; demo_sample.ipynb truncates them, as "
+                "`--float-to-byte floor` does for arrays of floats.",
+                "The order of the images in its .npz is that of the folder's listing, and the Inception Score depends "
+                "on it.",
+                "The crop is for the rFID, of reconstructions against the validation set; ADM's file has ADM's crop.",
             ),
-            source="openai/guided-diffusion, evaluations/evaluator.py",
-            other_names=("guided-diffusion", "dit", "sit", "mar", "repa", "rae"),
+            source="FoundationVision/VAR, README.md, utils/misc.py and utils/data.py",
+            other_names=(),
         ),
         Preset(
             name="edm",

@@ -52,8 +52,9 @@ class Crop:
         """Returns the width and height of the largest image that `apply` makes, up to rounding."""
         if self.name in ("edm", "resize"):
             return self.size, self.size
+        side = _with_border(self.size) if self.name == "var" else self.size
         shorter = min(width, height)
-        return self.size * width // shorter, self.size * height // shorter
+        return side * width // shorter, side * height // shorter
 
 
 def _adm(image: Image.Image, size: int) -> Image.Image:
@@ -105,6 +106,23 @@ def _tensor_center(image: Image.Image, size: int) -> Pixels:
     return found
 
 
+def _with_border(size: int) -> int:
+    """Returns the shorter side of the images from whose centre VAR cuts squares with sides of ``size`` pixels."""
+    return round(1.125 * size)
+
+
+def _var(image: Image.Image, size: int) -> Image.Image:
+    """``build_dataset`` of VAR (``utils/data.py``), for the validation set: torchvision's ``Resize`` by Lanczos.
+
+    The shorter side becomes 1.125 times ``size``, so that an image of that size loses its border.
+    """
+    from torchvision.transforms import InterpolationMode, functional
+
+    resized = functional.resize(image, [_with_border(size)], InterpolationMode.LANCZOS)
+    square: Image.Image = functional.center_crop(resized, [size])
+    return square
+
+
 def _resize(image: Image.Image, size: int) -> Image.Image:
     """``dataset_tool.py`` of EDM without a transform: Lanczos to the square, whatever the aspect ratio.
 
@@ -118,6 +136,7 @@ CROPS: dict[str, Callable[[Image.Image, int], Image.Image | Pixels]] = {
     "edm": _edm,
     "center": _center,
     "tensor-center": _tensor_center,
+    "var": _var,
     "resize": _resize,
 }
 """The crops, by name: functions of an RGB image and the side of the square."""

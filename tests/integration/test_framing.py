@@ -22,7 +22,7 @@ from support.places import COLOURS, FD, TINY
 from support.source_forms import FORMS, make_forms, make_squares, names_in, pixels_in
 
 COUNT = 20
-BEFOREHAND = ("adm", "edm", "center", "tensor-center")
+BEFOREHAND = ("adm", "edm", "center", "tensor-center", "var")
 SMALL = ("--extractor", TINY)
 SETTINGS: dict[str, Any] = {"extractor": TINY, "cache": False, "batch_size": 8}
 
@@ -59,6 +59,15 @@ def test_value_is_that_of_images_cropped_beforehand(
     (result,) = fidtool.compute(place / "fake", place / "photos", **settings).results
     assert result.frechet_distance == expected[crop]
     assert (result.real.framing, result.fake.framing) == (None, f"{crop}:48")
+
+
+def test_reconstructions_are_compared_as_they_are(place: Path, environment: dict[str, str]) -> None:
+    """``crop`` is of REAL alone: reconstructions have their final size, and VAR's crop would cut off their border."""
+    (result,) = fidtool.compute(place / "photos", place / "photos-var", crop="var:48", **SETTINGS).results
+    assert (result.real.framing, result.fake.framing) == ("var:48", None)
+    assert result.frechet_distance == pytest.approx(0, abs=1e-9)
+    (cut,) = fidtool.compute(place / "photos-var", place / "photos-var", crop_fake="var:48", **SETTINGS).results
+    assert (cut.frechet_distance or 0) > 1e-3
 
 
 def test_every_source(tmp_path: Path, environment: dict[str, str]) -> None:

@@ -58,9 +58,11 @@ def test_overrides_are_said(here: Run, sets: tuple[Path, Path]) -> None:
 
 
 def test_list_and_details(here: Run) -> None:
-    listed, shown, document = here("presets"), here("presets", "dit"), here("presets", "--json")
+    listed, shown, document = here("presets"), here("presets", "dit", "var"), here("presets", "--json")
     assert [line.split(":")[0].split()[0] for line in listed.stdout.splitlines() if line[0] != " "] == [*PRESETS]
-    for word in ("--is-part-size", "--nearest-k 3", "--ties inclusive", "--crop adm:SIZE", "50,000 images"):
-        assert word in " ".join(shown.stdout.split())
+    of_dit, _, of_var = " ".join(shown.stdout.split()).partition(" var: ")
+    for words, crop in ((of_dit, "adm"), (of_var, "var")):
+        for word in ("--is-part-size", "--nearest-k 3", "--ties inclusive", f"--crop {crop}:SIZE", "50,000 images"):
+            assert word in words
     assert max(map(len, (listed.stdout + shown.stdout).splitlines())) <= 80
     assert [preset["name"] for preset in document.json["presets"]] == [*PRESETS]

@@ -114,6 +114,13 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {**NOT_PUBLISHED, "crop of REAL": "no"},
     ),
     "a folder cropped as ADM does": (result("real/", ALL, framing="adm:256"), NOT_PUBLISHED),
+    **{
+        f"VAR, with a folder cropped by {crop}": (
+            result("real/", ALL, framing=f"{crop}:256", config={"preset": "var"}),
+            {**NOT_PUBLISHED, "crop of REAL": verdict},
+        )
+        for crop, verdict in (("var", "yes"), ("adm", "not known"), ("center", "no"))
+    },
     "a folder that may be cropped, of which no image was inspected": (
         result("real/", ALL, of_real={"sizes": None}, of_fake={"formats": None, "sizes": None}),
         {
@@ -214,7 +221,7 @@ def test_the_preset_is_that_of_the_caller_the_run_or_the_reference(tmp_path: Pat
     assert fidtool.verify(str(file), "DiT")[0].preset == "adm"
     assert fidtool.verify(file)[0].preset == "adm", "by its reference"
     file.write_text(json.dumps(result("real/", config={"preset": None})))
-    with pytest.raises(InputError, match="the run had no preset: pass one of adm, edm"):
+    with pytest.raises(InputError, match="the run had no preset: pass one of adm, var"):
         fidtool.verify(file)
 
 

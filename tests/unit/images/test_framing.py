@@ -2,8 +2,8 @@
 
 ``framing_origins.json`` has hashes of what that code makes of 40 images in RGB: ``center_crop_arr`` of guided-diffusion
 (22e0df8), ``make_transform`` of EDM's ``dataset_tool.py`` (008a4e5; EDM2's at 4bf8162 agrees), torchvision's transforms
-(0.29), and the transform and the conversion to bytes of LightningDiT's ``evaluate_tokenizer.py`` (2725fed). It was made
-once, with that code, Pillow 13.0 and torch 2.14.
+(0.29), the transform and the conversion to bytes of LightningDiT's ``evaluate_tokenizer.py`` (2725fed), and the
+validation set of VAR's ``utils/data.py`` (78b9539). It was made once, with that code, Pillow 13.0 and torch 2.14.
 """
 
 from __future__ import annotations
@@ -114,6 +114,7 @@ def test_max_pixels_is_about_the_image_and_what_is_made_of_it() -> None:
         assert result(30_000, Crop(name, 10)) == ""
         wanted = f"resized for {name}:10, it has 3000 x 10 = 30000 pixels, more than the limit of 29999"
         assert result(29_999, Crop(name, 10)).startswith(wanted)
+    assert result(36_299, Crop("var", 10)).startswith("resized for var:10, it has 3300 x 11 = 36300 pixels")
     for name in ("edm", "resize"):
         assert result(399, Crop(name, 20)).startswith(f"resized for {name}:20, it has 20 x 20 = 400 pixels")
     assert "max_pixels raises it" in rendered(str(result(10**8, Crop("adm", 99_999), (3, 3))))
@@ -138,7 +139,8 @@ def test_spellings(typed: str, usual: str) -> None:
 
 
 FORM = (
-    "must be a crop (adm, edm, center, tensor-center, resize) and the side of a square in pixels, such as adm:256, not "
+    "must be a crop (adm, edm, center, tensor-center, var, resize) and the side of a square in pixels, "
+    "such as adm:256, not "
 )
 
 

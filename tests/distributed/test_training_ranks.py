@@ -77,7 +77,7 @@ def test_pairs_have_the_same_bits_at_any_world_size(programs: Run, tmp_path: Pat
     """PSNR, SSIM and LPIPS of uneven ranks, one without pairs; a sample that a sampler repeats counts once."""
     weights, exact, padded = write_backbone(tmp_path / "alexnet.pth"), dict[str, set[str]](), list[str]()
     for ranks in (1, 2, 3):
-        checks = ["dealing", "padded", *["disagreement"] * (ranks == 3)]
+        checks = ["dealing", "padded", *["disagreement"] * (ranks == 3), *["lightning"] * (ranks == 2)]
         run = programs(ranks, "pair_values.py", weights, *checks)
         assert run.status == 0, run.stderr
         found = lines_of(run.stdout)
@@ -85,6 +85,9 @@ def test_pairs_have_the_same_bits_at_any_world_size(programs: Run, tmp_path: Pat
         padded.append(said)
         assert found.pop("warned") == {f"{rank} {int(ranks > 1 and rank == 0)}" for rank in range(ranks)}
         assert found.pop("disagreement", {"refused"}) == {"refused"}
+        for title in ("PSNR", "SSIM"):
+            for logged in found.pop(f"{title} logged", ()):
+                assert next(iter(found[title])).startswith(logged.replace(" of 17", ","))
         assert found.keys() == {"PSNR", "SSIM", "LPIPS", "indexed"}
         for what, values in found.items():
             (value,) = values

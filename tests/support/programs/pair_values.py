@@ -8,17 +8,19 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from common import fidtool, pictures, refused, say
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from fidtool.training import (
     AbsentRanksError,
     LearnedPerceptualImagePatchSimilarity,
     PeakSignalNoiseRatio,
     StructuralSimilarityIndexMeasure,
+    WithIndex,
 )
 from fidtool.training.pair_metrics import ReconstructionMetric
 
@@ -62,10 +64,10 @@ def dealing() -> None:
 
 def padded() -> None:
     """Check that samples which a sampler repeats count once if they have an index, and are said otherwise."""
-    numbered = torch.utils.data.TensorDataset(torch.arange(17), PREDS, TARGET)
+    numbered = WithIndex(TensorDataset(PREDS, TARGET))
     sampler = DistributedSampler(numbered, SIZE, RANK, shuffle=False)
     indexed, plain = PeakSignalNoiseRatio(), PeakSignalNoiseRatio()
-    for index, preds, target in DataLoader(numbered, 4, sampler=sampler):
+    for index, (preds, target) in DataLoader(numbered, 4, sampler=sampler):
         indexed.update(preds, target, index=index)
         plain.update(preds, target)
     say(f"{RANK} indexed: {value(indexed)}")
@@ -80,6 +82,34 @@ def padded() -> None:
     again = PeakSignalNoiseRatio()
     again.load_state_dict(state)
     say(f"{RANK} indexed: {value(again)}")
+
+
+def lightning() -> None:
+    """Check that Lightning, whose sampler repeats samples, logs the exact value on every rank."""
+    import lightning.pytorch as pl
+
+    class Model(pl.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.psnr, self.ssim = PeakSignalNoiseRatio(), StructuralSimilarityIndexMeasure()
+
+        def validation_step(self, batch: Any, _: int) -> None:
+            index, (preds, target) = batch
+            self.psnr(preds, target, index=index)
+            self.ssim.update(preds, target, index=index)
+            self.log("psnr", self.psnr)
+            self.log("ssim", self.ssim)
+
+    strategy = "ddp" if SIZE > 1 else "auto"
+    quiet: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    trainer = pl.Trainer(accelerator="cpu", devices=SIZE, strategy=strategy, **quiet)
+    model = Model()
+    trainer.validate(model, DataLoader(WithIndex(TensorDataset(PREDS, TARGET)), 4), verbose=False)
+    assert trainer.callback_metrics["psnr"].dtype == torch.float64
+    for name, metric in (("PSNR", model.psnr), ("SSIM", model.ssim)):
+        assert metric.result is not None
+        assert float(trainer.callback_metrics[name.lower()]) == metric.result.values[name.lower()]
+        say(f"{RANK} {name} logged: {float(trainer.callback_metrics[name.lower()]).hex()} of {metric.result.fake}")
 
 
 def disagreement() -> None:
@@ -113,7 +143,7 @@ def main(*checks: str) -> None:
         dist.init_process_group("gloo")
     for check in checks:
         globals()[check]()
-    if SIZE > 1:
+    if dist.is_initialized():
         dist.destroy_process_group()
 
 

@@ -287,13 +287,14 @@ def test_command(
     """All commands run in one folder. The files that a command reads are written first if needed."""
     for package in re.findall(r"^import (\w+)", text_of(command), re.MULTILINE):
         pytest.importorskip(package, reason=f"needs {package}, from the extra 'test'")
+    read = text_of(command)
     for file in missing_files(command, clone):
         test_command(MAKERS[file], clone, mirror, environment, stand_ins)
     command = smaller(command)
     if command.startswith("torchrun"):
         command = command.replace("torchrun", f"torchrun --master-port={free_port()}", 1)
     for name, package in PUBLISHED.items():
-        if name in command and not (clone / name).exists():
+        if name in command + read and not (clone / name).exists():
             pytest.importorskip(package, reason=f"needs {package}, from the extra 'test'")
             random_weights(clone / name)
     command = quick(command, stand_ins).replace("s3://bucket", place := f"file://{clone}")

@@ -48,9 +48,11 @@ from fidtool.training.sums import (
 from fidtool.training.synced_metric import SyncedMetric
 
 _COLUMNS = {"value": np.float64, "hash": np.int64, "sample": np.int64}
-"""What is known of each pair, as in the state: its value, a hash of its images, its number in the data set."""
+"""What is known of each pair: its value, a hash of its images, its number in the data set."""
 _ROW = np.dtype([*_COLUMNS.items(), ("restored", np.bool_)])
-_SETTINGS = "settings"
+_IN_STATE = {name: f"pair_{name}" for name in _COLUMNS}
+"""The keys of these in the state."""
+_SETTINGS = "pair_settings"
 _HASH_FACTOR = 6364136223846793005
 """Makes the hash of a pair depend on which of its images is which: the multiplier of Knuth's MMIX generator."""
 
@@ -85,7 +87,7 @@ class PairValues(MetricState):
         of_ranks: the hashes of each rank's pairs after a merge.
     """
 
-    names = frozenset([SHARE, _SETTINGS, *_COLUMNS])
+    names = frozenset([SHARE, _SETTINGS, *_IN_STATE.values()])
     noun = "pairs"
 
     def __init__(self, metric: PairMetric) -> None:
@@ -142,7 +144,8 @@ class PairValues(MetricState):
     # Synchronisation of all ranks.
 
     def settings(self) -> dict[str, Any]:
-        return {"own": f"{self.comparison.metric!r}{self.comparison.digest}"}
+        # Without the path of the weights, which may differ between ranks.
+        return {"own": f"{self.comparison.metric.name}{self.comparison.digest}"}
 
     def merged(self, world: World) -> PairValues:
         other = copy.copy(self)
@@ -174,7 +177,7 @@ class PairValues(MetricState):
         rows = self.rows
         if not len(rows):
             return {}
-        state = {name: torch.from_numpy(rows[name].copy()) for name in _COLUMNS}
+        state = {key: torch.from_numpy(rows[name].copy()) for name, key in _IN_STATE.items()}
         state[_SETTINGS] = torch.frombuffer(bytearray(self.settings()["own"].encode()), dtype=torch.uint8)
         return {**state, SHARE: torch.tensor([group_rank, size], device="cpu")}
 
@@ -185,9 +188,9 @@ class PairValues(MetricState):
         self.lost = True
 
     def _take(self, state: State) -> None:
-        rows = np.zeros(len(state["value"]), _ROW)
-        for name in _COLUMNS:
-            rows[name] = state[name].cpu().numpy()
+        rows = np.zeros(len(state[_IN_STATE["value"]]), _ROW)
+        for name, key in _IN_STATE.items():
+            rows[name] = state[key].cpu().numpy()
         rows["restored"] = True
         self._parts.append(rows)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+import shutil
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -226,7 +227,7 @@ def test_copies_and_merges(filled: list[ReconstructionMetric], environment: obje
         filled[0].merge_state(filled[1])
 
 
-def test_state(filled: list[ReconstructionMetric], environment: object) -> None:
+def test_state(filled: list[ReconstructionMetric], backbone: Path, environment: object, tmp_path: Path) -> None:
     """No network is in it; a strict load; a warning for pairs that count twice; other settings are refused."""
     for metric in filled:
         model, file = torch.nn.ModuleDict({"metric": metric}), io.BytesIO()
@@ -244,7 +245,11 @@ def test_state(filled: list[ReconstructionMetric], environment: object) -> None:
         metric.persistent(False)
         assert model.state_dict() == {}
         metric.persistent(True)
-    with pytest.raises(fidtool.InputError, match="the checkpoint and this metric differ"):
+    moved = LearnedPerceptualImagePatchSimilarity(weights=shutil.copy(backbone, tmp_path / "moved.pth"))
+    moved.load_state_dict(filled[1].state_dict())
+    assert values(moved) == values(filled[1])
+    text = r"the checkpoint and this metric differ \(own: lpips of SHA-256 \w{12} against psnr\)"
+    with pytest.raises(fidtool.InputError, match=text):
         filled[0].load_state_dict(filled[1].state_dict())
     metric, indexed = PeakSignalNoiseRatio(), PeakSignalNoiseRatio()
     indexed.update(*pairs_of(5), index=range(5))

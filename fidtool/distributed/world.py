@@ -33,10 +33,15 @@ T = TypeVar("T")
 # other C++ object references the tensor, releasing it needs the GIL (c10/util/intrusive_ptr.h: the PyObject is notified
 # when the count falls to one): a deadlock if the group is being destroyed at that time (torch 2.4), an abort if the
 # interpreter is shutting down (torch 2.15). A view's C++ object references its base, so views are made before a
-# collective starts, held for the next few collectives, and leaked at exit.
+# collective starts, held for the next few collectives, fewer if they are large, and leaked at exit.
 _in_flight: deque[list[torch.Tensor]] = deque(maxlen=8)
+_LEAST_HELD, _MOST_BYTES_HELD = 2, 1 << 26
 _never_destroy = ctypes.pythonapi.Py_IncRef
 atexit.register(_never_destroy, ctypes.py_object(_in_flight))
+
+
+def _bytes_held() -> int:
+    return sum(tensor.nbytes for tensors in _in_flight for tensor in tensors)
 
 
 def _pickled(value: object) -> torch.Tensor:
@@ -123,6 +128,8 @@ class World:
 
         group = dist.group.WORLD if self._group is None else self._group
         _in_flight.append([tensor.view_as(tensor) for tensor in tensors])
+        while len(_in_flight) > _LEAST_HELD and _bytes_held() > _MOST_BYTES_HELD:
+            _in_flight.popleft()
         self._watchdog.collectives += 1
         try:
             work = begin(group)

@@ -391,8 +391,8 @@ class Result:
 
     ``values`` are those of the metric by name, such as ``kid`` and ``kid_std``; ``fid`` is that of the FID. ``real``
     and ``fake`` are numbers of images; ``real`` is None if it is unknown, or if the metric does not use real images.
-    ``scope`` is ``all 4 ranks``, or ``rank 1 of 4 alone`` if ``sync_on_compute`` is False. ``warnings`` are about the
-    numbers of images.
+    ``scope`` is ``all 4 ranks``, or ``rank 1 of 4 alone`` if ``sync_on_compute`` is False. ``warnings`` are those of
+    the value, the same on every rank that it covers; rank zero also issues them.
     """
 
     values: Mapping[str, float]

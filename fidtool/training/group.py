@@ -160,9 +160,12 @@ def explain_lost_ranks() -> None:
     def print_with_report(kind: type[BaseException], error: BaseException, place: TracebackType | None) -> None:
         print_error(kind, error, place)
         if isinstance(error, RuntimeError) and re.search("gloo|NCCL|[Cc]onnection", str(error)):
-            with contextlib.suppress(Exception):  # the store may be gone, too
-                if report := call_with_timeout(_read_report, _REPORT_SECONDS):
-                    print(f"fidtool: {report}", file=sys.stderr, flush=True)
+            try:
+                report = call_with_timeout(_read_report, _REPORT_SECONDS)
+            except Exception:  # rank 0 serves the store, unless torchrun does
+                report = "the store of the ranks is gone, too, so that rank 0 has ended: its output says why"
+            if report:
+                print(f"fidtool: {report}", file=sys.stderr, flush=True)
 
     sys.excepthook = print_with_report
 

@@ -39,6 +39,7 @@ from fidtool.metrics.pairs import PairMetric as PairMetric
 from fidtool.metrics.prdc import PRDC as PRDC
 from fidtool.metrics.psnr import PSNR as PSNR
 from fidtool.metrics.ssim import SSIM as SSIM
+from fidtool.metrics.ssim import MultiScaleSSIM as MultiScaleSSIM
 from fidtool.metrics.vendi import Vendi as Vendi
 from fidtool.seeds import rank_seed as rank_seed
 from fidtool.seeds import sample_seed as sample_seed

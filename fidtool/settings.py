@@ -347,8 +347,8 @@ class Settings(StatisticsSettings):
         "that a perfect generator would reach, and their distances to REAL show whether FAKE copies it."
     )
     pairs: str | None = Setting(None, IMAGES, "HOW", defines=False).help(
-        "Which images are pairs, for PSNR, SSIM and LPIPS: those of the same name (relative path without suffix), of "
-        "the same position, or suffix:_recon, where a_recon.png of FAKE belongs to a.png.",
+        "Which images are pairs, for PSNR, SSIM, MS-SSIM and LPIPS: those of the same name (relative path without "
+        "suffix), of the same position, or suffix:_recon, where a_recon.png of FAKE belongs to a.png.",
         default="position in arrays and lists, else name",
     )
     expect: int | None = Setting(None, IMAGES, "N", least=1).help(

@@ -25,7 +25,7 @@ from fidtool.metrics.mind import MIND
 from fidtool.metrics.pairs import PairMetric
 from fidtool.metrics.prdc import PRDC
 from fidtool.metrics.psnr import PSNR
-from fidtool.metrics.ssim import SSIM
+from fidtool.metrics.ssim import SSIM, MultiScaleSSIM
 from fidtool.metrics.vendi import Vendi
 from fidtool.names import closest, folded, unknown
 from fidtool.user_code import is_code_spec, load
@@ -35,7 +35,7 @@ BUILT_IN: dict[str, type[Metric]] = {
     kind.name: kind
     for kind in (
         *(FID, KID, InceptionScore, PRDC, SpatialFID, FIDInfinity, CMMD, MIND, MIFID, Vendi, AuthPct, FDR),
-        *(PSNR, SSIM, LPIPS, CLIPScore),
+        *(PSNR, SSIM, MultiScaleSSIM, LPIPS, CLIPScore),
     )
 }
 """The built-in metrics by name, in the order in which they are computed and listed. To add one, add a file and its

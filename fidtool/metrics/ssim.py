@@ -1,4 +1,4 @@
-"""SSIM: the structural similarity of pairs of images."""
+"""SSIM and MS-SSIM: the structural similarity of pairs of images."""
 
 from __future__ import annotations
 
@@ -18,6 +18,12 @@ if TYPE_CHECKING:
 _C1, _C2 = 0.01**2, 0.03**2
 """The constants of Wang et al. for values in 0..1."""
 _LEAST_SIDE = {"gaussian": 6, "uniform": 7}
+_WEIGHTS = (0.0448, 0.2856, 0.3001, 0.2363, 0.1333)
+"""Exponents of the five scales of MS-SSIM, the finest first, of Wang et al. 2003."""
+_LEAST_OF_SCALES = 176
+"""The window of 11 pixels is inside the image at the coarsest scale."""
+_Fraction = tuple["torch.Tensor", "torch.Tensor"]
+"""Numerators and denominators."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,20 +52,69 @@ class SSIM(PairMetric):
         return math.fsum(self._of_channel(real[..., each], fake[..., each]) for each in range(channels)) / channels
 
     def _of_channel(self, real: torch.Tensor, fake: torch.Tensor) -> float:
+        luminance, contrast = _terms(_scaled(real, fake), self.window)
+        upper, lower = (
+            of_luminance * of_contrast for of_luminance, of_contrast in zip(luminance, contrast, strict=True)
+        )
+        return float((upper / lower).mean())
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultiScaleSSIM(PairMetric):
+    """Multi-scale structural similarity (Wang et al. 2003) of each pair of images: the mean over the pairs."""
+
+    name = "ms-ssim"
+    numbers = (Number("ms_ssim", "MS-SSIM", "higher", "mean over pairs", "ms_ssim_std", layer=PIXELS),)
+
+    def of_pair(self, real: torch.Tensor, fake: torch.Tensor) -> float:
+        """Return the product of the scales' means over channels and places, each to the power of its weight.
+
+        As in torchmetrics: each scale is the mean of 2x2 pixels of the scale before. The last one has the SSIM, at all
+        pixels of images that are reflected at their edges, and the others have its term of contrast and structure,
+        inside the images. A negative mean counts as 0.
+        """
+        height, width, channels = real.shape
+        if min(height, width) < _LEAST_OF_SCALES:
+            least = f"{_LEAST_OF_SCALES}×{_LEAST_OF_SCALES}"
+            problem = f"MS-SSIM needs images of at least {least} pixels, and one has {width}×{height}:"
+            raise InputError(problem, f"omit ms-ssim from {option('metrics')}", setting="metrics")
+        of_channels = [self._of_channel(real[..., each], fake[..., each]) for each in range(channels)]
+        means = [max(0.0, math.fsum(scale) / channels) for scale in zip(*of_channels, strict=True)]
+        return float(math.prod(mean**weight for mean, weight in zip(means, _WEIGHTS, strict=True)))
+
+    def _of_channel(self, real: torch.Tensor, fake: torch.Tensor) -> list[float]:
         import torch
 
-        images, weights, scale = torch.stack([real, fake]).double() / 255, [1 / 7] * 7, 49 / 48
-        if self.window == "gaussian":
-            weights, scale = [math.exp(-((place / 1.5) ** 2) / 2) for place in range(-5, 6)], 1.0
-            weights = [weight / sum(weights) for weight in weights]
-            images = torch.nn.functional.pad(images, (5, 5, 5, 5), "reflect")
-        x, y = images
-        # Only the sum of the variances is needed.
-        mean_x, mean_y, squares, products = _filtered(torch.stack([x, y, x * x + y * y, x * y]), weights)
-        both = mean_x * mean_x + mean_y * mean_y
-        variances, covariance = scale * (squares - both), scale * (products - mean_x * mean_y)
-        upper = (2 * mean_x * mean_y + _C1) * (2 * covariance + _C2)
-        return float((upper / ((both + _C1) * (variances + _C2))).mean())
+        images, means = _scaled(real, fake), []
+        for _ in _WEIGHTS[1:]:
+            _, (upper, lower) = _terms(images, "gaussian")
+            means.append(float((upper / lower)[5:-5, 5:-5].mean()))
+            images = torch.nn.functional.avg_pool2d(images, 2)
+        luminance, contrast = _terms(images, "gaussian")
+        return [*means, float((luminance[0] * contrast[0] / (luminance[1] * contrast[1])).mean())]
+
+
+def _scaled(real: torch.Tensor, fake: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    return torch.stack([real, fake]).double() / 255
+
+
+def _terms(images: torch.Tensor, window: str) -> tuple[_Fraction, _Fraction]:
+    """Return two images' term of luminance, and that of contrast and structure, at each place of the window."""
+    import torch
+
+    weights, scale = [1 / 7] * 7, 49 / 48
+    if window == "gaussian":
+        weights, scale = [math.exp(-((place / 1.5) ** 2) / 2) for place in range(-5, 6)], 1.0
+        weights = [weight / sum(weights) for weight in weights]
+        images = torch.nn.functional.pad(images, (5, 5, 5, 5), "reflect")
+    x, y = images
+    # Only the sum of the variances is needed.
+    mean_x, mean_y, squares, products = _filtered(torch.stack([x, y, x * x + y * y, x * y]), weights)
+    both = mean_x * mean_x + mean_y * mean_y
+    variances, covariance = scale * (squares - both), scale * (products - mean_x * mean_y)
+    return (2 * mean_x * mean_y + _C1, both + _C1), (2 * covariance + _C2, variances + _C2)
 
 
 def _filtered(images: torch.Tensor, weights: list[float]) -> torch.Tensor:

@@ -23,6 +23,14 @@ if TYPE_CHECKING:
     from fidtool.training.inception_metrics import PrecisionRecallDensityCoverage as PrecisionRecallDensityCoverage
     from fidtool.training.lightning_callback import FIDCallback as FIDCallback
     from fidtool.training.loss import FrechetLoss as FrechetLoss
+    from fidtool.training.pair_metrics import (
+        LearnedPerceptualImagePatchSimilarity as LearnedPerceptualImagePatchSimilarity,
+    )
+    from fidtool.training.pair_metrics import (
+        MultiScaleStructuralSimilarityIndexMeasure as MultiScaleStructuralSimilarityIndexMeasure,
+    )
+    from fidtool.training.pair_metrics import PeakSignalNoiseRatio as PeakSignalNoiseRatio
+    from fidtool.training.pair_metrics import StructuralSimilarityIndexMeasure as StructuralSimilarityIndexMeasure
     from fidtool.training.samples import WithIndex as WithIndex
     from fidtool.training.samples import gather_outputs as gather_outputs
 
@@ -34,6 +42,8 @@ _NAMES = {
     "MemorizationInformedFrechetInceptionDistance PrecisionRecallDensityCoverage",
     "training.lightning_callback": "FIDCallback",
     "training.loss": "FrechetLoss",
+    "training.pair_metrics": "LearnedPerceptualImagePatchSimilarity MultiScaleStructuralSimilarityIndexMeasure "
+    "PeakSignalNoiseRatio StructuralSimilarityIndexMeasure",
     "training.samples": "WithIndex gather_outputs",
 }
 """Public names by module."""

@@ -45,7 +45,7 @@ from fidtool.validation import declared, text_of
 
 PathLike = str | os.PathLike[str]
 Feature = int | str | Network | nn.Module
-_WEIGHTS_SECONDS = 1800.0
+WEIGHTS_SECONDS = 1800.0
 _GOLDEN = -7046029254386353131  # 2 ** 64 over the golden ratio, as a signed integer
 _MIX1, _MIX2 = -4658895280553007687, -7723592293110705685
 
@@ -112,7 +112,7 @@ class SharedExtractor:
             dims = max(INCEPTION_DIMS) if choice.dims is None else choice.dims
             definitions = {FEATURES: inception_definition(protocol, dims, "feature")}
             return inception_extractor(protocol, definitions, inception_weights(choice.weights).state, cpu)
-        with one_at_a_time("weights", _WEIGHTS_SECONDS):
+        with one_at_a_time("weights", WEIGHTS_SECONDS):
             state = fetch_state(choice, log_warning)
         if state is not None and state.warning:
             log_warning(state.warning)
@@ -181,7 +181,7 @@ def shared_extractor(
 
 
 def inception_weights(file: str | None, classifier: bool = False) -> Weights:
-    with one_at_a_time("weights", _WEIGHTS_SECONDS):
+    with one_at_a_time("weights", WEIGHTS_SECONDS):
         return load_weights(file, log_warning, classifier)
 
 

@@ -1,16 +1,11 @@
-"""The common base of the metrics for training loops, with the interface of torchmetrics."""
+"""The common base of the metrics of sets of images for training loops."""
 
 from __future__ import annotations
 
-import contextlib
-import copy
 import hashlib
-import itertools
 import re
-import traceback
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -18,99 +13,37 @@ from torch import nn
 from fidtool.diagnose.diagnosis import set_warnings
 from fidtool.distances.exact import feature_settings
 from fidtool.distances.parallel import fork_safe
-from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
-from fidtool.errors import InputError, TooFewImagesError, merged, renamed, rendered, warn_program
+from fidtool.errors import InputError, TooFewImagesError, merged, renamed, rendered
 from fidtool.features.network import Network
 from fidtool.features.protocol import ProtocolName
-from fidtool.metrics.metric import FeatureSet, Metric, MetricContext
+from fidtool.metrics.metric import FeatureSet, MetricContext
 from fidtool.settings import StatisticsSettings
 from fidtool.statistics.moments import Gaussian
 from fidtool.statistics.set_statistics import Statistics
 from fidtool.training.feature_extractor import PathLike, flag, pixels_of, shared_extractor
-from fidtool.training.group import (
-    DEFAULT_TIMEOUT,
-    Group,
-    Ranks,
-    explain_lost_ranks,
-    group_rank_and_size,
-    launched_without_group,
-    outside_autograd,
-    ranks_of,
-)
+from fidtool.training.group import DEFAULT_TIMEOUT, Group, outside_autograd
 from fidtool.training.samples import Index, sample_numbers
-from fidtool.training.sums import ALL, SIDES, STATE_NAMES, MetricSums, Result
-from fidtool.validation import LONGEST_SECONDS, Setting, declared
-
-_made, _made_local = itertools.count(1), itertools.count(1)
-"""Numbers of unnamed metrics, the same on all ranks. Unsynced ones, which may exist on one only, are counted apart."""
-Values = TypeVar("Values")
-"""What ``compute`` returns: a tensor, a tuple of two, or a dictionary."""
-_TORCHMETRICS = re.compile(r"inception\.|(real|fake)_features|features$")
-"""Names in checkpoints of torchmetrics' metrics."""
+from fidtool.training.sums import SIDES, MetricSums, Result
+from fidtool.training.synced_metric import SyncedMetric, Values
+from fidtool.validation import declared
 
 
-class PlainMetric(nn.Module):
-    """The parts of ``torchmetrics.Metric`` that are used here, for programs without torchmetrics.
-
-    As a subclass of ``torchmetrics.Metric`` a metric can be in a ``MetricCollection`` and be logged like any other. Its
-    state is not registered with torchmetrics, which does not synchronise it.
-    """
-
-    def __init__(self, sync_on_compute: bool, process_group: Any, compute_with_cache: bool) -> None:
-        super().__init__()
-        self.sync_on_compute, self.process_group, self._update_count = sync_on_compute, process_group, 0
-        self._anchor = torch.zeros(0, dtype=torch.uint8)
-
-    @property
-    def device(self) -> torch.device:
-        return self._anchor.device
-
-    def reset(self) -> None:
-        """For ``super().reset()``."""
-
-    def _plot(self, value: Any, ax: Any) -> Any:
-        raise InputError("plot() is torchmetrics':", "pip install 'torchmetrics[visual]'")
-
-    def clone(self) -> PlainMetric:
-        return copy.deepcopy(self)
-
-    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> PlainMetric:
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self._anchor = fn(self._anchor)
-        return self
-
-
-if TYPE_CHECKING:
-    from torchmetrics import Metric as Base
-else:
-    try:
-        from torchmetrics import Metric as Base
-    except ImportError:
-        Base = PlainMetric
-
-
-class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
+class ImageMetric(SyncedMetric[Values, MetricSums]):
     """Base class of the metrics of images, which holds the network, the features, and what all ranks agree on.
 
     A subclass sets these before it calls ``__init__``, whose arguments are those of `FrechetInceptionDistance`.
 
     Attributes:
-        _title: name of the metric in messages.
-        _metric: computes the values.
+        _title, _metric: see `SyncedMetric`.
         _classifier: weights of Inception's classifier, for a metric that needs it.
         _least: smallest number of images of a set, and a phrase for the setting that demands it.
     """
 
-    _title: ClassVar[str]
-    _metric: Metric
+    _theirs = re.compile(r"inception\.|(real|fake)_features|features$")
     _classifier: Any = None
     _least: tuple[int, str] = (2, "")
     higher_is_better = False
-    is_differentiable = False
-    full_state_update = False
-    plot_lower_bound = 0.0
-    clone = fork_safe(Base.clone)
 
     @fork_safe
     def __init__(
@@ -143,18 +76,8 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
             names = "dist_sync_on_step, dist_sync_fn and distributed_available_fn"
             problem = f"{names} cannot be used, because the metric synchronises the ranks itself, in compute():"
             raise InputError(problem, "omit them; see process_group and sync_on_compute")
-        super().__init__(sync_on_compute=sync_on_compute, process_group=process_group, compute_with_cache=False)
-        self._to_sync = False  # torchmetrics must not synchronise in compute()
-        explain_lost_ranks()
-        self.normalize = flag("normalize", normalize)
+        super().__init__(normalize, sync_on_compute, sync_timeout, process_group, name)
         self.reset_real_features = flag("reset_real_features", reset_real_features)
-        limits = Setting(DEFAULT_TIMEOUT, least=1e-3, most=LONGEST_SECONDS, name="sync_timeout", kind=float)
-        self.sync_timeout = limits.checked(sync_timeout)
-        self._name, self._label = name, name or _numbered_label(sync_on_compute)
-        self._own: MetricSums | None = None  # this rank's, while `_sums` are those of all ranks
-        self.result: Result | None = None
-        self._saved = True
-        self._warned: set[str] = set()
         file = feature_extractor_weights_path
         if weights is not None and file is not None:
             raise InputError("weights and feature_extractor_weights_path are the same:", "pass one of them")
@@ -227,188 +150,9 @@ class ImageMetric(Base, Generic[Values]):  # type: ignore[misc]
             samples = None if index is None else sample_numbers(index, len(pixels), "images")
             self._sums.sides["real" if real else "fake"].add(pixels, samples)
 
-    def compute(self) -> Values:
-        """Returns one value, two, or a dictionary, see the class. A collective, unless ``sync_on_compute`` is False.
-
-        Returns:
-            float64 scalar tensors on the metric's device, the same on every rank.
-
-        Raises:
-            fidtool.training.AbsentRanksError: if some ranks did not call it within ``sync_timeout``; it names them.
-            fidtool.InputError: if there are too few real or generated images, or the ranks' settings differ.
-            fidtool.RunError: if a rank was lost or failed.
-        """
-        values = self._compute_by_name()
-        found = values if len(values) > 2 else tuple(values.values()) if len(values) == 2 else values.popitem()[1]
-        return cast(Values, found)
-
-    @fork_safe
-    def _compute_by_name(self) -> dict[str, torch.Tensor]:
-        with outside_autograd():
-            self.result = self._result(ranks_of(self.process_group))
-            values = self.result.values.items()
-            return {name: torch.tensor(value, dtype=torch.float64, device=self.device) for name, value in values}
-
-    def plot(self, val: Any = None, ax: Any = None) -> Any:
-        """As in torchmetrics: plots ``val``, or what ``compute`` returns (no deviation); returns figure and axes."""
-        found = self.compute() if val is None else val
-        return self._plot(found[0] if isinstance(found, tuple) else found, ax)
-
-    def abandon(self, reason: str) -> None:
-        """Call this in place of ``compute`` on a rank that failed: the others raise ``reason`` immediately."""
-        if self.sync_on_compute:
-            ranks_of(self.process_group).abandon(self._purpose("compute()"), reason, self.sync_timeout)
-
-    def forward(self, *args: Any, **kwargs: Any) -> None:
-        """Same as ``update``. Returns no value, because that of a single batch is meaningless."""
-        self.update(*args, **kwargs)
-
     def reset(self) -> None:
         """Discards all images, except the real ones if ``reset_real_features`` is False."""
         self.unsync()
         super().reset()
         for side in SIDES if self.reset_real_features else ("fake",):
             self._sums.sides[side].clear()
-
-    @fork_safe
-    def merge_state(self, incoming_state: object) -> None:
-        """Adds another metric's images to this one's.
-
-        Raises:
-            fidtool.InputError: if it is not a metric of this class, or its network, protocol or real statistics differ.
-        """
-        self._refuse_while_synced("merge_state()")
-        if not isinstance(incoming_state, ImageMetric) or incoming_state._title != self._title:
-            kind = type(incoming_state).__name__
-            raise InputError(f"merge_state() takes a fidtool.training.{type(self).__name__}, not {kind}")
-        with outside_autograd():
-            self._sums.absorb(incoming_state._sums)
-        self._update_count += incoming_state._update_count
-
-    def _refuse_while_synced(self, call: str) -> None:
-        if self._own is not None:
-            problem = f"the metric is synced, and unsync() would discard the effect of {call}:"
-            raise InputError(problem, "call unsync() first")
-
-    # Synchronisation of all ranks.
-
-    @fork_safe
-    def sync(
-        self,
-        dist_sync_fn: object = None,
-        process_group: Group = None,
-        should_sync: bool = True,
-        distributed_available: object = None,
-    ) -> None:
-        """Replaces this rank's images by those of all ranks until ``unsync``. A collective like ``compute``.
-
-        Does nothing if ``should_sync`` is False. The other arguments are torchmetrics' and ignored.
-        """
-        ranks = ranks_of(self.process_group)
-        if not should_sync or ranks.size == 1:
-            return
-        self._refuse_while_synced("sync()")
-        with outside_autograd(), self._sums.of_all(ranks, self._purpose("sync()"), self.sync_timeout) as (sums, _):
-            self._own, self._sums = self._sums, sums
-
-    def unsync(self, should_unsync: bool = True) -> None:
-        """Restores this rank's own images after ``sync``."""
-        if should_unsync and self._own is not None:
-            self._sums, self._own = self._own, None
-
-    @contextlib.contextmanager
-    def sync_context(
-        self,
-        dist_sync_fn: object = None,
-        process_group: Group = None,
-        should_sync: bool = True,
-        should_unsync: bool = True,
-        distributed_available: object = None,
-    ) -> Iterator[None]:
-        """``sync`` for the duration of a ``with`` block. A ``state_dict`` taken within it has all ranks' images."""
-        self.sync(should_sync=should_sync)
-        try:
-            yield
-        finally:
-            self.unsync(should_sync and should_unsync)
-
-    def _purpose(self, method: str) -> str:
-        return f"{type(self).__name__}.{method} of metric {self._label}"
-
-    def _result(self, ranks: Ranks) -> Result:
-        warning, scope = "", f"all {ranks.size} ranks" if ranks.size > 1 else "this process"
-        together = self.sync_on_compute and self._own is None and ranks.size > 1
-        if together:
-            with self._sums.of_all(ranks, self._purpose("compute()"), self.sync_timeout) as (sums, world):
-                result = self._measure(sums, world, scope)
-        else:
-            self._sums.flush()
-            sums = self._sums.merged(World(Launch())) if self._own is None else self._sums
-            covers = f"this {self._title} covers"
-            if self._own is None and ranks.size > 1:
-                scope = f"rank {ranks.rank} of {ranks.size} alone"
-                warning = f"sync_on_compute is False: {covers} {scope} ({sums.sides['fake'].count} generated images)"
-            elif size := launched_without_group():
-                scope = f"one process of {size} alone"
-                warning = f"{covers} {scope}: call torch.distributed.init_process_group before compute()"
-            result = self._measure(sums, World(Launch()), scope)
-        of_images = [line for side in sums.sides.values() for line in side.warnings(ranks.ranks)]
-        result = replace(result, warnings=(*of_images, *filter(None, [warning]), *result.warnings))
-        if not together or ranks.group_rank == 0:
-            self._warn(*result.warnings)
-        return result
-
-    def _warn(self, *lines: str) -> None:
-        """Issues each warning once, even if its numbers change between epochs."""
-        # Lightning's, of a few batches before the training: its values are not results.
-        checking = any(frame.f_code.co_name == "_run_sanity_check" for frame, _ in traceback.walk_stack(None))
-        for line in lines:
-            if line and (kind := re.sub(r"\d+", "", line)) not in self._warned and not checking:
-                self._warned.add(kind)
-                warn_program(line)
-
-    # Copies, devices and checkpoints.
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Gives a copy without a name a new number."""
-        super().__setstate__(state)
-        self._label = self._name or _numbered_label(self.sync_on_compute)
-
-    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], *args: Any, recurse: bool = True) -> ImageMetric[Any]:
-        super()._apply(fn, *args)  # there are no child modules
-        with outside_autograd():
-            for sums in (self._sums, self._own):
-                if sums is not None:
-                    sums.to(self.device)
-        return self
-
-    def persistent(self, mode: bool = False) -> None:
-        """Sets whether the accumulated statistics are part of ``state_dict``; by default they are."""
-        self._saved = mode
-
-    @fork_safe
-    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        super()._save_to_state_dict(destination, prefix, keep_vars)
-        if self._saved:
-            group_rank, size = group_rank_and_size(self.process_group)
-            with outside_autograd():
-                state = self._sums.state(ALL if self._own is not None else group_rank, size)
-            destination.update({prefix + name: value for name, value in state.items()})
-
-    @fork_safe
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        names = [name for name in state_dict if name.startswith(prefix) and name.removeprefix(prefix) in STATE_NAMES]
-        state = {name.removeprefix(prefix): state_dict.pop(name) for name in names}
-        theirs = [name for name in state_dict if name.startswith(prefix) and _TORCHMETRICS.match(name, len(prefix))]
-        if [state_dict.pop(name) for name in theirs]:
-            self._warn("the checkpoint's metric is torchmetrics': its network and images are not used")
-        super()._load_from_state_dict(state_dict, prefix, *args)
-        if not state:  # saved without statistics
-            return
-        self.unsync()
-        with outside_autograd():
-            self._warn(self._sums.restore(state, *group_rank_and_size(self.process_group)))
-
-
-def _numbered_label(synced: bool) -> str:
-    return str(next(_made)) if synced else f"{next(_made_local)} (sync_on_compute=False)"

@@ -6,10 +6,11 @@ import contextlib
 import copy
 import hashlib
 import os
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -30,27 +31,32 @@ from fidtool.statistics.statistics_file import read_statistics
 from fidtool.training.feature_extractor import PathLike, SharedExtractor, image_hashes
 from fidtool.training.group import Ranks
 
-_SHARE, _DEFINITION, _FLOOR = "share", "definition", "floor"
+SHARE, _DEFINITION, _FLOOR = "share", "definition", "floor"
 ALL = -1
 """In place of a rank: the images are those of all ranks."""
 SIDES = {"real": "real images", "fake": "generated images"}
 _TOTALS = ("count", "largest", "sizes", "bits", "sum", "low", "high", "marks", "rows", "order", "samples", "held")
 """Possible keys of `ImageSums.totals`; ``bits`` was written by earlier versions."""
-STATE_NAMES = {_SHARE, _DEFINITION, _FLOOR, *(f"{side}_{name}" for side in SIDES for name in _TOTALS)}
-"""Possible keys of `MetricSums.state`."""
 _REMEDY = (
     "call it on every rank, outside `if rank == 0` and @rank_zero_only; or create the metric with "
     "sync_on_compute=False to compute the value of this rank only"
 )
 
 State = dict[str, torch.Tensor]
+Kept = TypeVar("Kept", bound="MetricState")
 _Image = tuple[torch.Tensor, int, int]
 """Pixels, their hash, and the number of the sample."""
-_UNKNOWN = -1
+UNKNOWN = -1
 """In place of the number of a sample."""
 _HELD_ROWS = 1024
 """Number of the latest images whose features are kept out of the sums. Samplers repeat samples in a rank's last batch,
 and these are left out if another rank has them."""
+
+PADDED = (
+    "a sampler repeats samples so that all ranks have equally many (DistributedSampler, which Lightning inserts, or "
+    "accelerate's even_batches): pass the numbers of the samples to update(…, index=), and each counts once"
+)
+"""Why several ranks have the same samples."""
 
 
 class _Images(NamedTuple):
@@ -58,7 +64,7 @@ class _Images(NamedTuple):
 
     Attributes:
         hashes: int64 array of shape (n,).
-        samples: int64 array of shape (n,), the numbers of the samples in the data set, or `_UNKNOWN`.
+        samples: int64 array of shape (n,), the numbers of the samples in the data set, or `UNKNOWN`.
         restored: bool array of shape (n,), whether they come from a checkpoint.
         rows: their features if the metric needs them, float32 array of shape (n, D); otherwise of shape (n, 0).
     """
@@ -132,7 +138,7 @@ class ImageSums:
         An image whose number in ``samples`` was added before is left out.
         """
         if samples is None:
-            samples = np.full(len(images), _UNKNOWN)
+            samples = np.full(len(images), UNKNOWN)
         else:
             _, first = np.unique(samples, return_index=True)
             new = [place for place in sorted(first.tolist()) if int(samples[place]) not in self._samples]
@@ -141,7 +147,7 @@ class ImageSums:
         pixels = laid_out.clone(memory_format=torch.contiguous_format)
         added = zip(pixels, image_hashes(images).tolist(), samples.tolist(), strict=True)
         self._waiting = self._extract([*self._waiting, *added], partial=False)
-        self._samples.update(samples[samples != _UNKNOWN].tolist())
+        self._samples.update(samples[samples != UNKNOWN].tolist())
 
     def flush(self) -> None:
         """Runs the network on the waiting images; the last batch is padded with black images."""
@@ -185,7 +191,7 @@ class ImageSums:
             features = self.network.once(self.side, (self._device, batch_size, hashes), compute)
             if self.per_image:
                 rows = features.to("cpu", torch.float32).numpy()
-            elif self._held or any(sample != _UNKNOWN for sample in samples):
+            elif self._held or any(sample != UNKNOWN for sample in samples):
                 self._held.append(features)
             else:
                 self._sum(features)
@@ -229,7 +235,7 @@ class ImageSums:
         other, seen = copy.copy(self), _joined(self._seen)
         free = len(seen.hashes) if self.per_image else sum(map(len, self._held))  # how many can be left out
         every = world.gather((self._dims, self.lost, free, seen))
-        kept = _each_once([seen.samples for *_, seen in every], [free for *_, free, _ in every])
+        kept = each_once([seen.samples for *_, seen in every], [free for *_, free, _ in every])
         if dims := max(dims for dims, *_ in every):
             with world.together():  # memory may run out on one rank
                 other._moments = copy.deepcopy(self._moments) or self._empty(dims)
@@ -249,14 +255,12 @@ class ImageSums:
         if self.lost:
             yield f"{SIDES[self.side]} from before the checkpoint are missing from the value"
         seen = _joined(self._seen)
-        restored, added = seen.hashes[seen.restored], seen.hashes[~seen.restored]
-        again = len(np.intersect1d(added, restored))
-        if again > max(3, min(len(restored), len(added)) // 4):  # more than duplicates can be
+        if again := added_again(seen.hashes[~seen.restored], seen.hashes[seen.restored]):
             yield (
                 f"{again} {SIDES[self.side]} that were added after a checkpoint was loaded are in it too and count "
                 f"twice: {self._reset} after loading it, or persistent(False) before saving it"
             )
-        known = seen.samples[seen.samples != _UNKNOWN]
+        known = seen.samples[seen.samples != UNKNOWN]
         if twice := len(known) - len(np.unique(known)):
             yield (
                 f"{twice} of {self.count} {SIDES[self.side]} count again, because several ranks have the same samples, "
@@ -266,30 +270,20 @@ class ImageSums:
 
     def _shared(self, ranks: Sequence[int]) -> Iterator[str]:
         """Warns about equal images on several ranks. Real ones of known samples are equal in the data set."""
-        numbered = all((images.samples != _UNKNOWN).all() for images in self.of_ranks)
+        numbered = all((images.samples != UNKNOWN).all() for images in self.of_ranks)
         if numbered and self.side == "real":
             return
-        hashes = [images.hashes for images in self.of_ranks]
-        distinct = np.concatenate([_NO_NUMBERS, *map(np.unique, hashes)])
-        images, owners = np.unique(distinct, return_counts=True)
-        shared = [int(np.isin(own, images[owners > 1]).sum()) for own in hashes]
-        if not any(shared):
+        shared, on = on_several([images.hashes for images in self.of_ranks], ranks)
+        if not shared:
             return
-        on = listed_ranks([rank for rank, number in zip(ranks, shared, strict=True) if number])
-        causes = []
-        if not numbered:
-            causes.append(
-                "a sampler repeats samples so that all ranks have equally many (DistributedSampler, which Lightning "
-                "inserts, or accelerate's even_batches): pass the numbers of the samples to update(…, index=), and "
-                "each counts once"
-            )
+        causes = [] if numbered else [PADDED]
         if self.side == "fake":
             causes.append(
                 "all ranks generate with the same seed: seed sample i with fidtool.sample_seed(seed, i), where i "
                 "counts the samples of all ranks"
             )
             causes.append("the generator produces few distinct images")
-        problem = f"{sum(shared)} of {self.count} {SIDES[self.side]} are on more than one rank ({on})"
+        problem = f"{shared} of {self.count} {SIDES[self.side]} are on more than one rank ({on})"
         meaning = "the value is computed from fewer distinct images than it appears"
         yield f"{problem}: {meaning}. Probably {'; or '.join(causes)}"
 
@@ -323,7 +317,7 @@ class ImageSums:
         else:
             totals = (self._moments or self._empty(self._dims)).totals()
         totals["marks"] = seen.hashes
-        if (seen.samples != _UNKNOWN).any():
+        if (seen.samples != UNKNOWN).any():
             totals["samples"] = seen.samples
         state = {name: torch.from_numpy(np.array(values)) for name, values in totals.items()}
         return state | ({"held": torch.cat(list(self._held)).cpu()} if self._held else {})
@@ -341,7 +335,7 @@ class ImageSums:
                 # Earlier versions have no hashes of real images.
                 hashes = arrays.get("marks", np.zeros(summed, np.int64))
                 rows = np.zeros((len(hashes), 0), np.float32)
-            samples = arrays.get("samples", np.full(len(hashes), _UNKNOWN))
+            samples = arrays.get("samples", np.full(len(hashes), UNKNOWN))
             images = _Images(hashes, samples, np.full(len(hashes), restored), rows)
             places = np.arange(len(hashes))
             early, late = images.take(places[:summed]), images.take(places[summed:])
@@ -351,7 +345,7 @@ class ImageSums:
         if "held" in totals:
             self._held.append(totals["held"].to(self._device))
             self._sum_earlier()
-        self._samples.update(samples[samples != _UNKNOWN].tolist())
+        self._samples.update(samples[samples != UNKNOWN].tolist())
 
 
 def _joined(parts: Sequence[_Images]) -> _Images:
@@ -363,7 +357,7 @@ def _by_hash(images: _Images) -> _Images:
     return images.take(np.argsort(images.hashes, kind="stable"))
 
 
-def _each_once(samples: Sequence[NDArray[np.int64]], free: Sequence[int]) -> list[NDArray[np.bool_]]:
+def each_once(samples: Sequence[NDArray[np.int64]], free: Sequence[int]) -> list[NDArray[np.bool_]]:
     """Which images of each rank to keep, so that each sample remains once: bool arrays of the shapes of ``samples``.
 
     Of each rank only the last ``free`` images can be left out. Images whose sample is unknown remain.
@@ -374,8 +368,21 @@ def _each_once(samples: Sequence[NDArray[np.int64]], free: Sequence[int]) -> lis
     ordered = every[order]
     keep = np.ones(len(every), dtype=bool)
     keep[order[1:]] = ordered[1:] != ordered[:-1]
-    keep |= must | (every == _UNKNOWN)
+    keep |= must | (every == UNKNOWN)
     return np.split(keep, np.cumsum([len(own) for own in samples])[:-1])
+
+
+def added_again(added: NDArray[np.int64], restored: NDArray[np.int64]) -> int:
+    """Returns how many of the hashes a checkpoint had as well; 0 if they can be those of duplicates."""
+    again = len(np.intersect1d(added, restored))
+    return again if again > max(3, min(len(restored), len(added)) // 4) else 0
+
+
+def on_several(of_ranks: Sequence[NDArray[np.int64]], ranks: Sequence[int]) -> tuple[int, str]:
+    """Returns how many of the hashes of each of the ``ranks`` are on another one too, and which ranks these are."""
+    hashes, owners = np.unique(np.concatenate([_NO_NUMBERS, *map(np.unique, of_ranks)]), return_counts=True)
+    shared = [int(np.isin(own, hashes[owners > 1]).sum()) for own in of_ranks]
+    return sum(shared), listed_ranks([rank for rank, number in zip(ranks, shared, strict=False) if number])
 
 
 @dataclass(frozen=True)
@@ -399,12 +406,113 @@ class Result:
         return self.values["fid"]
 
 
-class MetricSums:
+class MetricState(ABC):
     """The state of one metric, on one rank or merged over all ranks.
+
+    Attributes:
+        names: possible keys of `state`.
+        counted: how many images or pairs were added, with the noun.
+        noun: the noun.
+    """
+
+    names: ClassVar[frozenset[str]]
+    noun: ClassVar[str] = "images"
+
+    @property
+    @abstractmethod
+    def counted(self) -> str: ...
+
+    @abstractmethod
+    def clear(self) -> None: ...
+
+    @abstractmethod
+    def to(self, device: torch.device) -> None: ...
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Finishes the work on what was added."""
+
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """The settings that must be the same on every rank."""
+
+    @abstractmethod
+    def merged(self: Kept, world: World) -> Kept:
+        """Returns the state of all ranks, without changing this object. A collective; call `flush` first."""
+
+    @abstractmethod
+    def warnings(self, ranks: Sequence[int]) -> Iterator[str]:
+        """Warnings about what is missing, counts twice, or is on several of the ``ranks``."""
+
+    @contextlib.contextmanager
+    def of_all(self: Kept, ranks: Ranks, purpose: str, seconds: float) -> Iterator[tuple[Kept, World]]:
+        """The state of all ranks, once all have flushed theirs and their settings are the same. A collective."""
+        try:
+            self.flush()
+        except Exception as error:  # any error, such as out of memory, must be reported to the other ranks
+            ranks.abandon(purpose, as_fidtool_error(error).text, seconds)
+            raise
+        payloads = ranks.exchange(purpose, self.settings(), seconds, _REMEDY)
+        check_same_settings(payloads, [f"the metric of rank {rank}" for rank in ranks.ranks])
+        with ranks.world(purpose) as world:
+            yield self.merged(world), world
+
+    @abstractmethod
+    def absorb(self: Kept, other: Kept) -> None:
+        """Adds the state of another metric, whose settings must be the same."""
+
+    # Checkpoints.
+
+    @abstractmethod
+    def state(self, group_rank: int, size: int) -> State:
+        """Returns the state as CPU tensors; empty if nothing was added. ``group_rank`` is `ALL` after a merge."""
+
+    def restore(self, state: State, group_rank: int, size: int) -> str:
+        """Replaces the state by one that `state` returned, on any rank and with any number of ranks.
+
+        Each image is restored on one rank only. Returns a warning if this rank's images are not restored.
+        """
+        try:
+            saved, (was, of) = self._saved_settings(state), state[SHARE].tolist()
+        except (KeyError, TypeError, ValueError) as error:
+            problem = "the checkpoint has no valid definition of its features: this metric did not save it"
+            raise InputError(problem) from error
+        check_same_settings([saved, self.settings()], ("the checkpoint", "this metric"))
+        self.clear()
+        if was == ALL or of == 1:
+            if group_rank:
+                return ""  # the first rank restores them
+        elif (was, of) != (group_rank, size):
+            self._lose(state)
+            return (
+                f"rank {group_rank} of {size} loaded the state of rank {was} of {of}, whose {self.noun} belong to "
+                "another rank and were not restored: save the metric within `with metric.sync_context():`, or save the "
+                "state of every rank"
+            )
+        self._take(state)
+        return ""
+
+    @abstractmethod
+    def _saved_settings(self, state: State) -> dict[str, Any]:
+        """The `settings` of the metric that returned a state."""
+
+    @abstractmethod
+    def _lose(self, state: State) -> None:
+        """Notes what is missing, because it belongs to another rank."""
+
+    @abstractmethod
+    def _take(self, state: State) -> None:
+        """Adds what a state has."""
+
+
+class MetricSums(MetricState):
+    """The state of a metric of sets of images.
 
     ``fixed`` are statistics or a statistics file, instead of real images. ``float_to_byte`` is how floats become the
     bytes that are added; None is as for ``fixed``, or as the protocol's tool does.
     """
+
+    names = frozenset([SHARE, _DEFINITION, _FLOOR, *(f"{side}_{name}" for side in SIDES for name in _TOTALS)])
 
     def __init__(
         self,
@@ -445,6 +553,14 @@ class MetricSums:
         }
         self._rounding = "" if self.float_to_byte == features.rounding(None) else self.float_to_byte
 
+    @property
+    def counted(self) -> str:
+        return f"{self.sides['fake'].count} generated images"
+
+    def clear(self) -> None:
+        for sums in self.sides.values():
+            sums.clear()
+
     def flush(self) -> None:
         for sums in self.sides.values():
             sums.flush()
@@ -456,7 +572,6 @@ class MetricSums:
     # Synchronisation of all ranks.
 
     def settings(self) -> dict[str, Any]:
-        """The settings that must be the same on every rank."""
         real, fixed = "their own images", self.sides["real"].fixed
         if fixed is not None:
             digest = hashlib.sha256(fixed.mu.tobytes() + fixed.sigma.tobytes()).hexdigest()
@@ -465,24 +580,14 @@ class MetricSums:
         found |= {"float_to_byte": self._rounding, "own": repr(self._metric) if self._metric.fake_features else ""}
         return {name: value for name, value in found.items() if value}  # without the usual ones
 
-    @contextlib.contextmanager
-    def of_all(self, ranks: Ranks, purpose: str, seconds: float) -> Iterator[tuple[MetricSums, World]]:
-        """The statistics of all ranks, once all have flushed theirs and their settings are the same. A collective."""
-        try:
-            self.flush()
-        except Exception as error:  # any error, such as out of memory, must be reported to the other ranks
-            ranks.abandon(purpose, as_fidtool_error(error).text, seconds)
-            raise
-        payloads = ranks.exchange(purpose, self.settings(), seconds, _REMEDY)
-        check_same_settings(payloads, [f"the metric of rank {rank}" for rank in ranks.ranks])
-        with ranks.world(purpose) as world:
-            yield self.merged(world), world
-
     def merged(self, world: World) -> MetricSums:
-        """The statistics of all ranks. A collective; call `flush` first."""
         other = copy.copy(self)
         other.sides = {side: sums.merged(world) for side, sums in self.sides.items()}
         return other
+
+    def warnings(self, ranks: Sequence[int]) -> Iterator[str]:
+        for sums in self.sides.values():
+            yield from sums.warnings(ranks)
 
     def absorb(self, other: MetricSums) -> None:
         check_same_settings([self.settings(), other.settings()], ("this metric", "the other metric"))
@@ -495,7 +600,6 @@ class MetricSums:
     # Checkpoints.
 
     def state(self, group_rank: int, size: int) -> State:
-        """Returns the state as CPU tensors; empty if there are no images. ``group_rank`` is `ALL` after a merge."""
         self.flush()
         seen = {side: sums for side, sums in self.sides.items() if sums.fixed is None and sums.count}
         state = {f"{side}_{name}": value for side, sums in seen.items() for name, value in sums.totals().items()}
@@ -505,47 +609,33 @@ class MetricSums:
         state[_DEFINITION] = torch.frombuffer(definition, dtype=torch.uint8)
         if self._rounding:
             state[_FLOOR] = torch.tensor(self._rounding == "floor", device="cpu")
-        return {**state, _SHARE: torch.tensor([group_rank, size], device="cpu")}
+        return {**state, SHARE: torch.tensor([group_rank, size], device="cpu")}
 
-    def restore(self, state: State, group_rank: int, size: int) -> str:
-        """Replaces the state by one that `state` returned, on any rank and with any number of ranks.
-
-        Each image is restored on one rank only. Returns a warning if this rank's images are not restored.
-        """
-        try:
-            definition = Definition.from_json(bytes(state[_DEFINITION].tolist()).decode())
-            was, of = state[_SHARE].tolist()
-        except (KeyError, TypeError, ValueError) as error:
-            problem = "the checkpoint has no valid definition of its features: this metric did not save it"
-            raise InputError(problem) from error
+    def _saved_settings(self, state: State) -> dict[str, Any]:
+        definition = Definition.from_json(bytes(state[_DEFINITION].tolist()).decode())
         rounding = "" if _FLOOR not in state else "floor" if state[_FLOOR] else "round"
-        saved = {**self.settings(), "definition": definition.to_json(), "float_to_byte": rounding}
-        check_same_settings([saved, self.settings()], ("the checkpoint", "this metric"))
-        for sums in self.sides.values():
-            sums.clear()
-        if was == ALL or of == 1:
-            if group_rank:
-                return ""  # the first rank restores them
-        elif (was, of) != (group_rank, size):
-            for side, sums in self.sides.items():
-                sums.lost = sums.fixed is None and f"{side}_count" in state
-            return (
-                f"rank {group_rank} of {size} loaded the state of rank {was} of {of}, whose images belong to another "
-                "rank and were not restored: save the metric within `with metric.sync_context():`, or save the state "
-                "of every rank"
-            )
+        return {**self.settings(), "definition": definition.to_json(), "float_to_byte": rounding}
+
+    def _lose(self, state: State) -> None:
+        for side, sums in self.sides.items():
+            sums.lost = sums.fixed is None and f"{side}_count" in state
+
+    def _take(self, state: State) -> None:
         for side, sums in self.sides.items():
             own = {name.removeprefix(f"{side}_"): value for name, value in state.items() if name.startswith(f"{side}_")}
             if own:
                 sums.absorb(own, restored=True)
-        return ""
 
 
 def check_same_settings(settings: Sequence[dict[str, Any]], names: Sequence[str]) -> None:
     """Checks that `MetricSums.settings`, of which some may be unknown, are the same everywhere."""
     first = settings[0]
     for name, each in zip(names, settings, strict=True):
-        differences = Definition.from_json(first["definition"]).differences(Definition.from_json(each["definition"]))
+        differences = []
+        if "definition" in first:  # a metric of pairs has none
+            differences += Definition.from_json(first["definition"]).differences(
+                Definition.from_json(each["definition"])
+            )
         for key in ("real", "float_to_byte", "own"):
             mine, theirs = first.get(key, ""), each.get(key, "")
             if mine != theirs:

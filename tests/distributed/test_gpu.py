@@ -17,6 +17,7 @@ import fidtool
 from fidtool.features.resize import Preparation, resize
 from support.command_line import Run
 from support.pictures import make_pictures
+from support.reconstructions import write_backbone
 
 DEVICE = "cuda:0"
 RELATIVE = 1e-5
@@ -121,3 +122,28 @@ def test_memory_does_not_grow_with_the_number_of_images(environment: dict[str, s
     (early, early_reserved), (late, late_reserved) = seen
     assert late <= GROWTH * early
     assert late_reserved <= GROWTH * early_reserved
+
+
+def test_training_metrics_of_pairs_have_the_bits_of_a_run(environment: dict[str, str], tmp_path: Path) -> None:
+    from fidtool.training import LearnedPerceptualImagePatchSimilarity, MultiScaleStructuralSimilarityIndexMeasure
+
+    weights = write_backbone(tmp_path / "alexnet.pth")
+    target = torch.randint(0, 256, (3, 3, 180, 180), dtype=torch.uint8)
+    preds = target // 2 + 60
+    wanted = fidtool.compute(
+        *([*images.permute(0, 2, 3, 1).numpy()] for images in (target, preds)),
+        metrics=["ms-ssim", fidtool.LPIPS(weights=weights)],
+        device=DEVICE,
+    ).results[0]
+    for metric, name in (
+        (MultiScaleStructuralSimilarityIndexMeasure(), "ms_ssim"),
+        (LearnedPerceptualImagePatchSimilarity(weights=weights), "lpips"),
+    ):
+        metric.update(preds[:1], target[:1])
+        on_cpu = metric.compute()
+        metric.to(DEVICE).reset()
+        metric.update(preds.to(DEVICE), target)  # images on the CPU are moved
+        value = metric.compute()
+        assert value.device == torch.device(DEVICE)
+        assert float(value) == wanted.metrics[name]
+        assert on_cpu.device.type == "cpu"

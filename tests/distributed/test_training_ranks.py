@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from support.command_line import Run
 from support.goldens import Golden
 from support.rank_lines import refusals
+from support.reconstructions import write_backbone
 
 
 def lines_of(output: str) -> dict[str, set[str]]:
@@ -69,6 +71,35 @@ def test_ranks_that_disagree(programs: Run, golden: Golden) -> None:
     assert alone.endswith("of 4+4 by rank 1 of 3 alone")
     (half,) = found["half"]
     assert half.endswith("of 8+8 by all 2 ranks")
+
+
+def test_pairs_have_the_same_bits_at_any_world_size(programs: Run, tmp_path: Path) -> None:
+    """PSNR, SSIM and LPIPS of uneven ranks, one without pairs; a sample that a sampler repeats counts once."""
+    weights, exact, padded = write_backbone(tmp_path / "alexnet.pth"), dict[str, set[str]](), list[str]()
+    for ranks in (1, 2, 3):
+        checks = ["dealing", "padded", *["disagreement"] * (ranks == 3), *["lightning"] * (ranks == 2)]
+        run = programs(ranks, "pair_values.py", weights, *checks)
+        assert run.status == 0, run.stderr
+        found = lines_of(run.stdout)
+        (said,) = found.pop("padded")
+        padded.append(said)
+        assert found.pop("warned") == {f"{rank} {int(ranks > 1 and rank == 0)}" for rank in range(ranks)}
+        assert found.pop("disagreement", {"refused"}) == {"refused"}
+        for title in ("PSNR", "SSIM"):
+            for logged in found.pop(f"{title} logged", ()):
+                assert next(iter(found[title])).startswith(logged.replace(" of 17", ","))
+        assert found.keys() == {"PSNR", "SSIM", "LPIPS", "indexed"}
+        for what, values in found.items():
+            (value,) = values
+            scope = "this process" if ranks == 1 else f"all {ranks} ranks"
+            assert value.endswith(f"of 17 by {scope}, 0 warnings")
+            exact.setdefault("PSNR" if what == "indexed" else what, set()).add(value.partition(" ")[0])
+    assert {what: len(values) for what, values in exact.items()} == {"PSNR": 1, "SSIM": 1, "LPIPS": 1}
+    alone, of_two, of_three = padded
+    assert alone == "17 ()"
+    for text, last in ((of_two, 1), (of_three, 2)):
+        words = f"2 of 18 pairs are on more than one rank (ranks 0, {last}) and count again. Probably a sampler"
+        assert text.startswith(f'18 ("{words}'), text
 
 
 def test_copies_in_sync(programs: Run, golden: Golden) -> None:

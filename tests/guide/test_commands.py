@@ -287,13 +287,14 @@ def test_command(
     """All commands run in one folder. The files that a command reads are written first if needed."""
     for package in re.findall(r"^import (\w+)", text_of(command), re.MULTILINE):
         pytest.importorskip(package, reason=f"needs {package}, from the extra 'test'")
+    read = text_of(command)
     for file in missing_files(command, clone):
         test_command(MAKERS[file], clone, mirror, environment, stand_ins)
     command = smaller(command)
     if command.startswith("torchrun"):
         command = command.replace("torchrun", f"torchrun --master-port={free_port()}", 1)
     for name, package in PUBLISHED.items():
-        if name in command and not (clone / name).exists():
+        if name in command + read and not (clone / name).exists():
             pytest.importorskip(package, reason=f"needs {package}, from the extra 'test'")
             random_weights(clone / name)
     command = quick(command, stand_ins).replace("s3://bucket", place := f"file://{clone}")
@@ -323,7 +324,7 @@ def check_printed(command: str, stdout: str) -> None:
         name, words = distance_of(command)
         number = r"-?\d+\.\d{2,6}( ± \d+\.\d{2,6})?(  \S+)?"
         titles = f"{name}|KID|Precision|Recall|Density|Coverage|F-score|sFID|MIND|MIFID|Vendi|AuthPct diagnostic|Shift"
-        titles += "|CLIP score|PSNR|SSIM|LPIPS"
+        titles += "|CLIP score|PSNR|SSIM|MS-SSIM|LPIPS"
         further = r"| \(dinov2:vits14\)" * ("inception" in command)
         further += r"| \(clip:ViT-S-32-alt\)" * ("clip-score" in command)
         number += r"|mean -?\d+\.\d+ of 2, worst -?\d+\.\d+ \(\w+\)"

@@ -311,6 +311,7 @@ def test_metrics_are_listed(here: Run) -> None:
         "fdr",
         "psnr",
         "ssim",
+        "ms-ssim",
         "lpips",
         "clip-score",
     ]

@@ -183,6 +183,23 @@ def test_large_images_are_compared_in_parts(here: Run, tmp_path: Path, environme
         assert found.json["run"]["images_computed"] == 6
 
 
+def test_ms_ssim(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+    """Beside the others, with its spread; and a refusal of images that are too small for five scales."""
+    large = make_reconstructions(tmp_path / "large", ((176, 180),) * 3)
+    found = here("compute", *large, "--metrics", "ssim,MS_SSIM", "--json")
+    pairs = [[torch.from_numpy(rgb(place / f"00{number}.png").copy()) for place in large] for number in range(3)]
+    assert found.metrics["ms_ssim"] == pytest.approx(
+        np.mean([fidtool.MultiScaleSSIM().of_pair(*pair) for pair in pairs]), rel=1e-12
+    )
+    assert found.metrics["ms_ssim_std"] > 0
+    assert found.metrics["ms_ssim"] > found.metrics["ssim"]
+    lines = here("compute", *large, "--metrics", "ms-ssim").stdout.splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["MS-SSIM"]
+    refused = here("compute", *sets, "--metrics", "psnr,ms-ssim")
+    words = ".png: MS-SSIM needs images of at least 176×176 pixels, and one has 40×30: omit ms-ssim from --metrics"
+    assert words in refused.error
+
+
 def test_crops_are_compared(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
     """Of originals of another size than the reconstructions."""
     real, recon = sets

@@ -1,4 +1,4 @@
-"""PSNR, SSIM and LPIPS of pairs against torchmetrics, scikit-image and the package lpips, on the same images."""
+"""PSNR, SSIM, MS-SSIM and LPIPS against torchmetrics, scikit-image and the package lpips, on the same images."""
 
 from __future__ import annotations
 
@@ -64,6 +64,25 @@ def test_psnr_and_ssim_of_odd_sizes(mode: str, environment: dict[str, str], tmp_
     compare([(file, recon / file.name) for file in sorted(real.iterdir())], real, recon)
 
 
+def compare_scales(pairs: Sequence[tuple[Path, Path]], real: object, fake: object) -> None:
+    from torchmetrics.functional.image import multiscale_structural_similarity_index_measure as peer
+
+    expected = []
+    for pair in pairs:
+        one, other = (batch(rgb(file)) / 255 for file in pair)
+        expected.append(float(peer(other, one, data_range=1.0)))
+    np.testing.assert_allclose(values_of(real, fake, "ms-ssim")["ms_ssim"], expected, rtol=1e-6)
+
+
+def test_ms_ssim_of_odd_sizes(environment: dict[str, str], tmp_path: Path) -> None:
+    """The smallest side has 176 pixels, as in torchmetrics. The negative of an image has no similarity."""
+    real, recon = make_reconstructions(tmp_path, ((176, 176), (177, 191), (176, 303), (257, 180)))
+    Image.fromarray(255 - rgb(real / "001.png")).save(recon / "001.png")
+    pairs = [(file, recon / file.name) for file in sorted(real.iterdir())]
+    compare_scales(pairs, real, recon)
+    assert fidtool.MultiScaleSSIM().of_pair(*(torch.from_numpy(rgb(file).copy()) for file in pairs[1])) == 0
+
+
 def lpips_of(net: str, weights: Path) -> Any:
     """Return the package's network with the same weights."""
     import lpips
@@ -127,6 +146,19 @@ def photos(tmp_path: Path) -> tuple[Path, dict[int, Path]]:
         for quality, place in folders.items():
             Image.fromarray(rgb(real / f"{number:03}.png")).save(place / f"{number:03}.jpeg", quality=quality)
     return real, folders
+
+
+def test_ms_ssim_of_photos(environment: dict[str, str], tmp_path: Path) -> None:
+    if not CONFORMANCE.is_dir():
+        pytest.skip("needs the conformance images")
+    real, recon = tmp_path / "real", tmp_path / "recon"
+    real.mkdir()
+    recon.mkdir()
+    for number, file in enumerate(sorted((CONFORMANCE / "flowers" / "daisy").glob("*.jpg"))[:12]):
+        with Image.open(file) as image:
+            image.convert("RGB").resize((176 + 9 * number, 200)).save(real / f"{number:02}.png")
+        Image.fromarray(rgb(real / f"{number:02}.png")).save(recon / f"{number:02}.jpeg", quality=5 + 8 * number)
+    compare_scales([(file, recon / f"{file.stem}.jpeg") for file in sorted(real.iterdir())], real, recon)
 
 
 @pytest.mark.slow

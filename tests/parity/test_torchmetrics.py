@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from fidtool import training
 from fidtool.training import FrechetInceptionDistance
 from support.pictures import pictures
 from support.places import ROOT
+from support.reconstructions import write_backbone
 from support.tiny_network import network
 
 pytest.importorskip("torchmetrics")
@@ -88,6 +90,43 @@ def test_values_of_a_plain_module_equal_those_of_torchmetrics() -> None:
         assert ours == pytest.approx(wanted, rel=2e-4, abs=1e-6), name
 
 
+def test_values_of_pairs_equal_those_of_torchmetrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PSNR is the mean of torchmetrics' values of single images."""
+    from torchmetrics import image as theirs
+    from torchmetrics.functional.image import peak_signal_noise_ratio
+    from torchmetrics.image import lpip
+
+    pytest.importorskip("lpips", reason="has the linear layers of LPIPS")
+    target = pictures(4, 1, side=184)
+    preds = (target.int() + torch.randint(-40, 41, target.shape)).clamp(0, 255).byte()
+    weights = write_backbone(tmp_path / "alexnet.pth")
+    monkeypatch.setattr(lpip, "_NoTrainLpips", partial(lpip._NoTrainLpips, pnet_rand=True))  # downloads nothing
+    lpips = theirs.LearnedPerceptualImagePatchSimilarity(normalize=True)
+    tensors = torch.load(weights, weights_only=True)
+    for name, parameter in lpips.net.net.named_parameters():
+        parameter.data.copy_(tensors[f"features.{name.split('.', 1)[1]}"])
+    peers = {
+        "StructuralSimilarityIndexMeasure": theirs.StructuralSimilarityIndexMeasure(data_range=1.0),
+        "MultiScaleStructuralSimilarityIndexMeasure": theirs.MultiScaleStructuralSimilarityIndexMeasure(data_range=1.0),
+        "LearnedPerceptualImagePatchSimilarity": lpips,
+    }
+    for name, peer in peers.items():
+        settings = {"weights": weights} if name.startswith("Learned") else {"data_range": 1.0}
+        ours = getattr(training, name)(**{"normalize": True, **settings})
+        for part in (slice(0, 3), slice(3, 4)):
+            peer.update(preds[part].float() / 255, target[part].float() / 255)
+            ours.update(preds[part].float() / 255, target[part].float() / 255)
+        assert float(ours.compute()) == pytest.approx(float(peer.compute()), rel=1e-5), name  # which is in float32
+        assert (ours.higher_is_better, ours.plot_upper_bound) == (peer.higher_is_better, peer.plot_upper_bound)
+    psnr = training.PeakSignalNoiseRatio(255)
+    psnr.update(preds, target)
+    single = [
+        float(peak_signal_noise_ratio(*(each[None].double() for each in pair), data_range=255.0))
+        for pair in zip(preds, target, strict=True)
+    ]
+    assert float(psnr.compute()) == pytest.approx(sum(single) / len(single), rel=1e-6)
+
+
 def test_a_checkpoint_of_torchmetrics_is_loaded() -> None:
     """Strictly, with a warning; the metric has no images then."""
     from torchmetrics.image import FrechetInceptionDistance as Theirs
@@ -136,7 +175,9 @@ from fidtool.training import (
     FrechetInceptionDistance,
     InceptionScore,
     KernelInceptionDistance,
+    LearnedPerceptualImagePatchSimilarity,
     MemorizationInformedFrechetInceptionDistance,
+    PeakSignalNoiseRatio,
     PrecisionRecallDensityCoverage,
 )
 
@@ -150,6 +191,10 @@ pair: tuple[torch.Tensor, torch.Tensor] = KernelInceptionDistance().compute()
 pair = InceptionScore().compute()
 named: dict[str, torch.Tensor] = PrecisionRecallDensityCoverage().compute()
 fid.update(imgs=torch.zeros(1, 3, 8, 8), real=True)
+psnr = PeakSignalNoiseRatio(data_range=1.0)
+metrics = torchmetrics.MetricCollection([psnr, LearnedPerceptualImagePatchSimilarity("vgg")])
+value = psnr(torch.zeros(1, 3, 8, 8), torch.zeros(1, 3, 8, 8))
+psnr.update(torch.zeros(1, 3, 8, 8), torch.zeros(1, 3, 8, 8), index=[0])
 
 
 class Model(lightning.pytorch.LightningModule):

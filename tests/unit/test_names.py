@@ -40,7 +40,7 @@ def test_metrics(typed: str, meant: str) -> None:
 def test_all_metrics() -> None:
     chosen = requested("All")
     assert [each.metric.name for each in chosen] == [name for name, kind in BUILT_IN.items() if not kind.by_name]
-    assert {"psnr", "ssim", "lpips", "clip-score", "fdr"}.isdisjoint(each.metric.name for each in chosen)
+    assert {"psnr", "ssim", "ms-ssim", "lpips", "clip-score", "fdr"}.isdisjoint(each.metric.name for each in chosen)
     assert all(each.optional for each in chosen)
     kid = KID(subset_size=9)
     chosen = requested(["all", kid, "fid"])
@@ -60,7 +60,7 @@ def test_all_metrics() -> None:
         (
             "dists",
             "unknown metric 'dists'; choose from fid, kid, is, prdc, sfid, fid-infinity, cmmd, mind, mifid, vendi, "
-            "authpct, fdr, psnr, ssim, lpips, clip-score, all, FILE.py:NAME$",
+            "authpct, fdr, psnr, ssim, ms-ssim, lpips, clip-score, all, FILE.py:NAME$",
         ),
         ("none.py", "unknown metric 'none.py'; choose from fid"),
     ],

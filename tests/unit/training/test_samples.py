@@ -81,7 +81,7 @@ def test_which_images_remain(ranks: list[tuple[list[int], int]]) -> None:
     """Each sample remains, and only once unless several ranks cannot leave it out; unknown samples all remain."""
     samples = [np.array(numbers, dtype=np.int64) for numbers, _ in ranks]
     free = [min(last, len(numbers)) for numbers, last in ranks]
-    kept = sums._each_once(samples, free)
+    kept = sums.each_once(samples, free)
     assert list(map(len, kept)) == list(map(len, samples))
     remain = [int(number) for own, keep in zip(samples, kept, strict=True) for number in own[keep]]
     bound = [int(number) for own, last in zip(samples, free, strict=True) for number in own[: len(own) - last]]

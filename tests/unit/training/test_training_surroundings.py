@@ -24,7 +24,7 @@ from fidtool.training import (
     gather_with_grad,
     group,
 )
-from fidtool.training.metric import PlainMetric
+from fidtool.training.synced_metric import PlainMetric
 from support.pictures import fill, pictures
 from support.places import TINY
 from support.tiny_network import network
@@ -105,9 +105,9 @@ def test_half_precision_images_are_converted_exactly(dtype: torch.dtype) -> None
 def test_lost_real_images_remain_an_error_while_the_others_are_retained(monkeypatch: pytest.MonkeyPatch) -> None:
     metric = FrechetInceptionDistance(network(), reset_real_features=False)
     fill(metric)
-    monkeypatch.setattr("fidtool.training.metric.group_rank_and_size", lambda group: (0, 2))
+    monkeypatch.setattr("fidtool.training.synced_metric.group_rank_and_size", lambda group: (0, 2))
     state = metric.state_dict()
-    monkeypatch.setattr("fidtool.training.metric.group_rank_and_size", lambda group: (1, 2))
+    monkeypatch.setattr("fidtool.training.synced_metric.group_rank_and_size", lambda group: (1, 2))
     with pytest.warns(fidtool.FidtoolWarning, match="rank 1 of 2 loaded the state of rank 0 of 2"):
         metric.load_state_dict(state)
     metric.reset()

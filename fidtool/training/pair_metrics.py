@@ -1,0 +1,380 @@
+"""PSNR, SSIM, MS-SSIM and LPIPS of pairs of images for training loops, with the interfaces of torchmetrics."""
+
+from __future__ import annotations
+
+import copy
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fidtool.cache_dir import one_at_a_time
+from fidtool.console import log_warning
+from fidtool.distances.exact import feature_settings
+from fidtool.distances.parallel import fork_safe
+from fidtool.distributed.world import World
+from fidtool.errors import InputError, RunError, TooFewImagesError, about, on_every_rank, renamed, rendered
+from fidtool.features.device import computing_on, device_of, repeatable
+from fidtool.features.models.inception import Weights
+from fidtool.features.network import digest_of
+from fidtool.images.workers import DaemonThreads
+from fidtool.metrics.lpips import LPIPS
+from fidtool.metrics.metric import FeatureSet, MetricContext
+from fidtool.metrics.pairs import Compare, PairMetric
+from fidtool.metrics.psnr import PSNR
+from fidtool.metrics.ssim import SSIM, MultiScaleSSIM
+from fidtool.names import counted
+from fidtool.training.feature_extractor import WEIGHTS_SECONDS, PathLike, flag, image_hashes, pixels_of
+from fidtool.training.group import DEFAULT_TIMEOUT, Group, outside_autograd
+from fidtool.training.samples import Index, sample_numbers
+from fidtool.training.sums import (
+    PADDED,
+    SHARE,
+    UNKNOWN,
+    MetricState,
+    Result,
+    State,
+    added_again,
+    check_same_settings,
+    each_once,
+    on_several,
+)
+from fidtool.training.synced_metric import SyncedMetric
+
+_COLUMNS = {"value": np.float64, "hash": np.int64, "sample": np.int64}
+"""What is known of each pair: its value, a hash of its images, its number in the data set."""
+_ROW = np.dtype([*_COLUMNS.items(), ("restored", np.bool_)])
+_IN_STATE = {name: f"pair_{name}" for name in _COLUMNS}
+"""The keys of these in the state."""
+_SETTINGS = "pair_settings"
+_HASH_FACTOR = 6364136223846793005
+"""Makes the hash of a pair depend on which of its images is which: the multiplier of Knuth's MMIX generator."""
+
+
+class _Comparison:
+    """A metric of pairs, and its network on one device. Copies share it; unpickling loads it again."""
+
+    def __init__(self, metric: PairMetric) -> None:
+        self.metric, self._device = metric, torch.device("meta")
+        self._compare: Compare = metric.of_pair
+        with one_at_a_time("weights", WEIGHTS_SECONDS), repeatable():
+            self._state = metric.fetch(log_warning)
+        self.digest = "" if self._state is None else f" of SHA-256 {digest_of(self._state.tensors)[:12]}"
+
+    def on(self, device: torch.device) -> Compare:
+        if device != self._device:
+            self._compare, self._device = self.metric.on_device(self._state, device), device
+        return self._compare
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Comparison:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Comparison, (self.metric,)
+
+
+class PairValues(MetricState):
+    """The values of pairs of images.
+
+    Attributes:
+        lost: pairs were lost when a checkpoint was loaded.
+        of_ranks: the hashes of each rank's pairs after a merge.
+    """
+
+    names = frozenset([SHARE, _SETTINGS, *_IN_STATE.values()])
+    noun = "pairs"
+
+    def __init__(self, metric: PairMetric) -> None:
+        self.comparison, self._device = _Comparison(metric), torch.device("cpu")
+        self.clear()
+
+    def clear(self) -> None:
+        self._parts: list[NDArray[Any]] = []
+        self.lost, self.of_ranks = False, list[NDArray[np.int64]]()
+
+    def to(self, device: torch.device) -> None:
+        if device.type != "meta":  # temporarily, before `to_empty`
+            self._device = device
+
+    @property
+    def rows(self) -> NDArray[Any]:
+        """A row for each pair, in the order in which they were added; of those of one sample the first one."""
+        rows = np.concatenate([np.empty(0, _ROW), *self._parts])
+        (kept,) = each_once([rows["sample"]], [len(rows)])
+        return rows[kept]
+
+    @property
+    def counted(self) -> str:
+        return counted(len(self.rows), "pair")
+
+    def flush(self) -> None:
+        """Drops pairs whose sample was added before."""
+        self._parts = [self.rows]
+
+    def add(self, real: torch.Tensor, fake: torch.Tensor, samples: NDArray[np.int64] | None) -> NDArray[np.float64]:
+        """Adds pairs, uint8 tensors of shape (n, 3, height, width), and returns their values.
+
+        If a pair cannot be compared, none of them is added.
+        """
+        rows = np.zeros(len(real), _ROW)
+        rows["sample"] = UNKNOWN if samples is None else samples
+        rows["hash"] = (image_hashes(real) * _HASH_FACTOR + image_hashes(fake)).numpy()
+        images = [each.permute(0, 2, 3, 1).contiguous() for each in (real, fake)]
+        with repeatable(), computing_on(self._device):
+            compare = self.comparison.on(self._device)
+            pool = DaemonThreads(device_of(self._device).forward_threads)
+            futures = [pool.submit(lambda pair: compare(*pair), pair) for pair in zip(*images, strict=True)]
+            try:
+                rows["value"] = [future.result() for future in futures]
+            except InputError as error:
+                raise InputError(error.stated) from None  # the remedy is to omit a metric from a run
+            finally:
+                pool.close(1.0)
+        if not np.isfinite(rows["value"]).all():
+            raise RunError(f"{self.comparison.metric.numbers[0].title} of a pair is NaN or infinite")
+        self._parts.append(rows)
+        return rows["value"]
+
+    # Synchronisation of all ranks.
+
+    def settings(self) -> dict[str, Any]:
+        # Without the path of the weights, which may differ between ranks.
+        return {"own": f"{self.comparison.metric.name}{self.comparison.digest}"}
+
+    def merged(self, world: World) -> PairValues:
+        other = copy.copy(self)
+        every = world.gather((self.lost, self.rows))
+        other._parts, other.lost = [rows for _, rows in every], any(lost for lost, _ in every)
+        other.of_ranks = [rows["hash"][rows["sample"] == UNKNOWN] for rows in other._parts]
+        return other
+
+    def warnings(self, ranks: Sequence[int]) -> Iterator[str]:
+        rows = self.rows
+        if self.lost:
+            yield "pairs from before the checkpoint are missing from the value"
+        if again := added_again(*(rows["hash"][rows["restored"] == old] for old in (False, True))):
+            yield (
+                f"{again} pairs that were added after a checkpoint was loaded are in it too and count twice: call "
+                "reset() after loading it, or persistent(False) before saving it"
+            )
+        shared, on = on_several(self.of_ranks, ranks)
+        if shared:
+            yield f"{shared} of {len(rows)} pairs are on more than one rank ({on}) and count again. Probably {PADDED}"
+
+    def absorb(self, other: PairValues) -> None:
+        check_same_settings([self.settings(), other.settings()], ("this metric", "the other metric"))
+        self._parts.append(other.rows)
+
+    # Checkpoints.
+
+    def state(self, group_rank: int, size: int) -> State:
+        rows = self.rows
+        if not len(rows):
+            return {}
+        state = {key: torch.from_numpy(rows[name].copy()) for name, key in _IN_STATE.items()}
+        state[_SETTINGS] = torch.frombuffer(bytearray(self.settings()["own"].encode()), dtype=torch.uint8)
+        return {**state, SHARE: torch.tensor([group_rank, size], device="cpu")}
+
+    def _saved_settings(self, state: State) -> dict[str, Any]:
+        return {"own": bytes(state[_SETTINGS].tolist()).decode()}
+
+    def _lose(self, state: State) -> None:
+        self.lost = True
+
+    def _take(self, state: State) -> None:
+        rows = np.zeros(len(state[_IN_STATE["value"]]), _ROW)
+        for name, key in _IN_STATE.items():
+            rows[name] = state[key].cpu().numpy()
+        rows["restored"] = True
+        self._parts.append(rows)
+
+
+class ReconstructionMetric(SyncedMetric[torch.Tensor, PairValues]):
+    """Base class of the metrics of pairs of images, whose arguments are those of `PeakSignalNoiseRatio`.
+
+    A subclass sets ``_title`` and ``_metric`` before it calls ``__init__``.
+    """
+
+    _metric: PairMetric
+    _theirs = re.compile(r"net\.|(sum_squared_error|total|data_range|similarity|all_scores)$")
+    higher_is_better = True
+
+    @fork_safe
+    def __init__(
+        self,
+        data_range: float | None = None,
+        *,
+        normalize: bool = False,
+        sync_on_compute: bool = True,
+        sync_timeout: float = DEFAULT_TIMEOUT,
+        process_group: Group = None,
+        name: str | None = None,
+    ) -> None:
+        if data_range not in (None, 1) and (data_range != 255 or normalize):
+            problem = f"data_range must be 1 for floats in 0..1, or 255 for uint8 images, not {data_range!r}"
+            raise InputError(problem, setting="data_range")
+        super().__init__(
+            flag("normalize", normalize) or data_range == 1, sync_on_compute, sync_timeout, process_group, name
+        )
+        with outside_autograd():
+            self._sums = PairValues(self._metric)
+            self._sums.to(self.device)
+
+    @fork_safe
+    def update(self, preds: torch.Tensor, target: torch.Tensor, index: Index | None = None) -> None:
+        """Adds a batch of pairs. Not a collective: each rank may call it any number of times, also never.
+
+        Args:
+            preds: the generated images or reconstructions, a tensor of shape (n, 3, height, width), or
+                (n, 1, height, width) for grayscale, uint8 or, with ``normalize``, floating-point in 0..1, which are
+                rounded to bytes; on the CPU or on the metric's device. The image size may differ between calls.
+            target: the real images that they belong to, of the same shape.
+            index: number of each pair's sample in the data set: integers, a tensor or list of shape (n,). Pairs of one
+                sample count once until ``reset``, whichever ranks add them. None counts each pair. See `WithIndex`.
+
+        Raises:
+            fidtool.InputError: if shape, dtype, range, device or index is wrong, or the images are too small.
+            fidtool.RunError: if a value is not finite.
+        """
+        self._refuse_while_synced("update()")
+        shapes = [tuple(getattr(images, "shape", ())) for images in (preds, target)]
+        if shapes[0] != shapes[1]:
+            raise InputError(f"preds and target must have the same shape, not {shapes[0]} and {shapes[1]}")
+        with outside_autograd():
+            with about("preds"):
+                fake = pixels_of(preds, self.normalize, self.device, "round")
+            with about("target"):
+                real = pixels_of(target, self.normalize, self.device, "round")
+            samples = None if index is None else sample_numbers(index, len(real), "pairs")
+            values = self._sums.add(real, fake, samples)
+            mean = math.fsum(values.tolist()) / len(values) if len(values) else math.nan
+            # Lightning logs it with on_step=True.
+            self._forward_cache = torch.tensor(mean, dtype=torch.float64, device=self.device)
+
+    def compute(self) -> torch.Tensor:
+        """Returns the mean of all ranks' pairs. A collective, unless ``sync_on_compute`` is False.
+
+        Returns:
+            A float64 scalar tensor on the metric's device, the same on every rank.
+
+        Raises:
+            fidtool.training.AbsentRanksError: if some ranks did not call it within ``sync_timeout``; it names them.
+            fidtool.InputError: if there are no pairs on any rank, or the ranks' settings differ.
+            fidtool.RunError: if a rank was lost or failed.
+        """
+        return self._compute_by_name()[self._metric.numbers[0].name]
+
+    def forward(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Calls ``update``, and returns the mean of this rank's pairs of this batch; NaN if there are none."""
+        self.update(*args, **kwargs)
+        return self._forward_cache
+
+    def reset(self) -> None:
+        """Discards all pairs."""
+        self.unsync()
+        super().reset()
+        self._sums.clear()
+
+    def _measure(self, sums: PairValues, world: World, scope: str) -> Result:
+        values = sums.rows["value"]
+        if not len(values):
+            problem = f"{self._title} needs at least 1 pair of images, but there are 0:"
+            raise on_every_rank(TooFewImagesError(problem, "add them with update(preds, target)"))
+        context = MetricContext(world, feature_settings(None, self.device), partial(Weights, {}, ""))
+        real, fake = FeatureSet("real images", None, None), FeatureSet("generated images", None, None)
+        found = self._metric.compute(real, replace(fake, pairs={self._metric.name: values}), context)
+        return Result(found, len(values), len(values), scope, tuple(map(rendered, context.warnings)))
+
+
+class PeakSignalNoiseRatio(ReconstructionMetric):
+    """PSNR of pairs of images in dB, with the interface of torchmetrics' ``PeakSignalNoiseRatio``.
+
+    The value is the mean over the pairs of 10 log10(1 / MSE), with values in 0..1, as papers on reconstructions report
+    it, and has the same bits as that of ``fidtool compute`` and at any number of ranks, however the pairs are
+    distributed and batched. torchmetrics' pools the squared error over all images instead, which is lower. Identical
+    images count as 100 dB.
+
+    ``compute`` cannot hang: if some ranks do not call it, the others raise an error that names them. A subclass of
+    ``torchmetrics.Metric`` if torchmetrics is installed, which is optional. The images have no gradient: use
+    torchmetrics' functions for a loss. The values of the pairs are part of ``state_dict``, as are the statistics of
+    `FrechetInceptionDistance`.
+
+    Args:
+        data_range: 1 is ``normalize=True``, and 255 is ``normalize=False``, as in torchmetrics.
+        normalize: whether images are floating-point in 0..1 instead of uint8.
+        sync_on_compute, sync_timeout, process_group, name: see `FrechetInceptionDistance`.
+
+    Attributes:
+        result: the `Result` of the last ``compute``, with ``psnr`` and ``psnr_std``, the sample standard deviation, in
+            ``values``, and the number of pairs as ``real`` and as ``fake``; None before it.
+
+    Raises:
+        fidtool.InputError: if a setting is out of range.
+    """
+
+    _title = "PSNR"
+    _metric = PSNR()
+
+
+class StructuralSimilarityIndexMeasure(ReconstructionMetric):
+    """SSIM (Wang et al. 2004) of pairs of images, with the interface of torchmetrics' metric of this name.
+
+    The mean over the pairs, in -1..1, with torchmetrics' default window, gaussian of 11 pixels; in float64. Images have
+    at least 6x6 pixels. Values are ``ssim`` and ``ssim_std``; for the arguments see `PeakSignalNoiseRatio`.
+    """
+
+    _title = "SSIM"
+    _metric = SSIM()
+    plot_upper_bound = 1.0
+
+
+class MultiScaleStructuralSimilarityIndexMeasure(ReconstructionMetric):
+    """MS-SSIM (Wang et al. 2003) of pairs of images, with the interface of torchmetrics' metric of this name.
+
+    The mean over the pairs, in 0..1, of five scales with torchmetrics' default weights; in float64. Images have at
+    least 176x176 pixels. Values are ``ms_ssim`` and ``ms_ssim_std``; for the arguments see `PeakSignalNoiseRatio`.
+    """
+
+    _title = "MS-SSIM"
+    _metric = MultiScaleSSIM()
+    plot_upper_bound = 1.0
+
+
+class LearnedPerceptualImagePatchSimilarity(ReconstructionMetric):
+    """LPIPS 0.1 (Zhang et al. 2018) of pairs of images, with the interface of torchmetrics' metric of this name.
+
+    The mean over the pairs, by the package lpips (``pip install 'fidtool[lpips]'``). Its network is neither in the
+    parameters nor in the state_dict. Values are ``lpips`` and ``lpips_std``.
+
+    Args:
+        net_type: ``alex`` or ``vgg``.
+        normalize: whether images are floating-point in 0..1 instead of uint8; never in -1..1.
+        weights: file with the weights of torchvision's alexnet or vgg16; None finds or downloads IMAGENET1K_V1.
+        options: see `PeakSignalNoiseRatio`.
+
+    Raises:
+        fidtool.InputError: if there is no such network or weights file, or the package is missing.
+        fidtool.RunError: if the weights cannot be downloaded.
+    """
+
+    _title = "LPIPS"
+    higher_is_better = False
+    plot_upper_bound = 1.0
+
+    def __init__(
+        self,
+        net_type: Literal["alex", "vgg"] = "alex",
+        *,
+        normalize: bool = False,
+        weights: PathLike | None = None,
+        **options: Any,
+    ) -> None:
+        with renamed("net", "net_type"), renamed("LPIPS(lpips.weights)", "weights"):
+            self._metric = LPIPS(net=net_type, weights=weights)
+            super().__init__(normalize=normalize, **options)

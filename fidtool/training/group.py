@@ -225,7 +225,8 @@ def gather_with_grad(
     """Concatenates the ranks' tensors along dimension 0, in rank order, with gradients. A collective.
 
     Unless ``grad`` is ``local``, backward is also a collective, even for a rank whose tensor has no rows or needs no
-    gradient. Double backward is not supported. Not thread-safe.
+    gradient. Double backward is not supported. Not thread-safe. For samples that a sampler repeats, and for strings,
+    see `gather_outputs`.
 
     Args:
         tensor: shape (n, …); n may differ between ranks and may be 0. The trailing dimensions and the dtype must be the

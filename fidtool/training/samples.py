@@ -68,7 +68,8 @@ def gather_outputs(
     Args:
         outputs: each of them a tensor of shape (n, …) on any device; a list of such tensors, one per batch; or a list
             of n strings or n integers, which need not be equally long. n and the trailing dimensions as for
-            `gather_with_grad`. A rank without samples passes an empty list or tensor.
+            `gather_with_grad`. A rank without samples passes an empty tensor, or an empty list, for which it gets
+            tensors on the CPU.
         index: number of each sample in the data set, from 0: an integer tensor of shape (n,), a list of integers, or a
             list of such tensors, one per batch. See `WithIndex`.
         group, grad, timeout: see `gather_with_grad`. Tensors keep their graph.
@@ -126,11 +127,15 @@ def _kind_of(output: Any, count: int, name: str) -> str:
         raise InputError(f"{name} has {len(output)} elements, and index has {count}")
     if isinstance(output, torch.Tensor):
         return "tensor"
-    kinds = sorted({type(value).__name__ for value in output})
-    if kinds not in ([], ["str"], ["int"]):
-        problem = f"{name} is a list of {' and '.join(kinds)}, but only lists of strings or integers can be gathered:"
-        raise InputError(problem, _ENCODE)
-    return kinds[0] if kinds else ""
+    if not output:
+        return ""
+    if all(isinstance(value, str) for value in output):
+        return "str"
+    if all(isinstance(value, (int, np.integer)) and not isinstance(value, bool) for value in output):
+        return "int"
+    kinds = " and ".join(sorted({type(value).__name__ for value in output}))
+    problem = f"{name} is a list of {kinds}, but only lists of tensors, strings or integers can be gathered:"
+    raise InputError(problem, _ENCODE)
 
 
 def _common_kinds(of_ranks: Sequence[Sequence[str]], ranks: Sequence[int]) -> list[str]:
@@ -151,6 +156,6 @@ def _common_kinds(of_ranks: Sequence[Sequence[str]], ranks: Sequence[int]) -> li
 
 def _gather_list(values: Sequence[str] | Sequence[int], group: Group, timeout: float) -> list[Any]:
     """Every rank's values, in rank order. They travel as JSON: nothing that a rank sends is unpickled."""
-    encoded = torch.frombuffer(bytearray(json.dumps(list(values)).encode()), dtype=torch.uint8)
+    encoded = torch.frombuffer(bytearray(json.dumps(list(values), default=int).encode()), dtype=torch.uint8)
     parts = dist_sync_fn(encoded, group, grad="local", timeout=timeout)
     return [value for part in parts for value in json.loads(part.numpy().tobytes())]

@@ -236,7 +236,7 @@ class ImageSums:
         free = len(seen.hashes) if self.per_image else sum(map(len, self._held))  # how many can be left out
         every = world.gather((self._dims, self.lost, free, seen))
         kept = each_once([seen.samples for *_, seen in every], [free for *_, free, _ in every])
-        if dims := max(dims for dims, *_ in every):
+        if (dims := max(dims for dims, *_ in every)) and (world.size > 1 or self._held):
             with world.together():  # memory may run out on one rank
                 other._moments = copy.deepcopy(self._moments) or self._empty(dims)
                 if self._held:

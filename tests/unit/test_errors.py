@@ -139,7 +139,7 @@ def test_only_the_command_line_names_flags() -> None:
 
 
 def test_settings_named_in_messages_exist() -> None:
-    known = {*declared(Settings), "feature", "num_samples", "real", "fake"}
+    known = {*declared(Settings), "feature", "num_samples", "real", "fake", "index", "data_range"}
     named = [
         (name, each.value)
         for name, tree in sources(re.compile(r"\boption\(|\bsetting="))

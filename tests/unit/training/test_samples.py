@@ -119,3 +119,4 @@ def test_a_single_process() -> None:
     assert torch.equal(gathered, IMAGES.float().mean((1, 2, 3)))
     assert gather_outputs([], index=[]) == ([],)
     assert gather_outputs(["b", "a", "b"], index=[1, 0, 1]) == (["a", "b"],)
+    assert gather_outputs(list(np.array([7, 8])), index=range(2)) == ([7, 8],)

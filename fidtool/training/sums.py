@@ -237,12 +237,13 @@ class ImageSums:
         every = world.gather((self._dims, self.lost, free, seen))
         kept = each_once([seen.samples for *_, seen in every], [free for *_, free, _ in every])
         if (dims := max(dims for dims, *_ in every)) and (world.size > 1 or self._held):
-            with world.together():  # memory may run out on one rank
+            with world.together():  # memory may run out on one rank, or a feature may be out of range
                 other._moments = copy.deepcopy(self._moments) or self._empty(dims)
                 if self._held:
                     mine = torch.from_numpy(kept[world.rank][-free:])
                     features = torch.cat(list(self._held))
                     other._moments.add(features[mine.to(features.device)])
+                    other._moments.flush()
             other._moments.merge(world)
         other._held = deque()
         other.lost = any(lost for _, lost, *_ in every)

@@ -60,7 +60,7 @@ def test_the_metric_has_the_same_bits_at_any_world_size(programs: Run) -> None:
 
 def test_ranks_that_disagree(programs: Run, golden: Golden) -> None:
     """Different features, protocols or statistics, absent ranks, a failed rank; values of one rank or group only."""
-    run = programs(3, "metric_values.py", "more_on_one", "disagreement", "alone")
+    run = programs(3, "metric_values.py", "more_on_one", "disagreement", "alone", "out_of_range")
     assert run.status == 0, run.stderr
     found = lines_of(run.stdout)
     (more,) = found["more on one"]

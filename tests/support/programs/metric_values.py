@@ -112,6 +112,21 @@ def plain() -> None:
     say(f"{RANK} plain: {value(metric)}")
 
 
+def out_of_range() -> None:
+    """Check that a feature that cannot be summed on one rank is an error on all, when it is summed late as well."""
+
+    class Bright(torch.nn.Module):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return images.float().mean((1, 3))
+
+    for index in (None, range(RANK * 4, RANK * 4 + 4)):
+        metric = FrechetInceptionDistance(Bright())
+        for real in (True, False):
+            metric.update(pictures(4, 1) if RANK == SIZE - 1 else pictures(4, 2) // 32, real=real, index=index)
+        refused(fidtool.RunError, metric.compute, "outside the range of the exact sums")
+    say(f"{RANK} out of range: refused")
+
+
 def exact(metric: Any) -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

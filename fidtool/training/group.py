@@ -58,6 +58,7 @@ class Ranks:
         self._rendezvous: GroupRendezvous | None = None
         self._store: Any = None
         self._gloo: Any = None
+        self._reported = False
         self.calls = Counter[str]()  # number of rendezvous by purpose, including failed ones
         if _initialized():
             self.ranks = tuple(dist.get_process_group_ranks(group or dist.group.WORLD))
@@ -85,9 +86,10 @@ class Ranks:
         try:
             entries = rendezvous.exchange(purpose, mine, seconds, remedy)
         except AbsentRanksError as error:
-            with contextlib.suppress(RuntimeError):
-                _reports(self._store).set(_ABSENCE, f"rank {self.rank} ended its wait: {error}")
+            self._report(f"rank {self.rank} ended its wait: {error}")
             raise
+        if self._reported:
+            self._report("")  # the program goes on
         if not all(entry["gloo"] for entry in entries):
             self._gloo = None  # a rank has lost its group: all ranks create a new one
         latest = max(entry["call"] for entry in entries)
@@ -100,6 +102,12 @@ class Ranks:
             if failure := entry["payload"].get("failed"):
                 raise RunError(f"rank {rank} failed: {failure}")
         return [entry["payload"] for entry in entries]
+
+    def _report(self, text: str) -> None:
+        """Stores why this rank gives up, for `explain_lost_ranks` on the others."""
+        self._reported = bool(text)
+        with contextlib.suppress(RuntimeError):
+            _reports(self._store).set(_ABSENCE, text)
 
     def abandon(self, purpose: str, reason: str, seconds: float) -> None:
         """Called in place of a counted `exchange` on a rank that failed: the others immediately raise ``reason``."""

@@ -133,8 +133,9 @@ class ImageMetric(SyncedMetric[Values, MetricSums]):
                 between calls. A plain module as ``feature`` gets the tensor as it is.
             real: whether the images are real (True) or generated (False).
             index: number of each image's sample in the data set: integers, a tensor or list of shape (n,). Images of
-                one sample count once until ``reset``, whichever ranks add them, so a sampler may repeat samples to give
-                all ranks the same number. None counts each image. See `WithIndex`.
+                one sample count once until ``reset``: those that a rank adds again, and those that several ranks have,
+                if they are among the latest 1,024 of all but one. So a sampler may repeat samples to give all ranks the
+                same number. None counts each image. See `WithIndex`.
 
         Raises:
             fidtool.InputError: if the shape, dtype, range or device is wrong.

@@ -37,12 +37,14 @@ from fidtool.training.sums import (
     PADDED,
     SHARE,
     UNKNOWN,
+    KnownSamples,
     MetricState,
     Result,
     State,
     added_again,
     check_same_settings,
     each_once,
+    left_out,
     on_several,
 )
 from fidtool.training.synced_metric import SyncedMetric
@@ -96,6 +98,7 @@ class PairValues(MetricState):
 
     def clear(self) -> None:
         self._parts: list[NDArray[Any]] = []
+        self._samples = KnownSamples()
         self.lost, self.of_ranks = False, list[NDArray[np.int64]]()
 
     def to(self, device: torch.device) -> None:
@@ -138,8 +141,12 @@ class PairValues(MetricState):
                 pool.close(1.0)
         if not np.isfinite(rows["value"]).all():
             raise RunError(f"{self.comparison.metric.numbers[0].title} of a pair is NaN or infinite")
-        self._parts.append(rows)
+        self._append(rows[self._samples.find_new(rows["sample"], rows["hash"])])
         return rows["value"]
+
+    def _append(self, rows: NDArray[Any]) -> None:
+        self._parts.append(rows)
+        self._samples.add(rows["sample"], rows["hash"])
 
     # Synchronisation of all ranks.
 
@@ -149,8 +156,10 @@ class PairValues(MetricState):
 
     def merged(self, world: World) -> PairValues:
         other = copy.copy(self)
-        every = world.gather((self.lost, self.rows))
-        other._parts, other.lost = [rows for _, rows in every], any(lost for lost, _ in every)
+        every = world.gather((self.lost, self._samples.different, self.rows))
+        other._parts, other.lost = [rows for *_, rows in every], any(lost for lost, *_ in every)
+        other._samples = KnownSamples()
+        other._samples.different = sum(different for _, different, _ in every)
         other.of_ranks = [rows["hash"][rows["sample"] == UNKNOWN] for rows in other._parts]
         return other
 
@@ -163,13 +172,14 @@ class PairValues(MetricState):
                 f"{again} pairs that were added after a checkpoint was loaded are in it too and count twice: call "
                 "reset() after loading it, or persistent(False) before saving it"
             )
+        yield from left_out(self._samples.different, len(rows), "pairs")
         shared, on = on_several(self.of_ranks, ranks)
         if shared:
             yield f"{shared} of {len(rows)} pairs are on more than one rank ({on}) and count again. Probably {PADDED}"
 
     def absorb(self, other: PairValues) -> None:
         check_same_settings([self.settings(), other.settings()], ("this metric", "the other metric"))
-        self._parts.append(other.rows)
+        self._append(other.rows)
 
     # Checkpoints.
 
@@ -192,7 +202,7 @@ class PairValues(MetricState):
         for name, key in _IN_STATE.items():
             rows[name] = state[key].cpu().numpy()
         rows["restored"] = True
-        self._parts.append(rows)
+        self._append(rows)
 
 
 class ReconstructionMetric(SyncedMetric[torch.Tensor, PairValues]):

@@ -19,7 +19,7 @@ Index = torch.Tensor | Sequence[int] | Sequence[torch.Tensor]
 """Numbers of samples, of one batch or of several."""
 Output = torch.Tensor | Sequence[torch.Tensor] | Sequence[str] | Sequence[int]
 _PURPOSE = "gather_outputs()"
-_ENCODE = "encode other labels as integers, such as their places in a list that all ranks have"
+_ENCODE = "pass numbers as a tensor, and encode other labels as integers, such as their places in a list"
 
 
 class WithIndex(Dataset[tuple[int, Sample]]):
@@ -42,18 +42,23 @@ class WithIndex(Dataset[tuple[int, Sample]]):
         return len(self.dataset)  # type: ignore[arg-type]
 
 
-def sample_numbers(index: object, count: int, what: str) -> NDArray[np.int64]:
-    """Validates the numbers of ``count`` samples, and returns them as an array of shape (count,)."""
-    numbers = np.asarray(index.detach().cpu() if isinstance(index, torch.Tensor) else index)
+def sample_numbers(index: object, count: int | None, what: str) -> NDArray[np.int64]:
+    """Validates the numbers of ``count`` samples, or of any number, and returns an array of shape (count,)."""
+    try:
+        numbers = np.asarray(index.detach().cpu() if isinstance(index, torch.Tensor) else index)
+    except (TypeError, ValueError) as error:  # such as lists of unequal lengths
+        raise InputError(f"index must be integers, a tensor or a list: {error}", setting="index") from None
     if numbers.size == 0:
         numbers = numbers.astype(np.int64)
-    if numbers.ndim != 1 or numbers.dtype.kind not in "iu" or len(numbers) != count:
+    if numbers.ndim != 1 or numbers.dtype.kind not in "iu" or count not in (None, len(numbers)):
+        each = what if count is None else f"{count} {what}"
         got = f"{numbers.dtype} of shape {numbers.shape}"
-        raise InputError(f"index must be integers, one for each of the {count} {what}, not {got}", setting="index")
+        raise InputError(f"index must be integers, one for each of the {each}, not {got}", setting="index")
+    numbers = numbers.astype(np.int64)  # a number beyond int64 becomes negative
     if numbers.min(initial=0) < 0:
         problem = f"index must be the number of each sample in the data set, not {numbers.min()}"
         raise InputError(problem, setting="index")
-    return numbers.astype(np.int64)
+    return numbers
 
 
 def gather_outputs(
@@ -83,8 +88,7 @@ def gather_outputs(
     """
     ranks = ranks_of(group)
     try:
-        index = _joined_batches(index)
-        numbers = sample_numbers(index, len(index), "samples")
+        numbers = sample_numbers(_joined_batches(index), None, "samples")
         parts = [_joined_batches(output) for output in outputs]
         kinds = [_kind_of(part, len(numbers), f"output {place}") for place, part in enumerate(parts, 1)]
     except InputError as error:
@@ -121,8 +125,8 @@ def _kind_of(output: Any, count: int, name: str) -> str:
     if not isinstance(output, (torch.Tensor, list, tuple)):
         problem = f"{name} must be a tensor, or a list of tensors, strings or integers, not {type(output).__name__}:"
         raise InputError(problem, _ENCODE)
-    if isinstance(output, torch.Tensor) and output.ndim == 0:
-        raise InputError(f"{name} is a single number, and must have a row for each of the {count} samples")
+    if isinstance(output, torch.Tensor) and (output.ndim == 0 or output.layout != torch.strided):
+        raise InputError(f"{name} must be a dense tensor with a row for each of the {count} samples")
     if len(output) != count:
         raise InputError(f"{name} has {len(output)} elements, and index has {count}")
     if isinstance(output, torch.Tensor):

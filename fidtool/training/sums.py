@@ -82,6 +82,43 @@ _NO_NUMBERS = np.zeros(0, dtype=np.int64)
 _NO_IMAGES = _Images(_NO_NUMBERS, _NO_NUMBERS, np.zeros(0, dtype=bool), np.zeros((0, 0), dtype=np.float32))
 
 
+class KnownSamples:
+    """The samples that a rank has added, by their numbers, with hashes of their images.
+
+    Attributes:
+        different: number of images that were left out although the image that was added with their number is another.
+    """
+
+    def __init__(self) -> None:
+        self._hashes: dict[int, int] = {}
+        self.different = 0
+
+    def find_new(self, samples: NDArray[np.int64], hashes: NDArray[np.int64]) -> list[int]:
+        """Returns the places of the images to add: the first ones of samples that were not added before."""
+        places, new = [], dict[int, int]()
+        for place, (sample, mark) in enumerate(zip(samples.tolist(), hashes.tolist(), strict=True)):
+            earlier = self._hashes.get(sample, new.get(sample))
+            if sample == UNKNOWN or earlier is None:
+                places.append(place)
+                new[sample] = mark
+            else:
+                self.different += earlier != mark
+        return places
+
+    def add(self, samples: NDArray[np.int64], hashes: NDArray[np.int64]) -> None:
+        known = samples != UNKNOWN
+        self._hashes.update(zip(samples[known].tolist(), hashes[known].tolist(), strict=True))
+
+
+def left_out(different: int, count: int, noun: str) -> Iterator[str]:
+    """Warns about images that were left out, unless so few that a sampler may have repeated them within a rank."""
+    if different > max(3, count // 4):
+        yield (
+            f"{different} {noun} were left out, because others with the same index were added before: call reset() "
+            "before the next epoch, and give the samples of joined data sets numbers of their own"
+        )
+
+
 @dataclass(eq=False)
 class ImageSums:
     """A metric's state of the real or of the generated images: their features, and the images of a partial batch.
@@ -110,7 +147,7 @@ class ImageSums:
         self._held = deque[torch.Tensor]()  # features of the last images of `_seen`, which are not in the sums yet
         self._waiting: list[_Image] = []
         self._seen: list[_Images] = []
-        self._samples: set[int] = set()
+        self._samples = KnownSamples()
         self.lost, self.of_ranks = False, list[_Images]()
 
     def _empty(self, dims: int) -> ExactMoments:
@@ -137,17 +174,17 @@ class ImageSums:
 
         An image whose number in ``samples`` was added before is left out.
         """
+        hashes = image_hashes(images).numpy()
         if samples is None:
             samples = np.full(len(images), UNKNOWN)
         else:
-            _, first = np.unique(samples, return_index=True)
-            new = [place for place in sorted(first.tolist()) if int(samples[place]) not in self._samples]
-            images, samples = images[new], samples[new]
+            new = self._samples.find_new(samples, hashes)
+            images, samples, hashes = images[new], samples[new], hashes[new]
         laid_out = images if self.network.plain else images.permute(0, 2, 3, 1)
         pixels = laid_out.clone(memory_format=torch.contiguous_format)
-        added = zip(pixels, image_hashes(images).tolist(), samples.tolist(), strict=True)
+        added = zip(pixels, hashes.tolist(), samples.tolist(), strict=True)
         self._waiting = self._extract([*self._waiting, *added], partial=False)
-        self._samples.update(samples[samples != UNKNOWN].tolist())
+        self._samples.add(samples, hashes)
 
     def flush(self) -> None:
         """Runs the network on the waiting images; the last batch is padded with black images."""
@@ -234,7 +271,7 @@ class ImageSums:
         """
         other, seen = copy.copy(self), _joined(self._seen)
         free = len(seen.hashes) if self.per_image else sum(map(len, self._held))  # how many can be left out
-        every = world.gather((self._dims, self.lost, free, seen))
+        every = world.gather((self._dims, self.lost, self._samples.different, free, seen))
         kept = each_once([seen.samples for *_, seen in every], [free for *_, free, _ in every])
         if (dims := max(dims for dims, *_ in every)) and (world.size > 1 or self._held):
             with world.together():  # memory may run out on one rank, or a feature may be out of range
@@ -247,6 +284,8 @@ class ImageSums:
             other._moments.merge(world)
         other._held = deque()
         other.lost = any(lost for _, lost, *_ in every)
+        other._samples = KnownSamples()
+        other._samples.different = sum(different for _, _, different, *_ in every)
         other.of_ranks = [seen.take(own) for (*_, seen), own in zip(every, kept, strict=True)]
         other._seen = list(other.of_ranks)
         return other
@@ -265,8 +304,10 @@ class ImageSums:
         if twice := len(known) - len(np.unique(known)):
             yield (
                 f"{twice} of {self.count} {SIDES[self.side]} count again, because several ranks have the same samples, "
-                f"more than {_HELD_ROWS} before their last: give each rank its own, as DistributedSampler does"
+                f"more than {_HELD_ROWS} before their last: give each rank its own, or call reset() before the next "
+                "epoch, whose shuffled samples are on other ranks"
             )
+        yield from left_out(self._samples.different, self.count or 0, SIDES[self.side])
         yield from self._shared(ranks)
 
     def _shared(self, ranks: Sequence[int]) -> Iterator[str]:
@@ -346,7 +387,7 @@ class ImageSums:
         if "held" in totals:
             self._held.append(totals["held"].to(self._device))
             self._sum_earlier()
-        self._samples.update(samples[samples != UNKNOWN].tolist())
+        self._samples.add(samples, hashes)
 
 
 def _joined(parts: Sequence[_Images]) -> _Images:

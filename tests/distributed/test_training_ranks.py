@@ -115,3 +115,7 @@ def test_ranks_that_only_see_a_closed_connection(programs: Run) -> None:
     run = programs(2, "rank_zero_only.py")
     assert run.status == 1
     assert "fidtool: rank 0 ended its wait: FrechetInceptionDistance.compute()" in run.stderr
+    run = programs(2, "rank_zero_only.py", "recover")
+    assert run.status == 1
+    assert "another failure" in run.stderr
+    assert "fidtool: rank 0 ended its wait" not in run.stderr, "the program went on after that"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fidtool
-from fidtool.training import FrechetInceptionDistance, KernelInceptionDistance, WithIndex, gather_outputs, sums
+from fidtool.training import (
+    FrechetInceptionDistance,
+    KernelInceptionDistance,
+    PeakSignalNoiseRatio,
+    WithIndex,
+    gather_outputs,
+    sums,
+)
 from support.tiny_network import network
 
 IMAGES = torch.randint(0, 256, (60, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
@@ -51,6 +59,25 @@ def test_repeated_samples(kind: Any, held: int, monkeypatch: pytest.MonkeyPatch)
     resumed.load_state_dict(state)
     resumed.update(IMAGES, real=False, index=range(60))
     assert values_of(resumed) == expected
+
+
+@pytest.mark.parametrize("kind", [FrechetInceptionDistance, PeakSignalNoiseRatio])
+def test_other_images_with_numbers_of_earlier_ones(kind: Any) -> None:
+    """As of two joined data sets, or of a next epoch without `reset`. The same images again are no reason to warn."""
+    metric = made() if kind is FrechetInceptionDistance else PeakSignalNoiseRatio()
+
+    def update(images: torch.Tensor) -> None:
+        pair = kind is PeakSignalNoiseRatio
+        metric.update(images, **({"target": 255 - images} if pair else {"real": False}), index=range(len(images)))
+        metric.compute()
+
+    update(IMAGES[:30])
+    update(IMAGES[:30])
+    assert metric.result.warnings == ()
+    assert metric.result.fake == 30
+    update(IMAGES[30:])
+    (warning,) = metric.result.warnings
+    assert re.match("30 (generated images|pairs) were left out, .* call reset\\(\\) before the next epoch", warning)
 
 
 @pytest.mark.parametrize("held", [8, 1024])
@@ -99,6 +126,9 @@ def test_which_images_remain(ranks: list[tuple[list[int], int]]) -> None:
         ([0, -2], "not -2"),
         (torch.zeros(2, 1, dtype=torch.int64), r"shape \(2, 1\)"),
         (["a", "b"], "index must be integers"),
+        (5, "index must be integers"),
+        ([[0], [1, 2]], "index must be integers"),
+        (np.array([0, 2**64 - 1], dtype=np.uint64), "not -1"),
     ],
 )
 def test_wrong_numbers(index: Any, said: str) -> None:
@@ -106,6 +136,8 @@ def test_wrong_numbers(index: Any, said: str) -> None:
     with pytest.raises(fidtool.InputError, match=said):
         metric.update(IMAGES[:2], real=False, index=index)
     assert metric.state_dict() == {}
+    with pytest.raises(fidtool.InputError, match=r"index must be|has 2 elements, and index has 1"):
+        gather_outputs([1, 2], index=index)
 
 
 def test_a_single_process() -> None:

@@ -43,6 +43,7 @@ from fidtool.training.sums import (
     State,
     added_again,
     check_same_settings,
+    count_different,
     each_once,
     left_out,
     on_several,
@@ -159,7 +160,9 @@ class PairValues(MetricState):
         every = world.gather((self.lost, self._samples.different, self.rows))
         other._parts, other.lost = [rows for *_, rows in every], any(lost for lost, *_ in every)
         other._samples = KnownSamples()
-        other._samples.different = sum(different for _, different, _ in every)
+        samples, hashes = ([rows[name] for *_, rows in every] for name in ("sample", "hash"))
+        kept = each_once(samples, list(map(len, samples)))
+        other._samples.different = sum(different for _, different, _ in every) + count_different(samples, hashes, kept)
         other.of_ranks = [rows["hash"][rows["sample"] == UNKNOWN] for rows in other._parts]
         return other
 

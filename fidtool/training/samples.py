@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from fidtool.errors import InputError, on_every_rank
+from fidtool.errors import InputError, on_every_rank, warn_program
 from fidtool.training.group import DEFAULT_TIMEOUT, Grad, Group, dist_sync_fn, gather_with_grad, ranks_of
 
 Sample = TypeVar("Sample", covariant=True)
@@ -82,41 +82,55 @@ def gather_outputs(
     Returns:
         The joined outputs: tensors of shape (N, …) and lists of length N, where N is the number of different samples.
 
+    A warning is issued on the first rank if other outputs have the same number, so that samples are missing.
+
     Raises:
         fidtool.InputError: if an output has another length than ``index``, or has elements of another type.
         fidtool.training.AbsentRanksError, fidtool.RunError: see `gather_with_grad`.
     """
     ranks = ranks_of(group)
     try:
-        numbers = sample_numbers(_joined_batches(index), None, "samples")
-        parts = [_joined_batches(output) for output in outputs]
-        kinds = [_kind_of(part, len(numbers), f"output {place}") for place, part in enumerate(parts, 1)]
+        numbers = sample_numbers(_joined_batches(index, "index"), None, "samples")
+        names = [f"output {place}" for place in range(1, len(outputs) + 1)]
+        parts = [_joined_batches(output, name) for output, name in zip(outputs, names, strict=True)]
+        kinds = [_kind_of(part, len(numbers), name) for part, name in zip(parts, names, strict=True)]
     except InputError as error:
         ranks.abandon(_PURPOSE, error.text, timeout)
         raise
     payloads = ranks.exchange(_PURPOSE, {"kinds": kinds}, timeout, "every rank must call it, one without samples too")
     kinds = _common_kinds([payload["kinds"] for payload in payloads], ranks.ranks)
     every = gather_with_grad(torch.from_numpy(numbers), group, "local", timeout=timeout).numpy()
-    _, places = np.unique(every, return_index=True)  # the first of equal numbers, in ascending order
+    # The first of equal numbers, in ascending order.
+    _, places, inverse = np.unique(every, return_index=True, return_inverse=True)
+    again = np.setdiff1d(np.arange(len(every)), places)
+    kept = places[inverse[again]]
+    different = np.zeros(len(again), dtype=bool)
     found: list[Any] = []
     for part, kind in zip(parts, kinds, strict=True):
         if kind == "tensor":
             own = part if isinstance(part, torch.Tensor) else torch.zeros(0)
             joined = gather_with_grad(own, group, grad, timeout=timeout)
             found.append(joined[torch.from_numpy(places).to(joined.device)])
+            unequal = joined.detach()[again] != joined.detach()[kept]
+            different |= unequal.flatten(1).any(1).cpu().numpy() if unequal.ndim > 1 else unequal.cpu().numpy()
         else:
             values = _gather_list(part, group, timeout)
             found.append([values[place] for place in places])
+            pairs = zip(again, kept, strict=True)
+            different |= np.array([values[mine] != values[first] for mine, first in pairs], dtype=bool)
+    if different.sum() > max(3, len(places) // 4) and not ranks.group_rank:  # not just repeated by a sampler
+        problem = f"{different.sum()} of {len(every)} samples were left out, because other ones have the same index"
+        warn_program(f"{problem}: give each sample of all ranks and data sets a number of its own")
     return tuple(found)
 
 
-def _joined_batches(values: Any) -> Any:
+def _joined_batches(values: Any, name: str) -> Any:
     """Concatenates a list of tensors; anything else is returned as it is."""
     if isinstance(values, (list, tuple)) and any(isinstance(value, torch.Tensor) for value in values):
         try:
             return torch.cat([value.reshape(1) if value.ndim == 0 else value for value in values])
         except (RuntimeError, AttributeError, TypeError) as error:
-            raise InputError(f"the batches of an output do not fit together: {error}") from None
+            raise InputError(f"the batches of {name} do not fit together: {error}") from None
     return values
 
 

@@ -114,8 +114,8 @@ def left_out(different: int, count: int, noun: str) -> Iterator[str]:
     """Warns about images that were left out, unless so few that a sampler may have repeated them within a rank."""
     if different > max(3, count // 4):
         yield (
-            f"{different} {noun} were left out, because others with the same index were added before: call reset() "
-            "before the next epoch, and give the samples of joined data sets numbers of their own"
+            f"{different} {noun} were left out, because other ones have the same index: call reset() before the next "
+            "epoch and after loading a checkpoint, and give each sample of all ranks and data sets a number of its own"
         )
 
 
@@ -285,7 +285,9 @@ class ImageSums:
         other._held = deque()
         other.lost = any(lost for _, lost, *_ in every)
         other._samples = KnownSamples()
-        other._samples.different = sum(different for _, _, different, *_ in every)
+        other._samples.different = sum(different for _, _, different, *_ in every) + count_different(
+            [seen.samples for *_, seen in every], [seen.hashes for *_, seen in every], kept
+        )
         other.of_ranks = [seen.take(own) for (*_, seen), own in zip(every, kept, strict=True)]
         other._seen = list(other.of_ranks)
         return other
@@ -412,6 +414,16 @@ def each_once(samples: Sequence[NDArray[np.int64]], free: Sequence[int]) -> list
     keep[order[1:]] = ordered[1:] != ordered[:-1]
     keep |= must | (every == UNKNOWN)
     return np.split(keep, np.cumsum([len(own) for own in samples])[:-1])
+
+
+def count_different(
+    samples: Sequence[NDArray[np.int64]], hashes: Sequence[NDArray[np.int64]], kept: Sequence[NDArray[np.bool_]]
+) -> int:
+    """Returns how many of the ranks' images that are not kept differ from the one that is kept of their sample."""
+    every, marks, keep = np.concatenate(samples), np.concatenate(hashes), np.concatenate(kept)
+    order = np.argsort(every[keep], kind="stable")
+    places = order[np.searchsorted(every[keep][order], every[~keep])]
+    return int((marks[keep][places] != marks[~keep]).sum())
 
 
 def added_again(added: NDArray[np.int64], restored: NDArray[np.int64]) -> int:

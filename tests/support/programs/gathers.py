@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 import torch.distributed as dist
 from common import fidtool, refused, say
@@ -118,6 +120,14 @@ def check_outputs(rank: int) -> None:
         if (rank, sample) not in ((1, 4), (3, 9)):  # the first rank has these
             wanted[place] = 4 * reference.grad[numbers.index(sample)]
     torch.testing.assert_close(rows.grad, wanted, rtol=1e-12, atol=0)
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        (shares,) = gather_outputs(torch.full((3, 2), rank), index=range(3))  # each rank begins at 0
+    assert shares.tolist() == [[0, 0]] * 3
+    assert [str(each.message).split(":")[0] for each in caught] == [
+        "9 of 12 samples were left out, because other ones have the same index"
+    ] * (rank == 0)
 
     error, one = fidtool.InputError, [rank]
     floats = [0.5] if rank == 1 else one

@@ -20,6 +20,7 @@ from fidtool.training import (
     FrechetInceptionDistance,
     InceptionScore,
     KernelInceptionDistance,
+    PeakSignalNoiseRatio,
     WithIndex,
     gather_outputs,
 )
@@ -111,6 +112,22 @@ def lightning(data: Any, validation: Validation) -> None:
 LOADERS = {"plain": plain, "accelerate": accelerate, "lightning": lightning}
 
 
+def check_shares() -> None:
+    """Warn if each rank counts its own samples from 0, so that images are left out."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    fid, psnr = FrechetInceptionDistance(network()), PeakSignalNoiseRatio()
+    images = pictures(12, rank)
+    fid.update(images, real=True, index=range(12))
+    fid.update(images // 2, real=False, index=range(12))
+    psnr.update(images // 2, images, index=range(12))
+    for metric, kinds in ((fid, ("real images", "generated images")), (psnr, ("pairs",))):
+        metric.compute()
+        assert metric.result is not None
+        for kind in kinds:
+            expected = f"{12 * (size - 1)} {kind} were left out, because other ones have the same index"
+            assert any(line.startswith(expected) for line in metric.result.warnings), metric.result.warnings
+
+
 def main(loader: str, *counts: str) -> None:
     """Validate on data sets of several sizes."""
     warnings.simplefilter("ignore")
@@ -121,6 +138,8 @@ def main(loader: str, *counts: str) -> None:
         LOADERS[loader](WithIndex(TensorDataset(pictures(count, 1))), validation)
         validation.report(count)
     if dist.is_initialized():
+        if dist.get_world_size() > 1:
+            check_shares()
         dist.destroy_process_group()
 
 

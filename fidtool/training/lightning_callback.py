@@ -245,4 +245,4 @@ class FIDCallback(Base):
                 raise InputError(f"generate({count}, …) must return a tensor of {count} images, not {got}")
             for metric in metrics:
                 metric.normalize = images.is_floating_point()
-                metric.update(images, real=False)
+                metric.update(images, real=False, index=range(start, start + count))

@@ -118,7 +118,7 @@ def gather_outputs(
             found.append([values[place] for place in places])
             pairs = zip(again, kept, strict=True)
             different |= np.array([values[mine] != values[first] for mine, first in pairs], dtype=bool)
-    if different.sum() > max(3, len(places) // 4) and not ranks.group_rank:  # not just repeated by a sampler
+    if different.sum() > max(3, len(places) // 2) and not ranks.group_rank:  # not just repeated by a sampler
         problem = f"{different.sum()} of {len(every)} samples were left out, because other ones have the same index"
         warn_program(f"{problem}: give each sample of all ranks and data sets a number of its own")
     return tuple(found)

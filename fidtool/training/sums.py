@@ -111,8 +111,8 @@ class KnownSamples:
 
 
 def left_out(different: int, count: int, noun: str) -> Iterator[str]:
-    """Warns about images that were left out, unless so few that a sampler may have repeated them within a rank."""
-    if different > max(3, count // 4):
+    """Warns about images that were left out, unless so few that a sampler may have repeated random reconstructions."""
+    if different > max(3, count // 2):
         yield (
             f"{different} {noun} were left out, because other ones have the same index: call reset() before the next "
             "epoch and after loading a checkpoint, and give each sample of all ranks and data sets a number of its own"

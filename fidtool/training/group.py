@@ -278,9 +278,13 @@ def dist_sync_fn(
     return list(joined.unbind()) if scalar else list(torch.split(joined, lengths))
 
 
-def _gathered(tensor: torch.Tensor, group: Group, grad: Grad, timeout: float) -> tuple[torch.Tensor, list[int]]:
+def check_mode(grad: object) -> None:
     if grad not in (modes := get_args(Grad)):
         raise InputError(f"grad must be one of {', '.join(modes)}, not {grad!r}")
+
+
+def _gathered(tensor: torch.Tensor, group: Group, grad: Grad, timeout: float) -> tuple[torch.Tensor, list[int]]:
+    check_mode(grad)
     if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
         what = f"a {tensor.layout} tensor" if isinstance(tensor, torch.Tensor) else type(tensor).__name__
         raise InputError(f"only dense tensors can be gathered, not {what}")

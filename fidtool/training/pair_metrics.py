@@ -182,7 +182,8 @@ class PairValues(MetricState):
 
     def absorb(self, other: PairValues) -> None:
         check_same_settings([self.settings(), other.settings()], ("this metric", "the other metric"))
-        self._append(other.rows)
+        rows = other.rows
+        self._append(rows[self._samples.find_new(rows["sample"], rows["hash"])])
 
     # Checkpoints.
 

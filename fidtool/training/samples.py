@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from fidtool.errors import InputError, on_every_rank, warn_program
-from fidtool.training.group import DEFAULT_TIMEOUT, Grad, Group, dist_sync_fn, gather_with_grad, ranks_of
+from fidtool.training.group import DEFAULT_TIMEOUT, Grad, Group, check_mode, dist_sync_fn, gather_with_grad, ranks_of
 
 Sample = TypeVar("Sample", covariant=True)
 Index = torch.Tensor | Sequence[int] | Sequence[torch.Tensor]
@@ -46,7 +46,7 @@ def sample_numbers(index: object, count: int | None, what: str) -> NDArray[np.in
     """Validates the numbers of ``count`` samples, or of any number, and returns an array of shape (count,)."""
     try:
         numbers = np.asarray(index.detach().cpu() if isinstance(index, torch.Tensor) else index)
-    except (TypeError, ValueError) as error:  # such as lists of unequal lengths
+    except (TypeError, ValueError, RuntimeError) as error:  # such as lists of unequal lengths, or a tensor without data
         raise InputError(f"index must be integers, a tensor or a list: {error}", setting="index") from None
     if numbers.size == 0:
         numbers = numbers.astype(np.int64)
@@ -90,6 +90,7 @@ def gather_outputs(
     """
     ranks = ranks_of(group)
     try:
+        check_mode(grad)
         numbers = sample_numbers(_joined_batches(index, "index"), None, "samples")
         names = [f"output {place}" for place in range(1, len(outputs) + 1)]
         parts = [_joined_batches(output, name) for output, name in zip(outputs, names, strict=True)]

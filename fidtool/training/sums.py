@@ -112,7 +112,8 @@ class KnownSamples:
 
 def left_out(different: int, count: int, noun: str) -> Iterator[str]:
     """Warns about images that were left out, unless so few that a sampler may have repeated random reconstructions."""
-    if different > max(3, count // 2):
+    allowed = 0 if noun == SIDES["real"] else min(count // 2, _HELD_ROWS)
+    if different > max(3, allowed):
         yield (
             f"{different} {noun} were left out, because other ones have the same index: call reset() before the next "
             "epoch and after loading a checkpoint, and give each sample of all ranks and data sets a number of its own"
@@ -279,8 +280,9 @@ class ImageSums:
                 if self._held:
                     mine = torch.from_numpy(kept[world.rank][-free:])
                     features = torch.cat(list(self._held))
-                    other._moments.add(features[mine.to(features.device)])
-                    other._moments.flush()
+                    with self._explaining_refusal():
+                        other._moments.add(features[mine.to(features.device)])
+                        other._moments.flush()
             other._moments.merge(world)
         other._held = deque()
         other.lost = any(lost for _, lost, *_ in every)
@@ -317,7 +319,8 @@ class ImageSums:
         numbered = all((images.samples != UNKNOWN).all() for images in self.of_ranks)
         if numbered and self.side == "real":
             return
-        shared, on = on_several([images.hashes for images in self.of_ranks], ranks)
+        # Earlier versions have no hashes of real images in a state.
+        shared, on = on_several([images.hashes[images.hashes != 0] for images in self.of_ranks], ranks)
         if not shared:
             return
         causes = [] if numbered else [PADDED]

@@ -377,10 +377,14 @@ class ImageSums:
                 hashes, rows, summed = arrays["order"], arrays["rows"], 0
             else:
                 moments = self._moments or self._empty(self.network.definition.dims or len(arrays["sum"]))
-                moments.absorb(arrays)
-                self._moments, summed = moments, int(arrays["count"])
+                summed = int(arrays["count"])
                 # Earlier versions have no hashes of real images.
                 hashes = arrays.get("marks", np.zeros(summed, np.int64))
+                held = arrays.get("held", np.zeros((0, moments.dims)))
+                if held.shape != (len(hashes) - summed, moments.dims):
+                    raise ValueError("their numbers of images differ")
+                moments.absorb(arrays)
+                self._moments = moments
                 rows = np.zeros((len(hashes), 0), np.float32)
             samples = arrays.get("samples", np.full(len(hashes), UNKNOWN))
             images = _Images(hashes, samples, np.full(len(hashes), restored), rows)

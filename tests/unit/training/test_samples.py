@@ -86,6 +86,15 @@ def test_other_images_with_numbers_of_earlier_ones(kind: Any) -> None:
     assert re.match("30 (generated images|pairs) were left out, .* call reset\\(\\) before the next epoch", warning)
 
 
+def test_a_state_that_lacks_features_is_refused() -> None:
+    metric = made()
+    metric.update(IMAGES, real=False, index=range(60))
+    state = metric.state_dict()
+    for held in (state["fake_held"][:10], state["fake_held"][:, :3]):
+        with pytest.raises(fidtool.InputError, match="their numbers of images differ"):
+            made().load_state_dict({**state, "fake_held": held})
+
+
 @pytest.mark.parametrize("held", [8, 1024])
 def test_metrics_that_share_samples_are_merged(held: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sample counts once if its features can be left out; otherwise a warning says how many count again."""

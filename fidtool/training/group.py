@@ -171,7 +171,7 @@ def explain_lost_ranks() -> None:
             try:
                 report = call_with_timeout(_read_report, _REPORT_SECONDS)
             except Exception:  # rank 0 serves the store, unless torchrun does
-                report = "the store of the ranks is gone, too, so that rank 0 has ended: its output says why"
+                report = "the reports of the ranks cannot be read; if rank 0 has ended, its output says why"
             if report:
                 print(f"fidtool: {report}", file=sys.stderr, flush=True)
 
@@ -400,7 +400,13 @@ def assert_in_sync(module: nn.Module, group: Group = None, *, timeout: float = D
         differences = find_differences(hashes, world, ranks.ranks)
     if differences:
         problem = f"the ranks' replicas of {type(module).__name__} differ: {'; '.join(differences)}"
-        raise on_every_rank(OutOfSyncError(problem))
+        remedies = []
+        if isinstance(module, DistributedDataParallel) and any(True for _ in module.buffers()):
+            remedies.append(
+                "of buffers, such as BatchNorm's statistics, DDP sends rank 0's to the others only at the start of the "
+                "next forward pass in training; torch.nn.SyncBatchNorm keeps them equal"
+            )
+        raise on_every_rank(OutOfSyncError(problem, *remedies))
 
 
 def wrap_trainable(
@@ -409,7 +415,8 @@ def wrap_trainable(
     """Wraps a loss in DistributedDataParallel if it has trainable parameters.
 
     The weights of ArcFace, CosFace or a projection head must be synchronised like the model's: if the loss is not
-    wrapped, each rank trains its own replica, and the replicas diverge.
+    wrapped, each rank trains its own replica, and the replicas diverge. Not for Lightning, which wraps a loss that is a
+    submodule of the LightningModule together with the model.
 
     Args:
         loss: a loss module, already on its device.

@@ -72,11 +72,8 @@ class ImageMetric(SyncedMetric[Values, MetricSums]):
         distributed_available_fn: Callable[[], bool] | None = None,
     ) -> None:
         declared(StatisticsSettings)["batch_size"].checked(batch_size)
-        if dist_sync_on_step or dist_sync_fn or distributed_available_fn:
-            names = "dist_sync_on_step, dist_sync_fn and distributed_available_fn"
-            problem = f"{names} cannot be used, because the metric synchronises the ranks itself, in compute():"
-            raise InputError(problem, "omit them; see process_group and sync_on_compute")
-        super().__init__(normalize, sync_on_compute, sync_timeout, process_group, name)
+        theirs = dist_sync_on_step, dist_sync_fn, distributed_available_fn
+        super().__init__(normalize, sync_on_compute, sync_timeout, process_group, name, theirs)
         self.reset_real_features = flag("reset_real_features", reset_real_features)
         file = feature_extractor_weights_path
         if weights is not None and file is not None:

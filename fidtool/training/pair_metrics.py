@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -51,11 +51,12 @@ from fidtool.training.sums import (
 from fidtool.training.synced_metric import SyncedMetric
 
 _COLUMNS = {"value": np.float64, "hash": np.int64, "sample": np.int64}
-"""What is known of each pair: its value, a hash of its images, its number in the data set."""
+"""What is known of each pair: its value, its number in the data set, and a hash of its images, or of the target if the
+number is known: random reconstructions of a sample are not other samples."""
 _ROW = np.dtype([*_COLUMNS.items(), ("restored", np.bool_)])
 _IN_STATE = {name: f"pair_{name}" for name in _COLUMNS}
 """The keys of these in the state."""
-_SETTINGS = "pair_settings"
+_DIFFERENT, _SETTINGS = "pair_different", "pair_settings"
 _HASH_FACTOR = 6364136223846793005
 """Makes the hash of a pair depend on which of its images is which: the multiplier of Knuth's MMIX generator."""
 
@@ -90,7 +91,7 @@ class PairValues(MetricState):
         of_ranks: the hashes of each rank's pairs after a merge.
     """
 
-    names = frozenset([SHARE, _SETTINGS, *_IN_STATE.values()])
+    names = frozenset([SHARE, _SETTINGS, _DIFFERENT, *_IN_STATE.values()])
     noun = "pairs"
 
     def __init__(self, metric: PairMetric) -> None:
@@ -108,18 +109,15 @@ class PairValues(MetricState):
 
     @property
     def rows(self) -> NDArray[Any]:
-        """A row for each pair, in the order in which they were added; of those of one sample the first one."""
-        rows = np.concatenate([np.empty(0, _ROW), *self._parts])
-        (kept,) = each_once([rows["sample"]], [len(rows)])
-        return rows[kept]
+        """A row for each pair, in the order in which they were added."""
+        return np.concatenate([np.empty(0, _ROW), *self._parts])
 
     @property
     def counted(self) -> str:
         return counted(len(self.rows), "pair")
 
     def flush(self) -> None:
-        """Drops pairs whose sample was added before."""
-        self._parts = [self.rows]
+        """Does nothing: values are computed when pairs are added."""
 
     def add(self, real: torch.Tensor, fake: torch.Tensor, samples: NDArray[np.int64] | None) -> NDArray[np.float64]:
         """Adds pairs, uint8 tensors of shape (n, 3, height, width), and returns their values.
@@ -128,7 +126,10 @@ class PairValues(MetricState):
         """
         rows = np.zeros(len(real), _ROW)
         rows["sample"] = UNKNOWN if samples is None else samples
-        rows["hash"] = (image_hashes(real) * _HASH_FACTOR + image_hashes(fake)).numpy()
+        hashes = image_hashes(real)
+        if samples is None:
+            hashes = hashes * _HASH_FACTOR + image_hashes(fake)
+        rows["hash"] = hashes.numpy()
         images = [each.permute(0, 2, 3, 1).contiguous() for each in (real, fake)]
         with repeatable(), computing_on(self._device):
             compare = self.comparison.on(self._device)
@@ -158,10 +159,11 @@ class PairValues(MetricState):
     def merged(self, world: World) -> PairValues:
         other = copy.copy(self)
         every = world.gather((self.lost, self._samples.different, self.rows))
-        other._parts, other.lost = [rows for *_, rows in every], any(lost for lost, *_ in every)
-        other._samples = KnownSamples()
         samples, hashes = ([rows[name] for *_, rows in every] for name in ("sample", "hash"))
         kept = each_once(samples, list(map(len, samples)))
+        other._parts = [rows[own] for (*_, rows), own in zip(every, kept, strict=True)]
+        other.lost = any(lost for lost, *_ in every)
+        other._samples = KnownSamples()
         other._samples.different = sum(different for _, different, _ in every) + count_different(samples, hashes, kept)
         other.of_ranks = [rows["hash"][rows["sample"] == UNKNOWN] for rows in other._parts]
         return other
@@ -175,7 +177,7 @@ class PairValues(MetricState):
                 f"{again} pairs that were added after a checkpoint was loaded are in it too and count twice: call "
                 "reset() after loading it, or persistent(False) before saving it"
             )
-        yield from left_out(self._samples.different, len(rows), "pairs")
+        yield from left_out(self._samples.different, self.noun)
         shared, on = on_several(self.of_ranks, ranks)
         if shared:
             yield f"{shared} of {len(rows)} pairs are on more than one rank ({on}) and count again. Probably {PADDED}"
@@ -184,6 +186,7 @@ class PairValues(MetricState):
         check_same_settings([self.settings(), other.settings()], ("this metric", "the other metric"))
         rows = other.rows
         self._append(rows[self._samples.find_new(rows["sample"], rows["hash"])])
+        self._samples.different += other._samples.different
 
     # Checkpoints.
 
@@ -192,6 +195,7 @@ class PairValues(MetricState):
         if not len(rows):
             return {}
         state = {key: torch.from_numpy(rows[name].copy()) for name, key in _IN_STATE.items()}
+        state[_DIFFERENT] = torch.tensor(self._samples.different, device="cpu")
         state[_SETTINGS] = torch.frombuffer(bytearray(self.settings()["own"].encode()), dtype=torch.uint8)
         return {**state, SHARE: torch.tensor([group_rank, size], device="cpu")}
 
@@ -202,11 +206,19 @@ class PairValues(MetricState):
         self.lost = True
 
     def _take(self, state: State) -> None:
-        rows = np.zeros(len(state[_IN_STATE["value"]]), _ROW)
-        for name, key in _IN_STATE.items():
-            rows[name] = state[key].cpu().numpy()
+        try:
+            columns = {name: state[key].cpu().numpy() for name, key in _IN_STATE.items()}
+            different = int(state[_DIFFERENT])
+        except (KeyError, ValueError) as error:
+            raise InputError(f"the values of pairs in the checkpoint are incomplete: {error}") from None
+        if len({column.shape for column in columns.values()}) > 1:
+            raise InputError("the values of pairs in the checkpoint are incomplete: their numbers differ")
+        rows = np.zeros(len(columns["value"]), _ROW)
+        for name, column in columns.items():
+            rows[name] = column
         rows["restored"] = True
         self._append(rows)
+        self._samples.different += different
 
 
 class ReconstructionMetric(SyncedMetric[torch.Tensor, PairValues]):
@@ -229,13 +241,18 @@ class ReconstructionMetric(SyncedMetric[torch.Tensor, PairValues]):
         sync_timeout: float = DEFAULT_TIMEOUT,
         process_group: Group = None,
         name: str | None = None,
+        compute_on_cpu: bool = False,
+        compute_with_cache: bool = True,
+        dist_sync_on_step: bool = False,
+        dist_sync_fn: Callable[..., Any] | None = None,
+        distributed_available_fn: Callable[[], bool] | None = None,
     ) -> None:
         if data_range not in (None, 1) and (data_range != 255 or normalize):
             problem = f"data_range must be 1 for floats in 0..1, or 255 for uint8 images, not {data_range!r}"
             raise InputError(problem, setting="data_range")
-        super().__init__(
-            flag("normalize", normalize) or data_range == 1, sync_on_compute, sync_timeout, process_group, name
-        )
+        scaled = flag("normalize", normalize) or data_range == 1
+        theirs = dist_sync_on_step, dist_sync_fn, distributed_available_fn
+        super().__init__(scaled, sync_on_compute, sync_timeout, process_group, name, theirs)
         with outside_autograd():
             self._sums = PairValues(self._metric)
             self._sums.to(self.device)
@@ -323,6 +340,8 @@ class PeakSignalNoiseRatio(ReconstructionMetric):
         data_range: 1 is ``normalize=True``, and 255 is ``normalize=False``, as in torchmetrics.
         normalize: whether images are floating-point in 0..1 instead of uint8.
         sync_on_compute, sync_timeout, process_group, name: see `FrechetInceptionDistance`.
+        compute_on_cpu, compute_with_cache: without effect, for torchmetrics' sake.
+        dist_sync_on_step, dist_sync_fn, distributed_available_fn: refused unless False or None.
 
     Attributes:
         result: the `Result` of the last ``compute``, with ``psnr`` and ``psnr_std``, the sample standard deviation, in

@@ -9,14 +9,14 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset
 
-from fidtool.errors import InputError, on_every_rank, warn_program
+from fidtool.errors import InputError, about, as_fidtool_error, on_every_rank, warn_program
 from fidtool.training.group import DEFAULT_TIMEOUT, Grad, Group, check_mode, dist_sync_fn, gather_with_grad, ranks_of
 
 Sample = TypeVar("Sample", covariant=True)
-Index = torch.Tensor | Sequence[int] | Sequence[torch.Tensor]
-"""Numbers of samples, of one batch or of several."""
+Index = torch.Tensor | Sequence[int]
+"""Numbers of samples."""
 Output = torch.Tensor | Sequence[torch.Tensor] | Sequence[str] | Sequence[int]
 _PURPOSE = "gather_outputs()"
 _ENCODE = "pass numbers as a tensor, and encode other labels as integers, such as their places in a list"
@@ -30,9 +30,15 @@ class WithIndex(Dataset[tuple[int, Sample]]):
 
     Args:
         dataset: a data set with ``__getitem__`` and ``__len__``.
+
+    Raises:
+        fidtool.InputError: if it is a ``torch.utils.data.IterableDataset``, which has no numbers.
     """
 
     def __init__(self, dataset: Dataset[Sample]) -> None:
+        if isinstance(dataset, IterableDataset):
+            problem = f"{type(dataset).__name__} is an IterableDataset, whose samples have no numbers:"
+            raise InputError(problem, "let it return the number of each sample itself")
         self.dataset = dataset
 
     def __getitem__(self, index: int) -> tuple[int, Sample]:
@@ -62,7 +68,11 @@ def sample_numbers(index: object, count: int | None, what: str) -> NDArray[np.in
 
 
 def gather_outputs(
-    *outputs: Output, index: Index, group: Group = None, grad: Grad = "sum", timeout: float = DEFAULT_TIMEOUT
+    *outputs: Output,
+    index: Index | Sequence[torch.Tensor],
+    group: Group = None,
+    grad: Grad = "sum",
+    timeout: float = DEFAULT_TIMEOUT,
 ) -> tuple[Any, ...]:
     """Returns the outputs for all samples on every rank, each sample once, in the order of ``index``. A collective.
 
@@ -82,7 +92,8 @@ def gather_outputs(
     Returns:
         The joined outputs: tensors of shape (N, …) and lists of length N, where N is the number of different samples.
 
-    A warning is issued on the first rank if other outputs have the same number, so that samples are missing.
+    A warning is issued on the first rank if samples all of whose outputs differ have the same number, so that some are
+    missing. Tensors of floats may differ in up to half of the samples, because a model can be random.
 
     Raises:
         fidtool.InputError: if an output has another length than ``index``, or has elements of another type.
@@ -95,34 +106,57 @@ def gather_outputs(
         names = [f"output {place}" for place in range(1, len(outputs) + 1)]
         parts = [_joined_batches(output, name) for output, name in zip(outputs, names, strict=True)]
         kinds = [_kind_of(part, len(numbers), name) for part, name in zip(parts, names, strict=True)]
-    except InputError as error:
-        ranks.abandon(_PURPOSE, error.text, timeout)
+    except Exception as error:  # any error must be reported to the other ranks
+        ranks.abandon(_PURPOSE, as_fidtool_error(error).text, timeout)
         raise
     payloads = ranks.exchange(_PURPOSE, {"kinds": kinds}, timeout, "every rank must call it, one without samples too")
     kinds = _common_kinds([payload["kinds"] for payload in payloads], ranks.ranks)
     every = gather_with_grad(torch.from_numpy(numbers), group, "local", timeout=timeout).numpy()
-    # The first of equal numbers, in ascending order.
-    _, places, inverse = np.unique(every, return_index=True, return_inverse=True)
-    again = np.setdiff1d(np.arange(len(every)), places)
-    kept = places[inverse[again]]
-    different = np.zeros(len(again), dtype=bool)
-    found: list[Any] = []
-    for part, kind in zip(parts, kinds, strict=True):
+    joined: list[Any] = []
+    for part, kind, name in zip(parts, kinds, names, strict=True):
         if kind == "tensor":
             own = part if isinstance(part, torch.Tensor) else torch.zeros(0)
-            joined = gather_with_grad(own, group, grad, timeout=timeout)
-            found.append(joined[torch.from_numpy(places).to(joined.device)])
-            unequal = joined.detach()[again] != joined.detach()[kept]
-            different |= unequal.flatten(1).any(1).cpu().numpy() if unequal.ndim > 1 else unequal.cpu().numpy()
+            with about(name):
+                joined.append(gather_with_grad(own, group, grad, timeout=timeout))
         else:
-            values = _gather_list(part, group, timeout)
-            found.append([values[place] for place in places])
-            pairs = zip(again, kept, strict=True)
-            different |= np.array([values[mine] != values[first] for mine, first in pairs], dtype=bool)
-    if different.sum() > max(3, len(places) // 2) and not ranks.group_rank:  # not just repeated by a sampler
-        problem = f"{different.sum()} of {len(every)} samples were left out, because other ones have the same index"
-        warn_program(f"{problem}: give each sample of all ranks and data sets a number of its own")
-    return tuple(found)
+            joined.append(_gather_list(part, group, timeout))
+    _, places, inverse = np.unique(every, return_index=True, return_inverse=True)  # the first of equal numbers
+    again = np.setdiff1d(np.arange(len(every)), places)
+    if len(again) and not ranks.group_rank:
+        _warn_of_other_samples(joined, again, places[inverse[again]], ranks.size)
+    return tuple(_rows_at(values, places) for values in joined)
+
+
+def _rows_at(values: Any, places: NDArray[Any]) -> Any:
+    if isinstance(values, torch.Tensor):
+        return values[torch.from_numpy(places).to(values.device)]
+    return [values[place] for place in places]
+
+
+def _warn_of_other_samples(joined: list[Any], again: NDArray[Any], first: NDArray[Any], ranks: int) -> None:
+    """Warns if the rows ``again`` are of other samples than the ``first`` ones of their numbers.
+
+    A sampler repeats samples on several ranks. Their floats may differ then, but their labels do not.
+    """
+    different = np.ones(len(again), dtype=bool)
+    random = ranks > 1
+    for values in joined:
+        mine, theirs = _rows_at(values, again), _rows_at(values, first)
+        if isinstance(values, torch.Tensor):
+            unequal = (mine != theirs) & ~(mine.isnan() & theirs.isnan())
+            different &= unequal.unsqueeze(1).flatten(1).any(1).cpu().numpy()
+            random &= values.is_floating_point()
+        else:
+            different &= np.array([own != other for own, other in zip(mine, theirs, strict=True)])
+            random = False
+    count = len(joined[0]) if joined else 0
+    allowed = max(3, (count - len(again)) // 2) if random else 0
+    if joined and different.sum() > allowed:
+        warn_program(
+            f"{different.sum()} of {count} samples were left out, because other ones have the same index: give each "
+            "sample of all ranks and data sets a number of its own (if a sampler repeated samples whose outputs are "
+            "random, none is missing)"
+        )
 
 
 def _joined_batches(values: Any, name: str) -> Any:

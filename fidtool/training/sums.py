@@ -35,7 +35,10 @@ SHARE, _DEFINITION, _FLOOR = "share", "definition", "floor"
 ALL = -1
 """In place of a rank: the images are those of all ranks."""
 SIDES = {"real": "real images", "fake": "generated images"}
-_TOTALS = ("count", "largest", "sizes", "bits", "sum", "low", "high", "marks", "rows", "order", "samples", "held")
+_TOTALS = (
+    *("count", "largest", "sizes", "bits", "sum", "low", "high"),
+    *("marks", "rows", "order", "samples", "different", "held"),
+)
 """Possible keys of `ImageSums.totals`; ``bits`` was written by earlier versions."""
 _REMEDY = (
     "call it on every rank, outside `if rank == 0` and @rank_zero_only; or create the metric with "
@@ -110,13 +113,12 @@ class KnownSamples:
         self._hashes.update(zip(samples[known].tolist(), hashes[known].tolist(), strict=True))
 
 
-def left_out(different: int, count: int, noun: str) -> Iterator[str]:
-    """Warns about images that were left out, unless so few that a sampler may have repeated random reconstructions."""
-    allowed = 0 if noun == SIDES["real"] else min(count // 2, _HELD_ROWS)
-    if different > max(3, allowed):
+def left_out(different: int, noun: str, reset: str = "call reset()", allowed: int = 0) -> Iterator[str]:
+    """Warns about images that were left out although they are not repeated ones."""
+    if different > allowed:
         yield (
-            f"{different} {noun} were left out, because other ones have the same index: call reset() before the next "
-            "epoch and after loading a checkpoint, and give each sample of all ranks and data sets a number of its own"
+            f"{different} {noun} were left out, because other ones have the same index: {reset} before the next epoch "
+            "and after loading a checkpoint, and give each sample of all ranks and data sets a number of its own"
         )
 
 
@@ -140,7 +142,8 @@ class ImageSums:
 
     def __post_init__(self) -> None:
         self._device = torch.device("cpu")
-        self._reset = "call reset() with reset_real_features=True" if self.side == "real" else "call reset()"
+        made = " of a metric made with reset_real_features=True" if self.side == "real" else ""
+        self._reset = f"call reset(){made}"
         self.clear()
 
     def clear(self) -> None:
@@ -272,9 +275,14 @@ class ImageSums:
         """
         other, seen = copy.copy(self), _joined(self._seen)
         free = len(seen.hashes) if self.per_image else sum(map(len, self._held))  # how many can be left out
-        every = world.gather((self._dims, self.lost, self._samples.different, free, seen))
+        every = world.gather((self._dims or seen.rows.shape[1], self.lost, self._samples.different, free, seen))
+        lengths = sorted({length for length, *_ in every if length})
+        if len(lengths) > 1:
+            problem = f"the ranks' networks return features of different lengths: {' and '.join(map(str, lengths))}"
+            raise on_every_rank(InputError(problem))
         kept = each_once([seen.samples for *_, seen in every], [free for *_, free, _ in every])
-        if (dims := max(dims for dims, *_ in every)) and (world.size > 1 or self._held):
+        dims = 0 if self.per_image else max(lengths, default=0)
+        if dims and (world.size > 1 or self._held):
             with world.together():  # memory may run out on one rank, or a feature may be out of range
                 other._moments = copy.deepcopy(self._moments) or self._empty(dims)
                 if self._held:
@@ -307,11 +315,14 @@ class ImageSums:
         known = seen.samples[seen.samples != UNKNOWN]
         if twice := len(known) - len(np.unique(known)):
             yield (
-                f"{twice} of {self.count} {SIDES[self.side]} count again, because several ranks have the same samples, "
-                f"more than {_HELD_ROWS} before their last: give each rank its own, or call reset() before the next "
-                "epoch, whose shuffled samples are on other ranks"
+                f"{twice} of {self.count} {SIDES[self.side]} count again, because several ranks or merged metrics have "
+                f"the same samples, more than {_HELD_ROWS} before their last: give each its own, or {self._reset} "
+                "before the next epoch, whose shuffled samples are on other ranks"
             )
-        yield from left_out(self._samples.different, self.count or 0, SIDES[self.side])
+        # Random reconstructions of a sample that a sampler gives to several ranks differ.
+        random = self.side == "fake" and len(ranks) > 1
+        allowed = max(3, min((self.count or 0) // 2, _HELD_ROWS)) if random else 0
+        yield from left_out(self._samples.different, SIDES[self.side], self._reset, allowed)
         yield from self._shared(ranks)
 
     def _shared(self, ranks: Sequence[int]) -> Iterator[str]:
@@ -365,7 +376,7 @@ class ImageSums:
             totals = (self._moments or self._empty(self._dims)).totals()
         totals["marks"] = seen.hashes
         if (seen.samples != UNKNOWN).any():
-            totals["samples"] = seen.samples
+            totals |= {"samples": seen.samples, "different": self._samples.different}
         state = {name: torch.from_numpy(np.array(values)) for name, values in totals.items()}
         return state | ({"held": torch.cat(list(self._held)).cpu()} if self._held else {})
 
@@ -373,20 +384,21 @@ class ImageSums:
         """Adds the sums that `totals` returned, ``restored`` from a checkpoint or of another metric."""
         try:
             arrays = {name: values.cpu().numpy() for name, values in totals.items()}
-            if self.per_image:
-                hashes, rows, summed = arrays["order"], arrays["rows"], 0
-            else:
+            summed = 0 if self.per_image else int(arrays["count"])
+            # Earlier versions have no hashes of real images.
+            hashes = arrays["order"] if self.per_image else arrays.get("marks", np.zeros(summed, np.int64))
+            rows = arrays["rows"] if self.per_image else np.zeros((len(hashes), 0), np.float32)
+            samples = arrays.get("samples", np.full(len(hashes), UNKNOWN))
+            different = int(arrays.get("different", 0))
+            if not len(samples) == len(rows) == len(hashes):
+                raise ValueError("their numbers of images differ")
+            if not self.per_image:
                 moments = self._moments or self._empty(self.network.definition.dims or len(arrays["sum"]))
-                summed = int(arrays["count"])
-                # Earlier versions have no hashes of real images.
-                hashes = arrays.get("marks", np.zeros(summed, np.int64))
                 held = arrays.get("held", np.zeros((0, moments.dims)))
                 if held.shape != (len(hashes) - summed, moments.dims):
                     raise ValueError("their numbers of images differ")
                 moments.absorb(arrays)
                 self._moments = moments
-                rows = np.zeros((len(hashes), 0), np.float32)
-            samples = arrays.get("samples", np.full(len(hashes), UNKNOWN))
             images = _Images(hashes, samples, np.full(len(hashes), restored), rows)
             places = np.arange(len(hashes))
             early, late = images.take(places[:summed]), images.take(places[summed:])
@@ -397,6 +409,7 @@ class ImageSums:
             self._held.append(totals["held"].to(self._device))
             self._sum_earlier()
         self._samples.add(samples, hashes)
+        self._samples.different += different
 
 
 def _joined(parts: Sequence[_Images]) -> _Images:
@@ -607,7 +620,10 @@ class MetricSums(MetricState):
                 warn_program(f"{self.fixed_name} was made with float_to_byte={stated!r}, and this metric has another")
             if per_image and statistics.features is None:
                 problem = f"{self.fixed_name} has no features of each image, which this metric needs:"
-                raise InputError(problem, "write the file with `fidtool stats REAL --metrics kid -o FILE`")
+                remedy = "write the file with `fidtool stats REAL --metrics fid,kid -o FILE`"
+                if layer := features.choice.dims:
+                    remedy = f"write the file with `fidtool stats REAL --dims D --metrics fid,kid -o FILE`, D={layer}"
+                raise InputError(problem, remedy)
         self.sides = {
             side: ImageSums(features, side, batch_size, per_image, statistics if side == "real" else None)
             for side in SIDES

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import copy
 import itertools
+import math
 import re
 import traceback
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
@@ -18,7 +19,7 @@ from torch import nn
 from fidtool.distances.parallel import fork_safe
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
-from fidtool.errors import InputError, warn_program
+from fidtool.errors import InputError, TooFewImagesError, warn_program
 from fidtool.metrics.metric import Metric
 from fidtool.training.feature_extractor import flag
 from fidtool.training.group import (
@@ -108,7 +109,13 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
         sync_timeout: float = DEFAULT_TIMEOUT,
         process_group: Group = None,
         name: str | None = None,
+        of_torchmetrics: Sequence[object] = (),
     ) -> None:
+        """``of_torchmetrics``: dist_sync_on_step, dist_sync_fn and distributed_available_fn, which are refused."""
+        if any(of_torchmetrics):
+            names = "dist_sync_on_step, dist_sync_fn and distributed_available_fn"
+            problem = f"{names} cannot be used, because the metric synchronises the ranks itself, in compute():"
+            raise InputError(problem, "omit them; see process_group and sync_on_compute")
         super().__init__(sync_on_compute=sync_on_compute, process_group=process_group, compute_with_cache=False)
         self._to_sync = False  # torchmetrics must not synchronise in compute()
         explain_lost_ranks()
@@ -231,7 +238,7 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
         together = self.sync_on_compute and self._own is None and ranks.size > 1
         if together:
             with self._sums.of_all(ranks, self._purpose("compute()"), self.sync_timeout) as (sums, world):
-                result = self._measure(sums, world, scope)
+                result = self._measured(sums, world, scope)
         else:
             self._sums.flush()
             sums = self._sums.merged(World(Launch())) if self._own is None else self._sums
@@ -242,17 +249,25 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
             elif size := launched_without_group():
                 scope = f"one process of {size} alone"
                 warning = f"{covers} {scope}: call torch.distributed.init_process_group before compute()"
-            result = self._measure(sums, World(Launch()), scope)
+            result = self._measured(sums, World(Launch()), scope)
         of_images = sums.warnings(ranks.ranks)
         result = replace(result, warnings=(*of_images, *filter(None, [warning]), *result.warnings))
         if not together or ranks.group_rank == 0:
             self._warn(*result.warnings)
         return result
 
+    def _measured(self, sums: Kept, world: World, scope: str) -> Result:
+        try:
+            return self._measure(sums, world, scope)
+        except TooFewImagesError:
+            if not _in_sanity_check():
+                raise
+            names = [name for number in self._metric.numbers for name in (number.name, number.spread) if name]
+            return Result(dict.fromkeys(names, math.nan), None, 0, scope)
+
     def _warn(self, *lines: str) -> None:
         """Issues each warning once, even if its numbers change between epochs."""
-        # Lightning's, of a few batches before the training: its values are not results.
-        checking = any(frame.f_code.co_name == "_run_sanity_check" for frame, _ in traceback.walk_stack(None))
+        checking = _in_sanity_check()
         for line in lines:
             if line and (kind := re.sub(r"\d+", "", line)) not in self._warned and not checking:
                 self._warned.add(kind)
@@ -302,6 +317,11 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
         self.unsync()
         with outside_autograd():
             self._warn(self._sums.restore(state, *group_rank_and_size(self.process_group)))
+
+
+def _in_sanity_check() -> bool:
+    """Whether Lightning runs a few batches before the training. It discards their values, which are not results."""
+    return any(frame.f_code.co_name == "_run_sanity_check" for frame, _ in traceback.walk_stack(None))
 
 
 def _numbered_label(synced: bool) -> str:

@@ -36,6 +36,9 @@ class Module(nn.Module):
         self.norm = nn.BatchNorm1d(2)
         self.register_buffer("table", torch.arange(4), persistent=False)
 
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.layer(values))  # type: ignore[no-any-return]
+
 
 def check_differences(rank: int) -> None:
     """Check that every rank reports the same name, rank and difference; also for tensors that cannot be subtracted."""
@@ -61,6 +64,9 @@ def check_differences(rank: int) -> None:
         refused(OutOfSyncError, lambda: assert_in_sync(modules[0]))
     refused(OutOfSyncError, lambda: assert_in_sync(nn.Linear(2, 2, device="meta" if rank == 1 else "cpu")))
     refused(OutOfSyncError, lambda: assert_in_sync(nn.LazyLinear(2) if rank else nn.Linear(3, 2)))
+    normed = DistributedDataParallel(Module())
+    normed(torch.full((4, 3), float(rank)))
+    refused(OutOfSyncError, lambda: assert_in_sync(normed), "only at the start of the next forward pass")
     for same in (nn.LazyLinear(2), nn.Linear(2, 2, device="meta"), nn.Identity()):
         assert_in_sync(same)
     dist.barrier()  # so that none of the waiting ranks is late

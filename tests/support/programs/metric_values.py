@@ -205,6 +205,12 @@ def disagreement() -> None:
         metric = filled(network(), real_statistics=fixed)
     refused(fidtool.InputError, metric.compute, "their own images against statistics")
 
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for kind in (FrechetInceptionDistance, KernelInceptionDistance):
+            uneven = kind(Uneven())
+            uneven.update(pictures(4, RANK), real=True)
+            refused(fidtool.InputError, uneven.compute, "features of different lengths: 4 and 5")
     fresh = FrechetInceptionDistance(network())
     refused(fidtool.InputError, fresh.compute, "at least 2 real images, but there are 0", "real=True")
     absent = filled(network(), sync_timeout=3.0)
@@ -226,6 +232,13 @@ def disagreement() -> None:
     expected = "NaN" if RANK == 1 else "rank 1 failed"
     refused(fidtool.RunError, bad.compute, expected)
     say(f"{RANK} disagreement: refused")
+
+
+class Uneven(torch.nn.Module):
+    """Other lengths of features on other ranks."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return images.float().flatten(1)[:, : 4 + RANK % 2] / 256
 
 
 def more_on_one() -> None:

@@ -144,7 +144,7 @@ def test_real_statistics_with_features(tmp_path: Path) -> None:
         assert metric.result is not None
         assert (metric.result.real, metric.result.fake) == (30, 20)
     for kind in (KernelInceptionDistance, PrecisionRecallDensityCoverage):
-        with pytest.raises(fidtool.InputError, match=r"no features of each image.*--metrics kid"):
+        with pytest.raises(fidtool.InputError, match=r"no features of each image.*stats REAL --metrics fid,kid"):
             kind(network(), real_statistics=fidtool.Statistics.of(mu, sigma, 30))
 
 

@@ -95,6 +95,15 @@ def test_floats_are_rounded_to_the_bytes_of_the_command() -> None:
     assert values(gray) == values(expanded)
 
 
+def test_arguments_of_torchmetrics_metric() -> None:
+    metric = PeakSignalNoiseRatio(compute_on_cpu=True, compute_with_cache=False, dist_sync_on_step=False)
+    metric.update(*pairs_of(3))
+    assert values(metric)
+    for refused in ({"dist_sync_on_step": True}, {"dist_sync_fn": print}, {"distributed_available_fn": bool}):
+        with pytest.raises(fidtool.InputError, match="cannot be used, because the metric synchronises the ranks"):
+            StructuralSimilarityIndexMeasure(**refused)  # type: ignore[arg-type]
+
+
 def test_sizes_may_differ_between_calls_and_batches_may_be_empty() -> None:
     metric = StructuralSimilarityIndexMeasure()
     parts = [pairs_of(2, 24), pairs_of(3, 31), pairs_of(0)]
@@ -187,7 +196,7 @@ def test_each_index_counts_once() -> None:
         metric.update(preds[:0], target[:0])
         assert values(metric) == values(wanted)
         # The pair that was added first is used.
-        metric.update(preds[:1], target[1:2], index=[2])
+        metric.update(preds[:1], target[3:4], index=[2])
         assert values(metric) == values(wanted)
     assert metric.result is not None
     assert metric.result.fake == 5
@@ -312,7 +321,7 @@ def test_torchs_defaults_have_no_effect(
 
 def test_collections_of_torchmetrics(backbone: Path) -> None:
     """Beside the FID, and a checkpoint of torchmetrics' metrics."""
-    pytest.importorskip("torchmetrics")
+    pytest.importorskip("torchmetrics", reason="its collection takes them")
     from torchmetrics import MetricCollection
     from torchmetrics.image import LearnedPerceptualImagePatchSimilarity as Theirs
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from fidtool.training import (
     PeakSignalNoiseRatio,
     WithIndex,
     gather_outputs,
+    samples,
     sums,
 )
 from support.tiny_network import network
@@ -77,22 +79,51 @@ def test_other_images_with_numbers_of_earlier_ones(kind: Any) -> None:
     assert metric.result.fake == 30
     if kind is PeakSignalNoiseRatio:
         other = PeakSignalNoiseRatio()
-        other.update(IMAGES[30:], 255 - IMAGES[30:], index=range(30))
+        other.update(IMAGES[30:31], 255 - IMAGES[30:31], index=[0])
         metric.merge_state(other)
         metric.compute()
     else:
-        update(IMAGES[30:])
-    (warning,) = metric.result.warnings
-    assert re.match("30 (generated images|pairs) were left out, .* call reset\\(\\) before the next epoch", warning)
+        update(IMAGES[30:31])
+    said = "1 (generated images|pairs) were left out, .* call reset\\(\\) before the next epoch"
+    resumed = made() if kind is FrechetInceptionDistance else PeakSignalNoiseRatio()
+    resumed.reset()
+    resumed.load_state_dict(metric.state_dict())
+    resumed.compute()
+    merged = made() if kind is FrechetInceptionDistance else PeakSignalNoiseRatio()
+    merged.merge_state(resumed)
+    merged.compute()
+    for each in (metric, resumed, merged):
+        (warning,) = each.result.warnings
+        assert re.match(said, warning)
 
 
-def test_a_state_that_lacks_features_is_refused() -> None:
-    metric = made()
-    metric.update(IMAGES, real=False, index=range(60))
+def test_random_reconstructions_of_one_sample_are_not_other_samples() -> None:
+    metric = PeakSignalNoiseRatio()
+    metric.update(IMAGES[:30], IMAGES[30:], index=range(30))
+    metric.update(IMAGES[1:21], IMAGES[30:50], index=range(20))
+    metric.compute()
+    assert metric.result is not None
+    assert (metric.result.fake, metric.result.warnings) == (30, ())
+
+
+@pytest.mark.parametrize("kind", [FrechetInceptionDistance, KernelInceptionDistance, PeakSignalNoiseRatio])
+def test_incomplete_states_are_refused(kind: Any) -> None:
+    metric = PeakSignalNoiseRatio() if kind is PeakSignalNoiseRatio else made(kind)
+    images = IMAGES if kind is PeakSignalNoiseRatio else False
+    metric.update(IMAGES, images, index=range(60))
     state = metric.state_dict()
-    for held in (state["fake_held"][:10], state["fake_held"][:, :3]):
+    cut = {
+        FrechetInceptionDistance: ("fake_held", "fake_samples"),
+        KernelInceptionDistance: ("fake_rows", "fake_samples"),
+        PeakSignalNoiseRatio: ("pair_value", "pair_sample"),
+    }
+    for name in cut[kind]:
+        fresh = PeakSignalNoiseRatio() if kind is PeakSignalNoiseRatio else made(kind)
+        with pytest.raises(fidtool.InputError, match=r"their numbers (of images )?differ"):
+            fresh.load_state_dict({**state, name: state[name][:10]})
+    if kind is FrechetInceptionDistance:
         with pytest.raises(fidtool.InputError, match="their numbers of images differ"):
-            made().load_state_dict({**state, "fake_held": held})
+            made().load_state_dict({**state, "fake_held": state["fake_held"][:, :3]})
 
 
 @pytest.mark.parametrize("held", [8, 1024])
@@ -121,16 +152,16 @@ def test_metrics_that_share_samples_are_merged(held: int, monkeypatch: pytest.Mo
 @given(st.lists(st.tuples(st.lists(st.integers(-1, 5), max_size=8), st.integers(0, 8)), min_size=1, max_size=4))
 def test_which_images_remain(ranks: list[tuple[list[int], int]]) -> None:
     """Each sample remains, and only once unless several ranks cannot leave it out; unknown samples all remain."""
-    samples = [np.array(numbers, dtype=np.int64) for numbers, _ in ranks]
+    of_ranks = [np.array(numbers, dtype=np.int64) for numbers, _ in ranks]
     free = [min(last, len(numbers)) for numbers, last in ranks]
-    kept = sums.each_once(samples, free)
-    assert list(map(len, kept)) == list(map(len, samples))
-    remain = [int(number) for own, keep in zip(samples, kept, strict=True) for number in own[keep]]
-    bound = [int(number) for own, last in zip(samples, free, strict=True) for number in own[: len(own) - last]]
+    kept = sums.each_once(of_ranks, free)
+    assert list(map(len, kept)) == list(map(len, of_ranks))
+    remain = [int(number) for own, keep in zip(of_ranks, kept, strict=True) for number in own[keep]]
+    bound = [int(number) for own, last in zip(of_ranks, free, strict=True) for number in own[: len(own) - last]]
     for number in range(6):
-        there = any(number in own for own in samples)
+        there = any(number in own for own in of_ranks)
         assert remain.count(number) == max(there, bound.count(number))
-    assert remain.count(-1) == sum(list(own).count(-1) for own in samples)
+    assert remain.count(-1) == sum(list(own).count(-1) for own in of_ranks)
 
 
 @pytest.mark.parametrize(
@@ -155,6 +186,28 @@ def test_wrong_numbers(index: Any, said: str) -> None:
         gather_outputs([1, 2], index=index)
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_which_outputs_are_of_other_samples(ranks: int, recwarn: pytest.WarningsRecorder) -> None:
+    """On several ranks a sampler repeats samples: floats may differ, but not the labels."""
+    floats = torch.arange(12.0).reshape(6, 2)
+    again, first = np.array([4, 5]), np.array([0, 1])
+    equal = torch.tensor([True, False, True, False, True, False])
+    for same in ([torch.tensor([[torch.nan, 1.0]] * 6)], [floats, list("abcdab")], [floats, equal], []):
+        samples._warn_of_other_samples(same, again, first, ranks)
+    assert not recwarn
+    for other in ([list("abcdef")], [floats, torch.arange(6)], *([[floats]] if ranks == 1 else [])):
+        with pytest.warns(fidtool.FidtoolWarning, match="2 of 6 samples were left out"):
+            samples._warn_of_other_samples(other, again, first, ranks)
+    samples._warn_of_other_samples([floats], again, first, 2)
+    with pytest.warns(fidtool.FidtoolWarning, match="4 of 6 samples were left out"):
+        samples._warn_of_other_samples([floats], np.arange(2, 6), np.array([0, 1, 0, 1]), ranks)
+
+
+class Stream(torch.utils.data.IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        yield 0
+
+
 def test_a_single_process() -> None:
     """`WithIndex` and `gather_outputs` without a process group; the order is that of the data set."""
     loader = torch.utils.data.DataLoader(WithIndex(torch.utils.data.TensorDataset(IMAGES)), 7, shuffle=True)
@@ -166,4 +219,6 @@ def test_a_single_process() -> None:
     assert torch.equal(gathered, IMAGES.float().mean((1, 2, 3)))
     assert gather_outputs([], index=[]) == ([],)
     assert gather_outputs(["b", "a", "b"], index=[1, 0, 1]) == (["a", "b"],)
+    with pytest.raises(fidtool.InputError, match="is an IterableDataset, whose samples have no numbers"):
+        WithIndex(Stream())
     assert gather_outputs(list(np.array([7, 8])), index=range(2)) == ([7, 8],)

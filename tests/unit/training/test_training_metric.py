@@ -78,7 +78,7 @@ def test_images_of_a_checkpoint_that_are_added_again(make: Callable[..., ImageMe
     metric = resumed(state, 12)
     copied = make(network(), reset_real_features=False)
     copied.load_state_dict(metric.state_dict())
-    text = r"^12 real images that were added .* count twice: call reset\(\) with reset_real_features=True .* persistent"
+    text = r"^12 real images that were added .* count twice: call reset\(\) of a metric made with .* persistent"
     with pytest.warns(fidtool.FidtoolWarning, match=text):
         metric.compute()
     with warnings.catch_warnings():

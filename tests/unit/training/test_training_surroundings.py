@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import threading
 import warnings
 from collections.abc import Iterator
@@ -18,7 +19,9 @@ from fidtool.training import (
     FeatureExtractor,
     FrechetInceptionDistance,
     FrechetLoss,
+    InceptionScore,
     KernelInceptionDistance,
+    PeakSignalNoiseRatio,
     PrecisionRecallDensityCoverage,
     assert_in_sync,
     gather_with_grad,
@@ -268,6 +271,25 @@ def test_collectives_of_a_program_that_forgot_its_process_group(call: object, mo
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         call(torch.ones(2, 2))  # type: ignore[operator]
+
+
+def test_few_images_in_lightnings_sanity_check() -> None:
+    """Its values are NaN, instead of an error that would end the program."""
+    metrics = KernelInceptionDistance(network()), InceptionScore(network()), PeakSignalNoiseRatio()
+
+    def _run_sanity_check() -> None:
+        for metric in metrics:
+            values = metric.compute()
+            assert torch.tensor(values).isnan().all()
+            assert metric.result is not None
+            assert all(map(math.isnan, metric.result.values.values()))
+
+    for metric in metrics[:2]:
+        metric.update(pictures(5, 2), real=False)
+    _run_sanity_check()
+    for metric in metrics:
+        with pytest.raises(fidtool.InputError, match=r"at least (1000|10|1) "):
+            metric.compute()
 
 
 def test_no_warnings_in_lightnings_sanity_check() -> None:

@@ -50,9 +50,8 @@ from fidtool.training.sums import (
 )
 from fidtool.training.synced_metric import SyncedMetric
 
-_COLUMNS = {"value": np.float64, "hash": np.int64, "sample": np.int64}
-"""What is known of each pair: its value, its number in the data set, and a hash of its images, or of the target if the
-number is known: random reconstructions of a sample are not other samples."""
+_COLUMNS = {"value": np.float64, "hash": np.int64, "target": np.int64, "sample": np.int64}
+"""What is known of each pair: its value, hashes of its images and of the target, its number in the data set."""
 _ROW = np.dtype([*_COLUMNS.items(), ("restored", np.bool_)])
 _IN_STATE = {name: f"pair_{name}" for name in _COLUMNS}
 """The keys of these in the state."""
@@ -88,6 +87,8 @@ class PairValues(MetricState):
 
     Attributes:
         lost: pairs were lost when a checkpoint was loaded.
+        different: after a merge, how many were left out because another rank has another target with their number.
+            The reconstructions of a sample that a sampler gives to several ranks may differ.
         of_ranks: the hashes of each rank's pairs after a merge.
     """
 
@@ -101,7 +102,12 @@ class PairValues(MetricState):
     def clear(self) -> None:
         self._parts: list[NDArray[Any]] = []
         self._samples = KnownSamples()
-        self.lost, self.of_ranks = False, list[NDArray[np.int64]]()
+        self.lost, self.different, self.of_ranks = False, 0, list[NDArray[np.int64]]()
+
+    def emptied(self) -> PairValues:
+        other = copy.copy(self)
+        other.clear()
+        return other
 
     def to(self, device: torch.device) -> None:
         if device.type != "meta":  # temporarily, before `to_empty`
@@ -126,10 +132,9 @@ class PairValues(MetricState):
         """
         rows = np.zeros(len(real), _ROW)
         rows["sample"] = UNKNOWN if samples is None else samples
-        hashes = image_hashes(real)
-        if samples is None:
-            hashes = hashes * _HASH_FACTOR + image_hashes(fake)
-        rows["hash"] = hashes.numpy()
+        targets = image_hashes(real)
+        rows["target"] = targets.numpy()
+        rows["hash"] = (targets * _HASH_FACTOR + image_hashes(fake)).numpy()
         images = [each.permute(0, 2, 3, 1).contiguous() for each in (real, fake)]
         with repeatable(), computing_on(self._device):
             compare = self.comparison.on(self._device)
@@ -143,12 +148,15 @@ class PairValues(MetricState):
                 pool.close(1.0)
         if not np.isfinite(rows["value"]).all():
             raise RunError(f"{self.comparison.metric.numbers[0].title} of a pair is NaN or infinite")
-        self._append(rows[self._samples.find_new(rows["sample"], rows["hash"])])
+        self._append_new(rows)
         return rows["value"]
 
-    def _append(self, rows: NDArray[Any]) -> None:
+    def _append_new(self, rows: NDArray[Any], different: int = 0) -> None:
+        """Adds pairs whose sample was not added before, and ``different`` that were left out earlier."""
+        new, others = self._samples.find_new(rows["sample"], rows["hash"])
+        rows = rows[new]
         self._parts.append(rows)
-        self._samples.add(rows["sample"], rows["hash"])
+        self._samples.add(rows["sample"], rows["hash"], different + others)
 
     # Synchronisation of all ranks.
 
@@ -158,13 +166,16 @@ class PairValues(MetricState):
 
     def merged(self, world: World) -> PairValues:
         other = copy.copy(self)
-        every = world.gather((self.lost, self._samples.different, self.rows))
-        samples, hashes = ([rows[name] for *_, rows in every] for name in ("sample", "hash"))
+        of_lost, of_different, of_rows = zip(
+            *world.gather((self.lost, self._samples.different, self.rows)), strict=True
+        )
+        samples, targets = ([rows[name] for rows in of_rows] for name in ("sample", "target"))
         kept = each_once(samples, list(map(len, samples)))
-        other._parts = [rows[own] for (*_, rows), own in zip(every, kept, strict=True)]
-        other.lost = any(lost for lost, *_ in every)
+        other._parts = [rows[own] for rows, own in zip(of_rows, kept, strict=True)]
+        other.lost = any(of_lost)
         other._samples = KnownSamples()
-        other._samples.different = sum(different for _, different, _ in every) + count_different(samples, hashes, kept)
+        other._samples.different = sum(of_different)
+        other.different = count_different(samples, targets, kept)
         other.of_ranks = [rows["hash"][rows["sample"] == UNKNOWN] for rows in other._parts]
         return other
 
@@ -177,16 +188,15 @@ class PairValues(MetricState):
                 f"{again} pairs that were added after a checkpoint was loaded are in it too and count twice: call "
                 "reset() after loading it, or persistent(False) before saving it"
             )
-        yield from left_out(self._samples.different, self.noun)
+        yield from left_out(self._samples.different + self.different, self.noun)
         shared, on = on_several(self.of_ranks, ranks)
         if shared:
             yield f"{shared} of {len(rows)} pairs are on more than one rank ({on}) and count again. Probably {PADDED}"
 
     def absorb(self, other: PairValues) -> None:
         check_same_settings([self.settings(), other.settings()], ("this metric", "the other metric"))
-        rows = other.rows
-        self._append(rows[self._samples.find_new(rows["sample"], rows["hash"])])
-        self._samples.different += other._samples.different
+        self.lost |= other.lost
+        self._append_new(other.rows, other._samples.different)
 
     # Checkpoints.
 
@@ -208,17 +218,16 @@ class PairValues(MetricState):
     def _take(self, state: State) -> None:
         try:
             columns = {name: state[key].cpu().numpy() for name, key in _IN_STATE.items()}
+            rows = np.zeros(len(columns["value"]), _ROW)
+            for name, column in columns.items():
+                if column.shape != rows.shape or column.dtype != rows[name].dtype or not np.isfinite(column).all():
+                    raise ValueError(f"{_IN_STATE[name]} has {column.dtype} of shape {column.shape}")
+                rows[name] = column
             different = int(state[_DIFFERENT])
-        except (KeyError, ValueError) as error:
-            raise InputError(f"the values of pairs in the checkpoint are incomplete: {error}") from None
-        if len({column.shape for column in columns.values()}) > 1:
-            raise InputError("the values of pairs in the checkpoint are incomplete: their numbers differ")
-        rows = np.zeros(len(columns["value"]), _ROW)
-        for name, column in columns.items():
-            rows[name] = column
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise InputError(f"the checkpoint's values of pairs are not those of a metric: {error}") from None
         rows["restored"] = True
-        self._append(rows)
-        self._samples.different += different
+        self._append_new(rows, different)
 
 
 class ReconstructionMetric(SyncedMetric[torch.Tensor, PairValues]):

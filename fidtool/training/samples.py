@@ -92,8 +92,9 @@ def gather_outputs(
     Returns:
         The joined outputs: tensors of shape (N, …) and lists of length N, where N is the number of different samples.
 
-    A warning is issued on the first rank if samples all of whose outputs differ have the same number, so that some are
-    missing. Tensors of floats may differ in up to half of the samples, because a model can be random.
+    A warning is issued on the first rank if other samples have the same number, so that some are missing. It is if the
+    outputs of more than half of the samples differ, or of some all outputs, among which are labels; in one process if
+    any differ. Random outputs of a repeated sample differ, too.
 
     Raises:
         fidtool.InputError: if an output has another length than ``index``, or has elements of another type.
@@ -136,26 +137,26 @@ def _rows_at(values: Any, places: NDArray[Any]) -> Any:
 def _warn_of_other_samples(joined: list[Any], again: NDArray[Any], first: NDArray[Any], ranks: int) -> None:
     """Warns if the rows ``again`` are of other samples than the ``first`` ones of their numbers.
 
-    A sampler repeats samples on several ranks. Their floats may differ then, but their labels do not.
+    A sampler repeats samples on several ranks, whose outputs differ if the model is random, but whose labels do not.
     """
-    different = np.ones(len(again), dtype=bool)
-    random = ranks > 1
+    some, every = np.zeros(len(again), dtype=bool), np.ones(len(again), dtype=bool)
+    labelled = False
     for values in joined:
         mine, theirs = _rows_at(values, again), _rows_at(values, first)
         if isinstance(values, torch.Tensor):
-            unequal = (mine != theirs) & ~(mine.isnan() & theirs.isnan())
-            different &= unequal.unsqueeze(1).flatten(1).any(1).cpu().numpy()
-            random &= values.is_floating_point()
+            unequal = ((mine != theirs) & ~(mine.isnan() & theirs.isnan())).unsqueeze(1).flatten(1).any(1).cpu().numpy()
         else:
-            different &= np.array([own != other for own, other in zip(mine, theirs, strict=True)])
-            random = False
+            unequal = np.array([own != other for own, other in zip(mine, theirs, strict=True)])
+        some |= unequal
+        every &= unequal
+        labelled |= not isinstance(values, torch.Tensor) or not values.is_floating_point()
     count = len(joined[0]) if joined else 0
-    allowed = max(3, (count - len(again)) // 2) if random else 0
-    if joined and different.sum() > allowed:
+    many, few = (max(3, (count - len(again)) // 2), max(3, ranks)) if ranks > 1 else (0, 0)
+    if some.sum() > many or (labelled and every.sum() > few):
         warn_program(
-            f"{different.sum()} of {count} samples were left out, because other ones have the same index: give each "
-            "sample of all ranks and data sets a number of its own (if a sampler repeated samples whose outputs are "
-            "random, none is missing)"
+            f"{some.sum()} of {count} samples were left out, because other ones have the same index: give each sample "
+            "of all ranks and data sets a number of its own (if a sampler repeated samples whose outputs are random, "
+            "none is missing)"
         )
 
 
@@ -163,7 +164,8 @@ def _joined_batches(values: Any, name: str) -> Any:
     """Concatenates a list of tensors; anything else is returned as it is."""
     if isinstance(values, (list, tuple)) and any(isinstance(value, torch.Tensor) for value in values):
         try:
-            return torch.cat([value.reshape(1) if value.ndim == 0 else value for value in values])
+            batches = [value.reshape(1) if value.ndim == 0 else value for value in values]
+            return torch.cat([batch for batch in batches if batch.shape != (0,)] or batches)  # such as torch.tensor([])
         except (RuntimeError, AttributeError, TypeError) as error:
             raise InputError(f"the batches of {name} do not fit together: {error}") from None
     return values

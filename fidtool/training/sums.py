@@ -8,7 +8,7 @@ import hashlib
 import os
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -96,30 +96,39 @@ class KnownSamples:
         self._hashes: dict[int, int] = {}
         self.different = 0
 
-    def find_new(self, samples: NDArray[np.int64], hashes: NDArray[np.int64]) -> list[int]:
-        """Returns the places of the images to add: the first ones of samples that were not added before."""
-        places, new = [], dict[int, int]()
+    def find_new(self, samples: NDArray[np.int64], hashes: NDArray[np.int64]) -> tuple[list[int], int]:
+        """Returns the places of the images to add, and how many of the others are not the image of their number."""
+        places, new, different = [], dict[int, int](), 0
         for place, (sample, mark) in enumerate(zip(samples.tolist(), hashes.tolist(), strict=True)):
             earlier = self._hashes.get(sample, new.get(sample))
             if sample == UNKNOWN or earlier is None:
                 places.append(place)
                 new[sample] = mark
             else:
-                self.different += earlier != mark
-        return places
+                different += earlier != mark
+        return places, different
 
-    def add(self, samples: NDArray[np.int64], hashes: NDArray[np.int64]) -> None:
+    def add(self, samples: NDArray[np.int64], hashes: NDArray[np.int64], different: int) -> None:
         known = samples != UNKNOWN
         self._hashes.update(zip(samples[known].tolist(), hashes[known].tolist(), strict=True))
+        self.different += different
 
 
-def left_out(different: int, noun: str, reset: str = "call reset()", allowed: int = 0) -> Iterator[str]:
+def left_out(different: int, noun: str, reset: str = "call reset()") -> Iterator[str]:
     """Warns about images that were left out although they are not repeated ones."""
-    if different > allowed:
+    if different:
         yield (
             f"{different} {noun} were left out, because other ones have the same index: {reset} before the next epoch "
             "and after loading a checkpoint, and give each sample of all ranks and data sets a number of its own"
         )
+
+
+def check_lengths(lengths: Iterable[int]) -> None:
+    """Checks the lengths of feature vectors, of which 0 is unknown."""
+    known = sorted(set(lengths) - {0})
+    if len(known) > 1:
+        problem = f"the network returns features of different lengths, {' and '.join(map(str, known))}:"
+        raise InputError(problem, "it must return as many for each image on every rank")
 
 
 @dataclass(eq=False)
@@ -131,7 +140,8 @@ class ImageSums:
     several ranks have, and those that are added again after a checkpoint that has them was restored.
 
     With ``per_image`` the features themselves are kept, otherwise their exact sums. ``fixed`` are statistics in place
-    of images. ``lost``: images were lost when a checkpoint was loaded. ``of_ranks``: each rank's images after a merge.
+    of images. ``lost``: images were lost when a checkpoint was loaded. After a merge, ``of_ranks`` are each rank's
+    images, and ``different`` were left out because another rank has another image with their number.
     """
 
     network: SharedExtractor
@@ -152,7 +162,7 @@ class ImageSums:
         self._waiting: list[_Image] = []
         self._seen: list[_Images] = []
         self._samples = KnownSamples()
-        self.lost, self.of_ranks = False, list[_Images]()
+        self.lost, self.different, self.of_ranks = False, 0, list[_Images]()
 
     def _empty(self, dims: int) -> ExactMoments:
         definition = self.network.definition
@@ -167,28 +177,30 @@ class ImageSums:
         return sum(len(images.hashes) for images in self._seen) + len(self._waiting)
 
     @property
-    def _dims(self) -> int:
-        """Length of a feature vector whose sums are kept; 0 if it is not known yet."""
+    def length(self) -> int:
+        """Length of a feature vector; 0 if it is not known yet."""
         if self._moments is not None:
             return self._moments.dims
-        return self._held[0].shape[1] if self._held else 0
+        if self._held:
+            return self._held[0].shape[1]
+        return self._seen[0].rows.shape[1] if self._seen else 0
 
     def add(self, images: torch.Tensor, samples: NDArray[np.int64] | None = None) -> None:
         """Adds images and runs the network on full batches. If the network fails, none of the images are added.
 
         An image whose number in ``samples`` was added before is left out.
         """
-        hashes = image_hashes(images).numpy()
+        hashes, different = image_hashes(images).numpy(), 0
         if samples is None:
             samples = np.full(len(images), UNKNOWN)
         else:
-            new = self._samples.find_new(samples, hashes)
+            new, different = self._samples.find_new(samples, hashes)
             images, samples, hashes = images[new], samples[new], hashes[new]
         laid_out = images if self.network.plain else images.permute(0, 2, 3, 1)
         pixels = laid_out.clone(memory_format=torch.contiguous_format)
         added = zip(pixels, hashes.tolist(), samples.tolist(), strict=True)
         self._waiting = self._extract([*self._waiting, *added], partial=False)
-        self._samples.add(samples, hashes)
+        self._samples.add(samples, hashes, different)
 
     def flush(self) -> None:
         """Runs the network on the waiting images; the last batch is padded with black images."""
@@ -225,11 +237,14 @@ class ImageSums:
             with own_exceptions(), repeatable():
                 passes = ForwardPasses([extractor], extractor.device.forward_threads, filled)
                 found = list(passes.run(iter(batches)))
-            return torch.cat([layers[FEATURES][: len(batch)] for batch, (layers,) in found])
+            parts = [layers[FEATURES][: len(batch)] for batch, (layers,) in found]
+            check_lengths(part.shape[1] for part in parts)
+            return torch.cat(parts)
 
         rows = np.zeros((len(hashes), 0), dtype=np.float32)
         with computing_on(extractor.device.torch_device):
             features = self.network.once(self.side, (self._device, batch_size, hashes), compute)
+            check_lengths((self.length, features.shape[1]))
             if self.per_image:
                 rows = features.to("cpu", torch.float32).numpy()
             elif self._held or any(sample != UNKNOWN for sample in samples):
@@ -275,30 +290,27 @@ class ImageSums:
         """
         other, seen = copy.copy(self), _joined(self._seen)
         free = len(seen.hashes) if self.per_image else sum(map(len, self._held))  # how many can be left out
-        every = world.gather((self._dims or seen.rows.shape[1], self.lost, self._samples.different, free, seen))
-        lengths = sorted({length for length, *_ in every if length})
-        if len(lengths) > 1:
-            problem = f"the ranks' networks return features of different lengths: {' and '.join(map(str, lengths))}"
-            raise on_every_rank(InputError(problem))
-        kept = each_once([seen.samples for *_, seen in every], [free for *_, free, _ in every])
-        dims = 0 if self.per_image else max(lengths, default=0)
-        if dims and (world.size > 1 or self._held):
+        every = world.gather((self.length, self.lost, self._samples.different, free, seen))
+        lengths, of_lost, of_different, of_free, of_seen = zip(*every, strict=True)
+        check_lengths(lengths)
+        samples, hashes = [seen.samples for seen in of_seen], [seen.hashes for seen in of_seen]
+        kept = each_once(samples, of_free)
+        if not self.per_image and any(lengths) and (world.size > 1 or self._held):
             with world.together():  # memory may run out on one rank, or a feature may be out of range
-                other._moments = copy.deepcopy(self._moments) or self._empty(dims)
+                other._moments = copy.deepcopy(self._moments) or self._empty(max(lengths))
                 if self._held:
-                    mine = torch.from_numpy(kept[world.rank][-free:])
+                    mine = torch.from_numpy(kept[world.rank][len(seen.hashes) - free :])
                     features = torch.cat(list(self._held))
                     with self._explaining_refusal():
                         other._moments.add(features[mine.to(features.device)])
                         other._moments.flush()
             other._moments.merge(world)
         other._held = deque()
-        other.lost = any(lost for _, lost, *_ in every)
+        other.lost = any(of_lost)
         other._samples = KnownSamples()
-        other._samples.different = sum(different for _, _, different, *_ in every) + count_different(
-            [seen.samples for *_, seen in every], [seen.hashes for *_, seen in every], kept
-        )
-        other.of_ranks = [seen.take(own) for (*_, seen), own in zip(every, kept, strict=True)]
+        other._samples.different = sum(of_different)
+        other.different = count_different(samples, hashes, kept)
+        other.of_ranks = [seen.take(own) for seen, own in zip(of_seen, kept, strict=True)]
         other._seen = list(other.of_ranks)
         return other
 
@@ -320,9 +332,9 @@ class ImageSums:
                 "before the next epoch, whose shuffled samples are on other ranks"
             )
         # Random reconstructions of a sample that a sampler gives to several ranks differ.
-        random = self.side == "fake" and len(ranks) > 1
-        allowed = max(3, min((self.count or 0) // 2, _HELD_ROWS)) if random else 0
-        yield from left_out(self._samples.different, SIDES[self.side], self._reset, allowed)
+        allowed = max(3, min((self.count or 0) // 2, _HELD_ROWS)) if self.side == "fake" else 0
+        across = self.different if self.different > allowed else 0
+        yield from left_out(self._samples.different + across, SIDES[self.side], self._reset)
         yield from self._shared(ranks)
 
     def _shared(self, ranks: Sequence[int]) -> Iterator[str]:
@@ -373,8 +385,8 @@ class ImageSums:
             seen = _by_hash(seen)
             totals = {"count": np.array(self.count), "rows": seen.rows, "order": seen.hashes}
         else:
-            totals = (self._moments or self._empty(self._dims)).totals()
-        totals["marks"] = seen.hashes
+            totals = (self._moments or self._empty(self.length)).totals()
+            totals["marks"] = seen.hashes
         if (seen.samples != UNKNOWN).any():
             totals |= {"samples": seen.samples, "different": self._samples.different}
         state = {name: torch.from_numpy(np.array(values)) for name, values in totals.items()}
@@ -402,14 +414,13 @@ class ImageSums:
             images = _Images(hashes, samples, np.full(len(hashes), restored), rows)
             places = np.arange(len(hashes))
             early, late = images.take(places[:summed]), images.take(places[summed:])
-        except (ValueError, KeyError, TypeError, IndexError) as error:
+        except (AttributeError, ValueError, KeyError, TypeError, IndexError) as error:
             raise InputError(f"the statistics to add are not those of this metric's features: {error}") from None
         self._seen = [early, *self._seen, late]
         if "held" in totals:
             self._held.append(totals["held"].to(self._device))
             self._sum_earlier()
-        self._samples.add(samples, hashes)
-        self._samples.different += different
+        self._samples.add(samples, hashes, different)
 
 
 def _joined(parts: Sequence[_Images]) -> _Images:
@@ -500,6 +511,10 @@ class MetricState(ABC):
     def clear(self) -> None: ...
 
     @abstractmethod
+    def emptied(self: Kept) -> Kept:
+        """Returns a state with the same settings to which nothing was added."""
+
+    @abstractmethod
     def to(self, device: torch.device) -> None: ...
 
     @abstractmethod
@@ -548,22 +563,24 @@ class MetricState(ABC):
         """
         try:
             saved, (was, of) = self._saved_settings(state), state[SHARE].tolist()
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             problem = "the checkpoint has no valid definition of its features: this metric did not save it"
             raise InputError(problem) from error
         check_same_settings([saved, self.settings()], ("the checkpoint", "this metric"))
-        self.clear()
-        if was == ALL or of == 1:
-            if group_rank:
-                return ""  # the first rank restores them
-        elif (was, of) != (group_rank, size):
+        if (was == ALL or of == 1) and group_rank:
+            self.clear()
+            return ""  # the first rank restores them
+        if was != ALL and of > 1 and (was, of) != (group_rank, size):
+            self.clear()
             self._lose(state)
             return (
                 f"rank {group_rank} of {size} loaded the state of rank {was} of {of}, whose {self.noun} belong to "
                 "another rank and were not restored: save the metric within `with metric.sync_context():`, or save the "
                 "state of every rank"
             )
-        self._take(state)
+        fresh = self.emptied()
+        fresh._take(state)
+        vars(self).update(vars(fresh))  # only if the state is valid
         return ""
 
     @abstractmethod
@@ -638,6 +655,12 @@ class MetricSums(MetricState):
         for sums in self.sides.values():
             sums.clear()
 
+    def emptied(self) -> MetricSums:
+        other = copy.copy(self)
+        other.sides = {side: copy.copy(sums) for side, sums in self.sides.items()}
+        other.clear()
+        return other
+
     def flush(self) -> None:
         for sums in self.sides.values():
             sums.flush()
@@ -670,9 +693,13 @@ class MetricSums(MetricState):
         check_same_settings([self.settings(), other.settings()], ("this metric", "the other metric"))
         self.flush()
         other.flush()
-        for side, sums in self.sides.items():
-            if sums.fixed is None and other.sides[side].count:
-                sums.absorb(other.sides[side].totals())
+        sides = [(sums, other.sides[side]) for side, sums in self.sides.items() if sums.fixed is None]
+        for pair in sides:
+            check_lengths(sums.length for sums in pair)
+        for mine, theirs in sides:
+            mine.lost |= theirs.lost
+            if theirs.count:
+                mine.absorb(theirs.totals())
 
     # Checkpoints.
 

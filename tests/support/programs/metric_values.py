@@ -210,7 +210,7 @@ def disagreement() -> None:
         for kind in (FrechetInceptionDistance, KernelInceptionDistance):
             uneven = kind(Uneven())
             uneven.update(pictures(4, RANK), real=True)
-            refused(fidtool.InputError, uneven.compute, "features of different lengths: 4 and 5")
+            refused(fidtool.InputError, uneven.compute, "features of different lengths, 4 and 5")
     fresh = FrechetInceptionDistance(network())
     refused(fidtool.InputError, fresh.compute, "at least 2 real images, but there are 0", "real=True")
     absent = filled(network(), sync_timeout=3.0)

@@ -128,6 +128,35 @@ def check_shares() -> None:
             assert any(line.startswith(expected) for line in metric.result.warnings), metric.result.warnings
 
 
+def left_out(metric: Any) -> list[str]:
+    metric.compute()
+    return [line.partition(",")[0] for line in metric.result.warnings if "were left out" in line]
+
+
+def check_random_reconstructions() -> None:
+    """Warn of those that a rank repeats, but not of a sample that a sampler repeats; also after a checkpoint."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    fid, psnr = FrechetInceptionDistance(network()), PeakSignalNoiseRatio()
+    targets, samples = pictures(13, 1), sorted({0, *range(rank, 13, size)})
+    fakes = pictures(len(samples), 100 + rank)
+    fid.update(targets[samples], real=True, index=samples)
+    fid.update(fakes, real=False, index=samples)
+    psnr.update(fakes, targets[samples], index=samples)
+    for metric in (fid, psnr):
+        assert left_out(metric) == []
+        assert metric.result is not None
+        assert metric.result.fake == 13
+        with metric.sync_context():
+            state = metric.state_dict()
+        resumed: Any = FrechetInceptionDistance(network()) if metric is fid else PeakSignalNoiseRatio()
+        resumed.load_state_dict(state)
+        assert left_out(resumed) == []
+    fid.update(fakes[:1].flip(3), real=False, index=samples[:1])
+    assert left_out(fid) == [f"{size} generated images were left out"]
+    psnr.update(fakes[:1].flip(3), targets[samples[:1]], index=samples[:1])
+    assert left_out(psnr) == [f"{size} pairs were left out"]
+
+
 def main(loader: str, *counts: str) -> None:
     """Validate on data sets of several sizes."""
     warnings.simplefilter("ignore")
@@ -140,6 +169,7 @@ def main(loader: str, *counts: str) -> None:
     if dist.is_initialized():
         if dist.get_world_size() > 1:
             check_shares()
+            check_random_reconstructions()
         dist.destroy_process_group()
 
 

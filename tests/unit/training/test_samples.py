@@ -97,33 +97,100 @@ def test_other_images_with_numbers_of_earlier_ones(kind: Any) -> None:
         assert re.match(said, warning)
 
 
-def test_random_reconstructions_of_one_sample_are_not_other_samples() -> None:
+def test_a_next_epoch_without_reset_is_said() -> None:
+    """Also of reconstructions, whose targets are the same in each epoch."""
     metric = PeakSignalNoiseRatio()
-    metric.update(IMAGES[:30], IMAGES[30:], index=range(30))
-    metric.update(IMAGES[1:21], IMAGES[30:50], index=range(20))
-    metric.compute()
+    for preds in (IMAGES[30:], IMAGES[:30]):
+        metric.update(preds, IMAGES[:30], index=range(30))
+        metric.compute()
     assert metric.result is not None
-    assert (metric.result.fake, metric.result.warnings) == (30, ())
+    assert metric.result.fake == 30
+    assert metric.result.warnings[0].startswith("30 pairs were left out, because other ones have the same index")
 
 
-@pytest.mark.parametrize("kind", [FrechetInceptionDistance, KernelInceptionDistance, PeakSignalNoiseRatio])
-def test_incomplete_states_are_refused(kind: Any) -> None:
+def test_an_update_that_fails_counts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    metric = made()
+    metric.update(IMAGES[:8], real=False, index=range(8))
+    with monkeypatch.context() as patched:
+        patched.setattr(sums.ImageSums, "_extract", lambda *_, **__: 1 / 0)
+        for _ in range(2):
+            with pytest.raises(ZeroDivisionError):
+                metric.update(IMAGES[8:16], real=False, index=[0, *range(9, 16)])
+    metric.compute()
+    assert metric.result.warnings == made_without_index(8).result.warnings
+
+
+def made_without_index(count: int) -> Any:
+    metric = made()
+    metric.update(IMAGES[:count], real=False)
+    metric.compute()
+    return metric
+
+
+def cut(values: torch.Tensor) -> Any:
+    return values[:10]
+
+
+def missing(values: torch.Tensor) -> Any:
+    return None
+
+
+def other_type(values: torch.Tensor) -> Any:
+    return values.double() if values.dtype == torch.int64 else values.half()
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "change"),
+    [
+        (FrechetInceptionDistance, "fake_held", cut),
+        (FrechetInceptionDistance, "fake_held", lambda values: values[:, :3]),
+        (FrechetInceptionDistance, "fake_samples", cut),
+        (FrechetInceptionDistance, "fake_marks", missing),
+        (KernelInceptionDistance, "fake_rows", cut),
+        (KernelInceptionDistance, "fake_samples", cut),
+        (KernelInceptionDistance, "definition", missing),
+        (PeakSignalNoiseRatio, "pair_value", cut),
+        (PeakSignalNoiseRatio, "pair_value", other_type),
+        (PeakSignalNoiseRatio, "pair_value", lambda values: values * torch.nan),
+        (PeakSignalNoiseRatio, "pair_sample", cut),
+        (PeakSignalNoiseRatio, "pair_sample", other_type),
+        (PeakSignalNoiseRatio, "pair_different", missing),
+    ],
+)
+def test_a_refused_state_changes_nothing(kind: Any, name: str, change: Any) -> None:
     metric = PeakSignalNoiseRatio() if kind is PeakSignalNoiseRatio else made(kind)
     images = IMAGES if kind is PeakSignalNoiseRatio else False
-    metric.update(IMAGES, images, index=range(60))
+    metric.update(255 - IMAGES, images, index=range(60))
+    expected = values_of(metric)
     state = metric.state_dict()
-    cut = {
-        FrechetInceptionDistance: ("fake_held", "fake_samples"),
-        KernelInceptionDistance: ("fake_rows", "fake_samples"),
-        PeakSignalNoiseRatio: ("pair_value", "pair_sample"),
-    }
-    for name in cut[kind]:
-        fresh = PeakSignalNoiseRatio() if kind is PeakSignalNoiseRatio else made(kind)
-        with pytest.raises(fidtool.InputError, match=r"their numbers (of images )?differ"):
-            fresh.load_state_dict({**state, name: state[name][:10]})
-    if kind is FrechetInceptionDistance:
-        with pytest.raises(fidtool.InputError, match="their numbers of images differ"):
-            made().load_state_dict({**state, "fake_held": state["fake_held"][:, :3]})
+    with pytest.raises(fidtool.InputError, match=r"the statistics to add are not|the checkpoint"):
+        metric.load_state_dict({**state, name: change(state[name])})
+    assert values_of(metric) == expected
+
+
+class Cropped(torch.nn.Module):
+    """More features of larger images."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return images.flatten(1)[:, : images.shape[3]] / 256
+
+
+@pytest.mark.parametrize("kind", [FrechetInceptionDistance, KernelInceptionDistance])
+def test_features_of_different_lengths_are_refused(kind: Any) -> None:
+    text = "features of different lengths, 4 and 8"
+    metrics = [kind(Cropped(), batch_size=4) for _ in range(2)]
+    for metric, side in zip(metrics, (4, 8), strict=True):
+        for real in (True, False):
+            metric.update(torch.rand(8, 3, side, side), real=real)
+    with pytest.raises(fidtool.InputError, match=text):
+        metrics[0].merge_state(metrics[1])
+    with pytest.raises(fidtool.InputError, match=text):
+        metrics[0].update(torch.rand(8, 3, 8, 8), real=False)
+    mixed = kind(Cropped(), batch_size=64)
+    for side in (4, 8):
+        mixed.update(torch.rand(8, 3, side, side), real=True)
+    with pytest.raises(fidtool.InputError, match=text):
+        mixed.compute()
 
 
 @pytest.mark.parametrize("held", [8, 1024])
@@ -189,18 +256,23 @@ def test_wrong_numbers(index: Any, said: str) -> None:
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_which_outputs_are_of_other_samples(ranks: int, recwarn: pytest.WarningsRecorder) -> None:
     """On several ranks a sampler repeats samples: floats may differ, but not the labels."""
-    floats = torch.arange(12.0).reshape(6, 2)
-    again, first = np.array([4, 5]), np.array([0, 1])
-    equal = torch.tensor([True, False, True, False, True, False])
-    for same in ([torch.tensor([[torch.nan, 1.0]] * 6)], [floats, list("abcdab")], [floats, equal], []):
-        samples._warn_of_other_samples(same, again, first, ranks)
+    floats, labels = torch.arange(24.0).reshape(12, 2), torch.arange(12)
+    equal = torch.cat([labels[:6], labels[:6]])
+    again, first = np.arange(6, 12), np.arange(6)
+
+    def other(joined: list[Any], count: int) -> None:
+        samples._warn_of_other_samples(joined, again[:count], first[:count], ranks)
+
+    other([torch.tensor([[torch.nan, 1.0]] * 12), list("abcdefabcdef")], 6)
+    other([], 6)
+    if ranks == 2:
+        other([floats], 3)
+        other([floats, equal], 4)
+        other([labels], 3)
     assert not recwarn
-    for other in ([list("abcdef")], [floats, torch.arange(6)], *([[floats]] if ranks == 1 else [])):
-        with pytest.warns(fidtool.FidtoolWarning, match="2 of 6 samples were left out"):
-            samples._warn_of_other_samples(other, again, first, ranks)
-    samples._warn_of_other_samples([floats], again, first, 2)
-    with pytest.warns(fidtool.FidtoolWarning, match="4 of 6 samples were left out"):
-        samples._warn_of_other_samples([floats], np.arange(2, 6), np.array([0, 1, 0, 1]), ranks)
+    for joined, count in (([labels], 4), ([floats, list("abcdefghijkl")], 4), ([floats], 6), ([floats, equal], 6)):
+        with pytest.warns(fidtool.FidtoolWarning, match=f"{count} of 12 samples were left out"):
+            other(joined, count)
 
 
 class Stream(torch.utils.data.IterableDataset[int]):
@@ -215,7 +287,7 @@ def test_a_single_process() -> None:
     for numbers, (images,) in loader:
         index.append(numbers)
         brightness.append(images.float().mean((1, 2, 3)))
-    (gathered,) = gather_outputs(brightness, index=index)
+    (gathered,) = gather_outputs([*brightness, torch.tensor([])], index=[*index, torch.tensor([])])
     assert torch.equal(gathered, IMAGES.float().mean((1, 2, 3)))
     assert gather_outputs([], index=[]) == ([],)
     assert gather_outputs(["b", "a", "b"], index=[1, 0, 1]) == (["a", "b"],)

@@ -55,7 +55,7 @@ def test_images_of_a_checkpoint_that_are_added_again(make: Callable[..., ImageMe
     saved = make(network(), reset_real_features=False)
     saved.update(pictures(20, 1), real=True)
     state, old = saved.state_dict(), {**saved.state_dict()}
-    del old["real_marks"]  # as by an earlier version
+    old.pop("real_marks", None)  # as by an earlier version
     knows = "real_order" in old  # hashes beside the features
 
     def resumed(state: dict[str, Any], again: int) -> ImageMetric[Any]:

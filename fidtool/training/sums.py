@@ -119,7 +119,8 @@ def left_out(different: int, noun: str, reset: str = "call reset()") -> Iterator
     if different:
         yield (
             f"{different} {noun} were left out, because other ones have the same index: {reset} before the next epoch "
-            "and after loading a checkpoint, and give each sample of all ranks and data sets a number of its own"
+            "and after loading a checkpoint, and give each sample of all ranks and data sets a number of its own (if a "
+            "sampler repeated samples whose images are random, none is missing)"
         )
 
 

@@ -19,6 +19,7 @@ from support.documents import read_document
 from support.logs import READERS
 from support.pictures import make_pictures
 from support.places import TINY
+from support.processes import wait_until
 from support.report_samples import bare
 
 QUIET = ("--extractor", TINY, "--metrics", "fid,kid", "--kid-subset-size", 20, "--quiet")
@@ -70,7 +71,11 @@ def test_values_are_read_back(
     warned: list[str] = []
     log_values(bare("a/gan", "a/vae").results, Settings(log=f"{kind}:{place}", step=7), warned.append)
     assert warned == []
-    assert {(name, step) for name, step, _ in READERS[kind](folder) if step == 7} == {("gan", 7), ("vae", 7)}
+
+    def written() -> bool:
+        return {(name, step) for name, step, _ in READERS[kind](folder) if step == 7} == {("gan", 7), ("vae", 7)}
+
+    wait_until(written, "the values of both runs")  # wandb's service writes its file after the run is finished
 
 
 def named(*fakes: str, step: int | None = None) -> list[tuple[str, list[int | None]]]:

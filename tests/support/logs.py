@@ -42,7 +42,11 @@ def wandb(folder: Path) -> Logged:
             if (left := _BLOCK - place % _BLOCK) < _HEADER:
                 place += left
                 continue
+            if place + _HEADER > len(data):
+                break  # still being written
             _, size, kind = struct.unpack("<IHB", data[place : place + _HEADER])
+            if place + _HEADER + size > len(data):
+                break
             whole += data[place + _HEADER : place + _HEADER + size]
             place += _HEADER + size
             if kind in (1, 4):  # a whole record, or the end of one

@@ -106,9 +106,9 @@ class ImageMetric(SyncedMetric[Values, MetricSums]):
         of_sets = set_warnings({names[side]: each for side, each in found.items()})
         warnings = merged([*of_sets, *context.warnings], names.values())
         values, warnings = world.broadcast((values, warnings))
-        every = [name for number in self._metric.numbers for name in (number.name, number.spread) if name]
         counts = (sums.sides["real"].count if "real" in sets else None, sums.sides["fake"].count or 0)
-        return Result({name: values.get(name, 0.0) for name in every}, *counts, scope, tuple(map(rendered, warnings)))
+        of_all = {name: values.get(name, 0.0) for name in self._names}
+        return Result(of_all, *counts, scope, tuple(map(rendered, warnings)))
 
     @property
     def reference_digest(self) -> str:

@@ -262,8 +262,12 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
         except TooFewImagesError:
             if not _in_sanity_check():
                 raise
-            names = [name for number in self._metric.numbers for name in (number.name, number.spread) if name]
-            return Result(dict.fromkeys(names, math.nan), None, 0, scope)
+            return Result(dict.fromkeys(self._names, math.nan), None, 0, scope)
+
+    @property
+    def _names(self) -> list[str]:
+        """The names of the values."""
+        return [name for number in self._metric.numbers for name in (number.name, number.spread) if name]
 
     def _warn(self, *lines: str) -> None:
         """Issues each warning once, even if its numbers change between epochs."""

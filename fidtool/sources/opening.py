@@ -337,10 +337,6 @@ def _in_text(handle: IO[bytes], what: str) -> Iterator[Entry]:
 def _in_column(handle: IO[bytes], what: str, suffix: str, column: str) -> Iterator[Entry]:
     for line, row in rows_of(handle, what, suffix):
         place = f"{what}, line {line}"
-        if not isinstance(row, dict) or None in row:
-            if suffix == _JSON_LINES:
-                raise InputError(f"{place} is not a JSON object:", *_OBJECTS)
-            raise InputError(f"{place} is not a row with one value per column")
         found = [column] if column else columns_of_paths(row)
         if len(found) != 1 or found[0] not in row:
             if suffix != _JSON_LINES and any(map(is_image_name, row)):
@@ -358,22 +354,45 @@ def _in_column(handle: IO[bytes], what: str, suffix: str, column: str) -> Iterat
         raise InputError(f"{place}, column {column}: {path!r:.60} is not a path")
 
 
-def rows_of(handle: IO[bytes], what: str, suffix: str) -> Iterator[tuple[int, Any]]:
-    """Yields the numbers and values of the lines of a table; if they are valid, the values are by column."""
+def rows_of(handle: IO[bytes], what: str, suffix: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields the numbers of the lines of a table, and their values by column, None where a row ends early.
+
+    Raises:
+        InputError: if a row is none, or has more values than there are columns, or two columns have one name.
+    """
     text = io.TextIOWrapper(handle, "utf-8-sig", "surrogateescape", newline="")
     lines, number = iter(partial(text.readline, _LONGEST_ROW), ""), 0
     header = "" if suffix == _JSON_LINES else next(lines, "")
+    if "\0" in header:
+        raise InputError(f"{what} is not UTF-8 text:", "save it as UTF-8")
     separator = "\t" if suffix == ".tsv" else next((each for each in ",;\t" if each in header), ",")
     table = csv.DictReader(itertools.chain([header], lines), delimiter=separator, strict=True)
     try:
         if suffix == _JSON_LINES:
             for number, line in enumerate(lines, 1):
                 if line.strip():
-                    yield number, json.loads(line)
-        yield from ((table.line_num, row) for row in table)
+                    place = f"{what}, line {number}"
+                    row = json.loads(line, object_pairs_hook=partial(_by_column, place))
+                    if not isinstance(row, dict):
+                        raise InputError(f"{place} is not a JSON object:", *_OBJECTS)
+                    yield number, row
+        columns = _by_column(f"{what}, line 1", [(name, None) for name in table.fieldnames or ()])
+        for row in table:
+            if None in row:
+                problem = f"{what}, line {table.line_num} has more values than the header has columns ({len(columns)}):"
+                raise InputError(problem, f"put values with {separator!r} in quotes", "name all columns")
+            yield table.line_num, row
     except (csv.Error, json.JSONDecodeError, RecursionError) as error:
         problem = f"{what}, line {number or table.reader.line_num}: {getattr(error, 'msg', error)}"
         raise InputError(problem, *(_OBJECTS if number else ())) from None
+
+
+def _by_column(place: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns the values of a row by column. An InputError if two columns have one name, other than none."""
+    for name, times in Counter(name for name, _ in pairs).items():
+        if name and times > 1:
+            raise InputError(f"{place} has {times} columns {name!r}:", "rename or remove one")
+    return dict(pairs)
 
 
 def path_of(value: Any) -> Any:

@@ -70,32 +70,57 @@ def read_texts(place: str, setting: str, what: str, columns: Sequence[str]) -> T
     """
     if isdir(place):
         with explained(place):
-            files = {str(each.relative_to(place)): each.read_text("utf-8-sig") for each in Path(place).rglob("*.txt")}
-        return Texts(place, setting, what, {splitext(name)[0]: text.strip() for name, text in files.items()})
+            texts = {each: each.read_text("utf-8-sig", "surrogateescape") for each in Path(place).rglob("*.txt")}
+        of_files = {
+            splitext(each.relative_to(place))[0]: _utf8(text.strip(), f"{each}", setting)
+            for each, text in texts.items()
+        }
+        return Texts(place, setting, what, of_files)
     suffix = splitext(place)[1].lower()
     if suffix == TEXT:
-        with explained(place), open(place, encoding="utf-8-sig") as file:
-            return Texts(place, setting, what, {}, [line.strip() for line in file])
+        with explained(place), open(place, encoding="utf-8-sig", errors="surrogateescape") as file:
+            lines = [_utf8(line.strip(), f"{place}, line {number}", setting) for number, line in enumerate(file, 1)]
+        return Texts(place, setting, what, {}, lines)
     if suffix not in TABLES:
         forms = f"a table ({', '.join(TABLES)}), a {TEXT} with one {what} per line, or a folder of such files"
         raise InputError(f"{option(setting, place)} must be {forms}", setting=setting)
     named, listed, folder = dict[str, str](), list[str](), os.path.dirname(place)
     with explained(place), open(place, "rb") as handle:
-        for line, row in rows_of(handle, place, suffix):
-            fields = row if isinstance(row, dict) else {}
-            column = next((each for name in columns for each in fields if folded(f"{each}") == name), None)
-            text = fields.get(column) if column else None
-            if not isinstance(text, str | int) or None in fields:
-                raise InputError(f"{place}, line {line} has no {what} in a column {columns[0]}", setting=setting)
-            listed.append(f"{text}")
+        for line, fields in rows_of(handle, place, suffix):
+            where = f"{place}, line {line}"
+            column = _column(where, fields, columns, setting)
+            text = fields[column]
+            if not isinstance(text, str | int):
+                raise InputError(f"{where} has no {what} in the column {column}", setting=setting)
+            listed.append(_utf8(f"{text}", where, setting))
             for each in columns_of_paths({name: fields[name] for name in fields if name != column})[:1]:
                 given = f"{path_of(fields[each])}"
                 for key in (splitext(given)[0].removeprefix("./"), _key(join(folder, given))):
                     if named.setdefault(key, listed[-1]) != listed[-1]:
-                        raise InputError(f"{place}, line {line}: {given} has a second {what}", setting=setting)
+                        raise InputError(f"{where}: {given} has a second {what}", setting=setting)
     if not listed:
         raise InputError(f"{place} is empty", setting=setting)
     return Texts(place, setting, what, named, [] if named else listed)
+
+
+def _column(where: str, fields: Mapping[str, object], columns: Sequence[str], setting: str) -> str:
+    """The column of texts of a row."""
+    likely = [[each for each in fields if folded(each) == name] for name in columns]
+    column, *others = next(filter(None, likely), [""])
+    if others:
+        raise InputError(f"{where} has the columns {column} and {others[0]}:", "rename or remove one", setting=setting)
+    if not column:
+        raise InputError(f"{where} has no column {columns[0]}; it has {', '.join(fields)}", setting=setting)
+    return column
+
+
+def _utf8(text: str, where: str, setting: str) -> str:
+    """The text itself; an InputError if bytes of it were not UTF-8, which are lone surrogates in it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InputError(f"{where} is not UTF-8 text:", "save the file as UTF-8", setting=setting) from None
+    return text
 
 
 def _key(path: str) -> str:

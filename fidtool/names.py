@@ -37,6 +37,12 @@ def images_of(counts: Sequence[int | None]) -> str:
     return f"{'' if least == most else f'{least:,} to '}{most:,} image{'s' if most != 1 else ''}"
 
 
+def in_natural_order(name: str) -> list[tuple[int, int, str]]:
+    """Return the key by which names are sorted in natural order: 9.png before 10.png."""
+    tokens = re.split(r"(\d+)", name)
+    return [(0, int(each), each) if each.isdecimal() and len(each) < 4000 else (1, 0, each) for each in tokens]
+
+
 def folded(name: str) -> str:
     """Return a name without case, hyphens, underscores and spaces, for lookups."""
     return re.sub(r"[-_\s]", "", name).lower()

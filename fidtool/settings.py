@@ -348,7 +348,8 @@ class Settings(StatisticsSettings):
     )
     pairs: str | None = Setting(None, IMAGES, "HOW", defines=False).help(
         "Which images are pairs, for PSNR, SSIM, MS-SSIM and LPIPS: those of the same name (relative path without "
-        "suffix), of the same position, or suffix:_recon, where a_recon.png of FAKE belongs to a.png.",
+        "suffix); of the same position; of the same last number in the name (number); in natural order of the names "
+        "(sorted); or suffix:_recon, where a_recon.png of one set belongs to a.png.",
         default="position in arrays and lists, else name",
     )
     expect: int | None = Setting(None, IMAGES, "N", least=1).help(

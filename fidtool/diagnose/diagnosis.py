@@ -18,10 +18,12 @@ from fidtool.diagnose.duplicates import (
     duplicates_message,
     find_duplicates,
     has_notable_copies,
+    lossless_texts,
     shared_copies_of,
     shared_warning,
 )
 from fidtool.diagnose.findings import ALWAYS_UNUSUAL, Finding, property_findings, property_warnings, set_findings
+from fidtool.diagnose.order import order_findings
 from fidtool.errors import Alert, option, without_secrets
 from fidtool.features.protocol import FEATURES, SPATIAL
 from fidtool.images.records import BRIGHTNESS, ImageRecords
@@ -140,8 +142,20 @@ class Diagnosis:
         return cls(duplicates["real"], duplicates["fake"], shared, about_fake, about_real)
 
 
-def diagnosis_of(real: SetInspection | None, fake: SetInspection | None, gate: float | None) -> Diagnosis:
-    """Diagnoses a comparison. A larger share of duplicates in FAKE than ``gate`` always gives a warning."""
+def diagnosis_of(
+    real: SetInspection | None,
+    fake: SetInspection | None,
+    gate: float | None,
+    paired: bool = False,
+    shown: Callable[[str], str] = str,
+) -> Diagnosis:
+    """Diagnoses a comparison.
+
+    Args:
+        gate: a larger share of duplicates in FAKE always gives a warning.
+        paired: whether each image of FAKE is compared with that of REAL in the same row.
+        shown: returns a message of a difference as it is printed.
+    """
     real_copies, fake_copies = (None if one is None else one.duplicates for one in (real, fake))
     if fake is real:
         fake = None
@@ -156,9 +170,14 @@ def diagnosis_of(real: SetInspection | None, fake: SetInspection | None, gate: f
     lines += _alerts(fake.path, findings)
     if real is not None:
         shared = shared_copies_of(real.pictures, fake.pictures)
-        if shared.count and fake.path != real.path:  # one path may be sampled in two ways
+        if paired:
+            lines += [Alert(f"{fake.path}: {each}") for each in lossless_texts(real.pictures, fake.pictures)]
+        elif shared.count and fake.path != real.path:  # one path may be sampled in two ways
             lines.append(shared_warning(real.path, fake.path, shared, len(fake.pictures)))
-        between = pair_findings(real.pictures, fake.pictures, findings)
+        between = pair_findings(real.pictures, fake.pictures, findings, paired)
+        if paired:
+            between += order_findings(real.pictures, fake.pictures)
+        between = [replace(each, message=shown(each.message)) for each in between]
         findings += between
         lines += _alerts(fake.path, between)
     return Diagnosis(real_copies, fake_copies, shared, tuple(findings), tuple(real_findings), tuple(lines))

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from fidtool.diagnose.findings import Finding, contrast, usual_size
 from fidtool.errors import Severity
+from fidtool.images.framing import crops_to_one_size
 from fidtool.images.records import BANDS, BRIGHTNESS, FLAGS, NOISE, ImageRecords, RecordArray
 
 _BRIGHTER = 0.75
@@ -91,9 +92,9 @@ _FOLLOWING = {
 
 _TEXTS = {
     NOT_COMPARED: "{}",
-    "other size": "{}: {}, which changes the distance; prepare both sets at the same size",
-    "other shape": "the median ratio of width to height is {:.2f} in REAL and {:.2f} in FAKE: the protocol squeezes "
-    "all images to squares; crop REAL as for training",
+    "other size": "{}: {}, which changes the distance; {}",
+    "other shape": "the median ratio of width to height is {:.2f} in REAL and {:.2f} in FAKE: the resize to the "
+    "network's input, a square, stretches them differently; crop REAL as for training, or compare with {}",
     "brightness": "FAKE's images are {} than REAL's by {:.0f} of 255 levels on average: check how values are converted "
     "to bytes, and what was sampled",
     "swapped channels": "FAKE's mean colours match REAL's after red and blue are swapped: if both show the same kind "
@@ -129,12 +130,17 @@ _Difference = tuple[str, tuple[object, ...]]
 """Code, and the values in its text."""
 
 
-def pair_findings(real: ImageRecords, fake: ImageRecords, own: Sequence[Finding]) -> list[Finding]:
-    """Returns the differences between FAKE and REAL, except those that follow from FAKE's ``own`` findings."""
+def pair_findings(
+    real: ImageRecords, fake: ImageRecords, own: Sequence[Finding], paired: bool = False
+) -> list[Finding]:
+    """Returns the differences between FAKE and REAL, except those that follow from FAKE's ``own`` findings.
+
+    With ``paired``, FAKE's images are reconstructions of REAL's, which also reproduce the artefacts of lossy formats.
+    """
     records = real.records, fake.records
     # Of a square with as many pixels as each image.
     sides = [float(np.median(np.sqrt(each["width"] * each["height"].astype(np.float64)))) for each in records]
-    found = [*_sizes(*records, sides), *_colours(*records), *_qualities(*records), *_values(*records, sides)]
+    found = [*_sizes(*records, sides), *_colours(*records), *_qualities(*records, paired), *_values(*records, sides)]
     # Earlier versions did not record the range and the detail of an image.
     named = zip(("REAL", "FAKE"), records, strict=True)
     older = [name for name, each in named if (each["highest"] < each["high"]).any()]
@@ -176,7 +182,10 @@ def _most_certain(images: int, others: int) -> float:
 
 def _sizes(real: RecordArray, fake: RecordArray, sides: Sequence[float]) -> Iterator[_Difference]:
     one, other = usual_size(real), usual_size(fake)
-    smaller, differing = min(sides), ""
+    smaller, differing, remedy = min(sides), "", "prepare both sets at the same size"
+    shapes = [np.log(records["width"] / records["height"]) for records in (real, fake)]
+    wide, other_wide = (float(np.median(shape)) for shape in shapes)
+    stretched = abs(wide - other_wide) > np.log(1.2)
     if one is not None and other is not None and one != other:
         smaller = min(*one, *other)
         differing = f"FAKE's images are {other[0]} x {other[1]} pixels and REAL's {one[0]} x {one[1]}"
@@ -186,12 +195,13 @@ def _sizes(real: RecordArray, fake: RecordArray, sides: Sequence[float]) -> Iter
         effect = "they are shrunk by different factors"
         if smaller < _INPUT_SIDE:
             effect = "the smaller ones are blurred when they are enlarged"
-        yield "other size", (differing, effect)
-    shapes = [np.log(records["width"] / records["height"]) for records in (real, fake)]
-    wide, other_wide = (float(np.median(shape)) for shape in shapes)
-    # If FAKE's sizes vary too, both sets are photos, and the protocol squeezes them to squares alike.
-    if other is not None and one is None and abs(wide - other_wide) > np.log(1.2):
-        yield "other shape", (np.exp(wide), np.exp(other_wide))
+        if stretched and one is not None and other is not None:
+            effect = "the resize to the network's input, a square, stretches them differently"
+            remedy = f"crop them as for training, or compare with {crops_to_one_size(one, other)}"
+        yield "other size", (differing, effect, remedy)
+    # If the sizes of both vary, they are photos, and the protocol squeezes them to squares alike.
+    if stretched and (one is None) != (other is None):
+        yield "other shape", (np.exp(wide), np.exp(other_wide), crops_to_one_size(one, other))
 
 
 def _colours(real: RecordArray, fake: RecordArray) -> Iterator[_Difference]:
@@ -244,9 +254,10 @@ def _values(real: RecordArray, fake: RecordArray, sides: Sequence[float]) -> Ite
         yield "alike", (varied_fake, varied)
 
 
-def _qualities(real: RecordArray, fake: RecordArray) -> Iterator[_Difference]:
+def _qualities(real: RecordArray, fake: RecordArray, paired: bool) -> Iterator[_Difference]:
     lossy = [float((records["flags"] >> FLAGS["lossy"] & 1).mean()) for records in (real, fake)]
-    if abs(lossy[0] - lossy[1]) > _LOSSY_GAP:
+    gap = lossy[1] - lossy[0]
+    if (gap if paired else abs(gap)) > _LOSSY_GAP:
         yield "lossy", (lossy[1], lossy[0])
     if min(float((records["quality"] > 0).mean()) for records in (real, fake)) < 0.5:
         return

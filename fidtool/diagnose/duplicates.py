@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fidtool.errors import Alert
 from fidtool.images.records import BRIGHTNESS, NOISE, ImageRecords, RecordArray
-from fidtool.names import counted
+from fidtool.names import counted, in_natural_order
 
 _TOLERANCE = 0.06
 """Thumbnails are near duplicates up to this root mean square difference, as a share of their contrast (the standard
@@ -242,12 +242,8 @@ def same_seed(names: Sequence[str], groups: Groups) -> SameSeed | None:
     """
     if 2 * len({re.sub(r"\.[A-Za-z]\w*$", "", name) for name in names}) <= len(names):
         return None  # each image is stored in several formats
-
-    def in_natural_order(index: int) -> list[tuple[int, int, str]]:  # 9.png before 10.png
-        tokens = re.split(r"(\d+)", names[index])
-        return [(0, int(each), each) if each.isdecimal() and len(each) < 4000 else (1, 0, each) for each in tokens]
-
-    placed = groups[sorted(range(len(names)), key=in_natural_order)]
+    keys = [*map(in_natural_order, names)]
+    placed = groups[sorted(range(len(names)), key=keys.__getitem__)]
     by_group = np.argsort(placed, kind="stable")
     steps, numbers = np.unique(np.diff(by_group)[np.diff(placed[by_group]) == 0], return_counts=True)
     sizes = np.unique(groups, return_counts=True)[1]
@@ -320,6 +316,13 @@ def duplicates_message(found: Duplicates, generated: bool) -> str:
         processes = f"{found.pattern.multiplicity} processes had used the same random seed"
         remedy = f"it looks as if {processes}, or each batch had started from it: {remedy}"
     return f"{duplicates_text(found)}; {remedy}"
+
+
+def lossless_texts(real: ImageRecords, fake: ImageRecords) -> list[str]:
+    """Returns a sentence if images of FAKE are pixel-identical to their partners, in the same row of REAL."""
+    same = int(np.count_nonzero(real.records["digest"] == fake.records["digest"]))
+    lossless = "pixel-identical to their partners in REAL: their reconstruction is lossless, or they are copies"
+    return [f"{same} of {len(fake)} images are {lossless}"] if same else []
 
 
 def shared_warning(real: str, fake: str, shared: SharedCopies, images: int) -> Alert:

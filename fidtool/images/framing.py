@@ -131,6 +131,38 @@ def _resize(image: Image.Image, size: int) -> Image.Image:
     return image.resize((size, size), _LANCZOS)
 
 
+FILTERS = {
+    "adm": "box and bicubic filters",
+    "edm": "Lanczos filter",
+    "center": "bilinear filter with antialiasing",
+    "tensor-center": "bilinear filter with antialiasing, of float32",
+    "var": "Lanczos filter",
+    "resize": "Lanczos filter",
+}
+"""With which filters the crops resize, by their names: the PSNR of a pair depends on them."""
+
+
+def described(framing: str) -> str:
+    """Returns a crop with its filters, such as ``edm:64 (Lanczos filter)``."""
+    filters = FILTERS.get(framing.partition(":")[0])
+    return f"{framing} ({filters})" if filters else framing
+
+
+def crops_to_one_size(real: tuple[int, int] | None, fake: tuple[int, int] | None) -> str:
+    """Returns the settings with which the images of two sets become squares of one size, for messages.
+
+    If those of one set are squares, the others are cropped to them, as REAL was for the training of the generator.
+
+    Args:
+        real, fake: width and height of the images of each set; None for one of them if they vary.
+    """
+    sizes = [each for each in (real, fake) if each is not None]
+    squares = [width for width, height in sizes if width == height]
+    side = min(squares or map(min, sizes))
+    named = (("crop", real), ("crop_fake", fake))
+    return " and ".join(option(name, f"adm:{side}") for name, each in named if each != (side, side))
+
+
 CROPS: dict[str, Callable[[Image.Image, int], Image.Image | Pixels]] = {
     "adm": _adm,
     "edm": _edm,

@@ -31,7 +31,7 @@ from fidtool.images.decode import (
     NeedsRangeError,
     decode_contents,
 )
-from fidtool.images.framing import Crop
+from fidtool.images.framing import Crop, crops_to_one_size
 from fidtool.images.records import NO_RECORDS, RecordArray, records_of
 from fidtool.images.workers import DaemonThreads, Workers
 from fidtool.sources.contents import BadFile, ContentError, Frame, Read, ValueRange
@@ -134,9 +134,21 @@ def _partner_of(source: ImageSet, options: DecodeOptions, batch: Batch, sizes: S
     for image, one, other in zip(images, sizes, found.sizes, strict=False):
         if one != other:
             fake, real = (f"{each[1]}×{each[0]} pixels" for each in (one, other))
-            pair = f"{source.file(image)} has {fake}, but {source.partner.file(image)}, its partner, has {real}:"
-            raise InputError(pair, f"pass {option('crop', ...)} and {option('crop_fake', ...)}", setting="crop")
+            pair = f"{source.file(image)} has {fake}, but {source.partner.file(image)}, its partner, has {real}"
+            crops = f"pass {crops_to_one_size(other[::-1], one[::-1])}, or the crop that the network was trained with"
+            if one == other[::-1] and (rotated := _rotated(source, options, image)):
+                pair += f", and {rotated} has an EXIF orientation, which is not applied"
+                crops = "save it as it is shown, such as with ImageOps.exif_transpose of Pillow"
+            raise InputError(f"{pair}:", crops, setting="crop")
     return found
+
+
+def _rotated(source: ImageSet, options: DecodeOptions, image: Any) -> str:
+    """Returns the file of an image or of its partner, whichever has an EXIF orientation; empty if none has one."""
+    for each in (source.partner, replace(source, partner=None)):
+        if each is not None and decode_batch(each, options, Batch(0, [image])).properties.rotated:
+            return each.file(image)
+    return ""
 
 
 def _read_ahead(source: ImageSet | None, images: Any) -> Iterator[list[tuple[str, Read]]]:

@@ -208,6 +208,13 @@ def _roughness(green: NDArray[np.float32], neighbours: NDArray[np.uint8]) -> NDA
     return np.where(scatter * count > 0, np.minimum(ratios, 255), 0)
 
 
+def thumbnails(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Returns the ``thumb`` of the records of n images, shape (n, height, width, 3): uint8, shape (n, bytes)."""
+    down, right = (max(1, side // _SAMPLED_SIDE) for side in images.shape[1:3])
+    samples = images[:, ::down, ::right].transpose(0, 3, 1, 2)
+    return _thumbs(samples.astype(np.float32)).astype(np.uint8)
+
+
 def _thumbs(values: NDArray[np.float32]) -> NDArray[np.int64]:
     """Returns the thumbnails of n images, shape (n, bytes of a thumbnail), from values of shape (n, 3, h, w)."""
     for axis in (2, 3):

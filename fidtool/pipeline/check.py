@@ -41,7 +41,10 @@ def check(run: RunContext, requests: Sequence[RequestedSet], settings: Settings,
         if real is None:
             return Checkup(health, None, (), strict)
         usual = health_of(real, read[1][2], fake, generated=False, shown=shown)
-        between = pair_findings(real.pictures, fake.pictures, unusual_findings(fake, real))
+        between = [
+            replace(each, message=shown(each.message))
+            for each in pair_findings(real.pictures, fake.pictures, unusual_findings(fake, real))
+        ]
         shared = shared_copies_of(real.pictures, fake.pictures)
         if shared.count:
             message = shared_warning(real.path, fake.path, shared, len(fake.pictures))

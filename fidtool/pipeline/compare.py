@@ -232,7 +232,7 @@ class Comparer:
                 seen = self.real, self.real
                 if fake is not real:
                     seen = self.real, inspect_set(fake.path, fake.statistics.pictures, passed_over[1])
-                diagnosis = diagnosis_of(*seen, settings.max_duplicates)
+                diagnosis = diagnosis_of(*seen, settings.max_duplicates, bool(fake.pairs), self.run.console.shown)
                 lines += diagnosis.lines
         for each in settings.chosen:
             if not settings.uncertainty or diagnosis is None or each.metric.name != "fid":

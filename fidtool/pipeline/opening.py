@@ -89,7 +89,7 @@ def open_sets(requests: Sequence[RequestedSet], settings: Settings, console: Con
         shares = content.file is not None and needs != set_needs(settings, *role)  # CMMD shares FID's layer now
         if shares or (content.images is not None and completed.floats != settings.floats):  # the files' rounding
             contents[request] = open_set(request, completed, needs, console.say)
-    drawn = _drawn(requests, contents, completed, alone)
+    drawn = _drawn(requests, contents, completed, alone, console.say)
     opened = dict(drawn) if alone else with_groups(with_captions(dict(drawn), completed), completed)
     notes = dict.fromkeys([*overrides(settings), *([line] if line else [])])
     for each, _ in drawn:
@@ -171,7 +171,11 @@ def _taken(
 
 
 def _drawn(
-    requests: Sequence[RequestedSet], contents: Mapping[RequestedSet, Content], settings: Settings, alone: bool
+    requests: Sequence[RequestedSet],
+    contents: Mapping[RequestedSet, Content],
+    settings: Settings,
+    alone: bool,
+    say: Callable[[str], None],
 ) -> list[tuple[SetPlan, Content]]:
     """The set of each request: the same object for the same path, framing and number of images."""
     sets: dict[object, tuple[SetPlan, Content]] = {}
@@ -205,7 +209,7 @@ def _drawn(
         if images is not None:
             drawn = images.draw(sampling)
             if pairs and role == "fake":
-                drawn = pair_up(drawn, images, sets[keys[0]][1].images, settings)
+                drawn = pair_up(drawn, images, sets[keys[0]][1].images, settings, say)
             images = replace(drawn, framing=framing, floats=settings.floats)
             if settings.on_error == "fail" and (missing := images.missing()):
                 raise missing_error(images.path, missing, f"pass {option('on_error', 'skip')}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -148,7 +148,9 @@ class SetPlan:
         return set_needs(settings, self.real, self.fake, self.heldout)
 
 
-def pair_up(drawn: ImageSet, images: ImageSet, real: ImageSet | None, settings: Settings) -> ImageSet:
+def pair_up(
+    drawn: ImageSet, images: ImageSet, real: ImageSet | None, settings: Settings, say: Callable[[str], None]
+) -> ImageSet:
     """Returns the images of a FAKE, all or those ``drawn``, in the order of their partners in REAL."""
     assert real is not None
     if settings.on_error == "skip":
@@ -157,4 +159,4 @@ def pair_up(drawn: ImageSet, images: ImageSet, real: ImageSet | None, settings: 
     if settings.num_fake != settings.num_real and len(drawn) != len(real):
         problem = f"{len(real)} images of {real.path} and {len(drawn)} of {drawn.path} are no pairs:"
         raise InputError(problem, f"pass {option('num', ...)} for both", setting="num_fake")
-    return paired(images, real, settings.pairs)
+    return paired(images, real, settings.pairs, say)

@@ -10,6 +10,7 @@ from typing import Any
 from fidtool.diagnose.diagnosis import Checkup
 from fidtool.errors import Alert, merged, redacted
 from fidtool.explanations import Difference
+from fidtool.images.framing import described
 from fidtool.names import counted, images_of, legible
 from fidtool.results import Comparison, Evaluation
 
@@ -81,13 +82,13 @@ def alerts_of(evaluation: Evaluation) -> list[Alert]:
 
 
 def framing_lines(evaluation: Evaluation) -> list[str]:
-    """Return how the sets were cropped and resized: ``real/: framed by adm:256``. Sets that were not are omitted."""
+    """Return how the sets were cropped and resized: ``real/: framed by edm:64 (Lanczos filter)``, if they were."""
     framings: dict[str, dict[str, None]] = {}
     for result in evaluation.results:
         for each in (result.real, result.fake):
             if each.framing is not None:
                 framings.setdefault(each.framing, {})[each.name] = None
-    return [legible(f"{', '.join(paths)}: framed by {framing}") for framing, paths in framings.items()]
+    return [legible(f"{', '.join(paths)}: framed by {described(framing)}") for framing, paths in framings.items()]
 
 
 def influence_lines(evaluation: Evaluation) -> list[str]:

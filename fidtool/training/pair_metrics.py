@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fidtool.cache_dir import one_at_a_time
 from fidtool.console import log_warning
+from fidtool.diagnose.order import SAMPLE, misplaced
 from fidtool.distances.exact import feature_settings
 from fidtool.distances.parallel import fork_safe
 from fidtool.distributed.world import World
@@ -23,6 +24,7 @@ from fidtool.errors import InputError, RunError, TooFewImagesError, about, on_ev
 from fidtool.features.device import computing_on, device_of, repeatable
 from fidtool.features.models.inception import Weights
 from fidtool.features.network import digest_of
+from fidtool.images.records import RECORD, thumbnails
 from fidtool.images.workers import DaemonThreads
 from fidtool.metrics.lpips import LPIPS
 from fidtool.metrics.metric import FeatureSet, MetricContext
@@ -56,6 +58,9 @@ _ROW = np.dtype([*_COLUMNS.items(), ("restored", np.bool_)])
 _IN_STATE = {name: f"pair_{name}" for name in _COLUMNS}
 """The keys of these in the state."""
 _DIFFERENT, _SETTINGS = "pair_different", "pair_settings"
+_THUMBNAIL = RECORD["thumb"]
+_SAMPLED = np.dtype([("hash", np.uint64), ("real", _THUMBNAIL), ("fake", _THUMBNAIL)])
+"""The thumbnails of a pair, by which the warning of pairs in different orders is decided."""
 _HASH_FACTOR = 6364136223846793005
 """Makes the hash of a pair depend on which of its images is which: the multiplier of Knuth's MMIX generator."""
 
@@ -102,6 +107,7 @@ class PairValues(MetricState):
     def clear(self) -> None:
         self._parts: list[NDArray[Any]] = []
         self._samples = KnownSamples()
+        self._sample = np.empty(0, _SAMPLED)
         self.lost, self.different, self.of_ranks = False, 0, list[NDArray[np.int64]]()
 
     def emptied(self) -> PairValues:
@@ -149,7 +155,19 @@ class PairValues(MetricState):
         if not np.isfinite(rows["value"]).all():
             raise RunError(f"{self.comparison.metric.numbers[0].title} of a pair is NaN or infinite")
         self._append_new(rows)
+        self._sample = _first_of([self._sample, self._sampled(rows["hash"].view(np.uint64), *images)])
         return rows["value"]
+
+    def _sampled(self, hashes: NDArray[np.uint64], real: torch.Tensor, fake: torch.Tensor) -> NDArray[Any]:
+        """Returns the thumbnails of pairs that may be in the sample, of images of shape (n, height, width, 3)."""
+        highest = self._sample["hash"][-1] if len(self._sample) == SAMPLE else None
+        chosen = np.flatnonzero(hashes < highest) if highest is not None else np.arange(len(hashes))
+        found = np.empty(len(chosen), _SAMPLED)
+        found["hash"] = hashes[chosen]
+        if len(chosen):
+            for name, images in (("real", real), ("fake", fake)):
+                found[name] = thumbnails(images[chosen].cpu().numpy())
+        return found
 
     def _append_new(self, rows: NDArray[Any], different: int = 0) -> None:
         """Adds pairs whose sample was not added before, and ``different`` that were left out earlier."""
@@ -166,13 +184,12 @@ class PairValues(MetricState):
 
     def merged(self, world: World) -> PairValues:
         other = copy.copy(self)
-        of_lost, of_different, of_rows = zip(
-            *world.gather((self.lost, self._samples.different, self.rows)), strict=True
-        )
+        own = self.lost, self._samples.different, self.rows, self._sample
+        of_lost, of_different, of_rows, of_sample = zip(*world.gather(own), strict=True)
         samples, targets = ([rows[name] for rows in of_rows] for name in ("sample", "target"))
         kept = each_once(samples, list(map(len, samples)))
         other._parts = [rows[own] for rows, own in zip(of_rows, kept, strict=True)]
-        other.lost = any(of_lost)
+        other.lost, other._sample = any(of_lost), _first_of(of_sample)
         other._samples = KnownSamples()
         other._samples.different = sum(of_different)
         other.different = count_different(samples, targets, kept)
@@ -189,6 +206,12 @@ class PairValues(MetricState):
                 "reset() after loading it, or persistent(False) before saving it"
             )
         yield from left_out(self._samples.different + self.different, self.noun)
+        if wrong := len(misplaced(self._sample["real"], self._sample["fake"])[0]):
+            yield (
+                f"{wrong} of {len(self._sample)} sampled preds fit the target of another pair better than their own: "
+                "the two are probably in different orders, and the value is then meaningless. Take both from the same "
+                "batch, and gather both from the ranks in the same way"
+            )
         shared, on = on_several(self.of_ranks, ranks)
         if shared:
             yield f"{shared} of {len(rows)} pairs are on more than one rank ({on}) and count again. Probably {PADDED}"
@@ -196,6 +219,7 @@ class PairValues(MetricState):
     def absorb(self, other: PairValues) -> None:
         check_same_settings([self.settings(), other.settings()], ("this metric", "the other metric"))
         self.lost |= other.lost
+        self._sample = _first_of([self._sample, other._sample])
         self._append_new(other.rows, other._samples.different)
 
     # Checkpoints.
@@ -228,6 +252,13 @@ class PairValues(MetricState):
             raise InputError(f"the checkpoint's values of pairs are not those of a metric: {error}") from None
         rows["restored"] = True
         self._append_new(rows, different)
+
+
+def _first_of(samples: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Returns the pairs of lowest hashes of several samples, each once: the same on any number of ranks."""
+    joined = np.concatenate(samples)
+    first = np.unique(joined["hash"], return_index=True)[1]
+    return joined[first[:SAMPLE]]
 
 
 class ReconstructionMetric(SyncedMetric[torch.Tensor, PairValues]):

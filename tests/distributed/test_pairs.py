@@ -30,6 +30,17 @@ def test_any_number_of_ranks_gives_the_same_bits(fidtool: Run, tmp_path: Path) -
     assert {*found[0][0]["metrics"]} >= {"psnr", "ssim", "lpips", "lpips_std"}
 
 
+def test_any_number_of_ranks_finds_another_order(fidtool: Run, tmp_path: Path) -> None:
+    make_reconstructions(tmp_path, ((20, 16),) * 23)
+    for number in range(23):
+        (tmp_path / "recon" / f"{number:03}.png").rename(tmp_path / "recon" / f"{(number + 1) % 23:03}-next.png")
+    arguments = ("compute", "real", "recon", "--metrics", "psnr", "--json", "--pairs", "suffix:-next")
+    one, three = (fidtool(*arguments, ranks=ranks).json["results"] for ranks in (1, 3))
+    assert one == three
+    (found,) = [each for each in one[0]["diagnosis"]["findings"] if each["code"] == "other order"]
+    assert found["count"] > 12
+
+
 def test_two_ranks_are_killed_and_one_finishes(rank_server: RankServer, tmp_path: Path) -> None:
     """Finished pairs, and the features of both of their images, are not computed again."""
     make_reconstructions(tmp_path, ((24, 20),) * 40)

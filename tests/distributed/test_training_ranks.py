@@ -76,13 +76,15 @@ def test_ranks_that_disagree(programs: Run, golden: Golden) -> None:
 def test_pairs_have_the_same_bits_at_any_world_size(programs: Run, tmp_path: Path) -> None:
     """PSNR, SSIM and LPIPS of uneven ranks, one without pairs; a sample that a sampler repeats counts once."""
     weights, exact, padded = write_backbone(tmp_path / "alexnet.pth"), dict[str, set[str]](), list[str]()
+    moved = set[str]()
     for ranks in (1, 2, 3):
-        checks = ["dealing", "padded", *["disagreement"] * (ranks == 3), *["lightning"] * (ranks == 2)]
+        checks = ["dealing", "padded", "moved", *["disagreement"] * (ranks == 3), *["lightning"] * (ranks == 2)]
         run = programs(ranks, "pair_values.py", weights, *checks)
         assert run.status == 0, run.stderr
         found = lines_of(run.stdout)
         (said,) = found.pop("padded")
         padded.append(said)
+        moved |= found.pop("moved")
         assert found.pop("warned") == {f"{rank} {int(ranks > 1 and rank == 0)}" for rank in range(ranks)}
         assert found.pop("disagreement", {"refused"}) == {"refused"}
         for title in ("PSNR", "SSIM"):
@@ -95,6 +97,8 @@ def test_pairs_have_the_same_bits_at_any_world_size(programs: Run, tmp_path: Pat
             assert value.endswith(f"of 17 by {scope}, 0 warnings")
             exact.setdefault("PSNR" if what == "indexed" else what, set()).add(value.partition(" ")[0])
     assert {what: len(values) for what, values in exact.items()} == {"PSNR": 1, "SSIM": 1, "LPIPS": 1}
+    (words,) = moved
+    assert " of 17 sampled preds fit the target of another pair better" in words
     alone, of_two, of_three = padded
     assert alone == "17 ()"
     for text, last in ((of_two, 1), (of_three, 2)):

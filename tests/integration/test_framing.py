@@ -175,14 +175,15 @@ def test_lines_are_unchanged_and_the_framing_is_on_stderr(here: Run, place: Path
     run = here(*line, "--crop", "adm:48", "--crop-fake", "edm:12", "--quiet")
     assert re.fullmatch(rf"{re.escape(FD)}: \d+\.\d{{4}}\n", run.stdout)
     said = [each for each in run.stderr.splitlines() if not each.startswith("warning: ")]
-    assert said == [f"{place / 'photos'}: framed by adm:48", f"{place / 'fake'}: framed by edm:12"]
+    adm, edm = "adm:48 (box and bicubic filters)", "edm:12 (Lanczos filter)"
+    assert said == [f"{place / 'photos'}: framed by {adm}", f"{place / 'fake'}: framed by {edm}"]
 
 
 def test_table_shows_it(here: Run, place: Path) -> None:
     line = ("compute", place / "fake", place / "photos", place / "photos-edm", *SMALL, "--format", "table", "--quiet")
     run = here(*line, "--crop-fake", "center:32")
     shown = " ".join(" ".join(run.stdout.splitlines()).split())
-    assert f"{place / 'photos'}, {place / 'photos-edm'}: framed by center:32" in shown
+    assert f"{place / 'photos'}, {place / 'photos-edm'}: framed by center:32 (bilinear filter with" in shown
     assert "framed" not in run.stderr
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 import shutil
 import time
 import zipfile
@@ -116,7 +117,12 @@ def test_names_have_folders_and_other_suffixes(here: Run, sets: tuple[Path, Path
     refused = here(*arguments, "--pairs", "name")
     assert "9 images of" in refused.error
     assert "cats/a-b_recon.bmp, cats/a0_recon.bmp, cats/a_recon.bmp, …" in refused.error
-    assert "is for arrays and lists, and" in here(*arguments, "--pairs", "position").error
+    assert refused.error.endswith("pass --pairs suffix:_recon, or rename them")
+    swapped = here("compute", recon, real, "--metrics", "psnr,ssim", "--json", "--pairs", "suffix:_recon")
+    assert values(swapped) == pytest.approx(wanted, rel=1e-12)
+    refused = here(*arguments, "--pairs", "position")
+    assert "is for arrays and lists, and" in refused.error
+    assert "pass --pairs sorted for the natural order of the names" in refused.error
     with zipfile.ZipFile(tmp_path / "real.zip", "w") as archive:
         for file in real.rglob("*.png"):
             archive.write(file, file.relative_to(real))
@@ -143,6 +149,91 @@ def test_arrays_and_lists_are_paired_by_position(here: Run, sets: tuple[Path, Pa
         assert {name: found[name] for name in wanted} == pytest.approx(wanted)
     mixed = fidtool.compute(sets[0], arrays[1], metrics="psnr", pairs="position").results[0].metrics
     assert mixed["psnr"] == pytest.approx(wanted["psnr"])
+
+
+def test_other_names_are_paired_by_their_numbers_or_their_order(here: Run, sets: tuple[Path, Path]) -> None:
+    """Each prints examples of the pairs; the refusal of the usual names has the value that fits."""
+    real, recon = sets
+    wanted = expected(*sets)
+    for number, file in enumerate(sorted(real.iterdir())):
+        file.rename(real / f"image-{number + 4}.png")  # 10.png is before 4.png by name
+    for number, file in enumerate(sorted(recon.iterdir())):
+        file.rename(recon / f"b2-{number + 4:05}.png")
+    arguments = ("compute", real, recon, "--metrics", "psnr,ssim", "--json")
+    assert here(*arguments).error.endswith("pass --pairs number, or rename them")
+    for how in ("number", "sorted"):
+        found = here(*arguments, "--pairs", how)
+        assert values(found) == pytest.approx(wanted, rel=1e-12)
+        examples = [f"{recon}/b2-{number:05}.png and {real}/image-{number}.png" for number in (10, 5, 9)]
+        assert f"pairs (--pairs {how}) are, for example, {'; '.join(examples)}" in found.stderr
+    (recon / "b2-00004.png").rename(recon / "b.png")
+    assert here(*arguments).error.endswith("pass --pairs sorted, or rename them")
+    refused = here(*arguments, "--pairs", "number")
+    assert "b.png of" in refused.error
+    assert "has no number in its name: pass --pairs sorted" in refused.error
+    (recon / "b.png").rename(recon / "a-5.png")
+    assert "would have the same partner" in here(*arguments, "--pairs", "number").error
+    (recon / "a-5.png").unlink()
+    assert "has 8, and" in here(*arguments, "--pairs", "sorted").error
+
+
+@pytest.mark.parametrize("order", ["shuffled", "by name", "same"])
+def test_lists_in_different_orders_are_said(here: Run, tmp_path: Path, environment: object, order: str) -> None:
+    """As `ls` sorts numbers, 0, 1, 10, 11, 2; the values are then of images that do not belong together."""
+    sets = make_reconstructions(tmp_path, ((20, 16),) * 14)
+    lines = [[f"{place.name}/{number:03}.png" for number in range(14)] for place in sets]
+    numbers = {"shuffled": [*range(1, 14), 0], "by name": sorted(range(14), key=str), "same": range(14)}[order]
+    (tmp_path / "real.txt").write_text("\n".join(lines[0]))
+    (tmp_path / "recon.txt").write_text("\n".join(lines[1][number] for number in numbers))
+    found = here("compute", "real.txt", "recon.txt", "--metrics", "psnr", "--json")
+    (result,) = found.json["results"]
+    said = [each for each in result["warnings"] if "are probably in different orders" in each]
+    codes = {each["code"]: each["severity"] for each in result["diagnosis"]["findings"]}
+    if order == "same":
+        assert not said
+        assert "other order" not in codes
+        return
+    assert codes["other order"] == "high"
+    (line,) = said
+    assert line == result["warnings"][0]
+    assert line.startswith("recon.txt: ")
+    assert " of 14 images fit another image of REAL better than their partner (" in line
+    assert line.endswith("see --pairs HOW")
+
+
+def test_lossless_reconstructions_are_no_copies(here: Run, tmp_path: Path, environment: object) -> None:
+    """Nor is the format of the originals a fault of theirs; the reverse is one of the reconstructions."""
+    for name in ("real", "recon"):
+        (tmp_path / name).mkdir()
+    sets = make_reconstructions(tmp_path / "made", ((32, 32),) * 12)
+    for file in sorted(sets[0].iterdir()):
+        Image.open(file).save(tmp_path / "real" / f"{file.stem}.jpg")
+        Image.open(tmp_path / "real" / f"{file.stem}.jpg").save(tmp_path / "recon" / file.name)
+    found = here("compute", "real", "recon", "--metrics", "psnr", "--json").json["results"][0]
+    assert found["warnings"] == [
+        "recon: 12 pairs of (almost) identical images, whose PSNR counts as 100 dB",
+        "recon: 12 of 12 images are pixel-identical to their partners in REAL: their reconstruction is lossless, or "
+        "they are copies",
+    ]
+    assert found["diagnosis"]["shared"]["count"] == 12
+    reverse = here("compute", "recon", "real", "--metrics", "psnr", "--json").json["results"][0]
+    assert any("are in a lossy format" in each for each in reverse["warnings"])
+
+
+def test_sizes_that_an_orientation_swaps(here: Run, sets: tuple[Path, Path]) -> None:
+    real, recon = sets
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    for file in recon.iterdir():
+        Image.open(file).transpose(Image.Transpose.ROTATE_270).save(file)
+    plain = here("compute", *sets, "--metrics", "psnr").error
+    assert "has 30×40 pixels" in plain
+    assert "EXIF" not in plain
+    for file in real.iterdir():
+        Image.open(file).save(file, exif=turned)
+    refused = here("compute", *sets, "--metrics", "psnr").error
+    assert re.search(r"real/00\d.png has an EXIF orientation, which is not applied: save it as it is shown", refused)
+    assert re.search(r"real/00\d.png has an EXIF", here("compute", recon, real, "--metrics", "psnr").error)
 
 
 def test_samples_are_of_pairs(here: Run, sets: tuple[Path, Path]) -> None:
@@ -207,11 +298,16 @@ def test_crops_are_compared(here: Run, sets: tuple[Path, Path], tmp_path: Path) 
         Image.fromarray(rgb(file)).resize((64, 48)).save(file)
     refused = here("compute", *sets, "--metrics", "psnr", "--json")
     assert "has 40×30 pixels, but" in refused.error
-    assert "its partner, has 64×48 pixels: pass --crop" in refused.error
+    assert "its partner, has 64×48 pixels: pass --crop adm:30 and --crop-fake adm:30, or the crop" in refused.error
     for file in recon.iterdir():
         Image.fromarray(rgb(file)).resize((32, 32)).save(file)
-    found = here("compute", *sets, "--metrics", "psnr", "--crop", "adm:32", "--json")
-    assert 5 < found.metrics["psnr"] < 100
+    assert (
+        "has 64×48 pixels: pass --crop adm:32, or the crop that the"
+        in here("compute", *sets, "--metrics", "psnr").error
+    )
+    found = here("compute", *sets, "--metrics", "psnr", "--crop", "adm:32")
+    assert 5 < float(found.stdout.split()[1]) < 100
+    assert f"{real}: framed by adm:32 (box and bicubic filters)" in found.stderr
 
 
 def remove(real: Path, recon: Path) -> None:
@@ -247,8 +343,8 @@ def resized(real: Path, recon: Path) -> None:
     ("change", "words"),
     [
         (remove, ["no partner of the same", "for 1 image of", "real (004.png)"]),
-        (add, ["1 image of", "recon (extra.png): rename them"]),
-        (rename, ["recon (four.png) and 1 image of", "real (004.png): rename them", "--pairs HOW"]),
+        (add, ["1 image of", "recon (extra.png): rename them, or see --pairs HOW"]),
+        (rename, ["recon (four.png) and 1 image of", "real (004.png): rename them, or see --pairs HOW"]),
         (twice, ["004.bmp and 004.png of", "would have the same partner"]),
         (tiny, ["004.png: SSIM needs images of at least 6×6 pixels, and one has 5×9"]),
         (unreadable, ["cannot decode", "real/004.png"]),
@@ -269,7 +365,7 @@ def test_what_is_no_pair_is_refused(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--pairs", "names", "--metrics", "psnr"], "--pairs names must be name, position or suffix:TEXT"),
+        (["--pairs", "names", "--metrics", "psnr"], "--pairs names must be name, position, number, sorted or suffix:"),
         (["--pairs", "name"], "--pairs is for metrics of pairs, and none is requested"),
         (["--pairs-output", "x.csv"], "--pairs-output is for metrics of pairs, and none is requested"),
         (["--pairs-output", "x.txt", "--metrics", "psnr"], "the name must end in .csv"),

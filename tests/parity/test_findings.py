@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,9 @@ from PIL import Image, ImageFilter
 
 from fidtool.diagnose.diagnosis import inspect_set, unusual_findings
 from fidtool.diagnose.differences import pair_findings
+from fidtool.diagnose.order import misplaced
 from fidtool.images.decode import DecodedImage, DecodeOptions, decode, decode_contents
-from fidtool.images.records import ImageRecords, RecordArray, records_of
+from fidtool.images.records import ImageRecords, RecordArray, records_of, thumbnails
 from support import degenerate
 from support.command_line import Run
 from support.degenerate import compared
@@ -106,6 +109,60 @@ def test_no_differences_between_photos_of_one_kind(folders: tuple[str, str]) -> 
             order = np.random.default_rng(seed).permutation(len(each))
             pairs.append([each[part] for part in np.split(order, 2)])
     assert [pair_findings(*(named(each) for each in pair), []) for pair in pairs] == [[]] * len(pairs)
+
+
+def as_jpeg(image: Image.Image, quality: int) -> Image.Image:
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=quality)
+    return Image.open(file).convert("RGB")
+
+
+def shrunk(image: Image.Image, by: int, to: Image.Resampling) -> Image.Image:
+    small = image.resize((max(1, image.width // by), max(1, image.height // by)), Image.Resampling.BICUBIC)
+    return small.resize(image.size, to)
+
+
+def with_noise(image: Image.Image, scale: float) -> Image.Image:
+    pixels = np.asarray(image)
+    noise = np.random.default_rng(pixels.size).normal(0, scale, pixels.shape)
+    return Image.fromarray((pixels + noise).clip(0, 255).astype(np.uint8))
+
+
+RECONSTRUCTIONS: dict[str, Callable[[Image.Image], Image.Image]] = {
+    **{f"JPEG {quality}": partial(as_jpeg, quality=quality) for quality in (10, 30, 60, 95)},
+    "blurred": lambda image: image.filter(ImageFilter.GaussianBlur(min(image.size) / 10)),
+    "super-resolved": partial(shrunk, by=4, to=Image.Resampling.BICUBIC),
+    "noisy": partial(with_noise, scale=50.0),
+    "mean colour": partial(shrunk, by=10_000, to=Image.Resampling.NEAREST),
+    "paler": lambda image: image.point(lambda value: 60 + 0.7 * value),
+    "gray": lambda image: image.convert("L").convert("RGB"),
+}
+
+
+@pytest.mark.parametrize("kind", RECONSTRUCTIONS)
+@pytest.mark.parametrize("folder", ["cifar10/test", "flowers/roses", "frames"])
+def test_only_reconstructions_in_another_order_are_said(folder: str, kind: str) -> None:
+    """Of photos; frames are nearly identical, and bad reconstructions of them in any order are accepted."""
+    if folder == "frames":
+        (file,) = sorted((CONFORMANCE / "flowers/daisy").glob("*.jpg"))[:1]
+        whole = Image.open(file).resize((200, 200))
+        images = [whole.crop((number, number, number + 180, number + 180)) for number in range(10)]
+    else:
+        files = sorted((CONFORMANCE / folder).glob("*.[jp]*g"))
+        images = [Image.open(file).convert("RGB") for file in files]
+    change = RECONSTRUCTIONS[kind]
+    real, fake = (
+        np.concatenate([thumbnails(np.asarray(each)[None]) for each in images])
+        for images in (images, map(change, images))
+    )
+    assert len(misplaced(real, fake)[0]) == 0
+    if folder == "frames" and kind != "JPEG 95":
+        return
+    numbers = np.arange(len(images))
+    least = 0 if folder == "frames" else 0.3 * len(images)
+    for order in (np.random.default_rng(0).permutation(numbers), np.roll(numbers, 1), sorted(numbers, key=str)):
+        if not np.array_equal(order, numbers):
+            assert len(misplaced(real, fake[order])[0]) > least
 
 
 @pytest.mark.parametrize("folder", ["cifar10/train", "flowers/daisy"])

@@ -84,6 +84,17 @@ def padded() -> None:
     say(f"{RANK} indexed: {value(again)}")
 
 
+def moved() -> None:
+    """Check that preds in another order than their targets are said, in the same words on every rank."""
+    metric = PeakSignalNoiseRatio()
+    metric.update(PREDS.roll(1, 0)[RANK::SIZE], TARGET[RANK::SIZE])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        metric.compute()
+    assert metric.result is not None
+    say(f"{RANK} moved: {metric.result.warnings}")
+
+
 def lightning() -> None:
     """Check that Lightning, whose sampler repeats samples, logs the exact value on every rank."""
     import lightning.pytorch as pl

@@ -10,6 +10,7 @@ import pytest
 
 from fidtool.diagnose.differences import pair_findings
 from fidtool.diagnose.findings import Finding
+from fidtool.errors import rendered
 from fidtool.images.records import ImageRecords
 from support.records import DETAIL, LIGHT, USUAL, by_turns, flagged, histogram, pictures, share, some, thumbnail
 
@@ -223,6 +224,41 @@ def test_the_effect_of_the_smaller_side() -> None:
     for side, words in ((298, "blurred when they are enlarged"), (299, "shrunk by different factors")):
         (finding,) = pair_findings(pictures(width=side, height=side), pictures(width=500, height=500), [])
         assert (finding.code, words in finding.message) == ("other size", True)
+
+
+@pytest.mark.parametrize(
+    ("real", "fake", "crops"),
+    [
+        ((400, 200), (256, 256), "crop='adm:256'"),
+        ((256, 256), (400, 200), "crop_fake='adm:256'"),
+        ((400, 200), (300, 100), "crop='adm:100' and crop_fake='adm:100'"),
+        ((400, None), (256, 256), "crop='adm:256'"),
+        ((512, 512), (400, None), "crop_fake='adm:512'"),
+        ((400, 200), (200, 100), ""),
+        ((400, 400), (200, 200), ""),
+        ((400, None), (500, None), ""),
+    ],
+)
+def test_the_crop_for_sets_of_other_shapes(
+    real: tuple[int, int | None], fake: tuple[int, int | None], crops: str
+) -> None:
+    """None is a height of 200 for most images, and varies."""
+    sets = []
+    for width, height in (real, fake):
+        varied = height is None
+        sets.append(pictures(width=width, height=some((60, 200), (40, 100)) if varied else height))
+    found = [each for each in pair_findings(sets[0], sets[1], []) if each.code in ("other size", "other shape")]
+    stretched = [rendered(each.message) for each in found if "stretches them differently" in each.message]
+    assert len(stretched) == bool(crops)
+    assert all(each.endswith(f"compare with {crops}") for each in stretched)
+
+
+def test_the_format_of_originals_is_no_fault_of_reconstructions() -> None:
+    """That of the reconstructions is."""
+    png, jpeg = lossy(100)
+    for real, fake, paired in ((png, jpeg, False), (jpeg, png, False), (png, jpeg, True), (jpeg, png, True)):
+        codes_found = {each.code for each in pair_findings(real, fake, [], paired)}
+        assert ("lossy" in codes_found) == (not paired or fake is jpeg)
 
 
 def test_a_fault_of_many_images_explains_differences() -> None:

@@ -24,7 +24,7 @@ from torchvision import transforms
 import fidtool
 from fidtool.errors import rendered
 from fidtool.images.decode import DecodedImage, DecodeError, DecodeOptions, decode, decode_contents
-from fidtool.images.framing import CROPS, Crop
+from fidtool.images.framing import CROPS, FILTERS, Crop
 from fidtool.settings import Settings
 from fidtool.sources.contents import Pixels
 from support.framed_images import SIZES, framed_images
@@ -51,6 +51,10 @@ def expected(crop: str) -> list[str]:
 
 
 @pytest.mark.parametrize("size", SIZES)
+def test_the_filters_of_each_crop_are_known() -> None:
+    assert FILTERS.keys() == CROPS.keys()
+
+
 @pytest.mark.parametrize("name", CROPS)
 def test_decoded_images_are_framed_as_by_the_origin(name: str, size: int) -> None:
     crop, files = Crop(name, size), framed_images()

@@ -344,3 +344,43 @@ def test_collections_of_torchmetrics(backbone: Path) -> None:
     with pytest.warns(fidtool.FidtoolWarning, match="checkpoint's metric is torchmetrics'"):
         lpips.load_state_dict(state, strict=True)
     assert issubclass(Theirs, type(lpips).__mro__[3])
+
+
+@pytest.mark.parametrize("order", ["same", "next", "other batch"])
+def test_other_orders_are_said(order: str) -> None:
+    """Whether the partners are in the same batch or not; a merge has the pairs of both, and a reset forgets them."""
+    preds, target = pairs_of(40)
+    moved = preds.roll({"same": 0, "next": 1, "other batch": 20}[order], 0)
+    metric = PeakSignalNoiseRatio()
+    for batch in zip(moved.split(10), target.split(10), strict=True):
+        metric.update(*batch)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        metric.compute()
+    assert metric.result is not None
+    said = [each for each in metric.result.warnings if "are probably in different orders" in each]
+    assert len(said) == len(caught) == (order != "same")
+    assert all(" of 40 sampled preds fit the target of another pair better" in each for each in said)
+    other = PeakSignalNoiseRatio()
+    other.merge_state(metric)
+    other.compute()
+    assert other.result is not None
+    assert list(other.result.warnings) == said
+    metric.reset()
+    metric.update(preds, target)
+    metric.compute()
+    assert metric.result.warnings == ()
+
+
+def test_the_sample_of_many_pairs_is_the_same_in_any_order() -> None:
+    """Nor does it depend on pairs that are added again."""
+    preds, target = pairs_of(600, side=8)
+    samples = []
+    for orders in ((torch.arange(600),), (torch.arange(600).flip(0), torch.arange(300))):
+        sums = PeakSignalNoiseRatio()._sums
+        for order in orders:
+            for part in order.split(70):
+                sums.add(target[part], preds[part], None)
+        samples.append(sums._sample)
+    assert len(samples[0]) == 256
+    assert samples[0].tobytes() == samples[1].tobytes()

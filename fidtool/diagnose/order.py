@@ -37,7 +37,7 @@ def order_findings(real: ImageRecords, fake: ImageRecords) -> list[Finding]:
     message = (
         f"{len(found)} of {min(len(fake), SAMPLE)} images{sample} fit another image of REAL better than their partner "
         f"({example}): the two sets are probably in different orders, and the values of their pairs are then "
-        f"meaningless; check which images are pairs, see {option('pairs', ...)}"
+        f"meaningless; put both into the same order, or choose the pairs in another way ({option('pairs', ...)})"
     )
     return [Finding(OTHER_ORDER, "high", len(found), fake.file(first), message)]
 

@@ -95,11 +95,11 @@ def _by_name(fake: ImageSet, real: ImageSet, suffix: str) -> NDArray[np.int64]:
 def last_numbers(images: ImageSet) -> dict[str, int]:
     """The number of each stored image by the last number in its name, without leading zeros."""
     found = [re.findall(r"\d+", _stem(name)) for name in images.stored]
+    remedy = f"pass {option('pairs', 'sorted')}"
     if not all(found):
-        without = images.stored[found.index([])]
-        problem = f"{without} of {images.path} has no number in its name:"
-        raise InputError(problem, f"pass {option('pairs', 'sorted')}", setting="pairs")
-    return _numbers(images, [numbers[-1].lstrip("0") for numbers in found])
+        problem = f"{images.stored[found.index([])]} of {images.path} has no number in its name:"
+        raise InputError(problem, remedy, setting="pairs")
+    return _numbers(images, [numbers[-1].lstrip("0") for numbers in found], remedy)
 
 
 def _by_key(
@@ -149,11 +149,12 @@ def _stem(name: str, suffix: str = "") -> str:
     return re.sub(rf"({re.escape(suffix)})?(\.[^./]*?)?(\[\d+\])?$", r"\3", name, count=1)
 
 
-def _numbers(images: ImageSet, keys: Sequence[str]) -> dict[str, int]:
+def _numbers(images: ImageSet, keys: Sequence[str], *remedies: str) -> dict[str, int]:
     """The number of each stored image by the key that pairs it."""
     found: dict[str, int] = {}
     for number, key in enumerate(keys):
         if found.setdefault(key, number) != number:
             two = f"{images.stored[found[key]]} and {images.stored[number]}"
-            raise InputError(f"{two} of {images.path} would have the same partner:", "rename one", setting="pairs")
+            problem = f"{two} of {images.path} would have the same partner:"
+            raise InputError(problem, "rename one", *remedies, setting="pairs")
     return found

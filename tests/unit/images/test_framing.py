@@ -50,11 +50,11 @@ def expected(crop: str) -> list[str]:
     return str(ORIGINS["tensor-center without AVX2" if CAPABILITY == "DEFAULT" else "origins"][crop]).split()
 
 
-@pytest.mark.parametrize("size", SIZES)
 def test_the_filters_of_each_crop_are_known() -> None:
     assert FILTERS.keys() == CROPS.keys()
 
 
+@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", CROPS)
 def test_decoded_images_are_framed_as_by_the_origin(name: str, size: int) -> None:
     crop, files = Crop(name, size), framed_images()

@@ -27,6 +27,7 @@ def advice(error: click.UsageError, typed: Sequence[str], commands: Sequence[str
     message, wrong, close = error.message.rstrip("."), name, get_close_matches(name, commands)
     if isinstance(error, click.NoSuchOption):
         wrong, close = error.option_name, error.possibilities or []
+        message = f"No such option '{wrong}'"  # click's words depend on its version
     elif name in commands:  # a shell may have put thousands of files in place of a wildcard
         files = name in ("check", "stats") and message.startswith("Got unexpected extra arguments")
         return shortened(error.format_message().rstrip(".")) + ": pass a folder, or quote the wildcard" * files

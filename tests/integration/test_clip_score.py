@@ -232,7 +232,10 @@ def test_images_of_an_iterable_have_their_own_values(place: Path, captions: dict
     assert found == pytest.approx(wanted, rel=1e-6)  # captions are in other batches
 
 
-def test_without_weights_the_other_metrics_are_computed(here: Run, place: Path, captions: dict[str, str]) -> None:
+def test_without_weights_the_other_metrics_are_computed(
+    here: Run, place: Path, captions: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # the variable is read when it is imported
     arguments = ("--metrics", "fid,clip-score", "--extractor", TINY, "--captions", "captions.csv", "--json")
     found = here("compute", "real", "fake", *arguments, "--clip-score-extractor", "clip:ViT-L-14-quickgelu")
     assert found.status == 0, found.stderr

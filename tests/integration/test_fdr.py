@@ -92,7 +92,8 @@ def test_weights_that_cannot_be_obtained_are_named_before_any_image_is_read(
     for name in ("real", "fake"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "broken.png").write_bytes(b"no image")
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # the variable is read when it is imported
+    monkeypatch.setattr("fidtool.download._FIRST_DELAY", 0.01)
     monkeypatch.setenv("FIDTOOL_DINOV2_URL", "http://127.0.0.1:9/dinov2.pth")
     outcome = here("compute", "real", "fake", "--extractor", "dinov2:vits14,timm:vit_tiny_patch16_224,dinov2:vitb14")
     assert outcome.status == 1

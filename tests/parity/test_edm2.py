@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.skipif(not CONFORMANCE.is_dir(), reason="needs the conformance images"),
 ]
 
-KINDS, PHOTOS = ("daisy", "roses"), 32
+KINDS, PHOTOS = ("daisy", "roses"), 16
 """The two sets, and the number of photos of each."""
 Moments = tuple[NDArray[np.float64], NDArray[np.float64]]
 

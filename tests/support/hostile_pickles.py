@@ -6,6 +6,7 @@ import io
 import pickle
 import struct
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import numpy as np
 
 MODULE = "touched_when_imported"
 """A module whose import leaves a trace, see `write_module`."""
+CORE = "numpy._core" if find_spec("numpy._core") else "numpy.core"
+"""The package of the functions in pickles of arrays, for the installed NumPy."""
 
 
 def write_module(folder: Path, trace: Path) -> None:
@@ -60,7 +63,7 @@ def dtype(kind: str = "f8", state: bytes | None = None) -> bytes:
 def array(shape: bytes, content: bytes) -> bytes:
     """Return an array, without checks of its shape and content."""
     empty = tuple_of(name("numpy", "ndarray"), tuple_of(number(0)), data(b"b"))
-    made = name("numpy._core.multiarray", "_reconstruct") + empty + pickle.REDUCE
+    made = name(f"{CORE}.multiarray", "_reconstruct") + empty + pickle.REDUCE
     return made + tuple_of(number(1), shape, dtype(), pickle.NEWFALSE, content) + pickle.BUILD
 
 
@@ -172,7 +175,7 @@ DAMAGED: dict[str, Callable[[], bytes]] = {
     "a shape too large for its bytes": lambda: whole(array(tuple_of(number(3)), data(bytes(16)))),
     "a shape below zero": lambda: whole(array(tuple_of(number(-1), number(-2)), data(bytes(16)))),
     "an array in no order": lambda: whole(
-        call(name("numpy._core.numeric", "_frombuffer"), data(b""), dtype(), tuple_of(), text("K"))
+        call(name(f"{CORE}.numeric", "_frombuffer"), data(b""), dtype(), tuple_of(), text("K"))
     ),
     "a memo below zero": lambda: whole(pickle.NONE + pickle.PUT + b"-1\n", 1),
     "a key without a value": lambda: whole(pickle.EMPTY_DICT + pickle.MARK + text("a") + pickle.SETITEMS),

@@ -53,6 +53,7 @@ def test_each_kind_of_product_is_checked(name: str, monkeypatch: pytest.MonkeyPa
         check_exact_products(torch.device("cpu"))
 
 
+@pytest.mark.skipif(torch.__version__ < "2.5", reason="fake tensors of torch 2.4 need a driver of CUDA")
 def test_products_on_an_accelerator_are_as_large_as_those_of_a_run() -> None:
     """cuBLAS emulates only large ones."""
 

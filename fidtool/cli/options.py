@@ -93,8 +93,11 @@ class Command(click.Command):
             return super().invoke(ctx)
         values = {name: ctx.params.pop(name) for name in self.fields}
         typed = {name: value for name, value in values.items() if ctx.get_parameter_source(name) == TYPED}
-        file, found = config.read_settings(ctx.params.pop("config"))
+        named = ctx.params.pop("config")
+        file, found = config.read_settings(named)
         filed = {name: value for name, value in found.items() if name in self.fields and name not in typed}
+        if named is None:
+            config.check_no_code(filed, file)
         prints = discover_or_alone().rank == 0
         try:
             if ctx.params.pop("dump_config"):
@@ -176,7 +179,7 @@ _OF_SETTINGS = (
         ["--config"],
         group=OUTPUT,
         metavar="FILE.toml",
-        help="Settings that flags override. [default: [tool.fidtool] of the nearest pyproject.toml]",
+        help="Settings that flags override. [default: [tool.fidtool] of the repository's nearest pyproject.toml]",
     ),
     GroupedOption(
         ["--dump-config"],

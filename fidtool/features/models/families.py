@@ -154,6 +154,14 @@ class NetworkChoice:
         """`full` without timm's tag of the weights, which their hash identifies."""
         return re.sub(r"\.[^:]*", "", self.full) if self.family == "timm" else self.full
 
+    @property
+    def runs_code(self) -> bool:
+        """Whether loading it can run code of whoever wrote it: a factory, but also a program in a file.
+
+        `torch.export.load` unpickles parts of a file and evaluates others, and TorchScript can write files.
+        """
+        return self.family not in MODEL_FAMILIES and self.extractor != "inception"
+
     def made(self, network: str) -> bool:
         """Whether this is the network of that name in the definition of features, see `Definition.network`."""
         known = {self.extractor, basename(self.extractor), INCEPTION if self.extractor == "inception" else ""}

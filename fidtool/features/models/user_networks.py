@@ -45,7 +45,7 @@ def build(choice: NetworkChoice, state: None) -> tuple[Network, str]:
 
 
 def _from_program(choice: NetworkChoice) -> tuple[Network, str]:
-    """TorchScript and exported programs contain only computations."""
+    """Load a program, which can run code: see `NetworkChoice.runs_code`."""
     spec, path = choice.extractor, Path(choice.extractor)
     if not path.is_file():
         problem = f"no file {spec} (from {choice.option('extractor', spec)})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import tempfile
+import secrets
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -100,16 +100,12 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
             yield special
         return
     path = Path(os.path.realpath(path))  # only now: a pipe behind /dev/stdout has no path
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    temporary = path.with_name(f".fidtool-{secrets.token_hex(8)}.tmp")
     try:
-        with os.fdopen(descriptor, "w+b") as handle:
+        with open(temporary, "x+b") as handle:  # not by tempfile, whose files only the owner can read
             yield handle
             handle.flush()
             os.fsync(handle.fileno())
-        # mkstemp creates files that only the owner can read. Give the result the default permissions of new files.
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):

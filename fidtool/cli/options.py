@@ -11,7 +11,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from fidtool.cli import config
-from fidtool.cli.output import print_lines
+from fidtool.cli.output import apart_from_prints, print_lines
 from fidtool.distributed.launch import discover_or_alone
 from fidtool.errors import FidtoolError, InputError
 from fidtool.features.models.families import MODEL_FAMILIES
@@ -101,13 +101,15 @@ class Command(click.Command):
         prints = discover_or_alone().rank == 0
         try:
             if ctx.params.pop("dump_config"):
-                _settings_of(typed, filed)
+                with apart_from_prints():
+                    _settings_of(typed, filed)
                 print_lines(config.lines_of({**filed, **typed}) if prints else [], "the settings")
                 return 0
             if filed and prints:  # also with --quiet: they may change the values
                 click.echo(f"settings from {file}: {', '.join(config.lines_of(filed)[1:])}", err=True)
             ctx.params["settings"] = functools.partial(_settings_of, typed, filed)
-            return super().invoke(ctx)
+            with apart_from_prints():
+                return super().invoke(ctx)
         except FidtoolError as error:
             if error.setting in filed:
                 error.note += f" ({error.setting} in {file})"

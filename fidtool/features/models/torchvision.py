@@ -12,7 +12,16 @@ from torch import nn
 
 from fidtool.errors import InputError
 from fidtool.features.models.families import NetworkChoice
-from fidtool.features.network import Network, State, channels_last, downloading, load_strictly, read_tensors
+from fidtool.features.network import (
+    Network,
+    State,
+    channels_last,
+    downloading,
+    hub_folder,
+    kept_file,
+    load_strictly,
+    read_tensors,
+)
 from fidtool.features.resize import PILLOW_RESIZES, Preparation
 from fidtool.names import suggestion
 
@@ -43,6 +52,7 @@ def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
     entry = entries[weights or "DEFAULT"]
     _preset(model, entry)  # refused before anything is downloaded
     with downloading(choice, entry.url, say):
+        kept_file(entry.url, hub_folder(), torch.hub.HASH_REGEX.findall(entry.url)[-1])
         loaded = torchvision.models.get_model(model, weights=entry, progress=False)
     return State(loaded.state_dict(), entry.url, entry.name)
 

@@ -234,6 +234,8 @@ def _output_dims(module: nn.Module, size: int, device: Device) -> int:
             f"the network returned {tuple(output.shape) if tensor else type(output).__name__} for one image; it should "
             "return (1, D) or (1, D, h, w), not with the channels last"
         )
+    if not output.numel():
+        raise RunError(f"the network returned no features for one image: an output of shape {tuple(output.shape)}")
     return int(output.shape[1])
 
 

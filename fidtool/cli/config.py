@@ -14,6 +14,7 @@ from typing import Any
 from fidtool.cli.output import local_file
 from fidtool.errors import InputError, about, message_of
 from fidtool.features.models.families import networks_of
+from fidtool.local_files import read_file
 from fidtool.metrics.metric import METRICS
 from fidtool.metrics.registry import METRIC_SETTINGS
 from fidtool.names import closest, legible
@@ -74,7 +75,7 @@ def check_no_code(settings: Mapping[str, Any], file: str) -> None:
 def _table_in(path: Path, file: str, optional: bool) -> Mapping[str, Any] | None:
     """Return the settings in a file; None if it has none and they are ``optional``."""
     try:
-        data = path.read_bytes()
+        data = read_file(path)
     except OSError as error:
         if optional and isinstance(error, FileNotFoundError) and not path.is_symlink():
             return None

@@ -16,6 +16,7 @@ import click
 from fidtool.cache_dir import atomic_write, open_descriptor
 from fidtool.distributed.launch import discover
 from fidtool.errors import FidtoolError, InputError, RunError, as_argument, rendered
+from fidtool.local_files import READ_SECONDS, in_time
 
 
 def shown(text: str) -> str:
@@ -74,7 +75,7 @@ def check_early(paths: Sequence[str], *roles: str, check: Callable[[], None] = l
         from fidtool.pipeline.opening import check_paths
 
         check()
-        check_paths(paths, *roles)
+        in_time(" and ".join(paths), lambda: check_paths(paths, *roles), READ_SECONDS)
 
 
 def error_line(error: FidtoolError) -> None:
@@ -159,7 +160,7 @@ def result_file(name: str) -> tuple[Path, str]:
     remedy = "write pages with --report, plots with --plot and statistics with `fidtool stats`"
     file = local_file("--output", name, () if is_plain else [*_FORMS], remedy)
     form, start = _FORMS[".json" if is_plain else file.suffix.lower()]
-    if open_descriptor(file) is None and file.is_file():
+    if open_descriptor(file) is None and os.path.isfile(file):
         with file.open("rb") as handle:
             if handle.read(len(start)) not in (b"", start):
                 what = "JSON" if form == "json" else "a table of fidtool"

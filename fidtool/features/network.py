@@ -262,7 +262,7 @@ def _check_repeatable(extractor: Extractor, name: str) -> None:
 def weights_file(choice: NetworkChoice) -> Path:
     """Return the file that a network's ``weights`` name; an InputError if there is none."""
     assert choice.weights is not None
-    if not Path(choice.weights).is_file():
+    if not os.path.isfile(choice.weights):
         problem = f"no weights file {choice.weights} (from {choice.option('weights')})"
         raise InputError(problem, setting=choice.named("weights"))
     return Path(choice.weights)

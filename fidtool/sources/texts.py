@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from io import BytesIO, StringIO
 from os.path import isdir, join, splitext
 from pathlib import Path
 
 from fidtool.errors import InputError, option
+from fidtool.local_files import read_file
 from fidtool.names import counted, folded
 from fidtool.sources.contents import explained
 from fidtool.sources.kinds import TABLES, TEXT
@@ -70,17 +72,18 @@ def read_texts(place: str, setting: str, what: str, columns: Sequence[str]) -> T
     """
     if isdir(place):
         with explained(place):
-            files = {str(each.relative_to(place)): each.read_text("utf-8-sig") for each in Path(place).rglob("*.txt")}
+            files = {str(each.relative_to(place)): _text_in(each) for each in Path(place).rglob("*.txt")}
         return Texts(place, setting, what, {splitext(name)[0]: text.strip() for name, text in files.items()})
     suffix = splitext(place)[1].lower()
     if suffix == TEXT:
-        with explained(place), open(place, encoding="utf-8-sig") as file:
-            return Texts(place, setting, what, {}, [line.strip() for line in file])
+        with explained(place):
+            return Texts(place, setting, what, {}, [line.strip() for line in StringIO(_text_in(place))])
     if suffix not in TABLES:
         forms = f"a table ({', '.join(TABLES)}), a {TEXT} with one {what} per line, or a folder of such files"
         raise InputError(f"{option(setting, place)} must be {forms}", setting=setting)
     named, listed, folder = dict[str, str](), list[str](), os.path.dirname(place)
-    with explained(place), open(place, "rb") as handle:
+    with explained(place):
+        handle = BytesIO(read_file(place))
         for line, row in rows_of(handle, place, suffix):
             fields = row if isinstance(row, dict) else {}
             column = next((each for name in columns for each in fields if folded(f"{each}") == name), None)
@@ -96,6 +99,10 @@ def read_texts(place: str, setting: str, what: str, columns: Sequence[str]) -> T
     if not listed:
         raise InputError(f"{place} is empty", setting=setting)
     return Texts(place, setting, what, named, [] if named else listed)
+
+
+def _text_in(file: str | Path) -> str:
+    return read_file(file).decode("utf-8-sig")
 
 
 def _key(path: str) -> str:

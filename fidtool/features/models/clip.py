@@ -7,6 +7,7 @@ own transform: it resizes the shorter edge with the same filter, and crops the c
 
 from __future__ import annotations
 
+import os
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -51,7 +52,7 @@ def fetch(choice: NetworkChoice, say: Callable[[str], None], text: bool = False)
     if "hf_model_name" in config["text_cfg"] or (choice.protocol and "hf_tokenizer_name" in config["text_cfg"]):
         problem = f"clip:{name} would download a text network or a tokenizer of another project:"
         raise InputError(problem, "choose a different model", setting=setting)
-    if weights is not None and Path(weights).is_file():
+    if weights is not None and os.path.isfile(weights):
         try:
             if (tensors := _openai(Path(weights))) is not None:
                 return State(_part(tensors, text), weights, "openai")

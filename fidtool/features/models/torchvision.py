@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from copy import copy
 from pathlib import Path
@@ -32,7 +33,7 @@ def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
 
     model, weights = choice.model.partition(":")[0], choice.weights
     entries = _entries(model)
-    if weights is not None and Path(weights).is_file():
+    if weights is not None and os.path.isfile(weights):
         named = [entry for entry in entries if Path(entry.url).name == Path(weights).name]
         entry = named[0] if named else entries.DEFAULT
         warning = ""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fidtool.cli.output import local_file
-from fidtool.errors import InputError, about, message_of
+from fidtool.errors import InputError, about, brief, message_of
 from fidtool.features.models.families import networks_of
 from fidtool.local_files import read_file
 from fidtool.metrics.metric import METRICS
@@ -114,7 +114,7 @@ def _checked(table: Mapping[str, Any], file: str) -> dict[str, Any]:
         if _KNOWN[name].default == ():
             found[name] = [value] if isinstance(value, str) else value
             if not isinstance(value, (str, list)) or not all(isinstance(each, str) for each in value):
-                raise InputError(f"{named} must be a string or a list of strings, not {value!r}")
+                raise InputError(f"{named} must be a string or a list of strings, not {brief(value)}")
     return found
 
 

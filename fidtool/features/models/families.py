@@ -10,7 +10,7 @@ from os.path import basename
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fidtool.errors import InputError, option
+from fidtool.errors import InputError, brief, option
 from fidtool.features.protocol import (
     EMBEDDING,
     FEATURES,
@@ -211,7 +211,7 @@ def networks_of(value: object) -> list[NetworkChoice]:
         kind = type(value.module)
         return [NetworkChoice(f"{kind.__module__}.{kind.__qualname__}", given=value)]  # type: ignore[arg-type]
     if not isinstance(value, (list, tuple)) or not value:
-        shown = repr(value) if isinstance(value, (list, tuple, int, float)) else type(value).__name__
+        shown = brief(value) if isinstance(value, (list, tuple, int, float)) else type(value).__name__
         problem = f"{option('extractor')} must be a string, a fidtool.Network or a list of these, not {shown}"
         raise InputError(problem, setting="extractor")
     return [network for each in value for network in networks_of(each)]

@@ -372,7 +372,10 @@ def silent_logging() -> Iterator[None]:
     def of_others(record: logging.LogRecord) -> bool:
         return record.thread != thread
 
-    filtered = [root, *before, *logging.getLogger("torch").handlers, *filter(None, [logging.lastResort])]
+    loggers = [root, *logging.root.manager.loggerDict.values()]
+    handlers = [handler for logger in loggers if isinstance(logger, logging.Logger) for handler in logger.handlers]
+    # Their handlers, as a logger's filter does not apply to its descendants; the root's, as open_clip logs there.
+    filtered = [root, *handlers, *filter(None, [logging.lastResort])]
     for each in filtered:
         each.addFilter(of_others)
     try:

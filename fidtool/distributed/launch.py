@@ -199,8 +199,10 @@ def machine_cores(root: Path = Path("/")) -> int:
 
 
 def machine_memory(root: Path = Path("/")) -> int:
-    """Return the memory in bytes of the machine or container. ``root`` is the folder with ``sys``."""
-    found = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 1 << 62
+    """Return the memory in bytes of the machine or container. ``root`` is the folder with ``proc`` and ``sys``."""
+    found = 1 << 62
+    with contextlib.suppress(OSError):  # other systems than Linux
+        found = 1024 * int((root / "proc/meminfo").read_text().split()[1])
     for file in ("memory.max", "memory/memory.limit_in_bytes"):
         with contextlib.suppress(OSError, ValueError):  # no limit
             found = min(found, int((root / "sys/fs/cgroup" / file).read_text()))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
-import tempfile
+import secrets
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,9 @@ from fidtool.errors import InputError
 LIMITS = {"FIDTOOL_CACHE_BYTES": 2 << 30, "FIDTOOL_FEATURE_BYTES": 1 << 28, "FIDTOOL_REMOTE_BYTES": 10 << 30}
 """Defaults of limits in bytes: of the statistics in the cache (about 60 sets at 2048 dims), of rows that are kept in
 memory, and of the copies of remote files."""
+
+_UNREAD_SECONDS = 20.0
+"""How long a pipe may wait for the program that reads it."""
 
 
 def cache_dir() -> Path:
@@ -51,7 +55,9 @@ def check_target(named: str, file: Path) -> None:
         return
     problem = ""
     try:
-        if file.is_dir():
+        if "\0" in str(file):
+            problem = "its name contains a null byte"
+        elif file.is_dir():
             problem = "it is a folder; name a file"
         elif file.exists() and not file.is_file():  # a device, or the pipe of a shell's >(command), in any folder
             problem = "" if os.access(file, os.W_OK) else "you have no permission to write to it"
@@ -86,6 +92,23 @@ def one_at_a_time(name: str, seconds: float) -> Iterator[None]:
         yield
 
 
+def _special(path: Path) -> IO[bytes]:
+    """Opens a pipe or a device for writing. An OSError if nobody reads the pipe within some seconds."""
+    deadline = time.monotonic() + _UNREAD_SECONDS
+    while True:
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+            break
+        except OSError as error:
+            if error.errno != errno.ENXIO or not path.is_fifo():
+                raise
+            if time.monotonic() > deadline:
+                raise OSError(errno.ENXIO, f"it is a pipe that nobody reads for {_UNREAD_SECONDS:g} s") from None
+            time.sleep(0.05)
+    os.set_blocking(descriptor, True)
+    return open(descriptor, "wb")
+
+
 @contextlib.contextmanager
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     """Opens a temporary file in the folder of ``path`` and renames it to ``path`` if the block ends without an error.
@@ -96,20 +119,16 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     descriptor = open_descriptor(path)
     if descriptor is not None or (path.exists() and not path.is_file()):
         # Opening a descriptor by name would overwrite a regular file from its beginning.
-        with open(path if descriptor is None else os.dup(descriptor), "wb") as special:
+        with open(os.dup(descriptor), "wb") if descriptor is not None else _special(path) as special:
             yield special
         return
     path = Path(os.path.realpath(path))  # only now: a pipe behind /dev/stdout has no path
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    temporary = path.with_name(f".fidtool-{secrets.token_hex(8)}.tmp")
     try:
-        with os.fdopen(descriptor, "w+b") as handle:
+        with open(temporary, "x+b") as handle:  # not by tempfile, whose files only the owner can read
             yield handle
             handle.flush()
             os.fsync(handle.fileno())
-        # mkstemp creates files that only the owner can read. Give the result the default permissions of new files.
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(temporary, 0o666 & ~umask)
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -47,6 +47,12 @@ def option(name: str, value: object = None) -> str:
     return f"\x01{name}\x02{'...' if value is ... else repr(value)}\x03"
 
 
+def brief(value: object, longest: int = 200) -> str:
+    """Return ``repr(value)`` for a message, cut off if it is long, as that of a list of all labels is."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= longest else f"{text[:longest]}…"
+
+
 def as_argument(name: str, value: object = None) -> str:
     """Format a setting as a Python argument: ``on_error='skip'``. See `option`."""
     if name.endswith(")"):

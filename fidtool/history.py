@@ -14,6 +14,7 @@ from typing import Any
 from fidtool.errors import InputError, option, redacted
 from fidtool.explanations import Interval
 from fidtool.features.protocol import FEATURES, Definition
+from fidtool.local_files import read_file
 from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS, NAMES
 from fidtool.names import legible, shortened
 from fidtool.results import Evaluation, SetResult
@@ -80,9 +81,9 @@ def read_history(file: str | os.PathLike[str]) -> tuple[list[Evaluation], list[s
         InputError: if the file cannot be read.
     """
     try:
-        lines = Path(file).read_bytes().split(b"\n")
-    except (OSError, ValueError) as error:
-        raise InputError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+        lines = read_file(file).split(b"\n")
+    except OSError as error:
+        raise InputError(f"{file} cannot be read: {error.strerror or error}") from None
     found, problems = list[Evaluation](), list[str]()
     for number, line in enumerate(lines, 1):
         try:

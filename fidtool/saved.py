@@ -8,12 +8,12 @@ import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import is_dataclass
-from pathlib import Path
 from sys import float_info
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from fidtool.errors import InputError
+from fidtool.local_files import read_file
 
 _PLAIN: dict[Any, Any] = {str: str, bool: bool, int: int, float: (int, float), NoneType: NoneType}
 
@@ -25,7 +25,7 @@ def saved_result(file: str | os.PathLike[str]) -> dict[str, Any]:
         InputError: if the file cannot be read, is not a result, or is that of a failed run.
     """
     try:
-        content = json.loads(Path("/dev/stdin" if file == "-" else file).read_text(encoding="utf-8-sig"))
+        content = json.loads(read_file("/dev/stdin" if file == "-" else file).decode("utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or f"it is not JSON ({error})"
         raise InputError(f"{file} cannot be read: {reason}") from None

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from fidtool.errors import InputError, option
+from fidtool.errors import InputError, brief, option
 from fidtool.features.models.families import (
     FEATURE_STEPS,
     IN_VALUE,
@@ -111,7 +111,7 @@ class CheckSettings(Validated):
             vars(self)["value_range"] = black_and_white(self.value_range)
         is_class = isinstance(getattr(self.progress, "func", self.progress), type)  # tqdm, or a partial of it
         if is_class or not (self.progress is None or isinstance(self.progress, bool) or callable(self.progress)):
-            problem = f"{option('progress')} must be True or a function, not {self.progress!r}:"
+            problem = f"{option('progress')} must be True or a function, not {brief(self.progress)}:"
             raise InputError(problem, f"pass {option('progress', True)} for progress bars", setting="progress")
 
     def __getstate__(self) -> dict[str, Any]:
@@ -213,7 +213,7 @@ class StatisticsSettings(CheckSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not isinstance(self.device, str | None) and not hasattr(self.device, "type"):
-            problem = f"{option('device')} must be a string or a torch.device, not {self.device!r}"
+            problem = f"{option('device')} must be a string or a torch.device, not {brief(self.device)}"
             raise InputError(problem, setting="device")
         (first, further), asked = self._networks(), requested(self.metrics)
         names = [*BUILT_IN, *(each.metric.name for each in asked)]

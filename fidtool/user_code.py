@@ -37,7 +37,7 @@ def load(spec: str, make: Callable[[Any], Made], named: str, setting: str, reuse
     """
     path, _, name = spec.rpartition(":")
     file = Path(path)
-    if file.suffix == ".py" and not file.is_file():
+    if file.suffix == ".py" and not os.path.isfile(file):
         raise InputError(f"no file {path} (from {named})", setting=setting)
     try:
         if file.suffix == ".py":

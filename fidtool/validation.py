@@ -16,7 +16,7 @@ from operator import index
 from types import NoneType, UnionType
 from typing import Any, Literal, Protocol, Union, get_args, get_origin, get_type_hints
 
-from fidtool.errors import InputError, option
+from fidtool.errors import InputError, brief, option
 
 LONGEST_SECONDS = 30.0 * 86400
 """Upper limit of all timeouts."""
@@ -57,7 +57,7 @@ def black_and_white(value: object) -> tuple[float, float]:
         if -inf < black < white < inf:
             return black, white
     named = option("value_range")
-    problem = f"{named} must be two numbers that rise from black to white, such as 0,1 or -1,1, not {value!r}"
+    problem = f"{named} must be two numbers that rise from black to white, such as 0,1 or -1,1, not {brief(value)}"
     raise InputError(problem, setting="value_range")
 
 
@@ -131,7 +131,7 @@ class Setting:
             fits = str(value) in self.choices if self.choices else True
             if fits and (self.kind not in (int, float) or self.least <= value <= self.most):
                 return value
-        raise InputError(f"{named or option(self.name)} must be {wanted}, not {value!r}", setting=self.name)
+        raise InputError(f"{named or option(self.name)} must be {wanted}, not {brief(value)}", setting=self.name)
 
     def parsed(self, value: Any) -> Any:
         """Convert a string to the setting's type; return any other value, and what `checked` refuses, unchanged."""

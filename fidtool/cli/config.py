@@ -1,4 +1,4 @@
-"""Settings from a TOML file: ``--config FILE``, or ``[tool.fidtool]`` of the nearest pyproject.toml."""
+"""Settings from a TOML file: ``--config FILE``, or ``[tool.fidtool]`` of the repository's nearest pyproject.toml."""
 
 from __future__ import annotations
 
@@ -12,15 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from fidtool.cli.output import local_file
-from fidtool.errors import InputError, about, message_of
+from fidtool.errors import InputError, about, brief, message_of
 from fidtool.features.models.families import networks_of
+from fidtool.local_files import read_file
 from fidtool.metrics.metric import METRICS
 from fidtool.metrics.registry import METRIC_SETTINGS
 from fidtool.names import closest, legible
 from fidtool.settings import Settings
+from fidtool.user_code import is_code_spec
 from fidtool.validation import Setting, declared
 
 _NAME, _SECTION, _MOST_LEVELS = "pyproject.toml", "[tool.fidtool]", 64
+_ROOTS = (".git", ".hg", ".jj", ".svn")
+"""What the root of a repository contains."""
 _SETTINGS = {name: each for name, each in declared(Settings).items() if each.group}
 _SETTINGS["heldout"] = replace(_SETTINGS["heldout"], kind=str)  # a path; in Python also images
 METRIC_OPTION = Setting(
@@ -37,22 +41,48 @@ _KNOWN = _SETTINGS | {name: each for name, (_, each) in METRIC_SETTINGS.items()}
 
 def read_settings(typed: str | None) -> tuple[str, dict[str, Any]]:
     """Return the name and the settings of the file ``typed``, or of a pyproject.toml, which need not exist."""
-    upwards = [Path("../" * levels + _NAME) for levels in range(_MOST_LEVELS)]
-    for path in upwards if typed is None else [local_file("--config", typed)]:
+    for path in _nearest() if typed is None else [local_file("--config", typed)]:
         file = legible(str(path))
-        if (typed is not None or os.path.isfile(path)) and (table := _table_in(path, file, typed is None)) is not None:
+        if (table := _table_in(path, file, typed is None)) is not None:
             return file, _checked(table, file)
     return "", {}
+
+
+def _nearest() -> list[Path]:
+    """Return the files pyproject.toml from the working directory up to the root of its repository.
+
+    Without a repository, only the working directory counts: others may write to the folders above it.
+    """
+    folders = ["../" * levels for levels in range(_MOST_LEVELS)]
+    roots = (level for level, folder in enumerate(folders) if any(os.path.exists(folder + name) for name in _ROOTS))
+    return [Path(folder + _NAME) for folder in folders[: next(roots, 0) + 1]]
+
+
+def check_no_code(settings: Mapping[str, Any], file: str) -> None:
+    """Refuse settings of a pyproject.toml that run code, which must be typed, or be in a file that was named."""
+    for name, value in settings.items():
+        code = list[str]()
+        if name == "metrics":
+            items = value if isinstance(value, list) else [value]
+            code = [spec for item in items for spec in f"{item}".split(",") if is_code_spec(spec.strip())]
+        elif name.endswith("extractor"):
+            code = [network.extractor for network in networks_of(value) if network.runs_code]
+        if code:
+            problem = f"{name} in {file} names code ({code[0]}), which is run only if you ask for it:"
+            raise InputError(problem, f"name the file, `--config {file}`", "remove the setting, and type it as a flag")
 
 
 def _table_in(path: Path, file: str, optional: bool) -> Mapping[str, Any] | None:
     """Return the settings in a file; None if it has none and they are ``optional``."""
     try:
-        data = path.read_bytes()
+        data = read_file(path)
     except OSError as error:
-        raise InputError(f"{file} cannot be read: {error.strerror or error}") from None
+        if optional and isinstance(error, FileNotFoundError) and not path.is_symlink():
+            return None
+        unread = ["pass `--config /dev/null` to read none"] if optional else []
+        raise InputError(f"{file} cannot be read: {error.strerror or error}", *unread) from None
     toml: Any = next((import_module(each) for each in ("tomllib", "tomli") if find_spec(each)), None)
-    if optional and (b"fidtool" if toml else b"[tool.fidtool") not in data:
+    if optional and (b"fidtool" if toml else b"[tool.fidtool") not in data.replace(b"\0", b""):  # also in UTF-16
         return None  # another project's file need not be valid
     if toml is None:
         raise InputError(f"{file} needs the package tomli, which Python has since 3.11:", "pip install tomli")
@@ -84,7 +114,7 @@ def _checked(table: Mapping[str, Any], file: str) -> dict[str, Any]:
         if _KNOWN[name].default == ():
             found[name] = [value] if isinstance(value, str) else value
             if not isinstance(value, (str, list)) or not all(isinstance(each, str) for each in value):
-                raise InputError(f"{named} must be a string or a list of strings, not {value!r}")
+                raise InputError(f"{named} must be a string or a list of strings, not {brief(value)}")
     return found
 
 

@@ -101,6 +101,7 @@ def process() -> NoReturn:
     try:
         try:
             signals.take_over()
+            signals.refuse_exits()
             main()
         except KeyboardInterrupt:  # before main handles signals
             _complain(stopped_error())
@@ -117,7 +118,7 @@ def _exit(ended: SystemExit) -> NoReturn:
     status = int(ended.code or 0)
     if status or any(each.name == signals.CALL for each in threading.enumerate()):
         # A thread that is stuck in a network, a decoder or a logger would keep the process alive indefinitely.
-        force = threading.Timer(_LEAVING_SECONDS, os._exit, (status,))
+        force = threading.Timer(_LEAVING_SECONDS, signals.end_process, (status,))
         force.daemon = True
         force.start()
     atexit._run_exitfuncs()
@@ -126,7 +127,7 @@ def _exit(ended: SystemExit) -> NoReturn:
         sys.stderr.flush()
     except (OSError, ValueError, AttributeError):
         raise ended from None
-    os._exit(status)
+    signals.end_process(status)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

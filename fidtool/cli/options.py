@@ -11,7 +11,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from fidtool.cli import config
-from fidtool.cli.output import print_lines
+from fidtool.cli.output import apart_from_prints, print_lines
 from fidtool.distributed.launch import discover_or_alone
 from fidtool.errors import FidtoolError, InputError
 from fidtool.features.models.families import MODEL_FAMILIES
@@ -93,18 +93,23 @@ class Command(click.Command):
             return super().invoke(ctx)
         values = {name: ctx.params.pop(name) for name in self.fields}
         typed = {name: value for name, value in values.items() if ctx.get_parameter_source(name) == TYPED}
-        file, found = config.read_settings(ctx.params.pop("config"))
+        named = ctx.params.pop("config")
+        file, found = config.read_settings(named)
         filed = {name: value for name, value in found.items() if name in self.fields and name not in typed}
+        if named is None:
+            config.check_no_code(filed, file)
         prints = discover_or_alone().rank == 0
         try:
             if ctx.params.pop("dump_config"):
-                _settings_of(typed, filed)
+                with apart_from_prints():
+                    _settings_of(typed, filed)
                 print_lines(config.lines_of({**filed, **typed}) if prints else [], "the settings")
                 return 0
             if filed and prints:  # also with --quiet: they may change the values
                 click.echo(f"settings from {file}: {', '.join(config.lines_of(filed)[1:])}", err=True)
             ctx.params["settings"] = functools.partial(_settings_of, typed, filed)
-            return super().invoke(ctx)
+            with apart_from_prints():
+                return super().invoke(ctx)
         except FidtoolError as error:
             if error.setting in filed:
                 error.note += f" ({error.setting} in {file})"
@@ -176,7 +181,7 @@ _OF_SETTINGS = (
         ["--config"],
         group=OUTPUT,
         metavar="FILE.toml",
-        help="Settings that flags override. [default: [tool.fidtool] of the nearest pyproject.toml]",
+        help="Settings that flags override. [default: [tool.fidtool] of the repository's nearest pyproject.toml]",
     ),
     GroupedOption(
         ["--dump-config"],

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import sys
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import click
 from fidtool.cache_dir import atomic_write, open_descriptor
 from fidtool.distributed.launch import discover
 from fidtool.errors import FidtoolError, InputError, RunError, as_argument, rendered
+from fidtool.local_files import READ_SECONDS, in_time
 
 
 def shown(text: str) -> str:
@@ -45,6 +47,25 @@ def as_flag(name: str, value: object = None) -> str:
     return f"{flag} {field.metavar if value is ... else shown}"
 
 
+_stdout: list[Any] = []
+"""The stream of the result within `apart_from_prints`."""
+
+
+@contextlib.contextmanager
+def apart_from_prints() -> Iterator[None]:
+    """Within the block, what custom code and libraries print goes to stderr, because stdout has the result only."""
+    _stdout.append(sys.stdout)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _stdout.pop()
+
+
+def _result_stream() -> Any:
+    return _stdout[0] if _stdout else sys.stdout
+
+
 def check_early(paths: Sequence[str], *roles: str, check: Callable[[], None] = lambda: None) -> None:
     """Report a typo before the slow import of torch. With several ranks, the run alone reports it.
 
@@ -54,7 +75,7 @@ def check_early(paths: Sequence[str], *roles: str, check: Callable[[], None] = l
         from fidtool.pipeline.opening import check_paths
 
         check()
-        check_paths(paths, *roles)
+        in_time(" and ".join(paths), lambda: check_paths(paths, *roles), READ_SECONDS)
 
 
 def error_line(error: FidtoolError) -> None:
@@ -91,12 +112,14 @@ def print_whole(lines: Sequence[str], exact: bool = False) -> None:
     """
     raw = "".join(f"{line}\n" for line in lines)
     text = raw.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-    binary = getattr(sys.stdout, "buffer", None)
+    stdout = _result_stream()
+    binary = getattr(stdout, "buffer", None)
     if binary is None:  # closed by the shell, or replaced by a program
-        click.echo(text, nl=False)
+        if stdout is not None:
+            click.echo(text, stdout, nl=False)
         return
-    sys.stdout.flush()
-    left = memoryview(os.fsencode(raw) if exact else text.encode(sys.stdout.encoding or "utf-8", "replace"))
+    stdout.flush()
+    left = memoryview(os.fsencode(raw) if exact else text.encode(stdout.encoding or "utf-8", "replace"))
     while left:  # with PYTHONUNBUFFERED, a full disk takes a part without an error
         if not (written := binary.write(left)):
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
@@ -137,7 +160,7 @@ def result_file(name: str) -> tuple[Path, str]:
     remedy = "write pages with --report, plots with --plot and statistics with `fidtool stats`"
     file = local_file("--output", name, () if is_plain else [*_FORMS], remedy)
     form, start = _FORMS[".json" if is_plain else file.suffix.lower()]
-    if open_descriptor(file) is None and file.is_file():
+    if open_descriptor(file) is None and os.path.isfile(file):
         with file.open("rb") as handle:
             if handle.read(len(start)) not in (b"", start):
                 what = "JSON" if form == "json" else "a table of fidtool"
@@ -147,7 +170,8 @@ def result_file(name: str) -> tuple[Path, str]:
 
 
 def on_terminal() -> bool:
-    return sys.stdout is not None and not sys.stdout.closed and sys.stdout.isatty()
+    stdout = _result_stream()
+    return stdout is not None and not stdout.closed and bool(stdout.isatty())
 
 
 def publish(printed: Sequence[str], files: Mapping[Path, Callable[[Path], object]]) -> None:

@@ -196,3 +196,14 @@ def machine_cores(root: Path = Path("/")) -> int:
                 if found := re.fullmatch(r"([1-9]\d*) ([1-9]\d*)", limit_and_period):
                     cores = min(cores, -(-int(found[1]) // int(found[2])))
     return cores
+
+
+def machine_memory(root: Path = Path("/")) -> int:
+    """Return the memory in bytes of the machine or container. ``root`` is the folder with ``proc`` and ``sys``."""
+    found = 1 << 62
+    with contextlib.suppress(OSError):  # other systems than Linux
+        found = 1024 * int((root / "proc/meminfo").read_text().split()[1])
+    for file in ("memory.max", "memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):  # no limit
+            found = min(found, int((root / "sys/fs/cgroup" / file).read_text()))
+    return found

@@ -8,14 +8,15 @@ thread is inside a collective or LAPACK. Outside `deferred` a signal raises Keyb
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from fidtool.errors import StoppedError
+from fidtool.errors import FidtoolError, ProgramError, StoppedError
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -26,6 +27,8 @@ STOPPING = (signal.SIGINT, signal.SIGTERM)
 SIGNALLED = 128
 """Exit status of a process that a signal ended, minus the signal's number, as in a shell."""
 
+end_process = os._exit
+"""`os._exit` for fidtool itself, also after `refuse_exits`."""
 taken_over = False
 """Whether `take_over` has installed the handlers."""
 received: list[int] = []
@@ -49,6 +52,19 @@ def take_over() -> None:
             signal.signal(number, _on_signal)
 
 
+def refuse_exits() -> None:
+    """Makes `os._exit` in custom code a failure. With status 0, a gate would otherwise pass without a result."""
+    process = os.getpid()
+
+    def refused(status: int) -> NoReturn:
+        if os.getpid() == process:
+            os.write(2, b"error: custom code ended the process with os._exit(%d)\n" % status)
+            status = status or 1
+        end_process(status)
+
+    os._exit = refused
+
+
 def _on_signal(number: int, _: object) -> None:
     received.append(number)
     if not _deferrals:
@@ -61,8 +77,10 @@ def ignore() -> None:
     _deferrals += 1
 
 
-def stopped_error() -> StoppedError:
-    """Returns the exception for the first signal that was received; SIGINT if none was recorded."""
+def stopped_error() -> FidtoolError:
+    """Returns the exception for a KeyboardInterrupt: for the first signal that was received, or custom code's own."""
+    if taken_over and not received:
+        return ProgramError("KeyboardInterrupt was raised by custom code, and no signal was received")
     number = received[0] if received else signal.SIGINT
     return StoppedError(f"stopped by {signal.Signals(number).name}", SIGNALLED + number)
 

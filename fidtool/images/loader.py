@@ -8,8 +8,6 @@ from __future__ import annotations
 import errno
 import functools
 import math
-import os
-import stat
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
@@ -34,6 +32,7 @@ from fidtool.images.decode import (
 from fidtool.images.framing import Crop, crops_to_one_size
 from fidtool.images.records import NO_RECORDS, RecordArray, records_of
 from fidtool.images.workers import DaemonThreads, Workers
+from fidtool.local_files import in_time, open_regular
 from fidtool.sources.contents import BadFile, ContentError, Frame, Read, ValueRange
 from fidtool.sources.image_set import ImageSet
 from fidtool.sources.kinds import may_have_floats
@@ -216,9 +215,11 @@ def load(
     if not first:
         return
     workers: _Workers | None = None
-    decode = functools.partial(decode_batch, source, options)
+    decode: Callable[[Batch], DecodedBatch] = functools.partial(decode_batch, source, options)
     if num_workers and (source is not None or _is_encoded(first[0])):
         workers = _started(decode, num_workers, patience, complain)
+    if source is not None and len(source.files.paths):
+        decode = functools.partial(_decoded_in_time, source.path, decode, patience)
     batches = batches if source is not None else chain(first, batches)
     cutter = _Cutter()
     tasks = iter(batches) if workers is None else cutter.cut(batches)
@@ -226,7 +227,7 @@ def load(
     ahead = source is not None and (source.reader.in_order or (workers is None and source.files.remote))
     if source is not None and source.partner is None and ahead:
         assert isinstance(batches, list)
-        tasks = _taken_ahead(_read(source, batches, tasks))
+        tasks = _taken_ahead(source.path, _read(source, batches, tasks), patience)
     before: DecodedBatch | None = None
     try:
         for (number, images, ends), is_sent in _sent(tasks, workers, source):
@@ -312,7 +313,12 @@ def _read(source: ImageSet, batches: Sequence[Batch], tasks: Iterator[Batch]) ->
         yield task._replace(images=[(source.file(index), next(stream, _TOO_FEW)) for index in indices])
 
 
-def _taken_ahead(tasks: Iterator[Batch]) -> Iterator[Batch]:
+def _decoded_in_time(name: str, decode: Callable[[Batch], DecodedBatch], patience: float, batch: Batch) -> DecodedBatch:
+    """Decodes a batch of images in files in another thread, because storage may not respond."""
+    return in_time(f"images of {name}", functools.partial(decode, batch), patience)
+
+
+def _taken_ahead(name: str, tasks: Iterator[Batch], patience: float) -> Iterator[Batch]:
     """Takes tasks from another iterator in a thread, a few ahead of their use, and raises its exceptions.
 
     The thread starts when the first task is requested, so that processes can be forked before.
@@ -323,7 +329,8 @@ def _taken_ahead(tasks: Iterator[Batch]) -> Iterator[Batch]:
         while True:
             while len(ahead) < 4:  # so many parts are read ahead
                 ahead.append(thread.submit(functools.partial(next, tasks), None))
-            if (task := ahead.popleft().result()) is None:
+            oldest = ahead.popleft()
+            if (task := in_time(f"images of {name}", oldest.result, patience)) is None:
                 return
             yield task
     finally:
@@ -363,12 +370,10 @@ class ImageLookup:
         if file in self._positions:
             images, index = self._positions[file]
             return next(images.read([index]))
-        try:  # regular files only, because reading a pipe may block forever
-            if not file or not stat.S_ISREG(os.stat(file).st_mode):
-                return FileNotFoundError(file)
-            with open(file, "rb") as handle:
+        try:
+            with open_regular(file) as handle:
                 return handle.read()
-        except (OSError, ValueError) as error:
+        except OSError as error:
             return error
 
     def prefetch(self, files: Iterable[str]) -> None:

@@ -122,8 +122,9 @@ class Workers(Generic[Task, Result]):
         atexit.unregister(self.end)
         for worker in self._workers:
             worker.process.kill()
+        deadline = time.monotonic() + _DYING_SECONDS  # one that waits for storage cannot be killed
         for worker in self._workers:
-            worker.process.join(_DYING_SECONDS)  # one that waits for storage cannot be killed
+            worker.process.join(max(0.0, deadline - time.monotonic()))
 
 
 def _start(work: Callable[[Any], Any], number: int, patience: float) -> _Worker:

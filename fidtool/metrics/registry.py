@@ -8,7 +8,7 @@ from dataclasses import is_dataclass, replace
 from inspect import get_annotations
 from typing import Any, NamedTuple
 
-from fidtool.errors import InputError, option
+from fidtool.errors import InputError, brief, option
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.protocol import FEATURES, PIXELS, SPATIAL
 from fidtool.metrics.authpct import AuthPct
@@ -139,7 +139,7 @@ def requested(
     listed = metrics.split(",") if isinstance(metrics, str) else metrics
     if not isinstance(listed, Iterable):
         raise InputError(
-            f"{option('metrics')} must be a string or a list of metrics, not {metrics!r}", setting="metrics"
+            f"{option('metrics')} must be a string or a list of metrics, not {brief(metrics)}", setting="metrics"
         )
     for each in listed:
         for new in _selected(each, {**(usual or {}), **(values or {})}):

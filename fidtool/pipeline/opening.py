@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 from fidtool.console import Console
 from fidtool.errors import InputError, option
 from fidtool.features.models.families import CMMD_EXTRACTOR, is_published
 from fidtool.features.protocol import DEFAULT_PROTOCOL, FEATURES, INCEPTION, INCEPTION_DIMS, PROTOCOLS, Definition
+from fidtool.local_files import in_time
 from fidtool.metrics.cmmd import CMMD
 from fidtool.names import counted
 from fidtool.pipeline.captions import with_captions
@@ -59,7 +61,18 @@ def open_sets(requests: Sequence[RequestedSet], settings: Settings, console: Con
     """Opens REAL, the FAKEs and the held-out set, or the only set of ``fidtool stats``, which is ``alone``.
 
     No image is decoded.
+
+    Raises:
+        RunError: if the storage does not respond within the timeout.
+        InputError: if a set cannot be used.
     """
+    work = partial(_open_sets, requests, settings, console, alone)
+    if any(each.given is not None for each in requests):
+        return work()  # in the thread of the program, as it may expect for its own objects
+    return in_time(" and ".join({each.path: None for each in requests}), work, settings.timeout)
+
+
+def _open_sets(requests: Sequence[RequestedSet], settings: Settings, console: Console, alone: bool) -> Opening:
     real, named = (None, None) if alone else (requests[0].path, settings.heldout)
     check_paths([each.path for each in requests if each.given is None], real, named)
     requests, warnings = spelled_once(requests)

@@ -42,6 +42,8 @@ def check_shown(shown: Mapping[str, Path]) -> None:
             problem = f"{option(setting, str(file))}: the name must end in {_SUFFIXES[setting][0]}"
             raise InputError(problem, setting=setting)
         check_target(option(setting, str(file)), file)
+        if setting == "history" and file.exists() and not file.is_file():
+            raise InputError(f"{option(setting, str(file))} must be a regular file, which lines can be added to")
 
 
 def write_shown(

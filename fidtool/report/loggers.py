@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
@@ -90,9 +88,8 @@ def log_values(results: Sequence[Comparison], settings: Settings, warn: Callable
         kind, _, place = text.partition(":")
         log, remedy = _LOGGERS[kind]
         try:
-            with contextlib.redirect_stdout(sys.stderr):  # stdout has the result only
-                for name, rows in runs_of(results, settings.step):
-                    call_with_timeout(partial(log, place, name, rows), _SECONDS)
+            for name, rows in runs_of(results, settings.step):
+                call_with_timeout(partial(log, place, name, rows), _SECONDS)
         except (Exception, SystemExit) as error:
             warn(f"{option('log', text)} failed, the result is complete: {message_of(error).rstrip('.')}; {remedy}")
 

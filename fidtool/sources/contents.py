@@ -6,7 +6,6 @@ import abc
 import contextlib
 import errno
 import os
-import stat
 import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,12 +18,11 @@ from numpy.typing import NDArray
 from PIL import Image, ImageFile
 
 from fidtool.errors import FidtoolError, InputError, message_of
+from fidtool.local_files import open_regular
 from fidtool.sources.kinds import HEAD, refuse_foreign
 
 MOST_BYTES = 2**31
 """Largest size of an image file. A larger one could fill the memory before it is refused."""
-_NO_WAIT = getattr(os, "O_NONBLOCK", 0)
-"""Without this flag, opening a pipe would wait for a process at its other end."""
 GONE = -1
 """Size of a file that is missing."""
 Stamps = NDArray[np.int64]
@@ -109,7 +107,7 @@ def image_in(value: Any) -> Read:
     if isinstance(value, (bytes, bytearray)):
         return bytes(value)
     try:
-        with open(value, "rb") as handle:
+        with open_regular(value) as handle:
             return handle.read()
     except OSError as error:  # named by its position in the set, which does not show the path
         return OSError(error.errno, f"{error.strerror}: {os.fspath(value)!r}")
@@ -201,7 +199,7 @@ class Files(Reader):
         self.paths, self.versioned = paths, len(paths) > 0
         self.stamps: Stamps = np.full((len(paths), 5), GONE, dtype=np.int64)
         for row, path in enumerate(paths):
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, ValueError):  # a null byte
                 found = os.stat(path)
                 self.stamps[row] = found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_dev, found.st_ino
 
@@ -231,19 +229,13 @@ class Files(Reader):
         path = self.paths[file]
         expected = int(self.stamps[file, 0]) if self._received else None
         try:
-            handle: BinaryIO = open(  # noqa: SIM115 - the caller closes it
-                path, "rb", opener=lambda name, flags: os.open(name, flags | _NO_WAIT)
-            )
+            handle = open_regular(path)
         except FileNotFoundError as error:
             if expected is None or expected == GONE:
                 why = broken_link(path)
                 raise FileNotFoundError(errno.ENOENT, f"it is {why}") if why else error from None
             raise InputError(f"{path} exists on rank 0 but not on this rank: {SAME_FILES}") from None
-        status = os.fstat(handle.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            handle.close()
-            raise ContentError("it is not a regular file")
-        size = status.st_size
+        size = os.fstat(handle.fileno()).st_size
         if expected is not None and size != expected:
             handle.close()
             found = "could not be opened on rank 0" if expected == GONE else f"{expected} on rank 0"

@@ -24,6 +24,7 @@ from typing import IO, Any
 import numpy as np
 
 from fidtool.errors import InputError, redacted
+from fidtool.local_files import read_file
 from fidtool.names import counted, existing_like, folded
 from fidtool.sources.contents import Files, ValueRange, broken_link, explained, head_of
 from fidtool.sources.image_set import ImageSet, NamedFiles, Names, split_common_folder
@@ -68,7 +69,7 @@ def open_images(
     list on standard input. ``value_range`` is how an array of floats becomes bytes, ``say`` prints progress.
     """
     began = time.time_ns()
-    if path in (STDIN, "/dev/stdin") or Path(path).is_fifo():  # a shell's <(find …)
+    if path in (STDIN, "/dev/stdin") or (suffix_of(path) in ("", *LISTS) and Path(path).is_fifo()):  # <(find …)
         found = list_paths(path)
     elif os.path.isdir(path) and not saved_shards(path):
         found = list_folder(path, recursive)
@@ -106,7 +107,8 @@ def saved_shards(folder: str) -> list[str]:
 
     def stated(name: str, key: str, entry: str = "") -> list[str]:
         with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # there is none, or another program's
-            return [str(each[entry] if entry else each) for each in json.loads(Path(folder, name).read_text())[key]]
+            listed = json.loads(read_file(os.path.join(folder, name)))[key]
+            return [str(each[entry] if entry else each) for each in listed]
         return []
 
     if splits := stated("dataset_dict.json", "splits"):
@@ -265,7 +267,10 @@ def list_paths(path: str, files: Files | None = None, suffix: str = TEXT, column
     if is_stdin and sys.stdin is None:  # closed by the shell (<&-)
         raise InputError("the list cannot be read: standard input is closed")
     with explained(what):
-        handle = sys.stdin.buffer if is_stdin else open(path, "rb") if files is None else files.open(0)  # noqa: SIM115
+        if is_stdin:
+            handle: IO[bytes] = sys.stdin.buffer
+        else:
+            handle = io.BytesIO(read_file(path)) if files is None else files.open(0)
         with contextlib.nullcontext() if is_stdin else handle:
             entries = list(_in_column(handle, what, suffix, column) if suffix in TABLES else _in_text(handle, what))
     if not entries:

@@ -284,11 +284,13 @@ def _hub() -> Any:
 
     All threads share it, because others would list a folder again; to request an image, it does not list its folder.
     """
-    import fsspec
+    from fsspec import get_filesystem_class
 
-    store = fsspec.filesystem("hf", block_size=0, skip_instance_cache=True)
-    store.isdir = lambda path: False  # it asks so to find the address of a file
-    return store
+    class Commits(get_filesystem_class("hf")):  # type: ignore[misc]
+        def isdir(self, path: str) -> bool:
+            return False  # it asks so to find the address of a file
+
+    return Commits(block_size=0, skip_instance_cache=True)
 
 
 def _in_commit(url: str) -> str:

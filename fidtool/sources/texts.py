@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from io import BytesIO, StringIO
 from os.path import isdir, join, splitext
 from pathlib import Path
 
 from fidtool.errors import InputError, option
+from fidtool.local_files import read_file
 from fidtool.names import counted, folded
 from fidtool.sources.contents import explained
 from fidtool.sources.kinds import TABLES, TEXT
@@ -70,22 +72,21 @@ def read_texts(place: str, setting: str, what: str, columns: Sequence[str]) -> T
     """
     if isdir(place):
         with explained(place):
-            texts = {each: each.read_text("utf-8-sig", "surrogateescape") for each in Path(place).rglob("*.txt")}
-        of_files = {
-            splitext(each.relative_to(place))[0]: _utf8(text.strip(), f"{each}", setting)
-            for each, text in texts.items()
-        }
-        return Texts(place, setting, what, of_files)
+            files = {str(each.relative_to(place)): _text_in(each) for each in Path(place).rglob("*.txt")}
+        texts = {splitext(name)[0]: _utf8(text.strip(), join(place, name), setting) for name, text in files.items()}
+        return Texts(place, setting, what, texts)
     suffix = splitext(place)[1].lower()
     if suffix == TEXT:
-        with explained(place), open(place, encoding="utf-8-sig", errors="surrogateescape") as file:
-            lines = [_utf8(line.strip(), f"{place}, line {number}", setting) for number, line in enumerate(file, 1)]
+        with explained(place):
+            content = StringIO(_text_in(place))
+        lines = [_utf8(line.strip(), f"{place}, line {number}", setting) for number, line in enumerate(content, 1)]
         return Texts(place, setting, what, {}, lines)
     if suffix not in TABLES:
         forms = f"a table ({', '.join(TABLES)}), a {TEXT} with one {what} per line, or a folder of such files"
         raise InputError(f"{option(setting, place)} must be {forms}", setting=setting)
     named, listed, folder = dict[str, str](), list[str](), os.path.dirname(place)
-    with explained(place), open(place, "rb") as handle:
+    with explained(place):
+        handle = BytesIO(read_file(place))
         for line, fields in rows_of(handle, place, suffix):
             where = f"{place}, line {line}"
             column = _column(where, fields, columns, setting)
@@ -121,6 +122,10 @@ def _utf8(text: str, where: str, setting: str) -> str:
     except UnicodeEncodeError:
         raise InputError(f"{where} is not UTF-8 text:", "save the file as UTF-8", setting=setting) from None
     return text
+
+
+def _text_in(file: str | Path) -> str:
+    return read_file(file).decode("utf-8-sig", "surrogateescape")
 
 
 def _key(path: str) -> str:

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fidtool.distributed.launch import machine_memory
 from fidtool.distributed.world import World
 from fidtool.errors import RunError, option
 from fidtool.features.models.families import FEATURE_STEPS
@@ -28,6 +29,9 @@ FEWEST_BITS = 11
 """Bits that features must have on average in units of their step."""
 _ROWS = 128
 """Number of rows whose Gram matrix is always exact in float64: 128 * 2 ** 46 = 2 ** 53."""
+_MATRICES = 6
+"""Number of matrices of 8-byte values that a comparison has in memory at the same time, about: sums, Gram matrix,
+covariances of both sets, and their products."""
 _EXACT = 2.0**53
 _LIMB_BITS = 32
 _LOW_BITS = (1 << _LIMB_BITS) - 1
@@ -71,6 +75,17 @@ def step_remedy(setting: str | None, better: int) -> str:
     return f"pass {option(name, f'{network}={better}' if in_value else better)}"
 
 
+def check_dims(dims: int) -> None:
+    """Raises a RunError if the sums and covariances of features with so many dimensions do not fit into memory."""
+    matrix, memory = 8 * dims**2, machine_memory()
+    if _MATRICES * matrix > memory:
+        problem = (
+            f"features of {dims} dimensions need {_MATRICES} matrices of {matrix / 1e9:.1f} GB each, and this machine "
+            f"has {memory / 1e9:.1f} GB of memory:"
+        )
+        raise RunError(problem, "use a layer with fewer dimensions", "average its features in the network")
+
+
 class ExactMoments:
     """Count, sum and sum of outer products of feature vectors, as integers.
 
@@ -89,6 +104,7 @@ class ExactMoments:
     def __init__(
         self, dims: int, feature_step: int, device: torch.device | str = "cpu", setting: str | None = "feature_step"
     ) -> None:
+        check_dims(dims)
         self.count, self.dims, self.feature_step, self._setting = 0, dims, feature_step, setting
         self._sum = torch.zeros(dims, dtype=torch.int64, device=device)
         # The value of an entry is high * 2 ** 32 + low: beyond about 4 million images it exceeds 64 bits.

@@ -29,6 +29,7 @@ from fidtool.cache_dir import atomic_write, byte_limit, cache_dir
 from fidtool.errors import InputError, RunError, option, redacted
 from fidtool.features.protocol import FEATURES, PROBE, Definition
 from fidtool.images.batches import Batch
+from fidtool.local_files import open_regular, read_file
 from fidtool.names import counted
 from fidtool.sources.image_set import ImageSet, real_path
 from fidtool.sources.opening import STDIN
@@ -284,7 +285,7 @@ class Checkpoint:
     def _read(self, file: Path, part: Part, found: Accumulator) -> str:
         """Restores the statistics of a part; returns why they cannot be used, if they cannot."""
         try:
-            with np.load(file, allow_pickle=False) as archive:
+            with open_regular(file) as handle, np.load(handle, allow_pickle=False) as archive:
                 arrays = {name: archive[name] for name in archive.files}
             mark, max_pixels = int(arrays["mark"]), int(arrays["max_pixels"])
             found.restore(arrays)
@@ -335,7 +336,7 @@ def claim(folder: str, identity: dict[str, Any], warn: Callable[[str], None]) ->
     manifest = Path(folder) / MANIFEST
     content: Any = None
     try:
-        content = json.loads(manifest.read_text())
+        content = json.loads(read_file(manifest))
     except FileNotFoundError:
         try:
             manifest.parent.mkdir(parents=True, exist_ok=True)

@@ -28,6 +28,7 @@ from fidtool.features.protocol import (
 )
 from fidtool.images.decode import ImageProperties
 from fidtool.images.records import DETAILS, RECORD_ARRAYS, STAMPS, ImageRecords
+from fidtool.local_files import open_regular
 from fidtool.sources.contents import BadFile, Files, explained
 from fidtool.sources.image_set import SetPart
 from fidtool.sources.opening import split_key
@@ -175,7 +176,7 @@ class Summary:
 def read_summary(path: Path) -> Summary:
     """Reads a file's summary without its large arrays. The summary of a damaged or missing file is empty."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with open_regular(path) as handle, np.load(handle, allow_pickle=False) as archive:
             arrays = NamedArrays(archive)
             names = {*arrays.names}
             count = arrays.count() if "count" in names else None
@@ -222,7 +223,7 @@ def read_statistics(
     """
     if files is None:
         name, key = (str(path), key) if key else split_key(str(path))
-        if not Path(name).is_file():
+        if not os.path.isfile(name):
             raise InputError(f"no statistics file {path}")
         files = Files([name])
     with explained(str(path)), open_arrays(str(path), files, key) as arrays:

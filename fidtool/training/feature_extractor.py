@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from fidtool.cache_dir import one_at_a_time
 from fidtool.console import log_warning
-from fidtool.errors import InputError, in_short, option, own_exceptions, renamed
+from fidtool.errors import InputError, brief, in_short, option, own_exceptions, renamed
 from fidtool.features.device import Device, computing_on, device_of, full_fp32, repeatable
 from fidtool.features.extractor import Extractor
 from fidtool.features.models.families import NetworkChoice, networks_of, protocol_of
@@ -255,7 +255,7 @@ def flag(name: str, value: Any) -> bool:
     """Returns a bool, which may also be passed as 0 or 1 and as a scalar of NumPy or torch; a string is a mistake."""
     plain = value.tolist() if hasattr(value, "tolist") else value
     if not isinstance(plain, int) or plain not in (0, 1):
-        raise InputError(f"{name} must be True or False, not {value!r}")
+        raise InputError(f"{name} must be True or False, not {brief(value)}")
     return bool(plain)
 
 

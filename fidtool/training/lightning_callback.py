@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from fidtool.api import compute_statistics
-from fidtool.errors import InputError, warn_program
+from fidtool.errors import InputError, brief, warn_program
 from fidtool.features.network import Network
 from fidtool.features.protocol import ProtocolName
 from fidtool.seeds import sample_seed
@@ -107,7 +107,7 @@ class FIDCallback(Base):
             other = isinstance(metric, type) and not issubclass(metric, ImageMetric)  # such as torchmetrics'
             if other or isinstance(metric, ImageMetric) or not callable(metric):
                 problem = "metrics takes classes such as fidtool.training.KernelInceptionDistance"
-                raise InputError(f"{problem}, not {metric!r}")
+                raise InputError(f"{problem}, not {brief(metric)}")
         self.generate, self.reference, self.name, self.metrics = generate, reference, name, metrics
         self.num_samples, self.every_n_epochs = num_samples, every_n_epochs
         self.seed, self.batch_size = seed, batch_size

@@ -42,7 +42,7 @@ def test_settings_from_a_file(fidtool: Run, tmp_path: Path) -> None:
     """Each rank reads it; rank zero says so. Ranks whose files differ do not start."""
     real, fake, _ = make_sets(tmp_path)
     (tmp_path / "pyproject.toml").write_text(f"[tool.fidtool]\nextractor = '{TINY}'\nnum = 30\n")
-    run = fidtool("compute", real, fake, "--json", ranks=2)
+    run = fidtool("compute", real, fake, "--config", "pyproject.toml", "--json", ranks=2)
     typed = fidtool("compute", real, fake, "--extractor", TINY, "--num-images", 30, "--config", "/dev/null", "--json")
     assert run.fid == typed.fid
     assert run.json["run"]["config"] == typed.json["run"]["config"]

@@ -61,6 +61,12 @@ CHANNELS_LAST = "x[:, :1, :5, :5].repeat(1, 9, 1, 1).permute(0, 2, 3, 1)"
         # It fails only on batches larger than the two images of the probe.
         ("x.mean((2, 3))[:, :3 if len(x) < 3 else 2]", ["3", "2"]),
         (BATCH_NORM, ["own.py:network@", " returns different features for the same image", "model.eval()"]),
+        ("x[:, :0].mean((2, 3))", ["no features for one image", "(1, 0)"]),
+        # It would be killed when it allocates the sums.
+        (
+            "x.mean((2, 3))[:, :1].repeat(1, 2_000_000)",
+            ["features of 2000000 dimensions need 6 matrices of 32000.0 GB"],
+        ),
         (CHANNELS_LAST, ["(1, 5, 5, 9)", "channels last", "(1, D, h, w)"]),
         ("(x.mean((2, 3)) + 2.0) * 1e-30", ["scale the features in the network"]),
         ("(x.mean((2, 3)) + 2.0) * 5e37", ["scale the features in the network"]),
@@ -83,3 +89,27 @@ def test_the_suggested_feature_step_works(here: Run, place: Path) -> None:
     run = ("compute", "real", "fake", "--extractor", "own.py:network", "--quiet")
     assert "pass --feature-step 29" in here(*run).error
     assert here(*run, "--feature-step", 29).status == 0
+
+
+ENDINGS = {
+    "import os; os._exit(0)": "custom code ended the process with os._exit(0)",
+    "raise KeyboardInterrupt": "KeyboardInterrupt was raised by custom code, and no signal was received",
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_custom_code_cannot_end_the_run_as_a_success(fidtool: Run, place: Path, ending: str) -> None:
+    """A CI gate would pass without a value; and nobody pressed Ctrl-C."""
+    (place / "own.py").write_text(MODULE.format(forward=ending, factory=GOOD_FACTORY))
+    outcome = fidtool("compute", "real", "fake", "--extractor", "own.py:network", "--fail-above", 1, "--quiet")
+    assert (outcome.status, outcome.stdout, outcome.stderr) == (1, "", f"error: {ENDINGS[ending]}\n")
+
+
+def test_what_custom_code_prints_is_not_in_the_result(here: Run, place: Path) -> None:
+    forward = f"print('forward'); {GOOD_FORWARD}"
+    (place / "own.py").write_text(f"print('import')\n{MODULE.format(forward=forward, factory=GOOD_FACTORY)}")
+    command = ("compute", "real", "fake", "--extractor", "own.py:network", "--quiet", "--json")
+    outcome = here(*command)
+    assert outcome.json["results"], "stdout is the JSON alone"
+    assert {"import", "forward"} <= set(outcome.stderr.splitlines())
+    assert here(*command, "--dump-config").stdout.startswith("[tool.fidtool]\n")

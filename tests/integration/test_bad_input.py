@@ -14,7 +14,7 @@ from support.bad_sets import COUNT, SMALL, half, make_place
 from support.command_line import Outcome, Run, frechet
 from support.documents import read_document
 from support.pictures import make_pictures
-from support.places import FD
+from support.places import FD, TINY
 
 
 @pytest.fixture
@@ -132,3 +132,23 @@ def _broken_link(file: Path) -> None:
 def test_an_unreadable_image_is_named(here: Run, place: Path, damage: Callable[[Path], None]) -> None:
     damage(place / "fake" / "00011.png")
     refused(here("compute", "real", "fake", *SMALL, "--quiet"), "fake/00011.png", "fix the file")
+
+
+@pytest.mark.parametrize(
+    "flag", ["--extractor", "--weights", "--output", "--labels", "--config", "--history", "--report"]
+)
+def test_names_that_are_too_long(here: Run, tmp_path: Path, flag: str) -> None:
+    make_pictures(tmp_path / "real", 3)
+    endings = {"--extractor": ".pt2", "--labels": ".csv", "--history": ".jsonl", "--report": ".html"}
+    name = "x" * 256 + endings.get(flag, ".json")
+    network = () if flag in ("--extractor", "--weights") else ("--extractor", TINY)
+    outcome = here("compute", "real", "real", *network, flag, name, "--quiet")
+    assert (outcome.status, outcome.stderr.count("\n")) == (2, 1), outcome
+    assert name in outcome.error
+
+
+def test_a_history_is_a_regular_file(here: Run, tmp_path: Path) -> None:
+    """A line would be lost in a pipe."""
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    error = here("compute", make_pictures(tmp_path / "real", 3), "real", "--history", "pipe.jsonl").error
+    assert error == "error: --history pipe.jsonl must be a regular file, which lines can be added to"

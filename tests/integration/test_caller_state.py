@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import logging
+import os
+import socket
+import sys
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -13,10 +19,13 @@ import torch
 from numpy.typing import NDArray
 
 import fidtool
+from fidtool.features.models.families import NetworkChoice
+from fidtool.features.network import downloading, kept_file
 from fidtool.pipeline.networks import _check_matrix_products
 from fidtool.settings import Settings
 from support.caller_states import make_place, metrics, pixels_of, setting
 from support.command_line import Run
+from support.http_store import http_store
 from support.places import TINY
 
 
@@ -92,3 +101,37 @@ def test_the_distance_does_not_depend_on_omp_num_threads(program: Run, tmp_path:
     threads = "2" if torch.get_num_threads() == 1 else "1"
     expected = fidtool.frechet_distance(*moments).hex()
     assert program(code, OMP_NUM_THREADS=threads).stdout.split() == [expected, threads]
+
+
+def test_a_program_keeps_its_umask_timeouts_logs_and_stdout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They belong to the whole process, and its other threads would notice a change for a moment."""
+
+    def refused(*_: object) -> Any:
+        raise AssertionError("a setting of the whole process was changed")
+
+    for owner, name in ((os, "umask"), (socket, "setdefaulttimeout"), (logging, "disable")):
+        monkeypatch.setattr(owner, name, refused)
+    stdout, logged = sys.stdout, list[str]()
+    monkeypatch.setattr(logging.getLogger(), "handlers", [handler := logging.Handler()])
+    monkeypatch.setattr(handler, "emit", lambda record: logged.append(record.getMessage()))
+    served, kept = tmp_path / "served" / "weights.pth", tmp_path / "kept"
+    served.parent.mkdir()
+    served.write_bytes(b"weights")
+
+    def elsewhere() -> None:
+        logging.warning("of the program")
+        assert sys.stdout is stdout
+
+    with http_store(served.parent) as store, downloading(NetworkChoice("dinov2"), store.url, lambda line: None):
+        logging.warning("of a library")
+        other = threading.Thread(target=elsewhere)
+        other.start()
+        other.join()
+        file = kept_file(f"{store.url}weights.pth", kept, hashlib.sha256(b"weights").hexdigest())
+    assert (file.read_bytes(), logged) == (b"weights", ["of the program"])
+    usual = kept / "usual"
+    usual.touch()
+    assert file.stat().st_mode == usual.stat().st_mode
+    assert {each.name for each in kept.iterdir()} == {"weights.pth", "usual"}
+    logging.warning("afterwards")
+    assert logged[1:] == ["afterwards"]

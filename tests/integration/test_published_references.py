@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import fidtool
+from fidtool.features.models.dinov2 import _HASHES
 from fidtool.sources.references import REFERENCES
 from support.command_line import Run
 from support.http_store import http_store
@@ -123,6 +124,7 @@ def dinov2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str
     file.parent.mkdir()
     tensors = published_file(1024, 1)
     torch.save(tensors, file)
+    monkeypatch.setitem(_HASHES, "vitl14", hashlib.sha256(file.read_bytes()).hexdigest())
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch-home"))
     with http_store(file.parent) as store:
         monkeypatch.setenv("FIDTOOL_DINOV2_URL", f"{store.url}{file.name}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from PIL import Image
 from torch import nn
 
 import fidtool
+from fidtool.features.models import dinov2
 from support.command_line import Run
 from support.http_store import http_store
 from support.plain_dinov2 import DEPTH, DIMS, HEADS, Published, Tensors, published_file
@@ -70,7 +72,6 @@ def test_gated_layers_of_the_giant_model(monkeypatch: pytest.MonkeyPatch, tmp_pa
     """Uses a small model with two of the giant's blocks, 48 wide."""
     import timm
 
-    from fidtool.features.models import dinov2
     from fidtool.features.models.families import NetworkChoice
     from fidtool.features.network import State
 
@@ -106,8 +107,15 @@ def server(
 def test_download(
     here: Run, place: Path, server: str, vits14: tuple[Path, Tensors], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A mirror has the published file, and nothing else is used."""
     monkeypatch.setenv("FIDTOOL_DINOV2_URL", server)
     arguments = ("stats", "real", "--extractor", "dinov2:vits14", "-o")
+    refused = here(*arguments, "refused.npz")
+    assert refused.status == 1
+    assert f"{server} has the SHA-256 " in refused.error
+    assert f"the published file {dinov2._HASHES['vits14'][:12]}…" in refused.error
+    assert not [*(place / "torch-home").rglob("*.pth")]
+    monkeypatch.setitem(dinov2._HASHES, "vits14", hashlib.sha256(vits14[0].read_bytes()).hexdigest())
     downloaded = here(*arguments, "downloaded.npz")
     assert downloaded.status == 0, downloaded.stderr
     assert f"getting the weights of dinov2:vits14: {server}" in downloaded.stderr

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from fidtool.cache_dir import LIMITS, byte_limit, cache_dir
+import fidtool.cache_dir as cache_dir_module
+from fidtool.cache_dir import LIMITS, atomic_write, byte_limit, cache_dir, check_target
 from fidtool.errors import InputError
 
 
@@ -35,3 +37,22 @@ def test_limits_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("FIDTOOL_TEST_BYTES", value)
         with pytest.raises(InputError, match="FIDTOOL_TEST_BYTES must be a number of bytes such as 7, not"):
             byte_limit("FIDTOOL_TEST_BYTES")
+
+
+def test_a_pipe_that_nobody_reads_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_dir_module, "_UNREAD_SECONDS", 0.1)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="a pipe that nobody reads"), atomic_write(tmp_path / "pipe"):
+        pass
+
+
+def test_names_that_no_file_can_have(tmp_path: Path) -> None:
+    for name, problem in {"a\0b": "its name contains a null byte", "a" * 256: "File name too long"}.items():
+        with pytest.raises(InputError, match=f"-o FILE cannot be written: {problem}"):
+            check_target("-o FILE", tmp_path / name)
+
+
+def test_a_name_of_the_greatest_length_is_written(tmp_path: Path) -> None:
+    with atomic_write(tmp_path / ("a" * 255)) as handle:
+        handle.write(b"all")
+    assert (tmp_path / ("a" * 255)).read_bytes() == b"all"

@@ -10,7 +10,7 @@ import pytest
 
 from fidtool.distances import parallel
 from fidtool.distances.parallel import linear_algebra_threads
-from fidtool.distributed.launch import Launch, available_cores, available_threads, machine_cores
+from fidtool.distributed.launch import Launch, available_cores, available_threads, machine_cores, machine_memory
 from fidtool.features.device import choose_device
 
 POD = "kubepods/burstable/pod1"
@@ -101,3 +101,12 @@ def test_the_threads_of_the_distance_do_not_depend_on_ranks_or_launcher(monkeypa
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0}, raising=False)
     assert linear_algebra_threads() == expected
+
+
+def test_the_memory_of_a_container(tmp_path: Path) -> None:
+    for folder in ("proc", "sys/fs/cgroup"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "proc/meminfo").write_text("MemTotal:       24696028 kB\nMemFree:        1000 kB\n")
+    for limit, expected in {"max": 24_696_028 * 1024, "1000000": 1_000_000}.items():
+        (tmp_path / "sys/fs/cgroup/memory.max").write_text(f"{limit}\n")
+        assert machine_memory(tmp_path) == expected

@@ -162,3 +162,9 @@ def test_an_error_about_one_setting_names_it() -> None:
             Settings(**{name: value})  # type: ignore[arg-type]
         assert (refused.value.setting, str(refused.value).split()[0]) == (name, name)
         assert rendered(refused.value.text, as_flag).split()[0] == as_flag(name)
+
+
+def test_a_long_value_is_not_printed_whole() -> None:
+    with pytest.raises(InputError, match=r"^labels must be a string, not \[0, 1, 2, .*…$") as caught:
+        Settings(labels=[*range(50_000)])  # type: ignore[arg-type]
+    assert len(str(caught.value)) < 300

@@ -7,6 +7,7 @@ own transform: it resizes the shorter edge with the same filter, and crops the c
 
 from __future__ import annotations
 
+import os
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ from fidtool.features.network import (
     digest_of,
     downloading,
     frozen,
+    kept_file,
     load_strictly,
     silent_logging,
     unreadable,
@@ -32,6 +34,8 @@ from fidtool.features.network import (
 from fidtool.features.resize import Preparation
 from fidtool.names import suggestion
 
+_CACHE = Path("~/.cache/clip").expanduser()
+"""The folder to which open_clip downloads weights that are not on the Hugging Face Hub."""
 _FEATURE_STEP = 22
 """Entries of a unit vector are below 1, and about 0.03 on average: with this step they have about 17 bits and a range
 up to 2."""
@@ -48,7 +52,7 @@ def fetch(choice: NetworkChoice, say: Callable[[str], None], text: bool = False)
     if "hf_model_name" in config["text_cfg"] or (choice.protocol and "hf_tokenizer_name" in config["text_cfg"]):
         problem = f"clip:{name} would download a text network or a tokenizer of another project:"
         raise InputError(problem, "choose a different model", setting=setting)
-    if weights is not None and Path(weights).is_file():
+    if weights is not None and os.path.isfile(weights):
         try:
             if (tensors := _openai(Path(weights))) is not None:
                 return State(_part(tensors, text), weights, "openai")
@@ -65,6 +69,8 @@ def fetch(choice: NetworkChoice, say: Callable[[str], None], text: bool = False)
     hub = published.get("hf_hub")  # preferred by open_clip
     source = f"https://huggingface.co/{hub.rstrip('/')}" if hub else published.get("url") or f"open_clip's {tag}"
     with downloading(choice, source, say):
+        if not hub and published.get("url"):
+            kept_file(source, _CACHE)
         return State(_part(_model(name, tag).state_dict(), text), tag, tag)
 
 
@@ -81,7 +87,7 @@ def on_disk(choice: NetworkChoice) -> bool:
         names = [file, f"{Path(file).stem}.safetensors"] if file else usual
         return any(isinstance(try_to_load_from_cache(repository, name), str) for name in names)
     file = published.get("url", "").rpartition("/")[2]
-    return bool(file) and Path("~/.cache/clip", file).expanduser().is_file()
+    return bool(file) and Path(_CACHE, file).is_file()
 
 
 def build(choice: NetworkChoice, state: State) -> tuple[Network, str]:

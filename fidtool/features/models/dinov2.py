@@ -16,7 +16,16 @@ import torch.nn.functional as F
 
 from fidtool.errors import InputError
 from fidtool.features.models.families import NetworkChoice
-from fidtool.features.network import Network, State, downloading, load_strictly, read_tensors, weights_file
+from fidtool.features.network import (
+    Network,
+    State,
+    downloading,
+    hub_folder,
+    kept_file,
+    load_strictly,
+    read_tensors,
+    weights_file,
+)
 from fidtool.features.protocol import OWN_PROTOCOLS
 from fidtool.features.resize import Preparation
 
@@ -25,6 +34,13 @@ _ARCHITECTURES = {
     for name, size in {"vits14": "small", "vitb14": "base", "vitl14": "large", "vitg14": "giant"}.items()
 }
 """timm's names of the models."""
+_HASHES = {
+    "vits14": "b938bf1bc15cd2ec0feacfe3a1bb553fe8ea9ca46a7e1d8d00217f29aef60cd9",
+    "vitb14": "0b8b82f85de91b424aded121c7e1dcc2b7bc6d0adeea651bf73a13307fad8c73",
+    "vitl14": "d5383ea8f4877b2472eb973e0fd72d557c7da5d3611bd527ceeb1d7162cbf428",
+    "vitg14": "baf8467e50af277596bbbafa06887c177ee899ab46033649c383577d7e9309d3",
+}
+"""SHA-256 of the published files."""
 _SIZE, _PATCH = 224, 14
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -40,8 +56,8 @@ def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
     published = f"https://dl.fbaipublicfiles.com/dinov2/dinov2_{name}/dinov2_{name}_pretrain.pth"
     source = os.environ.get("FIDTOOL_DINOV2_URL") or published
     with downloading(choice, source, say):
-        state = torch.hub.load_state_dict_from_url(source, map_location="cpu", progress=False, weights_only=True)
-    return State(state, source)
+        file = kept_file(source, hub_folder(), _HASHES[name])
+    return State(read_tensors(file), source)
 
 
 def build(choice: NetworkChoice, state: State) -> tuple[Network, str]:

@@ -10,7 +10,7 @@ from os.path import basename
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fidtool.errors import InputError, option
+from fidtool.errors import InputError, brief, option
 from fidtool.features.protocol import (
     EMBEDDING,
     FEATURES,
@@ -154,6 +154,14 @@ class NetworkChoice:
         """`full` without timm's tag of the weights, which their hash identifies."""
         return re.sub(r"\.[^:]*", "", self.full) if self.family == "timm" else self.full
 
+    @property
+    def runs_code(self) -> bool:
+        """Whether loading it can run code of whoever wrote it: a factory, but also a program in a file.
+
+        `torch.export.load` unpickles parts of a file and evaluates others, and TorchScript can write files.
+        """
+        return self.family not in MODEL_FAMILIES and self.extractor != "inception"
+
     def made(self, network: str) -> bool:
         """Whether this is the network of that name in the definition of features, see `Definition.network`."""
         known = {self.extractor, basename(self.extractor), INCEPTION if self.extractor == "inception" else ""}
@@ -203,7 +211,7 @@ def networks_of(value: object) -> list[NetworkChoice]:
         kind = type(value.module)
         return [NetworkChoice(f"{kind.__module__}.{kind.__qualname__}", given=value)]  # type: ignore[arg-type]
     if not isinstance(value, (list, tuple)) or not value:
-        shown = repr(value) if isinstance(value, (list, tuple, int, float)) else type(value).__name__
+        shown = brief(value) if isinstance(value, (list, tuple, int, float)) else type(value).__name__
         problem = f"{option('extractor')} must be a string, a fidtool.Network or a list of these, not {shown}"
         raise InputError(problem, setting="extractor")
     return [network for each in value for network in networks_of(each)]

@@ -281,7 +281,7 @@ def places(explicit: str | None) -> list[Place]:
         ("torch hub", hub_path(), ""),
         ("download", None, os.environ.get("FIDTOOL_WEIGHTS_URL") or OFFICIAL_URL),
     ]
-    return [Place(*each, there=each[1] is not None and each[1].is_file()) for each in found]
+    return [Place(*each, there=each[1] is not None and os.path.isfile(each[1])) for each in found]
 
 
 def load_weights(explicit: str | None, say: Callable[[str], None], classifier: bool = False) -> Weights:

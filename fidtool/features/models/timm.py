@@ -15,7 +15,16 @@ import torch
 
 from fidtool.errors import InputError
 from fidtool.features.models.families import NetworkChoice
-from fidtool.features.network import Network, State, downloading, load_strictly, unreadable, weights_file
+from fidtool.features.network import (
+    Network,
+    State,
+    downloading,
+    hub_folder,
+    kept_file,
+    load_strictly,
+    unreadable,
+    weights_file,
+)
 from fidtool.features.resize import PILLOW_RESIZES, Framing, Preparation
 from fidtool.names import suggestion
 
@@ -48,6 +57,8 @@ def fetched(choice: NetworkChoice, say: Callable[[str], None], create: partial[A
         remedies = f"pass {choice.option('weights', ...)}", "choose a different model"
         raise InputError(f"timm has no weights for {choice.model}:", *remedies, setting=choice.named("weights"))
     with downloading(choice, source, say):
+        if not config.hf_hub_id:
+            kept_file(source, hub_folder())
         return State(create(pretrained=True).state_dict(), source)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from copy import copy
 from pathlib import Path
@@ -12,7 +13,16 @@ from torch import nn
 
 from fidtool.errors import InputError
 from fidtool.features.models.families import NetworkChoice
-from fidtool.features.network import Network, State, channels_last, downloading, load_strictly, read_tensors
+from fidtool.features.network import (
+    Network,
+    State,
+    channels_last,
+    downloading,
+    hub_folder,
+    kept_file,
+    load_strictly,
+    read_tensors,
+)
 from fidtool.features.resize import PILLOW_RESIZES, Preparation
 from fidtool.names import suggestion
 
@@ -23,7 +33,7 @@ def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
 
     model, weights = choice.model.partition(":")[0], choice.weights
     entries = _entries(model)
-    if weights is not None and Path(weights).is_file():
+    if weights is not None and os.path.isfile(weights):
         named = [entry for entry in entries if Path(entry.url).name == Path(weights).name]
         entry = named[0] if named else entries.DEFAULT
         warning = ""
@@ -43,6 +53,7 @@ def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
     entry = entries[weights or "DEFAULT"]
     _preset(model, entry)  # refused before anything is downloaded
     with downloading(choice, entry.url, say):
+        kept_file(entry.url, hub_folder(), torch.hub.HASH_REGEX.findall(entry.url)[-1])
         loaded = torchvision.models.get_model(model, weights=entry, progress=False)
     return State(loaded.state_dict(), entry.url, entry.name)
 

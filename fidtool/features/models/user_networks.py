@@ -8,9 +8,12 @@ A program is a file written by torch.export.save (.pt2) or torch.jit.save (Torch
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import os
 import warnings
 from pathlib import Path
+from typing import IO
 
 import torch
 from torch import nn
@@ -18,7 +21,8 @@ from torch import nn
 from fidtool.errors import InputError, RunError, in_short
 from fidtool.features.models.families import EXPORTED, NetworkChoice, is_program
 from fidtool.features.network import Network, silent_logging
-from fidtool.sources.contents import Files, head_of
+from fidtool.local_files import read_file
+from fidtool.sources.contents import Files, explained, head_of
 from fidtool.sources.kinds import refuse_foreign
 from fidtool.user_code import load
 
@@ -45,12 +49,14 @@ def build(choice: NetworkChoice, state: None) -> tuple[Network, str]:
 
 
 def _from_program(choice: NetworkChoice) -> tuple[Network, str]:
-    """TorchScript and exported programs contain only computations."""
+    """Load a program, which can run code: see `NetworkChoice.runs_code`."""
     spec, path = choice.extractor, Path(choice.extractor)
-    if not path.is_file():
+    if not os.path.isfile(path):
         problem = f"no file {spec} (from {choice.option('extractor', spec)})"
         raise InputError(problem, setting=choice.named("extractor"))
-    module, extra = _loaded(choice)
+    with explained(spec):
+        content = read_file(path)
+    module, extra = _loaded(choice, io.BytesIO(content))
     try:
         settings = json.loads(extra or "{}")
     except ValueError as error:
@@ -69,7 +75,7 @@ def _from_program(choice: NetworkChoice) -> tuple[Network, str]:
         network = Network(module, stated, **settings)
     except InputError as error:
         raise InputError(f"{_EXTRA} in {spec}: {error}") from None
-    return network, f"{path.name}@{hashlib.sha256(path.read_bytes()).hexdigest()[:12]}"
+    return network, f"{path.name}@{hashlib.sha256(content).hexdigest()[:12]}"
 
 
 class _Exported(nn.Module):
@@ -98,7 +104,7 @@ class _Exported(nn.Module):
         return output[:1] if alone and isinstance(output, torch.Tensor) else output
 
 
-def _loaded(choice: NetworkChoice) -> tuple[nn.Module, str | bytes]:
+def _loaded(choice: NetworkChoice, content: IO[bytes]) -> tuple[nn.Module, str | bytes]:
     """The program in a file, and its extra file."""
     path, extra = choice.extractor, {_EXTRA: ""}
     exported, named = Path(path).suffix in EXPORTED, choice.named("extractor")
@@ -107,8 +113,8 @@ def _loaded(choice: NetworkChoice) -> tuple[nn.Module, str | bytes]:
             for kind in (DeprecationWarning, FutureWarning):  # the user chose this format
                 warnings.simplefilter("ignore", kind)
             if exported:
-                return _Exported(torch.export.load(path, extra_files=extra).module()), extra[_EXTRA]
-            return torch.jit.load(path, map_location="cpu", _extra_files=extra), extra[_EXTRA]  # type: ignore[no-untyped-call]
+                return _Exported(torch.export.load(content, extra_files=extra).module()), extra[_EXTRA]
+            return torch.jit.load(content, map_location="cpu", _extra_files=extra), extra[_EXTRA]  # type: ignore[no-untyped-call]
     except Exception as error:  # of many types
         refuse_foreign(path, head_of(Files([path])))
         if exported:

@@ -198,7 +198,7 @@ FLAGS: list[list[object]] = [
 
 @pytest.mark.parametrize("flags", FLAGS)
 def test_a_dump_gives_the_same_settings(written: Callable[..., Run], tmp_path: Path, flags: list[object]) -> None:
-    """Pasted into pyproject.toml, or with ``--config``, also without the heading."""
+    """With ``--config``, also without the heading, or pasted into pyproject.toml unless they name code."""
 
     @click.command(cls=Command, settings=Settings)
     def command(settings: Callable[[], Settings]) -> Settings:
@@ -212,14 +212,16 @@ def test_a_dump_gives_the_same_settings(written: Callable[..., Run], tmp_path: P
     for name in ("own.toml", "plain.toml"):
         assert dumped(run, "compute", "--config", name) == lines
         assert command.main(["--config", name], standalone_mode=False) == expected
-    written("\n".join(lines))
-    assert dumped(run) == lines
-    assert command.main([], standalone_mode=False) == expected
+    if "a b.pt2" not in flags:
+        written("\n".join(lines))
+        assert dumped(run) == lines
+        assert command.main([], standalone_mode=False) == expected
 
 
 def test_the_nearest_file_with_settings_counts(here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     inner = tmp_path / "a" / "b"
     inner.mkdir(parents=True)
+    (tmp_path / ".git").touch()  # a file in a worktree
     (tmp_path / "pyproject.toml").write_text(f"{SECTION}\nseed = 3\n")
     (tmp_path / "a" / "pyproject.toml").write_text('[project]\nname = "fidtool-user"\n')
     (inner / "pyproject.toml").write_text("[broken, and about something else\n")
@@ -230,6 +232,48 @@ def test_the_nearest_file_with_settings_counts(here: Run, tmp_path: Path, monkey
     shown = here("compute", "nowhere", "neither").stderr.splitlines()
     assert shown[0] == "settings from ../../pyproject.toml: seed = 3"
     assert dumped(here, "compute", "--config", os.devnull) == []
+
+
+def test_only_files_of_the_repository_count(here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others may write to the folders above it, such as /tmp; without a repository, to all above this one."""
+    inner = tmp_path / "shared" / "project" / "code"
+    inner.mkdir(parents=True)
+    (tmp_path / "shared" / "pyproject.toml").write_text(f"{SECTION}\nseed = 3\n")
+    monkeypatch.chdir(inner)
+    assert dumped(here) == []
+    (tmp_path / "shared" / "project" / ".git").mkdir()
+    assert dumped(here) == []
+    (tmp_path / "shared" / "project" / "pyproject.toml").write_text(f"{SECTION}\nseed = 4\n")
+    assert dumped(here) == ["seed = 4"]
+
+
+CODE = {
+    'metrics = "fid,{0}:Own"': "metrics",
+    'metrics = ["fid", "{0}:Own"]': "metrics",
+    'extractor = "dinov2,{0}:made"': "extractor",
+    'extractor = [{{name = "{0}:made", step = 3}}]': "extractor",
+    'extractor = "own_package.module:made"': "extractor",
+    'extractor = "program.pt2@size=32"': "extractor",
+    'extractor = "program.pt"': "extractor",
+    'metrics = "cmmd"\ncmmd-extractor = "{0}:made"': "cmmd_extractor",
+}
+
+
+@pytest.mark.parametrize("line", CODE)
+def test_code_is_only_run_if_it_was_named(written: Callable[..., Run], tmp_path: Path, line: str) -> None:
+    """In the command or in the file of ``--config``. A repository may have been cloned a minute ago."""
+    marker, code = tmp_path / "ran", tmp_path / "own.py"
+    code.write_text(f"open({str(marker)!r}, 'w').close()\n")
+    run, name = written(line.format(code)), CODE[line]
+    for flags in ([], ["--dump-config"]):
+        error = run("compute", *SETS["compute"], *flags).error
+        assert error.startswith(f"error: {name} in pyproject.toml names code (")
+        assert "`--config pyproject.toml`" in error
+    assert not marker.exists()
+    typed = ["--metrics", "fid"] if name == "metrics" else [f"--{name.replace('_', '-')}", "clip"]
+    assert dumped(run, "compute", *typed), "the code in the file was replaced"
+    assert "names code" not in run("compute", *SETS["compute"], "--config", "pyproject.toml").error
+    assert marker.exists() == (name == "metrics"), "metrics are made first"
 
 
 def test_files_that_cannot_be_read(here: Run, tmp_path: Path) -> None:
@@ -243,11 +287,18 @@ def test_files_that_cannot_be_read(here: Run, tmp_path: Path) -> None:
     }
     for name, error in errors.items():
         assert here("compute", "--config", name, "real", "fake").error == f"error: {error}"
+    (tmp_path / "pyproject.toml").unlink()
+    (tmp_path / "pyproject.toml").symlink_to("nowhere")
+    error = "pyproject.toml cannot be read: No such file or directory; pass `--config /dev/null` to read none"
+    assert here("compute", "real", "fake").error == f"error: {error}"
+    assert "cannot be read" not in here("compute", "real", "fake", "--config", os.devnull).error
+    (tmp_path / "pyproject.toml").unlink()
     contents = {
         b"[tool]\nfidtool = 3": f"pyproject.toml has no table {SECTION}",
         b"[[tool.fidtool]]\nnum = 3": f"pyproject.toml has no table {SECTION}",
         b"[fidtool": "pyproject.toml is not valid TOML: ",
         b"[tool.fidtool]\nnum = 3 # \xff": "pyproject.toml is not valid TOML: 'utf-8' codec can't decode byte 0xff",
+        "[tool.fidtool]\nnum = 3".encode("utf-16"): "pyproject.toml is not valid TOML: 'utf-8' codec can't decode",
         b"fidtool = " + b"[" * 10_000: "pyproject.toml is not valid TOML: ",
     }
     for content, error in contents.items():

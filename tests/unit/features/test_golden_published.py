@@ -17,6 +17,7 @@ import pytest
 import torch
 from torch import nn
 
+from fidtool.features.models import clip, dinov2
 from fidtool.metrics.cmmd import CMMD
 from support.goldens import Golden
 from support.inside import definition_of
@@ -69,7 +70,7 @@ def weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+def calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Calls:
     """The calls of timm, torch.hub and open_clip."""
     made: Calls = []
 
@@ -77,9 +78,11 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
         made.append(call("timm.create_model", name, **settings))
         return Quarters(name)
 
-    def of_hub(source: str, **settings: object) -> dict[str, torch.Tensor]:
-        made.append(call("load_state_dict_from_url", source, **settings))
-        return Quarters("").state_dict()
+    def of_hub(source: str, folder: Path, sha256: str = "") -> Path:
+        made.append(call("kept_file", source, sha256))
+        file = tmp_path / "downloaded.pth"
+        torch.save(Quarters("").state_dict(), file)
+        return file
 
     def of_clip(name: str, **settings: object) -> torch.nn.Module:
         made.append(call("open_clip.create_model", name, **settings))
@@ -105,7 +108,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
         list_pretrained_tags_by_model=lambda name: ["openai", "other"],
         get_pretrained_cfg=published,
     )
-    monkeypatch.setattr(torch.hub, "load_state_dict_from_url", of_hub)
+    monkeypatch.setattr(dinov2, "kept_file", of_hub)
+    monkeypatch.setattr(clip, "kept_file", of_hub)
     monkeypatch.delenv("FIDTOOL_DINOV2_URL", raising=False)
     return made
 

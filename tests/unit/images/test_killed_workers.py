@@ -13,13 +13,14 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from fidtool.errors import FidtoolError, RunError
-from fidtool.images import loader
+from fidtool.images import loader, workers
 from fidtool.images.batches import plan_batches
 from fidtool.images.decode import DecodeOptions
 from fidtool.images.loader import DecodedBatch, load
@@ -172,3 +173,20 @@ def test_large_arrays_are_the_same_in_memory_of_both_processes_and_through_the_p
     for size, found in zip(sizes, computed(lambda size: np.arange(size, dtype=np.uint8), sizes, 2), strict=True):
         assert np.array_equal(found, np.arange(size, dtype=np.uint8))
         found[0] = 1  # it is writable
+
+
+def test_workers_that_cannot_be_killed_share_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They wait for storage: sixteen of them took sixteen times as long as one."""
+    now, waited = [0.0], list[float]()
+
+    def join(seconds: float) -> None:
+        waited.append(seconds)
+        now[0] += seconds
+
+    process = SimpleNamespace(kill=lambda: None, join=join)
+    stuck: Workers[int, int] = Workers(abs, 0, PATIENCE)
+    monkeypatch.setattr(stuck, "_workers", [SimpleNamespace(process=process)] * 16)
+    monkeypatch.setattr(workers, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    stuck.end()
+    assert len(waited) == 16
+    assert sum(waited) == workers._DYING_SECONDS

@@ -531,8 +531,8 @@ def test_the_page_explains_why_an_image_is_missing(tmp_path: Path) -> None:
     wanted = {
         str(tmp_path / "gone.png"): "not found",
         str(tmp_path / "text.png"): "not an image",
-        str(tmp_path / "pipe.png"): "not found",
-        str(tmp_path): "not found",
+        str(tmp_path / "pipe.png"): "not a regular file",
+        str(tmp_path): "Is a directory",
         "nul\0.png": "null",
         "x" * 5000: "too long",
     }

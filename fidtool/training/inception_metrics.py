@@ -32,10 +32,11 @@ class FrechetInceptionDistance(ImageMetric[torch.Tensor]):
     bit-identical on one kind of device. ``compute`` cannot hang: if some ranks do not call it, the others raise an
     error that names them. A subclass of ``torchmetrics.Metric`` if torchmetrics is installed, which is optional.
 
-    The accumulated statistics are part of ``state_dict`` once the metric has seen images. Each rank's state has only
-    its own images: save the state of every rank, or one taken within ``with metric.sync_context():``, which has those
-    of all ranks. Loading a ``state_dict`` without statistics leaves the metric unchanged, as does one of torchmetrics'
-    metric, with a warning.
+    The accumulated statistics are part of ``state_dict`` after ``persistent(True)``, once the metric has seen images.
+    Each rank's state has only its own images: save the state of every rank, or one taken within
+    ``with metric.sync_context():``, which has those of all ranks. Loading a ``state_dict`` without statistics leaves
+    the metric unchanged, as does one of torchmetrics' metric, with a warning. If it was saved between ``compute`` and
+    ``reset``, the next ``update`` warns that the value would cover two evaluations.
 
     After a feature that is NaN, infinite or out of range, ``compute`` raises until ``reset``, because that image is
     missing from the statistics. If the network fails in ``update``, the images of that call are not added, and the call

@@ -147,6 +147,7 @@ class ImageMetric(SyncedMetric[Values, MetricSums]):
             pixels = pixels_of(imgs, self.normalize, self.device, self.float_to_byte, self._sums.network.plain)
             samples = None if index is None else sample_numbers(index, len(pixels), "images")
             self._sums.sides["real" if real else "fake"].add(pixels, samples)
+            self._warn(*self._sums.mixed())
 
     def reset(self) -> None:
         """Discards all images, except the real ones if ``reset_real_features`` is False."""

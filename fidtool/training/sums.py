@@ -32,6 +32,8 @@ from fidtool.training.feature_extractor import PathLike, SharedExtractor, image_
 from fidtool.training.group import Ranks
 
 SHARE, _DEFINITION, _FLOOR = "share", "definition", "floor"
+EVALUATED = "evaluated"
+"""In a state of which `compute` has covered all generated images or pairs."""
 ALL = -1
 """In place of a rank: the images are those of all ranks."""
 SIDES = {"real": "real images", "fake": "generated images"}
@@ -323,7 +325,7 @@ class ImageSums:
         if again := added_again(seen.hashes[~seen.restored], seen.hashes[seen.restored]):
             yield (
                 f"{again} {SIDES[self.side]} that were added after a checkpoint was loaded are in it too and count "
-                f"twice: {self._reset} after loading it, or persistent(False) before saving it"
+                f"twice: {self._reset} after loading it, or omit persistent(True)"
             )
         known = seen.samples[seen.samples != UNKNOWN]
         if twice := len(known) - len(np.unique(known)):
@@ -499,17 +501,27 @@ class MetricState(ABC):
         names: possible keys of `state`.
         counted: how many images or pairs were added, with the noun.
         noun: the noun.
+        added: number of generated images, or of pairs.
+        evaluated: how many of these the last ``compute`` covered.
+        stale: how many of these come from a checkpoint that was saved after their ``compute``.
     """
 
     names: ClassVar[frozenset[str]]
     noun: ClassVar[str] = "images"
+    evaluated = 0
+    stale = 0
 
     @property
     @abstractmethod
     def counted(self) -> str: ...
 
+    @property
     @abstractmethod
-    def clear(self) -> None: ...
+    def added(self) -> int: ...
+
+    def clear(self) -> None:
+        self.evaluated = 0
+        self.stale = 0
 
     @abstractmethod
     def emptied(self: Kept) -> Kept:
@@ -534,6 +546,14 @@ class MetricState(ABC):
     def warnings(self, ranks: Sequence[int]) -> Iterator[str]:
         """Warnings about what is missing, counts twice, or is on several of the ``ranks``."""
 
+    def mixed(self) -> Iterator[str]:
+        """Warns if one evaluation was saved and another is added to it."""
+        if 0 < self.stale < self.added:
+            yield (
+                f"the value also covers {self.stale} {self.noun} from the checkpoint that was loaded, which had been "
+                "evaluated before it was saved: call reset() after loading it"
+            )
+
     @contextlib.contextmanager
     def of_all(self: Kept, ranks: Ranks, purpose: str, seconds: float) -> Iterator[tuple[Kept, World]]:
         """The state of all ranks, once all have flushed theirs and their settings are the same. A collective."""
@@ -542,10 +562,14 @@ class MetricState(ABC):
         except Exception as error:  # any error, such as out of memory, must be reported to the other ranks
             ranks.abandon(purpose, as_fidtool_error(error).text, seconds)
             raise
-        payloads = ranks.exchange(purpose, self.settings(), seconds, _REMEDY)
+        counts = {"evaluated": self.evaluated, "stale": self.stale}
+        payloads = ranks.exchange(purpose, {**self.settings(), **counts}, seconds, _REMEDY)
         check_same_settings(payloads, [f"the metric of rank {rank}" for rank in ranks.ranks])
         with ranks.world(purpose) as world:
-            yield self.merged(world), world
+            merged = self.merged(world)
+            merged.evaluated = sum(payload["evaluated"] for payload in payloads)
+            merged.stale = sum(payload["stale"] for payload in payloads)
+            yield merged, world
 
     @abstractmethod
     def absorb(self: Kept, other: Kept) -> None:
@@ -581,6 +605,7 @@ class MetricState(ABC):
             )
         fresh = self.emptied()
         fresh._take(state)
+        fresh.stale = fresh.added if EVALUATED in state else 0
         vars(self).update(vars(fresh))  # only if the state is valid
         return ""
 
@@ -604,7 +629,7 @@ class MetricSums(MetricState):
     bytes that are added; None is as for ``fixed``, or as the protocol's tool does.
     """
 
-    names = frozenset([SHARE, _DEFINITION, _FLOOR, *(f"{side}_{name}" for side in SIDES for name in _TOTALS)])
+    names = frozenset([SHARE, EVALUATED, _DEFINITION, _FLOOR]) | {f"{side}_{name}" for side in SIDES for name in _TOTALS}
 
     def __init__(
         self,
@@ -650,9 +675,14 @@ class MetricSums(MetricState):
 
     @property
     def counted(self) -> str:
-        return f"{self.sides['fake'].count} generated images"
+        return f"{self.added} generated images"
+
+    @property
+    def added(self) -> int:
+        return self.sides["fake"].count or 0
 
     def clear(self) -> None:
+        super().clear()
         for sums in self.sides.values():
             sums.clear()
 

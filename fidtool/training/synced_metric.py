@@ -32,7 +32,7 @@ from fidtool.training.group import (
     outside_autograd,
     ranks_of,
 )
-from fidtool.training.sums import ALL, Kept, Result
+from fidtool.training.sums import ALL, EVALUATED, Kept, Result
 from fidtool.validation import LONGEST_SECONDS, Setting
 
 _made, _made_local = itertools.count(1), itertools.count(1)
@@ -125,7 +125,7 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
         self._name, self._label = name, name or _numbered_label(sync_on_compute)
         self._own: Kept | None = None  # this rank's, while `_sums` are those of all ranks
         self.result: Result | None = None
-        self._saved = True
+        self._saved = False
         self._warned: set[str] = set()
 
     @abstractmethod
@@ -151,6 +151,8 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
     def _compute_by_name(self) -> dict[str, torch.Tensor]:
         with outside_autograd():
             self.result = self._result(ranks_of(self.process_group))
+            for sums in filter(None, (self._sums, self._own)):
+                sums.evaluated = sums.added
             values = self.result.values.items()
             return {name: torch.tensor(value, dtype=torch.float64, device=self.device) for name, value in values}
 
@@ -181,6 +183,7 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
             raise InputError(f"merge_state() takes a fidtool.training.{type(self).__name__}, not {kind}")
         with outside_autograd():
             self._sums.absorb(incoming_state._sums)
+            self._warn(*self._sums.mixed())
         self._update_count += incoming_state._update_count
 
     def _refuse_while_synced(self, call: str) -> None:
@@ -250,7 +253,7 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
                 scope = f"one process of {size} alone"
                 warning = f"{covers} {scope}: call torch.distributed.init_process_group before compute()"
             result = self._measured(sums, World(Launch()), scope)
-        of_images = sums.warnings(ranks.ranks)
+        of_images = *sums.mixed(), *sums.warnings(ranks.ranks)
         result = replace(result, warnings=(*of_images, *filter(None, [warning]), *result.warnings))
         if not together or ranks.group_rank == 0:
             self._warn(*result.warnings)
@@ -295,7 +298,10 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
         return self
 
     def persistent(self, mode: bool = False) -> None:
-        """Sets whether the accumulated statistics are part of ``state_dict``; by default they are."""
+        """Sets whether the accumulated statistics are part of ``state_dict``. As in torchmetrics, they usually are not.
+
+        A program that resumes within an evaluation needs them; one that loads them after an evaluation calls ``reset``.
+        """
         self._saved = mode
 
     @fork_safe
@@ -305,6 +311,8 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
             group_rank, size = group_rank_and_size(self.process_group)
             with outside_autograd():
                 state = self._sums.state(ALL if self._own is not None else group_rank, size)
+            if state and self._sums.evaluated >= self._sums.added > 0:
+                state[EVALUATED] = torch.tensor(True, device="cpu")
             destination.update({prefix + name: value for name, value in state.items()})
 
     @fork_safe

@@ -165,6 +165,8 @@ def test_checkpoints_of_the_metric_have_the_rounding() -> None:
     usual, rounding, truncating = (FrechetInceptionDistance(network(), float_to_byte=how) for how in (None, *HOW))
     fill(usual)
     fill(truncating)
+    for metric in (usual, truncating):
+        metric.persistent(True)
     rounding.load_state_dict(usual.state_dict())
     for one, other, differ in (
         (truncating, usual, "floor against as usual"),

@@ -66,6 +66,7 @@ def test_values_equal_those_of_a_run(tmp_path: Path, environment: object) -> Non
 
 def test_states_copies_and_merges() -> None:
     for metric in several():
+        metric.persistent(True)
         fill(metric)
         value = values(metric)
         copied = metric.clone()
@@ -228,6 +229,7 @@ def test_plain_modules_get_the_images_as_they_are() -> None:
     part.merge_state(other)
     part.merge_state(FrechetInceptionDistance(Plain()))
     other.reset()
+    part.persistent(True)
     other.load_state_dict(part.state_dict())
     assert float(other.compute()) == float(part.compute()) == value
     floats = MemorizationInformedFrechetInceptionDistance(Plain(torch.float32), normalize=True)

@@ -63,6 +63,7 @@ def failing(after: int, how: str) -> tuple[FrechetInceptionDistance, float]:
     fill(metric)
     right = float(metric.compute())
     metric.reset()
+    metric.persistent(True)
     metric.update(pictures(20, 1), real=True)
     metric.state_dict()  # flushes the waiting images
     module.left, module.how = after, how
@@ -107,6 +108,7 @@ def test_half_precision_images_are_converted_exactly(dtype: torch.dtype) -> None
 
 def test_lost_real_images_remain_an_error_while_the_others_are_retained(monkeypatch: pytest.MonkeyPatch) -> None:
     metric = FrechetInceptionDistance(network(), reset_real_features=False)
+    metric.persistent(True)
     fill(metric)
     monkeypatch.setattr("fidtool.training.synced_metric.group_rank_and_size", lambda group: (0, 2))
     state = metric.state_dict()
@@ -169,6 +171,7 @@ def test_torchs_default_device_has_no_effect(tiny_value: float) -> None:
         for images, real in zip(kept, (True, False), strict=True):
             metric.update(images, real=real)
         assert float(metric.compute()) == tiny_value
+        metric.persistent(True)
         assert {entry.device.type for entry in metric.state_dict().values()} == {"cpu"}
         loss(features).backward()
         made_there = FrechetInceptionDistance(64)

@@ -120,6 +120,20 @@ class ImageMetric(SyncedMetric[Values, MetricSums]):
         """How floats become bytes: ``round`` or ``floor``."""
         return self._sums.float_to_byte
 
+    @property
+    def real_features_num_samples(self) -> torch.Tensor:
+        """Number of real images that were added on this rank, or while synced on all: int64 scalar tensor.
+
+        If there are real statistics, that of their images; -1 if they do not have it.
+        """
+        count = self._sums.sides["real"].count
+        return torch.tensor(-1 if count is None else count, device=self.device)
+
+    @property
+    def fake_features_num_samples(self) -> torch.Tensor:
+        """Number of generated images that were added on this rank, or while synced on all: int64 scalar tensor."""
+        return torch.tensor(self._sums.added, device=self.device)
+
     @fork_safe
     def update(self, imgs: torch.Tensor, real: bool, index: Index | None = None) -> None:
         """Adds a batch of images. Not a collective: each rank may call it any number of times.

@@ -629,7 +629,8 @@ class MetricSums(MetricState):
     bytes that are added; None is as for ``fixed``, or as the protocol's tool does.
     """
 
-    names = frozenset([SHARE, EVALUATED, _DEFINITION, _FLOOR]) | {f"{side}_{name}" for side in SIDES for name in _TOTALS}
+    _of_sides = (f"{side}_{name}" for side in SIDES for name in _TOTALS)
+    names = frozenset([SHARE, EVALUATED, _DEFINITION, _FLOOR, *_of_sides])
 
     def __init__(
         self,

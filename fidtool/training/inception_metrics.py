@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -95,6 +95,7 @@ class KernelInceptionDistance(ImageMetric[_Pair]):
     """
 
     _title = "KID"
+    _without_subsets: ClassVar[Mapping[str, float]] = {"kid_std": 0.0}
 
     def __init__(
         self,

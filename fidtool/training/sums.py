@@ -477,10 +477,11 @@ def on_several(of_ranks: Sequence[NDArray[np.int64]], ranks: Sequence[int]) -> t
 class Result:
     """Result of a metric's ``compute``.
 
-    ``values`` are those of the metric by name, such as ``kid`` and ``kid_std``; ``fid`` is that of the FID. ``real``
-    and ``fake`` are numbers of images; ``real`` is None if it is unknown, or if the metric does not use real images.
-    ``scope`` is ``all 4 ranks``, or ``rank 1 of 4 alone`` if ``sync_on_compute`` is False. ``warnings`` are those of
-    the value, the same on every rank that it covers; rank zero also issues them.
+    ``values`` are those of the metric by the names that they have in the results of ``fidtool compute``, such as
+    ``kid`` and ``kid_std``, or ``fid_64`` for the feature 64. ``real`` and ``fake`` are numbers of images; ``real`` is
+    None if it is unknown, or if the metric does not use real images. ``scope`` is ``all 4 ranks``, or ``rank 1 of 4
+    alone`` if ``sync_on_compute`` is False. ``warnings`` are those of the value, the same on every rank that it covers;
+    rank zero also issues them.
     """
 
     values: Mapping[str, float]
@@ -490,8 +491,9 @@ class Result:
     warnings: tuple[str, ...] = ()
 
     @property
-    def fid(self) -> float:
-        return self.values["fid"]
+    def fid(self) -> float | None:
+        """The FID; None if this is another metric's result, or the features are not Inception's 2048."""
+        return self.values.get("fid")
 
 
 class MetricState(ABC):

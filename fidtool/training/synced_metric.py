@@ -153,8 +153,12 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
             self.result = self._result(ranks_of(self.process_group))
             for sums in filter(None, (self._sums, self._own)):
                 sums.evaluated = sums.added
-            values = self.result.values.items()
-            return {name: torch.tensor(value, dtype=torch.float64, device=self.device) for name, value in values}
+            values = self.result.values
+            return {
+                name: torch.tensor(values[self._key(name)], dtype=torch.float64, device=self.device)
+                for name in self._names
+                if self._key(name) in values  # one pair has no deviation
+            }
 
     def plot(self, val: Any = None, ax: Any = None) -> Any:
         """As in torchmetrics: plots ``val``, or what ``compute`` returns (no deviation); returns figure and axes."""
@@ -265,12 +269,16 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
         except TooFewImagesError:
             if not _in_sanity_check():
                 raise
-            return Result(dict.fromkeys(self._names, math.nan), None, 0, scope)
+            return Result(dict.fromkeys(map(self._key, self._names), math.nan), None, 0, scope)
 
     @property
     def _names(self) -> list[str]:
-        """The names of the values."""
+        """The plain names of the values."""
         return [name for number in self._metric.numbers for name in (number.name, number.spread) if name]
+
+    def _key(self, name: str) -> str:
+        """Returns the name of a value in a result: that in the results of ``fidtool compute``."""
+        return name
 
     def _warn(self, *lines: str) -> None:
         """Issues each warning once, even if its numbers change between epochs."""

@@ -106,7 +106,7 @@ def test_one_rule_in_training(environment: dict[str, str], protocol: str | None,
     )
     model = Model()
     callback.on_test_epoch_end(Trainer(), model)
-    assert callback.fid == pytest.approx(float(value), rel=1e-12)
+    assert callback.frechet_distance == pytest.approx(float(value), rel=1e-12)
 
 
 def test_torchmetrics_argument_truncates(environment: dict[str, str]) -> None:

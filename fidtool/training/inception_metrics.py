@@ -17,7 +17,8 @@ from fidtool.metrics.kid import KID
 from fidtool.metrics.metric import FeatureSet, MetricContext
 from fidtool.metrics.mifid import MIFID
 from fidtool.metrics.prdc import PRDC, Ties
-from fidtool.training.feature_extractor import Feature, flag, inception_weights
+from fidtool.statistics.set_statistics import Statistics
+from fidtool.training.feature_extractor import Feature, PathLike, flag, inception_weights
 from fidtool.training.metric import ImageMetric
 from fidtool.training.samples import Index
 
@@ -158,14 +159,22 @@ class InceptionScore(ImageMetric[_Pair]):
         feature: ``logits_unbiased`` for Inception's classifier without its bias. The features of any other network are
             taken as logits.
         splits: number of random parts of the images to average over.
+        real_statistics: without effect, since the score uses no real images: all metrics may get the same arguments.
         normalize, options: see `FrechetInceptionDistance`.
     """
 
     _title = "the Inception Score"
     higher_is_better = True
 
-    def __init__(self, feature: Feature = _LOGITS, splits: int = 10, normalize: bool = False, **options: Any) -> None:
-        options.pop("real_statistics", None)
+    def __init__(
+        self,
+        feature: Feature = _LOGITS,
+        splits: int = 10,
+        normalize: bool = False,
+        *,
+        real_statistics: PathLike | Statistics | None = None,
+        **options: Any,
+    ) -> None:
         self._metric, self._least = _Scores(splits=splits), (splits, f" for splits={splits}")
         super().__init__(max(INCEPTION_DIMS) if feature == _LOGITS else feature, True, normalize, **options)
         if feature == _LOGITS:

@@ -645,6 +645,7 @@ class MetricSums(MetricState):
         self.network, self._metric, per_image = features, metric, metric.fake_features
         self.float_to_byte = features.rounding(float_to_byte)
         self.fixed_name, statistics = "", None
+        self._doubts = list(features.warnings)
         if fixed is not None:
             self.fixed_name = "real_statistics" if isinstance(fixed, Statistics) else os.fspath(fixed)
             own = {FEATURES: features.choice}  # of a file of several networks
@@ -663,7 +664,9 @@ class MetricSums(MetricState):
             if float_to_byte is None:
                 self.float_to_byte = features.rounding(stated)
             elif stated != self.float_to_byte:
-                warn_program(f"{self.fixed_name} was made with float_to_byte={stated!r}, and this metric has another")
+                doubt = f"{self.fixed_name} was made with float_to_byte={stated!r}, and this metric has another"
+                self._doubts.append(doubt)
+                warn_program(doubt)
             if per_image and statistics.features is None:
                 problem = f"{self.fixed_name} has no features of each image, which this metric needs:"
                 remedy = "write the file with `fidtool stats REAL --metrics fid,kid -o FILE`"
@@ -720,6 +723,7 @@ class MetricSums(MetricState):
         return other
 
     def warnings(self, ranks: Sequence[int]) -> Iterator[str]:
+        yield from self._doubts
         for sums in self.sides.values():
             yield from sums.warnings(ranks)
 

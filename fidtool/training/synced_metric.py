@@ -21,7 +21,7 @@ from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, TooFewImagesError, warn_program
 from fidtool.metrics.metric import Metric
-from fidtool.training.feature_extractor import flag
+from fidtool.training.feature_extractor import flag, warn_of_dtype
 from fidtool.training.group import (
     DEFAULT_TIMEOUT,
     Group,
@@ -35,6 +35,7 @@ from fidtool.training.group import (
 from fidtool.training.sums import ALL, EVALUATED, Kept, Result
 from fidtool.validation import LONGEST_SECONDS, Setting
 
+_TRAINERS = ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer")
 _made, _made_local = itertools.count(1), itertools.count(1)
 """Numbers of unnamed metrics, the same on all ranks. Unsynced ones, which may exist on one only, are counted apart."""
 Values = TypeVar("Values")
@@ -101,6 +102,10 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
     full_state_update = False
     plot_lower_bound = 0.0
     clone = fork_safe(Base.clone)
+    # torchmetrics' do nothing, without a word.
+    half = nn.Module.half
+    double = nn.Module.double
+    type = nn.Module.type
 
     def __init__(
         self,
@@ -298,6 +303,7 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
     def _apply(
         self, fn: Callable[[torch.Tensor], torch.Tensor], *args: Any, recurse: bool = True
     ) -> SyncedMetric[Any, Any]:
+        warn_of_dtype(self, fn)
         super()._apply(fn, *args)  # there are no child modules
         with outside_autograd():
             for sums in (self._sums, self._own):
@@ -340,8 +346,12 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
 
 
 def _in_sanity_check() -> bool:
-    """Whether Lightning runs a few batches before the training. It discards their values, which are not results."""
-    return any(frame.f_code.co_name == "_run_sanity_check" for frame, _ in traceback.walk_stack(None))
+    """Whether Lightning runs a few batches before the training. It discards their values, which are not results.
+
+    The method's name is private to Lightning (2.6); without it, the metrics warn of too few images in this check, too.
+    """
+    frames = (frame for frame, _ in traceback.walk_stack(None) if frame.f_code.co_name == "_run_sanity_check")
+    return any(frame.f_globals.get("__name__") in _TRAINERS for frame in frames)
 
 
 def _numbered_label(synced: bool) -> str:

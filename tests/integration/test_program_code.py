@@ -125,7 +125,7 @@ def test_a_second_run_in_another_thread_is_refused(
     refused: list[str] = []
 
     def elsewhere() -> None:
-        with pytest.raises(fidtool.InputError) as caught:
+        with pytest.raises(fidtool.RunError) as caught:
             fidtool.compute(place / "real", place / "fake", extractor=TINY)
         refused.append(str(caught.value))
 

@@ -150,6 +150,27 @@ def test_precision_of_the_enclosing_model(metric: FrechetInceptionDistance) -> N
         assert other.compute() == value
 
 
+@pytest.mark.parametrize("make", [FeatureExtractor, FrechetInceptionDistance])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda module: module.half(),
+        lambda module: module.double(),
+        lambda module: module.type(torch.float64),
+        lambda module: module.to(torch.float16),
+        lambda module: module.to("cpu", torch.float64),
+        lambda module: torch.nn.ModuleList([module]).bfloat16(),
+    ],
+)
+def test_a_dtype_that_has_no_effect_is_said(make: Any, change: Callable[[torch.nn.Module], object]) -> None:
+    module = make(network())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", fidtool.FidtoolWarning)
+        module.to("cpu").float()
+    with pytest.warns(fidtool.FidtoolWarning, match=f"no effect on {make.__name__}: its precision is fixed"):
+        change(module)
+
+
 def test_differentiable_features_equal_those_of_the_metric() -> None:
     """The same values, with a gradient, also under half precision and autocast."""
     for protocol in ("pytorch-fid", "tensorflow"):

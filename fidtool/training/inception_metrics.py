@@ -21,6 +21,7 @@ from fidtool.statistics.set_statistics import Statistics
 from fidtool.training.feature_extractor import Feature, PathLike, flag, inception_weights
 from fidtool.training.metric import ImageMetric
 from fidtool.training.samples import Index
+from fidtool.validation import text_of
 
 _LOGITS = "logits_unbiased"
 _Pair = tuple[torch.Tensor, torch.Tensor]
@@ -178,7 +179,9 @@ class InceptionScore(ImageMetric[_Pair]):
         self._metric, self._least = _Scores(splits=splits), (splits, f" for splits={splits}")
         super().__init__(max(INCEPTION_DIMS) if feature == _LOGITS else feature, True, normalize, **options)
         if feature == _LOGITS:
-            found = inception_weights(self._sums.network.choice.weights, classifier=True)
+            # The network may be that of another metric, which found its weights elsewhere.
+            file = options.get("weights") or options.get("feature_extractor_weights_path")
+            found = inception_weights(text_of(file), classifier=True)
             self._classifier = replace(found, state={name: found.state[name] for name in ("fc.weight", "fc.bias")})
 
     def update(self, imgs: torch.Tensor, real: bool = False, index: Index | None = None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import textwrap
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from os.path import normpath
@@ -22,6 +23,7 @@ from fidtool.validation import declared
 
 NOT_COMPARABLE, CANNOT_TELL, WORSE = "not comparable", "cannot tell", "worse"
 _VERDICTS = {1: WORSE, 0: "cannot be distinguished", -1: "better"}
+_WORDS = {"with_features": "images with features", "made_with": "settings of its file"}
 _MUST_AGREE = (
     *(f"REAL.{each}" for each in ("name", "count", "framing", "sha256", "pixels", "precision")),
     *("FAKE.framing", "FAKE.precision"),
@@ -184,13 +186,17 @@ def lines_of(found: Differing) -> list[str]:
         role, _, fact = place.partition(".")
         counts, crops = (found.get(f"{role}.{each}") for each in ("count", "framing"))
         if fact == "count" or not (pair == counts or (fact == "pixels" and (counts or crops))):
+            if fact in _WORDS:
+                place = f"{role}.{_WORDS[fact]}"
             lines.append(f"{place}: {' -> '.join(map(_text, pair))}")
     return lines
 
 
 def _text(value: object) -> str:
-    text = value if isinstance(value, str) else re.sub(r'[]["{}]', "", json.dumps(value, ensure_ascii=False))
-    return "-" if text in ("", "null") else shortened(text, 40)
+    if isinstance(value, str):
+        return shortened(value, 40) or "-"
+    text = re.sub(r'[]["{}]', "", json.dumps(value, ensure_ascii=False))
+    return "-" if text in ("", "null") else textwrap.shorten(text, 40, placeholder=" …")
 
 
 def path_of(name: str) -> str:

@@ -1,4 +1,4 @@
-"""All uses of undocumented torch interfaces.
+"""All uses of undocumented interfaces of torch, and of Lightning's averaged weights.
 
 Tested with torch 2.13 (CPU), 2.14 and 2.15; the unit tests also run with 2.4. If a later version of torch removes an
 interface:
@@ -9,12 +9,17 @@ interface:
 - ``pack_convolution_weight``, ``packed_convolution``: `fidtool.features.models.inception` tests both on a small example
   and falls back to torch's own convolution, which is slower.
 
+``averaging_callback`` and ``swapped_weights`` were tested with Lightning 2.6. Without the attributes that they use,
+`fidtool.training.FIDCallback` raises an AttributeError in a training with averaged weights.
+
 The collectives of `fidtool.distributed.world` are methods of ``torch.distributed.ProcessGroup`` and its backends. torch
 documents that interface for custom backends.
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -63,3 +68,27 @@ def packed_convolution(
     convolve: Any = torch.ops.mkldnn._convolution_pointwise
     result: torch.Tensor = convolve(x, packed, bias, padding, stride, (1, 1), 1, activation, [], "")
     return result
+
+
+def averaging_callback(callbacks: Sequence[Any]) -> Any:
+    """Returns Lightning's `WeightAveraging`, or one of a subclass, once it has averaged weights; None without it."""
+    for callback in callbacks:
+        if any(kind.__name__ == "WeightAveraging" for kind in type(callback).__mro__):
+            return callback if callback._average_model is not None else None
+    return None
+
+
+@contextlib.contextmanager
+def swapped_weights(averaging: Any, module: torch.nn.Module) -> Iterator[None]:
+    """Swaps the weights of ``module`` and those that ``averaging`` keeps, for the duration of a ``with`` block.
+
+    ``averaging`` is an `averaging_callback`; None changes nothing.
+    """
+    if averaging is None:
+        yield
+        return
+    averaging._swap_models(module)
+    try:
+        yield
+    finally:
+        averaging._swap_models(module)

@@ -357,7 +357,7 @@ class Measurer:
         if not self._settings.cache or source.part is not None:
             return None
         definitions = {name: self.networks.definitions[name] for name in needs.layers}
-        wanted, warn = (needs.collected, needs.features), self._run.console.warn
+        wanted, warn = (needs.collected, needs.features), self._warn
         found = find_cached(source, definitions, *wanted, self.arithmetic, self._settings.diagnose, warn)
         if found is None:
             return None
@@ -404,7 +404,7 @@ class Measurer:
             self.warnings.append(changes)
         # A skipped file may be fixed later, and a part is hardly computed twice.
         caches = self._settings.cache and bool(found) and not (changes or statistics.skipped or statistics.part)
-        return statistics, caches and put_in_cache(images, statistics, self._run.console.warn)
+        return statistics, caches and put_in_cache(images, statistics, self._warn)
 
 
 def _joined(known: MeasuredSet, found: MeasuredSet) -> MeasuredSet:

@@ -12,7 +12,7 @@ from fidtool.cache_dir import LIMITS, byte_limit
 from fidtool.console import Console
 from fidtool.distributed.launch import alone_here, discover
 from fidtool.distributed.world import World, open_world
-from fidtool.errors import FidtoolError, InputError, as_argument, on_every_rank, option, own_exceptions
+from fidtool.errors import FidtoolError, InputError, RunError, as_argument, on_every_rank, option, own_exceptions
 from fidtool.features.device import Device, choose_device, repeatable
 from fidtool.pipeline.sets import RequestedSet
 from fidtool.record import recorded, versions
@@ -107,7 +107,7 @@ def open_run(requests: Sequence[RequestedSet], settings: Settings, console: Cons
         console.fail(error, prints)
 
     if not _running.acquire(blocking=False):
-        raise InputError(
+        raise RunError(
             "fidtool is already running in another thread, and torch's settings apply to all threads:",
             "start a run after the previous one has ended",
             "use a separate process for each run",

@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from fidtool.cache_dir import one_at_a_time
 from fidtool.console import log_warning
-from fidtool.errors import InputError, brief, in_short, option, own_exceptions, renamed
+from fidtool.errors import InputError, brief, in_short, option, own_exceptions, renamed, warn_program
 from fidtool.features.device import Device, computing_on, device_of, full_fp32, repeatable
 from fidtool.features.extractor import Extractor
 from fidtool.features.models.families import NetworkChoice, networks_of, protocol_of
@@ -39,6 +39,8 @@ from fidtool.features.protocol import (
     protocol_named,
 )
 from fidtool.features.resize import Preparation
+from fidtool.labels import Labels
+from fidtool.metrics.registry import NUMBERS
 from fidtool.settings import CheckSettings
 from fidtool.sources.arrays import hint_of_videos
 from fidtool.validation import declared, text_of
@@ -69,7 +71,9 @@ class SharedExtractor:
         self.plain, self.content = isinstance(feature, nn.Module), content_of(feature)
         self.several, self._latest = False, dict[str, tuple[object, torch.Tensor]]()
         self.choice = chosen(feature, protocol, weights)
-        self._extractor = self._load()
+        self.warnings: list[str] = []  # about the weights
+        with renamed("extractor", "feature"):
+            self._extractor = self._load()
         self.definition = self._extractor.definition
 
     def once(self, side: str, images: object, compute: Callable[[], torch.Tensor]) -> torch.Tensor:
@@ -115,6 +119,7 @@ class SharedExtractor:
         with one_at_a_time("weights", WEIGHTS_SECONDS):
             state = fetch_state(choice, log_warning)
         if state is not None and state.warning:
+            self.warnings.append(state.warning)
             log_warning(state.warning)
         return custom_extractor(choice, state, cpu)
 
@@ -136,11 +141,14 @@ def chosen(feature: Feature, protocol: str | None, weights: PathLike | None) -> 
             problem = "protocol cannot be combined with a plain module, which gets the images as they are:"
             raise InputError(problem, "omit it, or wrap the module in fidtool.Network", setting="protocol")
         return NetworkChoice(f"{type(feature).__module__}.{type(feature).__qualname__}")
-    wrong = isinstance(feature, bool) or (isinstance(feature, str) and feature.isdecimal())
-    if wrong or not isinstance(feature, (int, str, Network)):
+    if isinstance(feature, str) and feature.isdecimal():
+        problem = f"{option('feature', feature)} is a string, which names a network:"
+        raise InputError(problem, f"pass {option('feature', int(feature))} for a layer of Inception", setting="feature")
+    if isinstance(feature, bool) or not isinstance(feature, (int, str, Network)):
+        *first, last = INCEPTION_DIMS
         raise InputError(
-            f"feature must be one of {', '.join(map(str, INCEPTION_DIMS))} or a fidtool.Network, not "
-            f"{type(feature).__name__}: wrap a custom network in fidtool.Network(module, input_size=…)",
+            f"feature must be {', '.join(map(str, first))} or {last}, the name of a network, such as 'dinov2' or "
+            f"'FILE.py:NAME', a fidtool.Network or a torch.nn.Module, not {type(feature).__name__}",
             setting="feature",
         )
     with renamed("extractor", "feature"):
@@ -153,6 +161,13 @@ def chosen(feature: Feature, protocol: str | None, weights: PathLike | None) -> 
         if (own := getattr(choice, name)) and value not in (None, own):
             raise InputError(f"{option(name, value)} contradicts {option('feature', feature)}", setting=name)
     return replace(choice, **{name: value for name, value in asked.items() if value is not None})
+
+
+def labels_of_network(choice: NetworkChoice) -> Labels:
+    """Returns the names that values of its features have in results."""
+    # Also the Inception Score is one of these features, unless they are those of Inception's classifier.
+    numbers = {name: replace(number, inception=False) for name, number in NUMBERS.items()}
+    return Labels(choice.extractor, choice.dims or max(INCEPTION_DIMS), numbers=numbers)
 
 
 class _PlainExtractor(Extractor):
@@ -249,6 +264,20 @@ class FeatureExtractor(nn.Module):
         _check_range(scaled.detach())
         with own_exceptions(), computing_on(images.device), full_fp32():
             return self._features.extractor(images.device).differentiable(scaled)
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> FeatureExtractor:
+        warn_of_dtype(self, fn)
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        return self
+
+
+def warn_of_dtype(module: nn.Module, fn: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Warns if a function that torch applies to the tensors of a module converts floats, such as that of `half`."""
+    if fn(torch.zeros(1, device="cpu")).dtype != torch.float32:
+        warn_program(
+            f"half(), double(), type() and to(dtype) have no effect on {type(module).__name__}: its precision is "
+            "fixed, so that its values are those of fidtool compute"
+        )
 
 
 def flag(name: str, value: Any) -> bool:

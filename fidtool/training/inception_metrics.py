@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -17,9 +17,11 @@ from fidtool.metrics.kid import KID
 from fidtool.metrics.metric import FeatureSet, MetricContext
 from fidtool.metrics.mifid import MIFID
 from fidtool.metrics.prdc import PRDC, Ties
-from fidtool.training.feature_extractor import Feature, flag, inception_weights
+from fidtool.statistics.set_statistics import Statistics
+from fidtool.training.feature_extractor import Feature, PathLike, flag, inception_weights
 from fidtool.training.metric import ImageMetric
 from fidtool.training.samples import Index
+from fidtool.validation import text_of
 
 _LOGITS = "logits_unbiased"
 _Pair = tuple[torch.Tensor, torch.Tensor]
@@ -32,10 +34,11 @@ class FrechetInceptionDistance(ImageMetric[torch.Tensor]):
     bit-identical on one kind of device. ``compute`` cannot hang: if some ranks do not call it, the others raise an
     error that names them. A subclass of ``torchmetrics.Metric`` if torchmetrics is installed, which is optional.
 
-    The accumulated statistics are part of ``state_dict`` once the metric has seen images. Each rank's state has only
-    its own images: save the state of every rank, or one taken within ``with metric.sync_context():``, which has those
-    of all ranks. Loading a ``state_dict`` without statistics leaves the metric unchanged, as does one of torchmetrics'
-    metric, with a warning.
+    The accumulated statistics are part of ``state_dict`` after ``persistent(True)``, once the metric has seen images.
+    Each rank's state has only its own images: save the state of every rank, or one taken within
+    ``with metric.sync_context():``, which has those of all ranks. Loading a ``state_dict`` without statistics leaves
+    the metric unchanged, as does one of torchmetrics' metric, with a warning. If it was saved between ``compute`` and
+    ``reset``, the next ``update`` warns that the value would cover two evaluations.
 
     After a feature that is NaN, infinite or out of range, ``compute`` raises until ``reset``, because that image is
     missing from the statistics. If the network fails in ``update``, the images of that call are not added, and the call
@@ -94,6 +97,7 @@ class KernelInceptionDistance(ImageMetric[_Pair]):
     """
 
     _title = "KID"
+    _without_subsets: ClassVar[Mapping[str, float]] = {"kid_std": 0.0}
 
     def __init__(
         self,
@@ -156,18 +160,28 @@ class InceptionScore(ImageMetric[_Pair]):
         feature: ``logits_unbiased`` for Inception's classifier without its bias. The features of any other network are
             taken as logits.
         splits: number of random parts of the images to average over.
+        real_statistics: without effect, since the score uses no real images: all metrics may get the same arguments.
         normalize, options: see `FrechetInceptionDistance`.
     """
 
     _title = "the Inception Score"
     higher_is_better = True
 
-    def __init__(self, feature: Feature = _LOGITS, splits: int = 10, normalize: bool = False, **options: Any) -> None:
-        options.pop("real_statistics", None)
+    def __init__(
+        self,
+        feature: Feature = _LOGITS,
+        splits: int = 10,
+        normalize: bool = False,
+        *,
+        real_statistics: PathLike | Statistics | None = None,
+        **options: Any,
+    ) -> None:
         self._metric, self._least = _Scores(splits=splits), (splits, f" for splits={splits}")
         super().__init__(max(INCEPTION_DIMS) if feature == _LOGITS else feature, True, normalize, **options)
         if feature == _LOGITS:
-            found = inception_weights(self._sums.network.choice.weights, classifier=True)
+            # The network may be that of another metric, which found its weights elsewhere.
+            file = options.get("weights") or options.get("feature_extractor_weights_path")
+            found = inception_weights(text_of(file), classifier=True)
             self._classifier = replace(found, state={name: found.state[name] for name in ("fc.weight", "fc.bias")})
 
     def update(self, imgs: torch.Tensor, real: bool = False, index: Index | None = None) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import re
 import sys
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from torch import nn
@@ -20,18 +21,23 @@ from fidtool.seeds import sample_seed
 from fidtool.settings import StatisticsSettings
 from fidtool.sources.memory import evaluating
 from fidtool.statistics.set_statistics import Statistics
-from fidtool.training.feature_extractor import PathLike, chosen
+from fidtool.torch_internals import averaging_callback, swapped_weights
+from fidtool.training.feature_extractor import PathLike, chosen, labels_of_network
 from fidtool.training.group import ranks_of
 from fidtool.training.inception_metrics import FrechetInceptionDistance
 from fidtool.training.metric import ImageMetric
 
 Generate = Callable[[int, int], torch.Tensor]
+ModelWeights = Literal["averaged", "raw"]
 _PURPOSE = "FIDCallback's reference"
+_FID = re.compile("(?<![A-Za-z0-9])fid(?![A-Za-z])")
+"""The word in a name, such as that of ``val_fid`` and ``fid50k``, but not of ``confident``."""
 
 
 if TYPE_CHECKING:
     import lightning.pytorch
     import pytorch_lightning
+    from lightning.pytorch.utilities import rank_zero_info as _say_on_rank_zero
 
     class Base(lightning.pytorch.Callback, pytorch_lightning.Callback):  # type: ignore[misc]
         """For type checkers, which accept it in the Trainer of either package."""
@@ -40,6 +46,7 @@ else:
     for _package in sorted(("lightning.pytorch", "pytorch_lightning"), key=lambda name: name not in sys.modules):
         with contextlib.suppress(ImportError):
             Base = importlib.import_module(_package).Callback
+            _say_on_rank_zero = importlib.import_module(f"{_package}.utilities").rank_zero_info
             break
     else:
         raise InputError("FIDCallback needs Lightning:", "pip install 'fidtool[lightning]'")
@@ -49,9 +56,12 @@ class FIDCallback(Base):
     """Computes the FID at the end of every k-th epoch and logs it on every rank.
 
     The samples are split into batches, each with its own seed, before the batches are distributed over the ranks, so
-    the FID is the same at any number of ranks. It is computed before ModelCheckpoint and EarlyStopping read it: in the
+    the FID is the same at any number of ranks. It is logged before ModelCheckpoint and EarlyStopping read it: in the
     epoch's validation, or at the end of the training epoch if there is no validation. The model is in evaluation mode
     without gradients, and the random state of the training is restored afterwards.
+
+    The samples are generated with the validation's first batch, so that the place of this callback among others has no
+    effect: the weights are those that the validation has, also if a callback replaces them for it.
 
     Args:
         generate: function ``generate(n, seed)``, or the name of such a method of the LightningModule, that generates
@@ -62,14 +72,20 @@ class FIDCallback(Base):
         every_n_epochs: k; evaluates epochs k, 2k, 3k, … counted from 1, as in ModelCheckpoint, which needs the same k.
         seed: seed of the samples; every evaluation uses the same seeds.
         batch_size: number of images per call of ``generate``.
-        name: name of the logged FID. In the names of other values, theirs replaces ``fid``: ``val_fid``, ``val_kid``.
+        name: name of the logged Fréchet distance. In the names of other values, theirs replaces the word ``fid``:
+            ``val_fid``, ``val_kid``; or is appended, if there is no such word. None logs the names of the results of
+            ``fidtool compute``, such as ``fid``, ``kid_std``, and ``fid_64`` for the feature 64.
         metrics: one or several classes of `fidtool.training`, or functions that create their objects, such as
             ``functools.partial(KernelInceptionDistance, subset_size=500)``. They share a network and the samples.
+        model_weights: with Lightning's ``WeightAveraging`` or ``EMAWeightAveraging``, ``averaged`` generates with the
+            averaged weights, which ModelCheckpoint saves as ``state_dict``, and ``raw`` with those that are trained.
+            Without it there is no difference.
         feature: see `FrechetInceptionDistance`; None is the default of each metric.
         protocol, float_to_byte, weights, sync_timeout: see `FrechetInceptionDistance`.
 
     Attributes:
-        fid: the last value; None before the first evaluation, or if it is not among the metrics.
+        frechet_distance: the last value, for any network; None before the first evaluation, or if it is not among the
+            metrics.
 
     Raises:
         fidtool.InputError: if a setting is out of range.
@@ -84,8 +100,9 @@ class FIDCallback(Base):
         every_n_epochs: int = 1,
         seed: int = 0,
         batch_size: int = 64,
-        name: str = "fid",
+        name: str | None = None,
         metrics: Callable[..., ImageMetric[Any]] | Sequence[Callable[..., ImageMetric[Any]]] = FrechetInceptionDistance,
+        model_weights: ModelWeights = "averaged",
         feature: int | str | Network | nn.Module | None = None,
         protocol: ProtocolName | None = None,
         float_to_byte: str | None = None,
@@ -95,6 +112,11 @@ class FIDCallback(Base):
         super().__init__()
         # The metrics, which check some of these as well, are only made when training starts.
         StatisticsSettings(float_to_byte=float_to_byte, batch_size=batch_size)  # type: ignore[arg-type]
+        if weights in get_args(ModelWeights):
+            problem = f"weights is a file of the network that measures, not {weights!r}:"
+            raise InputError(problem, f"pass model_weights={weights!r} for the model's weights", setting="weights")
+        if model_weights not in get_args(ModelWeights):
+            raise InputError(f"model_weights must be 'averaged' or 'raw', not {model_weights!r}")
         self._network = chosen("inception" if feature is None else feature, protocol, weights)
         for what, value, least in (("num_samples", num_samples, 2), ("every_n_epochs", every_n_epochs, 1)):
             if value < least:
@@ -109,55 +131,88 @@ class FIDCallback(Base):
                 problem = "metrics takes classes such as fidtool.training.KernelInceptionDistance"
                 raise InputError(f"{problem}, not {brief(metric)}")
         self.generate, self.reference, self.name, self.metrics = generate, reference, name, metrics
+        self.model_weights = model_weights
+        self._called = name or "fid"
         self.num_samples, self.every_n_epochs = num_samples, every_n_epochs
         self.seed, self.batch_size = seed, batch_size
         self._options: dict[str, Any] = {} if feature is None else {"feature": feature}
         self._options |= {"protocol": protocol, "float_to_byte": float_to_byte, "weights": weights}
-        self._options |= {"sync_timeout": sync_timeout, "name": f"of FIDCallback {name!r}"}
-        self.fid: float | None = None
+        self._options |= {"sync_timeout": sync_timeout, "name": f"of FIDCallback {self._called!r}"}
+        self.frechet_distance: float | None = None
+        self._values: Mapping[str, torch.Tensor] = {}
         self._measured, self._measured_epoch = False, -1
         self._fingerprint: str | None = None
+        self._measures = ""
         self._metrics: list[ImageMetric[Any]] = []
+
+    @property
+    def fid(self) -> float | None:
+        """The last FID; None if there is none, or the features are not Inception's 2048."""
+        return self.frechet_distance if labels_of_network(self._network).key("fid") == "fid" else None
 
     # Lightning's hooks.
 
     @property
     def state_key(self) -> str:
         """Key of this callback in checkpoints. Callbacks with different names can be used in one trainer."""
-        return f"FIDCallback[{self.name}]"
+        return f"FIDCallback[{self._called}]"
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Prepares the reference statistics."""
         if isinstance(self.generate, str) and not callable(getattr(pl_module, self.generate, None)):
             raise InputError(f"{type(pl_module).__name__} has no method {self.generate!r}, the callback's generate")
+        averaging = averaging_callback(trainer.callbacks)
+        if averaging is not None:
+            kind = type(averaging).__name__
+            names = {"averaged": f"averaged weights of {kind}", "raw": f"trained weights, not the averages of {kind}"}
+            self._measures = names[self.model_weights]
+            _say_on_rank_zero(f"{self.state_key} measures the {self._measures}")
         self._prepare(pl_module)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """Discards the value of an earlier epoch or of another training."""
         self._measured = False
 
+    def on_validation_batch_start(
+        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        """Computes the FID: every callback has replaced the weights that it replaces, and none has restored them."""
+        if batch_idx == dataloader_idx == 0 and self._due_in_validation(trainer):
+            self._measure(trainer, pl_module, self._other_weights(trainer, "averaged"))
+
     def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Computes the FID before ModelCheckpoint and EarlyStopping read it, which is right after the validation."""
-        fitting = trainer.state.fn == "fit"
-        if not trainer.sanity_checking and (not fitting or self._due(trainer)):
-            self._measure(trainer, pl_module)
+        """Logs the FID before ModelCheckpoint and EarlyStopping read it, which is right after the validation."""
+        if not self._due_in_validation(trainer):
+            return
+        if not self._values:  # a rank without a batch, where an averaging callback that comes first has swapped back
+            averaging, callbacks = averaging_callback(trainer.callbacks), list(trainer.callbacks)
+            is_first = averaging in callbacks[callbacks.index(self) + 1 :] if self in callbacks else True
+            self._measure(trainer, pl_module, self._other_weights(trainer, "averaged" if is_first else "raw"))
+        self._log(pl_module)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Computes the FID if the epoch had no validation."""
-        if self._due(trainer) and not self._measured:
-            self._measure(trainer, pl_module)
+        """Computes and logs the FID if the epoch had no validation."""
+        if not self._due(trainer) or self._measured:
+            return
+        averaging = averaging_callback(trainer.callbacks)
+        if averaging is not None:
+            averaging.on_train_epoch_end(trainer, pl_module)  # updates the average, only once an epoch
+        self._measure(trainer, pl_module, self._other_weights(trainer, "raw"))
+        self._log(pl_module)
 
     def on_test_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Computes the FID in ``trainer.test``."""
+        """Computes and logs the FID in ``trainer.test``."""
         self._measure(trainer, pl_module)
+        self._log(pl_module)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the last value, its epoch and a fingerprint of the reference."""
-        return {"fid": self.fid, "epoch": self._measured_epoch, "reference": self._fingerprint}
+        return {"fid": self.frechet_distance, "epoch": self._measured_epoch, "reference": self._fingerprint}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restores what `state_dict` returned."""
-        self.fid, self._measured_epoch = state_dict["fid"], state_dict["epoch"]
+        self.frechet_distance = state_dict["fid"]
+        self._measured_epoch = state_dict["epoch"]
         self._fingerprint = state_dict["reference"]
 
     # Measuring.
@@ -165,12 +220,19 @@ class FIDCallback(Base):
     def _due(self, trainer: Any) -> bool:
         return bool((trainer.current_epoch + 1) % self.every_n_epochs == 0)
 
+    def _due_in_validation(self, trainer: Any) -> bool:
+        return not trainer.sanity_checking and (trainer.state.fn != "fit" or self._due(trainer))
+
+    def _other_weights(self, trainer: Any, current: ModelWeights) -> Any:
+        """Returns the callback with the weights to generate with, if the model has others; None if it has them."""
+        return averaging_callback(trainer.callbacks) if current != self.model_weights else None
+
     def _prepare(self, pl_module: Any) -> list[ImageMetric[Any]]:
         if self._metrics:
             return self._metrics
         real = self._statistics(pl_module)
         made = [metric(real_statistics=real, **self._options) for metric in self.metrics]
-        logged = [number.name for metric in made for number in metric._metric.numbers]
+        logged = [self._logged_name(metric, number.name) for metric in made for number in metric._metric.numbers]
         if again := {name for name in logged if logged.count(name) > 1}:
             problem = f"two metrics of FIDCallback would be logged as {', '.join(sorted(again))}:"
             raise InputError(problem, "pass each to a FIDCallback with its own name")
@@ -178,12 +240,14 @@ class FIDCallback(Base):
             if metric._least[0] > self.num_samples:
                 needs = f"{metric._title} needs at least {metric._least[0]} images{metric._least[1]}:"
                 raise InputError(needs, f"raise num_samples, which is {self.num_samples}", setting="num_samples")
-        if self._fingerprint not in (None, made[0].reference_digest):
+        fingerprint = f"{made[0].reference_digest} {self._measures}".rstrip()
+        if self._fingerprint not in (None, fingerprint):
             warn_program(
-                f"the {self.name} in the checkpoint was computed with a different reference, protocol, network or "
-                "float_to_byte: values from before and after the checkpoint are not comparable"
+                f"the {self._called} in the checkpoint was computed with a different reference, protocol, network, "
+                "float_to_byte or model_weights: values from before and after the checkpoint are not comparable"
             )
-        self._metrics, self._fingerprint = made, made[0].reference_digest
+        self._metrics = made
+        self._fingerprint = fingerprint
         return made
 
     def _statistics(self, pl_module: Any) -> PathLike | Statistics:
@@ -207,7 +271,8 @@ class FIDCallback(Base):
         assert found is not None
         return found
 
-    def _measure(self, trainer: Any, pl_module: Any) -> None:
+    def _measure(self, trainer: Any, pl_module: Any, averaging: Any = None) -> None:
+        """Computes the values, with the weights that the callback ``averaging`` has if it is not None."""
         samples, metrics = self.num_samples, self._prepare(pl_module)
         if getattr(trainer, "fast_dev_run", 0):  # it only exercises the code, and its FID is meaningless
             samples = min(samples, 16)
@@ -215,22 +280,37 @@ class FIDCallback(Base):
         for metric in metrics:
             metric.to(pl_module.device).reset()
         try:
-            with evaluating(pl_module):
+            with swapped_weights(averaging, pl_module), evaluating(pl_module):
                 self._fill(metrics, pl_module, samples)
         except Exception as error:
             for metric in metrics[:1]:  # whose value the other ranks compute first
                 metric.abandon(f"{type(error).__name__}: {error}")
             raise
-        self.fid, self._measured, self._measured_epoch = None, True, trainer.current_epoch
+        self.frechet_distance = None
+        self._measured, self._measured_epoch = True, trainer.current_epoch
+        values: dict[str, torch.Tensor] = {}
         for metric in metrics:
-            values = metric._compute_by_name()
+            for name, value in metric._compute_by_name().items():
+                values[self._logged_name(metric, name)] = value
+                if name == "fid":
+                    self.frechet_distance = float(value)
             metric.reset()
-            for key, value in values.items():
-                self.fid = float(value) if key == "fid" else self.fid
-                name = self.name.replace("fid", key) if "fid" in self.name else f"{self.name}_{key}"
-                # The value is the same on every rank, and so is its maximum over the ranks.
-                settings = {"on_step": False, "on_epoch": True, "sync_dist": True, "reduce_fx": "max", "prog_bar": True}
-                pl_module.log(self.name if key == "fid" else name, value, **settings)
+        self._values = values
+
+    def _logged_name(self, metric: ImageMetric[Any], name: str) -> str:
+        if self.name is None:
+            return metric._key(name)
+        if name == "fid":
+            return self.name
+        replaced, words = _FID.subn(name, self.name, count=1)
+        return replaced if words else f"{self.name}_{name}"
+
+    def _log(self, pl_module: Any) -> None:
+        for name, value in self._values.items():
+            # The value is the same on every rank, and so is its maximum over the ranks.
+            settings = {"on_step": False, "on_epoch": True, "sync_dist": True, "reduce_fx": "max", "prog_bar": True}
+            pl_module.log(name, value, **settings)
+        self._values = {}
 
     def _fill(self, metrics: list[ImageMetric[Any]], pl_module: Any, samples: int) -> None:
         ranks = ranks_of()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -21,7 +21,7 @@ from fidtool.metrics.metric import FeatureSet, MetricContext
 from fidtool.settings import StatisticsSettings
 from fidtool.statistics.moments import Gaussian
 from fidtool.statistics.set_statistics import Statistics
-from fidtool.training.feature_extractor import PathLike, flag, pixels_of, shared_extractor
+from fidtool.training.feature_extractor import PathLike, flag, labels_of_network, pixels_of, shared_extractor
 from fidtool.training.group import DEFAULT_TIMEOUT, Group, outside_autograd
 from fidtool.training.samples import Index, sample_numbers
 from fidtool.training.sums import SIDES, MetricSums, Result
@@ -37,12 +37,14 @@ class ImageMetric(SyncedMetric[Values, MetricSums]):
     Attributes:
         _title, _metric: see `SyncedMetric`.
         _classifier: weights of Inception's classifier, for a metric that needs it.
+        _without_subsets: values that the metric omits if the set has no proper subsets.
         _least: smallest number of images of a set, and a phrase for the setting that demands it.
     """
 
     _theirs = re.compile(r"inception\.|(real|fake)_features|features$")
     _classifier: Any = None
     _least: tuple[int, str] = (2, "")
+    _without_subsets: ClassVar[Mapping[str, float]] = {}
     higher_is_better = False
 
     @fork_safe
@@ -107,8 +109,12 @@ class ImageMetric(SyncedMetric[Values, MetricSums]):
         warnings = merged([*of_sets, *context.warnings], names.values())
         values, warnings = world.broadcast((values, warnings))
         counts = (sums.sides["real"].count if "real" in sets else None, sums.sides["fake"].count or 0)
-        of_all = {name: values.get(name, 0.0) for name in self._names}
+        values = {**self._without_subsets, **values}
+        of_all = {self._key(name): values[name] for name in self._names}
         return Result(of_all, *counts, scope, tuple(map(rendered, warnings)))
+
+    def _key(self, name: str) -> str:
+        return labels_of_network(self._sums.network.choice).key(name)
 
     @property
     def reference_digest(self) -> str:
@@ -119,6 +125,20 @@ class ImageMetric(SyncedMetric[Values, MetricSums]):
     def float_to_byte(self) -> str:
         """How floats become bytes: ``round`` or ``floor``."""
         return self._sums.float_to_byte
+
+    @property
+    def real_features_num_samples(self) -> torch.Tensor:
+        """Number of real images that were added on this rank, or while synced on all: int64 scalar tensor.
+
+        If there are real statistics, that of their images; -1 if they do not have it.
+        """
+        count = self._sums.sides["real"].count
+        return torch.tensor(-1 if count is None else count, device=self.device)
+
+    @property
+    def fake_features_num_samples(self) -> torch.Tensor:
+        """Number of generated images that were added on this rank, or while synced on all: int64 scalar tensor."""
+        return torch.tensor(self._sums.added, device=self.device)
 
     @fork_safe
     def update(self, imgs: torch.Tensor, real: bool, index: Index | None = None) -> None:
@@ -147,6 +167,7 @@ class ImageMetric(SyncedMetric[Values, MetricSums]):
             pixels = pixels_of(imgs, self.normalize, self.device, self.float_to_byte, self._sums.network.plain)
             samples = None if index is None else sample_numbers(index, len(pixels), "images")
             self._sums.sides["real" if real else "fake"].add(pixels, samples)
+            self._warn(*self._sums.mixed())
 
     def reset(self) -> None:
         """Discards all images, except the real ones if ``reset_real_features`` is False."""

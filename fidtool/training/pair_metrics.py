@@ -36,6 +36,7 @@ from fidtool.training.feature_extractor import WEIGHTS_SECONDS, PathLike, flag, 
 from fidtool.training.group import DEFAULT_TIMEOUT, Group, outside_autograd
 from fidtool.training.samples import Index, sample_numbers
 from fidtool.training.sums import (
+    EVALUATED,
     PADDED,
     SHARE,
     UNKNOWN,
@@ -97,7 +98,7 @@ class PairValues(MetricState):
         of_ranks: the hashes of each rank's pairs after a merge.
     """
 
-    names = frozenset([SHARE, _SETTINGS, _DIFFERENT, *_IN_STATE.values()])
+    names = frozenset([SHARE, EVALUATED, _SETTINGS, _DIFFERENT, *_IN_STATE.values()])
     noun = "pairs"
 
     def __init__(self, metric: PairMetric) -> None:
@@ -105,6 +106,7 @@ class PairValues(MetricState):
         self.clear()
 
     def clear(self) -> None:
+        super().clear()
         self._parts: list[NDArray[Any]] = []
         self._samples = KnownSamples()
         self._sample = np.empty(0, _SAMPLED)
@@ -126,7 +128,11 @@ class PairValues(MetricState):
 
     @property
     def counted(self) -> str:
-        return counted(len(self.rows), "pair")
+        return counted(self.added, "pair")
+
+    @property
+    def added(self) -> int:
+        return sum(map(len, self._parts))
 
     def flush(self) -> None:
         """Does nothing: values are computed when pairs are added."""
@@ -203,7 +209,7 @@ class PairValues(MetricState):
         if again := added_again(*(rows["hash"][rows["restored"] == old] for old in (False, True))):
             yield (
                 f"{again} pairs that were added after a checkpoint was loaded are in it too and count twice: call "
-                "reset() after loading it, or persistent(False) before saving it"
+                "reset() after loading it, or omit persistent(True)"
             )
         yield from left_out(self._samples.different + self.different, self.noun)
         if wrong := len(misplaced(self._sample["real"], self._sample["fake"])[0]):
@@ -324,6 +330,7 @@ class ReconstructionMetric(SyncedMetric[torch.Tensor, PairValues]):
                 real = pixels_of(target, self.normalize, self.device, "round")
             samples = None if index is None else sample_numbers(index, len(real), "pairs")
             values = self._sums.add(real, fake, samples)
+            self._warn(*self._sums.mixed())
             mean = math.fsum(values.tolist()) / len(values) if len(values) else math.nan
             # Lightning logs it with on_step=True.
             self._forward_cache = torch.tensor(mean, dtype=torch.float64, device=self.device)
@@ -373,8 +380,8 @@ class PeakSignalNoiseRatio(ReconstructionMetric):
 
     ``compute`` cannot hang: if some ranks do not call it, the others raise an error that names them. A subclass of
     ``torchmetrics.Metric`` if torchmetrics is installed, which is optional. The images have no gradient: use
-    torchmetrics' functions for a loss. The values of the pairs are part of ``state_dict``, as are the statistics of
-    `FrechetInceptionDistance`.
+    torchmetrics' functions for a loss. The values of the pairs are part of ``state_dict`` after ``persistent(True)``,
+    as are the statistics of `FrechetInceptionDistance`.
 
     Args:
         data_range: 1 is ``normalize=True``, and 255 is ``normalize=False``, as in torchmetrics.

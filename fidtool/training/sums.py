@@ -32,6 +32,8 @@ from fidtool.training.feature_extractor import PathLike, SharedExtractor, image_
 from fidtool.training.group import Ranks
 
 SHARE, _DEFINITION, _FLOOR = "share", "definition", "floor"
+EVALUATED = "evaluated"
+"""In a state of which `compute` has covered all generated images or pairs."""
 ALL = -1
 """In place of a rank: the images are those of all ranks."""
 SIDES = {"real": "real images", "fake": "generated images"}
@@ -323,7 +325,7 @@ class ImageSums:
         if again := added_again(seen.hashes[~seen.restored], seen.hashes[seen.restored]):
             yield (
                 f"{again} {SIDES[self.side]} that were added after a checkpoint was loaded are in it too and count "
-                f"twice: {self._reset} after loading it, or persistent(False) before saving it"
+                f"twice: {self._reset} after loading it, or omit persistent(True)"
             )
         known = seen.samples[seen.samples != UNKNOWN]
         if twice := len(known) - len(np.unique(known)):
@@ -475,10 +477,11 @@ def on_several(of_ranks: Sequence[NDArray[np.int64]], ranks: Sequence[int]) -> t
 class Result:
     """Result of a metric's ``compute``.
 
-    ``values`` are those of the metric by name, such as ``kid`` and ``kid_std``; ``fid`` is that of the FID. ``real``
-    and ``fake`` are numbers of images; ``real`` is None if it is unknown, or if the metric does not use real images.
-    ``scope`` is ``all 4 ranks``, or ``rank 1 of 4 alone`` if ``sync_on_compute`` is False. ``warnings`` are those of
-    the value, the same on every rank that it covers; rank zero also issues them.
+    ``values`` are those of the metric by the names that they have in the results of ``fidtool compute``, such as
+    ``kid`` and ``kid_std``, or ``fid_64`` for the feature 64. ``real`` and ``fake`` are numbers of images; ``real`` is
+    None if it is unknown, or if the metric does not use real images. ``scope`` is ``all 4 ranks``, or ``rank 1 of 4
+    alone`` if ``sync_on_compute`` is False. ``warnings`` are those of the value, the same on every rank that it covers;
+    rank zero also issues them.
     """
 
     values: Mapping[str, float]
@@ -488,8 +491,9 @@ class Result:
     warnings: tuple[str, ...] = ()
 
     @property
-    def fid(self) -> float:
-        return self.values["fid"]
+    def fid(self) -> float | None:
+        """The FID; None if this is another metric's result, or the features are not Inception's 2048."""
+        return self.values.get("fid")
 
 
 class MetricState(ABC):
@@ -499,17 +503,27 @@ class MetricState(ABC):
         names: possible keys of `state`.
         counted: how many images or pairs were added, with the noun.
         noun: the noun.
+        added: number of generated images, or of pairs.
+        evaluated: how many of these the last ``compute`` covered.
+        stale: how many of these come from a checkpoint that was saved after their ``compute``.
     """
 
     names: ClassVar[frozenset[str]]
     noun: ClassVar[str] = "images"
+    evaluated = 0
+    stale = 0
 
     @property
     @abstractmethod
     def counted(self) -> str: ...
 
+    @property
     @abstractmethod
-    def clear(self) -> None: ...
+    def added(self) -> int: ...
+
+    def clear(self) -> None:
+        self.evaluated = 0
+        self.stale = 0
 
     @abstractmethod
     def emptied(self: Kept) -> Kept:
@@ -534,6 +548,14 @@ class MetricState(ABC):
     def warnings(self, ranks: Sequence[int]) -> Iterator[str]:
         """Warnings about what is missing, counts twice, or is on several of the ``ranks``."""
 
+    def mixed(self) -> Iterator[str]:
+        """Warns if one evaluation was saved and another is added to it."""
+        if 0 < self.stale < self.added:
+            yield (
+                f"the value also covers {self.stale} {self.noun} from the checkpoint that was loaded, which had been "
+                "evaluated before it was saved: call reset() after loading it"
+            )
+
     @contextlib.contextmanager
     def of_all(self: Kept, ranks: Ranks, purpose: str, seconds: float) -> Iterator[tuple[Kept, World]]:
         """The state of all ranks, once all have flushed theirs and their settings are the same. A collective."""
@@ -542,10 +564,14 @@ class MetricState(ABC):
         except Exception as error:  # any error, such as out of memory, must be reported to the other ranks
             ranks.abandon(purpose, as_fidtool_error(error).text, seconds)
             raise
-        payloads = ranks.exchange(purpose, self.settings(), seconds, _REMEDY)
+        counts = {"evaluated": self.evaluated, "stale": self.stale}
+        payloads = ranks.exchange(purpose, {**self.settings(), **counts}, seconds, _REMEDY)
         check_same_settings(payloads, [f"the metric of rank {rank}" for rank in ranks.ranks])
         with ranks.world(purpose) as world:
-            yield self.merged(world), world
+            merged = self.merged(world)
+            merged.evaluated = sum(payload["evaluated"] for payload in payloads)
+            merged.stale = sum(payload["stale"] for payload in payloads)
+            yield merged, world
 
     @abstractmethod
     def absorb(self: Kept, other: Kept) -> None:
@@ -581,6 +607,7 @@ class MetricState(ABC):
             )
         fresh = self.emptied()
         fresh._take(state)
+        fresh.stale = fresh.added if EVALUATED in state else 0
         vars(self).update(vars(fresh))  # only if the state is valid
         return ""
 
@@ -604,7 +631,8 @@ class MetricSums(MetricState):
     bytes that are added; None is as for ``fixed``, or as the protocol's tool does.
     """
 
-    names = frozenset([SHARE, _DEFINITION, _FLOOR, *(f"{side}_{name}" for side in SIDES for name in _TOTALS)])
+    _of_sides = (f"{side}_{name}" for side in SIDES for name in _TOTALS)
+    names = frozenset([SHARE, EVALUATED, _DEFINITION, _FLOOR, *_of_sides])
 
     def __init__(
         self,
@@ -617,6 +645,7 @@ class MetricSums(MetricState):
         self.network, self._metric, per_image = features, metric, metric.fake_features
         self.float_to_byte = features.rounding(float_to_byte)
         self.fixed_name, statistics = "", None
+        self._doubts = list(features.warnings)
         if fixed is not None:
             self.fixed_name = "real_statistics" if isinstance(fixed, Statistics) else os.fspath(fixed)
             own = {FEATURES: features.choice}  # of a file of several networks
@@ -635,7 +664,9 @@ class MetricSums(MetricState):
             if float_to_byte is None:
                 self.float_to_byte = features.rounding(stated)
             elif stated != self.float_to_byte:
-                warn_program(f"{self.fixed_name} was made with float_to_byte={stated!r}, and this metric has another")
+                doubt = f"{self.fixed_name} was made with float_to_byte={stated!r}, and this metric has another"
+                self._doubts.append(doubt)
+                warn_program(doubt)
             if per_image and statistics.features is None:
                 problem = f"{self.fixed_name} has no features of each image, which this metric needs:"
                 remedy = "write the file with `fidtool stats REAL --metrics fid,kid -o FILE`"
@@ -650,9 +681,14 @@ class MetricSums(MetricState):
 
     @property
     def counted(self) -> str:
-        return f"{self.sides['fake'].count} generated images"
+        return f"{self.added} generated images"
+
+    @property
+    def added(self) -> int:
+        return self.sides["fake"].count or 0
 
     def clear(self) -> None:
+        super().clear()
         for sums in self.sides.values():
             sums.clear()
 
@@ -687,6 +723,7 @@ class MetricSums(MetricState):
         return other
 
     def warnings(self, ranks: Sequence[int]) -> Iterator[str]:
+        yield from self._doubts
         for sums in self.sides.values():
             yield from sums.warnings(ranks)
 

@@ -21,7 +21,7 @@ from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, TooFewImagesError, warn_program
 from fidtool.metrics.metric import Metric
-from fidtool.training.feature_extractor import flag
+from fidtool.training.feature_extractor import flag, warn_of_dtype
 from fidtool.training.group import (
     DEFAULT_TIMEOUT,
     Group,
@@ -32,9 +32,10 @@ from fidtool.training.group import (
     outside_autograd,
     ranks_of,
 )
-from fidtool.training.sums import ALL, Kept, Result
+from fidtool.training.sums import ALL, EVALUATED, Kept, Result
 from fidtool.validation import LONGEST_SECONDS, Setting
 
+_TRAINERS = ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer")
 _made, _made_local = itertools.count(1), itertools.count(1)
 """Numbers of unnamed metrics, the same on all ranks. Unsynced ones, which may exist on one only, are counted apart."""
 Values = TypeVar("Values")
@@ -101,6 +102,10 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
     full_state_update = False
     plot_lower_bound = 0.0
     clone = fork_safe(Base.clone)
+    # torchmetrics' do nothing, without a word.
+    half = nn.Module.half
+    double = nn.Module.double
+    type = nn.Module.type
 
     def __init__(
         self,
@@ -125,7 +130,7 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
         self._name, self._label = name, name or _numbered_label(sync_on_compute)
         self._own: Kept | None = None  # this rank's, while `_sums` are those of all ranks
         self.result: Result | None = None
-        self._saved = True
+        self._saved = False
         self._warned: set[str] = set()
 
     @abstractmethod
@@ -151,8 +156,14 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
     def _compute_by_name(self) -> dict[str, torch.Tensor]:
         with outside_autograd():
             self.result = self._result(ranks_of(self.process_group))
-            values = self.result.values.items()
-            return {name: torch.tensor(value, dtype=torch.float64, device=self.device) for name, value in values}
+            for sums in filter(None, (self._sums, self._own)):
+                sums.evaluated = sums.added
+            values = self.result.values
+            return {
+                name: torch.tensor(values[self._key(name)], dtype=torch.float64, device=self.device)
+                for name in self._names
+                if self._key(name) in values  # one pair has no deviation
+            }
 
     def plot(self, val: Any = None, ax: Any = None) -> Any:
         """As in torchmetrics: plots ``val``, or what ``compute`` returns (no deviation); returns figure and axes."""
@@ -181,6 +192,7 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
             raise InputError(f"merge_state() takes a fidtool.training.{type(self).__name__}, not {kind}")
         with outside_autograd():
             self._sums.absorb(incoming_state._sums)
+            self._warn(*self._sums.mixed())
         self._update_count += incoming_state._update_count
 
     def _refuse_while_synced(self, call: str) -> None:
@@ -250,7 +262,7 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
                 scope = f"one process of {size} alone"
                 warning = f"{covers} {scope}: call torch.distributed.init_process_group before compute()"
             result = self._measured(sums, World(Launch()), scope)
-        of_images = sums.warnings(ranks.ranks)
+        of_images = *sums.mixed(), *sums.warnings(ranks.ranks)
         result = replace(result, warnings=(*of_images, *filter(None, [warning]), *result.warnings))
         if not together or ranks.group_rank == 0:
             self._warn(*result.warnings)
@@ -262,12 +274,16 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
         except TooFewImagesError:
             if not _in_sanity_check():
                 raise
-            return Result(dict.fromkeys(self._names, math.nan), None, 0, scope)
+            return Result(dict.fromkeys(map(self._key, self._names), math.nan), None, 0, scope)
 
     @property
     def _names(self) -> list[str]:
-        """The names of the values."""
+        """The plain names of the values."""
         return [name for number in self._metric.numbers for name in (number.name, number.spread) if name]
+
+    def _key(self, name: str) -> str:
+        """Returns the name of a value in a result: that in the results of ``fidtool compute``."""
+        return name
 
     def _warn(self, *lines: str) -> None:
         """Issues each warning once, even if its numbers change between epochs."""
@@ -287,6 +303,7 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
     def _apply(
         self, fn: Callable[[torch.Tensor], torch.Tensor], *args: Any, recurse: bool = True
     ) -> SyncedMetric[Any, Any]:
+        warn_of_dtype(self, fn)
         super()._apply(fn, *args)  # there are no child modules
         with outside_autograd():
             for sums in (self._sums, self._own):
@@ -295,7 +312,10 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
         return self
 
     def persistent(self, mode: bool = False) -> None:
-        """Sets whether the accumulated statistics are part of ``state_dict``; by default they are."""
+        """Sets whether the accumulated statistics are part of ``state_dict``. As in torchmetrics, they usually are not.
+
+        A program that resumes within an evaluation needs them; one that loads them after an evaluation calls ``reset``.
+        """
         self._saved = mode
 
     @fork_safe
@@ -305,6 +325,8 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
             group_rank, size = group_rank_and_size(self.process_group)
             with outside_autograd():
                 state = self._sums.state(ALL if self._own is not None else group_rank, size)
+            if state and self._sums.evaluated >= self._sums.added > 0:
+                state[EVALUATED] = torch.tensor(True, device="cpu")
             destination.update({prefix + name: value for name, value in state.items()})
 
     @fork_safe
@@ -324,8 +346,12 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
 
 
 def _in_sanity_check() -> bool:
-    """Whether Lightning runs a few batches before the training. It discards their values, which are not results."""
-    return any(frame.f_code.co_name == "_run_sanity_check" for frame, _ in traceback.walk_stack(None))
+    """Whether Lightning runs a few batches before the training. It discards their values, which are not results.
+
+    The method's name is private to Lightning (2.6); without it, the metrics warn of too few images in this check, too.
+    """
+    frames = (frame for frame, _ in traceback.walk_stack(None) if frame.f_code.co_name == "_run_sanity_check")
+    return any(frame.f_globals.get("__name__") in _TRAINERS for frame in frames)
 
 
 def _numbered_label(synced: bool) -> str:

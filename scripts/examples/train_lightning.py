@@ -14,7 +14,7 @@ Continue from a checkpoint:
 
 Each rank prints the FID of the last epoch and the best checkpoint:
 
-    rank 0: Fréchet distance 1.1397720477701079, best epoch=1-fid=1.1398.ckpt
+    rank 0: Fréchet distance 1.1397720477701079, best epoch=1-distance=1.1398.ckpt
 """
 
 from __future__ import annotations
@@ -101,23 +101,27 @@ def main() -> None:
     pl.seed_everything(0, verbose=False)
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     feature = int(arguments.feature) if arguments.feature.isdecimal() else arguments.feature
-    fid = FIDCallback("generate", arguments.real, num_samples=arguments.num_samples, feature=feature)
+    fid = FIDCallback("generate", arguments.real, num_samples=arguments.num_samples, name="distance", feature=feature)
     best = ModelCheckpoint(
-        arguments.checkpoints, filename="{epoch}-{fid:.4f}", monitor="fid", save_top_k=2, save_last=True
+        arguments.checkpoints, filename="{epoch}-{distance:.4f}", monitor="distance", save_top_k=2, save_last=True
     )
     trainer = pl.Trainer(
         max_epochs=arguments.epochs,
         devices=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
         num_nodes=ranks // int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
         strategy="ddp" if ranks > 1 else "auto",
-        callbacks=[fid, best, EarlyStopping("fid", patience=5)],
+        callbacks=[fid, best, EarlyStopping("distance", patience=5)],
         logger=False,
         enable_progress_bar=False,
     )
     data = DataLoader(images, batch_size=16, shuffle=True)
     trainer.fit(AutoEncoder(), data, ckpt_path=arguments.resume)
     checkpoint = Path(best.best_model_path).name
-    print(f"rank {trainer.global_rank}: Fréchet distance {fid.fid!r}, best {checkpoint}\n", end="", flush=True)
+    print(
+        f"rank {trainer.global_rank}: Fréchet distance {fid.frechet_distance!r}, best {checkpoint}\n",
+        end="",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

@@ -52,6 +52,29 @@ def test_the_callback_does_not_affect_training(programs: Run, tmp_path: Path) ->
     assert with_fid.split()[3] == without.split()[3]
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_averaged_weights(programs: Run, tmp_path: Path, ranks: int) -> None:
+    """The order of the callbacks has no effect; the weights are those that ModelCheckpoint saves."""
+    run = programs(ranks, "lightning_averaging.py", tmp_path)
+    assert run.status == 0, run.stderr
+    found: dict[str, list[str]] = {}
+    for what, values in re.findall(r"^\d (.*): (.*)$", run.stdout, re.MULTILINE):
+        found.setdefault(what, []).append(values)
+    assert {what: len(values) for what, values in found.items()} == dict.fromkeys(found, 2 * ranks)
+    assert all(len({*values}) == 1 for values in found.values()), found
+    measured = {what: values[0].split() for what, values in found.items()}
+    assert {what: float(weight) for what, (weight, *_) in measured.items()} == {
+        "EMAWeightAveraging validation averaged": 2.248046875,
+        "EMAWeightAveraging validation raw": 2.0,
+        "EMAWeightAveraging training averaged": 2.5,
+        "EMAWeightAveraging training raw": 2.0,
+        "OwnAveraging validation averaged": 5.0,
+    }
+    assert [is_saved for what, (_, is_saved, _) in measured.items() if what.startswith("EMA")] == ["True"] * 4
+    measures = re.findall(r"^FIDCallback\[fid\] measures the (\w+) weights", run.stderr, re.MULTILINE)
+    assert measures == ["averaged", "averaged", "trained", "trained"] * 2
+
+
 def test_a_rank_that_cannot_generate(programs: Run, tmp_path: Path) -> None:
     """That rank raises its own error, and the others immediately raise one that names it and the cause."""
     run = programs(2, "lightning_training.py", "fail", tmp_path)

@@ -106,7 +106,7 @@ def test_one_rule_in_training(environment: dict[str, str], protocol: str | None,
     )
     model = Model()
     callback.on_test_epoch_end(Trainer(), model)
-    assert callback.fid == pytest.approx(float(value), rel=1e-12)
+    assert callback.frechet_distance == pytest.approx(float(value), rel=1e-12)
 
 
 def test_torchmetrics_argument_truncates(environment: dict[str, str]) -> None:
@@ -157,7 +157,10 @@ def test_statistics_of_floats_decide(place: Path, tmp_path: Path, environment: d
     found = fidtool.compute(tmp_path / "round.npz", tmp_path / "floor.npz", extractor=TINY)
     assert re.search(ways, " ".join([*found.results[0].warnings, *found.run.warnings]))
     with pytest.warns(fidtool.FidtoolWarning, match="round.npz was made with float_to_byte='round'"):
-        FrechetInceptionDistance(TINY, real_statistics=tmp_path / "round.npz", float_to_byte="floor")
+        metric = FrechetInceptionDistance(TINY, real_statistics=tmp_path / "round.npz", float_to_byte="floor")
+    metric.update(torch.zeros(5, 3, 8, 8, dtype=torch.uint8), real=False)
+    metric.compute()
+    assert any("round.npz was made with float_to_byte='round'" in line for line in metric.result.warnings)
 
 
 def test_checkpoints_of_the_metric_have_the_rounding() -> None:
@@ -165,6 +168,8 @@ def test_checkpoints_of_the_metric_have_the_rounding() -> None:
     usual, rounding, truncating = (FrechetInceptionDistance(network(), float_to_byte=how) for how in (None, *HOW))
     fill(usual)
     fill(truncating)
+    for metric in (usual, truncating):
+        metric.persistent(True)
     rounding.load_state_dict(usual.state_dict())
     for one, other, differ in (
         (truncating, usual, "floor against as usual"),

@@ -16,6 +16,7 @@ from fidtool.features.models import inception as weights
 from fidtool.features.models.families import MODEL_FAMILIES, NetworkChoice
 from fidtool.features.protocol import SPATIAL
 from fidtool.statistics.statistics_file import read_statistics
+from fidtool.training import InceptionScore
 from support import adm_evaluator
 from support.command_line import Run
 from support.pictures import make_pictures
@@ -113,6 +114,12 @@ def test_weights_without_a_classifier_are_named(
     named = here("compute", *few, "--metrics", "is", "--is-splits", 2, "--weights", offline)
     assert "default_1.pt has no classifier" in named.error
     assert "which only the official file has" in named.error
+    for settings, text in (
+        ({}, "no Inception weights with the classifier"),
+        ({"weights": offline}, "default_1.pt has no"),
+    ):
+        with pytest.raises(fidtool.RunError, match=text):
+            InceptionScore(**settings)  # not at its first update, in a loop
     # As the reference of `fidtool compute adm:imagenet256`, see test_published_references.py.
     assert (refused.status, named.status) == (1, 1)
 

@@ -52,6 +52,7 @@ def test_without_torchmetrics(program: Run) -> None:
         "metric(pictures(20, 2), real=False)\n"
         "value = metric.compute()\n"
         "other = FrechetInceptionDistance(network())\n"
+        "metric.persistent(True)\n"
         "other.load_state_dict(metric.state_dict())\n"
         "assert value == other.compute() == metric.clone().compute()\n"
         "metric.reset()\n"

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -142,7 +143,7 @@ def test_a_checkpoint_of_torchmetrics_is_loaded() -> None:
         warnings.simplefilter("error", fidtool.FidtoolWarning)  # said once
         model.load_state_dict(state, strict=True)
     assert torch.equal(model["layer"].weight, old["layer"].weight)  # type: ignore[arg-type]
-    assert model["fid"]._sums.sides["real"].count == 0  # type: ignore[union-attr,index]
+    assert int(model["fid"].real_features_num_samples) == 0  # type: ignore[arg-type]
 
 
 def test_a_collection_passes_images_to_all() -> None:
@@ -152,8 +153,28 @@ def test_a_collection_passes_images_to_all() -> None:
     both = MetricCollection({**made, "is": training.InceptionScore(network(), splits=2)})
     both.update(imgs=pictures(8, 1), real=True)
     both.update(imgs=pictures(6, 2), real=False)
-    assert [each._sums.sides["fake"].count for each in both.values()] == [6, 6, 6]
-    assert both["is"]._sums.sides["real"].count == 0
+    assert [int(each.fake_features_num_samples) for each in both.values()] == [6, 6, 6]
+    assert int(both["is"].real_features_num_samples) == 0
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_numbers_of_images(kept: bool) -> None:
+    """After each update and reset they are torchmetrics', of its type."""
+    from torchmetrics.image import FrechetInceptionDistance as Theirs
+
+    ours = FrechetInceptionDistance(Plain(), reset_real_features=not kept)
+    theirs = Theirs(Plain(), reset_real_features=not kept, input_img_size=(3, 8, 8))
+    for count, real in ((5, True), (7, False), (2, False), (None, False), (3, False)):
+        for metric in (ours, theirs):
+            if count is None:
+                metric.reset()
+            else:
+                metric.update(pictures(count, 1, 8), real=real)
+        for name in ("real_features_num_samples", "fake_features_num_samples"):
+            own, other = getattr(ours, name), getattr(theirs, name)
+            assert (own, own.dtype, own.shape, own.device) == (other, other.dtype, other.shape, other.device)
+    statistics = fidtool.Statistics.of(np.zeros(16), np.eye(16), 99)
+    assert FrechetInceptionDistance(network(), real_statistics=statistics).real_features_num_samples == 99
 
 
 def test_antialias_selects_the_protocol() -> None:

@@ -41,8 +41,8 @@ def test_lightning_saves_the_best_epochs(programs: Run, real: Path, tmp_path: Pa
     files = {file.name for file in checkpoints.iterdir()}
     assert said[0][2] in files
     assert len(files) == 3, "the best two and the last"
-    scores = sorted(float(score) for score in re.findall(r"fid=([\d.]+)\.ckpt", " ".join(files)))
-    assert float(re.findall(r"fid=([\d.]+)\.ckpt", said[0][2])[0]) == scores[0]
+    scores = sorted(float(score) for score in re.findall(r"distance=([\d.]+)\.ckpt", " ".join(files)))
+    assert float(re.findall(r"distance=([\d.]+)\.ckpt", said[0][2])[0]) == scores[0]
 
 
 @pytest.mark.slow

@@ -89,6 +89,7 @@ def trained_metric() -> Any:
     from fidtool.training import FrechetInceptionDistance
 
     metric = FrechetInceptionDistance(NETWORK)
+    metric.persistent(True)
     real, fake = images_of_training()
     metric.update(real, real=True)
     metric.update(fake[:5], real=False)

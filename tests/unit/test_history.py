@@ -136,7 +136,7 @@ def test_a_difference_is_said_once_in_plain_words() -> None:
     before, (result,) = barred(10.0), barred(10.0).results
     facts = replace(result.real.facts, formats={"PNG": 100}, sizes={"8x8": 90, "9x9": 10}, pixels="ab" * 32)
     real = replace(result.real, found=100, facts=facts)
-    fewer = replace(facts, formats={"PNG": 99}, sizes={"8x8": 89, "9x9": 10}, pixels="cd" * 32)
+    fewer = replace(facts, with_features=99, formats={"PNG": 99}, sizes={"8x8": 89, "9x9": 10}, pixels="cd" * 32)
     run = replace(before.run, config={"batch_size": 50, "exhibits": False, "metrics": ["fid"], "seed": 1})
     old = replace(before, results=(replace(result, real=real),), settings={"kid": {"subsets": 5, "seed": 0}})
     new = replace(before, results=(replace(result, real=replace(real, count=99, found=99, facts=fewer)),), run=run)
@@ -148,8 +148,18 @@ def test_a_difference_is_said_once_in_plain_words() -> None:
         "settings.kid: subsets: 5, seed: 0 -> -",
         "settings.seed: - -> 1",
         "REAL.count: 100 -> 99",
+        "REAL.images with features: - -> 99",
         "REAL.sizes.8x8: 90 -> 89",
     ]
+
+
+def test_long_values_are_cut_between_words() -> None:
+    parts = {f"setting_{number}": None for number in range(9)}
+    assert lines_of({"REAL.made_with": (None, parts)}) == [
+        "REAL.settings of its file: - -> setting_0: null, setting_1: null, …"
+    ]
+    (line,) = lines_of({"REAL.name": ("a", "b" * 50)})
+    assert line == f"REAL.name: a -> {'b' * 13}…{'b' * 26}"
 
 
 def test_a_crop_says_that_pixels_differ() -> None:

@@ -22,12 +22,12 @@ class Launched(Model):
 
 
 if __name__ == "__main__":
-    first = FIDCallback("generate", sys.argv[1], feature=sys.argv[2], num_samples=40, batch_size=8)
+    first = FIDCallback("generate", sys.argv[1], feature=sys.argv[2], num_samples=40, name="fid")
     second = FIDCallback("generate", sys.argv[1], feature=sys.argv[2], num_samples=20, name="fid20")
     trainer = pl.Trainer(max_epochs=1, devices=2, strategy="ddp", callbacks=[first, second], **QUIET)
     data = torch.utils.data.DataLoader(torch.ones(8, 4), batch_size=2)
     trainer.fit(Launched(), data)
     trainer.fit_loop.max_epochs = 2
-    first.fid = None
+    first.frechet_distance = None
     trainer.fit(Launched(), data)
-    assert first.fid is not None, "the FID of a second training is computed as well"
+    assert first.frechet_distance is not None, "the FID of a second training is computed as well"

@@ -79,7 +79,8 @@ def run(
     without: bool = False,
 ) -> pl.Trainer:
     reference = statistics_of(pictures(40, 1))
-    fid = FIDCallback("generate", reference, num_samples=50, batch_size=8, feature=network(), sync_timeout=900)
+    settings = {"num_samples": 50, "batch_size": 8, "name": "fid", "feature": network(), "sync_timeout": 900}
+    fid = FIDCallback("generate", reference, **settings)
     best = ModelCheckpoint(
         folder, "{epoch}-{fid:.6f}", monitor="fid", save_top_k=1, save_last=True, enable_version_counter=False
     )
@@ -97,8 +98,8 @@ def described(trainer: pl.Trainer) -> str:
     value, kept = "none", "none"
     for fid in trainer.callbacks:
         if isinstance(fid, FIDCallback):
-            assert fid.fid == float(trainer.callback_metrics["fid"])
-            value, kept = fid.fid.hex(), Path(trainer.checkpoint_callback.best_model_path).name
+            assert fid.frechet_distance == float(trainer.callback_metrics["fid"])
+            value, kept = fid.frechet_distance.hex(), Path(trainer.checkpoint_callback.best_model_path).name
     return f"{trainer.global_rank} run: {value} {kept} {trainer.current_epoch} {noise:.6f}"
 
 

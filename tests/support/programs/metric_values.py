@@ -34,7 +34,7 @@ def value(metric: Any) -> str:
         warnings.simplefilter("ignore")
         computed = metric.compute()
     assert computed.dtype == torch.float64
-    assert float(computed) == metric.result.fid
+    assert [float(computed)] == list(metric.result.values.values())
     return f"{float(computed).hex()} of {metric.result.real}+{metric.result.fake} by {metric.result.scope}"
 
 
@@ -91,6 +91,7 @@ def of_each_image() -> None:
             metric.reset()
             deal(metric, way)
             say(f"{RANK} {metric._title}: {exact(metric)}")
+        metric.persistent(True)
         with metric.sync_context():
             say(f"{RANK} {metric._title}: {exact(metric)}")
             state = metric.state_dict()
@@ -147,6 +148,7 @@ def inception() -> None:
 def saved() -> None:
     """Check state_dict: with each rank's own share, and with all images, loaded by one rank more or fewer."""
     metric = FrechetInceptionDistance(network())
+    metric.persistent(True)
     deal(metric, "shuffled")
     own = metric.state_dict()
     with metric.sync_context():
@@ -156,6 +158,16 @@ def saved() -> None:
         other.load_state_dict(state)
         say(f"{RANK} {name}: {value(other)}")
     say(f"{RANK} unsynced: {value(metric)}")
+    with metric.sync_context():
+        evaluated = metric.state_dict()
+    for state in (own, evaluated):
+        resumed = FrechetInceptionDistance(network())
+        resumed.load_state_dict(state)
+        if RANK == SIZE - 1:
+            resumed.update(pictures(3, 50), real=False)
+        value(resumed)
+        said = "had been evaluated before it was saved" in " ".join(resumed.result.warnings)
+        assert said == (state is evaluated), resumed.result
     for state in (own, whole):
         again = FrechetInceptionDistance(network())
         again.load_state_dict(state)

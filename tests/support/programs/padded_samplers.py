@@ -146,6 +146,7 @@ def check_random_reconstructions() -> None:
         assert left_out(metric) == []
         assert metric.result is not None
         assert metric.result.fake == 13
+        metric.persistent(True)
         with metric.sync_context():
             state = metric.state_dict()
         resumed: Any = FrechetInceptionDistance(network()) if metric is fid else PeakSignalNoiseRatio()

@@ -54,6 +54,7 @@ def dealing() -> None:
             for preds, target in zip(PREDS[mine].split(2 + RANK), TARGET[mine].split(2 + RANK), strict=True):
                 metric.update(preds, target)
             say(f"{RANK} {metric._title}: {value(metric)}")
+        metric.persistent(True)
         with metric.sync_context():
             say(f"{RANK} {metric._title}: {value(metric)}")
             state = metric.state_dict()
@@ -77,6 +78,7 @@ def padded() -> None:
     assert plain.result is not None
     say(f"{RANK} padded: {plain.result.fake} {plain.result.warnings}")
     say(f"{RANK} warned: {RANK} {len(caught)}")
+    indexed.persistent(True)
     with indexed.sync_context():
         state = indexed.state_dict()
     again = PeakSignalNoiseRatio()

@@ -18,6 +18,7 @@ from fidtool.training import (
     KernelInceptionDistance,
     PrecisionRecallDensityCoverage,
 )
+from fidtool.training.feature_extractor import labels_of_network
 from support.exact_sets import NETWORK, beside_network
 from support.goldens import Golden, near
 from support.light_training import Model, Trainer
@@ -57,6 +58,8 @@ def test_the_network_is_checked_when_the_callback_is_made() -> None:
 def epoch_of(callback: FIDCallback, trainer: Trainer, model: Model, validation: bool) -> None:
     callback.on_train_epoch_start(trainer, model)
     if validation:
+        for batch in range(2):
+            callback.on_validation_batch_start(trainer, model, None, batch)
         callback.on_validation_epoch_end(trainer, model)
     callback.on_train_epoch_end(trainer, model)
 
@@ -110,15 +113,44 @@ def test_an_old_state_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     callback = FIDCallback("generate", FILES / "own.npz", feature=NETWORK)
     state = old_state()[callback.state_key]
     callback.load_state_dict(state)
-    assert callback.fid == state["fid"]
+    assert callback.frechet_distance == state["fid"]
+    assert callback.fid is None, "the network is not Inception"
     assert list(callback.state_dict().items()) == list(state.items())
     with warnings.catch_warnings():
         warnings.simplefilter("error", fidtool.FidtoolWarning)
         callback.on_fit_start(Trainer(callbacks=[callback]), Model())
     other = FIDCallback("generate", FILES / "skipped.npz", feature=NETWORK)
     other.load_state_dict(state)
-    with pytest.warns(fidtool.FidtoolWarning, match="a different reference, protocol, network or float_to_byte"):
+    with pytest.warns(
+        fidtool.FidtoolWarning, match="a different reference, protocol, network, float_to_byte or model_weights"
+    ):
         other.on_fit_start(Trainer(callbacks=[other]), Model())
+
+
+@pytest.mark.parametrize(
+    ("name", "feature", "logged"),
+    [
+        (None, None, ["fid", "kid", "kid_std"]),
+        (None, 64, ["fid_64", "kid_64", "kid_std_64"]),
+        (None, "dinov2", ["fd_dinov2", "kid_dinov2", "kid_std_dinov2"]),
+        ("fid", 64, ["fid", "kid", "kid_std"]),
+        ("val/fid", None, ["val/fid", "val/kid", "val/kid_std"]),
+        ("fid_fid50k", None, ["fid_fid50k", "kid_fid50k", "kid_std_fid50k"]),
+        ("confident", None, ["confident", "confident_kid", "confident_kid_std"]),
+    ],
+)
+def test_names_of_values(name: str | None, feature: Any, logged: list[str]) -> None:
+    """Those of the results of ``fidtool compute``, or with the word fid of the given name replaced."""
+    callback = FIDCallback("generate", "real.npz", name=name, feature=feature)
+    metric: Any = SimpleNamespace(_key=labels_of_network(callback._network).key)
+    assert [callback._logged_name(metric, each) for each in ("fid", "kid", "kid_std")] == logged
+
+
+def test_weights_are_not_those_of_the_model() -> None:
+    with pytest.raises(fidtool.InputError, match=r"weights is a file of .*: pass model_weights='raw'"):
+        FIDCallback("generate", "real.npz", weights="raw")
+    with pytest.raises(fidtool.InputError, match=r"model_weights must be 'averaged' or 'raw', not 'ema'"):
+        FIDCallback("generate", "real.npz", model_weights="ema")  # type: ignore[arg-type]
 
 
 def test_several_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +173,7 @@ def test_several_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert [*values] == [
         f"val_{name}" for name in ("fid", "kid", "kid_std", "precision", "recall", "density", "coverage", "f_score")
     ]
-    assert callback.fid == values["val_fid"]
+    assert callback.frechet_distance == values["val_fid"]
     model.logged.clear()
     epoch_of(callback, Trainer(current_epoch=1, fast_dev_run=1), model, True)
     assert len(model.logged) == 8
@@ -149,7 +181,9 @@ def test_several_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         with pytest.raises(fidtool.InputError, match=r"takes classes such as fidtool.training.KernelInception.*, not"):
             FIDCallback("generate", tmp_path / "real", metrics=wrong)  # type: ignore[arg-type]
     twice = FIDCallback("generate", tmp_path / "real", num_samples=10, metrics=[*metrics, metrics[1]], feature=NETWORK)
-    with pytest.raises(fidtool.InputError, match="would be logged as kid: pass each to a FIDCallback with its"):
+    with pytest.raises(
+        fidtool.InputError, match="would be logged as kid_network_py_network: pass each to a FIDCallback with its"
+    ):
         twice.on_fit_start(Trainer(callbacks=[twice]), model)
     few = FIDCallback("generate", tmp_path / "real", num_samples=5, metrics=metrics, feature=NETWORK)
     with pytest.raises(fidtool.InputError, match="KID needs at least 8 images for subset_size=8: raise num_samples"):

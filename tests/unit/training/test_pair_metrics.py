@@ -241,6 +241,8 @@ def test_state(filled: list[ReconstructionMetric], backbone: Path, environment: 
     for metric in filled:
         model, file = torch.nn.ModuleDict({"metric": metric}), io.BytesIO()
         assert list(model.parameters()) == []
+        assert model.state_dict() == {}, "as torchmetrics'"
+        metric.persistent(True)
         torch.save(model.state_dict(), file)
         assert len(file.getvalue()) < 10_000
         file.seek(0)
@@ -251,9 +253,6 @@ def test_state(filled: list[ReconstructionMetric], backbone: Path, environment: 
         other.update(*pairs_of(5, 40))
         with pytest.warns(fidtool.FidtoolWarning, match="^5 pairs that were added after a checkpoint .* count twice"):
             other.compute()
-        metric.persistent(False)
-        assert model.state_dict() == {}
-        metric.persistent(True)
     moved = LearnedPerceptualImagePatchSimilarity(weights=shutil.copy(backbone, tmp_path / "moved.pth"))
     moved.load_state_dict(filled[1].state_dict())
     assert values(moved) == values(filled[1])
@@ -262,6 +261,7 @@ def test_state(filled: list[ReconstructionMetric], backbone: Path, environment: 
         filled[0].load_state_dict(filled[1].state_dict())
     metric, indexed = PeakSignalNoiseRatio(), PeakSignalNoiseRatio()
     indexed.update(*pairs_of(5), index=range(5))
+    indexed.persistent(True)
     metric.load_state_dict(indexed.state_dict())
     with warnings.catch_warnings():
         warnings.simplefilter("error", fidtool.FidtoolWarning)
@@ -271,6 +271,7 @@ def test_state(filled: list[ReconstructionMetric], backbone: Path, environment: 
 
 def test_a_state_of_another_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     metric = PeakSignalNoiseRatio()
+    metric.persistent(True)
     metric.update(*pairs_of(5))
     monkeypatch.setattr("fidtool.training.synced_metric.group_rank_and_size", lambda group: (0, 2))
     state = metric.state_dict()

@@ -49,6 +49,7 @@ def test_repeated_samples(kind: Any, held: int, monkeypatch: pytest.MonkeyPatch)
     plain.update(IMAGES, real=False)
     expected = values_of(plain)
     metric = made(kind)
+    metric.persistent(True)
     order = [*range(30), 5, 5, *range(20, 60), 0, 59, 59]
     for batch in torch.split(torch.tensor(order), 7):
         metric.update(IMAGES[batch], real=False, index=batch)
@@ -87,6 +88,7 @@ def test_other_images_with_numbers_of_earlier_ones(kind: Any) -> None:
     said = "1 (generated images|pairs) were left out, .* call reset\\(\\) before the next epoch"
     resumed = made() if kind is FrechetInceptionDistance else PeakSignalNoiseRatio()
     resumed.reset()
+    metric.persistent(True)
     resumed.load_state_dict(metric.state_dict())
     resumed.compute()
     merged = made() if kind is FrechetInceptionDistance else PeakSignalNoiseRatio()
@@ -162,6 +164,7 @@ def test_a_refused_state_changes_nothing(kind: Any, name: str, change: Any) -> N
     images = IMAGES if kind is PeakSignalNoiseRatio else False
     metric.update(255 - IMAGES, images, index=range(60))
     expected = values_of(metric)
+    metric.persistent(True)
     state = metric.state_dict()
     with pytest.raises(fidtool.InputError, match=r"the statistics to add are not|the checkpoint"):
         metric.load_state_dict({**state, name: change(state[name])})

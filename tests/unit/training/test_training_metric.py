@@ -12,16 +12,24 @@ import pytest
 import torch
 
 import fidtool
-from fidtool.training import FeatureExtractor, FrechetInceptionDistance, KernelInceptionDistance
+from fidtool.training import (
+    FeatureExtractor,
+    FrechetInceptionDistance,
+    KernelInceptionDistance,
+    PeakSignalNoiseRatio,
+)
 from fidtool.training.metric import ImageMetric
 from support.pictures import fill, pictures
 from support.tiny_network import network
+
+REAL = pictures(20, 90)
 
 
 def test_the_metric_is_not_trained_or_saved_with_the_model(metric: FrechetInceptionDistance) -> None:
     module = torch.nn.Module()
     module.fid, module.features = metric, FeatureExtractor(network())
     assert list(module.parameters()) == []
+    metric.persistent(True)
     assert module.state_dict() == {}, "no network, and no sums before the first image"
     fill(metric)
     names = set(module.state_dict())
@@ -32,6 +40,7 @@ def test_the_metric_is_not_trained_or_saved_with_the_model(metric: FrechetIncept
 
 def test_checkpoint(metric: FrechetInceptionDistance) -> None:
     """The state is loaded from a file, strictly, as part of a model, and into a metric that has seen other images."""
+    metric.persistent(True)
     fill(metric)
     file = io.BytesIO()
     torch.save(torch.nn.ModuleDict({"fid": metric}).state_dict(), file)
@@ -53,6 +62,7 @@ def test_checkpoint(metric: FrechetInceptionDistance) -> None:
 def test_images_of_a_checkpoint_that_are_added_again(make: Callable[..., ImageMetric[Any]]) -> None:
     """As by a program without persistent sums; but neither new images nor a few duplicates are a warning."""
     saved = make(network(), reset_real_features=False)
+    saved.persistent(True)
     saved.update(pictures(20, 1), real=True)
     state, old = saved.state_dict(), {**saved.state_dict()}
     old.pop("real_marks", None)  # as by an earlier version
@@ -70,12 +80,14 @@ def test_images_of_a_checkpoint_that_are_added_again(make: Callable[..., ImageMe
         for metric in (resumed(state, 0), resumed(state, 5), resumed(old, 0 if knows else 20)):
             metric.compute()
         few = make(network())
+        few.persistent(True)
         few.update(torch.cat([pictures(3, 5)] * 7), real=False)  # of a collapsed generator
         few.load_state_dict(few.state_dict())
         few.update(torch.cat([pictures(3, 5)] * 7), real=False)
         few.update(pictures(20, 1), real=True)
         few.compute()
     metric = resumed(state, 12)
+    metric.persistent(True)
     copied = make(network(), reset_real_features=False)
     copied.load_state_dict(metric.state_dict())
     text = r"^12 real images that were added .* count twice: call reset\(\) of a metric made with .* persistent"
@@ -89,6 +101,43 @@ def test_images_of_a_checkpoint_that_are_added_again(make: Callable[..., ImageMe
         copied.compute()
 
 
+@pytest.mark.parametrize("kind", [FrechetInceptionDistance, PeakSignalNoiseRatio])
+def test_a_state_that_was_saved_after_its_evaluation(kind: Any) -> None:
+    """It is not part of the next evaluation, unless the program says so. One saved within an evaluation is."""
+
+    def added(metric: Any, seed: int) -> Any:
+        metric.update(pictures(20, seed), **({"real": False} if kind is FrechetInceptionDistance else {"target": REAL}))
+        return metric
+
+    def new() -> Any:
+        arguments = (network(), False) if kind is FrechetInceptionDistance else ()
+        metric = kind(*arguments)
+        if kind is FrechetInceptionDistance:
+            metric.update(REAL, real=True)
+        return metric
+
+    first = added(new(), 1)
+    first.compute()
+    assert first.state_dict() == {}, "as torchmetrics'"
+    first.persistent(True)
+    evaluated = first.state_dict()
+    within = added(first, 2).state_dict()
+    first.compute()
+    later = new()
+    later.load_state_dict(within)
+    assert added(added(later, 3), 4).compute() == added(added(first, 3), 4).compute()
+    assert later.result.warnings == first.result.warnings == ()
+    later.load_state_dict(evaluated)
+    with pytest.warns(fidtool.FidtoolWarning, match="also covers 20 .* which had been evaluated .*: call reset"):
+        added(later, 2)
+    later.compute()
+    assert "call reset() after loading it" in later.result.warnings[0]
+    later.load_state_dict(evaluated)
+    later.reset()
+    added(later, 2).compute()
+    assert later.result.warnings == ()
+
+
 def test_precision_of_the_enclosing_model(metric: FrechetInceptionDistance) -> None:
     """half(), double(), bfloat16() and autocast do not change the value."""
     fill(metric)
@@ -99,6 +148,27 @@ def test_precision_of_the_enclosing_model(metric: FrechetInceptionDistance) -> N
         with torch.autocast("cpu", dtype=torch.bfloat16):
             fill(other)
         assert other.compute() == value
+
+
+@pytest.mark.parametrize("make", [FeatureExtractor, FrechetInceptionDistance])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda module: module.half(),
+        lambda module: module.double(),
+        lambda module: module.type(torch.float64),
+        lambda module: module.to(torch.float16),
+        lambda module: module.to("cpu", torch.float64),
+        lambda module: torch.nn.ModuleList([module]).bfloat16(),
+    ],
+)
+def test_a_dtype_that_has_no_effect_is_said(make: Any, change: Callable[[torch.nn.Module], object]) -> None:
+    module = make(network())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", fidtool.FidtoolWarning)
+        module.to("cpu").float()
+    with pytest.warns(fidtool.FidtoolWarning, match=f"no effect on {make.__name__}: its precision is fixed"):
+        change(module)
 
 
 def test_differentiable_features_equal_those_of_the_metric() -> None:

@@ -47,7 +47,7 @@ OTHER_DIMS = fidtool.Statistics.of(np.zeros(3), np.eye(3), 9)
     ("settings", "text"),
     [
         ({"feature": 100}, "64, 192, 768, 2048"),
-        ({"feature": [64]}, "or a fidtool.Network, not list"),
+        ({"feature": [64]}, "a fidtool.Network or a torch.nn.Module, not list"),
         (
             {"feature": torch.nn.Flatten(), "input_img_size": (3, 4, 4), "protocol": "clean"},
             "a plain module, which gets",
@@ -118,7 +118,7 @@ def test_flags_are_bools_or_as_good_as_these(metric: FrechetInceptionDistance) -
 
 
 def test_a_feature_of_another_type() -> None:
-    with pytest.raises(fidtool.InputError, match=r"or a fidtool\.Network, not list"):
+    with pytest.raises(fidtool.InputError, match=r"a fidtool\.Network or a torch\.nn\.Module, not list"):
         FrechetInceptionDistance([1, 2])  # type: ignore[arg-type]
 
 

@@ -333,7 +333,10 @@ def _uncertainty_of(
     images, dims = rows.shape
     if images < (fewest := fewest_images(dims)):
         needed = f"at least {fewest} images are needed for features of {dims} dimensions, and there are {images}"
-        perfect = f"with so few, a perfect generator would have about {perfect_distance(target, images):.3g}"
+        about, sizes = perfect_distance(target, images), f"{target.count or 'very many'} and {images} images"
+        perfect = (
+            f"a perfect generator would have about {about:.3g}, as two samples of one distribution have, of {sizes}"
+        )
         curve = fid_curve(target, rows, features, world)
         return Uncertainty(None, None, f"{needed}; {perfect}", curve), None
     parts, curve = error_bars(target, rows, features, world)

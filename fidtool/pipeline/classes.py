@@ -65,7 +65,9 @@ def values_of_classes(
         for name, (one, other) in groups.items():
             found = {each: math.fsum(single[other]) / len(other) for each, single in of_images.items() if len(other)}
             bar = None
-            if kept := [each for each in of_sets if plan.settings.can_compute(each, min(len(one), len(other)))]:
+            fewest = min(len(one), len(other))
+            kept = [each for each in of_sets if fewest > 1 and plan.settings.too_few(each, fewest) is None]
+            if kept:
                 parts = part_of(real, one, plan, run), part_of(fake, other, plan, run)
                 found |= numbers(kept, *parts)[0]
                 if plan.settings.uncertainty and len(other) >= fewest_images(plan.labels.dims_of("fid")):

@@ -235,6 +235,6 @@ def test_images_of_an_iterable_have_their_own_values(place: Path, captions: dict
 def test_without_weights_the_other_metrics_are_computed(here: Run, place: Path, captions: dict[str, str]) -> None:
     arguments = ("--metrics", "fid,clip-score", "--extractor", TINY, "--captions", "captions.csv", "--json")
     found = here("compute", "real", "fake", *arguments, "--clip-score-extractor", "clip:ViT-L-14-quickgelu")
-    assert found.status == 0, found.stderr
-    assert [*found.json["not_computed"]] == ["clip-score"]
-    assert len(found.metrics) == 1
+    assert found.status == 1, found.stderr
+    assert [*found.json["not_computed"]] == found.json["exit"]["lacking"] == ["clip-score"]
+    assert len(found.json["results"][0]["metrics"]) == 1

@@ -225,7 +225,8 @@ def evaluated(
             run.console.log(f"comparing {measured.path} with {real.path}")
             results.append(comparer.compare(real, measured, planned))
             del measured  # so that only one FAKE's features are in memory at a time
-        evaluation = run.world.on_rank_zero(lambda: _concluded(run, plan, comparer, results, measurer, origin))
+        wanted = {each.name for each in settings.chosen if not each.optional}
+        evaluation = run.world.on_rank_zero(lambda: _concluded(run, plan, comparer, results, measurer, origin, wanted))
         images = [content.images for content in contents.values() if content.images is not None]
         spent = [each.path for each in plan.sets if each.holds == "stream"]
         lookup = ImageLookup(images, spent, plan.settings.floats)
@@ -262,9 +263,15 @@ def _prepared(
 
 
 def _concluded(
-    run: RunContext, plan: Plan, comparer: Comparer, results: list[Comparison], measurer: Measurer, origin: Origin
+    run: RunContext,
+    plan: Plan,
+    comparer: Comparer,
+    results: list[Comparison],
+    measurer: Measurer,
+    origin: Origin,
+    wanted: Collection[str],
 ) -> Evaluation:
-    """The evaluation, of which the warnings are printed. On rank zero."""
+    """The evaluation, of which the warnings are printed; ``wanted`` are the metrics requested by name. On rank zero."""
     settings, seconds = plan.settings, {**run.clock.seconds, "total": time.perf_counter() - run.clock.started}
     networks, computed = measurer.networks, measurer.counts["images_computed"]
     decodes = networks.definitions or measurer.pairs.metrics
@@ -297,6 +304,8 @@ def _concluded(
         if declared(type(each.metric)) or recorded or each.source:
             of_metrics[each.name] = recorded | ({"source": each.source} if each.source else {})
     pairs = ((name, *pair) for name, of in comparer.parts.items() for pair in itertools.combinations(of.items(), 2))
+    reasons = {**plan.left_out, **{name: "; ".join(said) for name, said in comparer.left_out.items()}}
+    not_computed = {name: run.console.shown(reason) for name, reason in reasons.items()}
     evaluation = Evaluation(
         definitions=plan.definitions,
         results=tuple(results),
@@ -306,9 +315,8 @@ def _concluded(
             Difference(one, other, Interval(*difference(mine, its)), name) for name, (one, mine), (other, its) in pairs
         ),
         gated="" if settings.fail_above is None else plan.labels.key(settings.first_frechet),
-        not_computed={
-            name: run.console.shown(reason) for name, reason in {**plan.left_out, **comparer.left_out}.items()
-        },
+        not_computed=not_computed,
+        lacking=tuple(name for name in not_computed if name in wanted),
     )
     alone = zip(results, per_fake(evaluation), plan.baselines, strict=True)
     judged = (replace(each, missed=tuple(missed_gates(one, settings, before))) for each, one, before in alone)

@@ -233,7 +233,9 @@ class Evaluation:
         settings: settings of the metrics that affect their values, by metric.
         differences: differences of all pairs of FAKEs that have error bars, in the order of the arguments.
         gated: name in ``metrics`` of the value that a gate limits; empty if there is no such gate.
-        not_computed: the requested metrics that could not be computed, by name, with the reasons.
+        not_computed: the requested metrics that could not be computed, at all or of some FAKEs, by name, with the
+            reasons.
+        lacking: those of them that were requested by name.
     """
 
     definitions: Mapping[str, Definition | None]
@@ -243,6 +245,7 @@ class Evaluation:
     differences: tuple[Difference, ...] = ()
     gated: str = ""
     not_computed: Mapping[str, str] = field(default_factory=dict)
+    lacking: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return "\n".join([*map(repr, self.results), *self.not_computed_lines])
@@ -321,13 +324,17 @@ class Evaluation:
 
     @property
     def exit_code(self) -> int:
-        """Exit status: 3 if a gate is missed, else 0."""
-        return 3 if self.missed else 0
+        """Exit status: 3 if a gate is missed, 1 if a metric that was requested by name is not computed, else 0."""
+        if self.missed:
+            return 3
+        return 1 if self.lacking else 0
 
     @property
     def exit_reason(self) -> str:
-        """``done``, or which gates are missed."""
-        return f"gate missed: {'; '.join(self.missed)}" if self.missed else "done"
+        """``done``, or which gates are missed and which metrics are not computed."""
+        missed = [f"gate missed: {'; '.join(self.missed)}"] if self.missed else []
+        lacking = [f"not computed: {', '.join(self.lacking)}"] if self.lacking else []
+        return "; ".join([*missed, *lacking]) or "done"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result JSON: plain dictionaries, lists, numbers and strings; floats at full precision.
@@ -336,6 +343,7 @@ class Evaluation:
         """
         layers = {name: protocol_to_dict(each) for name, each in self.definitions.items() if name != FEATURES}
         gated = {"gated": self.gated} if self.gated else {}
+        lacking = {"lacking": [*self.lacking]} if self.lacking else {}
         found = {
             "schema": SCHEMA,
             "protocol": protocol_to_dict(self.definition),
@@ -346,7 +354,7 @@ class Evaluation:
             "differences": [asdict(each) | {"verdict": each.verdict} for each in self.differences],
             "not_computed": dict(self.not_computed),
             "run": asdict(self.run),
-            "exit": {"code": self.exit_code, "reason": self.exit_reason, **gated},
+            "exit": {"code": self.exit_code, "reason": self.exit_reason, **gated, **lacking},
         }
         return without_secrets(found)
 
@@ -377,6 +385,7 @@ class Evaluation:
                 differences=restored(tuple[Difference, ...], content["differences"]),
                 gated=content["exit"].get("gated", ""),
                 not_computed=restored(dict[str, str], content["not_computed"]),
+                lacking=restored(tuple[str, ...], content["exit"].get("lacking", [])),
             )
         except (KeyError, TypeError, ValueError, AttributeError, StopIteration) as error:
             problem = f"the result is incomplete or was changed ({type(error).__name__}: {error})"

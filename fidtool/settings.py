@@ -291,13 +291,13 @@ class StatisticsSettings(CheckSettings):
         network = self.further.get(layer, self.network)
         return MetricFacts(network.extractor, network.dims)
 
-    def can_compute(self, asked: Requested, images: int) -> bool:
-        """Whether a metric can be computed of so few images, if it can be of many."""
+    def too_few(self, asked: Requested, images: int, has: str = "") -> InputError | None:
+        """Return why a metric cannot be computed of so few images, for which see `MetricFacts`; None if it can."""
         try:
-            asked.metric.check(replace(self.facts(asked.layer), images=images))
-        except InputError:
-            return False
-        return images > 1
+            asked.metric.check(replace(self.facts(asked.layer), images=images, has=has))
+        except InputError as error:
+            return error
+        return None
 
     def metric(self, name: str) -> Metric | None:
         """Return the metric of this name; None if it was not requested."""

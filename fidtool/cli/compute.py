@@ -69,8 +69,8 @@ def compute(
     with a column of them), or - for such a list on stdin; or a URL of any of these (s3://, https://, hf://, ...).
     Braces and wildcards join several files into one set ('shards-{000..127}.tar'). Archives are read without unpacking.
 
-    Results are printed on stdout, everything else on stderr. Exit status: 0 success, 1 failure at run time, 2 bad
-    usage or input, 3 missed gate, 130 or 143 stopped by Ctrl-C or SIGTERM.
+    Results are printed on stdout, everything else on stderr. Exit status: 0 success, 1 failure at run time or a metric
+    that is lacking, 2 bad usage or input, 3 missed gate, 130 or 143 stopped by Ctrl-C or SIGTERM.
     """
     form = _form(form, as_json, value, "-" in outputs)
     origin = origin_of(("fidtool", *(click.get_current_context().obj or ())))

@@ -17,8 +17,11 @@ from fidtool.statistics.moments import Gaussian
 
 _SMALLEST = 1e-8
 """Singular values below this fraction of the largest one are rounding errors."""
-_STEP, _FINE_STEP = 0.3, 0.02
-"""Steps of the integrals in log t: of smooth ones, for which the trapezoidal rule is exact to 1e-13, and of others."""
+_STEP, _FINE_STEP = 0.3, 0.1
+"""Steps of the integrals in log t: of smooth ones, for which the trapezoidal rule is exact to 1e-13, and of others, for
+which it is exact to 1e-3."""
+_NEWTON_STEPS = 4
+"""Enough from the solution at the last step."""
 _BELOW, _ABOVE = 12.0, 6.0
 """Logarithms of how far the integrals go beyond the singular values; what they omit is less than 1e-6 of them."""
 
@@ -40,7 +43,7 @@ def corrected_distance(real: Gaussian, factor: torch.Tensor, fake: Gaussian) -> 
         gram = factor.T @ sigma @ factor
         odd = len(gram) % 2  # see `frechet_distance`
         values = torch.linalg.eigvalsh(torch.nn.functional.pad(gram, (0, odd, 0, odd))).clamp(min=0.0).sqrt()
-        t = _grid(values, _STEP)
+        t = _grid(values)
         a = _shares(values, t) / m
         lacking = m * ((a / (1.0 + (1.0 - a).sqrt())).square() * t).sum().item() * _STEP  # dt = t dlog t
         shift = torch.from_numpy(fake.mu - real.mu)
@@ -48,25 +51,65 @@ def corrected_distance(real: Gaussian, factor: torch.Tensor, fake: Gaussian) -> 
     return float(rest - 2.0 * (values.sum().item() + 2.0 / math.pi * lacking))
 
 
-def perfect_distance(real: Gaussian, count: int) -> float:
-    """Returns about what the Fréchet distance of any number of images from a perfect generator would be.
+def perfect_distance(real: Gaussian, fakes: int, reals: int | None = None) -> float:
+    """Returns about what the Fréchet distance of a perfect generator's images and of as good real ones would be.
 
-    It is the expectation for a Gaussian with the mean and covariance of REAL. Features with heavy tails have more.
+    It is the expectation for two samples of one Gaussian. Features with heavy tails have more. A sample multiplies t²
+    by 1 - a(t), see above; two independent ones do so one after the other (Voiculescu 1987). The distance is therefore
+    an integral of A(u), the sum of λ² / (λ² + u²) over the eigenvalues λ of the population's covariance. What this law
+    of many dimensions lacks is tr sigma / 4 m: the variance of a direction varies twice as much as a covariance.
+
+    Args:
+        real: mean and covariance of a sample from the population, or of the population if the count is unknown.
+        fakes, reals: numbers of images; by default REAL has those of ``real``.
     """
+    count = math.inf if real.count is None else max(real.count, 2)
+    sizes = max(fakes, 2), count if reals is None else max(reals, 2)
     with using_threads(linear_algebra_threads()):
-        values = torch.linalg.eigvalsh(torch.from_numpy(real.sigma)).clamp(min=0.0)
-        t = _grid(values, _FINE_STEP)
-        shares = _shares(values, t)
-        closer = t * (1.0 - (1.0 - shares / max(count - 1, 1)).clamp(min=0.0).sqrt())
-        lacking = 2.0 / math.pi * torch.trapezoid(shares, closer).item()
-        return float(values.sum() / count + 2.0 * lacking)
+        values = torch.linalg.eigvalsh(torch.from_numpy(real.sigma))
+        values = values[values > _SMALLEST * values.max()]
+        if len(values) == 0:
+            return 0.0
+        u, shares = _of_population(values, count - 1, min(sizes) - 1)
+        rest = 1.0 - shares / (sizes[0] - 1), 1.0 - shares / (sizes[1] - 1)
+        t = u * (rest[0] * rest[1]).sqrt()
+        # The integral of A du over all u is known, which leaves that of A d(u - t), and A du where A is not known.
+        total = float(values.sum())
+        known = torch.trapezoid(shares * u, u.log()) + shares[-1] * u[-1]
+        lacking = math.pi / 2.0 * total - known + torch.trapezoid(shares, u - t) - shares[0] * t[0]
+        lower_order = sum(1.0 / size + 0.25 / (size - 1) for size in sizes)
+        return total * lower_order + 4.0 / math.pi * float(lacking)
 
 
-def _grid(values: torch.Tensor, step: float) -> torch.Tensor:
+def _of_population(values: torch.Tensor, m: float, most: float) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns values of u, ascending and evenly spaced in log u, at which A(u) is below ``most``, and A(u).
+
+    A(u) is the real part of the sum of λ / (λ + iu). That is the sum of the sample's ``values``, of m degrees of
+    freedom, of λ / (λ + z), at the z with z = iu (1 - sum / m), as long as A(u) < m (Silverstein & Choi 1995).
+    """
+    found = [(math.inf, 0.0)]
+    u = values.max().item() * math.exp(_ABOVE)
+    z = 1j * u
+    while u > values.min().item() * math.exp(-_BELOW):
+        for _ in range(_NEWTON_STEPS):
+            parts = values / (values + z)
+            error = z - 1j * u * (1.0 - parts.sum().item() / m)
+            z -= error / (1.0 - 1j * u * (parts.square() / values).sum().item() / m)
+        share = (values / (values + z)).sum().item().real
+        if not found[-1][1] <= share < most:
+            break
+        found.append((u, share))
+        u *= math.exp(-_FINE_STEP)
+        z *= math.exp(-_FINE_STEP)
+    ascending = torch.tensor(found[:0:-1], dtype=torch.float64)
+    return ascending[:, 0], ascending[:, 1]
+
+
+def _grid(values: torch.Tensor) -> torch.Tensor:
     """Returns values of t that reach beyond all singular values, evenly spaced in log t."""
     largest = values.max().item() or 1.0
     smallest = max(values.min().item(), _SMALLEST * largest)
-    return torch.arange(math.log(smallest) - _BELOW, math.log(largest) + _ABOVE, step, dtype=torch.float64).exp()
+    return torch.arange(math.log(smallest) - _BELOW, math.log(largest) + _ABOVE, _STEP, dtype=torch.float64).exp()
 
 
 def _shares(values: torch.Tensor, t: torch.Tensor) -> torch.Tensor:

@@ -125,6 +125,9 @@ class Extractor:
                 if shape != (count, definition.dims or shape[-1]):
                     wanted = f"({count}, {definition.dims or 'D'})"
                     raise RunError(f"{definition.extractor} returned {shape} for {count} images, not {wanted}")
+                if part.is_complex():
+                    problem = f"{definition.extractor} returned complex numbers, which are no features:"
+                    raise RunError(problem, "return their absolute values, or torch.view_as_real(output).flatten(1)")
                 # A custom network may write the next result into the same memory, while this one is being copied.
                 found[layer] = part.float() if self._standard else part.to(torch.float32, copy=True)
         return found

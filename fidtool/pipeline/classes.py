@@ -65,7 +65,9 @@ def values_of_classes(
         for name, (one, other) in groups.items():
             found = {each: math.fsum(single[other]) / len(other) for each, single in of_images.items() if len(other)}
             bar = None
-            if kept := [each for each in of_sets if plan.settings.can_compute(each, min(len(one), len(other)))]:
+            fewest = min(len(one), len(other))
+            kept = [each for each in of_sets if fewest > 1 and plan.settings.too_few(each, fewest) is None]
+            if kept:
                 parts = part_of(real, one, plan, run), part_of(fake, other, plan, run)
                 found |= numbers(kept, *parts)[0]
                 if plan.settings.uncertainty and len(other) >= fewest_images(plan.labels.dims_of("fid")):
@@ -106,11 +108,19 @@ def class_warnings(found: Classes, real: MeasuredSet, names: Collection[str], pl
         lines.append(f"too few images for all values of a {found.kind} in {len(lacking)} of them: {few}")
     elif found.kind == "class":
         lines += balance_warnings({each.name: (each.real, each.fake) for each in found.classes})
-    images = min((min(each.real, each.fake) for each in found.classes if fid in each.metrics), default=0)
-    if 0 < images < fewest_images(plan.labels.dims_of("fid")):
-        perfect = f"a perfect generator of all of REAL would have about {perfect_distance(real.gaussian(), images):.3g}"
+    rated = [each for each in found.classes if fid in each.metrics]
+    least = min(rated, key=lambda each: min(each.real, each.fake), default=None)
+    if least is not None and min(least.real, least.fake) < fewest_images(plan.labels.dims_of("fid")):
+        sizes = f"{least.real} real and {least.fake} generated images"
+        about = f"{perfect_distance(real.gaussian(), least.fake, least.real):.3g}"
         lines.append(
-            f"the Fréchet distance of a {found.kind} of as few as {images} images is too high (with so few, {perfect})"
-            ": compare it only with that of equal numbers of images"
+            f"the Fréchet distance of a {found.kind} of as few as {sizes} ({least.name}) is too high: a perfect "
+            f"generator of all of REAL would have about {about}; compare it only with that of equal numbers of images"
         )
+        if max(min(each.real, each.fake) for each in rated) > 2 * min(least.real, least.fake):
+            weighted = math.fsum(each.fake * each.metrics[fid] for each in rated) / sum(each.fake for each in rated)
+            lines.append(
+                f"the mean Fréchet distance of {found.mean[fid]:.5g} counts each {found.kind} the same, also small "
+                f"ones with far too high distances: weighted by generated images, the mean is {weighted:.5g}"
+            )
     return lines

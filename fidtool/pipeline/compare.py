@@ -50,7 +50,7 @@ from fidtool.pipeline.groups import rows_of_groups
 from fidtool.pipeline.heldout import HeldoutComparer
 from fidtool.pipeline.opening import check_number
 from fidtool.pipeline.pairs import image_values, worst_pairs
-from fidtool.pipeline.plan import Plan, check_count
+from fidtool.pipeline.plan import Plan, lacking_images, omission
 from fidtool.pipeline.run import RunContext
 from fidtool.pipeline.sets import Content, SetPlan
 from fidtool.record import known_settings
@@ -75,7 +75,7 @@ class Comparer:
         weights: Inception's, if the run has loaded them.
         heldout: compares each FAKE with a held-out set; None without one.
         recorded: what the metrics recorded, by their names, see `MetricContext.recorded`.
-        left_out: on rank zero, the metrics for which an iterable has too few images, with the reasons.
+        left_out: on rank zero, the metrics for which REAL or some FAKEs have too few images, with the reasons.
         notes: on rank zero, what to say about these.
         parts: on rank zero, by the names of the distances and the FAKEs that have error bars: the distances that
             `difference` compares.
@@ -88,16 +88,14 @@ class Comparer:
     weights: Weights | None
     heldout: HeldoutComparer | None
     recorded: dict[str, dict[str, Any]]
-    left_out: dict[str, str] = field(default_factory=dict)
+    left_out: dict[str, dict[str, None]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     parts: dict[str, dict[str, NDArray[np.float64]]] = field(default_factory=dict)
     real: SetInspection | None = None
 
     def compare(self, real: MeasuredSet, fake: MeasuredSet, planned: SetPlan) -> Comparison:
         """Returns the comparison. A collective."""
-        metrics = self.plan.settings.chosen
-        if "stream" in (self.plan.sets[0].holds, planned.holds):
-            metrics = self._possible(real, fake, planned)
+        metrics = self._possible(real, fake, planned)
         numbers, warnings, of_images = self._numbers(metrics, real, fake, planned)
         classes = self._classes(metrics, real, fake, planned, of_images)
         heldout = None if self.heldout is None else self.heldout.compare(real, fake)
@@ -137,29 +135,27 @@ class Comparer:
         return classes_of(values_of_classes(groups, metrics, real, fake, of_images, plan, run, numbers), plan)
 
     def _possible(self, real: MeasuredSet, fake: MeasuredSet, planned: SetPlan) -> list[Requested]:
-        """The metrics for which the sets have enough images, once an iterable has been counted. A collective."""
+        """The metrics for which the sets have enough images, now that all have been counted. A collective."""
+        settings = self.plan.settings
 
-        def possible() -> list[str]:
-            sets, names = [], []
-            for one, each, role in ((self.plan.sets[0], real, fake is real), (planned, fake, True)):
-                sets.append(replace(one, count=each.statistics.count, holds="stream", fake=role))
-                if role and one.holds == "stream":
-                    found = (each.statistics.count or 0) + len(each.statistics.skipped)
-                    check_number(self.plan.settings.expect, each.path, found)
-            for asked in self.plan.settings.chosen:
-                try:
-                    check_count(asked.metric, self.plan.settings, sets)
-                    names.append(asked.name)
-                except InputError as error:
-                    if not asked.optional:
-                        raise
-                    self.left_out[asked.name] = error.stated
-                    self.notes.append(f"{asked.optional} omits '{asked.name}': {error.stated}")
+        def lacking() -> set[str]:
+            sets = []
+            for one, each in ((self.plan.sets[0], real), (planned, fake)):
+                known = one.holds in ("statistics", "both")
+                sets.append(one if known else replace(one, count=each.statistics.count))
+            if planned.holds == "stream":
+                found = (fake.statistics.count or 0) + len(fake.statistics.skipped)
+                check_number(settings.expect, planned.path, found)
+            reasons = lacking_images(settings.chosen, settings, *sets)
+            for asked in settings.chosen:
+                if (reason := reasons.get(asked.name)) is not None:
+                    self.left_out.setdefault(asked.name, {})[reason.stated] = None
+                    self.notes.append(omission(asked, reason))
                     self.run.console.say(self.notes[-1], warns=True)
-            return names
+            return {*reasons}
 
-        names = self.run.world.on_rank_zero(possible)
-        return [each for each in self.plan.settings.chosen if each.name in names]
+        names = self.run.world.on_rank_zero(lacking)
+        return [each for each in settings.chosen if each.name not in names]
 
     def _values(
         self,
@@ -333,7 +329,10 @@ def _uncertainty_of(
     images, dims = rows.shape
     if images < (fewest := fewest_images(dims)):
         needed = f"at least {fewest} images are needed for features of {dims} dimensions, and there are {images}"
-        perfect = f"with so few, a perfect generator would have about {perfect_distance(target, images):.3g}"
+        about, sizes = perfect_distance(target, images), f"{target.count or 'very many'} and {images} images"
+        perfect = (
+            f"a perfect generator would have about {about:.3g}, as two samples of one distribution have, of {sizes}"
+        )
         curve = fid_curve(target, rows, features, world)
         return Uncertainty(None, None, f"{needed}; {perfect}", curve), None
     parts, curve = error_bars(target, rows, features, world)

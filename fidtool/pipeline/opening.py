@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
@@ -42,7 +42,8 @@ class Opening:
         files: the statistics of the sets that have them.
         images: whether images go through the networks.
         settings: the run's settings, completed from its statistics files.
-        notes: one sentence per setting that was completed, or that replaces one of the preset.
+        notes: one sentence per setting that was completed, or that replaces one of the preset, and on what is used of a
+            set.
         warnings: warnings about the sets, a sentence each.
         left_out: the metrics that cannot be computed, with the reasons.
     """
@@ -104,16 +105,24 @@ def _open_sets(requests: Sequence[RequestedSet], settings: Settings, console: Co
             contents[request] = open_set(request, completed, needs, console.say)
     drawn = _drawn(requests, contents, completed, alone, console.say)
     opened = dict(drawn) if alone else with_groups(with_captions(dict(drawn), completed), completed)
-    notes = dict.fromkeys([*overrides(settings), *([line] if line else [])])
-    for each, _ in drawn:
-        if each.holds == "both":
-            notes[f"{each.path}: Fréchet distances use its mean and covariance, other metrics its images"] = None
-    for note in notes:
-        console.say(note)
+    notes = dict.fromkeys([*overrides(settings), *([line] if line else [])], False) | _notes_on(drawn)
+    for note, warns in notes.items():
+        console.say(note, warns=warns)
     warnings += [content.warning for content in contents.values() if content.warning]
     with_files = {each: content.file for each, content in drawn if content.file is not None}
     sets = tuple(each for each, _ in drawn[: len(drawn) - bool(heldout)])
     return Opening(sets, opened, with_files, images, completed, tuple(notes), tuple(warnings))
+
+
+def _notes_on(drawn: Iterable[tuple[SetPlan, Content]]) -> dict[str, bool]:
+    """Returns what to say about the sets, and whether a program that prints no information is warned of it."""
+    notes = dict[str, bool]()
+    for each, content in drawn:
+        if each.holds == "both":
+            notes[f"{each.path}: Fréchet distances use its mean and covariance, other metrics its images"] = False
+        if content.images is not None and (ignored := content.images.passed_over.note):
+            notes[f"{each.path}: {ignored}"] = True
+    return notes
 
 
 def complete_settings(files: Mapping[str, Statistics], settings: Settings, images: bool) -> tuple[Settings, str]:

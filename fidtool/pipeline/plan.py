@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 from fidtool.console import Console
 from fidtool.errors import Alert, FidtoolError, InputError, RunError, option
 from fidtool.features.protocol import FEATURES, INCEPTION_DIMS, Definition, inception_definition, protocol_named
 from fidtool.labels import Labels, labels_of
-from fidtool.metrics.metric import Metric
 from fidtool.metrics.registry import Requested
 from fidtool.pipeline.gates import baselines_of
 from fidtool.pipeline.opening import Opening, roundings
@@ -42,37 +42,47 @@ class Plan:
 
 
 def choose(opening: Opening, console: Console) -> Opening:
-    """Omits those metrics of ``all`` that cannot be computed, and those whose weights cannot be obtained.
+    """Omits those metrics of ``all`` that cannot be computed, and those whose weights or images are lacking.
 
-    A run's only metric is not omitted. From here on no setting is changed.
+    A run's only metric is not omitted, and no FAKE is without a value. From here on no setting is changed.
     """
     settings, ordered = opening.settings, opening.settings.chosen
     evaluates = opening.sets[0].real
     chosen: list[Requested] = []
     omissions, left_out = [], {}
     for each in ordered:
-        metric, by, of_run = each.metric, each.optional, {FEATURES, *settings.further}
-        works = opening.images and (metric.network() is None or each.layer not in of_run)
-        try:
-            if by:
-                _check_optional(each, opening, works, evaluates)
-            elif len(ordered) > 1 and evaluates and (works or metric.network() is None):
-                metric.obtain(settings.network.weights, works, console.say)
-            if evaluates:
-                check_count(metric, settings, opening.sets)
+        reason = _obstacle(each, opening, console)
+        if reason is None:
             chosen.append(each)
-        except (InputError, RunError) as error:
-            is_only = not chosen and each is ordered[-1]
-            if isinstance(error, InputError) != bool(by) or (is_only and not by):
-                raise
-            said = f"{by} omits '{each.name}': {error.stated}"
-            omissions.append(said if by else f"'{each.name}' is not computed: {error.text}")
-            left_out[each.name] = error.stated
+            continue
+        if not chosen and each is ordered[-1] and not each.optional:
+            raise reason
+        omissions.append(omission(each, reason))
+        left_out[each.name] = reason.stated
     if len(chosen) < len(ordered):
         settings = settings.without(left_out)
+    for fake in opening.sets[1:]:
+        lacking_images(chosen, settings, opening.sets[0], fake)
     for line in omissions:
         console.say(line, is_result=not evaluates, warns=True)  # an evaluation has them, a file does not
     return replace(opening, settings=settings, notes=(*opening.notes, *omissions), left_out=left_out)
+
+
+def _obstacle(asked: Requested, opening: Opening, console: Console) -> FidtoolError | None:
+    """Returns why a metric cannot be computed of any FAKE; None if it can, as far as is known."""
+    settings, metric, (first, *fakes) = opening.settings, asked.metric, opening.sets
+    works = opening.images and (metric.network() is None or asked.layer not in {FEATURES, *settings.further})
+    try:
+        if asked.optional:
+            _check_optional(asked, opening, works, first.real)
+        elif len(settings.chosen) > 1 and first.real and (works or metric.network() is None):
+            metric.obtain(settings.network.weights, works, console.say)
+    except (InputError, RunError) as error:
+        if isinstance(error, InputError) != bool(asked.optional):
+            raise
+        return error
+    lacking = [too_few(asked, settings, first, fake) for fake in fakes]
+    return lacking[0] if lacking and all(lacking) else None
 
 
 def _check_optional(asked: Requested, opening: Opening, works: bool, evaluates: bool) -> None:
@@ -93,23 +103,39 @@ def _check_optional(asked: Requested, opening: Opening, works: bool, evaluates: 
         metric.obtain(settings.network.weights, works, None)
 
 
-def check_count(metric: Metric, settings: Settings, sets: Iterable[SetPlan]) -> None:
-    """Refuses sets that are too small for a metric: it is the smallest whose per-image features it needs."""
-    certain: list[tuple[int, str, int]] = []
-    for each in sets:
-        if each.count is not None and metric.fake_features and (metric.real_features or each.fake):
-            skippable = settings.most_skipped(each.count) if each.holds in ("images", "both") else 0
-            certain.append((each.count - skippable, f"{each.path} has {each.count}", skippable))
-    if not certain:
-        return
-    images, has, skippable = min(certain, key=lambda item: item[0])
-    has += f", of which {option('on_error', 'skip')} may skip {skippable}" if skippable else ""
-    try:
-        metric.check(replace(settings.facts(FEATURES), images=images, has=has))
-    except InputError as error:
-        if skippable:
-            error.args += (f"a smaller {option('max_skip')}",)
-        raise
+def omission(asked: Requested, reason: FidtoolError) -> str:
+    """Returns what to say about a metric that is not computed."""
+    if asked.optional:
+        return f"{asked.optional} omits '{asked.name}': {reason.stated}"
+    return f"'{asked.name}' is not computed: {reason.text}"
+
+
+def too_few(asked: Requested, settings: Settings, real: SetPlan, fake: SetPlan) -> InputError | None:
+    """Returns why the sets are too small for a metric; None if they are not, or their numbers are not known yet.
+
+    It is the smallest of the sets whose per-image features the metric needs.
+    """
+    sets = [real, fake] if asked.metric.real_features else [fake]
+    known = [(each.count, each.path) for each in sets if each.count is not None and asked.metric.fake_features]
+    if not known:
+        return None
+    images, path = min(known, key=itemgetter(0))
+    return settings.too_few(asked, images, f"{path} has {images}")
+
+
+def lacking_images(
+    chosen: Sequence[Requested], settings: Settings, real: SetPlan, fake: SetPlan
+) -> dict[str, InputError]:
+    """Returns the names of the metrics for which REAL or a FAKE has too few images, with the reasons.
+
+    Raises:
+        InputError: if FAKE would have no value at all.
+    """
+    found = {each.name: too_few(each, settings, real, fake) for each in chosen}
+    reasons = {name: reason for name, reason in found.items() if reason is not None}
+    if len(reasons) == len(chosen):
+        raise next(iter(reasons.values()))
+    return reasons
 
 
 def make_plan(opening: Opening, measured: Mapping[str, Definition] | None, batch_size: int) -> Plan:

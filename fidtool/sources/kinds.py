@@ -146,6 +146,8 @@ _WITHOUT_FLOATS = tuple({*_IMAGE_SUFFIXES} - {f".{name}" for name in _OF_FLOATS.
 HIDDEN, SUBFOLDER = "hidden", "subfolder"
 IS_HIDDEN = re.compile(r"(?:^|/)(?:\.+[^./]|__MACOSX(?:/|\Z))").search
 """Finds a hidden name in a path, separated by slashes; ``.`` and ``..`` are not hidden."""
+_USUAL = {".txt", ".json", ".cls", HIDDEN, SUBFOLDER}
+"""What lies beside images by custom, such as captions and labels, or is left out on request."""
 PROJECTS = ("adm", "edm", "edm2", "clean-fid", "fd-loss", "t2ibenchmark")
 """The projects of `fidtool.sources.references`; the part of the references' names before the colon."""
 
@@ -218,6 +220,13 @@ class PassedOver:
         if self.kinds[HIDDEN]:
             named.append(f"{self.kinds[HIDDEN]} {HIDDEN}")
         return ", ".join(named)
+
+    @property
+    def note(self) -> str:
+        """What to tell the user; empty if only files were ignored that usually lie beside images."""
+        if self.kinds.keys() <= _USUAL:
+            return ""
+        return f"ignored {self.words}: if some of them are images, rename them or pass their paths as a list"
 
     def nothing_found(self, path: str, kind: str, recursive: bool = True) -> InputError:
         if not self.kinds:

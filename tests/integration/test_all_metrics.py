@@ -107,8 +107,14 @@ def test_statistics_files_for_all_metrics(here: Run, sets: tuple[Path, Path]) ->
 
 def test_a_metric_with_a_setting_counts_as_requested(here: Run, sets: tuple[Path, Path]) -> None:
     run = ("compute", *sets, "--extractor", TINY)
-    assert "has 40: pass a smaller --nearest-k" in here(*run, "--metrics", "all", "--nearest-k", 41).error
-    assert "FID-infinity needs at least 5014 images in a set, and" in here(*run, "--metrics", "all,fid-infinity").error
+    for name, words, flags in (
+        ("prdc", "has 40: pass a smaller --nearest-k", ("--metrics", "all", "--nearest-k", 41)),
+        ("fid-infinity", "FID-infinity needs at least 5014 images in a set, and", ("--metrics", "all,fid-infinity")),
+    ):
+        found = here(*run, *flags, "--json")
+        assert (found.status, found.json["exit"]["lacking"]) == (1, [name])
+        assert words in found.stderr
+        assert found.stderr.splitlines()[-1] == f"not computed: {name}"
     found = here(*run, "--metrics", f"all,{SLICED}", "--kid-subset-size", 9, "--fail-above", 0, "--json")
     assert found.status == 3
     assert found.json["settings"]["kid"]["subset_size"] == 9

@@ -123,16 +123,26 @@ def test_values_that_need_more_images_are_left_out(here: Run, tmp_path: Path) ->
 
 def test_few_images_are_said_to_be_few(here: Run, sets: tuple[Path, Path]) -> None:
     (result,) = here("compute", *sets, *QUICK, "--json", "--per-class").json["results"]
-    (line,) = (
-        each
-        for each in result["warnings"]
-        if "the Fréchet distance of a class of as few as 24 images is too high" in each
-    )
+    (line,) = (each for each in result["warnings"] if "the Fréchet distance of a class of as few as 24" in each)
     assert result["severities"][result["warnings"].index(line)] == "medium"
-    perfect = float(re.findall(r"a perfect generator of all of REAL would have about ([\d.]+)\)", line)[0])
-    assert perfect > 0
+    sizes, perfect = re.findall(r"as few as (.*) is too high: .* of all of REAL would have about ([\d.]+);", line)[0]
+    assert sizes in ("24 real and 30 generated images (ant)", "30 real and 24 generated images (bee)")
+    assert float(perfect) > 0
+    assert not any("the mean Fréchet distance" in each for each in result["warnings"]), "of classes of similar sizes"
     large = here("compute", *sets, *QUICK, "--metrics", "kid", *SMALL, "--json", "--per-class").json["results"][0]
     assert not any("as few as" in each for each in large["warnings"]), "no Fréchet distance"
+
+
+def test_a_mean_that_few_images_dominate_is_said_to_be_one(here: Run, tmp_path: Path) -> None:
+    sets = make_classes(tmp_path, {"ant": (40, 30), "bee": (5, 3), "cat": (27, 33)})
+    document = here("compute", *sets, *QUICK, "--json", "--per-class").json
+    ((key, mean),) = document["results"][0]["classes"]["mean"].items()
+    values = {name: (each["fake"], each["metrics"][key]) for name, each in classes_in(document).items()}
+    weighted = sum(images * value for images, value in values.values()) / 66
+    assert mean == pytest.approx(sum(value for _, value in values.values()) / 3)
+    (line,) = (each for each in document["results"][0]["warnings"] if "the mean Fréchet distance" in each)
+    assert f" of {mean:.5g} counts each class the same" in line
+    assert line.endswith(f"weighted by generated images, the mean is {weighted:.5g}")
 
 
 def test_a_custom_metric_gets_the_images_of_a_class(sets: tuple[Path, Path]) -> None:

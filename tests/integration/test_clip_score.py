@@ -238,6 +238,6 @@ def test_without_weights_the_other_metrics_are_computed(
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # the variable is read when it is imported
     arguments = ("--metrics", "fid,clip-score", "--extractor", TINY, "--captions", "captions.csv", "--json")
     found = here("compute", "real", "fake", *arguments, "--clip-score-extractor", "clip:ViT-L-14-quickgelu")
-    assert found.status == 0, found.stderr
-    assert [*found.json["not_computed"]] == ["clip-score"]
-    assert len(found.metrics) == 1
+    assert found.status == 1, found.stderr
+    assert [*found.json["not_computed"]] == found.json["exit"]["lacking"] == ["clip-score"]
+    assert len(found.json["results"][0]["metrics"]) == 1

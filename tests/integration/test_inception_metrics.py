@@ -133,14 +133,15 @@ def test_the_other_metrics_come_without_a_classifier(
         assert here("stats", folder, "-o", f"{folder.name}.npz", "--metrics", metrics).status == 0
     for arguments in (few, ("real.npz", "fake.npz"), (*few, "--weights", weights.offline_path())):
         found = here("compute", *arguments, "--metrics", "is,fid,sfid", "--is-splits", 2, "--json")
-        assert found.status == 0, found.stderr
-        assert list(found.metrics) == ["fid", "sfid"]
+        assert found.status == 1, found.stderr
+        assert found.json["exit"] == {"code": 1, "reason": "not computed: is", "lacking": ["is"]}
+        assert list(found.json["results"][0]["metrics"]) == ["fid", "sfid"]
         (note,) = (each for each in found.json["run"]["notes"] if each.startswith("'is' is not computed: "))
         assert "classifier" in note
         assert "pt_inception-2015-12-05-6726825d.pth" in note
     options = ("--metrics", "is,fid,kid", "--is-splits", 2, "--kid-subset-size", 4)
     some = here("compute", *few, *options, "--json")
-    assert "fid" in some.metrics, some.stderr
+    assert "fid" in some.json["results"][0]["metrics"], some.stderr
     assert some.json["settings"]["kid"]["subset_size"] == 4
     assert some.stderr.count("'is' is not computed: ") == 1
     with pytest.warns(fidtool.FidtoolWarning, match="'is' is not computed: .*classifier"):
@@ -164,7 +165,7 @@ def test_the_last_metric_that_lacks_its_weights_ends_the_run(
     monkeypatch.setattr(clip, "fetch", fetch)
     monkeypatch.setenv("FIDTOOL_WEIGHTS_URL", "http://127.0.0.1:9/none.pth")
     found = here("compute", *few, "--metrics", "cmmd,fid", "--json")
-    assert list(found.metrics) == ["fid"]
+    assert list(found.json["results"][0]["metrics"]) == ["fid"]
     failed = f"the download from a mirror failed (offline{', and on' * 23}, and …)"
     reason = f"no weights for clip:ViT-L-14-336-quickgelu: {failed}"
     file = "fetch the file elsewhere and pass it with --cmmd-extractor clip@weights=..."

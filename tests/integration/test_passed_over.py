@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import PIL
 import pytest
 from PIL import AvifImagePlugin, features
 
+import fidtool
 from support.command_line import Run
 from support.encoded import encoded, noise
 from support.pictures import make_pictures
@@ -54,3 +56,23 @@ def test_other_files_are_counted_without_a_finding(here: Run, sets: tuple[Path, 
     (line,) = run.stdout.splitlines()
     assert line.endswith(" pixels; ignored: 2 files (.txt): no findings")
     assert here("check", sets[0], "--json").json["images"]["passed_over"] == {"other": 2, "kinds": {".txt": 2}}
+
+
+def test_files_that_may_be_images_are_said_to_be_ignored(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+    """Once a set, also of an archive. What lies beside images by custom needs no word."""
+    for name in ("notes.txt", "labels.json", ".hidden.png", "__MACOSX/00000.png", "00000.cls"):
+        (sets[0] / name).parent.mkdir(exist_ok=True)
+        (sets[0] / name).write_bytes(b"")
+    (sets[1] / "captions.txt").write_text("a")
+    for number in range(3):
+        (sets[1] / f"{number}.xyz").write_bytes(b"")
+    shutil.make_archive(str(tmp_path / "fake"), "zip", sets[1])
+    for fake in (sets[1], tmp_path / "fake.zip"):
+        said = "ignored 3 files (.xyz), 1 file (.txt): if some of them are images, rename them or pass their paths"
+        found = here("compute", sets[0], fake, fake, *BASE[:-1])
+        assert [line for line in found.stderr.splitlines() if "ignored" in line] == [f"{fake}: {said} as a list"]
+        assert found.json["run"]["notes"] == [f"{fake}: {said} as a list"]
+    made = here("stats", sets[1], "-o", "fake.npz", *BASE[:3])
+    assert made.stderr.count("ignored 3 files (.xyz)") == 1
+    with pytest.warns(fidtool.FidtoolWarning, match=r"ignored 3 files \(.xyz\)"):
+        fidtool.compute(*sets, extractor=COLOURS, cache=False)

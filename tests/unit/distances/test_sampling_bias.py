@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -64,10 +65,23 @@ def test_the_correction_equals_the_contour_integral(dims: int, images: int) -> N
 
 @pytest.mark.parametrize("images", [5, 30, 45, 200])
 def test_a_perfect_generator(images: int) -> None:
-    """The mean of the distances of few images, also fewer than dimensions."""
+    """The mean of the distances of few images from a known distribution, also fewer than dimensions."""
     real = target(40)
     distances = [frechet_distance(real.mu, real.sigma, *fit(drawn(40, images, seed))) for seed in range(40)]
-    assert perfect_distance(real, images) == pytest.approx(np.mean(distances), rel=0.05)
+    assert perfect_distance(real, images) == pytest.approx(np.mean(distances), rel=0.07)
+
+
+@pytest.mark.parametrize(("reals", "fakes"), [(12, 12), (12, 200), (40, 30), (60, 60), (200, 12), (1000, 100)])
+def test_two_samples_of_one_distribution(reals: int, fakes: int) -> None:
+    """What either sample alone says of the mean of their distances, also of those of smaller samples."""
+    pairs = [(fitted(drawn(40, reals, seed)), fitted(drawn(40, fakes, 1000 + seed))) for seed in range(40)]
+    distances = [frechet_distance(one.mu, one.sigma, other.mu, other.sigma) for one, other in pairs]
+    predicted = [perfect_distance(one, fakes) for one, _ in pairs[:8]]
+    assert np.mean(predicted) == pytest.approx(np.mean(distances), rel=0.1)
+    half = [perfect_distance(fitted(drawn(40, 2 * reals, seed)), fakes, reals) for seed in range(8)]
+    assert np.mean(half) == pytest.approx(np.mean(distances), rel=0.1)
+    taken_as_true = perfect_distance(replace(pairs[0][0], count=None), fakes)
+    assert taken_as_true < 0.7 * np.mean(distances) or reals > 5 * fakes
 
 
 def fit(rows: Features) -> tuple[Array, Array]:

@@ -248,10 +248,17 @@ def test_plain_modules_get_the_images_as_they_are() -> None:
 
 
 def test_a_plain_module_must_return_vectors() -> None:
-    """As in torchmetrics; a `fidtool.Network` may return maps."""
+    """As in torchmetrics; a `fidtool.Network` may return maps. The imaginary part of a vector is not dropped."""
     metric = FrechetInceptionDistance(torch.nn.MaxPool2d(2), batch_size=4)
     with pytest.raises(fidtool.RunError, match=r"returned \(4, 3, 10, 10\) for 4 images, not \(4, D\)"):
         metric.update(pictures(8, 1).float(), real=True)
+
+    class Waves(Plain):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return torch.fft.fft(super().forward(images))
+
+    with pytest.raises(fidtool.RunError, match="returned complex numbers, which are no features"):
+        FrechetInceptionDistance(Waves(), batch_size=4).update(pictures(8, 1), real=True)
 
 
 @pytest.mark.parametrize("scale", [2.0**-40, 2.0**40])

@@ -181,13 +181,17 @@ def compute(real: Source, fake: Source | Sequence[PathOrURL | Images | Statistic
 
 
 def evaluated(
-    sources: Sources, settings: Settings, console: Console, origin: Origin, check: Callable[[], None] = lambda: None
+    sources: Sources,
+    settings: Settings,
+    console: Console,
+    origin: Origin,
+    check: Callable[[Sequence[object]], None] = lambda _: None,
 ) -> tuple[Evaluation, Mapping[Path, Callable[[Path], object]] | None]:
     """Compares the FAKEs with REAL, for `compute` and the command line. A collective.
 
     Args:
         sources: REAL and the FAKEs, each with a default name for it. The held-out set is in the settings.
-        check: called on rank zero before any work is done.
+        check: called on rank zero before any work is done, with the paths of what the run reads.
 
     Returns:
         The evaluation and, on rank zero, the files of report, plot and history, each with the function that writes it.
@@ -196,13 +200,15 @@ def evaluated(
     settings = settings if settings.heldout is None else replace(settings, heldout=sets[-1].path)
     kinds = ("report", "plot", "history", "pairs_output")
     shown = {each: Path(file) for each in kinds if (file := vars(settings)[each]) is not None}
+    read: list[object] = [each.path for each in sets if each.given is None]
+    read += [settings.weights, settings.labels, settings.captions, settings.fail_worse_than]
 
     def check_files() -> None:
-        check()
+        check(read)
         if shown:
             from fidtool.report.html import check_shown
 
-            check_shown(shown)
+            check_shown(shown, read)
         check_loggers(settings.log)
 
     with open_run(sets, settings, console) as run:

@@ -33,6 +33,17 @@ def saved_result(file: str | os.PathLike[str]) -> dict[str, Any]:
     return dict(content)
 
 
+def is_replaceable(file: Path) -> bool:
+    """Whether the JSON of a failed run may take the place of a file: only that of another one, or none, is lost."""
+    if not file.is_file() or not file.stat().st_size:
+        return True
+    try:
+        content = json.loads(file.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(content, Mapping) and content.get("results") == []
+
+
 def check_result(content: Any, named: str = "") -> None:
     """Check that ``content`` is a result with values; ``named`` precedes the problem.
 

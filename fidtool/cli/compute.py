@@ -21,6 +21,7 @@ from fidtool.errors import FidtoolError, InputError, RunError, StoppedError, wit
 from fidtool.metrics.registry import requested
 from fidtool.names import legible
 from fidtool.record import Origin, changed_settings, origin_of
+from fidtool.saved import is_replaceable
 from fidtool.settings import OUTPUT, Settings
 
 if TYPE_CHECKING:
@@ -121,10 +122,10 @@ def compute(
     return evaluation.exit_code
 
 
-def _check_files(files: Iterable[Path]) -> None:
-    """Check that the files can be written, before any work is done."""
+def _check_files(files: Iterable[Path], inputs: Sequence[object]) -> None:
+    """Check that the files can be written, before any work is done, and are none of those that the run reads."""
     for file in files:
-        check_target(f"--output {file}", file)
+        check_target(f"--output {file}", file, inputs)
 
 
 def _form(form: str | None, as_json: bool, value: bool, to_stdout: bool) -> str | None:
@@ -158,7 +159,7 @@ def _show(
 def _publish_failure(
     error: FidtoolError, origin: Origin, settings: Settings | None, outputs: Sequence[Path], as_json: bool
 ) -> None:
-    """Write the JSON of a failed run, which has no results, on rank zero.
+    """Write the JSON of a failed run, which has no results, on rank zero, but never over a result with values.
 
     If torchrun restarts the ranks, only the last attempt prints it. After a signal a restart is uncertain, so that the
     file is written.
@@ -172,7 +173,14 @@ def _publish_failure(
     run = {**origin._asdict(), "config": None if settings is None else changed_settings(settings)}
     found = {"schema": SCHEMA, "protocol": protocol_to_dict(None), "results": [], "run": run}
     text = dumps(without_secrets({**found, "exit": {"code": error.exit_code, "reason": shown(error.text)}}))
-    with contextlib.suppress(RunError, TimeoutError):
+
+    def write() -> None:
+        replaced = [file for file in outputs if is_replaceable(file)]
+        for file in outputs:
+            if file not in replaced:
+                click.echo(legible(f"{file} keeps its earlier content: this run has no values"), err=True)
         lines = [text] if as_json and not again else []
-        files = {file: partial(write_lines, [text]) for file in outputs}
-        call_with_timeout(lambda: publish(lines, files), _WRITING_SECONDS)
+        publish(lines, {file: partial(write_lines, [text]) for file in replaced})
+
+    with contextlib.suppress(RunError, TimeoutError):
+        call_with_timeout(write, _WRITING_SECONDS)

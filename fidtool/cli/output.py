@@ -92,7 +92,9 @@ def print_whole(lines: Sequence[str], exact: bool = False) -> None:
     raw = "".join(f"{line}\n" for line in lines)
     text = raw.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     binary = getattr(sys.stdout, "buffer", None)
-    if binary is None:  # closed by the shell, or replaced by a program
+    if sys.stdout is None or getattr(sys.stdout, "closed", False):
+        raise OSError(errno.EBADF, "it is closed")
+    if binary is None:  # replaced by a program
         click.echo(text, nl=False)
         return
     sys.stdout.flush()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -31,8 +31,11 @@ _MOST_IMAGES, _MOST_IMAGES_OF_ALL = 24, 96
 """Maximum number of images in a sheet of one FAKE, and in such sheets of all FAKEs, but at least one of each."""
 
 
-def check_shown(shown: Mapping[str, Path]) -> None:
-    """Check that the page, the plot and the history, by setting, can be written, before any work is done."""
+def check_shown(shown: Mapping[str, Path], inputs: Collection[object] = ()) -> None:
+    """Check that the page, the plot and the history, by setting, can be written, before any work is done.
+
+    None may be one of the paths that the run reads, ``inputs``; a history may, which is only added to.
+    """
     for setting, file in shown.items():
         charted = setting in ("report", "plot")
         if charted and importlib.util.find_spec("matplotlib") is None:  # not imported; torch has jinja2
@@ -41,7 +44,7 @@ def check_shown(shown: Mapping[str, Path]) -> None:
         if file.suffix.lower() not in _SUFFIXES[setting]:
             problem = f"{option(setting, str(file))}: the name must end in {_SUFFIXES[setting][0]}"
             raise InputError(problem, setting=setting)
-        check_target(option(setting, str(file)), file)
+        check_target(option(setting, str(file)), file, () if setting == "history" else inputs)
 
 
 def write_shown(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from fidtool.cache_dir import LIMITS, byte_limit, cache_dir
+from fidtool.cache_dir import LIMITS, atomic_write, byte_limit, cache_dir
 from fidtool.errors import InputError
 
 
@@ -35,3 +36,26 @@ def test_limits_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("FIDTOOL_TEST_BYTES", value)
         with pytest.raises(InputError, match="FIDTOOL_TEST_BYTES must be a number of bytes such as 7, not"):
             byte_limit("FIDTOOL_TEST_BYTES")
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_of_two_writers_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool) -> None:
+    """If neither may overwrite a file, both found none, and the file system has hard links."""
+    if not links:
+        monkeypatch.setattr(os, "link", _unsupported)
+    file = tmp_path / "real.npz"
+    with atomic_write(file, overwrite=False) as first:
+        first.write(b"first")
+        with atomic_write(tmp_path / "other.npz", overwrite=False) as other:
+            other.write(b"other")
+        if links:
+            with pytest.raises(FileExistsError), atomic_write(tmp_path / "other.npz", overwrite=False) as second:
+                second.write(b"second")
+    assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == {
+        "real.npz": b"first",
+        "other.npz": b"other",
+    }
+
+
+def _unsupported(*_: object) -> None:
+    raise PermissionError(1, "Operation not permitted")

@@ -53,7 +53,7 @@ def check_target(named: str, file: Path, inputs: Iterable[object] = ()) -> None:
     try:
         if file.is_dir():
             problem = "it is a folder; name a file"
-        elif file.is_file() and any(file.samefile(path) for path in inputs if _exists(path)):
+        elif file.is_file() and any(_is_same(file, path) for path in inputs):
             problem = "it would replace a file that this command reads; name another file"
         elif file.exists() and not file.is_file():  # a device, or the pipe of a shell's >(command), in any folder
             problem = "" if os.access(file, os.W_OK) else "you have no permission to write to it"
@@ -65,8 +65,8 @@ def check_target(named: str, file: Path, inputs: Iterable[object] = ()) -> None:
         raise InputError(f"{named} cannot be written: {problem}")
 
 
-def _exists(path: object) -> bool:
-    return isinstance(path, (str, Path)) and os.path.exists(path)
+def _is_same(file: Path, path: object) -> bool:
+    return isinstance(path, (str, Path)) and os.path.exists(path) and file.samefile(path)
 
 
 @contextlib.contextmanager

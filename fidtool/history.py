@@ -167,8 +167,10 @@ def obstacles(before: Evaluation, after: Evaluation, name: str = "fid") -> Diffe
     layer = layer if layer in after.definitions else FEATURES  # CMMD's network can be the run's extractor
     custom, base = {*before.settings, *after.settings} - {*BUILT_IN}, name.partition("@")[0]
     metrics = {NAMES[base].name} if base in NAMES else custom  # of which the values of each are not known
-    needed = (f"protocol.{layer}", *(f"settings.{each}." for each in metrics), *_MUST_AGREE)
-    found = {place: pair for place, pair in differences_of(before, after).items() if place.startswith(needed)}
+    needed = tuple(
+        f"{place}." for place in (f"protocol.{layer}", *(f"settings.{each}" for each in metrics), *_MUST_AGREE)
+    )
+    found = {place: pair for place, pair in differences_of(before, after).items() if f"{place}.".startswith(needed)}
     if "" in found.get("REAL.pixels", ()):
         del found["REAL.pixels"]  # unknown without the diagnosis
     elif "REAL.pixels" not in found and after.results[0].real.facts.pixels:

@@ -134,7 +134,7 @@ def _content(evaluation: Evaluation) -> dict[str, Any]:
         "alerts": alerts_of(evaluation),
         "charts": page_charts(evaluation),
         "columns": columns,
-        "remarks": [*about_marks(evaluation), *evaluation.not_computed_lines],
+        "remarks": [*about_marks(evaluation, columns), *evaluation.not_computed_lines],
         "differences": differences_shown(evaluation, 12, names),  # of more, those to the best FAKE
         "most": max(1, min(_MOST_IMAGES, _MOST_IMAGES_OF_ALL // len(names))),
         "details": escape("\n".join(details)),
@@ -147,7 +147,8 @@ def _verdict(evaluation: Evaluation, columns: Sequence[Column], names: list[str]
     if len(results) == 1:
         return [0], title
     known = main == "fid" and all(result.corrected for result in results)
-    column = columns[-2 * len(results[0].uncertainties) if known else 0]  # of the bias-corrected distances
+    barred = {name for result in results for name, bar in result.uncertainties.items() if bar.corrected}
+    column = columns[-2 * len(barred) if known else 0]  # of the bias-corrected distances, the first that has any
     best = sorted(column.best)
     if not best:
         alike = column.better and sum(not is_real(result) for result in results) > 1

@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import combinations
-from math import comb
 from sys import maxsize
 from typing import Any, NamedTuple
 
@@ -47,12 +46,15 @@ class Column(NamedTuple):
 
     Attributes:
         better: ``lower`` or ``higher``; empty if neither is better.
+        best: places of the values that are marked.
+        tied: whether some are marked because they cannot be distinguished from the best.
     """
 
     heading: str
     values: Sequence[str]
     better: str = ""
     best: frozenset[int] = frozenset()
+    tied: bool = False
 
 
 def rounded(name: str, result: Comparison) -> str:
@@ -65,10 +67,11 @@ def rounded(name: str, result: Comparison) -> str:
     values have the digits of their `Number`, the most for all.
     """
     shown, value = result.labels.numbers[name], result.metrics[result.labels.key(name)]
-    bar, name = result.corrected_of(name), name.partition("@")[0]
+    bar = result.corrected_of(name)
     error = bar.error if bar else result.value(shown.spread)
     images = min(each.count or maxsize for each in (result.real, result.fake))
     few = images <= (SPATIAL_DIMS if shown.layer == SPATIAL else result.labels.dims_of(name))
+    name = name.partition("@")[0]
     decimals = shown.digits
     if error and shown.layer != PIXELS:  # of pairs, the spread is that of the images, not an error of the mean
         decimals = min(decimals, decimals_of(error, 2))
@@ -100,18 +103,16 @@ def columns_of(evaluation: Evaluation, doubted: Collection[str] = ()) -> list[Co
         spread = shown.spread.partition("@")[0].rpartition("_")[2]
         heading += _SPREADS.get(spread, "") * any("±" in text for text in texts)
         values = [result.value(own) if fit else None for (result, own), fit in zip(named, rated, strict=True)]
-        best = _best_of(texts, values, shown.better, ties)
-        columns.append(Column(heading, texts, shown.better, best))
+        columns.append(_marked(heading, texts, values, shown.better, ties))
         bars = [result.corrected_of(own) for result, own in named]
         if any(bars):
             cells = [None if bar is None else bar.texts() for bar in bars]
             texts = [f"{each[0]} ± {each[1]}" if each else "-" for each in cells]
             values = [bar.value if bar and fit else None for bar, fit in zip(bars, rated, strict=True)]
-            best = _best_of(texts, values, "lower", ties)
             # Of one network, the column of the distance says of which features.
             alone = sum(each.partition("@")[0] == "fid" for each in titles.values()) == 1
             base = split_title(title)[0] if alone else short_title(title)
-            corrected.append(Column(f"bias-corrected {base} ± s.e.", texts, "lower", best))
+            corrected.append(_marked(f"bias-corrected {base} ± s.e.", texts, values, "lower", ties))
             corrected.append(Column("95 % interval", [each[2] if each else "-" for each in cells]))
     return [*columns, *corrected]
 
@@ -152,14 +153,13 @@ def _name_of(result: Comparison, title: str) -> str:
     return next((name for name, each in result.titles.items() if each == title), "")
 
 
-def about_marks(evaluation: Evaluation) -> Iterator[str]:
+def about_marks(evaluation: Evaluation, columns: Sequence[Column]) -> Iterator[str]:
     """Yield sentences about which FAKEs are marked besides the best, and which are never marked."""
     results = evaluation.results
-    titles = dict.fromkeys(result.labels.title(name) for result in results for name in result.uncertainties)
-    for title in (title for title in titles if 0 < len(_ties(evaluation, title)) < comb(len(results), 2)):
-        base = short_title(title) if len(titles) > 1 else split_title(title)[0]
-        columns = f"{base} and bias-corrected {base}"
-        yield f"In the columns {columns}, sets that cannot be distinguished from the best one are marked as well."
+    tied = [column.heading.removesuffix(" ± s.e.") for column in columns if column.tied]
+    if tied:
+        where = f"column{'s' if tied[1:] else ''} {' and '.join(tied)}"
+        yield f"In the {where}, sets that cannot be distinguished from the best one are marked as well."
     if len(results) > 1 and any(map(is_real, results)):
         yield "Sets that contain images of REAL are never marked as best, nor is a set that is the only other one."
 
@@ -185,6 +185,14 @@ def _ties(evaluation: Evaluation, title: str) -> list[set[int]]:
             interval = known.get((name, frozenset((one.fake.name, two.fake.name)))) or mine - its
             found += [{place, other}] if interval.sign == 0 else []
     return found
+
+
+def _marked(
+    heading: str, texts: Sequence[str], values: Sequence[float | None], better: str, ties: list[set[int]]
+) -> Column:
+    """Return a column whose best values are marked, see `_best_of`."""
+    best = _best_of(texts, values, better, ties)
+    return Column(heading, texts, better, best, bool(best) and best != _best_of(texts, values, better, []))
 
 
 def _best_of(texts: Sequence[str], values: Sequence[float | None], better: str, ties: list[set[int]]) -> frozenset[int]:
@@ -258,12 +266,17 @@ def _table_of(saved: Mapping[str, Evaluation], doubted: Collection[str], said: S
             columns.append(Column(heading, texts))
         elif texts[0] != "-":
             caption.append(f"{about}: {texts[0]}.")
-    columns += columns_of(evaluation, doubted)
+    values = columns_of(evaluation, doubted)
+    columns += values
     features = legible(common_features(evaluation))
     above = [*([f"Features of all values: {features}"] if features else []), *said]
-    marks = about_marks(evaluation) if {*_names_by_title(evaluation)} - {*doubted} else []
-    notes = [*map(legible, evaluation.not_computed_lines), *marks, *framing_lines(evaluation)]
-    notes += verdict_lines(evaluation, names)
+    marks = about_marks(evaluation, values) if {*_names_by_title(evaluation)} - {*doubted} else []
+    missing = dict.fromkeys(line for each in saved.values() for line in each.not_computed_lines)
+    notes = [*map(legible, missing), *marks, *framing_lines(evaluation)]
+    left, kept = iter(names), frozenset(evaluation.differences)
+    for each in saved.values():  # a plain name may be that of other features in another file
+        own = [next(left) for _ in each.results]
+        notes += verdict_lines(replace(each, differences=tuple(filter(kept.__contains__, each.differences))), own)
     for row, result in zip(rows, results, strict=True):
         notes += [line + f"  {legible(row)}" * (len(rows) > 1) for line in heldout_lines(result)]
     alerts = [f"warning: {legible(alert)}" for alert in alerts_of(evaluation) if alert.severity == "high"]
@@ -281,7 +294,6 @@ def joined(saved: Mapping[str, Evaluation]) -> Evaluation:
         differences=tuple(
             each for each in pairs if {barred.count((each.name, fake)) for fake in (each.first, each.second)} == {1}
         ),
-        not_computed={name: reason for each in saved.values() for name, reason in each.not_computed.items()},
     )
 
 

@@ -149,8 +149,8 @@ def _show(
     from fidtool.report.text import framing_lines, influence_lines
 
     saved, with_notes = {"": evaluation}, form in ("table", "markdown", "latex")
-    framings = [] if with_notes else framing_lines(evaluation)
-    for line in [*framings, *influence_lines(evaluation), *class_lines(evaluation)]:
+    besides = [] if with_notes else [*framing_lines(evaluation), *class_lines(evaluation)]
+    for line in [*influence_lines(evaluation), *besides]:
         click.echo(line, err=True)
     lines = [repr(nan if each is None else each) for each in values] if form == "value" else lines_in(form, saved)
     publish(lines, {**{file: partial(write_lines, lines_in(each, saved)) for file, each in tables.items()}, **files})

@@ -14,13 +14,22 @@ from typing import Any, NamedTuple
 
 from fidtool.diagnose.duplicates import NOTABLE_SHARE
 from fidtool.errors import InputError, redacted
-from fidtool.explanations import decimals_of
+from fidtool.explanations import Classes, decimals_of
 from fidtool.features.protocol import PIXELS, SPATIAL, SPATIAL_DIMS
 from fidtool.history import lines_of, obstacles, per_fake
 from fidtool.metrics.prdc import PRDC
 from fidtool.metrics.registry import BUILT_IN, NAMES
 from fidtool.names import closest, folded, legible, short_names, short_title, shortened, split_title, unknown
-from fidtool.report.text import alerts_of, dumps, framing_lines, heldout_lines, number, result_lines, verdict_lines
+from fidtool.report.text import (
+    alerts_of,
+    class_summaries,
+    dumps,
+    framing_lines,
+    heldout_lines,
+    number,
+    result_lines,
+    verdict_lines,
+)
 from fidtool.results import Comparison, Evaluation
 
 _MOST_CLASSES = 20
@@ -31,6 +40,7 @@ _SPREADS = {"std": " ± s.d.", "sd": " ± s.d.", "error": " ± s.e.", "se": " ±
 """What is behind the ± (standard deviation, standard error), by the last word of the value's name."""
 _ARROWS = {"lower": " ↓", "higher": " ↑", "": ""}
 _markdown = partial(re.compile(r"([\\`*_\[\]<>|~&$])").sub, r"\\\1")
+_FORMULA = ("=", "+", "-", "@")
 _NOT_IN_LATEX = re.compile("--|[^ -~À-ÏÑ-ÖØ-Ýß-ïñ-öø-ýÿ–—…±∞×↓↑]")
 """A ligature, and the characters for which LaTeX with its default encoding and fonts has no glyph."""
 _LATEX = str.maketrans(
@@ -134,13 +144,21 @@ def class_rows(result: Comparison) -> list[list[str]]:
 
 def class_lines(evaluation: Evaluation) -> list[str]:
     """Return a table of the values of each class for each FAKE, the worst first, for stderr."""
-    lines = list[str]()
-    for result in evaluation.results:
+    return [line for table in _class_tables({"": evaluation}) for line in _text_lines(table)]
+
+
+def _class_tables(saved: Mapping[str, Evaluation]) -> list[Table]:
+    """Return a table of the values of each class for each FAKE that has any, the worst first."""
+    results, tables = joined(saved).results, list[Table]()
+    for name, result in zip(_row_names(saved, [each.fake.name for each in results]), results, strict=True):
         rows = class_rows(result)
+        if not rows:
+            continue
         columns = [Column(head, texts) for head, *texts in zip(*rows[: _MOST_CLASSES + 1], strict=True)]
         more = [f"and {len(rows) - 1 - _MOST_CLASSES} more, see the JSON"] * (len(rows) > 1 + _MOST_CLASSES)
-        lines += _text_lines(Table(columns, (), [legible(result.fake.name)], more, ())) if rows else []
-    return lines
+        about = f"{legible(name)}: values of each {rows[0][0]}."
+        tables.append(Table(columns, [about], [legible(name)], more, ()))
+    return tables
 
 
 def _names_by_title(evaluation: Evaluation) -> dict[str, str]:
@@ -242,17 +260,28 @@ def lines_in(form: str, saved: Mapping[str, Evaluation]) -> list[str]:
     doubts = doubts_about(saved)
     if form == "csv":
         return _csv_lines(saved)
-    return {"table": _text_lines, "markdown": _markdown_lines, "latex": _latex_lines}[form](_table_of(saved, *doubts))
+    written = {"table": _text_lines, "markdown": _markdown_lines, "latex": _latex_lines}[form]
+    lines = written(_table_of(saved, *doubts))
+    for table in _class_tables(saved):
+        lines += ["", *written(table)]
+    return lines
+
+
+def _row_names(saved: Mapping[str, Evaluation], names: Sequence[str]) -> Sequence[str]:
+    """Return the names of the FAKEs, with their files if the same one is in several."""
+    paths = [result.fake.name for each in saved.values() for result in each.results]
+    if len(saved) == 1 or len({*paths}) == len(paths):
+        return names
+    files = [file for file, each in zip(short_names([*saved]), saved.values(), strict=True) for _ in each.results]
+    return [f"{name} ({file})" for name, file in zip(names, files, strict=True)]
 
 
 def _table_of(saved: Mapping[str, Evaluation], doubted: Collection[str], said: Sequence[str]) -> Table:
     evaluation = joined(saved)
     results, paths = evaluation.results, dict.fromkeys(result.fake.name for result in evaluation.results)
     short = dict(zip(paths, short_names([*paths]), strict=True))
-    rows = names = [short[result.fake.name] for result in results]
-    if len(saved) > 1 and len(paths) < len(results):  # the same FAKE in several files
-        files = [file for file, each in zip(short_names([*saved]), saved.values(), strict=True) for _ in each.results]
-        rows = [f"{name} ({file})" for name, file in zip(names, files, strict=True)]
+    names = [short[result.fake.name] for result in results]
+    rows = _row_names(saved, names)
     columns, bases = [Column("FAKE", [legible(shortened(row)) for row in rows])], dict[str, dict[str, None]]()
     for each in saved.values():
         for title, name in _names_by_title(each).items():
@@ -278,7 +307,8 @@ def _table_of(saved: Mapping[str, Evaluation], doubted: Collection[str], said: S
         own = [next(left) for _ in each.results]
         notes += verdict_lines(replace(each, differences=tuple(filter(kept.__contains__, each.differences))), own)
     for row, result in zip(rows, results, strict=True):
-        notes += [line + f"  {legible(row)}" * (len(rows) > 1) for line in heldout_lines(result)]
+        besides = (*class_summaries(result), *heldout_lines(result))
+        notes += [line + f"  {legible(row)}" * (len(rows) > 1) for line in besides]
     alerts = [f"warning: {legible(alert)}" for alert in alerts_of(evaluation) if alert.severity == "high"]
     return Table(columns, [*caption, *said], above, notes, alerts)
 
@@ -416,8 +446,19 @@ def _csv_lines(saved: Mapping[str, Evaluation]) -> list[str]:
             third = asdict(result.heldout) | {"name": legible(result.heldout.name)}
             parts = {f"{part}.{key}": value for part in ("floors", "nearest") for key, value in third.pop(part).items()}
             row |= {f"heldout.{key}": value for key, value in (third | parts).items()}
-        rows.append(row)
+        rows.append(row | ({} if result.classes is None else _class_values(result.classes)))
     return _as_csv(rows)
+
+
+def _class_values(classes: Classes) -> dict[str, float]:
+    """Return the mean of all classes, or folders, and the values of each, by the headings of their columns."""
+    found = {f"classes.mean.{key}": value for key, value in classes.mean.items()}
+    for each in classes.classes:
+        place = f"classes.{legible(each.name)}"
+        ends = asdict(each.corrected) if each.corrected else {}
+        found |= {f"{place}.{key}": value for key, value in each.metrics.items()}
+        found |= {f"{place}.corrected.{end}": value for end, value in ends.items()}
+    return found
 
 
 def image_lines(evaluation: Evaluation) -> list[str]:
@@ -434,10 +475,16 @@ def image_lines(evaluation: Evaluation) -> list[str]:
     return _as_csv(rows)
 
 
+def _no_formula(cell: object) -> object:
+    """Return a cell that spreadsheets do not compute: a path that begins like a formula with its folder before it."""
+    return f"./{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
+
+
 def _as_csv(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a table with the keys of all rows as its header, in lines."""
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, dict.fromkeys(key for row in rows for key in row), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    for row in rows:
+        writer.writerow({key: _no_formula(cell) for key, cell in row.items()})
     return buffer.getvalue().split("\n")[:-1]

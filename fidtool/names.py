@@ -37,6 +37,11 @@ def images_of(counts: Sequence[int | None]) -> str:
     return f"{'' if least == most else f'{least:,} to '}{most:,} image{'s' if most != 1 else ''}"
 
 
+def or_none(value: object) -> str:
+    """Return a value in a message; ``none`` for None."""
+    return "none" if value is None else f"{value}"
+
+
 def folded(name: str) -> str:
     """Return a name without case, hyphens, underscores and spaces, for lookups."""
     return re.sub(r"[-_\s]", "", name).lower()

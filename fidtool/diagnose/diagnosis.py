@@ -25,7 +25,7 @@ from fidtool.diagnose.findings import ALWAYS_UNUSUAL, Finding, property_findings
 from fidtool.errors import Alert, option, without_secrets
 from fidtool.features.protocol import FEATURES, SPATIAL
 from fidtool.images.records import BRIGHTNESS, ImageRecords
-from fidtool.names import counted
+from fidtool.names import counted, or_none
 from fidtool.saved import restored
 from fidtool.sources.contents import BadFile
 from fidtool.sources.kinds import PassedOver
@@ -397,7 +397,7 @@ def pair_warnings(
     keys = ["device", "precision", "torch", *(["kernels"] if standard and "kernels" in {*one} & {*other} else [])]
     differing = [key for key in keys if one.get(key) != other.get(key)]
     if differing:
-        pairs = ", ".join(f"{key} {one.get(key)} against {other.get(key)}" for key in differing)
+        pairs = ", ".join(f"{key} {or_none(one.get(key))} against {or_none(other.get(key))}" for key in differing)
         text = f"REAL was computed differently ({pairs}): the last digits may differ"
         if "precision" in differing:
             text = f"REAL was computed differently ({pairs}): part of the distance is due to that; compute both alike"

@@ -44,6 +44,7 @@ from fidtool.features.models.inception import Weights, load_weights
 from fidtool.features.protocol import FEATURES
 from fidtool.metrics.metric import FeatureSet, Metric, MetricContext
 from fidtool.metrics.registry import BUILT_IN, Requested
+from fidtool.names import counted
 from fidtool.pipeline.captions import captions_of
 from fidtool.pipeline.classes import class_warnings, classes_of, values_of_classes
 from fidtool.pipeline.groups import rows_of_groups
@@ -387,7 +388,7 @@ def _influence_of(
         doubt = f"there are only {len(rows)} images for {rows.shape[1]} dimensions"
     elif off:
         doubt = (
-            f"for the removal of the {off[0].images} worst images, the effects predict an {title} of "
+            f"for the removal of the {counted(off[0].images, 'worst image')}, the effects predict an {title} of "
             f"{off[0].predicted:.6g}, but it is {off[0].distance:.6g}"
         )
     most, least = (

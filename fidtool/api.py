@@ -133,6 +133,12 @@ def _meant(keywords: Mapping[str, Any], known: Collection[str]) -> str:
     """Returns what to write instead of unknown keywords: a metric with a setting, or similar keywords."""
     for kind, each in (METRIC_SETTINGS[name] for name in keywords if name in METRIC_SETTINGS and "metrics" in known):
         return f"; write metrics=[fidtool.{kind.__name__}({each.name}=...)]"
+    for name in (name for name in keywords if name not in known):
+        if name in (declared(Settings)["precision"].choices or ()):
+            return f"; write precision={name!r}"
+        for setting, each in declared(Settings).items():
+            if each.kind is bool and name == f"no_{each.flag.strip('-').replace('-', '_')}":
+                return f"; write {setting}=False"
     return "".join(suggestion(name, known, 0.75) for name in keywords if name not in known)
 
 

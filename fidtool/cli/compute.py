@@ -18,7 +18,7 @@ from fidtool.console import Console
 from fidtool.distributed.launch import discover_or_alone, will_be_restarted
 from fidtool.distributed.signals import call_with_timeout, stopped_error
 from fidtool.errors import FidtoolError, InputError, RunError, StoppedError, without_secrets
-from fidtool.metrics.registry import requested
+from fidtool.metrics.registry import BUILT_IN, requested
 from fidtool.names import legible
 from fidtool.record import Origin, changed_settings, origin_of
 from fidtool.saved import is_replaceable
@@ -85,6 +85,11 @@ def compute(
     try:
         chosen = settings()
         console = Console(warnings=True, progress=not quiet, on_failure=on_failure, spelling=as_flag)
+        spaced = [each for each in (real, *fakes) if each in BUILT_IN and not Path(each).exists()]
+        if spaced and "--" not in origin.command:
+            metrics = ",".join((*(each.spec for each in requested(chosen.metrics)), *spaced))
+            problem = f"no such file or folder: {spaced[0]}, which is a metric:"
+            raise InputError(problem, f"separate metrics by commas, {as_flag('metrics', metrics)}", setting="metrics")
         third = [] if chosen.heldout is None else [chosen.heldout]
         check_early([real, *fakes, *third], real, *third)
         from fidtool.api import evaluated

@@ -72,6 +72,8 @@ class Labels:
     def from_dict(cls, content: Mapping[str, Any]) -> Labels:
         """Return the names whose `to_dict` gave ``content``."""
         found: Labels = restored(cls, content)
+        if any(name != number.name for name, number in found.numbers.items()):
+            raise ValueError("a number has two names")
         return replace(found, numbers={**NUMBERS, **found.numbers})
 
     @property

@@ -17,8 +17,6 @@ from fidtool.errors import InputError
 
 _PLAIN: dict[Any, Any] = {str: str, bool: bool, NoneType: NoneType}
 Share = Annotated[float, 0, 1]
-Digits = Annotated[int, 0, 30]
-"""Digits after the decimal point in a text."""
 _LIMITED = {int: Annotated[int, 0, 1 << 62], float: Annotated[float, -float_info.max, float_info.max]}
 """What other numbers in a result are: an integer counts something."""
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from fidtool.errors import InputError, TooFewImagesError, option
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.protocol import FEATURES
-from fidtool.saved import Digits
 from fidtool.validation import Validated, declared
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ class Number:
     better: Literal["lower", "higher", ""]
     meaning: str
     spread: str = ""
-    digits: Digits = 4
+    digits: int = 4
     layer: str = FEATURES
     inception: bool = False
 

@@ -313,7 +313,7 @@ def _checked(metric: Metric, found: Mapping[str, float]) -> dict[str, float]:
         raise RunError(f"the metric {metric.name} returned {returned}; it declares {', '.join(sorted(names))}")
     try:
         numbers = {name: float(value) for name, value in found.items()}
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:  # an integer can be too large for a float
         raise RunError(f"the metric {metric.name} returned something that is not a number: {error}") from None
     for name, value in numbers.items():
         if not math.isfinite(value):

@@ -133,6 +133,12 @@ def _meant(keywords: Mapping[str, Any], known: Collection[str]) -> str:
     """Returns what to write instead of unknown keywords: a metric with a setting, or similar keywords."""
     for kind, each in (METRIC_SETTINGS[name] for name in keywords if name in METRIC_SETTINGS and "metrics" in known):
         return f"; write metrics=[fidtool.{kind.__name__}({each.name}=...)]"
+    for name in (name for name in keywords if name not in known):
+        if name in (declared(Settings)["precision"].choices or ()):
+            return f"; write precision={name!r}"
+        for setting, each in declared(Settings).items():
+            if each.kind is bool and name == f"no_{each.flag.strip('-').replace('-', '_')}":
+                return f"; write {setting}=False"
     return "".join(suggestion(name, known, 0.75) for name in keywords if name not in known)
 
 
@@ -181,13 +187,17 @@ def compute(real: Source, fake: Source | Sequence[PathOrURL | Images | Statistic
 
 
 def evaluated(
-    sources: Sources, settings: Settings, console: Console, origin: Origin, check: Callable[[], None] = lambda: None
+    sources: Sources,
+    settings: Settings,
+    console: Console,
+    origin: Origin,
+    check: Callable[[Sequence[object]], None] = lambda _: None,
 ) -> tuple[Evaluation, Mapping[Path, Callable[[Path], object]] | None]:
     """Compares the FAKEs with REAL, for `compute` and the command line. A collective.
 
     Args:
         sources: REAL and the FAKEs, each with a default name for it. The held-out set is in the settings.
-        check: called on rank zero before any work is done.
+        check: called on rank zero before any work is done, with the paths of what the run reads.
 
     Returns:
         The evaluation and, on rank zero, the files of report, plot and history, each with the function that writes it.
@@ -196,13 +206,15 @@ def evaluated(
     settings = settings if settings.heldout is None else replace(settings, heldout=sets[-1].path)
     kinds = ("report", "plot", "history", "pairs_output")
     shown = {each: Path(file) for each in kinds if (file := vars(settings)[each]) is not None}
+    read: list[object] = [each.path for each in sets if each.given is None]
+    read += [settings.weights, settings.labels, settings.captions, settings.fail_worse_than]
 
     def check_files() -> None:
-        check()
+        check(read)
         if shown:
             from fidtool.report.html import check_shown
 
-            check_shown(shown)
+            check_shown(shown, read)
         check_loggers(settings.log)
 
     with open_run(sets, settings, console) as run:

@@ -8,7 +8,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -46,10 +46,10 @@ def open_descriptor(path: Path) -> int | None:
     return int(numbered[1]) if numbered else {"/dev/stdout": 1, "/dev/stderr": 2}.get(str(path))
 
 
-def check_target(named: str, file: Path) -> None:
+def check_target(named: str, file: Path, inputs: Iterable[object] = ()) -> None:
     """Checks that an output file can be written, before a run that may take hours; ``named`` is it as ``-o FILE``.
 
-    Writing may still fail later.
+    Writing may still fail later. What the run reads must not be replaced: those of ``inputs`` that are paths.
     """
     if open_descriptor(file) is not None:
         return
@@ -59,6 +59,8 @@ def check_target(named: str, file: Path) -> None:
             problem = "its name contains a null byte"
         elif file.is_dir():
             problem = "it is a folder; name a file"
+        elif file.is_file() and any(_is_same(file, path) for path in inputs):
+            problem = "it would replace a file that this command reads; name another file"
         elif file.exists() and not file.is_file():  # a device, or the pipe of a shell's >(command), in any folder
             problem = "" if os.access(file, os.W_OK) else "you have no permission to write to it"
         elif not file.parent.is_dir() or not os.access(file.parent, os.W_OK):
@@ -67,6 +69,10 @@ def check_target(named: str, file: Path) -> None:
         problem = error.strerror or str(error)
     if problem:
         raise InputError(f"{named} cannot be written: {problem}")
+
+
+def _is_same(file: Path, path: object) -> bool:
+    return isinstance(path, (str, Path)) and os.path.exists(path) and file.samefile(path)
 
 
 @contextlib.contextmanager
@@ -109,10 +115,22 @@ def _special(path: Path) -> IO[bytes]:
     return open(descriptor, "wb")
 
 
+def _linked(file: Path, path: Path) -> bool:
+    """Gives a file a second name, which must be new; returns whether the file system has such names."""
+    try:
+        os.link(file, path)
+    except FileExistsError:
+        raise
+    except OSError:
+        return False
+    return True
+
+
 @contextlib.contextmanager
-def atomic_write(path: Path) -> Iterator[IO[bytes]]:
+def atomic_write(path: Path, overwrite: bool = True) -> Iterator[IO[bytes]]:
     """Opens a temporary file in the folder of ``path`` and renames it to ``path`` if the block ends without an error.
 
+    If it must not ``overwrite``, a file that exists by then raises a `FileExistsError`, also that of another process.
     Readers see either the old file or the complete new one. Symbolic links are followed. The block can read what it has
     written, unless it is a special file (a pipe, /dev/stdout), which is written directly.
     """
@@ -129,7 +147,10 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
             yield handle
             handle.flush()
             os.fsync(handle.fileno())
-        os.replace(temporary, path)
+        if overwrite or not _linked(temporary, path):
+            os.replace(temporary, path)
+        else:
+            os.unlink(temporary)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(temporary)

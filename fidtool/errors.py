@@ -174,7 +174,10 @@ class FidtoolError(Exception):
 
 
 class InputError(FidtoolError, ValueError):
-    """The input or the call is wrong; running it again does not help."""
+    """The input or the call is wrong: the same call succeeds only when what the message names has changed.
+
+    A file may be missing because another program has not written it yet.
+    """
 
     exit_code = 2
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.diagnose.diagnosis import Health
+from fidtool.saved import Share
 
 
 def decimals_of(value: float, digits: int) -> int:
@@ -137,10 +138,10 @@ class Nearest:
     heldout_median: float
     copies: int
     heldout_copies: int
-    closer: float
-    low: float
-    high: float
-    probability: float
+    closer: Share
+    low: Share
+    high: Share
+    probability: Share
     error: float
 
 

@@ -7,7 +7,7 @@ import os
 import re
 import textwrap
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from os.path import normpath
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from fidtool.features.protocol import FEATURES, Definition
 from fidtool.local_files import read_file
 from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS, NAMES
 from fidtool.names import legible, shortened
-from fidtool.results import Evaluation, SetResult
+from fidtool.results import Comparison, Evaluation, SetResult
 from fidtool.validation import declared
 
 NOT_COMPARABLE, CANNOT_TELL, WORSE = "not comparable", "cannot tell", "worse"
@@ -42,8 +42,9 @@ class Change:
         verdict: ``worse``, ``better``, ``cannot be distinguished``, ``cannot tell`` or ``not comparable``.
         reason: why this is the verdict.
         difference: bias-corrected Fréchet distance after minus that before, see `Interval`; None if it is unknown.
-        metrics: the values of both, by their names in the JSON.
+        metrics: the values of both, by their names in the JSON; ``classes.mean.fid`` is the mean of all classes.
         besides: what else differs in settings, protocol, sets and environment.
+        classes: the values of each class, or folder, by its name.
     """
 
     fake: str
@@ -52,6 +53,7 @@ class Change:
     difference: Interval | None
     metrics: Differing
     besides: Differing
+    classes: Mapping[str, Differing] = field(default_factory=dict)
 
 
 def per_fake(evaluation: Evaluation) -> list[Evaluation]:
@@ -99,18 +101,41 @@ def read_history(file: str | os.PathLike[str]) -> tuple[list[Evaluation], list[s
 
 
 def changes_of(before: Evaluation, after: Evaluation) -> list[Change]:
-    """Return the changes of the FAKEs that both results have by name; if each has only one, of these."""
-    old, new = per_fake(before), per_fake(after)
-    if len(old) == len(new) == 1:
-        return [change_of(old[0], new[0])]
-    known = {path_of(each.results[0].fake.name): each for each in old}
-    return [change_of(known[path], each) for each in new if (path := path_of(each.results[0].fake.name)) in known]
+    """Return the changes of the FAKEs by name, then those that only one result has; if each has only one, of these."""
+    was, now = ({path_of(each.results[0].fake.name): each for each in per_fake(one)} for one in (before, after))
+    if len(was) == len(now) == 1:
+        return [change_of(*was.values(), *now.values())]
+    both = [change_of(was[path], each) for path, each in now.items() if path in was]
+    for path in {**was, **now}:
+        if path not in was or path not in now:
+            old, new = ({} if path not in one else _values(one[path]) for one in (was, now))
+            names = path if path in was else None, path if path in now else None
+            reason = f"only result {'A' if path in was else 'B'} has this FAKE"
+            both.append(Change(path, CANNOT_TELL, reason, None, _pairs(old, new), {"FAKE.name": names}))
+    return both
+
+
+def _pairs(old: Mapping[str, Any], new: Mapping[str, Any]) -> Differing:
+    return {name: (old.get(name), new.get(name)) for name in {**old, **new}}
+
+
+def _values(evaluation: Evaluation) -> dict[str, float]:
+    """Return the values of the only FAKE by their names in the JSON."""
+    (result,) = evaluation.results
+    means = {} if result.classes is None else result.classes.mean
+    return {**result.metrics, **{f"classes.mean.{name}": mean for name, mean in means.items()}}
+
+
+def _of_classes(result: Comparison) -> dict[str, Mapping[str, float]]:
+    return {} if result.classes is None else {each.name: each.metrics for each in result.classes.classes}
 
 
 def change_of(before: Evaluation, after: Evaluation) -> Change:
     """Return what changed between two results of one FAKE."""
     (old,), (new,) = before.results, after.results
     difference = None
+    were = _of_classes(old)
+    are = _of_classes(new)
     if found := obstacles(before, after):
         verdict, reason = NOT_COMPARABLE, "; ".join(lines_of(found))
     elif old.corrected is None or new.corrected is None:
@@ -125,8 +150,13 @@ def change_of(before: Evaluation, after: Evaluation) -> Change:
         verdict=verdict,
         reason=reason,
         difference=difference,
-        metrics={name: (old.metrics.get(name), new.metrics.get(name)) for name in {**old.metrics, **new.metrics}},
+        metrics=_pairs(_values(before), _values(after)),
         besides=differences_of(before, after),
+        classes={
+            name: _pairs(were.get(name, {}), are.get(name, {}))
+            for name in {**were, **are}
+            if were.get(name) or are.get(name)
+        },
     )
 
 
@@ -170,8 +200,10 @@ def obstacles(before: Evaluation, after: Evaluation, name: str = "fid") -> Diffe
     layer = layer if layer in after.definitions else FEATURES  # CMMD's network can be the run's extractor
     custom, base = {*before.settings, *after.settings} - {*BUILT_IN}, name.partition("@")[0]
     metrics = {NAMES[base].name} if base in NAMES else custom  # of which the values of each are not known
-    needed = (f"protocol.{layer}", *(f"settings.{each}." for each in metrics), *_MUST_AGREE)
-    found = {place: pair for place, pair in differences_of(before, after).items() if place.startswith(needed)}
+    needed = tuple(
+        f"{place}." for place in (f"protocol.{layer}", *(f"settings.{each}" for each in metrics), *_MUST_AGREE)
+    )
+    found = {place: pair for place, pair in differences_of(before, after).items() if f"{place}.".startswith(needed)}
     if "" in found.get("REAL.pixels", ()):
         del found["REAL.pixels"]  # unknown without the diagnosis
     elif "REAL.pixels" not in found and after.results[0].real.facts.pixels:

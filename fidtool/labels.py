@@ -25,6 +25,8 @@ _NETWORK = "inception"
 """Name of Inception as value of ``--extractor``."""
 _USUAL = {INCEPTION: _NETWORK, CMMD_EXTRACTOR: CMMD.extractor}
 """Short names of the default networks, by their names in a definition."""
+_MOST_DIGITS = 30
+"""More digits after the decimal point than a float has."""
 USUAL_NETWORKS = {kind.numbers[0].layer: kind.usual_network for kind in BUILT_IN.values() if kind.usual_network}
 """Networks of the metrics' authors, by layer."""
 
@@ -72,6 +74,8 @@ class Labels:
     def from_dict(cls, content: Mapping[str, Any]) -> Labels:
         """Return the names whose `to_dict` gave ``content``."""
         found: Labels = restored(cls, content)
+        if any(name != number.name or number.digits > _MOST_DIGITS for name, number in found.numbers.items()):
+            raise ValueError("a number has two names, or too many digits")
         return replace(found, numbers={**NUMBERS, **found.numbers})
 
     @property

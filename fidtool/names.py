@@ -43,6 +43,11 @@ def in_natural_order(name: str) -> list[tuple[int, int, str]]:
     return [(0, int(each), each) if each.isdecimal() and len(each) < 4000 else (1, 0, each) for each in tokens]
 
 
+def or_none(value: object) -> str:
+    """Return a value in a message; ``none`` for None."""
+    return "none" if value is None else f"{value}"
+
+
 def folded(name: str) -> str:
     """Return a name without case, hyphens, underscores and spaces, for lookups."""
     return re.sub(r"[-_\s]", "", name).lower()
@@ -62,12 +67,16 @@ def closest(name: str, known: Iterable[str], likeness: float = 0.6) -> list[str]
 
 def existing_like(path: str) -> list[str]:
     """Return the path that exists and is most like one that does not, if any is."""
+    import difflib  # only error messages need it
+
     folder, name = os.path.split(path.rstrip("/"))
     if folder and not os.path.isdir(folder):
         folder = "".join(existing_like(folder)) or folder
     slash = path[len(path.rstrip("/")) :][:1]
-    found = itertools.islice(glob.iglob(f"*{slash}", root_dir=folder or None), 10_000)
-    close = [each for each in closest(name + slash, found) if closest(splitext(name)[0], [splitext(each)[0]])]
+    found = [*itertools.islice(glob.iglob(f"*{slash}", root_dir=folder or None), 10_000)]
+    alike = difflib.get_close_matches(name + slash, found, n=4)
+    alike += closest(name + slash, found)
+    close = [each for each in alike if closest(splitext(name)[0], [splitext(each)[0]])]
     return [os.path.join(folder, each) for each in close[:1]]
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from html import escape
 from itertools import starmap
 from typing import Any, Literal, cast
@@ -374,15 +375,18 @@ class Evaluation:
             results = tuple(Comparison.from_dict(each, labels) for each in content["results"])
             if not all(each.titles for each in results):
                 raise ValueError("a FAKE has no values")
+            if not layers.keys() >= labels.networks.keys():
+                raise ValueError("layers lacks a network")
+            differences = restored(tuple[Difference, ...], content["differences"])
+            fakes = {each.fake.name for each in results}
+            if any(not {each.first, each.second} <= fakes or each.name not in labels.numbers for each in differences):
+                raise ValueError("a difference is of another FAKE or value")
             return cls(
-                definitions={
-                    layer: None if each["fingerprint"] is None else restored(Definition, each)
-                    for layer, each in layers.items()
-                },
+                definitions={layer: definition_of(each) for layer, each in layers.items()},
                 results=results,
                 run=restored(RunRecord, content["run"]),
                 settings=restored(dict[str, dict[str, Any]], content["settings"]),
-                differences=restored(tuple[Difference, ...], content["differences"]),
+                differences=differences,
                 gated=content["exit"].get("gated", ""),
                 not_computed=restored(dict[str, str], content["not_computed"]),
                 lacking=restored(tuple[str, ...], content["exit"].get("lacking", [])),
@@ -397,6 +401,13 @@ def read_evaluation(file: str | os.PathLike[str]) -> Evaluation:
     content = saved_result(file)
     with about(str(file)):
         return Evaluation.from_dict(content)
+
+
+def definition_of(protocol: Mapping[str, Any]) -> Definition | None:
+    """Return the definition of which `protocol_to_dict` gave ``protocol``."""
+    if protocol["fingerprint"] is None:
+        return None
+    return Definition.from_json(json.dumps({each.name: protocol[each.name] for each in fields(Definition)}))
 
 
 def protocol_to_dict(definition: Definition | None) -> dict[str, Any]:

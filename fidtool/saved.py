@@ -8,14 +8,18 @@ import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import is_dataclass
+from pathlib import Path
 from sys import float_info
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from fidtool.errors import InputError
 from fidtool.local_files import read_file
 
-_PLAIN: dict[Any, Any] = {str: str, bool: bool, int: int, float: (int, float), NoneType: NoneType}
+_PLAIN: dict[Any, Any] = {str: str, bool: bool, NoneType: NoneType}
+Share = Annotated[float, 0, 1]
+_LIMITED = {int: Annotated[int, 0, 1 << 62], float: Annotated[float, -float_info.max, float_info.max]}
+"""What other numbers in a result are: an integer counts something."""
 
 
 def saved_result(file: str | os.PathLike[str]) -> dict[str, Any]:
@@ -31,6 +35,17 @@ def saved_result(file: str | os.PathLike[str]) -> dict[str, Any]:
         raise InputError(f"{file} cannot be read: {reason}") from None
     check_result(content, f"{file} ")
     return dict(content)
+
+
+def is_replaceable(file: Path) -> bool:
+    """Whether the JSON of a failed run may take the place of a file: only that of another one, or none, is lost."""
+    if not file.is_file() or not file.stat().st_size:
+        return True
+    try:
+        content = json.loads(file.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(content, Mapping) and content.get("results") == []
 
 
 def check_result(content: Any, named: str = "") -> None:
@@ -51,21 +66,26 @@ def check_result(content: Any, named: str = "") -> None:
 def restored(kind: Any, value: Any) -> Any:
     """Return a value of JSON as a value of the type ``kind``: a dataclass, or a tuple, mapping or union of such types.
 
-    Keys that a dataclass does not have are ignored, since a newer version may have written them.
+    A number with limits is ``Annotated`` with them, such as `Share`. Keys that a dataclass does not have are ignored,
+    since a newer version may have written them.
 
     Raises:
         KeyError, TypeError, ValueError: if the value is not what ``kind`` becomes in JSON.
     """
     if isinstance(value, (int, float)) and not abs(value) <= float_info.max:  # no gate would notice NaN
         raise ValueError("a number is not finite")
+    kind = _LIMITED.get(kind, kind)
     origin, parts = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _within(value, *parts)
     if origin in (Union, UnionType):
         for part in parts:
             with contextlib.suppress(TypeError):
                 return restored(part, value)
     elif isinstance(kind, type) and is_dataclass(kind) and isinstance(value, dict):
-        hints = {name: hint for name, hint in get_type_hints(kind).items() if name in kind.__dataclass_fields__}
-        return kind(**{name: restored(hint, value[name]) for name, hint in hints.items() if name in value})
+        hints = get_type_hints(kind, include_extras=True)
+        known = (name for name in kind.__dataclass_fields__ if name in value)
+        return kind(**{name: restored(hints[name], value[name]) for name in known})
     elif origin is tuple and isinstance(value, list):
         each = parts[:1] * len(value) if parts[-1] is Ellipsis else parts
         return tuple(restored(one, item) for one, item in zip(each, value, strict=True))
@@ -76,3 +96,12 @@ def restored(kind: Any, value: Any) -> Any:
     elif kind is Any or value in (parts if origin is Literal else ()) or isinstance(value, _PLAIN.get(kind, ())):
         return value
     raise TypeError(f"{value!r} is not {kind}")
+
+
+def _within(value: Any, kind: Any, least: float, most: float) -> Any:
+    """Return a number of the type ``kind`` and from ``least`` to ``most``; an integer can be a float."""
+    if isinstance(value, bool) or not isinstance(value, (int, kind)):
+        raise TypeError(f"{value!r} is not {kind}")
+    if not least <= value <= most:
+        raise ValueError(f"{value} is not from {least} to {most}")
+    return value

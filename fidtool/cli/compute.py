@@ -18,9 +18,10 @@ from fidtool.console import Console
 from fidtool.distributed.launch import discover_or_alone, will_be_restarted
 from fidtool.distributed.signals import call_with_timeout, stopped_error
 from fidtool.errors import FidtoolError, InputError, RunError, StoppedError, without_secrets
-from fidtool.metrics.registry import requested
+from fidtool.metrics.registry import BUILT_IN, requested
 from fidtool.names import legible
 from fidtool.record import Origin, changed_settings, origin_of
+from fidtool.saved import is_replaceable
 from fidtool.settings import OUTPUT, Settings
 
 if TYPE_CHECKING:
@@ -84,6 +85,11 @@ def compute(
     try:
         chosen = settings()
         console = Console(warnings=True, progress=not quiet, on_failure=on_failure, spelling=as_flag)
+        spaced = [each for each in (real, *fakes) if each in BUILT_IN and not Path(each).exists()]
+        if spaced and "--" not in origin.command:
+            metrics = ",".join((*(each.spec for each in requested(chosen.metrics)), *spaced))
+            problem = f"no such file or folder: {spaced[0]}, which is a metric:"
+            raise InputError(problem, f"separate metrics by commas, {as_flag('metrics', metrics)}", setting="metrics")
         third = [] if chosen.heldout is None else [chosen.heldout]
         check_early([real, *fakes, *third], real, *third)
         from fidtool.api import evaluated
@@ -121,10 +127,10 @@ def compute(
     return evaluation.exit_code
 
 
-def _check_files(files: Iterable[Path]) -> None:
-    """Check that the files can be written, before any work is done."""
+def _check_files(files: Iterable[Path], inputs: Sequence[object]) -> None:
+    """Check that the files can be written, before any work is done, and are none of those that the run reads."""
     for file in files:
-        check_target(f"--output {file}", file)
+        check_target(f"--output {file}", file, inputs)
 
 
 def _form(form: str | None, as_json: bool, value: bool, to_stdout: bool) -> str | None:
@@ -148,8 +154,8 @@ def _show(
     from fidtool.report.text import framing_lines, influence_lines
 
     saved, with_notes = {"": evaluation}, form in ("table", "markdown", "latex")
-    framings = [] if with_notes else framing_lines(evaluation)
-    for line in [*framings, *influence_lines(evaluation), *class_lines(evaluation)]:
+    besides = [] if with_notes else [*framing_lines(evaluation), *class_lines(evaluation)]
+    for line in [*influence_lines(evaluation), *besides]:
         click.echo(line, err=True)
     lines = [repr(nan if each is None else each) for each in values] if form == "value" else lines_in(form, saved)
     publish(lines, {**{file: partial(write_lines, lines_in(each, saved)) for file, each in tables.items()}, **files})
@@ -158,7 +164,7 @@ def _show(
 def _publish_failure(
     error: FidtoolError, origin: Origin, settings: Settings | None, outputs: Sequence[Path], as_json: bool
 ) -> None:
-    """Write the JSON of a failed run, which has no results, on rank zero.
+    """Write the JSON of a failed run, which has no results, on rank zero, but never over a result with values.
 
     If torchrun restarts the ranks, only the last attempt prints it. After a signal a restart is uncertain, so that the
     file is written.
@@ -172,7 +178,14 @@ def _publish_failure(
     run = {**origin._asdict(), "config": None if settings is None else changed_settings(settings)}
     found = {"schema": SCHEMA, "protocol": protocol_to_dict(None), "results": [], "run": run}
     text = dumps(without_secrets({**found, "exit": {"code": error.exit_code, "reason": shown(error.text)}}))
-    with contextlib.suppress(RunError, TimeoutError):
+
+    def write() -> None:
+        replaced = [file for file in outputs if is_replaceable(file)]
+        for file in outputs:
+            if file not in replaced:
+                click.echo(legible(f"{file} keeps its earlier content: this run has no values"), err=True)
         lines = [text] if as_json and not again else []
-        files = {file: partial(write_lines, [text]) for file in outputs}
-        call_with_timeout(lambda: publish(lines, files), _WRITING_SECONDS)
+        publish(lines, {file: partial(write_lines, [text]) for file in replaced})
+
+    with contextlib.suppress(RunError, TimeoutError):
+        call_with_timeout(write, _WRITING_SECONDS)

@@ -6,19 +6,48 @@ import os
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
+from shlex import quote
 
 import click
 
-from fidtool.names import shortened
+from fidtool.metrics.registry import BUILT_IN
+from fidtool.names import legible, shortened
 from fidtool.sources.kinds import is_reference
 
 _HABITS = dict(line.split(": ") for line in Path(__file__).with_name("habits.txt").read_text().splitlines())
 """What to write in place of the commands and flags of other tools."""
 
 
+_COMBINED = {
+    ("check", ""): "fidtool check {} --against {}",
+    ("history", ""): "fidtool table {} {}",
+    ("history", ".jsonl"): "cat {} {} > all.jsonl; fidtool history all.jsonl",
+}
+"""What to write for two files or sets, by command and suffix."""
+
+
 def _exists(path: str) -> bool:
     """Whether a set exists, as far as that can be seen without a request or a download."""
     return os.path.exists(path) or path == "-" or "://" in path or is_reference(path)
+
+
+def _instead(name: str, message: str, typed: Sequence[str]) -> str:
+    """Return what to write in place of arguments that a command does not take, or of a missing --output."""
+    extra = message.removeprefix("Got unexpected extra argument").partition("(")[2].rstrip(")").split()
+    paths = [each for each in typed if not each.startswith("-") and (_exists(each) or each.endswith(".npz"))]
+    if extra and {*extra} <= {*BUILT_IN}:
+        return ": separate metrics by commas, `--metrics fid,kid`"
+    if extra[1:] and name in ("check", "stats"):  # a shell may have put thousands of files in place of a wildcard
+        return ": pass a folder, or quote the wildcard"
+    line = ""
+    if name == "stats" and paths:
+        images = paths[1] if extra and paths[1:] else paths[0]
+        file = next((each for each in paths[1:] if each.endswith(".npz")), f"{Path(images).stem}.npz")
+        line = f"fidtool stats {quote(images)} -o {quote(file)}"
+    elif extra and paths[1:]:
+        combine = _COMBINED.get((name, Path(paths[0]).suffix)) or _COMBINED.get((name, ""), "")
+        line = combine.format(*map(quote, paths[:2]))
+    return f": write `{legible(line)}`" if line else ""
 
 
 def advice(error: click.UsageError, typed: Sequence[str], commands: Sequence[str]) -> str:
@@ -28,9 +57,8 @@ def advice(error: click.UsageError, typed: Sequence[str], commands: Sequence[str
     if isinstance(error, click.NoSuchOption):
         wrong, close = error.option_name, error.possibilities or []
         message = f"No such option '{wrong}'"  # click's words depend on its version
-    elif name in commands:  # a shell may have put thousands of files in place of a wildcard
-        files = name in ("check", "stats") and message.startswith("Got unexpected extra arguments")
-        return shortened(error.format_message().rstrip(".")) + ": pass a folder, or quote the wildcard" * files
+    elif name in commands:
+        return shortened(error.format_message().rstrip(".")) + _instead(name, message, typed[1:])
     if name.startswith("-") and not {*commands}.isdisjoint(typed):
         return f"{message}; options follow the command"
     flags = [each.partition("=")[0] for each in typed if each.startswith("-") and name not in commands]

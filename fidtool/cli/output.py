@@ -114,9 +114,10 @@ def print_whole(lines: Sequence[str], exact: bool = False) -> None:
     text = raw.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     stdout = _result_stream()
     binary = getattr(stdout, "buffer", None)
-    if binary is None:  # closed by the shell, or replaced by a program
-        if stdout is not None:
-            click.echo(text, stdout, nl=False)
+    if stdout is None or getattr(stdout, "closed", False):
+        raise OSError(errno.EBADF, "it is closed")
+    if binary is None:  # replaced by a program
+        click.echo(text, stdout, nl=False)
         return
     stdout.flush()
     left = memoryview(os.fsencode(raw) if exact else text.encode(stdout.encoding or "utf-8", "replace"))

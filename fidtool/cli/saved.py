@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import pairwise, starmap
+from math import inf
 from pathlib import Path
 
 import click
@@ -15,12 +16,14 @@ from fidtool.cache_dir import check_target
 from fidtool.cli.options import OnceCommand, outputs_option
 from fidtool.cli.output import as_flag, columns, local_file, print_lines, publish, result_file, shown, write_lines
 from fidtool.errors import InputError
-from fidtool.history import change_of, changes_of, lines_of, path_of, read_history
+from fidtool.history import Differing, change_of, changes_of, lines_of, path_of, read_history
 from fidtool.names import legible, short_names
 from fidtool.report.tables import columns_of, doubts_about, joined, lines_in, narrowed
 from fidtool.report.text import alerts_of
 from fidtool.results import Evaluation, read_evaluation
 
+_MOST_CLASSES = 20
+"""Maximum number of values of classes that `diff` prints; its JSON has all."""
 _OF_DIFF = (
     ("Write a result", "fidtool compute real/ fake/ --uncertainty -o fid.json"),
     ("Another day", "fidtool compute real/ fake/ --uncertainty -o new.json"),
@@ -55,15 +58,30 @@ def diff(before: str, after: str, as_json: bool) -> None:
     """
     changes, names = changes_of(read_evaluation(before), read_evaluation(after)), short_names([before, after])
     if as_json:
-        print_lines([json.dumps({"schema": 1, "changes": list(map(asdict, changes))}, indent=2)])
+        rendered = [asdict(replace(each, reason=shown(each.reason))) for each in changes]
+        print_lines([json.dumps({"schema": 1, "changes": rendered}, indent=2)])
         return
-    lines = [] if changes else ["no FAKE is in both results"]
+    lines = list[str]()
     for each in changes:
         lines.append(f"{each.fake}: {each.verdict}: {each.reason}")
-        lines += columns([("", *names, "difference"), *starmap(_value_row, each.metrics.items())])
+        of_classes = _class_rows(each.classes)
+        rows = [("", *names, "difference"), *starmap(_value_row, each.metrics.items()), *of_classes[:_MOST_CLASSES]]
+        lines += columns(rows)
+        lines += [f"  and {len(of_classes) - _MOST_CLASSES} more, see --json"] * (len(of_classes) > _MOST_CLASSES)
         lines += [f"  {line}" for line in lines_of(each.besides) if line not in each.reason]
         lines += [] if each.besides else ["  no difference in settings, protocol, sets and environment"]
     print_lines([legible(shown(line)).rstrip() for line in lines])
+
+
+def _class_rows(classes: Mapping[str, Differing]) -> list[tuple[str, ...]]:
+    """Return the rows of the values of all classes: first those that only one result has, then the largest changes."""
+
+    def change(name: str) -> float:
+        one, other = next(iter(classes[name].values()))
+        return inf if one is None or other is None else abs(other - one)
+
+    ordered = sorted(classes, key=change, reverse=True)
+    return [_value_row(f"{name}: {key}", pair) for name in ordered for key, pair in classes[name].items()]
 
 
 def _value_row(name: str, values: tuple[float | None, float | None]) -> tuple[str, ...]:

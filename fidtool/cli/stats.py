@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -99,7 +99,7 @@ def stats(
     if stored is not None and layout != "adm":
         raise InputError("only files with --layout adm have --images")
     target = local_file("-o", output)
-    check = partial(_check_target, target, layout, force)
+    check = partial(_check_target, target, layout, force, [images])
     check_early([images], check=check)
     from fidtool.api import statistics_of
     from fidtool.console import Console
@@ -112,7 +112,7 @@ def stats(
     form = "" if layout is None else f", layout {layout}, protocol {chosen.protocol}"
     form += "" if statistics.part is None else f", part {statistics.part.name} of {statistics.part.total} images"
     form += "" if sample is None else f", {len(sample)} of them in arr_0"
-    _write(target, console, form, statistics, layout, sample)
+    _write(target, force, console, form, statistics, layout=layout, images=sample)
 
 
 @click.command(cls=OnceCommand, examples=_OF_MERGE)
@@ -127,7 +127,7 @@ def merge(parts: tuple[str, ...], output: str, force: bool, quiet: bool) -> None
     of different sets, protocols, versions or devices are refused.
     """
     target = local_file("-o", output)
-    _check_target(target, None, force)
+    _check_target(target, None, force, parts)
     from fidtool.console import Console
     from fidtool.diagnose.diagnosis import warnings_about
     from fidtool.statistics.merging import merge_statistics
@@ -136,15 +136,18 @@ def merge(parts: tuple[str, ...], output: str, force: bool, quiet: bool) -> None
     statistics = merge_statistics(parts)
     for line in warnings_about(output, statistics):
         console.warn(line)
-    _write(target, console, f", {len(parts)} parts", statistics)
+    _write(target, force, console, f", {len(parts)} parts", statistics)
 
 
-def _write(target: Path, console: Console, form: str, statistics: Statistics, *in_layout: Any) -> None:
+def _write(target: Path, force: bool, console: Console, form: str, statistics: Statistics, **in_layout: Any) -> None:
     """Write the file, with the arguments ``in_layout`` of `write_statistics`, and say so."""
     from fidtool.statistics.statistics_file import write_statistics
 
     try:
-        write_statistics(target, statistics, *in_layout)
+        write_statistics(target, statistics, overwrite=force, **in_layout)
+    except FileExistsError as error:
+        problem = f"{error.filename2 or target} was written by another run while this one computed:"
+        raise RunError(problem, "name another file", "pass --force to overwrite it") from None
     except OSError as error:
         raise RunError(f"the statistics could not be written to {target}: {error.strerror or error}") from None
     console.say(f"wrote {target}: {statistics.count} images, {statistics.dims} dimensions{form}")
@@ -165,11 +168,11 @@ def _in_layout(settings: Settings, layout: str) -> Settings:
     return replace(settings, protocol=protocol, metrics=WRITTEN_LAYOUTS[layout])
 
 
-def _check_target(target: Path, layout: str | None, force: bool) -> None:
-    """Check that the file can be written and read back, before any work is done."""
+def _check_target(target: Path, layout: str | None, force: bool, inputs: Sequence[str]) -> None:
+    """Check that the file can be written and read back, before any work is done, and is none of ``inputs``."""
     from fidtool.statistics.statistics_file import features_file
 
-    check_target(f"-o {target}", target)
+    check_target(f"-o {target}", target, inputs)
     local_file("-o", str(target), (".npz",))
     for file in (target, features_file(target)) if layout == "clean-fid" else (target,):
         if file.exists() and not force:

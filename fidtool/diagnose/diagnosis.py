@@ -15,19 +15,19 @@ from fidtool.diagnose.duplicates import (
     NOTABLE_SHARE,
     Duplicates,
     SharedCopies,
-    duplicates_message,
+    copies_finding,
     find_duplicates,
     has_notable_copies,
     lossless_texts,
     shared_copies_of,
-    shared_warning,
+    shared_finding,
 )
 from fidtool.diagnose.findings import ALWAYS_UNUSUAL, Finding, property_findings, property_warnings, set_findings
 from fidtool.diagnose.order import order_findings
 from fidtool.errors import Alert, option, without_secrets
 from fidtool.features.protocol import FEATURES, SPATIAL
 from fidtool.images.records import BRIGHTNESS, ImageRecords
-from fidtool.names import counted
+from fidtool.names import counted, or_none
 from fidtool.saved import restored
 from fidtool.sources.contents import BadFile
 from fidtool.sources.kinds import PassedOver
@@ -72,17 +72,23 @@ def unusual_findings(own: SetInspection, other: SetInspection | None) -> list[Fi
     ]
 
 
+def inspection_findings(own: SetInspection, other: SetInspection | None = None) -> list[Finding]:
+    """Returns the findings about a set that was not generated, or may not have been."""
+    found = own.duplicates
+    notable = found.exact >= max(NOTABLE_SHARE * found.images, FEWEST_COPIES) or found.share >= _HALF
+    copies = [copies_finding(found, False)] if notable else []
+    return [*copies, *unusual_findings(own, other)]
+
+
 def inspection_warnings(own: SetInspection | None, other: SetInspection | None = None) -> list[Alert]:
     """Returns warnings about a set that was not generated, or may not have been."""
     if own is None:
         return []
-    found, warnings = own.duplicates, list[Alert]()
-    if found.exact >= max(NOTABLE_SHARE * found.images, FEWEST_COPIES) or found.share >= _HALF:
-        warnings.append(Alert(f"{own.path}: {duplicates_message(found, False)}", "high"))
-    if not found.complete:
+    warnings = _alerts(own.path, inspection_findings(own, other))
+    if not own.duplicates.complete:
         reason = "the set has too many images to search for near duplicates"
         warnings.append(Alert(f"{own.path}: only exact duplicates were searched for: {reason}"))
-    return [*warnings, *_alerts(own.path, unusual_findings(own, other))]
+    return warnings
 
 
 def warnings_about(path: str, statistics: Statistics) -> list[str]:
@@ -106,7 +112,7 @@ class Diagnosis:
     Attributes:
         real, fake: duplicates in each set; None without records of its images.
         shared: images of FAKE that are also in REAL; None without records of both sets, or if both are the same set.
-        findings: faulty images in FAKE, and differences between FAKE and REAL.
+        findings: faulty images in FAKE, its duplicates, images of REAL in it, and differences between the two.
         real_findings: faulty images in REAL.
         lines: the warnings that result.
     """
@@ -160,26 +166,25 @@ def diagnosis_of(
     if fake is real:
         fake = None
     lines = inspection_warnings(real, fake)
-    real_findings = [] if real is None else unusual_findings(real, fake)
+    real_findings = [] if real is None else inspection_findings(real, fake)
     if fake is None:
         return Diagnosis(real_copies, fake_copies, None, (), tuple(real_findings), tuple(lines))
-    found = fake.duplicates
+    found, findings, shared = fake.duplicates, list[Finding](), None
     if has_notable_copies(found, real_copies) or (gate is not None and found.share > gate):
-        lines.append(Alert(f"{fake.path}: {duplicates_message(found, True)}", "high"))
-    findings, shared = unusual_findings(fake, real), None
-    lines += _alerts(fake.path, findings)
+        findings.append(copies_finding(found, True))
+    unusual = unusual_findings(fake, real)
+    findings += unusual
     if real is not None:
         shared = shared_copies_of(real.pictures, fake.pictures)
         if paired:
-            lines += [Alert(f"{fake.path}: {each}") for each in lossless_texts(real.pictures, fake.pictures)]
+            lines += [Alert(f"{fake.path}: {text}") for text in lossless_texts(real.pictures, fake.pictures)]
         elif shared.count and fake.path != real.path:  # one path may be sampled in two ways
-            lines.append(shared_warning(real.path, fake.path, shared, len(fake.pictures)))
-        between = pair_findings(real.pictures, fake.pictures, findings, paired)
+            findings.append(shared_finding(real.path, shared, len(fake.pictures)))
+        between = pair_findings(real.pictures, fake.pictures, unusual, paired)
         if paired:
             between += order_findings(real.pictures, fake.pictures)
-        between = [replace(each, message=shown(each.message)) for each in between]
-        findings += between
-        lines += _alerts(fake.path, between)
+        findings += [replace(finding, message=shown(finding.message)) for finding in between]
+    lines += _alerts(fake.path, findings)
     return Diagnosis(real_copies, fake_copies, shared, tuple(findings), tuple(real_findings), tuple(lines))
 
 
@@ -318,8 +323,7 @@ def health_of(
         message = f"{files} cannot be read (for example: {first.reason}): fix or remove unreadable files"
         findings.append(Finding("unreadable", "high", len(unreadable), first.file, message))
     if has_notable_copies(found, None if other is None else other.duplicates):
-        message = duplicates_message(found, generated)
-        findings.append(Finding("copies", "high", found.copies, found.examples[0][0], message))
+        findings.append(copies_finding(found, generated))
     findings += [*unusual_findings(inspection, other), *property_findings(images)]
     return Health(
         path=inspection.path,
@@ -412,7 +416,7 @@ def pair_warnings(
     keys = ["device", "precision", "torch", *(["kernels"] if standard and "kernels" in {*one} & {*other} else [])]
     differing = [key for key in keys if one.get(key) != other.get(key)]
     if differing:
-        pairs = ", ".join(f"{key} {one.get(key)} against {other.get(key)}" for key in differing)
+        pairs = ", ".join(f"{key} {or_none(one.get(key))} against {or_none(other.get(key))}" for key in differing)
         text = f"REAL was computed differently ({pairs}): the last digits may differ"
         if "precision" in differing:
             text = f"REAL was computed differently ({pairs}): part of the distance is due to that; compute both alike"

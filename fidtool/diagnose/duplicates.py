@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.errors import Alert
+from fidtool.diagnose.findings import Finding
+from fidtool.errors import Severity
 from fidtool.images.records import BRIGHTNESS, NOISE, ImageRecords, RecordArray
 from fidtool.names import counted, in_natural_order
 
@@ -325,11 +326,18 @@ def lossless_texts(real: ImageRecords, fake: ImageRecords) -> list[str]:
     return [f"{same} of {len(fake)} images are {lossless}"] if same else []
 
 
-def shared_warning(real: str, fake: str, shared: SharedCopies, images: int) -> Alert:
-    """Returns a warning about images of FAKE that are also in REAL."""
+def copies_finding(found: Duplicates, generated: bool) -> Finding:
+    """Returns the finding about a set with at least one duplicate."""
+    example = next((group[0] for group in found.examples), "")
+    return Finding("copies", "high", found.copies, example, duplicates_message(found, generated))
+
+
+def shared_finding(real: str, shared: SharedCopies, images: int) -> Finding:
+    """Returns the finding about images of FAKE, of which there are ``images``, that are also in REAL."""
     one, other = shared.examples[0]
-    return Alert(
-        f"{fake}: {shared.count} of {images} images are pixel-identical to images in {real} (for example {one} and "
-        f"{other}): remove real images that were mixed in; otherwise the generator has memorised training images",
-        "high" if shared.count >= NOTABLE_SHARE * images else "medium",
+    message = (
+        f"{shared.count} of {images} images are pixel-identical to images in {real} (for example {one} and {other}): "
+        "remove real images that were mixed in; otherwise the generator has memorised training images"
     )
+    severity: Severity = "high" if shared.count >= NOTABLE_SHARE * images else "medium"
+    return Finding("leak", severity, shared.count, one, message)

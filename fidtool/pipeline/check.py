@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from fidtool.diagnose.diagnosis import Checkup, health_of, inspect_set, unusual_findings
 from fidtool.diagnose.differences import pair_findings
-from fidtool.diagnose.duplicates import shared_copies_of, shared_warning
-from fidtool.diagnose.findings import Finding
+from fidtool.diagnose.duplicates import shared_copies_of, shared_finding
 from fidtool.distributed.launch import available_cores
 from fidtool.errors import InputError
 from fidtool.images.batches import broadcast_images
@@ -47,8 +46,7 @@ def check(run: RunContext, requests: Sequence[RequestedSet], settings: Settings,
         ]
         shared = shared_copies_of(real.pictures, fake.pictures)
         if shared.count:
-            message = shared_warning(real.path, fake.path, shared, len(fake.pictures))
-            between.append(Finding("leak", "high", shared.count, shared.examples[0][0], message))
+            between.append(shared_finding(real.path, shared, len(fake.pictures)))
         return Checkup(health, usual, tuple(between), strict)
 
     return run.world.on_rank_zero(conclude)

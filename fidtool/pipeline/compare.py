@@ -44,6 +44,7 @@ from fidtool.features.models.inception import Weights, load_weights
 from fidtool.features.protocol import FEATURES
 from fidtool.metrics.metric import FeatureSet, Metric, MetricContext
 from fidtool.metrics.registry import BUILT_IN, Requested
+from fidtool.names import counted
 from fidtool.pipeline.captions import captions_of
 from fidtool.pipeline.classes import class_warnings, classes_of, values_of_classes
 from fidtool.pipeline.groups import rows_of_groups
@@ -308,7 +309,7 @@ def _checked(metric: Metric, found: Mapping[str, float]) -> dict[str, float]:
         raise RunError(f"the metric {metric.name} returned {returned}; it declares {', '.join(sorted(names))}")
     try:
         numbers = {name: float(value) for name, value in found.items()}
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:  # an integer can be too large for a float
         raise RunError(f"the metric {metric.name} returned something that is not a number: {error}") from None
     for name, value in numbers.items():
         if not math.isfinite(value):
@@ -386,7 +387,7 @@ def _influence_of(
         doubt = f"there are only {len(rows)} images for {rows.shape[1]} dimensions"
     elif off:
         doubt = (
-            f"for the removal of the {off[0].images} worst images, the effects predict an {title} of "
+            f"for the removal of the {counted(off[0].images, 'worst image')}, the effects predict an {title} of "
             f"{off[0].predicted:.6g}, but it is {off[0].distance:.6g}"
         )
     most, least = (

@@ -22,7 +22,7 @@ from fidtool.record import overrides
 from fidtool.settings import Settings
 from fidtool.sources.arrays import array_headers, has_floats
 from fidtool.sources.contents import Files
-from fidtool.sources.image_set import Sampling, real_path
+from fidtool.sources.image_set import ImageSet, Sampling, real_path
 from fidtool.sources.kinds import is_pattern, is_reference, suffix_of
 from fidtool.sources.memory import Images
 from fidtool.sources.opening import STATISTICS_SUFFIXES, STDIN, local_paths, missing_error, open_images, split_key
@@ -229,7 +229,7 @@ def _drawn(
             again = any(each.path == request.path for each, _ in sets.values())
             _check_stream(request.path, given, settings, num if sampling.num is None else "", again)
         if images is not None:
-            drawn = images.draw(sampling)
+            drawn = _sampled(images, sampling, contents.values())
             if pairs and role == "fake":
                 drawn = pair_up(drawn, images, sets[keys[0]][1].images, settings, say)
             images = replace(drawn, framing=framing, floats=settings.floats)
@@ -239,6 +239,14 @@ def _drawn(
         real, fake = not alone and not number, alone or role == "fake"
         sets[key] = SetPlan(request.path, number, holds, real, fake, count, framing, sampling, third), content
     return [sets[key] for key in keys]
+
+
+def _sampled(images: ImageSet, sampling: Sampling, contents: Iterable[Content]) -> ImageSet:
+    """The images that are used. A refusal advises the setting of the other sets only if they have enough images."""
+    others = [each.images for each in contents if each.images is not None and each.images is not images]
+    if any(len(each) < (sampling.num or 0) for each in others):
+        sampling = sampling._replace(other="")
+    return images.draw(sampling)
 
 
 def _check_heldout(heldout: RequestedSet | None, real: RequestedSet) -> None:

@@ -52,10 +52,10 @@ _DARK = _colours("#e6e9ed", "#a3acb7", "#343b44", "#8ab0ff", "#f2a65e")
 def page_charts(evaluation: Evaluation) -> list[str]:
     """Return the chart of the Fréchet distances as ``data:image/svg+xml;…``, for light and for dark backgrounds.
 
-    There is none of a single FAKE.
+    There is none of a single FAKE, nor if one has no such distance.
     """
     results = evaluation.results
-    if len(results) == 1 or results[0].frechet_distance is None:
+    if len(results) == 1 or any(result.frechet_distance is None for result in results):
         return []
     inches = _WIDTH / 72, _height(results) or _HEIGHT / 72  # a unit of the SVG is a pixel
     contents = [_image("svg", inches, results, colours) for colours in (_LIGHT, _DARK)]
@@ -168,7 +168,7 @@ def sweep_of(results: Sequence[Comparison]) -> tuple[list[Point], str]:
         arguments, 1, 2, 3 …
     """
     paths = [redacted(result.fake.name) for result in results]  # a URL's query may contain numbers
-    found = numbers_of(paths) if len(paths) > 1 else None
+    found = numbers_of(paths) if len(paths) > 2 else None  # two points are no line
     numbers, label = found or ([place + 1.0 for place in range(len(paths))], "")
     points = []
     for number, name, result in zip(numbers, short_names(paths), results, strict=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -31,8 +31,11 @@ _MOST_IMAGES, _MOST_IMAGES_OF_ALL = 24, 96
 """Maximum number of images in a sheet of one FAKE, and in such sheets of all FAKEs, but at least one of each."""
 
 
-def check_shown(shown: Mapping[str, Path]) -> None:
-    """Check that the page, the plot and the history, by setting, can be written, before any work is done."""
+def check_shown(shown: Mapping[str, Path], inputs: Collection[object] = ()) -> None:
+    """Check that the page, the plot and the history, by setting, can be written, before any work is done.
+
+    None may be one of the paths that the run reads, ``inputs``; a history may, which is only added to.
+    """
     for setting, file in shown.items():
         charted = setting in ("report", "plot")
         if charted and importlib.util.find_spec("matplotlib") is None:  # not imported; torch has jinja2
@@ -41,7 +44,7 @@ def check_shown(shown: Mapping[str, Path]) -> None:
         if file.suffix.lower() not in _SUFFIXES[setting]:
             problem = f"{option(setting, str(file))}: the name must end in {_SUFFIXES[setting][0]}"
             raise InputError(problem, setting=setting)
-        check_target(option(setting, str(file)), file)
+        check_target(option(setting, str(file)), file, () if setting == "history" else inputs)
         if setting == "history" and file.exists() and not file.is_file():
             raise InputError(f"{option(setting, str(file))} must be a regular file, which lines can be added to")
 
@@ -133,7 +136,7 @@ def _content(evaluation: Evaluation) -> dict[str, Any]:
         "alerts": alerts_of(evaluation),
         "charts": page_charts(evaluation),
         "columns": columns,
-        "remarks": [*about_marks(evaluation), *evaluation.not_computed_lines],
+        "remarks": [*about_marks(evaluation, columns), *evaluation.not_computed_lines],
         "differences": differences_shown(evaluation, 12, names),  # of more, those to the best FAKE
         "most": max(1, min(_MOST_IMAGES, _MOST_IMAGES_OF_ALL // len(names))),
         "details": escape("\n".join(details)),
@@ -146,7 +149,8 @@ def _verdict(evaluation: Evaluation, columns: Sequence[Column], names: list[str]
     if len(results) == 1:
         return [0], title
     known = main == "fid" and all(result.corrected for result in results)
-    column = columns[-2 * len(results[0].uncertainties) if known else 0]  # of the bias-corrected distances
+    barred = {name for result in results for name, bar in result.uncertainties.items() if bar.corrected}
+    column = columns[-2 * len(barred) if known else 0]  # of the bias-corrected distances, the first that has any
     best = sorted(column.best)
     if not best:
         alike = column.better and sum(not is_real(result) for result in results) > 1

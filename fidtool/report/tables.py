@@ -9,19 +9,27 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import combinations
-from math import comb
 from sys import maxsize
 from typing import Any, NamedTuple
 
 from fidtool.diagnose.duplicates import NOTABLE_SHARE
 from fidtool.errors import InputError, redacted
-from fidtool.explanations import decimals_of
+from fidtool.explanations import Classes, decimals_of
 from fidtool.features.protocol import PIXELS, SPATIAL, SPATIAL_DIMS
 from fidtool.history import lines_of, obstacles, per_fake
 from fidtool.metrics.prdc import PRDC
 from fidtool.metrics.registry import BUILT_IN, NAMES
 from fidtool.names import closest, folded, legible, short_names, short_title, shortened, split_title, unknown
-from fidtool.report.text import alerts_of, dumps, framing_lines, heldout_lines, number, result_lines, verdict_lines
+from fidtool.report.text import (
+    alerts_of,
+    class_summaries,
+    dumps,
+    framing_lines,
+    heldout_lines,
+    number,
+    result_lines,
+    verdict_lines,
+)
 from fidtool.results import Comparison, Evaluation
 
 _MOST_CLASSES = 20
@@ -32,6 +40,7 @@ _SPREADS = {"std": " ± s.d.", "sd": " ± s.d.", "error": " ± s.e.", "se": " ±
 """What is behind the ± (standard deviation, standard error), by the last word of the value's name."""
 _ARROWS = {"lower": " ↓", "higher": " ↑", "": ""}
 _markdown = partial(re.compile(r"([\\`*_\[\]<>|~&$])").sub, r"\\\1")
+_FORMULA = ("=", "+", "-", "@")
 _NOT_IN_LATEX = re.compile("--|[^ -~À-ÏÑ-ÖØ-Ýß-ïñ-öø-ýÿ–—…±∞×↓↑]")
 """A ligature, and the characters for which LaTeX with its default encoding and fonts has no glyph."""
 _LATEX = str.maketrans(
@@ -47,12 +56,15 @@ class Column(NamedTuple):
 
     Attributes:
         better: ``lower`` or ``higher``; empty if neither is better.
+        best: places of the values that are marked.
+        tied: whether some are marked because they cannot be distinguished from the best.
     """
 
     heading: str
     values: Sequence[str]
     better: str = ""
     best: frozenset[int] = frozenset()
+    tied: bool = False
 
 
 def rounded(name: str, result: Comparison) -> str:
@@ -65,10 +77,11 @@ def rounded(name: str, result: Comparison) -> str:
     values have the digits of their `Number`, the most for all.
     """
     shown, value = result.labels.numbers[name], result.metrics[result.labels.key(name)]
-    bar, name = result.corrected_of(name), name.partition("@")[0]
+    bar = result.corrected_of(name)
     error = bar.error if bar else result.value(shown.spread)
     images = min(each.count or maxsize for each in (result.real, result.fake))
     few = images <= (SPATIAL_DIMS if shown.layer == SPATIAL else result.labels.dims_of(name))
+    name = name.partition("@")[0]
     decimals = shown.digits
     if error and shown.layer != PIXELS:  # of pairs, the spread is that of the images, not an error of the mean
         decimals = min(decimals, decimals_of(error, 2))
@@ -100,18 +113,16 @@ def columns_of(evaluation: Evaluation, doubted: Collection[str] = ()) -> list[Co
         spread = shown.spread.partition("@")[0].rpartition("_")[2]
         heading += _SPREADS.get(spread, "") * any("±" in text for text in texts)
         values = [result.value(own) if fit else None for (result, own), fit in zip(named, rated, strict=True)]
-        best = _best_of(texts, values, shown.better, ties)
-        columns.append(Column(heading, texts, shown.better, best))
+        columns.append(_marked(heading, texts, values, shown.better, ties))
         bars = [result.corrected_of(own) for result, own in named]
         if any(bars):
             cells = [None if bar is None else bar.texts() for bar in bars]
             texts = [f"{each[0]} ± {each[1]}" if each else "-" for each in cells]
             values = [bar.value if bar and fit else None for bar, fit in zip(bars, rated, strict=True)]
-            best = _best_of(texts, values, "lower", ties)
             # Of one network, the column of the distance says of which features.
             alone = sum(each.partition("@")[0] == "fid" for each in titles.values()) == 1
             base = split_title(title)[0] if alone else short_title(title)
-            corrected.append(Column(f"bias-corrected {base} ± s.e.", texts, "lower", best))
+            corrected.append(_marked(f"bias-corrected {base} ± s.e.", texts, values, "lower", ties))
             corrected.append(Column("95 % interval", [each[2] if each else "-" for each in cells]))
     return [*columns, *corrected]
 
@@ -133,13 +144,21 @@ def class_rows(result: Comparison) -> list[list[str]]:
 
 def class_lines(evaluation: Evaluation) -> list[str]:
     """Return a table of the values of each class for each FAKE, the worst first, for stderr."""
-    lines = list[str]()
-    for result in evaluation.results:
+    return [line for table in _class_tables({"": evaluation}) for line in _text_lines(table)]
+
+
+def _class_tables(saved: Mapping[str, Evaluation]) -> list[Table]:
+    """Return a table of the values of each class for each FAKE that has any, the worst first."""
+    results, tables = joined(saved).results, list[Table]()
+    for name, result in zip(_row_names(saved, [each.fake.name for each in results]), results, strict=True):
         rows = class_rows(result)
+        if not rows:
+            continue
         columns = [Column(head, texts) for head, *texts in zip(*rows[: _MOST_CLASSES + 1], strict=True)]
         more = [f"and {len(rows) - 1 - _MOST_CLASSES} more, see the JSON"] * (len(rows) > 1 + _MOST_CLASSES)
-        lines += _text_lines(Table(columns, (), [legible(result.fake.name)], more, ())) if rows else []
-    return lines
+        about = f"{legible(name)}: values of each {rows[0][0]}."
+        tables.append(Table(columns, [about], [legible(name)], more, ()))
+    return tables
 
 
 def _names_by_title(evaluation: Evaluation) -> dict[str, str]:
@@ -152,14 +171,13 @@ def _name_of(result: Comparison, title: str) -> str:
     return next((name for name, each in result.titles.items() if each == title), "")
 
 
-def about_marks(evaluation: Evaluation) -> Iterator[str]:
+def about_marks(evaluation: Evaluation, columns: Sequence[Column]) -> Iterator[str]:
     """Yield sentences about which FAKEs are marked besides the best, and which are never marked."""
     results = evaluation.results
-    titles = dict.fromkeys(result.labels.title(name) for result in results for name in result.uncertainties)
-    for title in (title for title in titles if 0 < len(_ties(evaluation, title)) < comb(len(results), 2)):
-        base = short_title(title) if len(titles) > 1 else split_title(title)[0]
-        columns = f"{base} and bias-corrected {base}"
-        yield f"In the columns {columns}, sets that cannot be distinguished from the best one are marked as well."
+    tied = [column.heading.removesuffix(" ± s.e.") for column in columns if column.tied]
+    if tied:
+        where = f"column{'s' if tied[1:] else ''} {' and '.join(tied)}"
+        yield f"In the {where}, sets that cannot be distinguished from the best one are marked as well."
     if len(results) > 1 and any(map(is_real, results)):
         yield "Sets that contain images of REAL are never marked as best, nor is a set that is the only other one."
 
@@ -185,6 +203,14 @@ def _ties(evaluation: Evaluation, title: str) -> list[set[int]]:
             interval = known.get((name, frozenset((one.fake.name, two.fake.name)))) or mine - its
             found += [{place, other}] if interval.sign == 0 else []
     return found
+
+
+def _marked(
+    heading: str, texts: Sequence[str], values: Sequence[float | None], better: str, ties: list[set[int]]
+) -> Column:
+    """Return a column whose best values are marked, see `_best_of`."""
+    best = _best_of(texts, values, better, ties)
+    return Column(heading, texts, better, best, bool(best) and best != _best_of(texts, values, better, []))
 
 
 def _best_of(texts: Sequence[str], values: Sequence[float | None], better: str, ties: list[set[int]]) -> frozenset[int]:
@@ -234,17 +260,28 @@ def lines_in(form: str, saved: Mapping[str, Evaluation]) -> list[str]:
     doubts = doubts_about(saved)
     if form == "csv":
         return _csv_lines(saved)
-    return {"table": _text_lines, "markdown": _markdown_lines, "latex": _latex_lines}[form](_table_of(saved, *doubts))
+    written = {"table": _text_lines, "markdown": _markdown_lines, "latex": _latex_lines}[form]
+    lines = written(_table_of(saved, *doubts))
+    for table in _class_tables(saved):
+        lines += ["", *written(table)]
+    return lines
+
+
+def _row_names(saved: Mapping[str, Evaluation], names: Sequence[str]) -> Sequence[str]:
+    """Return the names of the FAKEs, with their files if the same one is in several."""
+    paths = [result.fake.name for each in saved.values() for result in each.results]
+    if len(saved) == 1 or len({*paths}) == len(paths):
+        return names
+    files = [file for file, each in zip(short_names([*saved]), saved.values(), strict=True) for _ in each.results]
+    return [f"{name} ({file})" for name, file in zip(names, files, strict=True)]
 
 
 def _table_of(saved: Mapping[str, Evaluation], doubted: Collection[str], said: Sequence[str]) -> Table:
     evaluation = joined(saved)
     results, paths = evaluation.results, dict.fromkeys(result.fake.name for result in evaluation.results)
     short = dict(zip(paths, short_names([*paths]), strict=True))
-    rows = names = [short[result.fake.name] for result in results]
-    if len(saved) > 1 and len(paths) < len(results):  # the same FAKE in several files
-        files = [file for file, each in zip(short_names([*saved]), saved.values(), strict=True) for _ in each.results]
-        rows = [f"{name} ({file})" for name, file in zip(names, files, strict=True)]
+    names = [short[result.fake.name] for result in results]
+    rows = _row_names(saved, names)
     columns, bases = [Column("FAKE", [legible(shortened(row)) for row in rows])], dict[str, dict[str, None]]()
     for each in saved.values():
         for title, name in _names_by_title(each).items():
@@ -258,14 +295,20 @@ def _table_of(saved: Mapping[str, Evaluation], doubted: Collection[str], said: S
             columns.append(Column(heading, texts))
         elif texts[0] != "-":
             caption.append(f"{about}: {texts[0]}.")
-    columns += columns_of(evaluation, doubted)
+    values = columns_of(evaluation, doubted)
+    columns += values
     features = legible(common_features(evaluation))
     above = [*([f"Features of all values: {features}"] if features else []), *said]
-    marks = about_marks(evaluation) if {*_names_by_title(evaluation)} - {*doubted} else []
-    notes = [*map(legible, evaluation.not_computed_lines), *marks, *framing_lines(evaluation)]
-    notes += verdict_lines(evaluation, names)
+    marks = about_marks(evaluation, values) if {*_names_by_title(evaluation)} - {*doubted} else []
+    missing = dict.fromkeys(line for each in saved.values() for line in each.not_computed_lines)
+    notes = [*map(legible, missing), *marks, *framing_lines(evaluation)]
+    left, kept = iter(names), frozenset(evaluation.differences)
+    for each in saved.values():  # a plain name may be that of other features in another file
+        own = [next(left) for _ in each.results]
+        notes += verdict_lines(replace(each, differences=tuple(filter(kept.__contains__, each.differences))), own)
     for row, result in zip(rows, results, strict=True):
-        notes += [line + f"  {legible(row)}" * (len(rows) > 1) for line in heldout_lines(result)]
+        besides = (*class_summaries(result), *heldout_lines(result))
+        notes += [line + f"  {legible(row)}" * (len(rows) > 1) for line in besides]
     alerts = [f"warning: {legible(alert)}" for alert in alerts_of(evaluation) if alert.severity == "high"]
     return Table(columns, [*caption, *said], above, notes, alerts)
 
@@ -281,7 +324,6 @@ def joined(saved: Mapping[str, Evaluation]) -> Evaluation:
         differences=tuple(
             each for each in pairs if {barred.count((each.name, fake)) for fake in (each.first, each.second)} == {1}
         ),
-        not_computed={name: reason for each in saved.values() for name, reason in each.not_computed.items()},
     )
 
 
@@ -404,8 +446,19 @@ def _csv_lines(saved: Mapping[str, Evaluation]) -> list[str]:
             third = asdict(result.heldout) | {"name": legible(result.heldout.name)}
             parts = {f"{part}.{key}": value for part in ("floors", "nearest") for key, value in third.pop(part).items()}
             row |= {f"heldout.{key}": value for key, value in (third | parts).items()}
-        rows.append(row)
+        rows.append(row | ({} if result.classes is None else _class_values(result.classes)))
     return _as_csv(rows)
+
+
+def _class_values(classes: Classes) -> dict[str, float]:
+    """Return the mean of all classes, or folders, and the values of each, by the headings of their columns."""
+    found = {f"classes.mean.{key}": value for key, value in classes.mean.items()}
+    for each in classes.classes:
+        place = f"classes.{legible(each.name)}"
+        ends = asdict(each.corrected) if each.corrected else {}
+        found |= {f"{place}.{key}": value for key, value in each.metrics.items()}
+        found |= {f"{place}.corrected.{end}": value for end, value in ends.items()}
+    return found
 
 
 def image_lines(evaluation: Evaluation) -> list[str]:
@@ -422,10 +475,16 @@ def image_lines(evaluation: Evaluation) -> list[str]:
     return _as_csv(rows)
 
 
+def _no_formula(cell: object) -> object:
+    """Return a cell that spreadsheets do not compute: a path that begins like a formula with its folder before it."""
+    return f"./{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
+
+
 def _as_csv(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a table with the keys of all rows as its header, in lines."""
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, dict.fromkeys(key for row in rows for key in row), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    for row in rows:
+        writer.writerow({key: _no_formula(cell) for key, cell in row.items()})
     return buffer.getvalue().split("\n")[:-1]

@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from math import exp, lgamma
 from typing import Any
 
 from fidtool.diagnose.diagnosis import Checkup
 from fidtool.errors import Alert, merged, redacted
-from fidtool.explanations import Difference
+from fidtool.explanations import Difference, Heldout
 from fidtool.images.framing import described
 from fidtool.names import counted, images_of, legible
-from fidtool.results import Comparison, Evaluation
+from fidtool.results import Comparison, Evaluation, SetResult
 
 _MOST_PAIRS = 3
 """If there are more pairs of FAKEs, only those with the best FAKE are compared."""
+_CHANCE, _FAR = 0.01, 2.326
+"""Of the one-sided tests of memorisation: the level, and the standard errors of a normal distribution at it."""
 _MOST_HARMFUL = 10
 """Maximum number of harmful images that are printed; the JSON has more."""
 
@@ -56,7 +59,7 @@ def verdict_lines(evaluation: Evaluation, names: Sequence[str] | None = None) ->
 
 
 def heldout_lines(result: Comparison) -> list[str]:
-    """Return a line per floor of a distance, and two on memorisation; none without a held-out set."""
+    """Return a line per floor of a distance, and the verdict on memorisation; none without a held-out set."""
     if (found := result.heldout) is None:
         return []
     near, name, lines = found.nearest, legible(found.name), list[str]()
@@ -67,11 +70,36 @@ def heldout_lines(result: Comparison) -> list[str]:
         if (floor := found.floors.get(result.labels.key(each))) is not None:
             lines.append(f"{legible(title)} of {name}: {floor:.{result.labels.numbers[each].digits}f} ({about})")
     share = f"{near.closer:.2%} of FAKE (95 %: {near.low:.2%} to {near.high:.2%}) are closer to REAL than all of {name}"
-    lines.append(f"memorisation (diagnostic, no quality score): {share}")
-    chance = f"{near.probability:.3f} (0.5 ± {near.error:.3f} without) is the chance that FAKE is closer than {name}"
+    chance = f"the chance that FAKE is closer than {name} is {near.probability:.3f} (0.5 ± {near.error:.3f} without)"
     medians = f"median distances {near.median:.4g} and {near.heldout_median:.4g}"
     copies = f"{near.copies} and {near.heldout_copies} images at distance 0"
-    return [*lines, f"memorisation: {chance}; {medians}, {copies}"]
+    verdict = _memorisation(found, result.fake)
+    figures = "; ".join((share, chance, medians, copies))
+    return [*lines, f"memorisation (diagnostic, no quality score): {verdict} ({figures})"]
+
+
+def _memorisation(found: Heldout, fake: SetResult) -> str:
+    """Return whether FAKE has copies of the training set, as far as chance is excluded with a probability of 99 %.
+
+    Without memorisation, the images of FAKE and the held-out ones are in random order by their distance from REAL.
+    """
+    near, images = found.nearest, fake.facts.with_features or fake.count or 0
+    closer = round(near.closer * images)
+    by_chance = exp(_log_falling(images, closer) - _log_falling(images + found.count, closer))
+    if near.copies:
+        return f"FAKE has {counted(near.copies, 'copy', 'copies')} of images of REAL"
+    if near.heldout_copies:
+        return f"it cannot be told, as {counted(near.heldout_copies, 'image')} of {legible(found.name)} are in REAL"
+    if by_chance < _CHANCE:
+        return f"{counted(closer, 'image')} of FAKE {'is' if closer == 1 else 'are'} probably near copies of REAL"
+    if near.probability > 0.5 + _FAR * near.error:
+        return "FAKE is closer to REAL than other real images are"
+    return "no sign of it"
+
+
+def _log_falling(number: int, factors: int) -> float:
+    """Return the logarithm of ``number`` times ``number - 1`` and so on, of so many factors."""
+    return lgamma(number + 1) - lgamma(number - factors + 1)
 
 
 def alerts_of(evaluation: Evaluation) -> list[Alert]:

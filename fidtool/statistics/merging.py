@@ -13,7 +13,7 @@ from fidtool.errors import InputError, option
 from fidtool.features.protocol import PROBE, Definition, layer_prefix
 from fidtool.images.decode import ImageProperties
 from fidtool.images.records import ImageRecords
-from fidtool.names import counted, shortened
+from fidtool.names import counted, or_none, shortened
 from fidtool.sources.contents import explained
 from fidtool.sources.image_set import SetPart
 from fidtool.statistics.moments import ExactMoments
@@ -101,7 +101,7 @@ def refuse_other(name: str, facts: Facts, other_name: str, other: Facts) -> None
     keys = [key for key in {**facts, **other} if facts.get(key) != other.get(key)]
     if keys:
         named = ["networks"] if "networks" in keys else [key for key in keys if not key.endswith(PROBE)]
-        differ = [f"{key} {facts.get(key)} against {other.get(key)}" for key in named] or [
+        differ = [f"{key} {or_none(facts.get(key))} against {or_none(other.get(key))}" for key in named] or [
             "other bits of a probe batch"
         ]
         how = shortened(", ".join(differ), 400)

@@ -51,9 +51,13 @@ _SUMS = "sums_"
 
 
 def write_statistics(
-    path: str | Path, statistics: Statistics, layout: str | None = None, images: NDArray[np.uint8] | None = None
+    path: str | Path,
+    statistics: Statistics,
+    layout: str | None = None,
+    images: NDArray[np.uint8] | None = None,
+    overwrite: bool = True,
 ) -> None:
-    """Writes a statistics file atomically, replacing an existing one. pytorch-fid can read it.
+    """Writes a statistics file atomically. pytorch-fid can read it.
 
     The archive contains ``mu`` and ``sigma`` (float64) and, if known, ``count``, ``fingerprint`` and ``run`` (JSON
     strings), ``features`` (float32) and the exact sums, see `LayerStatistics`; the same for further layers, with a
@@ -66,20 +70,24 @@ def write_statistics(
             statistics must have. The file then has ``mu`` and ``sigma``, for ``adm`` also ``mu_s``, ``sigma_s`` and
             ``arr_0``. Features are written to a second file ``*_kid.npz`` for ``clean-fid``.
         images: ``arr_0``, a sample of the images, uint8 of shape (n, height, width, 3); ADM's files have 10,000.
+        overwrite: whether to replace an existing file.
 
     Raises:
         InputError: if a layer other than fidtool's own has no definition, or ``layout`` is not that of the statistics.
-        OSError: if the file cannot be written; no partial file is left behind.
+        OSError: if the file cannot be written, or exists and ``overwrite`` is false; no partial file is left behind.
     """
     if layout is not None:
-        return _write_layout(Path(path), statistics, layout, images)
+        return _write_layout(Path(path), statistics, layout, images, overwrite)
     pictures = None if statistics.pictures is None else statistics.pictures.redacted()
     skipped = tuple(BadFile(redacted(bad.file), redacted(bad.reason)) for bad in statistics.skipped)
     config = None if statistics.config is None else without_secrets(statistics.config)
-    write_unredacted(path, replace(statistics, pictures=pictures, skipped=skipped, config=config))
+    shown = replace(statistics, pictures=pictures, skipped=skipped, config=config)
+    write_unredacted(path, shown, overwrite=overwrite)
 
 
-def _write_layout(path: Path, statistics: Statistics, layout: str, images: NDArray[np.uint8] | None) -> None:
+def _write_layout(
+    path: Path, statistics: Statistics, layout: str, images: NDArray[np.uint8] | None, overwrite: bool
+) -> None:
     if layout not in WRITTEN_LAYOUTS:
         raise InputError(f"layout {layout!r} is not one of {', '.join(WRITTEN_LAYOUTS)}")
     if (images is not None) != (layout == "adm"):
@@ -97,11 +105,11 @@ def _write_layout(path: Path, statistics: Statistics, layout: str, images: NDArr
             needed = f"{option('protocol', protocol)} and {option('metrics', metrics)}"
             raise InputError(f"{layout}'s statistics are others than these:", f"compute them with {needed}")
         arrays |= _arrays(name, replace(layer, definition=None, features=None, sums=None))
-    with atomic_write(path) as handle:
+    with atomic_write(path, overwrite) as handle:
         np.savez(handle, **arrays)
     if layout == "clean-fid" and statistics.features is not None:
         order = np.arange(len(statistics.features)) if statistics.order is None else statistics.order
-        with atomic_write(features_file(path)) as handle:
+        with atomic_write(features_file(path), overwrite) as handle:
             np.savez(handle, feats=reordered(statistics.features, np.argsort(order)))
 
 
@@ -110,7 +118,7 @@ def features_file(path: Path) -> Path:
     return path.with_name(f"{path.stem}_kid.npz")
 
 
-def write_unredacted(path: str | Path, statistics: Statistics, source: str = "") -> None:
+def write_unredacted(path: str | Path, statistics: Statistics, source: str = "", overwrite: bool = True) -> None:
     """Writes a statistics file with complete URLs, for use on this machine only."""
     arrays: dict[str, Any] = {}
     for name, layer in statistics.layers.items():
@@ -138,7 +146,7 @@ def write_unredacted(path: str | Path, statistics: Statistics, source: str = "")
         arrays["skipped_places"] = part.skipped
     if source:
         arrays["source"] = np.frombuffer(os.fsencode(source), dtype=np.uint8)
-    with atomic_write(Path(path)) as handle:
+    with atomic_write(Path(path), overwrite) as handle:
         np.savez(handle, **arrays)
 
 

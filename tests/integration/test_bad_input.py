@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -84,14 +85,58 @@ def test_help_and_usage_errors_import_no_torch(environment: dict[str, str], plac
 
 
 def test_a_failure_writes_json(here: Run, place: Path) -> None:
-    """The result of an earlier successful run does not remain in the --output file."""
-    (place / "out.json").write_text('{"exit": "the last run\'s"}')
+    """Also over that of another run that failed."""
+    assert here("compute", "real", "fake", "--device", "gpu", "--output", "out.json").status == 2
     outcome = here("compute", "real", "empty", "--json", "--output", "out.json")
     assert (outcome.status, outcome.stderr.count("\n")) == (2, 1)
     result = outcome.json
     assert (result["schema"], result["results"]) == (2, [])
     assert result["exit"] == {"code": 2, "reason": outcome.error.removeprefix("error: ")}
     assert read_document(place / "out.json") == result
+
+
+def test_a_failure_keeps_an_earlier_result(here: Run, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Yesterday's values, and what is no result: of a typo, an early refusal, one during the run, and Ctrl-C."""
+    assert here("compute", "real", "fake", *SMALL, "--uncertainty", "-o", "fid.json").status == 0
+    (place / "names.json").write_text('{"a": "user\'s"}')
+    kept = {name: (place / name).read_bytes() for name in ("fid.json", "names.json")}
+    outputs = [argument for name in kept for argument in ("--output", name)]
+    half(place / "fake" / "00011.png")
+    failing = {
+        ("reall", "fake"): "no such file or folder: reall",
+        ("real", "fake", "--num", "99"): "--num asks for 99 images but real has 20",
+        ("real", "fake"): "fake/00011.png",
+        ("real", "fake", "--uncertainty", "--fail-worse-than", "fid.json"): "would replace a file that this command",
+    }
+    for arguments, problem in failing.items():
+        outcome = here("compute", *arguments, *SMALL, *outputs, "--quiet")
+        assert (outcome.status, outcome.stdout) == (2, "")
+        assert problem in outcome.error
+        lines = [f"{name} keeps its earlier content: this run has no values" for name in kept]
+        assert outcome.stderr.splitlines()[:-1] == lines
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fidtool.pipeline.opening.check_paths", interrupt)
+    monkeypatch.setattr("fidtool.distributed.signals.received", [signal.SIGINT])
+    assert here("compute", "real", "fake", *outputs).status == 130
+    assert {name: (place / name).read_bytes() for name in kept} == kept
+
+
+def test_outputs_replace_no_input(here: Run, place: Path) -> None:
+    """Whatever the files are called: a link to a list, or to a file with captions."""
+    (place / "list.csv").write_text("real,fake,path\n" + "".join(f",,real/{each:05}.png\n" for each in range(COUNT)))
+    (place / "captions.json").write_text('{"00000.png": "a cat"}')
+    (place / "link.csv").symlink_to("list.csv")
+    kept = {name: (place / name).read_bytes() for name in ("list.csv", "captions.json")}
+    refused(here("compute", "list.csv", "fake", *SMALL, "-o", "link.csv"), "--output link.csv", "would replace a file")
+    arguments = ("real", "fake", "--metrics", "clip_score", "--captions", "captions.json", "-o", "captions.json")
+    assert "--output captions.json cannot be written: it would replace" in here("compute", *arguments).error
+    paired = ("real", "list.csv", "--metrics", "psnr", "--pairs", "position", "--pairs-output", "list.csv")
+    refused(here("compute", *paired), "--pairs-output list.csv", "would replace a file")
+    refused(here("stats", "a.npz", "-o", "./a.npz", "--force"), "-o a.npz", "would replace a file")
+    assert {name: (place / name).read_bytes() for name in kept} == kept
 
 
 def test_a_missed_gate_is_status_3(here: Run, place: Path) -> None:

@@ -324,7 +324,8 @@ def test_refusals_come_before_the_first_image(
 
 
 def test_every_output_has_the_classes(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
-    outputs = ("-o", "r.json", "-o", "r.csv", "--report", "r.html", "--history", "h.jsonl")
+    files = ("r.json", "r.csv", "r.md", "r.tex")
+    outputs = [*(argument for file in files for argument in ("-o", file)), "--report", "r.html", "--history", "h.jsonl"]
     outcome = here("compute", *sets, sets[0], "--metrics", "fid,kid", *SMALL, *QUICK, "--per-class", *outputs)
     assert outcome.status == 0, outcome.stderr
     found = read_evaluation(tmp_path / "r.json")
@@ -338,12 +339,39 @@ def test_every_output_has_the_classes(here: Run, sets: tuple[Path, Path], tmp_pa
     assert [line[:3] for line in table if line and line[0] in CLASSES][:3] == [
         [each.name, str(each.real), str(each.fake)] for each in classes.classes
     ]
-    assert len([*csv.DictReader((tmp_path / "r.csv").open())]) == 2, "a row per FAKE"
+    row, _ = csv.DictReader((tmp_path / "r.csv").open())  # a row per FAKE
+    assert float(row[f"classes.mean.{key}"]) == classes.mean[key]
+    assert {each.name: float(row[f"classes.{each.name}.{key}"]) for each in classes.classes} == {
+        each.name: each.metrics[key] for each in classes.classes
+    }
+    saved = here("table", "r.json")
+    for text in (saved.stdout, *((tmp_path / file).read_text().replace("\\", "") for file in ("r.md", "r.tex"))):
+        assert f"mean {classes.mean[key]:.4f} of 3, worst {value:.4f} ({name})" in text
+        assert [each.name for each in classes.classes if f"{each.metrics[key]:.4f}" not in text] == []
     assert '"classes": null' in (tmp_path / "h.jsonl").read_text()
     assert here("report", "r.json", "-o", "again.html").status == 0
     for page in ("r.html", "again.html"):
         assert f"of 3, worst {value:.4f} ({name})." in (tmp_path / page).read_text()
     assert found.results[0].to_dict() == read_evaluation(tmp_path / "r.json").results[0].to_dict()
+
+
+def test_what_changed_in_each_class(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+    command = ("compute", *sets, *QUICK, "--per-class")
+    assert here(*command, "-o", "a.json").status == 0
+    assert here(*command, "-o", "b.json", "--num-fake", 20).status == 0
+    old, new = (read_evaluation(tmp_path / file).results[0].classes for file in ("a.json", "b.json"))
+    assert isinstance(old, Classes)
+    assert isinstance(new, Classes)
+    (key,) = old.mean
+    (change,) = here("diff", "a.json", "b.json", "--json").json["changes"]
+    assert change["metrics"][f"classes.mean.{key}"] == [old.mean[key], new.mean.get(key)]
+    was, now = ({each.name: each.metrics.get(key) for each in one.classes} for one in (old, new))
+    assert {name: pairs[key] for name, pairs in change["classes"].items()} == {
+        name: [was[name], now.get(name)] for name in was
+    }
+    lines = [line.split() for line in here("diff", "a.json", "b.json").stdout.splitlines()]
+    shown = {line[0].rstrip(":"): line[2] for line in lines if line[1:2] == [key]}
+    assert shown == {name: f"{value:.6g}" for name, value in was.items()}
 
 
 def test_more_classes_than_are_printed(here: Run, tmp_path: Path) -> None:

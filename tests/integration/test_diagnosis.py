@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import shutil
 from pathlib import Path
 
@@ -104,6 +105,29 @@ def test_the_diagnosis_can_be_left_out(here: Run, real: Path, tmp_path: Path) ->
     assert (result["diagnosis"], line) == (None, "")
     assert "diagnosis" not in outcome.json["run"]["seconds"]
     assert result["metrics"] == compared(here, real, fake)[0]["metrics"]
+
+
+def test_the_worst_findings_are_on_the_page(here: Run, real: Path, tmp_path: Path) -> None:
+    """Images of REAL in FAKE, and duplicates in both sets: they are warnings, so they are findings."""
+    fake = make_pictures(tmp_path / "fake", 40, 7)
+    for number in range(4):
+        shutil.copy(real / f"{number:05}.png", fake / f"copy{number}.png")
+        for folder in (real, fake):
+            shutil.copy(folder / "00005.png", folder / f"again{number}.png")
+    outcome = here("compute", real, fake, "--extractor", TINY, "--report", "page.html", "--json")
+    result = outcome.json["results"][0]
+    found = {(each["set"], each["code"]): each for each in result["diagnosis"]["findings"]}
+    assert {("fake", "leak"), ("fake", "copies"), ("real", "copies")} <= found.keys()
+    for (role, _), each in found.items():
+        assert (each["severity"] == "low") != (f"{result[role]}: {each['message']}" in result["warnings"])
+    assert found["fake", "leak"]["severity"] == "high"
+    page = html.unescape((tmp_path / "page.html").read_text())
+    section = page.partition('id="fake-findings"')[2].partition("</section>")[0]
+    assert [each["message"] for each in found.values() if each["message"] not in section] == []
+    assert here("compute", real, fake, "--extractor", TINY, "-o", "r.json").status == 0
+    assert here("report", "r.json", "-o", "again.html").status == 0
+    again = html.unescape((tmp_path / "again.html").read_text())
+    assert "pixel-identical to images in" in again.partition('id="fake-findings"')[2].partition("</section>")[0]
 
 
 def test_a_set_against_itself_is_no_leak(here: Run, tmp_path: Path) -> None:

@@ -116,15 +116,16 @@ def test_images_in_every_output(here: Run, place: Path) -> None:
     assert (first.nearest.low < 10 / 60 < first.nearest.high, second.nearest.low) == (True, 0)
     (key,) = first.floors
     lines = done.stdout.splitlines()
-    floor, share, chance = (line for line in lines if line.endswith("  fake") and "val" in line)
+    floor, verdict = (line for line in lines if line.endswith("  fake") and "val" in line)
     too_high = "(floor: 40 images not in REAL; too high, because FAKE has 60 images)  fake"
     assert floor == f"FD ({TINY}) of val: {first.floors[key]:.4f} {too_high}"
-    assert share.startswith(f"memorisation (diagnostic, no quality score): {first.nearest.closer:.2%} of FAKE (95 %: ")
-    assert chance.startswith(f"memorisation: {first.nearest.probability:.3f} (0.5 ± 0.0")
-    assert chance.endswith(", 10 and 0 images at distance 0  fake")
+    said = "memorisation (diagnostic, no quality score): FAKE has 10 copies of images of REAL ("
+    assert verdict.startswith(f"{said}{first.nearest.closer:.2%} of FAKE (95 %: ")
+    assert f"the chance that FAKE is closer than val is {first.nearest.probability:.3f} (0.5 ± 0.0" in verdict
+    assert verdict.endswith("; 10 and 0 images at distance 0)  fake")
     assert f"{second.floors[key]:.4f} (floor: 20 images not in REAL)  few" in done.stdout
     page, table = (place / "fid.html").read_text(), here("table", "fid.json").stdout
-    for line in (floor, share, chance):
+    for line in (floor, verdict):
         assert line in table
         assert line.removesuffix("  fake")[1:] in page
     assert page.count("<h4>Held-out images</h4>") == 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,6 +18,8 @@ from PIL import Image
 
 import fidtool as package
 from fidtool.cli.main import main
+from fidtool.cli.output import publish
+from fidtool.errors import RunError
 from fidtool.pipeline.opening import open_set
 from support.command_line import Run, assert_rendered, frechet
 from support.documents import checked, read_document
@@ -214,6 +217,21 @@ def test_a_full_or_closed_stdout_of_a_list(environment: dict[str, str], command:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs pseudo-terminals")
+def test_a_stdout_that_the_shell_closed(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], tmp_path: Path
+) -> None:
+    """The result would be lost with the status 0."""
+    line = ["sh", "-c", 'exec "$0" -m fidtool presets >&-', sys.executable]
+    ended = subprocess.run(line, env=environment, stderr=subprocess.PIPE, text=True)
+    problem = "the result could not be written to stdout (it is closed)"
+    assert (ended.returncode, ended.stderr) == (1, f"error: {problem}\n")
+    monkeypatch.setattr(sys, "stdout", None)
+    file = tmp_path / "fid.json"
+    with pytest.raises(RunError, match=re.escape(problem)):
+        publish(["FID: 1.0000"], {file: lambda place: place.write_text("written")})
+    assert file.read_text() == "written"
+
+
 def test_progress_is_a_bar_on_a_terminal(
     sets: tuple[Path, Path, Path], environment: dict[str, str], rank_server: RankServer
 ) -> None:
@@ -283,5 +301,9 @@ def test_commands_without_images_print_once_per_machine(fidtool: Run) -> None:
 def test_a_misspelt_keyword_gets_a_suggestion() -> None:
     with pytest.raises(TypeError, match=r"^compute\(\) .*'fail_abov'; did you mean fail_above\?$"):
         package.compute("real", "fake", fail_abov=3)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"'no_diagnosis'; write diagnose=False$"):
+        package.compute("real", "fake", no_diagnosis=True)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"'fp16'; write precision='fp16'$"):
+        package.compute("real", "fake", fp16=True)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match=r"^check\(\) got an unexpected keyword argument 'dims'$"):
         package.check("real", dims=64)  # type: ignore[call-arg]

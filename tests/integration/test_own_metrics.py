@@ -39,6 +39,10 @@ class Endless(Faulty):
     def compute(self, real, fake, context):
         return {"faulty": float("inf")}
 
+class Huge(Faulty):
+    def compute(self, real, fake, context):
+        return {"faulty": 10**400}
+
 class Picky(Faulty):
     def check(self, facts):
         if facts.images is not None:
@@ -249,6 +253,11 @@ def test_a_metric_may_use_its_own_network(here: Run, sets: tuple[Path, Path], tm
         (["--metrics", "faults.py:Faulty"], 1, "the metric faulty failed: ZeroDivisionError: "),
         (["--metrics", "faults.py:Other"], 1, "the metric faulty returned another; it declares faulty"),
         (["--metrics", "faults.py:Endless"], 1, "the metric faulty returned inf for faulty"),
+        (
+            ["--metrics", "faults.py:Huge"],
+            1,
+            "returned something that is not a number: int too large",
+        ),
         (["--metrics", SLICED, "--metric-option", "sliced.directions=0"], 2, "directions must be at least 1, not 0"),
         (
             ["--metrics", SLICED, "--metric-option", "sliced.way=3"],

@@ -18,6 +18,7 @@ import fidtool
 from fidtool.errors import InputError
 from fidtool.features.extractor import ForwardPasses
 from fidtool.images.loader import DecodedBatch
+from fidtool.statistics import statistics_file
 from fidtool.training import FrechetInceptionDistance, FrechetLoss
 from support.command_line import Run, changed
 from support.old_files import FILES
@@ -165,8 +166,26 @@ def test_what_is_no_part_is_refused(here: Run, tmp_path: Path) -> None:
         assert done.status == 2
         assert message in done.error
     assert "x.npz exists" in here("merge", "1.npz", "2.npz", "-o", shutil.copy("1.npz", "x.npz")).error
+    assert "-o 1.npz cannot be written: it would replace" in here("merge", "1.npz", "-o", "1.npz", "--force").error
     for arguments in (("compute", fake, "1.npz"), ("compute", "1.npz", fake), ("check", fake, "--against", "1.npz")):
         assert "1.npz has statistics of a part of a set, 1/2: merge all parts" in here(*arguments).error
+
+
+def test_a_file_that_another_run_wrote_meanwhile(here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is kept, and the status says that this run's statistics are not there."""
+    (whole := tmp_path / "whole.npz").write_bytes(b"of the other run")
+    whole.rename(hidden := tmp_path / "hidden.npz")
+    fake = make_pictures(tmp_path / "fake", 4, 1)
+    write = statistics_file.write_statistics
+
+    def late(*arguments: Any, **settings: Any) -> None:
+        hidden.rename(whole)
+        write(*arguments, **settings)
+
+    monkeypatch.setattr(statistics_file, "write_statistics", late)
+    done = here("stats", fake, "-o", "whole.npz", *OF_EACH)
+    assert (done.status, whole.read_bytes()) == (1, b"of the other run")
+    assert "whole.npz was written by another run while this one computed: name another file, or" in done.error
 
 
 def test_a_part_is_completed_as_the_same_part(here: Run, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 import fidtool
 from support.command_line import Run
+from support.pictures import make_pictures
 from support.places import TINY
 from support.source_forms import make_forms, make_pair, pixels_in
 
@@ -109,12 +110,15 @@ def test_refusals(here: Run, place: Path) -> None:
     for flags, message in {
         ("--num-real", 25): f"--num-real asks for 25 images but {real} has {COUNT}",
         ("--num-fake", 25, "--num", 3): f"--num-fake asks for 25 images but {images} has {COUNT}",
-        ("--num", 25): f"--num asks for 25 images but {real} has {COUNT}; pass --num-fake 25 in its place",
+        ("--num", 25): f"--num asks for 25 images but {real} has {COUNT}",
         ("--num-fake", 0): "--num-fake must be at least 1, not 0",
         ("--sample", "first"): "--sample first needs the number of images: pass --num N",
     }.items():
         refused = here("compute", real, images, *BASE, *flags)
         assert (refused.status, refused.error) == (2, f"error: {message}")
+    more = make_pictures(place / "more", 25)
+    advised = here("compute", real, more, *BASE, "--num", 25).error
+    assert advised == f"error: --num asks for 25 images but {real} has {COUNT}; pass --num-fake 25 in its place"
     twice = here("compute", real, images, real, *BASE, "--num-real", 9, "--num", 12, "--json").json["results"][1]
     assert twice["count"] == {"real": 9, "fake": 12}
     few = [line for line in twice["warnings"] if "too few" in line]
@@ -126,7 +130,7 @@ def test_refusals(here: Run, place: Path) -> None:
     for other in (("check",), ("stats", "-o", "a.npz")):
         assert here(*other, real, "--num", 25).error == alone
     with pytest.raises(fidtool.InputError, match=f"has {COUNT}; pass num_fake=25 in its place"):
-        fidtool.compute(real, images, num=25, **SETTINGS)
+        fidtool.compute(real, more, num=25, **SETTINGS)
     with pytest.raises(fidtool.InputError, match="yielded 9; pass num_real=15 in its place"):
         fidtool.compute(images, iter(pixels_in(place / "real")[:9]), num=15, **SETTINGS)
     with pytest.raises(fidtool.InputError, match="num_real asks for 25 images"):

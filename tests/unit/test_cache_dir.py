@@ -56,3 +56,26 @@ def test_a_name_of_the_greatest_length_is_written(tmp_path: Path) -> None:
     with atomic_write(tmp_path / ("a" * 255)) as handle:
         handle.write(b"all")
     assert (tmp_path / ("a" * 255)).read_bytes() == b"all"
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_of_two_writers_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool) -> None:
+    """If neither may overwrite a file, both found none, and the file system has hard links."""
+    if not links:
+        monkeypatch.setattr(os, "link", _unsupported)
+    file = tmp_path / "real.npz"
+    with atomic_write(file, overwrite=False) as first:
+        first.write(b"first")
+        with atomic_write(tmp_path / "other.npz", overwrite=False) as other:
+            other.write(b"other")
+        if links:
+            with pytest.raises(FileExistsError), atomic_write(tmp_path / "other.npz", overwrite=False) as second:
+                second.write(b"second")
+    assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == {
+        "real.npz": b"first",
+        "other.npz": b"other",
+    }
+
+
+def _unsupported(*_: object) -> None:
+    raise PermissionError(1, "Operation not permitted")

@@ -200,9 +200,19 @@ def test_values_of_other_images_or_features_are_not_comparable() -> None:
 
 def test_fakes_are_compared_by_name_or_if_there_is_only_one() -> None:
     both, third = barred(10.0, "a", "b"), barred(10.0, "c")
-    assert [each.fake for each in changes_of(both, barred(11.0, "b", "a", "d"))] == ["b", "a"]
+    changes = changes_of(both, barred(11.0, "b", "a", "d"))
+    assert [(each.fake, each.metrics["fid"]) for each in changes] == [
+        ("b", (13.3456, 12.3456)),
+        ("a", (12.3456, 13.3456)),
+        ("d", (None, 14.3456)),
+    ]
     assert [each.fake for each in changes_of(third, barred(11.0, "d"))] == ["c -> d"]
-    assert changes_of(both, third) == []
+    reasons = {each.fake: (each.verdict, each.reason, each.besides) for each in changes_of(both, third)}
+    assert reasons == {
+        "a": ("cannot tell", "only result A has this FAKE", {"FAKE.name": ("a", None)}),
+        "b": ("cannot tell", "only result A has this FAKE", {"FAKE.name": ("b", None)}),
+        "c": ("cannot tell", "only result B has this FAKE", {"FAKE.name": (None, "c")}),
+    }
 
 
 # --- histories -------------------------------------------------------------------------------------------------------

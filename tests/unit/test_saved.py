@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import itertools
 import json
 import math
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,13 +16,22 @@ from typing import Any
 import pytest
 
 import fidtool
+from fidtool.comparability import verify
 from fidtool.errors import InputError
+from fidtool.explanations import Heldout, Interval, Nearest, Uncertainty
+from fidtool.history import append_history, changes_of, lines_of, per_fake, read_history
+from fidtool.labels import Labels
 from fidtool.metrics.metric import Number
+from fidtool.metrics.registry import NUMBERS
+from fidtool.pipeline.gates import missed_gates
+from fidtool.report.html import html_report
+from fidtool.report.tables import lines_in
 from fidtool.report.text import dumps
 from fidtool.results import Evaluation, read_evaluation
 from fidtool.saved import saved_result
+from fidtool.settings import Settings
 from fidtool.sources.kinds import PassedOver
-from support.report_samples import bare, rich
+from support.report_samples import bare, classes, rich
 from support.small_sets import make_sets
 
 
@@ -91,6 +104,113 @@ def test_files_that_are_no_results(tmp_path: Path, content: bytes | None, proble
         saved_result(file)
     assert str(file) in str(caught.value)
     assert problem in str(caught.value)
+
+
+def everything() -> dict[str, Any]:
+    """Return the JSON of a result that has whatever a result can have."""
+    evaluation = rich(bare("fake", "other"), ["x.png", "y.png"])
+    numbers = {
+        "fid@dinov2": replace(NUMBERS["fid"], name="fid@dinov2", layer="dinov2"),
+        "mine": Number("mine", "Mine", "lower", "of mine", "mine_sd"),
+    }
+    labels = Labels(own_networks={"dinov2": "dinov2"}, numbers={**NUMBERS, **numbers}, own_dims={"dinov2": 1024})
+    bar = Interval(9.0, 0.1, 8.8, 9.2)
+    uncertainty = Uncertainty(1.0, bar, "", ((50, 3.0), (100, 2.0)))
+    nearest = Nearest(1.0, 2.0, 0, 0, 0.1, 0.05, 0.2, 0.5, 0.1)
+    results = []
+    for each in evaluation.results:
+        assert each.influence is not None
+        assert each.exhibit is not None
+        short = replace(each.exhibit, random=("x.png",), random_real=("y.png",), neighbours=each.exhibit.neighbours[:1])
+        full = replace(
+            each,
+            labels=labels,
+            metrics={**each.metrics, "fd_dinov2": 3.0, "mine": 1.0, "mine_sd": 0.1},
+            skipped=each.skipped[:1],
+            influence=replace(each.influence, most_harmful=each.influence.most_harmful[:1]),
+            exhibit=short,
+            classes=classes(1),
+            heldout=Heldout("held", 100, 100, {"fid": 3.0}, nearest),
+            uncertainty=uncertainty,
+            further={"fid@dinov2": uncertainty},
+        )
+        results.append(full)
+    definitions = {**evaluation.definitions, "dinov2": evaluation.definition}
+    whole = replace(evaluation, results=tuple(results), definitions=definitions, not_computed={"kid@dinov2": "why"})
+    content: dict[str, Any] = json.loads(dumps(whole.to_dict()))
+    return content
+
+
+def places_in(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the keys that lead to each value, of lists to the first."""
+    if place:
+        yield place
+    keys = [*value] if isinstance(value, dict) else [0] if isinstance(value, list) and value else []
+    for key in keys:
+        yield from places_in(value[key], (*place, key))
+
+
+EDITS = (None, True, -1, -1.5, 10**400, 10**20, 1e308, 0, "", "text", [], {}, [None], {"a": None}, ...)
+"""What is in place of a value; ``...`` if it is missing."""
+
+
+def use(content: dict[str, Any], good: Evaluation, history: Path) -> Iterator[object]:
+    """Do what the commands do with a saved result."""
+    found = Evaluation.from_dict(content)
+    for form in ("table", "csv", "latex", "lines", "json"):
+        yield lines_in(form, {"b.json": found})
+    for pair in ((good, found), (found, good)):
+        yield lines_in("table", dict(zip(("1.json", "2.json"), pair, strict=True)))
+        yield [(each.verdict, lines_of(each.besides)) for each in changes_of(*pair)]
+    history.unlink(missing_ok=True)
+    append_history(found, history)
+    yield read_history(history)
+    yield [*missed_gates(per_fake(good)[0], Settings(uncertainty=True, fail_worse_than="b.json"), per_fake(found)[0])]
+
+
+def test_whatever_was_edited_is_read_or_refused(tmp_path: Path) -> None:
+    """Each value in turn, some of `EDITS` each: no command fails otherwise, and a page can be made of some."""
+    content = everything()
+    good, accepted, edits = Evaluation.from_dict(content), 0, itertools.cycle(EDITS)
+    for place in places_in(content):
+        for edit in itertools.islice(edits, 2):
+            edited = json.loads(json.dumps(content)) if len(place) > 1 else dict(content)
+            *above, last = place
+            parent = functools.reduce(operator.getitem, above, edited)
+            if edit is ...:
+                del parent[last]
+            else:
+                parent[last] = edit
+            with contextlib.suppress(InputError):
+                assert [each.line for each in verify(edited, "adm")]
+            with contextlib.suppress(InputError):
+                assert [*use(edited, good, tmp_path / "h.jsonl")]
+                accepted += 1
+                if accepted % 50 == 0:
+                    assert html_report(Evaluation.from_dict(edited))
+    assert accepted > 50
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda found: found["labels"]["numbers"]["mine"].update(digits=True),
+        lambda found: found["labels"]["numbers"]["mine"].update(digits=10**9),
+        lambda found: found["labels"]["numbers"]["fid@dinov2"].update(name="fid"),
+        lambda found: found["results"][0]["count"].update(fake=-1),
+        lambda found: found["results"][0]["metrics"].update(fid=True),
+        lambda found: found["results"][0]["heldout"]["nearest"].update(closer=1e308),
+        lambda found: found["differences"][0].update(first="another"),
+        lambda found: found["differences"][0].update(name="another"),
+        lambda found: found["layers"].pop("dinov2"),
+        lambda found: found["protocol"].update(ddof=True),
+    ],
+)
+def test_what_no_run_writes_is_refused(damage: Callable[[dict[str, Any]], object]) -> None:
+    content = everything()
+    damage(content)
+    with pytest.raises(InputError, match="incomplete or was changed"):
+        Evaluation.from_dict(content)
 
 
 @pytest.mark.parametrize(

@@ -58,13 +58,22 @@ HINTS = {
     "compute real fake --nums 3 --metrics kid": "error: No such option '--nums'; did you mean --num? (see",
     "compute real": "Missing argument 'FAKE...' (see",
     "compute": "error: Missing argument 'REAL' (see",
-    "stats real a.npz": "Missing option '--output' / '-o' (see",
+    "stats real a.npz": "Missing option '--output' / '-o': write `fidtool stats real -o a.npz` (see",
+    "stats real/": "Missing option '--output' / '-o': write `fidtool stats real/ -o real.npz` (see",
+    "stats real fake -o a.npz": "Got unexpected extra argument (fake): write `fidtool stats fake -o a.npz` (see",
+    "check real fake": "Got unexpected extra argument (fake): write `fidtool check real --against fake` (see",
+    "history s.npz mine.py": "Got unexpected extra argument (mine.py): write `fidtool table s.npz mine.py` (see",
+    "history s.npz gone": "Got unexpected extra argument (gone) (see",
+    "compute real fake --fp16": "No such option '--fp16': in fidtool --fp16 is --precision fp16 (see",
+    "compute real fake --half": "in fidtool --half is --precision fp16 (see",
+    "compute real fake --no-diagnose": "No such option '--no-diagnose'; did you mean --no-diagnosis? (see",
 }
 """What was typed, and what the error says. ``real``, ``fake``, ``s.npz`` and ``mine.py`` exist."""
 SPACES = {
-    "compute real fake --metrics fid kid": "no such file or folder: kid",
+    "compute real fake --metrics fid kid": "kid, which is a metric: separate metrics by commas, --metrics fid,kid",
+    "compute --metrics fid kid prdc real fake": "separate metrics by commas, --metrics fid,kid,prdc",
     "compute --metrics fid, kid real fake": "unknown metric ''; choose from fid, kid",
-    "stats real -o a.npz --metrics fid kid": "Got unexpected extra argument (kid)",
+    "stats real -o a.npz --metrics fid kid": "extra argument (kid): separate metrics by commas, `--metrics fid,kid`",
     "compute real fake --value-range 0 1": "must be two numbers that rise from black to white, such as 0,1",
     "check --value-range=-1 1 real": "Got unexpected extra argument (real)",
 }
@@ -72,6 +81,7 @@ SPACES = {
 SIMILAR = {
     "compute reall/ fake": "reall/; did you mean real/?",
     "compute REAL fake": "REAL; did you mean real?",
+    "compute reall fake": "reall; did you mean real?",
     "compute subb/real fake": "subb/real; did you mean sub/real?",
     "check s.np": "s.np; did you mean s.npz?",
     "stats nothing -o a.npz": "nothing",
@@ -82,7 +92,7 @@ SIMILAR = {
 def sets(tmp_path: Path) -> None:
     for name in ("real", "fake", "sub/real"):
         (tmp_path / name).mkdir(parents=True)
-    for name in ("s.npz", "mine.py"):
+    for name in ("s.npz", "mine.py", "real_lab.npz"):
         (tmp_path / name).touch()
 
 

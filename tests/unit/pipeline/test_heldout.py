@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import beta, mannwhitneyu
 
-from fidtool.explanations import Nearest
+from fidtool.explanations import Heldout, Nearest
 from fidtool.pipeline.heldout import nearest_of
+from fidtool.report.text import heldout_lines
+from fidtool.results import SetResult
+from support.report_samples import bare
 
 
 def test_by_hand() -> None:
@@ -42,3 +47,28 @@ def test_how_often_the_intervals_contain_the_truth(share: float) -> None:
         near += abs(found.probability - (0.5 + share / 2)) < 1.96 * found.error
     assert covered / 400 > 0.93
     assert share > 0 or 0.92 < near / 400 < 0.98
+
+
+def verdict(fake: np.ndarray, heldout: np.ndarray) -> str:
+    """Return what is said of memorisation, without the figures."""
+    (result,) = bare("fake").results
+    found = Heldout("val", len(heldout), len(heldout), {}, nearest_of(fake, heldout))
+    (line,) = heldout_lines(replace(result, fake=SetResult("fake", len(fake)), heldout=found))
+    return line.removeprefix("memorisation (diagnostic, no quality score): ").partition(" (")[0]
+
+
+def test_the_verdict_is_in_plain_words() -> None:
+    rng = np.random.RandomState(3)
+    fake, heldout = 0.1 + rng.rand(200), 0.1 + rng.rand(300)
+    assert verdict(fake, heldout) == "no sign of it"
+    assert verdict(np.append(fake, 0.0), heldout) == "FAKE has 1 copy of images of REAL"
+    assert verdict(fake, np.append(heldout, [0.0, 0.0])) == "it cannot be told, as 2 images of val are in REAL"
+    near = np.append(fake, rng.rand(9) / 100)
+    assert verdict(near, heldout) == "9 images of FAKE are probably near copies of REAL"
+    assert verdict(fake * 0.8 + 0.05, heldout) == "FAKE is closer to REAL than other real images are"
+
+
+def test_chance_alone_is_seldom_memorisation() -> None:
+    rng = np.random.RandomState(5)
+    found = [verdict(rng.rand(200), rng.rand(300)) != "no sign of it" for _ in range(500)]
+    assert sum(found) <= 20, "2 % are expected, of 500 draws 10 with a standard deviation of 3"

@@ -83,6 +83,15 @@ def test_csv_has_all_digits(evaluation: Evaluation) -> None:
     assert "secret" not in str(rows)
 
 
+def test_no_cell_is_a_formula() -> None:
+    """A spreadsheet would compute it. The path is that of the same folder."""
+    names = ["=cmd()", "@a", "-b", "+c", "d=1"]
+    rows = csv.DictReader(lines_in("csv", {"=x.json": replace(evaluation_of(names), differences=())}))
+    assert [(row["fake"], row["file"]) for row in rows] == [
+        (name, "./=x.json") for name in ("./=cmd()", "./@a", "./-b", "./+c", "d=1")
+    ]
+
+
 def cells_of(markdown: str) -> tuple[list[list[str]], set[tuple[int, int]]]:
     """Return the texts of a Markdown table as a renderer shows them, and which cells are bold."""
     cells: list[list[str]] = []

@@ -561,8 +561,11 @@ def test_a_sweep_is_ordered_by_the_numbers_in_its_names() -> None:
     assert numbers_of(["a1", "b1"]) is None
     assert numbers_of(["a/ckpt-1000-seed0", "a/ckpt-500-seed0"]) == ([1000.0, 500.0], "ckpt")
     assert numbers_of(["run2/step100", "run2/last5/step300"]) == ([100.0, 300.0], "step")
-    points, _ = sweep_of(bare("step1000", "step200").results)
-    assert [(point.x, point.name) for point in points] == [(200, "step200"), (1000, "step1000")]
+    points, label = sweep_of(bare("step1000", "step200", "step500").results)
+    assert [(point.x, point.name) for point in points] == [(200, "step200"), (500, "step500"), (1000, "step1000")]
+    assert label == "step"
+    points, label = sweep_of(bare("s2", "s1").results)
+    assert ([point.name for point in points], label) == (["s2", "s1"], ""), "two points are no sweep"
     points, axis = sweep_of(bare("good", "bad").results)
     assert ([point.name for point in points], axis) == (["good", "bad"], "")
 

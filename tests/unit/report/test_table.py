@@ -163,7 +163,7 @@ def test_fakes_that_cannot_be_distinguished_from_the_best_are_marked() -> None:
         ["c", "13.0", "-", "-"],
     ]
     assert " ".join(" ".join(lines[4:]).split()) == (
-        f"{LEGEND} In the columns FID and bias-corrected FID, sets that cannot be distinguished from the best one are "
+        f"{LEGEND} In the column FID, sets that cannot be distinguished from the best one are "
         "marked as well. bias-corrected FID of a minus that of b: -0.2500 (95 %: -1.2500 to +0.7500): a and b cannot "
         "be distinguished"
     )

@@ -59,6 +59,7 @@ def restored(kind: Any, value: Any) -> Any:
     if isinstance(value, (int, float)) and not abs(value) <= float_info.max:  # no gate would notice NaN
         raise ValueError("a number is not finite")
     origin, parts = get_origin(kind), get_args(kind)
+    is_plain = isinstance(value, _PLAIN.get(kind, ())) and (kind is bool or not isinstance(value, bool))
     if origin in (Union, UnionType):
         for part in parts:
             with contextlib.suppress(TypeError):
@@ -73,6 +74,7 @@ def restored(kind: Any, value: Any) -> Any:
         return Counter(restored(dict[str, int], value))
     elif origin in (dict, Mapping) and isinstance(value, dict):
         return {parts[0](key): restored(parts[1], item) for key, item in value.items()}
-    elif kind is Any or value in (parts if origin is Literal else ()) or isinstance(value, _PLAIN.get(kind, ())):
+    elif kind is Any or is_plain or value in (parts if origin is Literal else ()):
         return value
-    raise TypeError(f"{value!r} is not {kind}")
+    wanted = "an object" if is_dataclass(kind) else getattr(kind, "__name__", kind)
+    raise TypeError(f"{repr(value)[:80]} is not {wanted}")

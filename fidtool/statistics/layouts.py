@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
+import math
 import zipfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from typing import IO, Any, BinaryIO
 
 import numpy as np
@@ -29,6 +32,7 @@ from fidtool.features.protocol import (
     protocol_named,
     spatial_definition,
 )
+from fidtool.saved import restored
 from fidtool.sources.arrays import SAMPLES, array_headers, read_header
 from fidtool.sources.contents import ContentError, Files, head_of
 from fidtool.sources.image_set import canonical_order
@@ -98,10 +102,47 @@ class NamedArrays:
         self.names: Collection[str] = [*arrays]
 
     def array(self, name: str) -> NDArray[Any]:
+        self._check_size(name)
         value = self._arrays[name]
         if isinstance(value, list):
             raise ValueError(f"{name} is a list of arrays")
         return np.asarray(value)
+
+    def _check_size(self, name: str) -> None:
+        """Checks that an archive has all bytes of an array, before memory is allocated for them."""
+        if not isinstance(self._arrays, NpzFile):
+            return
+        assert self._arrays.zip is not None
+        member = self._arrays.zip.getinfo(f"{name}.npy")
+        with self._arrays.zip.open(member) as stream:
+            header = read_header(stream)
+        end = header.start + prod(header.shape) * header.dtype.itemsize
+        if end != member.file_size and not header.dtype.hasobject:  # NumPy refuses objects
+            raise ValueError(f"{name} has the shape {header.shape}, but {member.file_size} bytes")
+
+    def text(self, name: str) -> str:
+        value = self.array(name)
+        if value.dtype.kind != "U" or value.ndim != 0:
+            raise ValueError(f"it has a {name} that is not a string")
+        return str(value)
+
+    def json(self, name: str, kind: Any) -> Any:
+        """Returns the JSON in a string as a value of this type, see `restored`."""
+        try:
+            return restored(kind, json.loads(self.text(name), parse_constant=_not_finite))
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            raise ValueError(f"its {name} is damaged, or a newer version wrote it ({message_of(error)})") from None
+
+    def numbers(self, name: str, count: int | None, below: float = math.inf) -> NDArray[np.int64]:
+        """Returns different integers from 0 to ``below`` - 1, int64 array of shape (count,), of any length if None."""
+        values = self.array(name)
+        if values.dtype.kind not in "iu" or values.shape != (values.size if count is None else count,):
+            raise ValueError(f"its {name} is not one integer per image")
+        if values.size and not 0 <= int(values.min()) <= int(values.max()) < min(below, 1 << 63):
+            raise ValueError(f"its {name} has numbers that are not from 0 to {below - 1}")
+        if len(np.unique(values)) < len(values):
+            raise ValueError(f"its {name} has a number twice")
+        return values.astype(np.int64)
 
     def rows(self, name: str) -> Features:
         """Returns feature vectors: float32 array of shape (n, dims), mapped from an unnamed file if it is large.
@@ -148,6 +189,10 @@ class NamedArrays:
             if value.dtype.kind not in "fiu":
                 raise ValueError(f"{name} has dtype {value.dtype}; it should be float64")
         return _checked({name: value.astype(np.float64) for name, value in values.items()})
+
+
+def _not_finite(text: str) -> None:
+    raise ValueError(f"it contains {text}")
 
 
 def _chunks(member: IO[bytes], name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:

@@ -21,11 +21,12 @@ import numpy as np
 from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
-from fidtool.errors import FidtoolError, InputError, message_of
+from fidtool.errors import Alert, FidtoolError, InputError, message_of, option
 from fidtool.features.protocol import (
     FEATURES,
     INCEPTION_DIMS,
     INCEPTION_FEATURE_STEP,
+    INCEPTION_SIZES,
     SPATIAL,
     SPATIAL_DIMS,
     inception_definition,
@@ -38,10 +39,12 @@ from fidtool.sources.contents import ContentError, Files, head_of
 from fidtool.sources.image_set import canonical_order
 from fidtool.sources.kinds import HEAD, PLAIN, first_member, refuse_foreign, suffix_of
 from fidtool.sources.references import FD_LOSS
-from fidtool.statistics.set_statistics import CHUNK_BYTES, Features, RowStorage, Statistics, reordered
+from fidtool.statistics.set_statistics import CHUNK_BYTES, Features, LayerStatistics, RowStorage, Statistics, reordered
 
 NPZ, ZIP, NPY, PICKLE, TORCH = "npz", "zip", "npy", "pickle", "torch"
 AS_ARRAY = "write images or features as one array with numpy.save, as .npy"
+_FAR = 3.0
+"""How many times the sizes of statistics may be outside `INCEPTION_SIZES`, which are of the sets that were measured."""
 _NAMED = 12
 """Maximum number of entries that a message names."""
 _STYLEGAN = "StyleGAN2-ADA or StyleGAN3 (it has raw_mean)"
@@ -408,7 +411,8 @@ def with_origin(statistics: Statistics, writer: str) -> Statistics:
     """Returns statistics with their origin and with the definitions of its protocol, as far as they are known."""
     spatial = statistics.layers.get(SPATIAL)
     origin = writer or statistics.origin or (_ADM if spatial is not None and spatial.dims == SPATIAL_DIMS else "")
-    return with_protocol(replace(statistics, origin=origin), _PROTOCOLS.get(origin, ""))
+    protocol = "" if statistics.mu.min() < 0 else _PROTOCOLS.get(origin, "")  # of another network
+    return with_protocol(replace(statistics, origin=origin), protocol)
 
 
 def with_protocol(statistics: Statistics, protocol: str) -> Statistics:
@@ -422,3 +426,24 @@ def with_protocol(statistics: Statistics, protocol: str) -> Statistics:
     if spatial is not None and spatial.dims == SPATIAL_DIMS:
         layers[SPATIAL] = replace(spatial, definition=spatial_definition(definition))
     return replace(statistics, layers=layers)
+
+
+def inception_doubts(name: str, layer: LayerStatistics, extractor: str) -> list[Alert]:
+    """Returns a warning about statistics that state no network, for a run with Inception, if they are unlike its own.
+
+    Raises:
+        InputError: if they cannot be Inception's.
+    """
+    if extractor != "inception" or layer.definition is not None or layer.dims not in INCEPTION_DIMS:
+        return []
+    lowest, length, spread = layer.mu.min(), np.linalg.norm(layer.mu), np.sqrt(np.trace(layer.sigma))
+    if lowest < 0:
+        problem = f"{name} is not of Inception, whose features are never below zero, as a mean of {lowest:.3g} is:"
+        raise InputError(problem, "pass statistics of Inception", f"name their network with {option('extractor', ...)}")
+    shortest, longest, widest = INCEPTION_SIZES[layer.dims]
+    if shortest / _FAR <= length <= longest * _FAR and spread <= widest * _FAR:
+        return []
+    found = f"the mean has the length {length:.3g} and the features the spread {spread:.3g}"
+    usual = f"of Inception's {layer.dims} features they are {shortest} to {longest} and at most {widest}"
+    advice = "check which network and weights they are of"
+    return [Alert(f"{name}: probably not statistics of Inception: {found}, but {usual}; {advice}", "high")]

@@ -76,25 +76,27 @@ class LayerStatistics:
     def dims(self) -> int:
         return len(self.mu)
 
-    def check(self) -> None:
-        """Checks that the mean and covariance are those of the sums and of the features; a ValueError if not."""
-        size = float(np.sqrt(np.max(self.mu**2 + self.sigma.diagonal())))  # of the largest feature
-        if self.features is not None and len(self.features):
-            mean = self.features.mean(axis=0, dtype=np.float64)
-            if np.abs(mean - self.mu).max() > 1e-4 * size:
-                raise ValueError("its mean is not that of its features")
-        if self.sums is None or self.definition is None:
-            return
-        check_sums(self.sums, self.dims)
-        count, step = max(1, int(self.sums["count"])), 2.0**-self.definition.feature_step
-        mean = self.sums["sum"] / count
-        second = (self.sums["low"] + self.sums.get("high", 0) * 2.0**32) / count
-        upper = np.tri(self.dims, dtype=bool).T
-        scatter = second - np.outer(mean, mean)[upper]
-        sigma = scatter * (step**2 * count / max(1, count - self.definition.ddof))
-        differs = np.abs(mean * step - self.mu).max() > 1e-9 * size or np.abs(mean).max() > self.sums["largest"] + 1
-        if differs or np.abs(sigma - self.sigma[upper]).max() > 1e-9 * size**2:
-            raise ValueError("its mean and covariance are not those of its exact sums")
+
+def check_layer(layer: LayerStatistics) -> None:
+    """Checks that the mean and covariance are those of the sums and of the features; a ValueError if not."""
+    definition, sums, features = layer.definition, layer.sums, layer.features
+    size = float(np.sqrt(np.max(layer.mu**2 + layer.sigma.diagonal())))  # of the largest feature
+    if features is not None and len(features):
+        mean = features.mean(axis=0, dtype=np.float64)
+        if np.abs(mean - layer.mu).max() > 1e-4 * size:
+            raise ValueError("its mean is not that of its features")
+    if sums is None or definition is None:
+        return
+    check_sums(sums, layer.dims)
+    count, step = max(1, int(sums["count"])), 2.0**-definition.feature_step
+    mean = sums["sum"] / count
+    second = (sums["low"] + sums.get("high", 0) * 2.0**32) / count
+    upper = np.tri(layer.dims, dtype=bool).T
+    scatter = second - np.outer(mean, mean)[upper]
+    sigma = scatter * (step**2 * count / max(1, count - definition.ddof))
+    differs = np.abs(mean * step - layer.mu).max() > 1e-9 * size or np.abs(mean).max() > sums["largest"] + 1
+    if differs or np.abs(sigma - layer.sigma[upper]).max() > 1e-9 * size**2:
+        raise ValueError("its mean and covariance are not those of its exact sums")
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ from fidtool.statistics.layouts import (
     with_origin,
     with_protocol,
 )
-from fidtool.statistics.set_statistics import SUMS, LayerStatistics, Statistics, reordered
+from fidtool.statistics.set_statistics import SUMS, LayerStatistics, Statistics, check_layer, reordered
 from fidtool.validation import MAX_SKIP
 
 _SUFFIXES = {FEATURES: "", SPATIAL: "_s", EMBEDDING: "_embedding"}
@@ -67,8 +67,9 @@ def write_statistics(
 
     Args:
         layout: ``adm``, ``clean-fid``, ``edm`` or ``pytorch-fid`` for the evaluator of that project, whose protocol the
-            statistics must have. The file then has ``mu`` and ``sigma``, for ``adm`` also ``mu_s``, ``sigma_s`` and
-            ``arr_0``. Features are written to a second file ``*_kid.npz`` for ``clean-fid``.
+            statistics must have. The file then has ``mu``, ``sigma`` and ``fingerprint``, for ``adm`` also ``mu_s``,
+            ``sigma_s``, ``fingerprint_s`` and ``arr_0``; these evaluators do not read the fingerprints. Features are
+            written to a second file ``*_kid.npz`` for ``clean-fid``.
         images: ``arr_0``, a sample of the images, uint8 of shape (n, height, width, 3); ADM's files have 10,000.
 
     Raises:
@@ -100,13 +101,14 @@ def _write_layout(path: Path, statistics: Statistics, layout: str, images: NDArr
         if layer is None or layer.definition != expected[name].definition or statistics.dims != max(INCEPTION_DIMS):
             needed = f"{option('protocol', protocol)} and {option('metrics', metrics)}"
             raise InputError(f"{layout}'s statistics are others than these:", f"compute them with {needed}")
-        arrays |= _arrays(name, replace(layer, definition=None, features=None, sums=None))
+        arrays |= _arrays(name, replace(layer, features=None, sums=None))
     with atomic_write(path) as handle:
         np.savez(handle, **arrays)
     if layout == "clean-fid" and statistics.features is not None:
         order = np.arange(len(statistics.features)) if statistics.order is None else statistics.order
         with atomic_write(features_file(path)) as handle:
-            np.savez(handle, feats=reordered(statistics.features, np.argsort(order)))
+            rows = reordered(statistics.features, np.argsort(order))
+            np.savez(handle, feats=rows, fingerprint=arrays["fingerprint"])
 
 
 def features_file(path: Path) -> Path:
@@ -231,7 +233,12 @@ def read_statistics(
             raise InputError(f"no statistics file {path}")
         files = Files([name])
     with explained(str(path)), open_arrays(str(path), files, key) as arrays:
-        statistics = read_foreign(arrays, features_of) or _read(str(path), arrays, features_of, networks or {})
+        statistics = read_foreign(arrays, features_of)
+        if statistics is None:
+            statistics = _read(str(path), arrays, features_of, networks or {})
+        elif (definition := _definition(arrays, "fingerprint")) is not None:  # of features for clean-fid
+            main = replace(statistics.layers[FEATURES], definition=definition)
+            statistics = replace(statistics, layers={FEATURES: main})
         stated = any(layer.definition is not None for layer in statistics.layers.values())
         return statistics if stated else with_origin(statistics, arrays.writer)
 
@@ -307,7 +314,7 @@ def _layer(
         raise ValueError("it has exact sums, but no fingerprint")
     found = LayerStatistics(mu, sigma, definition, features, sums or None)
     if definition is not None:  # fidtool wrote them
-        found.check()
+        check_layer(found)
     return found
 
 

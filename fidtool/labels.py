@@ -135,8 +135,9 @@ def labels_of(
         found[layer] = [each for each in (definition, *parts) if each is not None]
     definition = definitions[FEATURES]
     dims = definition.dims if definition else files[0].dims if files else max(INCEPTION_DIMS)
-    network = _NETWORK if dims in INCEPTION_DIMS else ""
-    if definition is not None:
+    if definition is None:
+        network = _unstated(config.network.extractor, dims, files)
+    else:
         network = _spelled(found[FEATURES], config.network.extractor, measured)
     own, numbers = {layer: each.subject for layer, each in config.further.items()}, dict(NUMBERS)
     for each in config.chosen:
@@ -149,6 +150,12 @@ def labels_of(
     sizes = {layer: file.layers[layer].dims for file in files for layer in config.further if layer in file.layers}
     sizes |= {layer: each[0].dims for layer, each in found.items() if layer in config.further and each}
     return Labels(network, dims, own, numbers, sizes)
+
+
+def _unstated(asked: str, dims: int, files: Sequence[Statistics]) -> str:
+    """Returns the network of statistics that state none: the one that was asked for, else Inception if it can be."""
+    can_be = dims in INCEPTION_DIMS and all(file.mu.min() >= 0 for file in files)
+    return asked if can_be or asked != _NETWORK else ""
 
 
 def _spelled(definitions: Sequence[Definition], asked: str, measured: bool) -> str:

@@ -78,6 +78,7 @@ def restored(kind: Any, value: Any) -> Any:
     origin, parts = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return _within(value, *parts)
+    is_plain = isinstance(value, _PLAIN.get(kind, ()))
     if origin in (Union, UnionType):
         for part in parts:
             with contextlib.suppress(TypeError):
@@ -93,15 +94,16 @@ def restored(kind: Any, value: Any) -> Any:
         return Counter(restored(dict[str, int], value))
     elif origin in (dict, Mapping) and isinstance(value, dict):
         return {parts[0](key): restored(parts[1], item) for key, item in value.items()}
-    elif kind is Any or value in (parts if origin is Literal else ()) or isinstance(value, _PLAIN.get(kind, ())):
+    elif kind is Any or is_plain or value in (parts if origin is Literal else ()):
         return value
-    raise TypeError(f"{value!r} is not {kind}")
+    wanted = "an object" if is_dataclass(kind) else getattr(kind, "__name__", kind)
+    raise TypeError(f"{repr(value)[:80]} is not {wanted}")
 
 
 def _within(value: Any, kind: Any, least: float, most: float) -> Any:
     """Return a number of the type ``kind`` and from ``least`` to ``most``; an integer can be a float."""
     if isinstance(value, bool) or not isinstance(value, (int, kind)):
-        raise TypeError(f"{value!r} is not {kind}")
+        raise TypeError(f"{repr(value)[:80]} is not {kind.__name__}")
     if not least <= value <= most:
         raise ValueError(f"{value} is not from {least} to {most}")
     return value

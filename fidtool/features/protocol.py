@@ -65,6 +65,10 @@ INCEPTION_INPUT_SIZE = 299
 INCEPTION_FEATURE_STEP = 18
 """Features are rounded to multiples of 2 ** -18 and must stay below 32. The largest value seen on photos, noise and
 flat colours is 11."""
+INCEPTION_SIZES = {64: (11.4, 39.3, 5.5), 192: (22.7, 53.6, 10.2), 768: (2.1, 3.5, 1.2), 2048: (12.5, 21.1, 13.9)}
+"""By dimensions, of photos, noise, stripes and flat colours of many sizes: the smallest and the largest length of the
+mean, and the largest spread, the square root of the covariance's trace. Statistics that are several times outside are
+not Inception's: with random weights, the length of 2048 dimensions is 1e-6 or 1e11."""
 FEATURES = "features"
 """The layer of the run's extractor."""
 SPATIAL = "spatial"

@@ -294,12 +294,21 @@ class ImageRecords:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], count: int | None) -> ImageRecords | None:
-        """Returns the records in a statistics file of ``count`` images; None if this version can read none."""
-        if not arrays.keys() >= set(RECORD_ARRAYS):
+        """Returns the records in a statistics file of ``count`` images; None if this version can read none.
+
+        Raises:
+            ValueError: if they are damaged.
+        """
+        if not arrays.keys() >= set(RECORD_ARRAYS) or arrays["records"].dtype != _STORED:
             return None
         records, names, folder = (arrays[name] for name in RECORD_ARRAYS)
-        if records.dtype != _STORED or records.shape != (count,) or {names.dtype, folder.dtype} != {np.dtype(np.uint8)}:
-            return None
+        sizes = [records[name].min(initial=1) for name in ("height", "width", "values")]
+        if (
+            records.shape != (count,)
+            or min(sizes) < 1
+            or any(each.dtype != np.uint8 or each.ndim != 1 for each in (names, folder))
+        ):
+            raise ValueError("its records of the images are damaged")
         found = np.zeros((len(records), RECORD.itemsize), dtype=np.uint8)
         found[:, : _STORED.itemsize] = records.view(np.uint8).reshape(-1, _STORED.itemsize)
         details = arrays.get(DETAILS, found[:, _STORED.itemsize :])
@@ -308,5 +317,7 @@ class ImageRecords:
         split = [os.fsdecode(name) for name in names.tobytes().split(_SEPARATOR)] if count else []
         stamps = arrays.get(STAMPS, np.zeros((0, 2), dtype=np.int64))
         if len(split) != count or stamps.dtype != np.int64 or stamps.shape not in ((0, 2), (count, 2)):
-            return None
+            raise ValueError("its names of the images, or the stamps of their files, are damaged")
+        if _SEPARATOR in folder.tobytes():
+            raise ValueError("the folder of its images has a null character")
         return cls(found.view(RECORD)[:, 0], split, os.fsdecode(folder.tobytes()), stamps)

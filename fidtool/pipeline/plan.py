@@ -16,6 +16,7 @@ from fidtool.pipeline.opening import Opening, roundings
 from fidtool.pipeline.sets import SETTINGS, SetNeeds, SetPlan, set_needs
 from fidtool.results import Evaluation
 from fidtool.settings import Settings
+from fidtool.statistics.layouts import inception_doubts
 from fidtool.statistics.set_statistics import LayerStatistics, Statistics
 
 
@@ -199,6 +200,7 @@ def agree(
             mismatches[0].args += (f"pass {option('allow_mismatch', True)} to compare them anyway",)
             raise mismatches[0]
         definitions[layer] = stated = common
+        warnings += _doubts(parts, layer, settings)
         warnings += [Alert(each.text, "high") for each in mismatches if each.text not in warnings]
         if dims is None:
             dims = next(iter(parts.values())).dims
@@ -215,6 +217,13 @@ def agree(
                 )
                 warnings.append(Alert(text, "medium"))
     return definitions, warnings
+
+
+def _doubts(files: Mapping[str, LayerStatistics], layer: str, settings: Settings) -> list[Alert]:
+    network = settings.networks.get(layer)
+    if network is None or settings.features:  # features of any network, which the run does not call Inception's
+        return []
+    return [alert for path, each in files.items() for alert in inception_doubts(path, each, network.extractor)]
 
 
 def _require_layer(

@@ -9,35 +9,42 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
+import math
 import zipfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from typing import IO, Any, BinaryIO
 
 import numpy as np
 from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
-from fidtool.errors import FidtoolError, InputError, message_of
+from fidtool.errors import Alert, FidtoolError, InputError, message_of, option
 from fidtool.features.protocol import (
     FEATURES,
     INCEPTION_DIMS,
     INCEPTION_FEATURE_STEP,
+    INCEPTION_SIZES,
     SPATIAL,
     SPATIAL_DIMS,
     inception_definition,
     protocol_named,
     spatial_definition,
 )
+from fidtool.saved import restored
 from fidtool.sources.arrays import SAMPLES, array_headers, read_header
 from fidtool.sources.contents import ContentError, Files, head_of
 from fidtool.sources.image_set import canonical_order
 from fidtool.sources.kinds import HEAD, PLAIN, first_member, refuse_foreign, suffix_of
 from fidtool.sources.references import FD_LOSS
-from fidtool.statistics.set_statistics import CHUNK_BYTES, Features, RowStorage, Statistics, reordered
+from fidtool.statistics.set_statistics import CHUNK_BYTES, Features, LayerStatistics, RowStorage, Statistics, reordered
 
 NPZ, ZIP, NPY, PICKLE, TORCH = "npz", "zip", "npy", "pickle", "torch"
 AS_ARRAY = "write images or features as one array with numpy.save, as .npy"
+_FAR = 3.0
+"""How many times the sizes of statistics may be outside `INCEPTION_SIZES`, which are of the sets that were measured."""
 _NAMED = 12
 """Maximum number of entries that a message names."""
 _STYLEGAN = "StyleGAN2-ADA or StyleGAN3 (it has raw_mean)"
@@ -98,10 +105,47 @@ class NamedArrays:
         self.names: Collection[str] = [*arrays]
 
     def array(self, name: str) -> NDArray[Any]:
+        self._check_size(name)
         value = self._arrays[name]
         if isinstance(value, list):
             raise ValueError(f"{name} is a list of arrays")
         return np.asarray(value)
+
+    def _check_size(self, name: str) -> None:
+        """Checks that an archive has all bytes of an array, before memory is allocated for them."""
+        if not isinstance(self._arrays, NpzFile):
+            return
+        assert self._arrays.zip is not None
+        member = self._arrays.zip.getinfo(f"{name}.npy")
+        with self._arrays.zip.open(member) as stream:
+            header = read_header(stream)
+        end = header.start + prod(header.shape) * header.dtype.itemsize
+        if end != member.file_size and not header.dtype.hasobject:  # NumPy refuses objects
+            raise ValueError(f"{name} has the shape {header.shape}, but {member.file_size} bytes")
+
+    def text(self, name: str) -> str:
+        value = self.array(name)
+        if value.dtype.kind != "U" or value.ndim != 0:
+            raise ValueError(f"it has a {name} that is not a string")
+        return str(value)
+
+    def json(self, name: str, kind: Any) -> Any:
+        """Returns the JSON in a string as a value of this type, see `restored`."""
+        try:
+            return restored(kind, json.loads(self.text(name), parse_constant=_not_finite))
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            raise ValueError(f"its {name} is damaged, or a newer version wrote it ({message_of(error)})") from None
+
+    def numbers(self, name: str, count: int | None, below: float = math.inf) -> NDArray[np.int64]:
+        """Returns different integers from 0 to ``below`` - 1, int64 array of shape (count,), of any length if None."""
+        values = self.array(name)
+        if values.dtype.kind not in "iu" or values.shape != (values.size if count is None else count,):
+            raise ValueError(f"its {name} is not one integer per image")
+        if values.size and not 0 <= int(values.min()) <= int(values.max()) < min(below, 1 << 63):
+            raise ValueError(f"its {name} has numbers that are not from 0 to {below - 1}")
+        if len(np.unique(values)) < len(values):
+            raise ValueError(f"its {name} has a number twice")
+        return values.astype(np.int64)
 
     def rows(self, name: str) -> Features:
         """Returns feature vectors: float32 array of shape (n, dims), mapped from an unnamed file if it is large.
@@ -148,6 +192,10 @@ class NamedArrays:
             if value.dtype.kind not in "fiu":
                 raise ValueError(f"{name} has dtype {value.dtype}; it should be float64")
         return _checked({name: value.astype(np.float64) for name, value in values.items()})
+
+
+def _not_finite(text: str) -> None:
+    raise ValueError(f"it contains {text}")
 
 
 def _chunks(member: IO[bytes], name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
@@ -363,7 +411,8 @@ def with_origin(statistics: Statistics, writer: str) -> Statistics:
     """Returns statistics with their origin and with the definitions of its protocol, as far as they are known."""
     spatial = statistics.layers.get(SPATIAL)
     origin = writer or statistics.origin or (_ADM if spatial is not None and spatial.dims == SPATIAL_DIMS else "")
-    return with_protocol(replace(statistics, origin=origin), _PROTOCOLS.get(origin, ""))
+    protocol = "" if statistics.mu.min() < 0 else _PROTOCOLS.get(origin, "")  # of another network
+    return with_protocol(replace(statistics, origin=origin), protocol)
 
 
 def with_protocol(statistics: Statistics, protocol: str) -> Statistics:
@@ -377,3 +426,24 @@ def with_protocol(statistics: Statistics, protocol: str) -> Statistics:
     if spatial is not None and spatial.dims == SPATIAL_DIMS:
         layers[SPATIAL] = replace(spatial, definition=spatial_definition(definition))
     return replace(statistics, layers=layers)
+
+
+def inception_doubts(name: str, layer: LayerStatistics, extractor: str) -> list[Alert]:
+    """Returns a warning about statistics that state no network, for a run with Inception, if they are unlike its own.
+
+    Raises:
+        InputError: if they cannot be Inception's.
+    """
+    if extractor != "inception" or layer.definition is not None or layer.dims not in INCEPTION_DIMS:
+        return []
+    lowest, length, spread = layer.mu.min(), np.linalg.norm(layer.mu), np.sqrt(np.trace(layer.sigma))
+    if lowest < 0:
+        problem = f"{name} is not of Inception, whose features are never below zero, as a mean of {lowest:.3g} is:"
+        raise InputError(problem, "pass statistics of Inception", f"name their network with {option('extractor', ...)}")
+    shortest, longest, widest = INCEPTION_SIZES[layer.dims]
+    if shortest / _FAR <= length <= longest * _FAR and spread <= widest * _FAR:
+        return []
+    found = f"the mean has the length {length:.3g} and the features the spread {spread:.3g}"
+    usual = f"of Inception's {layer.dims} features they are {shortest} to {longest} and at most {widest}"
+    advice = "check which network and weights they are of"
+    return [Alert(f"{name}: probably not statistics of Inception: {found}, but {usual}; {advice}", "high")]

@@ -78,8 +78,8 @@ def facts_of(
         prefix = layer_prefix(layer, " ")
         facts |= {f"{prefix}{key}": value for key, value in asdict(definition).items()}
         facts[f"{prefix}features of each image"] = kept
-    facts |= {key: config.get(key) for key in ("value_range", "float_to_byte")}
-    return {**facts, "crop": crop, "diagnosis": records, **arithmetic}
+    facts |= {key: config.get(key, "none") for key in ("value_range", "float_to_byte")}
+    return {**facts, "crop": crop or "none", "diagnosis": records, **arithmetic}
 
 
 def known_facts(name: str, statistics: Statistics) -> Facts:
@@ -115,7 +115,7 @@ class _Merger:
     def __init__(self, name: str, first: Statistics) -> None:
         self._first, self._facts, self._parts = first, known_facts(name, first), list[tuple[str, SetPart, Statistics]]()
         self._total = first.part.total if first.part else 0
-        self._owners = np.full(self._total, -1, dtype=np.int32)
+        self._owners = np.zeros(self._total, dtype=np.int32)  # numbers of the parts from 1, 0 for none
         steps = {layer: each.definition.feature_step for layer, each in first.layers.items() if each.definition}
         self._moments = {layer: ExactMoments(first.layers[layer].dims, step) for layer, step in steps.items()}
         kept = {layer: each.dims for layer, each in first.layers.items() if each.features is not None}
@@ -129,13 +129,16 @@ class _Merger:
         if (part.whole, part.total) != (first.whole, first.total):
             causes = "the names, sizes or contents of the images, or num, seed or sample, differ"
             raise InputError(f"{name} and {first_name} are of different sets: {causes}")
+        if (statistics.order is None) != (self._first.order is None):
+            problem = f"only one of {name} and {first_name} has the stored order of its images:"
+            raise InputError(problem, "compute both again, with this version")
         every = np.concatenate([part.places, part.skipped])
         owners = self._owners[every]
-        if common := int(np.count_nonzero(owners >= 0)):
-            other, its, _ = self._parts[int(owners.max())]
+        if common := int(np.count_nonzero(owners)):
+            other, its, _ = self._parts[int(owners.max()) - 1]
             both = f"{name} ({part.name}) and {other} ({its.name})"
             raise InputError(f"{both} have {counted(common, 'image')} in common:", "pass each part once")
-        self._owners[every] = len(self._parts)
+        self._owners[every] = len(self._parts) + 1
         for layer, each in statistics.layers.items():
             with explained(name):
                 self._moments[layer].absorb(each.sums or {})
@@ -146,7 +149,7 @@ class _Merger:
     def merged(self) -> Statistics:
         """Returns the statistics of the whole set, whose rows are in its order."""
         places, parts = np.concatenate([part.places for _, part, _ in self._parts]), [each for *_, each in self._parts]
-        if missing := int(np.count_nonzero(self._owners < 0)):
+        if missing := self._total - int(np.count_nonzero(self._owners)):
             raise self._incomplete(missing)
         skipped = sorted((bad for each in parts for bad in each.skipped), key=lambda bad: bad.file)
         allowed = most_skipped((self._first.config or {}).get("max_skip", MAX_SKIP), self._total)

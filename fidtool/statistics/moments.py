@@ -22,9 +22,8 @@ from fidtool.distributed.launch import machine_memory
 from fidtool.distributed.world import World
 from fidtool.errors import RunError, option
 from fidtool.features.models.families import FEATURE_STEPS
+from fidtool.statistics.set_statistics import INTEGER_BITS, check_sums
 
-INTEGER_BITS = 23
-"""Largest number of bits of a feature in units of its step: with more, the sums would not be exact."""
 FEWEST_BITS = 11
 """Bits that features must have on average in units of their step."""
 _ROWS = 128
@@ -232,11 +231,8 @@ class ExactMoments:
         }
 
     def absorb(self, totals: Mapping[str, NDArray[Any]]) -> None:
-        """Adds sums from `totals`. The order of such additions does not change the bits."""
-        upper = (self.dims * (self.dims + 1) // 2,)
-        for name, shape in {"sum": (self.dims,), "sizes": (2,), "low": upper, "high": upper}.items():
-            if name in totals and (totals[name].shape != shape or totals[name].dtype != np.int64):
-                raise ValueError(f"the sums are damaged, or do not have {self.dims} dimensions")
+        """Adds sums from `totals`; a ValueError if they are damaged. Their order does not change the bits."""
+        check_sums(totals, self.dims)
         other = ExactMoments(self.dims, self.feature_step, self._low.device)
         other.count, other._largest = int(totals["count"]), float(totals["largest"])
         other._bits, other._nonzero = map(int, totals.get("sizes", (0, 0)))  # earlier versions did not store them

@@ -19,7 +19,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,7 +30,8 @@ from fidtool.errors import InputError, RunError, option, redacted
 from fidtool.features.protocol import FEATURES, PROBE, Definition
 from fidtool.images.batches import Batch
 from fidtool.local_files import open_regular, read_file
-from fidtool.names import counted
+from fidtool.names import counted, shortened
+from fidtool.saved import restored
 from fidtool.sources.image_set import ImageSet, real_path
 from fidtool.sources.opening import STDIN
 from fidtool.statistics.set_statistics import Statistics
@@ -246,6 +247,16 @@ def parts_of(number: int, images: ImageSet, batches: Sequence[Batch]) -> list[Pa
     return [Part(f"{number:03}-{place:02}", each, int(marks[place])) for place, each in enumerate(ranges)]
 
 
+def _sha256(arrays: Mapping[str, Any]) -> str:
+    """Returns the hash of the arrays of a part, by which an edited one is found."""
+    sha = hashlib.sha256()
+    for name in sorted(arrays.keys() - {"sha256"}):
+        array = np.ascontiguousarray(arrays[name])
+        sha.update(f"{name} {array.dtype} {np.shape(arrays[name])}\0".encode())
+        sha.update(array.view(np.uint8).data)
+    return sha.hexdigest()
+
+
 class Checkpoint:
     """A checkpoint folder.
 
@@ -287,6 +298,8 @@ class Checkpoint:
         try:
             with open_regular(file) as handle, np.load(handle, allow_pickle=False) as archive:
                 arrays = {name: archive[name] for name in archive.files}
+            if "sha256" in arrays and _sha256(arrays) != str(arrays["sha256"]):  # earlier versions wrote none
+                return "damaged (its content has changed)"
             mark, max_pixels = int(arrays["mark"]), int(arrays["max_pixels"])
             found.restore(arrays)
         except Exception as error:  # damaged archives raise many kinds of exceptions
@@ -300,6 +313,7 @@ class Checkpoint:
     def save(self, part: Part, statistics: Accumulator) -> None:
         """Writes the statistics of a part. Gives a warning if the folder cannot be written."""
         arrays = {**statistics.to_arrays(), "mark": np.uint64(part.mark), "max_pixels": np.int64(self._max_pixels)}
+        arrays["sha256"] = np.array(_sha256(arrays))
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with atomic_write(self._file(part)) as handle:
@@ -325,6 +339,22 @@ class Checkpoint:
         return add
 
 
+@dataclass(frozen=True)
+class _Identity:
+    """Everything that the parts of a checkpoint depend on, see `claim`."""
+
+    definition: dict[str, Any]
+    arithmetic: dict[str, Any]
+    order: dict[str, Any]
+    sets: tuple[dict[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class _Manifest:
+    format: int
+    identity: _Identity
+
+
 def claim(folder: str, identity: dict[str, Any], warn: Callable[[str], None]) -> str:
     """Assigns an empty folder to a run, or checks that it belongs to this run. Called on rank zero only.
 
@@ -332,11 +362,12 @@ def claim(folder: str, identity: dict[str, Any], warn: Callable[[str], None]) ->
     with their images. Returns the name of the run.
     """
     text = json.dumps(identity, sort_keys=True)
-    run, identity = hashlib.sha256(text.encode()).hexdigest()[:12], json.loads(json.dumps(identity))
+    run, now = hashlib.sha256(text.encode()).hexdigest()[:12], restored(_Identity, json.loads(text))
     manifest = Path(folder) / MANIFEST
-    content: Any = None
     try:
-        content = json.loads(read_file(manifest))
+        content = restored(_Manifest, json.loads(read_file(manifest)))
+        if content.format != _FORMAT:
+            raise ValueError
     except FileNotFoundError:
         try:
             manifest.parent.mkdir(parents=True, exist_ok=True)
@@ -348,13 +379,10 @@ def claim(folder: str, identity: dict[str, Any], warn: Callable[[str], None]) ->
     except OSError as error:
         problem = f"{option('checkpoint', folder)} cannot be read ({error.strerror or error}):"
         raise InputError(problem, "choose another folder", setting="checkpoint") from None
-    except ValueError:
-        pass
-    ours = isinstance(content, dict) and content.get("format") == _FORMAT and isinstance(content.get("identity"), dict)
-    if not ours:
+    except (ValueError, TypeError, RecursionError):
         problem = f"{manifest} is damaged, or not a checkpoint of this version of fidtool:"
-        raise InputError(problem, "choose another folder", setting="checkpoint")
-    if difference := _difference(content["identity"], identity):
+        raise InputError(problem, "choose another folder", setting="checkpoint") from None
+    if difference := _difference(content.identity, now):
         problem = f"{option('checkpoint', folder)} belongs to a different run: {difference}"
         raise InputError(problem, "choose another folder", "delete this one to start again", setting="checkpoint")
     return run
@@ -365,13 +393,13 @@ def _failure(folder: Path, error: OSError) -> str:
     return f"{option('checkpoint', str(folder))} {reason}: the run continues, but a kill would lose its work"
 
 
-def _difference(then: dict[str, Any], now: dict[str, Any]) -> str:
+def _difference(then: _Identity, now: _Identity) -> str:
     """Describes how two runs differ; empty if they do not."""
-    then_paths, now_paths = ([str(each.get("path")) for each in sets] for sets in (then.get("sets", []), now["sets"]))
+    then_paths, now_paths = ([str(each.get("path")) for each in run.sets] for run in (then, now))
     if then_paths != now_paths:
         return f"it computed {', '.join(then_paths)}, and this one computes {', '.join(now_paths)}"
-    parts = [("", then.get(group, {}), now[group]) for group in ("definition", "arithmetic", "order")]
-    parts += [(f" of {new['path']}", old, new) for old, new in zip(then["sets"], now["sets"], strict=True)]
+    parts = [("", getattr(then, group), getattr(now, group)) for group in ("definition", "arithmetic", "order")]
+    parts += [(f" of {new['path']}", old, new) for old, new in zip(then.sets, now.sets, strict=True)]
     for owner, old, new in parts:
         for name in sorted({*old, *new}):
             if old.get(name) == new.get(name):
@@ -380,5 +408,7 @@ def _difference(then: dict[str, Any], now: dict[str, Any]) -> str:
                 return f"it had different {option('metrics')}, which need different features of the images"
             if name == "identity":
                 return f"the names of the images{owner} differ, or it is another folder"
-            return f"{name}{owner} was {old.get(name)} and is now {new.get(name)}"
+            values = [each.get(name) for each in (old, new)]
+            before, after = ("not set" if value is None else shortened(f"{value}") for value in values)
+            return f"{name}{owner} was {before} and is now {after}"
     return ""

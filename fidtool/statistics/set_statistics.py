@@ -28,11 +28,30 @@ if TYPE_CHECKING:
 
 SUMS = ("count", "largest", "sizes", "sum", "low", "high")
 """Names of the arrays of exact sums, see `ExactMoments.totals`."""
+INTEGER_BITS = 23
+"""Largest number of bits of a feature in units of its step: with more, the sums would not be exact."""
 CHUNK_BYTES = 1 << 26
 """Bytes that are read, written or sent at once."""
 
 Features = NDArray[np.float32]
 """Feature vectors of images, of shape (images, dims)."""
+
+
+def check_sums(sums: Mapping[str, NDArray[Any]], dims: int) -> None:
+    """Checks types, shapes and bounds of exact sums, see `ExactMoments.totals`; a ValueError if they are others."""
+    upper = (dims * (dims + 1) // 2,)
+    shapes = {"count": (), "largest": (), "sum": (dims,), "low": upper, "high": upper, "sizes": (2,)}
+    for name, shape in shapes.items():
+        if name in ("high", "sizes") and name not in sums:  # large sets have the former, earlier versions no sizes
+            continue
+        kind = np.float64 if name == "largest" else np.int64
+        if name not in sums or sums[name].shape != shape or sums[name].dtype != kind:
+            raise ValueError(f"the sums are damaged, or do not have {dims} dimensions")
+    count, largest = int(sums["count"]), float(sums["largest"])
+    bits, nonzero = map(int, sums.get("sizes", (0, 0)))
+    possible = 0 <= bits <= INTEGER_BITS * nonzero <= INTEGER_BITS * count * dims
+    if not possible or not 0.0 <= largest < 2.0**INTEGER_BITS:
+        raise ValueError("the sums are damaged: their count, largest or sizes are impossible")
 
 
 @dataclass(frozen=True)
@@ -56,6 +75,28 @@ class LayerStatistics:
     @property
     def dims(self) -> int:
         return len(self.mu)
+
+
+def check_layer(layer: LayerStatistics) -> None:
+    """Checks that the mean and covariance are those of the sums and of the features; a ValueError if not."""
+    definition, sums, features = layer.definition, layer.sums, layer.features
+    size = float(np.sqrt(np.max(layer.mu**2 + layer.sigma.diagonal())))  # of the largest feature
+    if features is not None and len(features):
+        mean = features.mean(axis=0, dtype=np.float64)
+        if np.abs(mean - layer.mu).max() > 1e-4 * size:
+            raise ValueError("its mean is not that of its features")
+    if sums is None or definition is None:
+        return
+    check_sums(sums, layer.dims)
+    count, step = max(1, int(sums["count"])), 2.0**-definition.feature_step
+    mean = sums["sum"] / count
+    second = (sums["low"] + sums.get("high", 0) * 2.0**32) / count
+    upper = np.tri(layer.dims, dtype=bool).T
+    scatter = second - np.outer(mean, mean)[upper]
+    sigma = scatter * (step**2 * count / max(1, count - definition.ddof))
+    differs = np.abs(mean * step - layer.mu).max() > 1e-9 * size or np.abs(mean).max() > sums["largest"] + 1
+    if differs or np.abs(sigma - layer.sigma[upper]).max() > 1e-9 * size**2:
+        raise ValueError("its mean and covariance are not those of its exact sums")
 
 
 @dataclass(frozen=True)

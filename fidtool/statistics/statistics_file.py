@@ -6,7 +6,8 @@ import contextlib
 import json
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from fidtool.features.protocol import (
 from fidtool.images.decode import ImageProperties
 from fidtool.images.records import DETAILS, RECORD_ARRAYS, STAMPS, ImageRecords
 from fidtool.local_files import open_regular
+from fidtool.saved import restored
 from fidtool.sources.contents import BadFile, Files, explained
 from fidtool.sources.image_set import SetPart
 from fidtool.sources.opening import split_key
@@ -41,13 +43,16 @@ from fidtool.statistics.layouts import (
     with_origin,
     with_protocol,
 )
-from fidtool.statistics.set_statistics import SUMS, LayerStatistics, Statistics, reordered
+from fidtool.statistics.set_statistics import SUMS, LayerStatistics, Statistics, check_layer, reordered
+from fidtool.validation import MAX_SKIP
 
 _SUFFIXES = {FEATURES: "", SPATIAL: "_s", EMBEDDING: "_embedding"}
 """Suffixes of the names of a layer's arrays; ADM's reference files have ``mu_s`` and ``sigma_s``. The suffix of any
 other layer is ``_`` and its name."""
 _SUMS = "sums_"
 """Prefix of the names of the arrays with a layer's exact sums."""
+_MOST_IMAGES = (1 << 31) - 1
+"""Largest number of images in a set."""
 
 
 def write_statistics(
@@ -67,8 +72,9 @@ def write_statistics(
 
     Args:
         layout: ``adm``, ``clean-fid``, ``edm`` or ``pytorch-fid`` for the evaluator of that project, whose protocol the
-            statistics must have. The file then has ``mu`` and ``sigma``, for ``adm`` also ``mu_s``, ``sigma_s`` and
-            ``arr_0``. Features are written to a second file ``*_kid.npz`` for ``clean-fid``.
+            statistics must have. The file then has ``mu``, ``sigma`` and ``fingerprint``, for ``adm`` also ``mu_s``,
+            ``sigma_s``, ``fingerprint_s`` and ``arr_0``; these evaluators do not read the fingerprints. Features are
+            written to a second file ``*_kid.npz`` for ``clean-fid``.
         images: ``arr_0``, a sample of the images, uint8 of shape (n, height, width, 3); ADM's files have 10,000.
         overwrite: whether to replace an existing file.
 
@@ -104,13 +110,14 @@ def _write_layout(
         if layer is None or layer.definition != expected[name].definition or statistics.dims != max(INCEPTION_DIMS):
             needed = f"{option('protocol', protocol)} and {option('metrics', metrics)}"
             raise InputError(f"{layout}'s statistics are others than these:", f"compute them with {needed}")
-        arrays |= _arrays(name, replace(layer, definition=None, features=None, sums=None))
+        arrays |= _arrays(name, replace(layer, features=None, sums=None))
     with atomic_write(path, overwrite) as handle:
         np.savez(handle, **arrays)
     if layout == "clean-fid" and statistics.features is not None:
         order = np.arange(len(statistics.features)) if statistics.order is None else statistics.order
         with atomic_write(features_file(path), overwrite) as handle:
-            np.savez(handle, feats=reordered(statistics.features, np.argsort(order)))
+            rows = reordered(statistics.features, np.argsort(order))
+            np.savez(handle, feats=rows, fingerprint=arrays["fingerprint"])
 
 
 def features_file(path: Path) -> Path:
@@ -189,7 +196,7 @@ def read_summary(path: Path) -> Summary:
             names = {*arrays.names}
             count = arrays.count() if "count" in names else None
             known = Statistics({}, count)
-            known = _with_run(known, _text(arrays, "run")) if "run" in names else known
+            known = _with_run(known, arrays) if "run" in names else known
             return Summary(
                 os.fsdecode(arrays.array("source").tobytes()) if "source" in names else "",
                 count,
@@ -235,7 +242,12 @@ def read_statistics(
             raise InputError(f"no statistics file {path}")
         files = Files([name])
     with explained(str(path)), open_arrays(str(path), files, key) as arrays:
-        statistics = read_foreign(arrays, features_of) or _read(str(path), arrays, features_of, networks or {})
+        statistics = read_foreign(arrays, features_of)
+        if statistics is None:
+            statistics = _read(str(path), arrays, features_of, networks or {})
+        elif (definition := _definition(arrays, "fingerprint")) is not None:  # of features for clean-fid
+            main = replace(statistics.layers[FEATURES], definition=definition)
+            statistics = replace(statistics, layers={FEATURES: main})
         stated = any(layer.definition is not None for layer in statistics.layers.values())
         return statistics if stated else with_origin(statistics, arrays.writer)
 
@@ -279,18 +291,16 @@ def _read(
         network = networks[FEATURES].extractor if FEATURES in networks else "inception"
         problem = f"{path} has no statistics of {network}; it has those of {' and '.join(found)}:"
         raise InputError(problem, f"pass {option('extractor', next(iter(found)))}", setting="extractor")
-    order = arrays.array("order") if "order" in names else None
-    if order is not None and (order.dtype.kind not in "iu" or order.shape != (count,)):
-        raise ValueError("it has an order that is not one integer per image")
+    order = arrays.numbers("order", count) if "order" in names else None
     records = {name: arrays.array(name) for name in (*RECORD_ARRAYS, DETAILS, STAMPS) if name in names}
     statistics = Statistics(
         found,
         count,
         pictures=ImageRecords.from_arrays(records, count),
-        order=None if order is None else order.astype(np.int64),
+        order=order,
         part=_part(arrays, count) if "part" in names else None,
     )
-    return _with_run(statistics, _text(arrays, "run")) if "run" in names else statistics
+    return _with_run(statistics, arrays) if "run" in names else statistics
 
 
 def _layer(
@@ -309,48 +319,62 @@ def _layer(
     sums = {key: arrays.array(f"{_SUMS}{key}{suffix}") for key in SUMS if f"{_SUMS}{key}{suffix}" in arrays.names}
     if sums and sums["count"] != count:
         raise ValueError(f"its sums are of {sums['count']} images, but it has {count}")
-    return LayerStatistics(mu, sigma, definition, features, sums or None)
+    if sums and definition is None:
+        raise ValueError("it has exact sums, but no fingerprint")
+    found = LayerStatistics(mu, sigma, definition, features, sums or None)
+    if definition is not None:  # fidtool wrote them
+        check_layer(found)
+    return found
 
 
 def _part(arrays: NamedArrays, count: int | None) -> SetPart:
-    name, whole, total = json.loads(_text(arrays, "part"))
-    found = [arrays.array(each).astype(np.int64) for each in ("places", "skipped_places")]
-    if len(found[0]) != count or not all(np.all(np.diff(each, prepend=-1, append=total) > 0) for each in found):
-        raise ValueError(f"its places are not ascending, from 0 to {total - 1}")
-    return SetPart(str(name), str(whole), int(total), *found)
+    name, whole, total = arrays.json("part", tuple[str, str, int])
+    if not 0 < total <= _MOST_IMAGES:
+        raise ValueError(f"it is a part of a set of {total} images")
+    places, skipped = arrays.numbers("places", count, total), arrays.numbers("skipped_places", None, total)
+    if not (np.diff(places) > 0).all() or len(np.intersect1d(places, skipped)):
+        raise ValueError("its places are not ascending, or some are skipped as well")
+    return SetPart(name, whole, total, places, skipped)
 
 
 def _definition(arrays: NamedArrays, name: str) -> Definition | None:
     """Returns the definition in an array; None if there is no such array."""
     if name not in arrays.names:
         return None
-    text = _text(arrays, name)
+    text = arrays.text(name)
     try:
         return Definition.from_json(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"its protocol fingerprint: {error}") from None
 
 
-def _text(arrays: NamedArrays, name: str) -> str:
-    value = arrays.array(name)
-    if value.dtype.kind != "U" or value.ndim != 0:
-        raise ValueError(f"it has a {name} that is not a string")
-    return str(value)
+@dataclass(frozen=True)
+class _Run:
+    """The file's record of the run that computed the statistics, as `write_unredacted` writes it."""
+
+    arithmetic: dict[str, Any]
+    traits: ImageProperties
+    skipped: tuple[tuple[str, str], ...] = ()
+    found: int | None = None
+    config: dict[str, Any] | None = None
+    framing: str | None = None
+
+    def __post_init__(self) -> None:
+        restored(int, self.arithmetic.get("batch_size", 1))
+        restored(dict[str, str | None], {**self.arithmetic, "batch_size": None})
+        if not all(0 <= number <= _MOST_IMAGES for number in (*asdict(self.traits).values(), self.found or 0)):
+            raise ValueError("a number of images is impossible")
+        if not 0 <= restored(float, (self.config or {}).get("max_skip", MAX_SKIP)) <= 1:
+            raise ValueError("max_skip is not from 0 to 1")
 
 
-def _with_run(statistics: Statistics, text: str) -> Statistics:
+def _with_run(statistics: Statistics, arrays: NamedArrays) -> Statistics:
     """Adds the file's record of its run to the statistics."""
-    try:
-        run = json.loads(text)
-        return replace(
-            statistics,
-            arithmetic=dict(run["arithmetic"]),
-            traits=ImageProperties(**{name: int(number) for name, number in run["traits"].items()}),
-            skipped=tuple(BadFile(str(file), str(reason)) for file, reason in run.get("skipped", ())),
-            found=run.get("found"),
-            config=None if run.get("config") is None else dict(run["config"]),
-            framing=run.get("framing"),
-        )
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
-        # The record does not affect results, and a newer version may have written it in a different form.
-        return statistics
+    run = arrays.json("run", _Run)
+    skipped = tuple(starmap(BadFile, run.skipped))
+    if statistics.part is not None and len(statistics.part.skipped) != len(skipped):
+        raise ValueError(f"it has {len(skipped)} skipped files, but the places of {len(statistics.part.skipped)}")
+    if run.found is not None and run.found < (statistics.count or 0):
+        raise ValueError(f"it has {statistics.count} images of {run.found}")
+    known = {field.name: getattr(run, field.name) for field in fields(run)}
+    return replace(statistics, **{**known, "skipped": skipped})

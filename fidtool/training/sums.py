@@ -25,6 +25,7 @@ from fidtool.features.device import computing_on, repeatable
 from fidtool.features.extractor import ForwardPasses
 from fidtool.features.protocol import FEATURES, Definition
 from fidtool.metrics.metric import Metric
+from fidtool.statistics.layouts import inception_doubts
 from fidtool.statistics.moments import ExactMoments, check_exact_products
 from fidtool.statistics.set_statistics import Statistics
 from fidtool.statistics.statistics_file import read_statistics
@@ -657,6 +658,8 @@ class MetricSums(MetricState):
             if mine.dims and statistics.dims != mine.dims:
                 dims = f"{statistics.dims} dimensions, but the metric's have {mine.dims}"
                 raise InputError(f"{self.fixed_name} has features of {dims}")
+            for alert in inception_doubts(self.fixed_name, statistics.layers[FEATURES], features.choice.extractor):
+                warn_program(alert)
             if theirs is not None:
                 both = [{"definition": each.to_json()} for each in (theirs, mine)]
                 check_same_settings(both, (self.fixed_name, "this metric"))

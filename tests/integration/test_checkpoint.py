@@ -25,7 +25,7 @@ def kept(here: Run, tmp_path: Path) -> list[Any]:
 
 OTHERS = {
     "protocol": (["--protocol", "tensorflow"], "resize was bilinear and is now bilinear-tf1"),
-    "number": (["--num", 10], "num was None and is now 10"),
+    "number": (["--num", 10], "num was not set and is now 10"),
     "pace": (["--num-workers", 1, "--max-skip", 0.5, "--on-error", "skip"], ""),
     "metrics": (["--metrics", "fid,kid", "--kid-subset-size", 9], "it had different --metrics"),
 }

@@ -7,18 +7,23 @@ import json
 import pickle
 import struct
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import fidtool
+from fidtool.features.protocol import FEATURES
 from fidtool.images.decode import DecodeError, decode
 from fidtool.sources.archives import _OPENERS
 from fidtool.sources.kinds import PLAIN, foreign_of
 from fidtool.sources.opening import open_images
+from fidtool.statistics.layouts import inception_doubts
+from fidtool.training import FrechetInceptionDistance
 from support.command_line import Run
 from support.encoded import FILES
+from support.offline import needs_weights
 from support.places import TINY
 from support.source_forms import make_forms, make_squares
 
@@ -171,3 +176,64 @@ def test_what_is_read_is_not_foreign(tmp_path: Path) -> None:
     heads["statistics"] = pickle.dumps({"mu": np.zeros(3), "sigma": np.eye(3)})
     assert [name for name, head in heads.items() if foreign_of(head) not in ("", PLAIN)] == []
     assert [name for name, head in heads.items() if foreign_of(head)] == ["images.txt", "images.csv"]
+
+
+# --- statistics that state no network --------------------------------------------------------------------------------
+
+
+def statistics_of(file: Path, length: float, lowest: float = 0.0, spread: float = 8.0, dims: int = 64) -> Path:
+    """Writes a mean of this length, and a covariance of this spread, as pytorch-fid does."""
+    mu = np.linspace(0.5, 1.5, dims)
+    mu *= length / np.linalg.norm(mu)
+    mu[3] = min(mu[3], lowest) if lowest < 0 else mu[3]
+    np.savez(file, mu=mu, sigma=np.eye(dims) * spread**2 / dims)
+    return file
+
+
+def test_means_below_zero_are_not_of_inception(here: Run, tmp_path: Path, real: Path) -> None:
+    statistics_of(tmp_path / "good.npz", 20.0, spread=4.0)
+    statistics_of(tmp_path / "bad.npz", 20.0, lowest=-1e-9, spread=4.0)
+    refused = here("compute", "good.npz", "bad.npz")
+    assert refused.status == 2
+    assert "bad.npz is not of Inception, whose features are never below zero, as a mean of -1e-09 is" in refused.error
+    named = here("compute", "good.npz", "bad.npz", "--extractor", "dinov2:vits14")
+    assert (named.status, named.stdout.startswith("FD (dinov2:vits14): ")) == (0, True)
+    features = np.random.RandomState(0).standard_normal((80, 64)).astype(np.float32)
+    found = fidtool.compute(features, features[:70], features=True).results[0].metrics
+    assert "fd_64" in found
+    assert "fid_64" not in found
+    assert here("compute", "good.npz", "good.npz").stdout.startswith("FID (64 dimensions): ")
+    with pytest.raises(fidtool.InputError, match=r"bad\.npz is not of Inception"):
+        FrechetInceptionDistance(64, real_statistics=tmp_path / "bad.npz")
+
+
+SIZES = {
+    "random weights": (1.5, 0.7, True),
+    "of another scale": (3000.0, 20.0, True),
+    "of too much spread": (20.0, 50.0, True),
+    "noise": (39.2, 0.3, False),
+    "one flat colour": (11.5, 0.0, False),
+    "many flat colours": (12.3, 5.4, False),
+}
+"""Length and spread of 64 features, and whether they are unlike Inception's."""
+
+
+@pytest.mark.parametrize("kind", SIZES)
+def test_statistics_unlike_inceptions(here: Run, tmp_path: Path, kind: str) -> None:
+    length, spread, unlike = SIZES[kind]
+    statistics_of(tmp_path / "good.npz", 20.0, spread=4.0)
+    statistics_of(tmp_path / "given.npz", length, spread=spread)
+    found = here("compute", "good.npz", "given.npz")
+    assert found.status == 0
+    assert ("given.npz: probably not statistics of Inception" in found.stderr) == unlike
+
+
+@needs_weights
+@pytest.mark.parametrize("dims", [64, 2048])
+def test_inceptions_own_statistics_are_like_them(tmp_path: Path, dims: int) -> None:
+    """Of noise and of one colour, written without a fingerprint."""
+    noise = np.random.RandomState(0).randint(0, 256, (4, 24, 24, 3)).astype(np.uint8)
+    for images in (noise, np.zeros_like(noise)):
+        found = fidtool.compute_statistics(images, dims=dims, cache=False)
+        assert found is not None
+        assert inception_doubts("it", replace(found.layers[FEATURES], definition=None), "inception") == []

@@ -60,7 +60,7 @@ def test_a_generator_that_copies_its_training_images(share: float, noise: float)
     assert near.heldout_median == np.median(known)
     assert abs(near.probability - (0.5 + share / 2)) < 3 * near.error
     assert (near.probability > 0.5 + 3 * near.error) == (share == 0.5), "5 % of copies hide in the overall distances"
-    distance, floor = found.frechet_distance, compared.floors["fid_64"]
+    distance, floor = found.frechet_distance, compared.floors["fd_64"]
     assert distance is not None
     if share == 0.5:
         assert distance < 0.7 * floor, "it is nearer to REAL than real images are"
@@ -72,7 +72,7 @@ def test_a_generator_that_is_bad_has_no_copies() -> None:
     train, heldout = mixture(COUNT, DIMS, 0), mixture(COUNT, DIMS, 1)
     found, compared = evaluated(train, mixture(COUNT, DIMS, 2) + normal(COUNT, DIMS, 3), heldout)
     assert found.frechet_distance is not None
-    assert found.frechet_distance > 2 * compared.floors["fid_64"]
+    assert found.frechet_distance > 2 * compared.floors["fd_64"]
     assert compared.nearest.probability < 0.2
     assert (compared.nearest.closer, compared.nearest.low) == (0, 0)
 
@@ -81,7 +81,7 @@ def test_the_floor_is_the_distance_of_the_held_out_features() -> None:
     train, heldout = normal(COUNT, DIMS, 0), normal(500, DIMS, 1)
     found, compared = evaluated(train, normal(COUNT, DIMS, 2), heldout)
     with pytest.warns(fidtool.FidtoolWarning):
-        floors = {"fid_64": fidtool.compute(train, heldout, features=True).results[0].metrics["fid_64"]}
+        floors = {"fd_64": fidtool.compute(train, heldout, features=True).results[0].metrics["fd_64"]}
     assert compared == Heldout("heldout", 500, 500, floors, compared.nearest)
     assert Evaluation.from_dict(found.to_dict()).results[0].heldout == compared
 

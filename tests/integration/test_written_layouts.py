@@ -22,10 +22,10 @@ from support.shared_statistics import share_statistics
 
 COUNT = 6
 ARRAYS = {
-    "adm": {"mu", "sigma", "mu_s", "sigma_s", "arr_0"},
-    "clean-fid": {"mu", "sigma"},
-    "edm": {"mu", "sigma"},
-    "pytorch-fid": {"mu", "sigma"},
+    "adm": {"mu", "sigma", "fingerprint", "mu_s", "sigma_s", "fingerprint_s", "arr_0"},
+    "clean-fid": {"mu", "sigma", "fingerprint"},
+    "edm": {"mu", "sigma", "fingerprint"},
+    "pytorch-fid": {"mu", "sigma", "fingerprint"},
 }
 PROTOCOL = {"adm": "tensorflow", "clean-fid": "clean", "edm": "tensorflow", "pytorch-fid": "pytorch-fid"}
 IMAGES = np.arange(4 * 2 * 3 * 3, dtype=np.uint8).reshape(4, 2, 3, 3)
@@ -161,6 +161,20 @@ def test_floats_are_bytes_in_the_sample(here: Run, tmp_path: Path) -> None:
     assert written.status == 0, written.stderr
     images = arrays_of(tmp_path / "REF.npz")["arr_0"]
     assert (images.dtype, images.min(), images.max()) == (np.uint8, 0, 255)
+
+
+@pytest.mark.parametrize("layout", WRITTEN_LAYOUTS)
+def test_the_file_keeps_its_protocol(here: Run, layout: str) -> None:
+    """Without it, statistics of another protocol would be compared with them."""
+    statistics = of_inception(PROTOCOL[layout])
+    fidtool.write_statistics("real.npz", statistics, layout, IMAGES if layout == "adm" else None)
+    for file in ("real.npz", "real_kid.npz") if layout == "clean-fid" else ("real.npz",):
+        assert fidtool.read_statistics(file).definition == statistics.definition
+        other = "clean" if layout != "clean-fid" else "tensorflow"
+        outcome = here("compute", file, file, "--protocol", other)
+        assert outcome.status == 2
+        named = f"{file} was computed with the protocol {PROTOCOL[layout]}, not {other}; pass --allow-mismatch"
+        assert named in outcome.error
 
 
 def test_statistics_are_written_in_python(tmp_path: Path) -> None:

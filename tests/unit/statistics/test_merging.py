@@ -125,10 +125,10 @@ def test_what_is_no_part_of_the_set_is_refused() -> None:
         r"part 2 and part 1 are of different sets": replace(second, part=replace(second.part, whole="other")),
         r"\(torch 2.5 against 2.4\)": replace(second, arithmetic={"torch": "2.5", "device": "cpu"}),
         r"\(device None against cpu\)": replace(second, arithmetic={"torch": "2.4"}),
-        r"\(crop adm:256 against None\)": replace(second, framing="adm:256"),
+        r"\(crop adm:256 against none\)": replace(second, framing="adm:256"),
         r"\(diagnosis False against True\)": replace(second, pictures=None),
         r"\(value_range": replace(second, config={"value_range": [-1, 1]}),
-        r"\(float_to_byte floor against None\)": replace(second, config={"float_to_byte": "floor"}),
+        r"\(float_to_byte floor against none\)": replace(second, config={"float_to_byte": "floor"}),
         r"\(dims 4 against 3\)": replace(second, layers={FEATURES: replace(layer, definition=wider)}),
         r"\(features of each image False": replace(second, layers={FEATURES: replace(layer, features=None)}),
         r"\(networks custom.py:network and custom.py:network against custom.py:network\)": replace(

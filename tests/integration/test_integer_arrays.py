@@ -69,6 +69,8 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("form", FORMS)
 def test_read_as_bytes(real: Path, tmp_path: Path, environment: dict[str, str], form: str) -> None:
     for kind in KINDS if form in ("npy", "pt") else ("int64", "uint16", "bool"):
+        if form == "pt" and "u" in kind and torch.__version__ < "2.5":
+            continue  # earlier versions cannot save these types
         values, wanted = of_kind(kind)
         made = FORMS[form](tmp_path, values)
         fakes = [fidtool.Images(wanted), made if isinstance(made, Path) else fidtool.Images(made)]

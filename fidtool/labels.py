@@ -124,7 +124,8 @@ def labels_of(
 
     Args:
         definitions: definitions of the features, by layer; None if unknown. Features of unknown origin, as in other
-            tools' statistics files, count as Inception's if they have the dimensions of one of its layers.
+            tools' statistics files, count as Inception's if they have the dimensions of one of its layers, no mean
+            below zero, and no other network was asked for.
         config: the settings, which have the requested networks.
         measured: whether images were processed with these networks. If not, only statistics files are compared.
         files: the statistics files, whose definitions can differ with ``allow_mismatch``.
@@ -136,7 +137,8 @@ def labels_of(
     definition = definitions[FEATURES]
     dims = definition.dims if definition else files[0].dims if files else max(INCEPTION_DIMS)
     if definition is None:
-        network = _unstated(config.network.extractor, dims, files)
+        can_be = config.network.extractor == _NETWORK and all(file.mu.min() >= 0 for file in files)
+        network = _NETWORK if can_be and dims in INCEPTION_DIMS else ""
     else:
         network = _spelled(found[FEATURES], config.network.extractor, measured)
     own, numbers = {layer: each.subject for layer, each in config.further.items()}, dict(NUMBERS)
@@ -150,12 +152,6 @@ def labels_of(
     sizes = {layer: file.layers[layer].dims for file in files for layer in config.further if layer in file.layers}
     sizes |= {layer: each[0].dims for layer, each in found.items() if layer in config.further and each}
     return Labels(network, dims, own, numbers, sizes)
-
-
-def _unstated(asked: str, dims: int, files: Sequence[Statistics]) -> str:
-    """Returns the network of statistics that state none: the one that was asked for, else Inception if it can be."""
-    can_be = dims in INCEPTION_DIMS and all(file.mu.min() >= 0 for file in files)
-    return asked if can_be or asked != _NETWORK else ""
 
 
 def _spelled(definitions: Sequence[Definition], asked: str, measured: bool) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import math
 import zipfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -136,15 +135,15 @@ class NamedArrays:
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise ValueError(f"its {name} is damaged, or a newer version wrote it ({message_of(error)})") from None
 
-    def numbers(self, name: str, count: int | None, below: float = math.inf) -> NDArray[np.int64]:
+    def numbers(self, name: str, count: int | None, below: int = 1 << 63) -> NDArray[np.int64]:
         """Returns different integers from 0 to ``below`` - 1, int64 array of shape (count,), of any length if None."""
         values = self.array(name)
         if values.dtype.kind not in "iu" or values.shape != (values.size if count is None else count,):
-            raise ValueError(f"its {name} is not one integer per image")
-        if values.size and not 0 <= int(values.min()) <= int(values.max()) < min(below, 1 << 63):
-            raise ValueError(f"its {name} has numbers that are not from 0 to {below - 1}")
+            raise ValueError(f"its array {name} is not one integer per image")
+        if values.size and not 0 <= int(values.min()) <= int(values.max()) < below:
+            raise ValueError(f"its array {name} has numbers that are not from 0 to {below - 1}")
         if len(np.unique(values)) < len(values):
-            raise ValueError(f"its {name} has a number twice")
+            raise ValueError(f"its array {name} has a number twice")
         return values.astype(np.int64)
 
     def rows(self, name: str) -> Features:

@@ -25,7 +25,7 @@ def gaussians(seed: int) -> dict[str, dict[str, np.ndarray]]:
     found = {}
     for entry, layer in {**FD_LOSS, "jit_in256_stats.npz": ""}.items():
         dims = DIMS.get(layer, 16)
-        found[entry] = {"mu": rng.normal(size=dims), "sigma": np.diag(rng.uniform(0.5, 2.0, dims))}
+        found[entry] = {"mu": np.abs(rng.normal(size=dims)), "sigma": np.diag(rng.uniform(0.5, 2.0, dims))}
     return found
 
 

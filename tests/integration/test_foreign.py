@@ -197,7 +197,7 @@ def test_means_below_zero_are_not_of_inception(here: Run, tmp_path: Path, real: 
     assert refused.status == 2
     assert "bad.npz is not of Inception, whose features are never below zero, as a mean of -1e-09 is" in refused.error
     named = here("compute", "good.npz", "bad.npz", "--extractor", "dinov2:vits14")
-    assert (named.status, named.stdout.startswith("FD (dinov2:vits14): ")) == (0, True)
+    assert (named.status, named.stdout.startswith("FD (64 dimensions): ")) == (0, True)
     features = np.random.RandomState(0).standard_normal((80, 64)).astype(np.float32)
     found = fidtool.compute(features, features[:70], features=True).results[0].metrics
     assert "fd_64" in found

@@ -161,7 +161,7 @@ def test_a_statistics_file_serves_any_of_its_networks(here: Run, sets: tuple[Pat
 def test_a_pickle_of_edm2_serves_both_networks(tmp_path: Path) -> None:
     """In Python, with statistics of the two networks as EDM2 stores them."""
     rng = np.random.default_rng(0)
-    rows = {"fid": rng.normal(size=(50, 64)), "fd_dinov2": rng.normal(size=(50, 24))}
+    rows = {"fid": rng.gamma(2.0, 1.0, size=(50, 64)), "fd_dinov2": rng.normal(size=(50, 24))}
     stored = {name: {"mu": each.mean(0), "sigma": np.cov(each.T)} for name, each in rows.items()}
     for name in ("real.pkl", "fake.pkl"):
         (tmp_path / name).write_bytes(pickle.dumps({**stored, "num_images": 50}))

@@ -349,13 +349,18 @@ def kept_file(url: str, folder: str | os.PathLike[str], sha256: str = "") -> Pat
 def _check_hash(handle: IO[bytes], name: str, expected: str) -> None:
     if not expected:
         return
+    found = sha256_of(handle)
+    if not found.startswith(expected):
+        raise ValueError(f"{redacted(name)} has the SHA-256 {found[:12]}…, and the published file {expected[:12]}…")
+
+
+def sha256_of(handle: IO[bytes]) -> str:
+    """Return the SHA-256 of a whole file."""
     digest = hashlib.sha256()
     handle.seek(0)
     for block in iter(partial(handle.read, _BLOCK), b""):
         digest.update(block)
-    found = digest.hexdigest()
-    if not found.startswith(expected):
-        raise ValueError(f"{redacted(name)} has the SHA-256 {found[:12]}…, and the published file {expected[:12]}…")
+    return digest.hexdigest()
 
 
 def hub_folder() -> Path:

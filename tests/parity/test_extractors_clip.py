@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import warnings
 from collections.abc import Iterator
@@ -126,7 +127,47 @@ def test_cmmd_shares_the_extractor_if_the_weights_are_the_same(here: Run, place:
     assert values[0] == values[1] > 0
 
 
-def test_openais_original_file_is_read(here: Run, place: Path) -> None:
+class Writes(torch.nn.Module):
+    """A program that writes a file while it is loaded."""
+
+    def __init__(self, target: Path) -> None:
+        super().__init__()
+        self.target = str(target)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+    @torch.jit.export
+    def __getstate__(self) -> tuple[str, bool]:
+        return (self.target, self.training)
+
+    @torch.jit.export
+    def __setstate__(self, state: tuple[str, bool]) -> None:
+        self.target = state[0]
+        self.training = state[1]
+        torch.save(torch.zeros(1), self.target)
+
+
+def saved_script(module: torch.nn.Module, file: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # newer versions of torch deprecate TorchScript
+        torch.jit.save(torch.jit.script(module), str(file))
+
+
+def test_a_program_for_weights_is_not_loaded(here: Run, place: Path) -> None:
+    saved_script(Writes(place / "written"), place / "program.pt")
+    problem = "program.pt is a TorchScript program, which can run code, and not OpenAI's file"
+    refused_extractor(here, "clip:fidtool-tiny", "program.pt", [problem])
+    assert not (place / "written").exists()
+
+
+@pytest.mark.parametrize("name", ["local-dir:.", "hf-hub:a/b"])
+def test_open_clips_models_have_plain_names(here: Run, place: Path, name: str) -> None:
+    (place / "open_clip_config.json").write_text(json.dumps(TINY))
+    refused_extractor(here, f"clip:{name}", None, [f"open_clip has no model '{name}'"])
+
+
+def test_openais_original_file_is_read(here: Run, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is a TorchScript archive of the whole model in float16."""
     model = open_clip.create_model("fidtool-tiny", pretrained=str(place / "tiny.pt")).eval().half()
 
@@ -145,9 +186,10 @@ def test_openais_original_file_is_read(here: Run, place: Path) -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # newer versions of torch deprecate TorchScript
-        torch.jit.save(torch.jit.script(Whole()), str(place / "archive.pt"))
+    saved_script(Whole(), place / "archive.pt")
+    digest = hashlib.sha256((place / "archive.pt").read_bytes()).hexdigest()
+    published = {"url": f"https://openaipublic.azureedge.net/clip/models/{digest}/archive.pt"}
+    monkeypatch.setitem(open_clip.pretrained._PRETRAINED, "fidtool-tiny", {"openai": published})
     # The file counts as the tag "openai", with its activation: only OpenAI publishes such archives.
     assert clip.fetch(NetworkChoice("clip:fidtool-tiny", str(place / "archive.pt")), print).entry == "openai"
     ours = built("clip:fidtool-tiny", place / "archive.pt")

@@ -28,10 +28,12 @@ from fidtool.features.network import (
     frozen,
     kept_file,
     load_strictly,
+    sha256_of,
     silent_logging,
     unreadable,
 )
 from fidtool.features.resize import Preparation
+from fidtool.local_files import open_regular
 from fidtool.names import suggestion
 
 _CACHE = Path("~/.cache/clip").expanduser()
@@ -46,7 +48,8 @@ def fetch(choice: NetworkChoice, say: Callable[[str], None], text: bool = False)
     import open_clip
 
     name, weights, setting = choice.model, choice.weights, choice.named("extractor")
-    config = open_clip.get_model_config(name)
+    # Not one in a folder (local-dir:) or on the hub (hf-hub:), whose configuration open_clip would read or download.
+    config = open_clip.get_model_config(name) if name in open_clip.list_models() else None
     if config is None:
         raise InputError(f"open_clip has no model {name!r}{suggestion(name, open_clip.list_models())}", setting=setting)
     if "hf_model_name" in config["text_cfg"] or (choice.protocol and "hf_tokenizer_name" in config["text_cfg"]):
@@ -54,9 +57,11 @@ def fetch(choice: NetworkChoice, say: Callable[[str], None], text: bool = False)
         raise InputError(problem, "choose a different model", setting=setting)
     if weights is not None and os.path.isfile(weights):
         try:
-            if (tensors := _openai(Path(weights))) is not None:
+            if (tensors := _openai(Path(weights), choice)) is not None:
                 return State(_part(tensors, text), weights, "openai")
             return State(_part(_model(name, weights).state_dict(), text), weights)
+        except InputError:
+            raise
         except Exception as error:
             raise unreadable(weights, error) from None
     tags = open_clip.list_pretrained_tags_by_model(name)
@@ -116,13 +121,22 @@ def _colours(name: str, entry: str, visual: Any) -> tuple[Any, Any]:
     return trained.get("mean") or visual.image_mean, trained.get("std") or visual.image_std
 
 
-def _openai(file: Path) -> dict[str, torch.Tensor] | None:
-    """The tensors if this is one of OpenAI's TorchScript files. None of its code is run."""
+def _openai(file: Path, choice: NetworkChoice) -> dict[str, torch.Tensor] | None:
+    """The tensors if this is a TorchScript file, which must be OpenAI's: loading one runs code in it."""
+    import open_clip
+
     if not zipfile.is_zipfile(file):
         return None
     with zipfile.ZipFile(file) as archive:
         if not any(name.endswith("/constants.pkl") for name in archive.namelist()):
             return None
+    # The address of OpenAI's file contains its SHA-256.
+    address = open_clip.get_pretrained_cfg(choice.model, "openai").get("url", "")
+    with open_regular(file) as handle:
+        if f"/{sha256_of(handle)}/" not in address:
+            problem = f"the weights file {file} is a TorchScript program, which can run code, and not OpenAI's file of"
+            remedy = "if you trust it, save its state_dict with torch.save and pass that file"
+            raise InputError(f"{problem} {choice.full}:", remedy, setting=choice.named("weights"))
     state = torch.jit.load(str(file), map_location="cpu").state_dict()  # type: ignore[no-untyped-call]
     facts = {"input_resolution", "context_length", "vocab_size"}
     return {name: each.float() for name, each in state.items() if name not in facts}

@@ -119,7 +119,7 @@ def call_with_timeout(function: Callable[[], T], seconds: float) -> T:
     from concurrent.futures import wait as wait_for  # lazily, so that --help is fast
 
     future = in_background(function)
-    wait_for([future], seconds)
+    wait_for([future], min(seconds, threading.TIMEOUT_MAX))  # infinite where no deadline is set
     if not future.done():
         raise TimeoutError(f"no response within {seconds:g} s")
     return future.result()

@@ -39,7 +39,7 @@ def saved_result(file: str | os.PathLike[str]) -> dict[str, Any]:
 
 def is_replaceable(file: Path) -> bool:
     """Whether the JSON of a failed run may take the place of a file: only that of another one, or none, is lost."""
-    if not file.is_file() or not file.stat().st_size:
+    if not os.path.isfile(file) or not file.stat().st_size:
         return True
     try:
         content = json.loads(file.read_text(encoding="utf-8-sig"))

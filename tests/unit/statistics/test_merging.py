@@ -124,7 +124,7 @@ def test_what_is_no_part_of_the_set_is_refused() -> None:
         r"part 2 has statistics of a whole set": replace(second, part=None),
         r"part 2 and part 1 are of different sets": replace(second, part=replace(second.part, whole="other")),
         r"\(torch 2.5 against 2.4\)": replace(second, arithmetic={"torch": "2.5", "device": "cpu"}),
-        r"\(device None against cpu\)": replace(second, arithmetic={"torch": "2.4"}),
+        r"\(device none against cpu\)": replace(second, arithmetic={"torch": "2.4"}),
         r"\(crop adm:256 against none\)": replace(second, framing="adm:256"),
         r"\(diagnosis False against True\)": replace(second, pictures=None),
         r"\(value_range": replace(second, config={"value_range": [-1, 1]}),

@@ -63,7 +63,7 @@ def test_a_name_shows_which_features_a_value_is_based_on(labels: Labels, name: s
         (defined("dinov2:vitl14", 1024), False, 1024, DINO),  # also for statistics files
         (defined("dinov2:vits14", 384), False, 384, Labels("dinov2:vits14", 384)),  # the files name a different model
         (defined("nets.py:f@0123456789ab", 9), False, 9, Labels("nets.py:f", 9)),
-        (None, False, 2048, Labels()),  # files of other tools are taken to contain Inception's features
+        (None, False, 2048, Labels("", 2048)),  # of other tools, and another network was asked for
         (None, False, 1024, Labels("", 1024)),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -151,9 +152,15 @@ def test_a_baseline_needs_error_bars_today(here: Run, days: Path) -> None:
     assert (outcome.status, outcome.error) == (2, "error: --fail-worse-than compares error bars: add --uncertainty")
 
 
-def test_a_history_that_cannot_be_written_loses_nothing_else(here: Run, days: Path) -> None:
-    """It is a device on which nothing fits."""
-    (days / "full.jsonl").symlink_to("/dev/full")
+def test_a_history_that_cannot_be_written_loses_nothing_else(
+    here: Run, days: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full when the run ends."""
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("fidtool.report.html.append_history", full)
     outcome = here("compute", "real", "fake", *FLAGS[:2], "--history", "full.jsonl", "-o", "fid.json")
     assert outcome.status == 1
     assert "the result could not be written to full.jsonl (No space left on device)" in outcome.error

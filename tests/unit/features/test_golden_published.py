@@ -104,6 +104,7 @@ def calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Calls:
         monkeypatch,
         "open_clip",
         create_model=of_clip,
+        list_models=lambda: ["ViT-L-14-336-quickgelu", "ViT-L-14", "RN50", "RN50-quickgelu"],
         get_model_config=lambda name: {"text_cfg": {}, "quick_gelu": name.endswith("-quickgelu")},
         list_pretrained_tags_by_model=lambda name: ["openai", "other"],
         get_pretrained_cfg=published,

@@ -42,11 +42,12 @@ def attempts(seconds: float = math.inf) -> Iterator[int]:
     Before each but the first, it sleeps for a random time, so that processes do not all retry at once.
     """
     end = time.monotonic() + seconds
+    delays = random.Random()  # not the program's generator, whose numbers would depend on the network
     yield 1
     for attempt in range(2, MAX_TRIES + 1):
         if time.monotonic() > end:
             return
-        time.sleep(_FIRST_DELAY * 2.0 ** (attempt - 2) * (1.0 + 0.5 * random.random()))
+        time.sleep(_FIRST_DELAY * 2.0 ** (attempt - 2) * (1.0 + 0.5 * delays.random()))
         yield attempt
 
 

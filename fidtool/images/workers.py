@@ -53,6 +53,8 @@ class _Raised(NamedTuple):
 class _Worker(NamedTuple):
     process: BaseProcess
     pipe: Connection[Any, Any]
+    socket: socket.socket
+    """The same end of the pipe, which receives the arrays' descriptors."""
 
 
 class Workers(Generic[Task, Result]):
@@ -97,7 +99,7 @@ class Workers(Generic[Task, Result]):
             data, sizes = worker.pipe.recv()
             buffers = []
             for size in sizes:
-                with open(reduction.recv_handle(worker.pipe), "r+b") as file:
+                with open(reduction.recvfds(worker.socket, 1)[0], "r+b") as file:
                     buffers.append(mmap.mmap(file.fileno(), size))
             result = pickle.loads(data, buffers=buffers)
         except BlockingIOError as error:
@@ -125,6 +127,7 @@ class Workers(Generic[Task, Result]):
         deadline = time.monotonic() + _DYING_SECONDS  # one that waits for storage cannot be killed
         for worker in self._workers:
             worker.process.join(max(0.0, deadline - time.monotonic()))
+            worker.socket.close()
 
 
 def _start(work: Callable[[Any], Any], number: int, patience: float) -> _Worker:
@@ -132,13 +135,20 @@ def _start(work: Callable[[Any], Any], number: int, patience: float) -> _Worker:
     ours, theirs = context.Pipe()
     seconds = min(patience, 1e9)
     limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
-    with socket.socket(fileno=os.dup(ours.fileno())) as end:
-        for each in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-            end.setsockopt(socket.SOL_SOCKET, each, limit)
+    with _socket_of(ours) as end:
+        for direction in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            end.setsockopt(socket.SOL_SOCKET, direction, limit)
     process = context.Process(target=_work, args=(work, number, theirs, ours), daemon=True)
     process.start()
     theirs.close()  # so that the worker has the only copy, and the pipe breaks when it dies
-    return _Worker(process, ours)
+    return _Worker(process, ours, _socket_of(ours))
+
+
+def _socket_of(pipe: Connection[Any, Any]) -> socket.socket:
+    """Returns a socket of the pipe's end, which blocks although the program may have set a default timeout."""
+    end = socket.socket(fileno=os.dup(pipe.fileno()))
+    end.settimeout(None)
+    return end
 
 
 # --- in a worker -----------------------------------------------------------------------------------------------------
@@ -155,6 +165,7 @@ def _work(
     torch.set_num_threads(1)
     for seed in (random.seed, np.random.seed, torch.manual_seed):  # a Dataset may draw random numbers
         seed(number)
+    end = _socket_of(pipe)
     tasks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     # Received in a thread, since this process and its parent could otherwise both wait to send.
     threading.Thread(target=_receive, args=(pipe, tasks), daemon=True).start()
@@ -170,7 +181,7 @@ def _work(
                     data, large = _packed(_Raised(told), files)
                 pipe.send((data, [file.tell() for file in large]))
                 for file in large:
-                    reduction.send_handle(pipe, file.fileno(), 0)
+                    reduction.sendfds(end, [file.fileno()])
 
 
 def _sendable(error: BaseException | None) -> Any:

@@ -49,6 +49,12 @@ def test_a_download_that_breaks_often(tmp_path: Path) -> None:
         assert RemoteFile(f"{store.url}file").read() == content
 
 
+def test_attempts_draw_no_random_numbers_of_the_program() -> None:
+    before = random.getstate()
+    assert [*download.attempts()] == [1, 2, 3, 4, 5]
+    assert random.getstate() == before
+
+
 def test_a_file_that_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "file"
     file.write_bytes(bytes(100_000))

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -60,6 +61,17 @@ def images(tmp_path: Path) -> ImageSet:
 def delivered(images: ImageSet, count: int = 2) -> Generator[DecodedBatch, None, None]:
     batches = plan_batches(images, 1)
     return load(images, batches, DecodeOptions(), count, PATIENCE)
+
+
+def test_a_default_timeout_of_the_program() -> None:
+    """It makes each new socket non-blocking, also one of a worker's pipe. The arrays are sent by descriptors."""
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(PATIENCE)
+    try:
+        found = computed(lambda number: np.full(1 << 21, number, dtype=np.uint8), range(8), 2)
+    finally:
+        socket.setdefaulttimeout(before)
+    assert [int(each[0]) for each in found] == list(range(8))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -184,8 +196,9 @@ def test_workers_that_cannot_be_killed_share_one_deadline(monkeypatch: pytest.Mo
         now[0] += seconds
 
     process = SimpleNamespace(kill=lambda: None, join=join)
+    end = SimpleNamespace(close=lambda: None)
     stuck: Workers[int, int] = Workers(abs, 0, PATIENCE)
-    monkeypatch.setattr(stuck, "_workers", [SimpleNamespace(process=process)] * 16)
+    monkeypatch.setattr(stuck, "_workers", [SimpleNamespace(process=process, socket=end)] * 16)
     monkeypatch.setattr(workers, "time", SimpleNamespace(monotonic=lambda: now[0]))
     stuck.end()
     assert len(waited) == 16

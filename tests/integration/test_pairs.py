@@ -18,6 +18,7 @@ import torch
 from PIL import Image
 
 import fidtool
+from fidtool.images import loader
 from support.command_line import Run
 from support.places import TINY
 from support.reconstructions import make_reconstructions, rgb, write_backbone
@@ -265,15 +266,17 @@ def test_values_of_each_pair_are_written(here: Run, sets: tuple[Path, Path], tmp
     assert page.count("data:image/png;base64,") >= 18
 
 
-def test_large_images_are_compared_in_parts(here: Run, tmp_path: Path, environment: dict[str, str]) -> None:
+def test_large_images_are_compared_in_parts(
+    here: Run, sets: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A batch of them is decoded in several parts, by workers or not."""
-    sets = make_reconstructions(tmp_path, ((1800, 1500),) * 3)
+    monkeypatch.setattr(loader, "AT_ONCE_BYTES", 2 * 3 * 40 * 30)
     wanted = expected(*sets)
     for workers in (0, 2):
         metrics = ("--extractor", TINY, "--metrics", "fid,psnr,ssim", "--no-cache", "--num-workers", workers)
-        found = here("compute", *sets, *metrics, "--batch-size", 3, "--json")
+        found = here("compute", *sets, *metrics, "--batch-size", 6, "--json")
         assert values(found) == pytest.approx(wanted, rel=1e-12)
-        assert found.json["run"]["images_computed"] == 6
+        assert found.json["run"]["images_computed"] == 18
 
 
 def test_ms_ssim(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:

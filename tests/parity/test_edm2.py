@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.skipif(not CONFORMANCE.is_dir(), reason="needs the conformance images"),
 ]
 
-KINDS, PHOTOS = ("daisy", "roses"), 16
+KINDS, PHOTOS = ("daisy", "roses"), 8
 """The two sets, and the number of photos of each."""
 Moments = tuple[NDArray[np.float64], NDArray[np.float64]]
 
@@ -42,10 +42,16 @@ def moments_of(batches: list[torch.Tensor]) -> Moments:
 
 
 def value_of(fake: Moments, real: Moments) -> float:
-    """Return the distance by the matrix square root of the product."""
+    """Return the distance by the matrix square root of the product.
+
+    It is computed in the span of both covariances: that of few images in 2048 dimensions takes half a minute otherwise.
+    """
     difference = np.square(fake[0] - real[0]).sum()
-    root = scipy.linalg.sqrtm(np.dot(fake[1], real[1]))
-    return float(np.real(difference + np.trace(fake[1] + real[1] - root * 2)))
+    directions = np.random.RandomState(0).standard_normal((len(fake[0]), 2 * PHOTOS))
+    basis, _ = np.linalg.qr(np.hstack([fake[1] @ directions, real[1] @ directions]))
+    sigmas = [basis.T @ sigma @ basis for sigma in (fake[1], real[1])]
+    root = scipy.linalg.sqrtm(np.dot(*sigmas))
+    return float(np.real(difference + np.trace(fake[1] + real[1]) - 2 * np.trace(root)))
 
 
 def prepared(picture: Any, mode: str) -> torch.Tensor:

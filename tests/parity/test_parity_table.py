@@ -62,10 +62,12 @@ def cache(tmp_path_factory: pytest.TempPathFactory, weights_cache: Path) -> Path
 
 RUNS = [
     pytest.param("pytorch-fid", ("--in-span",), id="pytorch-fid"),
+    # Without --in-span, as users run the script: eigenvalues in 2048 dimensions, which takes another quarter.
+    pytest.param("torchmetrics", (), id="torchmetrics, whole", marks=pytest.mark.slow),
     # Each takes a quarter of a minute. The resizes of their protocols have unit tests.
-    *(pytest.param(peer, ("--in-span",), id=peer, marks=pytest.mark.slow) for peer in PEERS if peer != "pytorch-fid"),
-    # Without --in-span, as users run the script: the matrix square root in 2048 dimensions alone takes 20 seconds.
-    pytest.param("pytorch-fid", (), id="pytorch-fid, whole", marks=pytest.mark.slow),
+    pytest.param("torch-fidelity", ("--in-span",), id="torch-fidelity", marks=pytest.mark.slow),
+    pytest.param("clean-fid", ("--in-span",), id="clean-fid", marks=pytest.mark.slow),
+    pytest.param("networks", ("--in-span",), id="networks", marks=pytest.mark.slow),
 ]
 
 

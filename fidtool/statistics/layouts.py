@@ -104,6 +104,8 @@ class NamedArrays:
         self.names: Collection[str] = [*arrays]
 
     def array(self, name: str) -> NDArray[Any]:
+        if name not in self.names:
+            raise ValueError(f"it has no array {name}")
         self._check_size(name)
         value = self._arrays[name]
         if isinstance(value, list):

@@ -318,7 +318,7 @@ def _layer(
         raise ValueError(f"it has {kept} of shape {features.shape}, but {count} images and {len(mu)} dims")
     sums = {key: arrays.array(f"{_SUMS}{key}{suffix}") for key in SUMS if f"{_SUMS}{key}{suffix}" in arrays.names}
     if sums and sums["count"] != count:
-        raise ValueError(f"its sums are of {sums['count']} images, but it has {count}")
+        raise ValueError("its count of images is not that of its exact sums")
     if sums and definition is None:
         raise ValueError("it has exact sums, but no fingerprint")
     found = LayerStatistics(mu, sigma, definition, features, sums or None)

@@ -166,6 +166,10 @@ def protocol_named(name: str) -> Protocol:
     return found
 
 
+_LARGEST = 1 << 31
+"""No number of a definition is larger."""
+
+
 @dataclass(frozen=True)
 class Definition:
     """Everything that defines a feature's value. Values with equal definitions can be compared.
@@ -220,8 +224,9 @@ class Definition:
         if unknown := set(values) - set(types):
             raise ValueError(f"a newer version wrote {', '.join(sorted(unknown))}")
         for name, kind in types.items():
-            if type(values[name]).__name__ != kind:
-                raise ValueError(f"{name} is {values[name]!r}, not of type {kind}")
+            value = values[name]
+            if type(value).__name__ != kind or (kind == "int" and abs(value) > _LARGEST):
+                raise ValueError(f"{name} cannot be {repr(value)[:80]}")
         return cls(**values)
 
     def differences(self, other: Definition) -> list[str]:

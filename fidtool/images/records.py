@@ -312,7 +312,9 @@ class ImageRecords:
         found = np.zeros((len(records), RECORD.itemsize), dtype=np.uint8)
         found[:, : _STORED.itemsize] = records.view(np.uint8).reshape(-1, _STORED.itemsize)
         details = arrays.get(DETAILS, found[:, _STORED.itemsize :])
-        if details.dtype == np.uint8 and details.shape == (count, RECORD.itemsize - _STORED.itemsize):
+        if details.dtype != np.uint8 or details.ndim != 2 or len(details) != count:
+            raise ValueError("its details of the images are damaged")
+        if details.shape[1] == RECORD.itemsize - _STORED.itemsize:  # not those of another version
             found[:, _STORED.itemsize :] = details
         split = [os.fsdecode(name) for name in names.tobytes().split(_SEPARATOR)] if count else []
         stamps = arrays.get(STAMPS, np.zeros((0, 2), dtype=np.int64))

@@ -93,7 +93,7 @@ def read_texts(place: str, setting: str, what: str, columns: Sequence[str]) -> T
             text = fields[column]
             if not isinstance(text, str | int):
                 raise InputError(f"{where} has no {what} in the column {column}", setting=setting)
-            listed.append(_utf8(f"{text}", where, setting))
+            listed.append(_utf8(f"{text}".strip(), where, setting))
             for each in columns_of_paths({name: fields[name] for name in fields if name != column})[:1]:
                 given = f"{path_of(fields[each])}"
                 for key in (splitext(given)[0].removeprefix("./"), _key(join(folder, given))):

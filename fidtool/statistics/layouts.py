@@ -44,6 +44,8 @@ NPZ, ZIP, NPY, PICKLE, TORCH = "npz", "zip", "npy", "pickle", "torch"
 AS_ARRAY = "write images or features as one array with numpy.save, as .npy"
 _FAR = 3.0
 """How many times the sizes of statistics may be outside `INCEPTION_SIZES`, which are of the sets that were measured."""
+MOST_IMAGES = (1 << 31) - 1
+"""Largest number of images in a set."""
 _NAMED = 12
 """Maximum number of entries that a message names."""
 _STYLEGAN = "StyleGAN2-ADA or StyleGAN3 (it has raw_mean)"
@@ -104,6 +106,8 @@ class NamedArrays:
         self.names: Collection[str] = [*arrays]
 
     def array(self, name: str) -> NDArray[Any]:
+        if name not in self.names:
+            raise ValueError(f"it has no array {name}")
         self._check_size(name)
         value = self._arrays[name]
         if isinstance(value, list):
@@ -180,8 +184,8 @@ class NamedArrays:
 
     def count(self, name: str = "count", least: int = 1) -> int:
         value = self.array(name)
-        if value.dtype.kind not in "iu" or value.ndim != 0 or int(value) < least:
-            raise ValueError(f"it has a {name} that is not a positive integer")
+        if value.dtype.kind not in "iu" or value.ndim != 0 or not least <= int(value) <= MOST_IMAGES:
+            raise ValueError(f"it has a {name} that is no possible number of images")
         return int(value)
 
     def gaussian(self, mu: str, sigma: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -410,8 +414,9 @@ def with_origin(statistics: Statistics, writer: str) -> Statistics:
     """Returns statistics with their origin and with the definitions of its protocol, as far as they are known."""
     spatial = statistics.layers.get(SPATIAL)
     origin = writer or statistics.origin or (_ADM if spatial is not None and spatial.dims == SPATIAL_DIMS else "")
-    protocol = "" if statistics.mu.min() < 0 else _PROTOCOLS.get(origin, "")  # of another network
-    return with_protocol(replace(statistics, origin=origin), protocol)
+    main = statistics.layers[FEATURES]
+    is_other = main.mu.min() < 0 or (main.dims == max(INCEPTION_DIMS) and bool(_unlike_inception(main)))
+    return with_protocol(replace(statistics, origin=origin), "" if is_other else _PROTOCOLS.get(origin, ""))
 
 
 def with_protocol(statistics: Statistics, protocol: str) -> Statistics:
@@ -435,14 +440,21 @@ def inception_doubts(name: str, layer: LayerStatistics, extractor: str) -> list[
     """
     if extractor != "inception" or layer.definition is not None or layer.dims not in INCEPTION_DIMS:
         return []
-    lowest, length, spread = layer.mu.min(), np.linalg.norm(layer.mu), np.sqrt(np.trace(layer.sigma))
+    lowest = layer.mu.min()
     if lowest < 0:
         problem = f"{name} is not of Inception, whose features are never below zero, as a mean of {lowest:.3g} is:"
         raise InputError(problem, "pass statistics of Inception", f"name their network with {option('extractor', ...)}")
+    if not (sizes := _unlike_inception(layer)):
+        return []
+    advice = "check which network and weights they are of"
+    return [Alert(f"{name}: probably not statistics of Inception: {sizes}; {advice}", "high")]
+
+
+def _unlike_inception(layer: LayerStatistics) -> str:
+    """Returns the sizes of statistics that are far from those of Inception; empty if they are not."""
+    length, spread = np.linalg.norm(layer.mu), np.sqrt(np.trace(layer.sigma))
     shortest, longest, widest = INCEPTION_SIZES[layer.dims]
     if shortest / _FAR <= length <= longest * _FAR and spread <= widest * _FAR:
-        return []
+        return ""
     found = f"the mean has the length {length:.3g} and the features the spread {spread:.3g}"
-    usual = f"of Inception's {layer.dims} features they are {shortest} to {longest} and at most {widest}"
-    advice = "check which network and weights they are of"
-    return [Alert(f"{name}: probably not statistics of Inception: {found}, but {usual}; {advice}", "high")]
+    return f"{found}, but of Inception's {layer.dims} features they are {shortest} to {longest} and at most {widest}"

@@ -167,6 +167,8 @@ class _Merger:
             rows = reordered(self._rows[name].array(), order) if name in self._rows else None
             layers[name] = layer_statistics(moments, definition, rows)
         numbers = [each.order for each in parts if each.order is not None]
+        if numbers and len(np.unique(np.concatenate(numbers))) < len(places):
+            raise InputError("parts state the same number in the stored order for two images:", "compute them again")
         pictures = [each.pictures for each in parts if each.pictures is not None]
         return replace(
             min((each for each in self._parts if len(each[1].places)), key=lambda each: each[1].places[0])[2],

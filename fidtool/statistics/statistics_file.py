@@ -36,6 +36,7 @@ from fidtool.sources.image_set import SetPart
 from fidtool.sources.opening import split_key
 from fidtool.statistics.layouts import (
     AS_ARRAY,
+    MOST_IMAGES,
     NamedArrays,
     of_features,
     open_arrays,
@@ -51,8 +52,6 @@ _SUFFIXES = {FEATURES: "", SPATIAL: "_s", EMBEDDING: "_embedding"}
 other layer is ``_`` and its name."""
 _SUMS = "sums_"
 """Prefix of the names of the arrays with a layer's exact sums."""
-_MOST_IMAGES = (1 << 31) - 1
-"""Largest number of images in a set."""
 
 
 def write_statistics(
@@ -318,7 +317,7 @@ def _layer(
         raise ValueError(f"it has {kept} of shape {features.shape}, but {count} images and {len(mu)} dims")
     sums = {key: arrays.array(f"{_SUMS}{key}{suffix}") for key in SUMS if f"{_SUMS}{key}{suffix}" in arrays.names}
     if sums and sums["count"] != count:
-        raise ValueError(f"its sums are of {sums['count']} images, but it has {count}")
+        raise ValueError("its count of images is not that of its exact sums")
     if sums and definition is None:
         raise ValueError("it has exact sums, but no fingerprint")
     found = LayerStatistics(mu, sigma, definition, features, sums or None)
@@ -329,7 +328,7 @@ def _layer(
 
 def _part(arrays: NamedArrays, count: int | None) -> SetPart:
     name, whole, total = arrays.json("part", tuple[str, str, int])
-    if not 0 < total <= _MOST_IMAGES:
+    if not 0 < total <= MOST_IMAGES:
         raise ValueError(f"it is a part of a set of {total} images")
     places, skipped = arrays.numbers("places", count, total), arrays.numbers("skipped_places", None, total)
     if not (np.diff(places) > 0).all() or len(np.intersect1d(places, skipped)):
@@ -362,7 +361,7 @@ class _Run:
     def __post_init__(self) -> None:
         restored(int, self.arithmetic.get("batch_size", 1))
         restored(dict[str, str | None], {**self.arithmetic, "batch_size": None})
-        if not all(0 <= number <= _MOST_IMAGES for number in (*asdict(self.traits).values(), self.found or 0)):
+        if not all(0 <= number <= MOST_IMAGES for number in (*asdict(self.traits).values(), self.found or 0)):
             raise ValueError("a number of images is impossible")
         if not 0 <= restored(float, (self.config or {}).get("max_skip", MAX_SKIP)) <= 1:
             raise ValueError("max_skip is not from 0 to 1")

@@ -41,7 +41,7 @@ def test_a_file_of_a_folder_is_refused(tmp_path: Path) -> None:
 
 
 def test_other_columns_do_not_matter(tmp_path: Path) -> None:
-    """Nor do rows that end early after the class, nor columns without names."""
-    (tmp_path / "labels.csv").write_bytes("path,label,note,,\n0.png,é,x\n1.png,b\n".encode())
+    """Nor do rows that end early after the class, columns without names, and spaces around the class."""
+    (tmp_path / "labels.csv").write_bytes("path,label,note,,\n0.png, é ,x\n1.png,b\n".encode())
     found = read_texts(str(tmp_path / "labels.csv"), "labels", "class", COLUMNS)
     assert (found.named["0"], found.named["1"]) == ("é", "b")

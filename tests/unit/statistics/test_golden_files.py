@@ -166,7 +166,8 @@ DAMAGED: dict[str, dict[str, Any]] = {
     "features of others": {"features": np.zeros((3, 12), np.float32)},
     "a fingerprint that is none": {"fingerprint": np.array(3)},
     "a fingerprint that is no JSON": {"fingerprint": np.array("{")},
-    "a fingerprint of a newer version": {"fingerprint": "later"},
+    "a fingerprint of a newer version": {"fingerprint": {"colour_space": "linear"}},
+    "a fingerprint with a huge number": {"fingerprint": {"input_size": 10**400}},
     "a fingerprint that lacks something": {"fingerprint": np.array("{}")},
 }
 
@@ -175,8 +176,8 @@ def damaged(changes: dict[str, Any], file: Path) -> None:
     """Writes ``features.npz`` with some arrays changed or left out."""
     with np.load(FILES / "features.npz") as archive:
         found = {name: archive[name] for name in archive.files}
-    if isinstance(changes.get("fingerprint"), str):
-        later = json.loads(str(found["fingerprint"])) | {"colour_space": "linear"}
+    if isinstance(stated := changes.get("fingerprint"), dict):
+        later = json.loads(str(found["fingerprint"])) | stated
         changes = {"fingerprint": np.array(json.dumps(later))}
     found |= changes
     np.savez(file, **{name: array for name, array in found.items() if array is not None})

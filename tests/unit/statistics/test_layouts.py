@@ -104,6 +104,7 @@ PROTOCOLS: dict[str, tuple[Any, str | None]] = {
     "ADM": (adm(), "tensorflow"),
     "EDM2": ({"fid": wide(), "num_images": 50_000}, "tensorflow"),
     "EDM2 of another network": ({"fid": wide(64)}, None),
+    "EDM2 of another scale": ({"fid": wide(2048) | {"mu": np.full(2048, 9.0)}}, None),
     "StyleGAN": (of_stylegan(), "stylegan"),
     "StyleGAN's VGG": (of_stylegan(512), None),
     "ref_mu": ({f"ref_{name}": each for name, each in wide().items()}, None),
@@ -269,7 +270,8 @@ def torch_saved(place: bytes, before: int, after: bytes) -> Callable[[Path], obj
 
 
 MALFORMED: dict[str, tuple[Callable[[Path], object], str]] = {
-    "no images": (changed(num_items=0), "has a num_items that is not a positive integer"),
+    "no images": (changed(num_items=0), "has a num_items that is no possible number"),
+    "too many images": (changed(num_items=1 << 31), "has a num_items that is no possible number"),
     "sums of other dims": (
         changed(raw_mean=np.zeros(3)),
         r"has raw_mean of shape \(3,\) and raw_cov of shape \(8, 8\)",

@@ -48,6 +48,8 @@ def merge_statistics(parts: Iterable[str | os.PathLike[str] | Statistics]) -> St
         InputError: if images are missing or in several parts, or the parts are of different sets, protocols, versions
             or devices. The message names the files.
     """
+    if isinstance(parts, str | os.PathLike | Statistics):
+        parts = [parts]
     merger: _Merger | None = None
     for number, each in enumerate(parts, 1):
         if each is None:  # what `compute_statistics` returns there

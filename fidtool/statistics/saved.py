@@ -298,7 +298,7 @@ class Checkpoint:
         try:
             with open_regular(file) as handle, np.load(handle, allow_pickle=False) as archive:
                 arrays = {name: archive[name] for name in archive.files}
-            if "sha256" in arrays and _sha256(arrays) != str(arrays["sha256"]):  # earlier versions wrote none
+            if _sha256(arrays) != str(arrays.get("sha256")):
                 return "damaged (its content has changed)"
             mark, max_pixels = int(arrays["mark"]), int(arrays["max_pixels"])
             found.restore(arrays)

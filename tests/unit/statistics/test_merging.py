@@ -148,6 +148,8 @@ def test_what_is_no_part_of_the_set_is_refused() -> None:
         fidtool.merge_statistics([first, None])  # type: ignore[list-item]
     with pytest.raises(InputError, match="there are no parts"):
         fidtool.merge_statistics([])
+    with pytest.raises(InputError, match="no statistics file part1.npz"):
+        fidtool.merge_statistics("part1.npz")  # type: ignore[arg-type]
 
 
 def test_sums_beyond_64_bits_are_merged() -> None:

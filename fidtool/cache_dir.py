@@ -40,10 +40,15 @@ def byte_limit(variable: str) -> int:
     return int(value)
 
 
+moved_descriptors: dict[int, int] = {}
+"""Where the file of a standard descriptor is, while another has its number."""
+
+
 def open_descriptor(path: Path) -> int | None:
     """Returns the file descriptor that a path such as /dev/stdout or /dev/fd/3 names; None for all other paths."""
     numbered = re.fullmatch(r"/(?:dev|proc/self)/fd/(\d+)", str(path))
-    return int(numbered[1]) if numbered else {"/dev/stdout": 1, "/dev/stderr": 2}.get(str(path))
+    number = int(numbered[1]) if numbered else {"/dev/stdout": 1, "/dev/stderr": 2}.get(str(path))
+    return None if number is None else moved_descriptors.get(number, number)
 
 
 def check_target(named: str, file: Path, inputs: Iterable[object] = ()) -> None:

@@ -68,7 +68,7 @@ def check_no_code(settings: Mapping[str, Any], file: str) -> None:
         elif name.endswith("extractor"):
             code = [network.extractor for network in networks_of(value) if network.runs_code]
         if code:
-            problem = f"{name} in {file} names code ({code[0]}), which is run only if you ask for it:"
+            problem = f"{name} in {file} names code ({code[0].strip()}), which is run only if you ask for it:"
             raise InputError(problem, f"name the file, `--config {file}`", "remove the setting, and type it as a flag")
 
 

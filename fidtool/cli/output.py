@@ -8,12 +8,13 @@ import os
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from io import TextIOWrapper
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
-from fidtool.cache_dir import atomic_write, open_descriptor
+from fidtool.cache_dir import atomic_write, moved_descriptors, open_descriptor
 from fidtool.distributed.launch import discover
 from fidtool.errors import FidtoolError, InputError, RunError, as_argument, rendered
 from fidtool.local_files import READ_SECONDS, in_time
@@ -53,13 +54,42 @@ _stdout: list[Any] = []
 
 @contextlib.contextmanager
 def apart_from_prints() -> Iterator[None]:
-    """Within the block, what custom code and libraries print goes to stderr, because stdout has the result only."""
-    _stdout.append(sys.stdout)
+    """Within the block, what other code writes to stdout goes to stderr, because stdout has the result only.
+
+    Also what child processes and libraries in C write, such as NCCL's log.
+    """
+    with contextlib.ExitStack() as block:
+        stdout = sys.stdout
+        if _is_descriptor(stdout, 1) and _is_descriptor(sys.stderr, 2):
+            stdout = block.enter_context(_moved(stdout))
+        _stdout.append(stdout)
+        block.callback(_stdout.pop)
+        block.enter_context(contextlib.redirect_stdout(sys.stderr))
+        yield
+
+
+def _is_descriptor(stream: Any, number: int) -> bool:
+    """Return whether an open stream writes to the file descriptor."""
     try:
-        with contextlib.redirect_stdout(sys.stderr):
-            yield
+        return bool(stream.fileno() == number)
+    except (OSError, ValueError, AttributeError):  # replaced by a program, or closed
+        return False
+
+
+@contextlib.contextmanager
+def _moved(stdout: TextIO) -> Iterator[TextIO]:
+    """Context manager that points descriptor 1 at stderr, and returns an unbuffered stream of stdout's file."""
+    stdout.flush()
+    number = os.dup(1)
+    os.dup2(2, 1)
+    moved_descriptors[1] = number
+    try:
+        raw: Any = open(number, "wb", buffering=0, closefd=False)
+        yield TextIOWrapper(raw, stdout.encoding, stdout.errors, write_through=True)
     finally:
-        _stdout.pop()
+        del moved_descriptors[1]
+        os.dup2(number, 1)
+        os.close(number)
 
 
 def _result_stream() -> Any:

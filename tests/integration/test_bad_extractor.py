@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -107,11 +108,15 @@ def test_custom_code_cannot_end_the_run_as_a_success(fidtool: Run, place: Path, 
     assert (outcome.status, outcome.stdout, outcome.stderr) == (1, "", f"error: {ENDINGS[ending]}\n")
 
 
-def test_what_custom_code_prints_is_not_in_the_result(here: Run, place: Path) -> None:
-    forward = f"print('forward'); {GOOD_FORWARD}"
-    (place / "own.py").write_text(f"print('import')\n{MODULE.format(forward=forward, factory=GOOD_FACTORY)}")
-    command = ("compute", "real", "fake", "--extractor", "own.py:network", "--quiet", "--json")
-    outcome = here(*command)
-    assert outcome.json["results"], "stdout is the JSON alone"
-    assert {"import", "forward"} <= set(outcome.stderr.splitlines())
-    assert here(*command, "--dump-config").stdout.startswith("[tool.fidtool]\n")
+def test_what_custom_code_prints_is_not_in_the_result(fidtool: Run, place: Path) -> None:
+    """Nor what its child processes and libraries in C write to the descriptor. Stdout in a file is the same."""
+    forward = f"print('forward'); os.system('echo child'); os.write(1, b'C\\n'); {GOOD_FORWARD}"
+    text = MODULE.format(forward=forward, factory=GOOD_FACTORY)
+    (place / "own.py").write_text(f"import os\nprint('import')\n{text}")
+    command = ("compute", "real", "fake", "--extractor", "own.py:network", "--quiet")
+    for output in (("--json",), ("-o", "/dev/stdout", "--value")):
+        outcome = fidtool(*command, *output)
+        assert {"import", "forward", "child", "C"} <= set(outcome.stderr.splitlines())
+        assert not {"import", "forward", "child", "C"} & set(outcome.stdout.splitlines())
+        assert json.loads(outcome.stdout[outcome.stdout.index("{") :])["results"]
+    assert fidtool(*command, "--json", "--dump-config").stdout.startswith("[tool.fidtool]\n")

@@ -148,7 +148,7 @@ def test_what_is_no_part_of_the_set_is_refused() -> None:
         fidtool.merge_statistics([first, None])  # type: ignore[list-item]
     with pytest.raises(InputError, match="there are no parts"):
         fidtool.merge_statistics([])
-    with pytest.raises(InputError, match="no statistics file part1.npz"):
+    with pytest.raises(InputError, match=r"no statistics file part1\.npz"):
         fidtool.merge_statistics("part1.npz")  # type: ignore[arg-type]
 
 

@@ -84,8 +84,8 @@ def _moved(stdout: TextIO) -> Iterator[TextIO]:
     os.dup2(2, 1)
     moved_descriptors[1] = number
     try:
-        raw: Any = open(number, "wb", buffering=0, closefd=False)
-        yield TextIOWrapper(raw, stdout.encoding, stdout.errors, write_through=True)
+        with open(number, "wb", buffering=0, closefd=False) as raw:
+            yield TextIOWrapper(raw, stdout.encoding, stdout.errors, write_through=True)
     finally:
         del moved_descriptors[1]
         os.dup2(number, 1)

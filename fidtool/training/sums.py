@@ -609,6 +609,7 @@ class MetricState(ABC):
         fresh = self.emptied()
         fresh._take(state)
         fresh.stale = fresh.added if EVALUATED in state else 0
+        fresh.evaluated = fresh.stale  # also in a state that is saved before the next update
         vars(self).update(vars(fresh))  # only if the state is valid
         return ""
 
@@ -690,10 +691,10 @@ class MetricSums(MetricState):
     def added(self) -> int:
         return self.sides["fake"].count or 0
 
-    def clear(self) -> None:
+    def clear(self, sides: Iterable[str] = SIDES) -> None:
         super().clear()
-        for sums in self.sides.values():
-            sums.clear()
+        for side in sides:
+            self.sides[side].clear()
 
     def emptied(self) -> MetricSums:
         other = copy.copy(self)

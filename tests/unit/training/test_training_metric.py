@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -15,6 +16,7 @@ import fidtool
 from fidtool.training import (
     FeatureExtractor,
     FrechetInceptionDistance,
+    FrechetLoss,
     KernelInceptionDistance,
     PeakSignalNoiseRatio,
 )
@@ -166,7 +168,7 @@ def test_precision_of_the_enclosing_model(metric: FrechetInceptionDistance) -> N
         assert other.compute() == value
 
 
-@pytest.mark.parametrize("make", [FeatureExtractor, FrechetInceptionDistance])
+@pytest.mark.parametrize("kind", [FeatureExtractor, FrechetInceptionDistance, FrechetLoss])
 @pytest.mark.parametrize(
     "change",
     [
@@ -178,12 +180,13 @@ def test_precision_of_the_enclosing_model(metric: FrechetInceptionDistance) -> N
         lambda module: torch.nn.ModuleList([module]).bfloat16(),
     ],
 )
-def test_a_dtype_that_has_no_effect_is_said(make: Any, change: Callable[[torch.nn.Module], object]) -> None:
-    module = make(network())
+def test_a_dtype_that_has_no_effect_is_said(kind: Any, change: Callable[[torch.nn.Module], object]) -> None:
+    real = fidtool.Statistics.of(np.zeros(3), np.eye(3), 9)
+    module = kind(real if kind is FrechetLoss else network())
     with warnings.catch_warnings():
         warnings.simplefilter("error", fidtool.FidtoolWarning)
         module.to("cpu").float()
-    with pytest.warns(fidtool.FidtoolWarning, match=f"no effect on {make.__name__}: its precision is fixed"):
+    with pytest.warns(fidtool.FidtoolWarning, match=f"no effect on {kind.__name__}: its precision is fixed"):
         change(module)
 
 

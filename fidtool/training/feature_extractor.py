@@ -141,7 +141,7 @@ def chosen(feature: Feature, protocol: str | None, weights: PathLike | None) -> 
             problem = "protocol cannot be combined with a plain module, which gets the images as they are:"
             raise InputError(problem, "omit it, or wrap the module in fidtool.Network", setting="protocol")
         return NetworkChoice(f"{type(feature).__module__}.{type(feature).__qualname__}")
-    if isinstance(feature, str) and feature.isdecimal():
+    if isinstance(feature, str) and feature in map(str, INCEPTION_DIMS):
         problem = f"{option('feature', feature)} is a string, which names a network:"
         raise InputError(problem, f"pass {option('feature', int(feature))} for a layer of Inception", setting="feature")
     if isinstance(feature, bool) or not isinstance(feature, (int, str, Network)):

@@ -81,7 +81,7 @@ class FIDCallback(Base):
             averaged weights, which ModelCheckpoint saves as ``state_dict``, and ``raw`` with those that are trained.
             Without it there is no difference.
         feature: see `FrechetInceptionDistance`; None is the default of each metric.
-        protocol, float_to_byte, weights, sync_timeout: see `FrechetInceptionDistance`.
+        protocol, float_to_byte, weights, feature_step, sync_timeout: see `FrechetInceptionDistance`.
 
     Attributes:
         frechet_distance: the last value, for any network; None before the first evaluation, or if it is not among the
@@ -107,6 +107,7 @@ class FIDCallback(Base):
         protocol: ProtocolName | None = None,
         float_to_byte: str | None = None,
         weights: PathLike | None = None,
+        feature_step: int | None = None,
         sync_timeout: float = 600.0,
     ) -> None:
         super().__init__()
@@ -135,9 +136,16 @@ class FIDCallback(Base):
         self._called = name or "fid"
         self.num_samples, self.every_n_epochs = num_samples, every_n_epochs
         self.seed, self.batch_size = seed, batch_size
-        self._options: dict[str, Any] = {} if feature is None else {"feature": feature}
-        self._options |= {"protocol": protocol, "float_to_byte": float_to_byte, "weights": weights}
-        self._options |= {"sync_timeout": sync_timeout, "name": f"of FIDCallback {self._called!r}"}
+        options: dict[str, Any] = {
+            "feature": feature,
+            "protocol": protocol,
+            "float_to_byte": float_to_byte,
+            "weights": weights,
+        }
+        options |= {"feature_step": feature_step, "sync_timeout": sync_timeout}
+        options["name"] = f"of FIDCallback {self._called!r}"
+        # None would replace what a functools.partial in `metrics` passes.
+        self._options = {name: value for name, value in options.items() if value is not None}
         self.frechet_distance: float | None = None
         self._values: Mapping[str, torch.Tensor] = {}
         self._measured, self._measured_epoch = False, -1

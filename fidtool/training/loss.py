@@ -15,7 +15,7 @@ from fidtool.distances.frechet import covariance_factor
 from fidtool.errors import InputError, TooFewImagesError
 from fidtool.statistics.set_statistics import Statistics
 from fidtool.statistics.statistics_file import read_statistics
-from fidtool.training.feature_extractor import PathLike
+from fidtool.training.feature_extractor import PathLike, warn_of_dtype
 from fidtool.training.group import DEFAULT_TIMEOUT, GATHERING, Grad, Group, gather_with_grad, outside_autograd, ranks_of
 
 _SMALL_SQUARE = 1e-8
@@ -125,6 +125,8 @@ class FrechetLoss(nn.Module):
         return rest - 2.0 * overlap
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> FrechetLoss:
+        if self.projection is None:  # which is converted
+            warn_of_dtype(self, fn)
         queue = self.queue
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         if self.queue.dtype != queue.dtype:  # undo half(): large features would overflow in the queue

@@ -173,5 +173,4 @@ class ImageMetric(SyncedMetric[Values, MetricSums]):
         """Discards all images, except the real ones if ``reset_real_features`` is False."""
         self.unsync()
         super().reset()
-        for side in SIDES if self.reset_real_features else ("fake",):
-            self._sums.sides[side].clear()
+        self._sums.clear(SIDES if self.reset_real_features else ("fake",))

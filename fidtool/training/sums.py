@@ -20,7 +20,7 @@ from fidtool.distances.exact import feature_settings
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.rendezvous import listed_ranks
 from fidtool.distributed.world import World
-from fidtool.errors import InputError, RunError, as_fidtool_error, on_every_rank, own_exceptions, warn_program
+from fidtool.errors import InputError, RunError, as_fidtool_error, on_every_rank, own_exceptions, renamed, warn_program
 from fidtool.features.device import computing_on, repeatable
 from fidtool.features.extractor import ForwardPasses
 from fidtool.features.protocol import FEATURES, Definition
@@ -609,6 +609,7 @@ class MetricState(ABC):
         fresh = self.emptied()
         fresh._take(state)
         fresh.stale = fresh.added if EVALUATED in state else 0
+        fresh.evaluated = fresh.stale  # also in a state that is saved before the next update
         vars(self).update(vars(fresh))  # only if the state is valid
         return ""
 
@@ -658,8 +659,9 @@ class MetricSums(MetricState):
             if mine.dims and statistics.dims != mine.dims:
                 dims = f"{statistics.dims} dimensions, but the metric's have {mine.dims}"
                 raise InputError(f"{self.fixed_name} has features of {dims}")
-            for alert in inception_doubts(self.fixed_name, statistics.layers[FEATURES], features.choice.extractor):
-                warn_program(alert)
+            with renamed("extractor", "feature"):
+                alerts = inception_doubts(self.fixed_name, statistics.layers[FEATURES], features.choice.extractor)
+            doubts: list[str] = [*alerts]
             if theirs is not None:
                 both = [{"definition": each.to_json()} for each in (theirs, mine)]
                 check_same_settings(both, (self.fixed_name, "this metric"))
@@ -667,15 +669,16 @@ class MetricSums(MetricState):
             if float_to_byte is None:
                 self.float_to_byte = features.rounding(stated)
             elif stated != self.float_to_byte:
-                doubt = f"{self.fixed_name} was made with float_to_byte={stated!r}, and this metric has another"
-                self._doubts.append(doubt)
-                warn_program(doubt)
+                doubts.append(f"{self.fixed_name} was made with float_to_byte={stated!r}, and this metric has another")
             if per_image and statistics.features is None:
                 problem = f"{self.fixed_name} has no features of each image, which this metric needs:"
                 remedy = "write the file with `fidtool stats REAL --metrics fid,kid -o FILE`"
                 if layer := features.choice.dims:
                     remedy = f"write the file with `fidtool stats REAL --dims D --metrics fid,kid -o FILE`, D={layer}"
                 raise InputError(problem, remedy)
+            for doubt in doubts:
+                warn_program(doubt)
+            self._doubts += doubts
         self.sides = {
             side: ImageSums(features, side, batch_size, per_image, statistics if side == "real" else None)
             for side in SIDES
@@ -690,10 +693,10 @@ class MetricSums(MetricState):
     def added(self) -> int:
         return self.sides["fake"].count or 0
 
-    def clear(self) -> None:
+    def clear(self, sides: Iterable[str] = SIDES) -> None:
         super().clear()
-        for sums in self.sides.values():
-            sums.clear()
+        for side in sides:
+            self.sides[side].clear()
 
     def emptied(self) -> MetricSums:
         other = copy.copy(self)

@@ -192,6 +192,7 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
             raise InputError(f"merge_state() takes a fidtool.training.{type(self).__name__}, not {kind}")
         with outside_autograd():
             self._sums.absorb(incoming_state._sums)
+            self._sums.stale += incoming_state._sums.stale
             self._warn(*self._sums.mixed())
         self._update_count += incoming_state._update_count
 

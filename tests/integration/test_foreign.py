@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import fidtool
 from fidtool.features.protocol import FEATURES
@@ -203,7 +204,7 @@ def test_means_below_zero_are_not_of_inception(here: Run, tmp_path: Path, real: 
     assert "fd_64" in found
     assert "fid_64" not in found
     assert here("compute", "good.npz", "good.npz").stdout.startswith("FID (64 dimensions): ")
-    with pytest.raises(fidtool.InputError, match=r"bad\.npz is not of Inception"):
+    with pytest.raises(fidtool.InputError, match=r"bad\.npz is not of Inception.* their network with feature="):
         FrechetInceptionDistance(64, real_statistics=tmp_path / "bad.npz")
 
 
@@ -226,6 +227,16 @@ def test_statistics_unlike_inceptions(here: Run, tmp_path: Path, kind: str) -> N
     found = here("compute", "good.npz", "given.npz")
     assert found.status == 0
     assert ("given.npz: probably not statistics of Inception" in found.stderr) == unlike
+
+
+@needs_weights
+def test_the_training_metrics_result_has_doubts_of_its_statistics(tmp_path: Path) -> None:
+    file = statistics_of(tmp_path / "given.npz", 3000.0)
+    with pytest.warns(fidtool.FidtoolWarning, match="given.npz: probably not statistics of Inception"):
+        metric = FrechetInceptionDistance(64, real_statistics=file)
+    metric.update(torch.zeros(2, 3, 8, 8, dtype=torch.uint8), real=False)
+    metric.compute()
+    assert any("probably not statistics of Inception" in line for line in metric.result.warnings)
 
 
 @needs_weights

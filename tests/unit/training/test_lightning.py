@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -151,6 +152,17 @@ def test_weights_are_not_those_of_the_model() -> None:
         FIDCallback("generate", "real.npz", weights="raw")
     with pytest.raises(fidtool.InputError, match=r"model_weights must be 'averaged' or 'raw', not 'ema'"):
         FIDCallback("generate", "real.npz", model_weights="ema")  # type: ignore[arg-type]
+
+
+def test_a_plain_module_whose_features_need_another_step() -> None:
+    """The refusal of its features advises an argument that the callback has; one of a metric's own is kept."""
+    real = fidtool.Statistics.of(np.zeros(3), np.eye(3), 9)
+    module = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())
+    own = partial(FrechetInceptionDistance, feature_step=12)
+    for settings in ({"feature_step": 12}, {"metrics": own}):
+        callback = FIDCallback("generate", real, feature=module, **settings)  # type: ignore[arg-type]
+        callback.on_fit_start(Trainer(callbacks=[callback]), Model())
+        assert callback._metrics[0]._sums.network.definition.feature_step == 12
 
 
 def test_several_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

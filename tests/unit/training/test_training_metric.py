@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -15,6 +16,7 @@ import fidtool
 from fidtool.training import (
     FeatureExtractor,
     FrechetInceptionDistance,
+    FrechetLoss,
     KernelInceptionDistance,
     PeakSignalNoiseRatio,
 )
@@ -109,6 +111,12 @@ def test_a_state_that_was_saved_after_its_evaluation(kind: Any) -> None:
         metric.update(pictures(20, seed), **({"real": False} if kind is FrechetInceptionDistance else {"target": REAL}))
         return metric
 
+    def loaded(state: dict[str, Any]) -> Any:
+        metric = new()
+        metric.load_state_dict(state)
+        metric.persistent(True)
+        return metric
+
     def new() -> Any:
         arguments = (network(), False) if kind is FrechetInceptionDistance else ()
         metric = kind(*arguments)
@@ -123,19 +131,29 @@ def test_a_state_that_was_saved_after_its_evaluation(kind: Any) -> None:
     evaluated = first.state_dict()
     within = added(first, 2).state_dict()
     first.compute()
-    later = new()
-    later.load_state_dict(within)
+    later = loaded(within)
     assert added(added(later, 3), 4).compute() == added(added(first, 3), 4).compute()
     assert later.result.warnings == first.result.warnings == ()
-    later.load_state_dict(evaluated)
-    with pytest.warns(fidtool.FidtoolWarning, match="also covers 20 .* which had been evaluated .*: call reset"):
-        added(later, 2)
-    later.compute()
-    assert "call reset() after loading it" in later.result.warnings[0]
-    later.load_state_dict(evaluated)
+    saved_again = loaded(evaluated).state_dict()
+    for state in (evaluated, saved_again):
+        later = loaded(state)
+        with pytest.warns(fidtool.FidtoolWarning, match="also covers 20 .* which had been evaluated .*: call reset"):
+            added(later, 2)
+        later.compute()
+        assert "call reset() after loading it" in later.result.warnings[0]
+    merged = new()
+    merged.reset()
+    merged.merge_state(loaded(evaluated))
+    with pytest.warns(fidtool.FidtoolWarning, match="also covers 20 .* which had been evaluated"):
+        added(merged, 2)
     later.reset()
+    added(added(later, 2), 3).compute()
+    assert later.result.warnings == (), "the remedy"
+    later.reset()
+    within = added(later, 4).state_dict()
+    later = loaded(within)
     added(later, 2).compute()
-    assert later.result.warnings == ()
+    assert later.result.warnings == (), "an earlier evaluation was of other images"
 
 
 def test_precision_of_the_enclosing_model(metric: FrechetInceptionDistance) -> None:
@@ -150,7 +168,7 @@ def test_precision_of_the_enclosing_model(metric: FrechetInceptionDistance) -> N
         assert other.compute() == value
 
 
-@pytest.mark.parametrize("make", [FeatureExtractor, FrechetInceptionDistance])
+@pytest.mark.parametrize("kind", [FeatureExtractor, FrechetInceptionDistance, FrechetLoss])
 @pytest.mark.parametrize(
     "change",
     [
@@ -162,12 +180,13 @@ def test_precision_of_the_enclosing_model(metric: FrechetInceptionDistance) -> N
         lambda module: torch.nn.ModuleList([module]).bfloat16(),
     ],
 )
-def test_a_dtype_that_has_no_effect_is_said(make: Any, change: Callable[[torch.nn.Module], object]) -> None:
-    module = make(network())
+def test_a_dtype_that_has_no_effect_is_said(kind: Any, change: Callable[[torch.nn.Module], object]) -> None:
+    real = fidtool.Statistics.of(np.zeros(3), np.eye(3), 9)
+    module = kind(real if kind is FrechetLoss else network())
     with warnings.catch_warnings():
         warnings.simplefilter("error", fidtool.FidtoolWarning)
         module.to("cpu").float()
-    with pytest.warns(fidtool.FidtoolWarning, match=f"no effect on {make.__name__}: its precision is fixed"):
+    with pytest.warns(fidtool.FidtoolWarning, match=f"no effect on {kind.__name__}: its precision is fixed"):
         change(module)
 
 

@@ -47,6 +47,7 @@ OTHER_DIMS = fidtool.Statistics.of(np.zeros(3), np.eye(3), 9)
     ("settings", "text"),
     [
         ({"feature": 100}, "64, 192, 768, 2048"),
+        ({"feature": "100"}, "unknown extractor '100'"),
         ({"feature": [64]}, "a fidtool.Network or a torch.nn.Module, not list"),
         (
             {"feature": torch.nn.Flatten(), "input_img_size": (3, 4, 4), "protocol": "clean"},

@@ -454,7 +454,7 @@ def _class_values(classes: Classes) -> dict[str, float]:
     """Return the mean of all classes, or folders, and the values of each, by the headings of their columns."""
     found = {f"classes.mean.{key}": value for key, value in classes.mean.items()}
     for each in classes.classes:
-        place = f"classes.{legible(each.name)}"
+        place = f"class.{legible(each.name)}"  # a class can be called mean
         ends = asdict(each.corrected) if each.corrected else {}
         found |= {f"{place}.{key}": value for key, value in each.metrics.items()}
         found |= {f"{place}.corrected.{end}": value for end, value in ends.items()}

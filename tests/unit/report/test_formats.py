@@ -16,7 +16,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from fidtool.errors import Alert, InputError
-from fidtool.explanations import Difference, Interval, Uncertainty
+from fidtool.explanations import Classes, ClassResult, Difference, Interval, Uncertainty
 from fidtool.labels import Labels
 from fidtool.metrics.metric import Number
 from fidtool.metrics.registry import NUMBERS
@@ -90,6 +90,14 @@ def test_no_cell_is_a_formula() -> None:
     assert [(row["fake"], row["file"]) for row in rows] == [
         (name, "./=x.json") for name in ("./=cmd()", "./@a", "./-b", "./+c", "d=1")
     ]
+
+
+def test_a_class_called_mean_has_its_own_column() -> None:
+    plain = bare("fake")
+    classes = Classes("class", (ClassResult("mean", 9, 9, {"fid": 3.0}),), {"fid": 5.0}, {})
+    named = replace(plain, results=(replace(plain.results[0], classes=classes),))
+    (row,) = csv.DictReader(lines_in("csv", {"": named}))
+    assert (row["classes.mean.fid"], row["class.mean.fid"]) == ("5.0", "3.0")
 
 
 def cells_of(markdown: str) -> tuple[list[list[str]], set[tuple[int, int]]]:

@@ -218,6 +218,16 @@ def text_of(saved: dict[str, Evaluation]) -> list[str]:
     return lines_in("table", saved)
 
 
+def test_what_cannot_be_marked_has_no_note_about_marks() -> None:
+    """A value of which neither more nor less is better."""
+    plain = bare("fake", "real")
+    neither = replace(plain.labels.numbers["fid"], better="")
+    labels = Labels(numbers={"fid": neither})
+    shown = replace(plain, results=tuple(replace(each, labels=labels) for each in plain.results))
+    assert "never marked" in "".join(text_of({"": plain}))
+    assert "never marked" not in "".join(text_of({"": shown}))
+
+
 def test_results_of_several_files_are_one_table() -> None:
     saved = {f"runs/{name}.json": replace(evaluation_of([name]), differences=()) for name in ("a", "b", "c")}
     assert doubts_about(saved) == ([], [])

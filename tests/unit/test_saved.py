@@ -202,6 +202,8 @@ def test_whatever_was_edited_is_read_or_refused(tmp_path: Path) -> None:
         lambda found: found["results"][0]["heldout"]["nearest"].update(closer=1e308),
         lambda found: found["differences"][0].update(first="another"),
         lambda found: found["differences"][0].update(name="another"),
+        lambda found: found["results"][0]["uncertainty"]["corrected"].update(high=-9.0),
+        lambda found: found["differences"][0]["interval"].update(error=-1.0),
         lambda found: found["layers"].pop("dinov2"),
         lambda found: found["protocol"].update(ddof=True),
     ],

@@ -101,6 +101,7 @@ def _drained(descriptor: int, seconds: float) -> bytes:
 
 
 def _opened(path: str | os.PathLike[str]) -> BinaryIO:
-    if "\0" in os.fspath(path):
-        raise OSError(errno.EINVAL, "its name contains a null byte")
-    return open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NO_WAIT))
+    try:
+        return open(path, "rb", opener=lambda name, flags: os.open(name, flags | _NO_WAIT))
+    except ValueError as error:
+        raise OSError(errno.EINVAL, f"no file can have this name ({error})") from None

@@ -381,6 +381,9 @@ class Evaluation:
             fakes = {each.fake.name for each in results}
             if any(not {each.first, each.second} <= fakes or each.name not in labels.numbers for each in differences):
                 raise ValueError("a difference is of another FAKE or value")
+            pairs = (pair for each in results if each.exhibit for pair in each.exhibit.worst_pairs)
+            if any(pair.name not in labels.numbers for pair in pairs):
+                raise ValueError("a pair of images is of another value")
             return cls(
                 definitions={layer: definition_of(each) for layer, each in layers.items()},
                 results=results,

@@ -145,7 +145,7 @@ def report(result: str, output: str | None) -> None:
     check_shown({"report": page})
     if all(each.exhibit is None for each in evaluation.results):
         click.echo(legible(f"{result} is without the images of a page: it was computed without --report"), err=True)
-    write_shown(evaluation, ImageLookup(), "report", page, as_flag)
+    publish([], {page: partial(write_shown, evaluation, ImageLookup(), "report", spelling=as_flag)})
     print_lines([str(page)], "the name of the page", exact=True)
 
 

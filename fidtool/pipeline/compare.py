@@ -42,7 +42,7 @@ from fidtool.errors import (
 from fidtool.explanations import Classes, Exhibit, HarmfulImage, Influence, Interval, Neighbour, Removal, Uncertainty
 from fidtool.features.models.inception import Weights, load_weights
 from fidtool.features.protocol import FEATURES
-from fidtool.metrics.metric import FeatureSet, Metric, MetricContext
+from fidtool.metrics.metric import FeatureSet, Metric, MetricContext, Number
 from fidtool.metrics.registry import BUILT_IN, Requested
 from fidtool.names import counted
 from fidtool.pipeline.captions import captions_of
@@ -116,7 +116,8 @@ class Comparer:
             numbers |= {name + asked.suffix: value for name, value in found.items()}
             of_networks.setdefault(asked.metric.name, {}).setdefault(network, found)
         for asked in metrics:
-            numbers |= asked.metric.summarize(of_networks[asked.metric.name])
+            whole = asked.metric.summarize(of_networks[asked.metric.name])
+            numbers |= _checked(asked.metric, whole, asked.metric.summary, required=False)
         return numbers, warnings, of_images
 
     def _classes(
@@ -201,7 +202,7 @@ class Comparer:
         warnings += [Alert(f"{of}: {line}", Alert(line).severity) if of else line for line in new]
         of_images |= {name + asked.suffix: values for name, values in single.items()}
         self.recorded.setdefault(asked.name, {}).update(context.recorded)
-        return self.run.world.on_rank_zero(lambda: _checked(metric, found))
+        return self.run.world.on_rank_zero(lambda: _checked(metric, found, metric.numbers))
 
     def _conclude(
         self,
@@ -301,20 +302,23 @@ class Comparer:
         ]
 
 
-def _checked(metric: Metric, found: Mapping[str, float]) -> dict[str, float]:
-    required = {number.name for number in metric.numbers}
-    names = required | {number.spread for number in metric.numbers if number.spread} | {*metric.further}
+def _checked(
+    metric: Metric, found: Mapping[str, float], numbers: Sequence[Number], required: bool = True
+) -> dict[str, float]:
+    own = {number.name for number in numbers}
+    names = own | {number.spread for number in numbers if number.spread} | {*metric.further}
     returned = ", ".join(map(str, found)) if isinstance(found, Mapping) else f"{found!r}, which is not a dictionary"
-    if not isinstance(found, Mapping) or not required <= set(found) <= names:
-        raise RunError(f"the metric {metric.name} returned {returned}; it declares {', '.join(sorted(names))}")
+    if not isinstance(found, Mapping) or not (own if required else set()) <= set(found) <= names:
+        declared = ", ".join(sorted(names)) or "none"
+        raise RunError(f"the metric {metric.name} returned {returned}; it declares {declared}")
     try:
-        numbers = {name: float(value) for name, value in found.items()}
+        values = {name: float(value) for name, value in found.items()}
     except (TypeError, ValueError, OverflowError) as error:  # an integer can be too large for a float
         raise RunError(f"the metric {metric.name} returned something that is not a number: {error}") from None
-    for name, value in numbers.items():
+    for name, value in values.items():
         if not math.isfinite(value):
             raise RunError(f"the metric {metric.name} returned {value} for {name}")
-    return numbers
+    return values
 
 
 # --- explanations, on rank zero --------------------------------------------------------------------------------

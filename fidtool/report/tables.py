@@ -171,14 +171,16 @@ def _name_of(result: Comparison, title: str) -> str:
     return next((name for name, each in result.titles.items() if each == title), "")
 
 
-def about_marks(evaluation: Evaluation, columns: Sequence[Column]) -> Iterator[str]:
-    """Yield sentences about which FAKEs are marked besides the best, and which are never marked."""
+def about_marks(evaluation: Evaluation, columns: Sequence[Column], doubted: Collection[str] = ()) -> Iterator[str]:
+    """Yield sentences about which FAKEs are marked besides the best, and which are never; for ``doubted``, none is."""
     results = evaluation.results
     tied = [column.heading.removesuffix(" ± s.e.") for column in columns if column.tied]
     if tied:
         where = f"column{'s' if tied[1:] else ''} {' and '.join(tied)}"
         yield f"In the {where}, sets that cannot be distinguished from the best one are marked as well."
-    if len(results) > 1 and any(map(is_real, results)):
+    numbers = {title: one.labels.numbers[name] for one in results for name, title in one.titles.items()}
+    rated = any(number.better and title not in doubted for title, number in numbers.items())
+    if rated and len(results) > 1 and any(map(is_real, results)):
         yield "Sets that contain images of REAL are never marked as best, nor is a set that is the only other one."
 
 
@@ -299,9 +301,8 @@ def _table_of(saved: Mapping[str, Evaluation], doubted: Collection[str], said: S
     columns += values
     features = legible(common_features(evaluation))
     above = [*([f"Features of all values: {features}"] if features else []), *said]
-    marks = about_marks(evaluation, values) if {*_names_by_title(evaluation)} - {*doubted} else []
     missing = dict.fromkeys(line for each in saved.values() for line in each.not_computed_lines)
-    notes = [*map(legible, missing), *marks, *framing_lines(evaluation)]
+    notes = [*map(legible, missing), *about_marks(evaluation, values, doubted), *framing_lines(evaluation)]
     left, kept = iter(names), frozenset(evaluation.differences)
     for each in saved.values():  # a plain name may be that of other features in another file
         own = [next(left) for _ in each.results]
@@ -454,7 +455,7 @@ def _class_values(classes: Classes) -> dict[str, float]:
     """Return the mean of all classes, or folders, and the values of each, by the headings of their columns."""
     found = {f"classes.mean.{key}": value for key, value in classes.mean.items()}
     for each in classes.classes:
-        place = f"classes.{legible(each.name)}"
+        place = f"class.{legible(each.name)}"  # a class can be called mean
         ends = asdict(each.corrected) if each.corrected else {}
         found |= {f"{place}.{key}": value for key, value in each.metrics.items()}
         found |= {f"{place}.corrected.{end}": value for end, value in ends.items()}

@@ -341,7 +341,7 @@ def test_every_output_has_the_classes(here: Run, sets: tuple[Path, Path], tmp_pa
     ]
     row, _ = csv.DictReader((tmp_path / "r.csv").open())  # a row per FAKE
     assert float(row[f"classes.mean.{key}"]) == classes.mean[key]
-    assert {each.name: float(row[f"classes.{each.name}.{key}"]) for each in classes.classes} == {
+    assert {each.name: float(row[f"class.{each.name}.{key}"]) for each in classes.classes} == {
         each.name: each.metrics[key] for each in classes.classes
     }
     saved = here("table", "r.json")

@@ -216,6 +216,16 @@ def test_a_full_or_closed_stdout_of_a_list(environment: dict[str, str], command:
     assert not any(b"Traceback" in each.stderr for each in ended)
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_a_full_stdout_of_a_help(environment: dict[str, str], option: str) -> None:
+    with open("/dev/full", "w") as full:
+        line = [sys.executable, "-m", "fidtool", option]
+        ended = subprocess.run(line, env=environment, stdout=full, stderr=subprocess.PIPE, text=True)
+    problem = "error: the text could not be written to stdout (No space left on device)\n"
+    assert (ended.returncode, ended.stderr) == (1, problem)
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="needs pseudo-terminals")
 def test_a_stdout_that_the_shell_closed(
     monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], tmp_path: Path

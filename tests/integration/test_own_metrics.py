@@ -43,6 +43,13 @@ class Huge(Faulty):
     def compute(self, real, fake, context):
         return {"faulty": 10**400}
 
+class Whole(Faulty):
+    summary = (Number("whole", "Whole", "lower", "nothing"),)
+    def compute(self, real, fake, context):
+        return {"faulty": 1.0}
+    def summarize(self, values):
+        return {"whole": float("nan")}
+
 class Picky(Faulty):
     def check(self, facts):
         if facts.images is not None:
@@ -253,6 +260,7 @@ def test_a_metric_may_use_its_own_network(here: Run, sets: tuple[Path, Path], tm
         (["--metrics", "faults.py:Faulty"], 1, "the metric faulty failed: ZeroDivisionError: "),
         (["--metrics", "faults.py:Other"], 1, "the metric faulty returned another; it declares faulty"),
         (["--metrics", "faults.py:Endless"], 1, "the metric faulty returned inf for faulty"),
+        (["--metrics", "faults.py:Whole"], 1, "the metric faulty returned nan for whole"),
         (
             ["--metrics", "faults.py:Huge"],
             1,

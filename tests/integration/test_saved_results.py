@@ -252,6 +252,10 @@ def test_the_page_of_a_result(here: Run, days: Path, sets: tuple[Path, ...]) -> 
     assert gone.count('src="data:image/') < first.count('src="data:image/')
     assert "without the images of a page" in here("report", "monday.json").stderr
     assert "must end in .html" in here("report", "fid.json", "-o", "page.pdf").error
+    if os.path.exists("/dev/full"):
+        (days / "full.html").symlink_to("/dev/full")
+        outcome = here("report", "fid.json", "-o", "full.html")
+        assert outcome.error == "error: the result could not be written to full.html (No space left on device)"
     if os.geteuid():
         (days / "closed").mkdir(mode=stat.S_IRUSR | stat.S_IXUSR)
         assert here("report", "fid.json", "-o", "closed/page.html").status == 2

@@ -18,7 +18,7 @@ import pytest
 import fidtool
 from fidtool.comparability import verify
 from fidtool.errors import InputError
-from fidtool.explanations import Heldout, Interval, Nearest, Uncertainty
+from fidtool.explanations import Heldout, Interval, Nearest, Uncertainty, WorstPair
 from fidtool.history import append_history, changes_of, lines_of, per_fake, read_history
 from fidtool.labels import Labels
 from fidtool.metrics.metric import Number
@@ -122,6 +122,7 @@ def everything() -> dict[str, Any]:
         assert each.influence is not None
         assert each.exhibit is not None
         short = replace(each.exhibit, random=("x.png",), random_real=("y.png",), neighbours=each.exhibit.neighbours[:1])
+        short = replace(short, worst_pairs=(WorstPair("x.png", "y.png", "mine", 1.0),))
         full = replace(
             each,
             labels=labels,
@@ -202,6 +203,9 @@ def test_whatever_was_edited_is_read_or_refused(tmp_path: Path) -> None:
         lambda found: found["results"][0]["heldout"]["nearest"].update(closer=1e308),
         lambda found: found["differences"][0].update(first="another"),
         lambda found: found["differences"][0].update(name="another"),
+        lambda found: found["results"][0]["uncertainty"]["corrected"].update(high=-9.0),
+        lambda found: found["differences"][0]["interval"].update(error=-1.0),
+        lambda found: found["results"][0]["exhibit"]["worst_pairs"][0].update(name="another"),
         lambda found: found["layers"].pop("dinov2"),
         lambda found: found["protocol"].update(ddof=True),
     ],

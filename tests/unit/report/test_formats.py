@@ -16,7 +16,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from fidtool.errors import Alert, InputError
-from fidtool.explanations import Difference, Interval, Uncertainty
+from fidtool.explanations import Classes, ClassResult, Difference, Interval, Uncertainty
 from fidtool.labels import Labels
 from fidtool.metrics.metric import Number
 from fidtool.metrics.registry import NUMBERS
@@ -90,6 +90,14 @@ def test_no_cell_is_a_formula() -> None:
     assert [(row["fake"], row["file"]) for row in rows] == [
         (name, "./=x.json") for name in ("./=cmd()", "./@a", "./-b", "./+c", "d=1")
     ]
+
+
+def test_a_class_called_mean_has_its_own_column() -> None:
+    plain = bare("fake")
+    classes = Classes("class", (ClassResult("mean", 9, 9, {"fid": 3.0}),), {"fid": 5.0}, {})
+    named = replace(plain, results=(replace(plain.results[0], classes=classes),))
+    (row,) = csv.DictReader(lines_in("csv", {"": named}))
+    assert (row["classes.mean.fid"], row["class.mean.fid"]) == ("5.0", "3.0")
 
 
 def cells_of(markdown: str) -> tuple[list[list[str]], set[tuple[int, int]]]:
@@ -208,6 +216,16 @@ def test_alerts_of_high_severity_are_in_tables_for_papers() -> None:
 
 def text_of(saved: dict[str, Evaluation]) -> list[str]:
     return lines_in("table", saved)
+
+
+def test_what_cannot_be_marked_has_no_note_about_marks() -> None:
+    """A value of which neither more nor less is better."""
+    plain = bare("fake", "real")
+    neither = replace(plain.labels.numbers["fid"], better="")
+    labels = Labels(numbers={"fid": neither})
+    shown = replace(plain, results=tuple(replace(each, labels=labels) for each in plain.results))
+    assert "never marked" in "".join(text_of({"": plain}))
+    assert "never marked" not in "".join(text_of({"": shown}))
 
 
 def test_results_of_several_files_are_one_table() -> None:

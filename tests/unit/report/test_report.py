@@ -534,6 +534,7 @@ def test_the_page_explains_why_an_image_is_missing(tmp_path: Path) -> None:
         str(tmp_path / "pipe.png"): "not a regular file",
         str(tmp_path): "Is a directory",
         "nul\0.png": "null",
+        "\ud800.png": "surrogates",
         "x" * 5000: "too long",
     }
     for file, reason in wanted.items():

@@ -37,13 +37,16 @@ def _instead(name: str, message: str, typed: Sequence[str]) -> str:
     paths = [each for each in typed if not each.startswith("-") and (_exists(each) or each.endswith(".npz"))]
     if extra and {*extra} <= {*BUILT_IN}:
         return ": separate metrics by commas, `--metrics fid,kid`"
-    if extra[1:] and name in ("check", "stats"):  # a shell may have put thousands of files in place of a wildcard
+    sets = paths[:1] + [each for each in paths[1:] if not each.endswith(".npz")]
+    is_stats = name == "stats" and (extra or not message)  # a missing option has no message of its own
+    many = extra[1:] or (is_stats and sets[2:])
+    if many and name in ("check", "stats"):  # a shell may have put thousands of files in place of a wildcard
         return ": pass a folder, or quote the wildcard"
     line = ""
-    if name == "stats" and paths:
-        images = paths[1] if extra and paths[1:] else paths[0]
-        file = next((each for each in paths[1:] if each.endswith(".npz")), f"{Path(images).stem}.npz")
-        line = f"fidtool stats {quote(images)} -o {quote(file)}"
+    if is_stats and paths:
+        named = paths[1:] if len(sets) == 1 else []
+        files = named or [f"{Path(images).stem}.npz" for images in sets]
+        line = "; ".join(f"fidtool stats {quote(images)} -o {quote(files[i])}" for i, images in enumerate(sets))
     elif extra and paths[1:]:
         combine = _COMBINED.get((name, Path(paths[0]).suffix)) or _COMBINED.get((name, ""), "")
         line = combine.format(*map(quote, paths[:2]))

@@ -14,7 +14,7 @@ from typing import NoReturn
 import click
 
 from fidtool import __version__
-from fidtool.cli.output import error_line
+from fidtool.cli.output import error_line, keep_running_without_stderr
 from fidtool.distributed import signals
 from fidtool.distributed.launch import discover_or_alone, launcher_serves_store
 from fidtool.distributed.signals import stopped_error
@@ -100,6 +100,7 @@ def process() -> NoReturn:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     try:
         try:
+            keep_running_without_stderr()
             signals.take_over()
             signals.refuse_exits()
             main()

@@ -48,6 +48,29 @@ def as_flag(name: str, value: object = None) -> str:
     return f"{flag} {field.metavar if value is ... else shown}"
 
 
+class _Unfailing(TextIOWrapper):
+    """A stream that loses what cannot be written, such as a log on a full disk."""
+
+    def write(self, text: str, /) -> int:
+        with contextlib.suppress(OSError):
+            super().write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            super().flush()
+
+
+def keep_running_without_stderr() -> None:
+    """Replace stderr, so that no result is lost because its disk is full, nobody reads it any more, or it is closed."""
+    stderr = sys.stderr
+    if stderr is None:  # a file that is opened later must not get its number, and then what libraries print
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    else:
+        file = open(stderr.fileno(), "wb", closefd=False)  # noqa: SIM115
+        sys.stderr = _Unfailing(file, stderr.encoding, stderr.errors, line_buffering=True)
+
+
 _stdout: list[Any] = []
 """The stream of the result within `apart_from_prints`."""
 

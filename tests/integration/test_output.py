@@ -226,6 +226,43 @@ def test_a_full_stdout_of_a_help(environment: dict[str, str], option: str) -> No
     assert (ended.returncode, ended.stderr) == (1, problem)
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_full_or_unread_stderr_does_not_lose_the_result(
+    sets: tuple[Path, Path, Path], environment: dict[str, str], tmp_path: Path, rank_server: RankServer
+) -> None:
+    """As of `2>&1 >fid.txt | head`, and of a log on a full disk."""
+    real, fake, _ = sets
+    written = tmp_path / "fid.json"
+    line = ["compute", real, fake, "--extractor", TINY, "--num", "10", "--output", written]
+    reader, gone = os.pipe()
+    os.close(reader)
+    with open("/dev/full", "w") as full:
+        for stderr in (full, gone):
+            command = rank_server.stand_in("fidtool", line)
+            ended = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=stderr, text=True)
+            assert (ended.returncode, ended.stdout[: len(FD)]) == (0, FD)
+            assert frechet(read_document(written)["results"][0]) > 0
+            written.unlink()
+    os.close(gone)
+
+
+def test_a_stderr_that_the_shell_closed(environment: dict[str, str]) -> None:
+    """What other code prints is lost, and neither in the result nor in a file that got the number of stderr."""
+    text = (
+        "import os\n"
+        "from fidtool.cli import output\n"
+        "output.keep_running_without_stderr()\n"
+        "file = os.open(os.devnull, os.O_RDONLY)\n"
+        "with output.apart_from_prints():\n"
+        "    print('print')\n"
+        "    os.system('echo child')\n"
+        "    output.print_lines([f'result, {file > 2}'])\n"
+    )
+    line = ["sh", "-c", 'exec "$0" -c "$1" 2>&-', sys.executable, text]
+    ended = subprocess.run(line, env=environment, stdout=subprocess.PIPE, text=True)
+    assert (ended.returncode, ended.stdout) == (0, "result, True\n")
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="needs pseudo-terminals")
 def test_a_stdout_that_the_shell_closed(
     monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], tmp_path: Path

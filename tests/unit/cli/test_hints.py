@@ -60,7 +60,10 @@ HINTS = {
     "compute": "error: Missing argument 'REAL' (see",
     "stats real a.npz": "Missing option '--output' / '-o': write `fidtool stats real -o a.npz` (see",
     "stats real/": "Missing option '--output' / '-o': write `fidtool stats real/ -o real.npz` (see",
-    "stats real fake -o a.npz": "Got unexpected extra argument (fake): write `fidtool stats fake -o a.npz` (see",
+    "stats real fake -o a.npz": "Got unexpected extra argument (fake): write `fidtool stats real -o real.npz; "
+    "fidtool stats fake -o fake.npz` (see",
+    "stats real --timeout x": "'x' is not a valid float (see",
+    "stats real fake": "Missing option '--output' / '-o': write `fidtool stats real -o real.npz; fidtool stats fake -o",
     "check real fake": "Got unexpected extra argument (fake): write `fidtool check real --against fake` (see",
     "history s.npz mine.py": "Got unexpected extra argument (mine.py): write `fidtool table s.npz mine.py` (see",
     "history s.npz gone": "Got unexpected extra argument (gone) (see",
@@ -141,6 +144,11 @@ def test_a_value_that_is_no_choice(here: Run, others: tuple[str, ...]) -> None:
 
 
 def test_files_in_place_of_a_wildcard_are_not_all_repeated(here: Run, tmp_path: Path) -> None:
+    files = [tmp_path / f"{number}.png" for number in range(3)]
+    for file in files:
+        file.touch()
+    advice = "Missing option '--output' / '-o': pass a folder, or quote the wildcard"
+    assert advice in here("stats", *files).error
     error = here("stats", *[f"real/{number}.png" for number in range(1000)], "-o", "real.npz").error
     assert error.endswith(".png): pass a folder, or quote the wildcard (see `fidtool stats --help`)")
     assert len(error) < 500

@@ -316,7 +316,7 @@ def _layer(
     if features is not None and features.shape != (count, len(mu)):
         raise ValueError(f"it has {kept} of shape {features.shape}, but {count} images and {len(mu)} dims")
     sums = {key: arrays.array(f"{_SUMS}{key}{suffix}") for key in SUMS if f"{_SUMS}{key}{suffix}" in arrays.names}
-    if sums and sums["count"] != count:
+    if sums and sums["count"].tolist() != count:
         raise ValueError("its count of images is not that of its exact sums")
     if sums and definition is None:
         raise ValueError("it has exact sums, but no fingerprint")

@@ -132,9 +132,7 @@ def photos(tmp_path: Path) -> tuple[Path, dict[int, Path]]:
     """12 photos, at most 160 pixels long, and a folder of JPEG files of them for each quality."""
     if not CONFORMANCE.is_dir():
         pytest.skip("needs the conformance images")
-    files = [
-        file for kind in ("daisy", "roses") for file in sorted((CONFORMANCE / "flowers" / kind).glob("*.jpg"))[:6]
-    ]
+    files = [file for kind in ("daisy", "roses") for file in sorted((CONFORMANCE / "flowers" / kind).glob("*.jpg"))[:6]]
     assert len(files) == 12
     real, folders = tmp_path / "real", {quality: tmp_path / f"quality{quality}" for quality in QUALITIES}
     for place in (real, *folders.values()):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import PIL
 import pytest
 from PIL import Image, ImageFile
 
@@ -73,6 +74,8 @@ BANDS = {
 
 @pytest.mark.parametrize("case", BANDS)
 def test_bands_besides_colour_and_transparency_are_counted(case: str) -> None:
+    if case == "gray and another" and int(PIL.__version__.partition(".")[0]) < 13:
+        pytest.skip("Pillow before 13 does not read gray TIFF files with another band")
     content, bands = BANDS[case]
     found = decode(content)
     assert (found.properties.bands, found.properties.most_bands) == (bool(bands), bands)

@@ -158,9 +158,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
             sys.exit(error.exit_code)
         _complain(error)
     except OSError as error:
-        if error.filename is not None:
+        if {"-h", "--help", "--help-all", "--version"}.isdisjoint(typed):
             raise
-        _complain(RunError(f"the text could not be written to stdout ({error.strerror or error})"))  # such as --help
+        _complain(RunError(f"the text could not be written to stdout ({error.strerror or error})"))
     except (click.Abort, KeyboardInterrupt):
         _complain(stopped_error())
 

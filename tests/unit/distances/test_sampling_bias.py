@@ -111,7 +111,7 @@ def test_coverage_of_few_images(images: int, few: Callable[[Gaussian, Features],
     true += [true[0] - true[1], true[0], true[0]]
     rng = np.random.default_rng(1)
     hits = []
-    for _ in range(60):
+    for _ in range(100):
         noise = rng.gamma(2.0, 0.5, (images, 1)) ** 0.5 * rng.standard_normal((images, 32))
         sets = [(noise @ own + fake.mu).astype(np.float32) for own, fake in zip(factors, fakes, strict=True)]
         one, other = (few(real, rows) for rows in sets)

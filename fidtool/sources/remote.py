@@ -13,8 +13,9 @@ import re
 import shutil
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import cache, partial
 from itertools import islice
 from pathlib import Path
@@ -90,10 +91,18 @@ class RemoteFiles(Files):
             return list(filter(None, pool.map(changed_path, sampled)))
 
     def read(self, items: NDArray[np.int64]) -> Iterator[Read]:
-        """Requests objects, without a copy on this machine."""
-        with ThreadPoolExecutor(AT_ONCE, "fidtool-request") as pool:
-            for start in range(0, len(items), AT_ONCE):
-                yield from pool.map(self._whole, items[start : start + AT_ONCE].tolist())
+        """Requests objects, without a copy on this machine.
+
+        An iterator that is not read to its end waits for no request: Python may finalize it in fsspec's thread, on
+        which all requests depend.
+        """
+        requested: deque[Future[bytes | Exception]] = deque()
+        for file in items.tolist():
+            requested.append(in_background(partial(self._whole, file)))
+            if len(requested) == AT_ONCE:
+                yield requested.popleft().result()
+        for future in requested:
+            yield future.result()
 
     def _whole(self, file: int) -> bytes | Exception:
         url, size = self.paths[file], int(self.stamps[file, 0])

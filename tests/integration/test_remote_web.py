@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import fsspec.asyn
 import numpy as np
 import pytest
 
@@ -202,6 +203,26 @@ def test_reading_from_a_store_that_does_not_answer_times_out(
     (answer,) = files.read(np.array([0]))
     assert isinstance(answer, remote.RunError)
     assert "after 5 attempts" in str(answer)
+
+
+def test_an_iterator_that_is_given_up_waits_for_no_request(
+    web: HttpStore, silent: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its finalizer may run in fsspec's thread, where all later requests would wait for it."""
+    monkeypatch.setattr(remote, "_REQUEST_TIMEOUT", 2 * PATIENCE)
+    monkeypatch.setattr(HttpStore, "fault", lambda self, name: None if "000" in name else silent.wait() and None)
+    files = remote.RemoteFiles(Names(["images/000.png", "images/001.png"]).after(web.url))
+    contents = files.read(np.arange(2))
+    assert isinstance(next(contents), bytes)
+    finalized = threading.Event()
+
+    def finalize() -> None:
+        contents.close()  # type: ignore[attr-defined]
+        finalized.set()
+
+    fsspec.asyn.get_loop().call_soon_threadsafe(finalize)
+    assert finalized.wait(PATIENCE)
+    assert remote.object_info(f"{web.url}images.zip")["size"] > 0
 
 
 def test_metadata_requests_time_out(

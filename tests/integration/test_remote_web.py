@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -203,6 +204,34 @@ def test_reading_from_a_store_that_does_not_answer_times_out(
     (answer,) = files.read(np.array([0]))
     assert isinstance(answer, remote.RunError)
     assert "after 5 attempts" in str(answer)
+
+
+def test_images_are_in_order_and_few_are_requested_at_once(
+    place: Path, web: HttpStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the server answers the first requests last."""
+    monkeypatch.setattr(remote, "AT_ONCE", 3)
+    lock, together, pending, most = threading.Lock(), threading.Barrier(3), 0, 0
+
+    def fault(self: HttpStore, name: str) -> None:
+        nonlocal pending, most
+        with lock:
+            self.asked[name] += 1
+            pending, first = pending + 1, self.asked.total() <= 3
+            most = max(most, pending)
+            delay = 0.03 / pending
+        if first:
+            together.wait(PATIENCE)
+        time.sleep(delay)
+        with lock:
+            pending -= 1
+
+    monkeypatch.setattr(HttpStore, "fault", fault)
+    names = [f"images/{name}" for name in names_in(place / "images")]
+    files = remote.RemoteFiles(Names(names).after(web.url))
+    wanted = [5, 0, 3, 3, 9, 1, 7, 2, 8, 4]
+    assert [*files.read(np.array(wanted))] == [(place / names[image]).read_bytes() for image in wanted]
+    assert most == 3
 
 
 def test_an_iterator_that_is_given_up_waits_for_no_request(

@@ -22,7 +22,7 @@ from fidtool.diagnose.diagnosis import Checkup, warnings_about
 from fidtool.distances.error_bars import difference
 from fidtool.distances.parallel import fork_safe, linear_algebra_threads
 from fidtool.errors import InputError, on_every_rank, warn_program
-from fidtool.explanations import Difference, Interval
+from fidtool.explanations import Difference, Interval, NotComputed
 from fidtool.history import per_fake
 from fidtool.images.loader import ImageLookup
 from fidtool.metrics.registry import METRIC_SETTINGS
@@ -237,8 +237,7 @@ def evaluated(
             run.console.log(f"comparing {measured.path} with {real.path}")
             results.append(comparer.compare(real, measured, planned))
             del measured  # so that only one FAKE's features are in memory at a time
-        wanted = {each.name for each in settings.chosen if not each.optional}
-        evaluation = run.world.on_rank_zero(lambda: _concluded(run, plan, comparer, results, measurer, origin, wanted))
+        evaluation = run.world.on_rank_zero(lambda: _concluded(run, plan, comparer, results, measurer, origin))
         images = [content.images for content in contents.values() if content.images is not None]
         spent = [each.path for each in plan.sets if each.holds == "stream"]
         lookup = ImageLookup(images, spent, plan.settings.floats)
@@ -281,9 +280,9 @@ def _concluded(
     results: list[Comparison],
     measurer: Measurer,
     origin: Origin,
-    wanted: Collection[str],
 ) -> Evaluation:
-    """The evaluation, of which the warnings are printed; ``wanted`` are the metrics requested by name. On rank zero."""
+    """The evaluation, of which the warnings are printed. On rank zero."""
+    gated = next((value for value in plan.values if value.number.name == plan.settings.first_frechet), None)
     settings, seconds = plan.settings, {**run.clock.seconds, "total": time.perf_counter() - run.clock.started}
     networks, computed = measurer.networks, measurer.counts["images_computed"]
     decodes = networks.definitions or measurer.pairs.metrics
@@ -311,24 +310,25 @@ def _concluded(
         **origin._asdict(),
     )
     of_metrics: dict[str, dict[str, Any]] = {}
-    for each in (each for each in settings.chosen if not each.suffix):
+    for each in (each for each in settings.chosen if not each.further):
         recorded = {**each.metric.record(plan.definitions.get(each.layer)), **comparer.recorded.get(each.name, {})}
         if declared(type(each.metric)) or recorded or each.source:
             of_metrics[each.name] = recorded | ({"source": each.source} if each.source else {})
-    pairs = ((name, *pair) for name, of in comparer.parts.items() for pair in itertools.combinations(of.items(), 2))
-    reasons = {**plan.left_out, **{name: "; ".join(said) for name, said in comparer.left_out.items()}}
-    not_computed = {name: run.console.shown(reason) for name, reason in reasons.items()}
+    pairs = ((key, *pair) for key, of in comparer.parts.items() for pair in itertools.combinations(of.items(), 2))
+    not_computed = dict[str, NotComputed]()
+    for lacking in dict.fromkeys((*plan.left_out, *comparer.left_out)):
+        known, reason = not_computed.get(lacking.metric), run.console.shown(lacking.reason)
+        not_computed[lacking.metric] = replace(lacking, reason=f"{known.reason}; {reason}" if known else reason)
     evaluation = Evaluation(
         definitions=plan.definitions,
         results=tuple(results),
         run=record,
         settings=of_metrics,
         differences=tuple(
-            Difference(one, other, Interval(*difference(mine, its)), name) for name, (one, mine), (other, its) in pairs
+            Difference(one, other, Interval(*difference(mine, its)), key) for key, (one, mine), (other, its) in pairs
         ),
-        gated="" if settings.fail_above is None else plan.labels.key(settings.first_frechet),
-        not_computed=not_computed,
-        lacking=tuple(name for name in not_computed if name in wanted),
+        gated=gated.key if gated and settings.fail_above is not None else "",
+        not_computed=tuple(not_computed.values()),
     )
     alone = zip(results, per_fake(evaluation), plan.baselines, strict=True)
     judged = (replace(each, missed=tuple(missed_gates(one, settings, before))) for each, one, before in alone)

@@ -99,13 +99,13 @@ class Difference:
         first, second: paths of the two, as passed by the caller.
         interval: bias-corrected Fréchet distance of the first minus that of the second, with its 95 % interval;
             negative if the first is better.
-        name: plain name of the distance, such as ``fid@dinov2`` for a further network.
+        key: key of the distance, such as ``fd_dinov2``.
     """
 
     first: str
     second: str
     interval: Interval
-    name: str = "fid"
+    key: str = "fid"
 
     @property
     def distinguished(self) -> bool:
@@ -232,7 +232,7 @@ class ImageValues:
     Attributes:
         files: paths of the images.
         partners: path of the real image that each belongs to; empty if they were not compared in pairs.
-        values: float64 arrays of shape (images,), by the plain name of the value.
+        values: float64 arrays of shape (images,), by the key of the value.
     """
 
     files: Sequence[str]
@@ -242,11 +242,11 @@ class ImageValues:
 
 @dataclass(frozen=True)
 class WorstPair:
-    """Paths of an image of FAKE and of its partner in REAL, and a value, by its plain name, that is among the worst."""
+    """Paths of an image of FAKE and of its partner in REAL, and a value, by its key, that is among the worst."""
 
     fake: str
     real: str
-    name: str
+    key: str
     value: float
 
 
@@ -309,3 +309,20 @@ class Classes:
     classes: tuple[ClassResult, ...]
     mean: Mapping[str, float] = field(default_factory=dict)
     worst: Mapping[str, tuple[str, float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class NotComputed:
+    """A metric that could not be computed, at all or of some FAKEs.
+
+    Attributes:
+        metric: its name, with the network in brackets if that is a further one.
+        title: the titles of its values.
+        reason: why it was not.
+        requested: whether it was requested by name, so that the run fails without it.
+    """
+
+    metric: str
+    title: str
+    reason: str
+    requested: bool

@@ -14,12 +14,13 @@ from typing import Any
 
 from fidtool.errors import InputError, option, redacted
 from fidtool.explanations import Interval
-from fidtool.features.protocol import FEATURES, Definition
+from fidtool.features.protocol import Definition
 from fidtool.local_files import read_file
-from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS, NAMES
+from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS
 from fidtool.names import legible, shortened
 from fidtool.results import Comparison, Evaluation, SetResult
 from fidtool.validation import declared
+from fidtool.values import Value
 
 NOT_COMPARABLE, CANNOT_TELL, WORSE = "not comparable", "cannot tell", "worse"
 _VERDICTS = {1: WORSE, 0: "cannot be distinguished", -1: "better"}
@@ -136,7 +137,7 @@ def change_of(before: Evaluation, after: Evaluation) -> Change:
     difference = None
     were = _of_classes(old)
     are = _of_classes(new)
-    if found := obstacles(before, after):
+    if found := obstacles(before, after, new.distance or new.values[0]):
         verdict, reason = NOT_COMPARABLE, "; ".join(lines_of(found))
     elif old.corrected is None or new.corrected is None:
         bars = [each.uncertainty for each in (old, new)]
@@ -144,7 +145,8 @@ def change_of(before: Evaluation, after: Evaluation) -> Change:
         verdict, reason = CANNOT_TELL, f"no error bars ({'; '.join(filter(None, without))})"
     else:
         difference = new.corrected - old.corrected
-        verdict, reason = _VERDICTS[difference.sign], f"bias-corrected {new.labels.title('fid')} {difference.signed}"
+        title = new.distance.title if new.distance else ""
+        verdict, reason = _VERDICTS[difference.sign], f"bias-corrected {title} {difference.signed}"
     return Change(
         fake=" -> ".join(dict.fromkeys(map(path_of, (old.fake.name, new.fake.name)))),
         verdict=verdict,
@@ -184,25 +186,20 @@ def _usual(metric: str) -> dict[str, Any]:
 
 def _definitions_as(before: Evaluation, after: Evaluation) -> dict[str, Definition | None]:
     """Return the definitions of a result by the layers that another one has for the same networks."""
-    layers = {network: layer for layer, network in after.labels.networks.items()}
-    was = before.labels.networks
-    names = {layer: layers.get(was.get(layer, ""), layer) for layer in before.definitions}
+    now = {replace(value.features, layer=""): value.features.layer for value in after.values}
+    layers = {value.features.layer: now.get(replace(value.features, layer="")) for value in before.values}
+    names = {layer: layers.get(layer) or layer for layer in before.definitions}
     order = sorted(names, key=lambda layer: names[layer] != layer)  # those that have another layer replace others
     return {names[layer]: before.definitions[layer] for layer in order}
 
 
-def obstacles(before: Evaluation, after: Evaluation, name: str = "fid") -> Differing:
-    """Return what differs and must agree, so that two results of one FAKE have comparable values of this plain name.
+def obstacles(before: Evaluation, after: Evaluation, value: Value) -> Differing:
+    """Return what differs and must agree, so that two results of one FAKE have comparable values of this kind.
 
     It is the protocol of its features, the settings of its metric, REAL, and framing and precision of FAKE.
     """
-    layer = after.labels.numbers[name].layer
-    layer = layer if layer in after.definitions else FEATURES  # CMMD's network can be the run's extractor
-    custom, base = {*before.settings, *after.settings} - {*BUILT_IN}, name.partition("@")[0]
-    metrics = {NAMES[base].name} if base in NAMES else custom  # of which the values of each are not known
-    needed = tuple(
-        f"{place}." for place in (f"protocol.{layer}", *(f"settings.{each}" for each in metrics), *_MUST_AGREE)
-    )
+    places = f"protocol.{value.features.layer}", f"settings.{value.metric}", *_MUST_AGREE
+    needed = tuple(f"{place}." for place in places)
     found = {place: pair for place, pair in differences_of(before, after).items() if f"{place}.".startswith(needed)}
     if "" in found.get("REAL.pixels", ()):
         del found["REAL.pixels"]  # unknown without the diagnosis

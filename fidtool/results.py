@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from html import escape
 from itertools import starmap
@@ -13,19 +13,31 @@ from typing import Any, Literal, cast
 from fidtool.diagnose.diagnosis import Diagnosis
 from fidtool.diagnose.duplicates import Duplicates
 from fidtool.errors import Alert, InputError, Severity, about, redacted, without_secrets
-from fidtool.explanations import Classes, Difference, Exhibit, Heldout, ImageValues, Influence, Interval, Uncertainty
+from fidtool.explanations import (
+    Classes,
+    Difference,
+    Exhibit,
+    Heldout,
+    ImageValues,
+    Influence,
+    Interval,
+    NotComputed,
+    Uncertainty,
+)
 from fidtool.features.protocol import FEATURES, PIXELS, Definition
-from fidtool.labels import Labels
-from fidtool.metrics.registry import BUILT_IN
 from fidtool.names import counted
 from fidtool.record import RunRecord
 from fidtool.saved import check_result, restored, saved_result
 from fidtool.sources.kinds import PassedOver
 from fidtool.statistics.set_statistics import SetFacts
+from fidtool.values import Value
 
-SCHEMA = 2
+SCHEMA = 3
 """Version of the result JSON. Version 2 renamed the Fréchet distances of features that are not Inception's 2048, which
-were ``fid`` in version 1. Within a version keys can be added, but not renamed or removed."""
+were ``fid`` in version 1. Version 3 describes the values. Within a version keys can be added, but not renamed or
+removed."""
+_MOST_DIGITS = 30
+"""More digits after the decimal point than a float has."""
 
 
 @dataclass(frozen=True)
@@ -87,21 +99,20 @@ class Comparison:
 
     Attributes:
         real, fake: the two sets.
-        metrics: the requested metric values, by name: ``fid`` (the squared Fréchet distance, finite and at least 0),
+        metrics: the requested metric values, by key: ``fid`` (the squared Fréchet distance, finite and at least 0),
             ``kid`` and ``kid_std``, ``is``, ``is_std`` and ``is_order``, ``precision``, ``recall``, ``density``,
             ``coverage``, ``f_score``, ``sfid``, ``fid_infinity`` and ``fid_infinity_error`` (one standard error),
             ``cmmd``, ``mind``, ``mifid`` and ``mifid_distance``, ``vendi``, ``authpct``, ``clip_score``. Values of
-            features that are not Inception's 2048 have other names: ``fid_64``, ``fd_dinov2``; see ``labels``.
+            features that are not Inception's 2048 have other keys: ``fid_64``, ``fd_dinov2``; see ``values``.
             ``kid_std`` is missing if every subset is the whole of both sets, since there is no spread.
         warnings: warnings about these values, one sentence each, the worst first; see `fidtool.errors.Alert`.
         skipped: files of the sets that were skipped, REAL's first.
         diagnosis: findings about the images; None if not requested.
-        uncertainty: uncertainty of the Fréchet distance; None if not requested.
+        values: what is known of the values in ``metrics`` that have a title, in the order in which they are listed.
+        uncertainties: uncertainty of the Fréchet distance of each network, by key; empty if not requested.
         influence: images that raise the Fréchet distance; None if not requested.
         exhibit: what a page shows besides; None unless a page was requested.
         missed: one sentence per missed gate.
-        labels: names of the values.
-        further: uncertainty of the Fréchet distances of the run's further networks, by their plain names.
         of_images: values of single images of FAKE; None without metrics that have them, and if the result was read from
             a file.
         heldout: comparison with a held-out set; None without one.
@@ -112,15 +123,14 @@ class Comparison:
     real: SetResult
     fake: SetResult
     metrics: Mapping[str, float]
+    values: tuple[Value, ...]
     warnings: tuple[str, ...] = ()
     skipped: tuple[SkippedFile, ...] = ()
     diagnosis: Diagnosis | None = None
-    uncertainty: Uncertainty | None = None
+    uncertainties: Mapping[str, Uncertainty] = field(default_factory=dict)
     influence: Influence | None = None
     exhibit: Exhibit | None = None
     missed: tuple[str, ...] = ()
-    labels: Labels = field(default_factory=Labels)
-    further: Mapping[str, Uncertainty] = field(default_factory=dict)
     of_images: ImageValues | None = field(default=None, repr=False, compare=False)
     heldout: Heldout | None = None
     classes: Classes | None = None
@@ -131,38 +141,44 @@ class Comparison:
         return self.metrics.get("fid")
 
     @property
-    def frechet_distance(self) -> float | None:
-        """The Fréchet distance of the extractor's features, for any network; None if not requested."""
-        return self.value("fid")
-
-    def value(self, name: str) -> float | None:
-        """Return a value by its plain name, such as ``kid``, for any network; None if not requested."""
-        return self.metrics.get(self.labels.key(name))
+    def distance(self) -> Value | None:
+        """The Fréchet distance of the extractor's features, see `Number.error_bars`; None if not requested."""
+        distances = (value for value in self.values if value.number.error_bars)
+        return next((value for value in distances if value.features.layer == FEATURES), None)
 
     @property
-    def uncertainties(self) -> dict[str, Uncertainty]:
-        """Uncertainty of each network's Fréchet distance, by its plain name."""
-        return ({} if self.uncertainty is None else {"fid": self.uncertainty}) | dict(self.further)
+    def frechet_distance(self) -> float | None:
+        """The Fréchet distance of the extractor's features, for any network; None if not requested."""
+        return None if self.distance is None else self.metrics[self.distance.key]
+
+    def valued(self, name: str) -> Value | None:
+        """Return the value of this name, such as ``kid``, of the first network; None if not requested."""
+        return next((value for value in self.values if value.number.name == name), None)
+
+    def value(self, name: str) -> float | None:
+        """Return the number of this name, such as ``kid``, of the first network; None if not requested."""
+        value = self.valued(name)
+        return None if value is None else self.metrics[value.key]
+
+    @property
+    def uncertainty(self) -> Uncertainty | None:
+        """Uncertainty of `frechet_distance`; None if not requested."""
+        return None if self.distance is None else self.uncertainties.get(self.distance.key)
 
     @property
     def corrected(self) -> Interval | None:
         """The bias-corrected Fréchet distance of this network with its interval; None if unknown."""
-        return self.corrected_of("fid")
+        return None if self.distance is None else self.corrected_of(self.distance)
 
-    def corrected_of(self, name: str) -> Interval | None:
-        """Return the bias-corrected value of this plain name with its interval; None if it has none."""
-        found = self.uncertainties.get(name)
+    def corrected_of(self, value: Value) -> Interval | None:
+        """Return a bias-corrected distance with its interval; None if it has none."""
+        found = self.uncertainties.get(value.key)
         return None if found is None else found.corrected
 
     def __repr__(self) -> str:
-        values = ", ".join(f"{title} {self.value(name):.6g}" for name, title in self.titles.items())
+        values = ", ".join(f"{value.title} {self.metrics[value.key]:.6g}" for value in self.values)
         sets = " against ".join(f"{each.count or '?'} images of {each.name}" for each in (self.fake, self.real))
         return f"<{values}: {sets}; {counted(len(self.warnings), 'warning')}>"
-
-    @property
-    def titles(self) -> dict[str, str]:
-        """Titles of the values in text, by plain name, in the order in which they are listed."""
-        return {name: self.labels.title(name) for name in self.labels.numbers if self.value(name) is not None}
 
     @property
     def duplicates(self) -> Duplicates | None:
@@ -173,10 +189,7 @@ class Comparison:
         """Return the entry in the JSON's ``results``."""
         real, fake = self.real.to_dict(), self.fake.to_dict()
         fixed = {"real": "fixed", "level": 0.95}
-        uncertainties = {self.labels.key(name): asdict(each) | fixed for name, each in self.uncertainties.items()}
-        influence = None if self.influence is None else asdict(self.influence)
-        for removal in influence["removals"] if influence else ():
-            removal[self.labels.key("fid")] = removal.pop("distance")
+        uncertainties = {key: asdict(each) | fixed for key, each in self.uncertainties.items()}
         return {
             "real": self.real.name,
             "fake": self.fake.name,
@@ -186,9 +199,8 @@ class Comparison:
             "warnings": list(self.warnings),
             "severities": [Alert(each).severity for each in self.warnings],
             "diagnosis": None if self.diagnosis is None else self.diagnosis.to_dict(),
-            "uncertainty": uncertainties.pop(self.labels.key("fid"), None),
             "uncertainties": uncertainties,
-            "influence": influence,
+            "influence": None if self.influence is None else asdict(self.influence),
             "heldout": None if self.heldout is None else asdict(self.heldout),
             "exhibit": None if self.exhibit is None else self.exhibit.to_dict(),
             "missed": [*self.missed],
@@ -196,30 +208,24 @@ class Comparison:
         }
 
     @classmethod
-    def from_dict(cls, content: Mapping[str, Any], labels: Labels) -> Comparison:
-        """Return the comparison of an entry of the JSON's ``results``."""
-        influence, key = content["influence"], labels.key("fid")
-        names = {labels.key(name): name for name in labels.numbers}
-        further = {names[key]: each for key, each in content.get("uncertainties", {}).items()}
+    def from_dict(cls, content: Mapping[str, Any], values: Sequence[Value]) -> Comparison:
+        """Return the comparison of an entry of the JSON's ``results``, of which these are the values."""
+        metrics = restored(dict[str, float], content["metrics"])
         alerts = [[*each] for each in zip(content["warnings"], content["severities"], strict=True)]
-        if influence is not None:
-            removals = [each | {"distance": each[key]} for each in influence["removals"]]
-            influence = restored(Influence, influence | {"removals": removals})
         return cls(
             real=SetResult.from_dict(content, "real"),
             fake=SetResult.from_dict(content, "fake"),
-            metrics=restored(dict[str, float], content["metrics"]),
+            metrics=metrics,
+            values=tuple(value for value in values if value.key in metrics),
             warnings=tuple(starmap(Alert, restored(tuple[tuple[str, Severity], ...], alerts))),
             skipped=restored(tuple[SkippedFile, ...], content["skipped"]),
             diagnosis=None if content["diagnosis"] is None else Diagnosis.from_dict(content["diagnosis"]),
-            uncertainty=restored(Uncertainty | None, content["uncertainty"]),
-            further=restored(dict[str, Uncertainty], further),
-            influence=influence,
-            heldout=restored(Heldout | None, content.get("heldout")),
+            uncertainties=restored(dict[str, Uncertainty], content["uncertainties"]),
+            influence=restored(Influence | None, content["influence"]),
+            heldout=restored(Heldout | None, content["heldout"]),
             exhibit=restored(Exhibit | None, content["exhibit"]),
             missed=restored(tuple[str, ...], content["missed"]),
-            labels=labels,
-            classes=restored(Classes | None, content.get("classes")),
+            classes=restored(Classes | None, content["classes"]),
         )
 
 
@@ -234,9 +240,7 @@ class Evaluation:
         settings: settings of the metrics that affect their values, by metric.
         differences: differences of all pairs of FAKEs that have error bars, in the order of the arguments.
         gated: name in ``metrics`` of the value that a gate limits; empty if there is no such gate.
-        not_computed: the requested metrics that could not be computed, at all or of some FAKEs, by name, with the
-            reasons.
-        lacking: those of them that were requested by name.
+        not_computed: the requested metrics that could not be computed, at all or of some FAKEs.
     """
 
     definitions: Mapping[str, Definition | None]
@@ -245,55 +249,45 @@ class Evaluation:
     settings: Mapping[str, Mapping[str, int | bool | str]] = field(default_factory=dict)
     differences: tuple[Difference, ...] = ()
     gated: str = ""
-    not_computed: Mapping[str, str] = field(default_factory=dict)
-    lacking: tuple[str, ...] = ()
+    not_computed: tuple[NotComputed, ...] = ()
 
     def __repr__(self) -> str:
         return "\n".join([*map(repr, self.results), *self.not_computed_lines])
 
     def _repr_html_(self) -> str:
         """Return a table for notebooks, one row per FAKE and per metric that could not be computed."""
-        titles = {name: title for each in self.results for name, title in each.titles.items()}
-        rows = [["", *titles.values(), "images", "warnings"]]
+        rows = [["", *(value.title for value in self.values), "images", "warnings"]]
         for each in self.results:
-            shown = ["" if (value := each.value(name)) is None else f"{value:.6g}" for name in titles]
+            shown = [f"{each.metrics[value.key]:.6g}" if value in each.values else "" for value in self.values]
             rows.append([each.fake.name, *shown, f"{each.fake.count or ''}", f"{len(each.warnings)}"])
         cells = ["".join(f"<td>{escape(redacted(cell))}</td>" for cell in row) for row in rows]
         cells += [f'<td colspan="{len(rows[0])}">{escape(line)}</td>' for line in self.not_computed_lines]
         return f"<table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
 
     @property
+    def values(self) -> list[Value]:
+        """The values of all FAKEs, in the order in which they are listed."""
+        return list(dict.fromkeys(value for each in self.results for value in each.values))
+
+    @property
     def not_computed_lines(self) -> list[str]:
         """One line per metric that could not be computed: its values and the reason."""
-        lines = []
-        for name, reason in self.not_computed.items():
-            base, _, layer = name.partition("@")
-            title = ", ".join(each.title for each in BUILT_IN[base].numbers) if base in BUILT_IN else base
-            of = f" ({self.labels.own_networks[layer]})" if layer else ""
-            lines.append(f"{title}{of}: not computed: {reason}")
-        return lines
+        return [f"{each.title}: not computed: {each.reason}" for each in self.not_computed]
 
     @property
     def definition(self) -> Definition | None:
         """Definition of the extractor's features."""
         return self.definitions[FEATURES]
 
-    @property
-    def labels(self) -> Labels:
-        """Names of the values."""
-        return self.results[0].labels
-
-    def basis(self, name: str) -> str:
-        """Return what the features of a metric are: ``Inception, 2048 dimensions, protocol pytorch-fid``."""
-        layer, numbers = self.labels.numbers[name].layer, self.labels.numbers
-        if layer == PIXELS or all(numbers[each].layer == PIXELS for each in self.results[0].titles):
-            return "pixels"
-        definition = self.definitions.get(layer, self.definition)  # CMMD's network can be the run's extractor
-        dims, protocol = self.labels.dims_of(name), "unknown protocol"
-        if definition is not None:
-            dims, named = definition.dims, definition.protocol_name
-            protocol = f"protocol {named}" if named else "the network's own preparation"
-        return f"{self.labels.network_of(name)}, {dims} dimensions, {protocol}"
+    def basis(self, value: Value) -> str:
+        """Return what the features of a value are: ``Inception, 2048 dimensions, protocol pytorch-fid``."""
+        if value.features.layer == PIXELS:
+            return PIXELS
+        definition = self.definitions.get(value.features.layer)
+        if definition is None:
+            return f"{value.features}, unknown protocol"
+        named = definition.protocol_name
+        return f"{value.features}, " + (f"protocol {named}" if named else "the network's own preparation")
 
     @property
     def fid(self) -> float | None:
@@ -328,13 +322,17 @@ class Evaluation:
         """Exit status: 3 if a gate is missed, 1 if a metric that was requested by name is not computed, else 0."""
         if self.missed:
             return 3
-        return 1 if self.lacking else 0
+        return 1 if self._lacking else 0
+
+    @property
+    def _lacking(self) -> list[str]:
+        return [each.metric for each in self.not_computed if each.requested]
 
     @property
     def exit_reason(self) -> str:
         """``done``, or which gates are missed and which metrics are not computed."""
         missed = [f"gate missed: {'; '.join(self.missed)}"] if self.missed else []
-        lacking = [f"not computed: {', '.join(self.lacking)}"] if self.lacking else []
+        lacking = [f"not computed: {', '.join(self._lacking)}"] if self._lacking else []
         return "; ".join([*missed, *lacking]) or "done"
 
     def to_dict(self) -> dict[str, Any]:
@@ -344,18 +342,17 @@ class Evaluation:
         """
         layers = {name: protocol_to_dict(each) for name, each in self.definitions.items() if name != FEATURES}
         gated = {"gated": self.gated} if self.gated else {}
-        lacking = {"lacking": [*self.lacking]} if self.lacking else {}
         found = {
             "schema": SCHEMA,
             "protocol": protocol_to_dict(self.definition),
             "layers": layers,
-            "labels": self.labels.to_dict(),
+            "values": {value.key: asdict(value) for value in self.values},
             "settings": {name: dict(settings) for name, settings in self.settings.items()},
             "results": [result.to_dict() for result in self.results],
             "differences": [asdict(each) | {"verdict": each.verdict} for each in self.differences],
-            "not_computed": dict(self.not_computed),
+            "not_computed": [asdict(each) for each in self.not_computed],
             "run": asdict(self.run),
-            "exit": {"code": self.exit_code, "reason": self.exit_reason, **gated, **lacking},
+            "exit": {"code": self.exit_code, "reason": self.exit_reason, **gated},
         }
         return without_secrets(found)
 
@@ -371,18 +368,18 @@ class Evaluation:
             if content["schema"] != SCHEMA:
                 raise ValueError(f"its schema is {content['schema']}, not {SCHEMA}")
             layers = {FEATURES: content["protocol"], **content["layers"]}
-            labels = Labels.from_dict(content["labels"])
-            results = tuple(Comparison.from_dict(each, labels) for each in content["results"])
-            if not all(each.titles for each in results):
+            values = restored(dict[str, Value], content["values"])
+            if any(key != value.key or value.number.digits > _MOST_DIGITS for key, value in values.items()):
+                raise ValueError("a value has two keys, or too many digits")
+            results = tuple(Comparison.from_dict(each, [*values.values()]) for each in content["results"])
+            if not all(each.values for each in results):
                 raise ValueError("a FAKE has no values")
-            if not layers.keys() >= labels.networks.keys():
-                raise ValueError("layers lacks a network")
             differences = restored(tuple[Difference, ...], content["differences"])
             fakes = {each.fake.name for each in results}
-            if any(not {each.first, each.second} <= fakes or each.name not in labels.numbers for each in differences):
+            if any(not {each.first, each.second} <= fakes or each.key not in values for each in differences):
                 raise ValueError("a difference is of another FAKE or value")
             pairs = (pair for each in results if each.exhibit for pair in each.exhibit.worst_pairs)
-            if any(pair.name not in labels.numbers for pair in pairs):
+            if any(pair.key not in values for pair in pairs):
                 raise ValueError("a pair of images is of another value")
             return cls(
                 definitions={layer: definition_of(each) for layer, each in layers.items()},
@@ -391,8 +388,7 @@ class Evaluation:
                 settings=restored(dict[str, dict[str, Any]], content["settings"]),
                 differences=differences,
                 gated=content["exit"].get("gated", ""),
-                not_computed=restored(dict[str, str], content["not_computed"]),
-                lacking=restored(tuple[str, ...], content["exit"].get("lacking", [])),
+                not_computed=restored(tuple[NotComputed, ...], content["not_computed"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError, StopIteration) as error:
             problem = f"the result is incomplete or was changed ({type(error).__name__}: {error})"

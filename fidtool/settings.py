@@ -231,7 +231,11 @@ class StatisticsSettings(CheckSettings):
         )
         once = [each._replace(layer=self.layer_of(each.metric)) for each in in_order]
         per_network = [each for each in in_order if each.metric.per_network]
-        of_further = [each._replace(layer=layer, suffix=f"@{layer}") for layer in further for each in per_network]
+        of_further = [
+            each._replace(layer=layer, further=network.subject)
+            for layer, network in further.items()
+            for each in per_network
+        ]
         own = dict[str, NetworkChoice]()
         for each in once:
             network = each.metric.own_network

@@ -109,10 +109,10 @@ def compute(
     from fidtool.report.text import timing_line
 
     console.say(timing_line(evaluation))
-    several = sum(len(result.titles) for result in evaluation.results) > 1
+    several = sum(len(result.values) for result in evaluation.results) > 1
     form = form or ("table" if several and on_terminal() else "lines")
-    first = requested(chosen.metrics)[0].metric.numbers[0].name
-    values = [result.value(first) for result in evaluation.results]
+    first = requested(chosen.metrics)[0].metric.numbers[0]
+    values = [result.value(first.name) for result in evaluation.results]
     try:
         _show(evaluation, form, values, tables, files)
     finally:
@@ -123,7 +123,7 @@ def compute(
     if evaluation.exit_code:
         click.echo(legible(evaluation.exit_reason), err=True)
     if form == "value" and None in values:
-        raise RunError(f"{evaluation.labels.title(first)}, the first value that was requested, was not computed")
+        raise RunError(f"{first.title}, the first value that was requested, was not computed")
     return evaluation.exit_code
 
 

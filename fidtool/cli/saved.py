@@ -16,6 +16,7 @@ from fidtool.cache_dir import check_target
 from fidtool.cli.options import OnceCommand, outputs_option
 from fidtool.cli.output import as_flag, columns, local_file, print_lines, publish, result_file, shown, write_lines
 from fidtool.errors import InputError
+from fidtool.features.protocol import FEATURES
 from fidtool.history import Differing, change_of, changes_of, lines_of, path_of, read_history
 from fidtool.names import legible, short_names
 from fidtool.report.tables import columns_of, doubts_about, joined, lines_in, narrowed
@@ -103,8 +104,10 @@ def history(file: str) -> None:
     groups: dict[str, list[Evaluation]] = {}
     for each in results:
         fake, real, known = each.results[0].fake, each.results[0].real, each.definitions
-        marks = [found.fingerprint[:12] if (found := known[layer]) else "unknown" for layer in each.labels.networks]
-        features = basis if (basis := each.basis("fid")) == "pixels" else f"{basis} ({', '.join(marks)})"
+        layers = dict.fromkeys(value.features.layer for value in each.values if value.number.layer == FEATURES)
+        marks = [found.fingerprint[:12] if (found := known[layer]) else "unknown" for layer in layers]
+        basis = each.basis(each.results[0].distance or each.values[0])
+        features = f"{basis} ({', '.join(marks)})" if marks else basis
         groups.setdefault(f"{path_of(fake.name)} against {path_of(real.name)}, {features}:", []).append(each)
     lines = [line for name, group in groups.items() for line in (name, *_table(group))]
     print_lines([legible(line).rstrip() for line in lines or [f"{file} has no results"]])
@@ -113,7 +116,7 @@ def history(file: str) -> None:
 def _table(results: Sequence[Evaluation]) -> list[str]:
     """Return a heading, and a line per result of one FAKE."""
     together = replace(results[-1], results=tuple(each.results[0] for each in results))
-    titles = {title for each in together.results for title in each.titles.values()}  # none is marked as best
+    titles = {value.title for value in together.values}  # none is marked as best
     verdicts = ["", *(change_of(*pair).verdict for pair in pairwise(results))]
     missed = ["missed a gate" if each.missed else "" for each in results]
     rows = [

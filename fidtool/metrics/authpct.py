@@ -12,7 +12,14 @@ class AuthPct(Metric):
 
     name = "authpct"
     numbers = (
-        Number("authpct", "AuthPct diagnostic", "", "no quality score: % of FAKE that copies no real image", digits=2),
+        Number(
+            "authpct",
+            "AuthPct diagnostic",
+            "",
+            "no quality score: % of FAKE that copies no real image",
+            digits=2,
+            one_image=100.0,
+        ),
     )
     real_features = fake_features = True
     fewest = 2

@@ -22,7 +22,16 @@ class FID(Metric):
 
     name = "fid"
     other_names: ClassVar[tuple[str, ...]] = ("frechet-inception-distance", "frechet-distance")
-    numbers = (Number("fid", "FID", "lower", "Fréchet distance between the features of the two sets"),)
+    numbers = (
+        Number(
+            "fid",
+            "FID",
+            "lower",
+            "Fréchet distance between the features of the two sets",
+            is_distance=True,
+            error_bars=True,
+        ),
+    )
     frechet = True
     phase = "distance"
 
@@ -45,7 +54,9 @@ class SpatialFID(FID):
 
     name = "sfid"
     other_names = ("spatial-fid",)
-    numbers = (Number("sfid", "sFID", "lower", "Fréchet distance between spatial features", layer=SPATIAL),)
+    numbers = (
+        Number("sfid", "sFID", "lower", "Fréchet distance between spatial features", is_distance=True, layer=SPATIAL),
+    )
     phase = "sfid"
 
     def check(self, facts: MetricFacts) -> None:
@@ -70,6 +81,7 @@ class FIDInfinity(Metric):
             "lower",
             "Fréchet distance extrapolated to infinitely many generated images, ± standard error",
             spread="fid_infinity_error",
+            is_distance=True,
         ),
     )
     fake_features = True

@@ -47,6 +47,10 @@ class Number:
             Inception's spatial features, ``pixels`` for none (see `PairMetric`), or any other name for the metric's own
             network. Statistics files store features under this name.
         inception: it is only defined for Inception's 2048 features, so the title need not name them.
+        one_image: in a table it has no more digits than one image of the smaller set counts for: this, divided by their
+            number. 0 if that is not known.
+        is_distance: in a table it has two decimals and at least three digits, as in papers.
+        error_bars: it is the Fréchet distance that can have error bars, influences and differences.
     """
 
     name: str
@@ -57,6 +61,9 @@ class Number:
     digits: int = 4
     layer: str = FEATURES
     inception: bool = False
+    one_image: float = 0.0
+    is_distance: bool = False
+    error_bars: bool = False
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,9 @@ class MIFID(FID):
 
     name = "mifid"
     other_names = ("memorization-informed-fid",)
-    numbers = (Number("mifid", "MIFID", "lower", "FID, higher if generated images are near real ones"),)
+    numbers = (
+        Number("mifid", "MIFID", "lower", "FID, higher if generated images are near real ones", is_distance=True),
+    )
     further = ("mifid_distance",)
     real_features = fake_features = True
     phase = ""

@@ -17,7 +17,13 @@ class MIND(Metric):
     name = "mind"
     other_names = ("monge-inception-distance",)
     numbers = (
-        Number("mind", "MIND", "lower", "3 D × the squared sliced 2-Wasserstein distance of D-dimensional features"),
+        Number(
+            "mind",
+            "MIND",
+            "lower",
+            "3 D × the squared sliced 2-Wasserstein distance of D-dimensional features",
+            is_distance=True,
+        ),
     )
     real_features = fake_features = True
 

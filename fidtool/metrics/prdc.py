@@ -11,6 +11,10 @@ from fidtool.validation import Setting
 Ties = Literal["strict", "inclusive"]
 
 
+def _share(name: str, title: str, meaning: str) -> Number:
+    return Number(name, title, "higher", meaning, one_image=1.0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class PRDC(Metric):
     """Precision and recall (Kynkäänniemi et al. 2019), density and coverage (Naeem et al. 2020)."""
@@ -26,16 +30,15 @@ class PRDC(Metric):
     name = "prdc"
     other_names = ("precision-recall",)
     numbers = (
-        Number("precision", "Precision", "higher", "share of generated images inside the real images' manifold"),
-        Number("recall", "Recall", "higher", "share of real images inside the generated images' manifold"),
-        Number(
+        _share("precision", "Precision", "share of generated images inside the real images' manifold"),
+        _share("recall", "Recall", "share of real images inside the generated images' manifold"),
+        _share(
             "density",
             "Density",
-            "higher",
             "mean number of real images' neighbourhoods that contain a generated image, divided by k",
         ),
-        Number("coverage", "Coverage", "higher", "share of real images with a generated image in their neighbourhood"),
-        Number("f_score", "F-score", "higher", "harmonic mean of precision and recall"),
+        _share("coverage", "Coverage", "share of real images with a generated image in their neighbourhood"),
+        _share("f_score", "F-score", "harmonic mean of precision and recall"),
     )
     real_features = fake_features = True
 

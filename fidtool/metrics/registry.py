@@ -59,7 +59,7 @@ class Requested(NamedTuple):
         source: file and object of a custom metric that ``--metrics`` named, with the start of the file's SHA-256.
         optional: the option that selects it only if it can be computed; empty if it was requested by name.
         layer: the layer whose features it uses; empty until the run's networks are known.
-        suffix: ``@`` and the layer for a further network of the run, at the end of the plain names of its values.
+        further: the network of its features if that is a further one of the run.
     """
 
     metric: Metric
@@ -67,20 +67,18 @@ class Requested(NamedTuple):
     source: str = ""
     optional: str = ""
     layer: str = ""
-    suffix: str = ""
+    further: str = ""
 
     @property
     def name(self) -> str:
-        return self.metric.name + self.suffix
+        """Its name in messages: ``kid``, or ``kid (dinov2)`` of a further network."""
+        return f"{self.metric.name} ({self.further})" if self.further else self.metric.name
 
     @property
-    def numbers(self) -> tuple[Number, ...]:
-        """The metric's values with their plain names."""
-        return tuple(self._of_layer(number) for number in self.metric.numbers) if self.suffix else self.metric.numbers
-
-    def _of_layer(self, number: Number) -> Number:
-        spread = number.spread and number.spread + self.suffix
-        return replace(number, name=number.name + self.suffix, spread=spread, layer=self.layer)
+    def title(self) -> str:
+        """The titles of its values: ``KID (dinov2)``."""
+        titles = ", ".join(number.title for number in self.metric.numbers)
+        return f"{titles} ({self.further})" if self.further else titles
 
 
 def metric_named(spec: str) -> Requested:

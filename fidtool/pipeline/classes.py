@@ -55,11 +55,12 @@ def values_of_classes(
 
     Args:
         of_images: values of single images of the FAKE, of which a class has the mean.
-        numbers: returns the values of metrics by plain name, and more.
+        numbers: returns the values of metrics by key, and more.
     """
     if not plan.settings.grouped_by:
         return [ClassResult(name, len(one), len(other)) for name, (one, other) in groups.items()]
-    results, of_sets = list[ClassResult](), [each for each in metrics if each.numbers[0].name not in of_images]
+    results, of_sets = list[ClassResult](), [each for each in metrics if plan.values_of(each)[0].key not in of_images]
+    distance = plan.distance
     images = sum(len(rows) for _, rows in groups.values())
     with run.console.processing(f"{fake.path} by {plan.settings.grouped_by}", images) as advance:
         for name, (one, other) in groups.items():
@@ -70,10 +71,9 @@ def values_of_classes(
             if kept:
                 parts = part_of(real, one, plan, run), part_of(fake, other, plan, run)
                 found |= numbers(kept, *parts)[0]
-                if plan.settings.uncertainty and len(other) >= fewest_images(plan.labels.dims_of("fid")):
+                if distance and plan.settings.uncertainty and len(other) >= fewest_images(distance.features.dims):
                     bar = _corrected(*parts, plan, run)
-            values = {plan.labels.key(each): value for each, value in found.items()}
-            results.append(ClassResult(name, len(one), len(other), values, bar))
+            results.append(ClassResult(name, len(one), len(other), found, bar))
             advance(len(other))
     return results
 
@@ -89,28 +89,32 @@ def classes_of(found: Sequence[ClassResult], plan: Plan) -> Classes | None:
     if not plan.settings.grouped_by and sum(bool(each.real and each.fake) for each in found) < 2:
         return None
     mean, worst, order = dict[str, float](), dict[str, tuple[str, float]](), [*found]
-    for name, number in plan.labels.numbers.items():
-        key, sign = plan.labels.key(name), 1.0 if number.better == "higher" else -1.0
+    for value in plan.values:
+        key, sign = value.key, 1.0 if value.number.better == "higher" else -1.0
         if rated := sorted((each for each in found if key in each.metrics), key=lambda each: sign * each.metrics[key]):
             order = order if mean else [*rated, *(each for each in found if key not in each.metrics)]
             mean[key] = math.fsum(each.metrics[key] for each in rated) / len(rated)
-            if number.better:
+            if value.number.better:
                 worst[key] = rated[0].name, rated[0].metrics[key]
     return Classes(plan.settings.grouped_by or "class", tuple(order), mean, worst)
 
 
 def class_warnings(found: Classes, real: MeasuredSet, names: Collection[str], plan: Plan) -> list[str]:
-    """Returns warnings about few images, too few for some of the values, by ``names``, or other shares than REAL's."""
-    lines, fid, asked = list[str](), plan.labels.key("fid"), plan.settings.grouped_by
-    keys = {plan.labels.key(name) for name in names if name in plan.labels.numbers}
+    """Returns warnings about few images, too few for some of the values, by key, or other shares than REAL's."""
+    lines, asked = list[str](), plan.settings.grouped_by
+    keys = {value.key for value in plan.values if value.key in names}
     if lacking := [each for each in found.classes if asked and not keys <= each.metrics.keys()]:
         few = shortened(", ".join(f"{each.name} ({each.real} in REAL, {each.fake} in FAKE)" for each in lacking))
         lines.append(f"too few images for all values of a {found.kind} in {len(lacking)} of them: {few}")
     elif found.kind == "class":
         lines += balance_warnings({each.name: (each.real, each.fake) for each in found.classes})
+    distance = plan.distance
+    if distance is None:
+        return lines
+    fid = distance.key
     rated = [each for each in found.classes if fid in each.metrics]
     least = min(rated, key=lambda each: min(each.real, each.fake), default=None)
-    if least is not None and min(least.real, least.fake) < fewest_images(plan.labels.dims_of("fid")):
+    if least is not None and min(least.real, least.fake) < fewest_images(distance.features.dims):
         sizes = f"{least.real} real and {least.fake} generated images"
         about = f"{perfect_distance(real.gaussian(), least.fake, least.real):.3g}"
         lines.append(

@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -39,7 +39,17 @@ from fidtool.errors import (
     merged,
     on_every_rank,
 )
-from fidtool.explanations import Classes, Exhibit, HarmfulImage, Influence, Interval, Neighbour, Removal, Uncertainty
+from fidtool.explanations import (
+    Classes,
+    Exhibit,
+    HarmfulImage,
+    Influence,
+    Interval,
+    Neighbour,
+    NotComputed,
+    Removal,
+    Uncertainty,
+)
 from fidtool.features.models.inception import Weights, load_weights
 from fidtool.features.protocol import FEATURES
 from fidtool.metrics.metric import FeatureSet, Metric, MetricContext, Number
@@ -57,6 +67,8 @@ from fidtool.pipeline.sets import Content, SetPlan
 from fidtool.record import known_settings
 from fidtool.results import Comparison, SetResult, SkippedFile
 from fidtool.statistics.set_statistics import MeasuredSet, facts_of
+
+T = TypeVar("T")
 
 _MOST_RANDOM, _MOST_NEIGHBOURS = 48, 24
 """Maximum numbers of images of one FAKE that a report shows: random ones, and those with their nearest real images."""
@@ -76,9 +88,9 @@ class Comparer:
         weights: Inception's, if the run has loaded them.
         heldout: compares each FAKE with a held-out set; None without one.
         recorded: what the metrics recorded, by their names, see `MetricContext.recorded`.
-        left_out: on rank zero, the metrics for which REAL or some FAKEs have too few images, with the reasons.
+        left_out: on rank zero, the metrics for which REAL or some FAKEs have too few images.
         notes: on rank zero, what to say about these.
-        parts: on rank zero, by the names of the distances and the FAKEs that have error bars: the distances that
+        parts: on rank zero, by the keys of the distances and the FAKEs that have error bars: the distances that
             `difference` compares.
         real: the inspection of REAL, on rank zero.
     """
@@ -89,7 +101,7 @@ class Comparer:
     weights: Weights | None
     heldout: HeldoutComparer | None
     recorded: dict[str, dict[str, Any]]
-    left_out: dict[str, dict[str, None]] = field(default_factory=dict)
+    left_out: list[NotComputed] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     parts: dict[str, dict[str, NDArray[np.float64]]] = field(default_factory=dict)
     real: SetInspection | None = None
@@ -107,18 +119,25 @@ class Comparer:
     def _numbers(
         self, metrics: Sequence[Requested], real: MeasuredSet, fake: MeasuredSet, planned: SetPlan
     ) -> tuple[dict[str, float], list[str], dict[str, NDArray[np.float64]]]:
-        """The values of metrics by plain name, warnings about them, and values of single images. A collective."""
+        """The values of metrics by key, warnings about them, and values of single images. A collective."""
         numbers, of_networks = dict[str, float](), dict[str, dict[str, dict[str, float]]]()
         warnings, of_images = list[str](), dict[str, NDArray[np.float64]]()
         for asked in metrics:
             found = self._values(asked, real, fake, planned, warnings, of_images)
             network = self.plan.settings.network_of(asked.layer).extractor
-            numbers |= {name + asked.suffix: value for name, value in found.items()}
+            numbers |= self._by_key(asked, found)
             of_networks.setdefault(asked.metric.name, {}).setdefault(network, found)
         for asked in metrics:
-            whole = asked.metric.summarize(of_networks[asked.metric.name])
-            numbers |= _checked(asked.metric, whole, asked.metric.summary, required=False)
+            if not asked.further:
+                whole = asked.metric.summarize(of_networks[asked.metric.name])
+                whole = _checked(asked.metric, whole, asked.metric.summary, required=False)
+                numbers |= self._by_key(asked, whole)
         return numbers, warnings, of_images
+
+    def _by_key(self, asked: Requested, found: Mapping[str, T]) -> dict[str, T]:
+        """What a metric returned by the names of values, by their keys."""
+        value = self.plan.values_of(asked)[0]
+        return {value.named(name): each for name, each in found.items()}
 
     def _classes(
         self,
@@ -151,7 +170,7 @@ class Comparer:
             reasons = lacking_images(settings.chosen, settings, *sets)
             for asked in settings.chosen:
                 if (reason := reasons.get(asked.name)) is not None:
-                    self.left_out.setdefault(asked.name, {})[reason.stated] = None
+                    self.left_out.append(NotComputed(asked.name, asked.title, reason.stated, not asked.optional))
                     self.notes.append(omission(asked, reason))
                     self.run.console.say(self.notes[-1], warns=True)
             return {*reasons}
@@ -197,10 +216,10 @@ class Comparer:
             position = f"({os.path.basename(last.filename)}:{last.lineno})"
             kind = RunError if type(metric) in BUILT_IN.values() else ProgramError
             raise kind(f"the metric {asked.name} failed: {in_short(error)} {position}") from error
-        of = plan.settings.further[layer].subject if asked.suffix else ""
+        of = asked.further
         new = [line for line in said if line not in warnings]  # others are of the sets, and not of the network
         warnings += [Alert(f"{of}: {line}", Alert(line).severity) if of else line for line in new]
-        of_images |= {name + asked.suffix: values for name, values in single.items()}
+        of_images |= self._by_key(asked, single)
         self.recorded.setdefault(asked.name, {}).update(context.recorded)
         return self.run.world.on_rank_zero(lambda: _checked(metric, found, metric.numbers))
 
@@ -218,7 +237,7 @@ class Comparer:
         plan, settings, world, clock = self.plan, self.plan.settings, self.run.world, self.run.clock
         contents = [self.contents[each] for each in (plan.sets[0], planned)]
         passed_over = [None if each.images is None else each.images.passed_over for each in contents]
-        title, lines = plan.labels.title("fid"), [*self._set_warnings(real, fake, contents), *warnings]
+        lines = [*self._set_warnings(real, fake, contents), *warnings]
         features = feature_settings(plan.definitions.get(FEATURES), self.run.device.torch_device)
         seen: tuple[SetInspection | None, SetInspection | None] = (None, None)
         diagnosis = harmful = exhibit = None
@@ -232,29 +251,31 @@ class Comparer:
                     seen = self.real, inspect_set(fake.path, fake.statistics.pictures, passed_over[1])
                 diagnosis = diagnosis_of(*seen, settings.max_duplicates, bool(fake.pairs), self.run.console.shown)
                 lines += diagnosis.lines
-        for each in settings.chosen:
-            if not settings.uncertainty or diagnosis is None or each.metric.name != "fid":
+        for value in plan.values:
+            if not settings.uncertainty or diagnosis is None or not value.number.error_bars:
                 continue
-            of_layer = feature_settings(plan.definitions.get(each.layer), self.run.device.torch_device)
+            layer = value.features.layer
+            of_layer = feature_settings(plan.definitions.get(layer), self.run.device.torch_device)
             with clock("uncertainty"):
-                found, parts = _uncertainty_of(real, fake, diagnosis, of_layer, world, each.layer)
-            uncertainties[each.name] = found
+                found, parts = _uncertainty_of(real, fake, diagnosis, of_layer, world, layer)
+            uncertainties[value.key] = found
             if parts is not None:
-                self.parts.setdefault(each.name, {})[fake.path] = parts
+                self.parts.setdefault(value.key, {})[fake.path] = parts
             else:
                 points = ", ".join(f"{distance:.4g} for {images}" for images, distance in found.curve)
-                what = plan.labels.title(each.name) if each.suffix else "distance"
+                what = "distance" if value == plan.distance else value.title
                 known = f" ({what} by number of images {points})" if points else ""
                 lines.append(f"{fake.path}{known}: no error bars: {found.withheld}")
         if classes:
             lines += [Alert(f"{fake.path}: {each}", "medium") for each in class_warnings(classes, real, numbers, plan)]
-        if settings.influence and "fid" in numbers:
+        if settings.influence and plan.distance is not None and plan.distance.key in numbers:
             with clock("influence"):
-                harmful = _influence_of(real, fake, numbers["fid"], title, features, world)
+                distance, title = numbers[plan.distance.key], plan.distance.title
+                harmful = _influence_of(real, fake, distance, title, features, world)
         if settings.report is not None:
             with clock("exhibits"):
                 exhibit = _exhibit_of(real, fake, seen, features.device, self.run.console.shown)
-                exhibit = replace(exhibit, worst_pairs=worst_pairs(single, plan.labels) if single else ())
+                exhibit = replace(exhibit, worst_pairs=worst_pairs(single, plan.values) if single else ())
         sets = [real, *([] if fake is real else [fake]), *([] if self.heldout is None else [self.heldout.heldout])]
         skipped = (SkippedFile(each.path, bad.file, bad.reason) for each in sets for bad in each.statistics.skipped)
         usual, generated = (
@@ -272,15 +293,14 @@ class Comparer:
         return Comparison(
             real=usual,
             fake=generated,
-            metrics={plan.labels.key(name): number for name, number in numbers.items()},
+            metrics=numbers,
+            values=tuple(value for value in plan.values if value.key in numbers),
             warnings=tuple(merged((Alert(self.run.console.shown(line), Alert(line).severity) for line in lines), ())),
             skipped=tuple(skipped),
             diagnosis=diagnosis,
-            uncertainty=uncertainties.pop("fid", None),
-            further=uncertainties,
+            uncertainties=uncertainties,
             influence=harmful,
             exhibit=exhibit,
-            labels=plan.labels,
             of_images=single,
             classes=classes,
         )

@@ -20,9 +20,9 @@ _MISSED = {WORSE: "is worse than in", NOT_COMPARABLE: "is not comparable with", 
 def missed_gates(evaluation: Evaluation, settings: Settings, baseline: Evaluation | None) -> Iterator[str]:
     """Yield a sentence per limit that the only FAKE exceeds, and one if it may be worse than the baseline."""
     (each,), highest = evaluation.results, settings.fail_above
-    value = each.value(settings.first_frechet)
-    if highest is not None and value is not None and value > highest:
-        yield f"{each.fake.name} has {each.labels.title(settings.first_frechet)} {value:.6g}, above {highest:g}"
+    limited = each.valued(settings.first_frechet)
+    if highest is not None and limited is not None and (value := each.metrics[limited.key]) > highest:
+        yield f"{each.fake.name} has {limited.title} {value:.6g}, above {highest:g}"
     most, copies = settings.max_duplicates, each.duplicates
     if most is not None and copies is not None and copies.share > most:
         yield f"{copies.share:.2%} of {each.fake.name} are duplicates, above {most:.2%}"

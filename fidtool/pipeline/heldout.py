@@ -44,8 +44,8 @@ class HeldoutComparer:
 
             def conclude() -> Heldout:
                 images = min(len(its), fake.statistics.count or len(mine))
-                fids = (each for each in self.plan.settings.chosen if each.metric.name == "fid")
-                floors = {self.plan.labels.key(each.name): self._floor(real, each.layer, images) for each in fids}
+                distances = (value for value in self.plan.values if value.number.error_bars)
+                floors = {value.key: self._floor(real, value.features.layer, images) for value in distances}
                 return Heldout(self.heldout.path, len(its), images, floors, nearest_of(mine, its))
 
             return self.run.world.on_rank_zero(conclude)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
 from fidtool.console import Console
 from fidtool.errors import InputError, option
+from fidtool.explanations import NotComputed
 from fidtool.features.models.families import CMMD_EXTRACTOR, is_published
 from fidtool.features.protocol import DEFAULT_PROTOCOL, FEATURES, INCEPTION, INCEPTION_DIMS, PROTOCOLS, Definition
 from fidtool.local_files import in_time
@@ -45,7 +46,7 @@ class Opening:
         notes: one sentence per setting that was completed, or that replaces one of the preset, and on what is used of a
             set.
         warnings: warnings about the sets, a sentence each.
-        left_out: the metrics that cannot be computed, with the reasons.
+        left_out: the metrics that cannot be computed.
     """
 
     sets: tuple[SetPlan, ...]
@@ -55,7 +56,7 @@ class Opening:
     settings: Settings
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
-    left_out: Mapping[str, str] = field(default_factory=dict)
+    left_out: tuple[NotComputed, ...] = ()
 
 
 def open_sets(requests: Sequence[RequestedSet], settings: Settings, console: Console, alone: bool) -> Opening:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from fidtool.errors import FidtoolError, ProgramError, about, in_short
 from fidtool.explanations import ImageValues, WorstPair
 from fidtool.features.network import digest_of
-from fidtool.labels import Labels
 from fidtool.metrics.pairs import Compare, PairMetric
 from fidtool.pipeline.run import RunContext
 from fidtool.sources.image_set import ImageSet
 from fidtool.statistics.set_statistics import MeasuredSet
+from fidtool.values import Value
 
 _MOST_WORST = 12
 """Number of the worst pairs by each metric that a page can show."""
@@ -72,7 +72,7 @@ def image_values(
     Args:
         real, fake: the images of both sets; None for statistics.
         measured: the FAKE.
-        values: by plain name, arrays of the length of the set.
+        values: by key, arrays of the length of the set.
     """
     count, pictures = len(next(iter(values.values()))), measured.statistics.pictures
     order, known = measured.statistics.order, pictures or (fake if not measured.statistics.skipped else None)
@@ -82,11 +82,13 @@ def image_values(
     return ImageValues(files, [*partners], values)
 
 
-def worst_pairs(single: ImageValues, labels: Labels) -> tuple[WorstPair, ...]:
+def worst_pairs(single: ImageValues, known: Iterable[Value]) -> tuple[WorstPair, ...]:
     """Returns the worst pairs of images by each metric of pairs, for a page."""
     found = list[WorstPair]()
-    for name, values in single.values.items() if single.partners else ():
-        order = np.argsort(-values if labels.numbers[name].better == "lower" else values, kind="stable")
-        worst = order[:_MOST_WORST].tolist()
-        found += [WorstPair(single.files[each], single.partners[each], name, float(values[each])) for each in worst]
+    for value in known if single.partners else ():
+        if (numbers := single.values.get(value.key)) is None:
+            continue
+        order = np.argsort(-numbers if value.number.better == "lower" else numbers, kind="stable")
+        for image in order[:_MOST_WORST].tolist():
+            found.append(WorstPair(single.files[image], single.partners[image], value.key, float(numbers[image])))
     return tuple(found)

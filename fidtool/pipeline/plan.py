@@ -8,8 +8,8 @@ from operator import itemgetter
 
 from fidtool.console import Console
 from fidtool.errors import Alert, FidtoolError, InputError, RunError, option
+from fidtool.explanations import NotComputed
 from fidtool.features.protocol import FEATURES, INCEPTION_DIMS, Definition, inception_definition, protocol_named
-from fidtool.labels import Labels, labels_of
 from fidtool.metrics.registry import Requested
 from fidtool.pipeline.gates import baselines_of
 from fidtool.pipeline.opening import Opening, roundings
@@ -18,6 +18,7 @@ from fidtool.results import Evaluation
 from fidtool.settings import Settings
 from fidtool.statistics.layouts import inception_doubts
 from fidtool.statistics.set_statistics import LayerStatistics, Statistics
+from fidtool.values import Value, values_of
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Plan:
 
     Attributes:
         definitions: definitions of the features by layer; None if only files of unknown protocol are compared.
+        values: the values of all metrics, in the order in which they are listed.
         batch_size: images in a full forward pass.
         baselines: the earlier result of each FAKE that it must not be worse than; None without this gate.
     """
@@ -34,12 +36,23 @@ class Plan:
     sets: tuple[SetPlan, ...]
     needs: Mapping[SetPlan, SetNeeds]
     definitions: Mapping[str, Definition | None]
-    labels: Labels
+    values: tuple[Value, ...]
     batch_size: int
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
     baselines: tuple[Evaluation | None, ...]
-    left_out: Mapping[str, str]
+    left_out: tuple[NotComputed, ...]
+
+    def values_of(self, asked: Requested) -> list[Value]:
+        """Returns the values of a metric, for the features of one network."""
+        mine = asked.metric.name, asked.layer
+        return [value for value in self.values if (value.metric, value.features.layer) == mine]
+
+    @property
+    def distance(self) -> Value | None:
+        """The Fréchet distance of the first network, see `Number.error_bars`; None if it was not requested."""
+        distances = (value for value in self.values if value.number.error_bars)
+        return next((value for value in distances if value.features.layer == FEATURES), None)
 
 
 def choose(opening: Opening, console: Console) -> Opening:
@@ -50,7 +63,7 @@ def choose(opening: Opening, console: Console) -> Opening:
     settings, ordered = opening.settings, opening.settings.chosen
     evaluates = opening.sets[0].real
     chosen: list[Requested] = []
-    omissions, left_out = [], {}
+    omissions, left_out = [], list[NotComputed]()
     for each in ordered:
         reason = _obstacle(each, opening, console)
         if reason is None:
@@ -59,14 +72,14 @@ def choose(opening: Opening, console: Console) -> Opening:
         if not chosen and each is ordered[-1] and not each.optional:
             raise reason
         omissions.append(omission(each, reason))
-        left_out[each.name] = reason.stated
-    if len(chosen) < len(ordered):
-        settings = settings.without(left_out)
+        left_out.append(NotComputed(each.name, each.title, reason.stated, not each.optional))
+    if left_out:
+        settings = settings.without({each.metric for each in left_out})
     for fake in opening.sets[1:]:
         lacking_images(chosen, settings, opening.sets[0], fake)
     for line in omissions:
         console.say(line, is_result=not evaluates, warns=True)  # an evaluation has them, a file does not
-    return replace(opening, settings=settings, notes=(*opening.notes, *omissions), left_out=left_out)
+    return replace(opening, settings=settings, notes=(*opening.notes, *omissions), left_out=tuple(left_out))
 
 
 def _obstacle(asked: Requested, opening: Opening, console: Console) -> FidtoolError | None:
@@ -162,7 +175,7 @@ def make_plan(opening: Opening, measured: Mapping[str, Definition] | None, batch
         sets=opening.sets,
         needs={each: each.needs(settings) for each in opening.contents},
         definitions=definitions,
-        labels=labels_of(definitions, settings, opening.images, [*files.values()]),
+        values=values_of(definitions, settings, opening.images, [*files.values()]),
         batch_size=batch_size,
         notes=opening.notes,
         warnings=(*opening.warnings, *mismatches, *order, *_settings_without_effect(opening), *unread),
@@ -326,7 +339,7 @@ def _idle_with_files(opening: Opening) -> list[str]:
     selects = any("," in each for each in made)  # one of the networks in a file
     names = [*([] if selects else ["extractor"]), "weights", "input_size", "feature_step"]
     idle = [name for name in names if getattr(network, name) != getattr(usual, name)]
-    for metric in (each.metric for each in settings.chosen if not each.suffix):
+    for metric in (each.metric for each in settings.chosen if not each.further):
         own = metric.own_network
         if own == network:
             return []  # the two settings together select the layer of the metric's features

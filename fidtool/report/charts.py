@@ -15,6 +15,7 @@ from fidtool.explanations import Interval, decimals_of
 from fidtool.names import images_of, legible, numbers_of, short_names, short_title, shortened, split_title
 from fidtool.report.tables import rounded
 from fidtool.results import Comparison, Evaluation, SetResult
+from fidtool.values import Value
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -64,7 +65,8 @@ def page_charts(evaluation: Evaluation) -> list[str]:
 
 def sweep_plot(evaluation: Evaluation, kind: str) -> bytes:
     """Return the chart of an evaluation, with a title, as the bytes of an image file."""
-    title = "\n".join(shortened(line, _LONGEST_LINE) for line in title_of(evaluation, longest=_LONGEST_PATH))
+    lines = title_of(evaluation, _distance_of(evaluation.results[0]), _LONGEST_PATH)
+    title = "\n".join(shortened(line, _LONGEST_LINE) for line in lines)
     inches = 9.0, max(4.5, _height(evaluation.results))
     return _image(kind, inches, evaluation.results, _LIGHT, title)
 
@@ -101,7 +103,7 @@ def _draw(axes: Axes, results: Sequence[Comparison]) -> None:
     """Draws a line if the names of the FAKEs have numbers, else a row for each FAKE, with the distances along x."""
     points, label = sweep_of(results)
     axis, order, line, dashes = (axes.yaxis, 1, "-", "--") if label else (axes.xaxis, -1, "none", "none")
-    title, _ = split_title(short_title(results[0].labels.title("fid")))
+    title, _ = split_title(short_title(_distance_of(results[0]).title))
     x, y = [[point.x for point in points], [point.distance for point in points]][::order]
     axes.plot(x, y, label=title, marker="o", linestyle=line, clip_on=False)
     known = [(point.x if label else point.x + _BESIDE, point.corrected) for point in points if point.corrected]
@@ -172,15 +174,22 @@ def sweep_of(results: Sequence[Comparison]) -> tuple[list[Point], str]:
     numbers, label = found or ([place + 1.0 for place in range(len(paths))], "")
     points = []
     for number, name, result in zip(numbers, short_names(paths), results, strict=True):
-        name, distance = legible(shortened(name, _LONGEST_NAME)), result.metrics[result.labels.key("fid")]
-        points.append(Point(number, name, distance, rounded("fid", result), result.corrected))
+        value = _distance_of(result)
+        text = rounded(value, result)
+        name = legible(shortened(name, _LONGEST_NAME))
+        points.append(Point(number, name, result.metrics[value.key], text, result.corrected))
     return sorted(points, key=lambda point: point.x), legible(shortened(label, _LONGEST_NAME))
 
 
-def title_of(evaluation: Evaluation, name: str = "fid", longest: int = _LONGEST_LINE) -> tuple[str, str]:
-    """Return what the values of a metric are of: metric and sets; then network, protocol, numbers of images."""
-    results, basis = evaluation.results, legible(evaluation.basis(name))
-    title, real = short_title(results[0].labels.title(name)), described(results[0].real, longest)
+def _distance_of(result: Comparison) -> Value:
+    assert result.distance is not None  # nothing else is drawn
+    return result.distance
+
+
+def title_of(evaluation: Evaluation, value: Value, longest: int = _LONGEST_LINE) -> tuple[str, str]:
+    """Return what values are of: metric and sets; then network, protocol, numbers of images."""
+    results, basis = evaluation.results, legible(evaluation.basis(value))
+    title, real = short_title(value.title), described(results[0].real, longest)
     if len(results) == 1:
         return f"{title} of {described(results[0].fake, longest)} against {real}", basis
     counts = images_of([result.fake.count for result in results])

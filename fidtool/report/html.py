@@ -25,6 +25,7 @@ from fidtool.report.details import Thumbnail, duplicates_of, findings_of, proper
 from fidtool.report.tables import Column, about_marks, class_rows, columns_of, image_lines, is_real, rounded
 from fidtool.report.text import alerts_of, class_summaries, differences_shown, heldout_lines
 from fidtool.results import Evaluation
+from fidtool.values import Value
 
 _SUFFIXES = {"report": (".html", ".htm"), "plot": (".png",), "history": (".jsonl",), "pairs_output": (".csv",)}
 _MOST_IMAGES, _MOST_IMAGES_OF_ALL = 24, 96
@@ -119,7 +120,7 @@ def _content(evaluation: Evaluation) -> dict[str, Any]:
         for each in evaluation.results
     ]
     names = short_names([result.fake.name for result in results])
-    main, columns = next(iter(results[0].titles)), columns_of(evaluation)
+    main, columns = results[0].values[0], columns_of(evaluation)
     leading, verdict = _verdict(evaluation, columns, names, main)
     document = evaluation.to_dict()
     record = {name: document[name] for name in ("protocol", "layers", "settings", "run")}
@@ -130,6 +131,7 @@ def _content(evaluation: Evaluation) -> dict[str, Any]:
         "results": results,
         "names": names,
         "main": main,
+        "values": {value.key: value for value in evaluation.values},
         "leading": leading[:4],  # their values are in the header
         "verdict": verdict,
         "subject": title_of(evaluation, main),
@@ -143,13 +145,13 @@ def _content(evaluation: Evaluation) -> dict[str, Any]:
     }
 
 
-def _verdict(evaluation: Evaluation, columns: Sequence[Column], names: list[str], main: str) -> tuple[list[int], str]:
+def _verdict(evaluation: Evaluation, columns: Sequence[Column], names: list[str], main: Value) -> tuple[list[int], str]:
     """The places of the FAKEs whose values are in the header, and which of several is best by the main metric."""
-    results, title = evaluation.results, short_title(evaluation.labels.title(main))
+    results, title = evaluation.results, short_title(main.title)
     if len(results) == 1:
         return [0], title
-    known = main == "fid" and all(result.corrected for result in results)
-    barred = {name for result in results for name, bar in result.uncertainties.items() if bar.corrected}
+    known = all(result.corrected_of(main) for result in results)
+    barred = {key for result in results for key, bar in result.uncertainties.items() if bar.corrected}
     column = columns[-2 * len(barred) if known else 0]  # of the bias-corrected distances, the first that has any
     best = sorted(column.best)
     if not best:

@@ -111,8 +111,8 @@ def runs_of(results: Sequence[Comparison], step: int | None) -> list[tuple[str, 
 def _values_of(result: Comparison) -> dict[str, float]:
     """Return the values by their keys in the JSON, and the bias-corrected Fréchet distances with their intervals."""
     found = dict(result.metrics)
-    for name, each in result.uncertainties.items():
+    for key, each in result.uncertainties.items():
         if (bar := each.corrected) is not None:
             ends = {"": bar.value, "_low": bar.low, "_high": bar.high}
-            found |= {f"{result.labels.key(name)}_corrected{end}": value for end, value in ends.items()}
+            found |= {f"{key}_corrected{end}": value for end, value in ends.items()}
     return found

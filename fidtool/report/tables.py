@@ -15,10 +15,8 @@ from typing import Any, NamedTuple
 from fidtool.diagnose.duplicates import NOTABLE_SHARE
 from fidtool.errors import InputError, redacted
 from fidtool.explanations import Classes, decimals_of
-from fidtool.features.protocol import PIXELS, SPATIAL, SPATIAL_DIMS
+from fidtool.features.protocol import PIXELS
 from fidtool.history import lines_of, obstacles, per_fake
-from fidtool.metrics.prdc import PRDC
-from fidtool.metrics.registry import BUILT_IN, NAMES
 from fidtool.names import closest, folded, legible, short_names, short_title, shortened, split_title, unknown
 from fidtool.report.text import (
     alerts_of,
@@ -31,11 +29,10 @@ from fidtool.report.text import (
     verdict_lines,
 )
 from fidtool.results import Comparison, Evaluation
+from fidtool.values import Value
 
 _MOST_CLASSES = 20
 """Maximum number of classes that are printed; the JSON has all."""
-_DISTANCES = frozenset(number.name for kind in BUILT_IN.values() if kind.frechet for number in kind.numbers) | {"mind"}
-_SHARES = frozenset(number.name for number in PRDC.numbers) | {"authpct"}
 _SPREADS = {"std": " ± s.d.", "sd": " ± s.d.", "error": " ± s.e.", "se": " ± s.e."}
 """What is behind the ± (standard deviation, standard error), by the last word of the value's name."""
 _ARROWS = {"lower": " ↓", "higher": " ↑", "": ""}
@@ -67,30 +64,25 @@ class Column(NamedTuple):
     tied: bool = False
 
 
-def rounded(name: str, result: Comparison) -> str:
-    """Return the text of a value, by its plain name, in the digits that can be relied on, with its spread if known.
+def rounded(value: Value, result: Comparison) -> str:
+    """Return the text of a value in the digits that can be relied on, with its spread if known.
 
-    These are the digits to the second one of the spread or of the standard error. A Fréchet distance or MIND without
-    one has two decimals and at least three digits, as in papers; three digits if there are at most as many images as
-    dimensions: it is far too high then. A share of n images, those of the smaller set, has the decimals of 1/n, and KID
-    one more: of equal distributions it varies by about 1/(8 n) (measured on CIFAR-10 with 60 to 1,000 images). Other
-    values have the digits of their `Number`, the most for all.
+    These are the digits to the second one of the spread or of the standard error. A distance without one has three
+    digits if there are at most as many images as dimensions: it is far too high then. For others, see `Number`, whose
+    digits are the most for all.
     """
-    shown, value = result.labels.numbers[name], result.metrics[result.labels.key(name)]
-    bar = result.corrected_of(name)
-    error = bar.error if bar else result.value(shown.spread)
+    declared, bar = value.number, result.corrected_of(value)
+    error = bar.error if bar else result.metrics.get(value.spread)
     images = min(each.count or maxsize for each in (result.real, result.fake))
-    few = images <= (SPATIAL_DIMS if shown.layer == SPATIAL else result.labels.dims_of(name))
-    name = name.partition("@")[0]
-    decimals = shown.digits
-    if error and shown.layer != PIXELS:  # of pairs, the spread is that of the images, not an error of the mean
+    decimals = declared.digits
+    if error and declared.layer != PIXELS:  # of pairs, the spread is that of the images, not an error of the mean
         decimals = min(decimals, decimals_of(error, 2))
-    elif (name == "kid" and shown.title == "KID") or name in _SHARES:
-        unit = 100 if name == "authpct" else 1
-        decimals = min(decimals, decimals_of(unit / images, 2 if name == "kid" else 1))
-    elif name in _DISTANCES:
-        decimals = min(decimals, max(decimals_of(value, 3), 0 if few else 2))
-    return number(shown.name, result, decimals)
+    elif declared.one_image:
+        decimals = min(decimals, decimals_of(declared.one_image / images, 1))
+    elif declared.is_distance:
+        few = images <= value.features.dims
+        decimals = min(decimals, max(decimals_of(result.metrics[value.key], 3), 0 if few else 2))
+    return number(value, result, decimals)
 
 
 def columns_of(evaluation: Evaluation, doubted: Collection[str] = ()) -> list[Column]:
@@ -99,29 +91,31 @@ def columns_of(evaluation: Evaluation, doubted: Collection[str] = ()) -> list[Co
     Args:
         doubted: titles of values of which none is the best: they are not comparable between all FAKEs.
     """
-    results, features, titles = evaluation.results, common_features(evaluation), _names_by_title(evaluation)
+    results, features, titles = evaluation.results, common_features(evaluation), _by_title(evaluation)
     columns, corrected = [], []
-    for title, name in titles.items():
-        named = [(result, _name_of(result, title)) for result in results]
-        shown = next(result.labels.numbers[own] for result, own in named if own)
-        doubt = title in doubted or not shown.better
-        rated = [bool(own) and not doubt and not is_real(result) for result, own in named]
-        texts = [rounded(own, result) if own else "-" for result, own in named]
-        is_distance = name.partition("@")[0] == "fid"
+    distances = [value for value in titles.values() if value.number.error_bars]
+    for title, shown in titles.items():
+        own = [_value_with(result, title) for result in results]
+        better, is_distance = shown.number.better, shown in distances
+        doubt = title in doubted or not better
+        rated = [
+            value if value and not doubt and not is_real(result) else None
+            for value, result in zip(own, results, strict=True)
+        ]
+        texts = [rounded(value, result) if value else "-" for value, result in zip(own, results, strict=True)]
         ties = _ties(evaluation, title) if is_distance and not doubt else []
         heading = short_title(title if is_distance else title.removesuffix(f" ({features})"))
-        spread = shown.spread.partition("@")[0].rpartition("_")[2]
+        spread = shown.number.spread.rpartition("_")[2]
         heading += _SPREADS.get(spread, "") * any("±" in text for text in texts)
-        values = [result.value(own) if fit else None for (result, own), fit in zip(named, rated, strict=True)]
-        columns.append(_marked(heading, texts, values, shown.better, ties))
-        bars = [result.corrected_of(own) for result, own in named]
+        values = [result.metrics[value.key] if value else None for value, result in zip(rated, results, strict=True)]
+        columns.append(_marked(heading, texts, values, better, ties))
+        bars = [result.corrected_of(value) if value else None for value, result in zip(own, results, strict=True)]
         if any(bars):
             cells = [None if bar is None else bar.texts() for bar in bars]
             texts = [f"{each[0]} ± {each[1]}" if each else "-" for each in cells]
-            values = [bar.value if bar and fit else None for bar, fit in zip(bars, rated, strict=True)]
+            values = [bar.value if bar and value else None for bar, value in zip(bars, rated, strict=True)]
             # Of one network, the column of the distance says of which features.
-            alone = sum(each.partition("@")[0] == "fid" for each in titles.values()) == 1
-            base = split_title(title)[0] if alone else short_title(title)
+            base = split_title(title)[0] if len(distances) == 1 else short_title(title)
             corrected.append(_marked(f"bias-corrected {base} ± s.e.", texts, values, "lower", ties))
             corrected.append(Column("95 % interval", [each[2] if each else "-" for each in cells]))
     return [*columns, *corrected]
@@ -131,12 +125,14 @@ def class_rows(result: Comparison) -> list[list[str]]:
     """Return the values of each class, or folder, as rows of text below their headings; none if there are no values."""
     if result.classes is None or not result.classes.mean:
         return []
-    own = {result.labels.key(name): result.labels.numbers[name] for name in result.titles}
-    rows = [[result.classes.kind, "REAL", "FAKE", *map(short_title, result.titles.values())]]
+    rows = [[result.classes.kind, "REAL", "FAKE", *(short_title(value.title) for value in result.values)]]
     barred = any(each.corrected for each in result.classes.classes)
     rows[0] += ["bias-corrected, 95 %"] * barred
     for each in result.classes.classes:
-        values = [f"{each.metrics[key]:.{own[key].digits}f}" if key in each.metrics else "-" for key in own]
+        values = [
+            f"{each.metrics[value.key]:.{value.number.digits}f}" if value.key in each.metrics else "-"
+            for value in result.values
+        ]
         values += [each.corrected.texts()[2] if each.corrected else "-"] * barred
         rows.append([legible(shortened(each.name, 60)), f"{each.real}", f"{each.fake}", *values])
     return rows
@@ -161,14 +157,14 @@ def _class_tables(saved: Mapping[str, Evaluation]) -> list[Table]:
     return tables
 
 
-def _names_by_title(evaluation: Evaluation) -> dict[str, str]:
-    """Return the plain names of the values by their titles: results that were saved may have different networks."""
-    return {title: name for result in evaluation.results for name, title in result.titles.items()}
+def _by_title(evaluation: Evaluation) -> dict[str, Value]:
+    """Return the values by their titles: those of saved results with one title may be of different features."""
+    return {value.title: value for value in evaluation.values}
 
 
-def _name_of(result: Comparison, title: str) -> str:
-    """Return the plain name of the value with a title; empty if the result has none."""
-    return next((name for name, each in result.titles.items() if each == title), "")
+def _value_with(result: Comparison, title: str) -> Value | None:
+    """Return the value with a title; None if the result has none."""
+    return next((value for value in result.values if value.title == title), None)
 
 
 def about_marks(evaluation: Evaluation, columns: Sequence[Column], doubted: Collection[str] = ()) -> Iterator[str]:
@@ -178,8 +174,7 @@ def about_marks(evaluation: Evaluation, columns: Sequence[Column], doubted: Coll
     if tied:
         where = f"column{'s' if tied[1:] else ''} {' and '.join(tied)}"
         yield f"In the {where}, sets that cannot be distinguished from the best one are marked as well."
-    numbers = {title: one.labels.numbers[name] for one in results for name, title in one.titles.items()}
-    rated = any(number.better and title not in doubted for title, number in numbers.items())
+    rated = any(value.number.better and value.title not in doubted for value in evaluation.values)
     if rated and len(results) > 1 and any(map(is_real, results)):
         yield "Sets that contain images of REAL are never marked as best, nor is a set that is the only other one."
 
@@ -196,13 +191,13 @@ def _ties(evaluation: Evaluation, title: str) -> list[set[int]]:
 
     Those of several files count as independent.
     """
-    known = {(each.name, frozenset((each.first, each.second))): each.interval for each in evaluation.differences}
+    known = {(each.key, frozenset((each.first, each.second))): each.interval for each in evaluation.differences}
     found = list[set[int]]()
     for (place, one), (other, two) in combinations(enumerate(evaluation.results), 2):
-        name = _name_of(one, title)
-        mine, its = one.corrected_of(name), two.corrected_of(_name_of(two, title))
-        if mine and its:
-            interval = known.get((name, frozenset((one.fake.name, two.fake.name)))) or mine - its
+        first, second = _value_with(one, title), _value_with(two, title)
+        mine, its = first and one.corrected_of(first), second and two.corrected_of(second)
+        if first and mine and its:
+            interval = known.get((first.key, frozenset((one.fake.name, two.fake.name)))) or mine - its
             found += [{place, other}] if interval.sign == 0 else []
     return found
 
@@ -233,7 +228,7 @@ def common_features(evaluation: Evaluation) -> str:
 
     They are named once above the table. Only a Fréchet distance keeps them in its heading: nothing else is an FID.
     """
-    titles = _names_by_title(evaluation)
+    titles = _by_title(evaluation)
     found = {split_title(title)[1] for title in titles}
     return found.pop() if len(titles) > 1 and len(found) == 1 else ""
 
@@ -286,8 +281,8 @@ def _table_of(saved: Mapping[str, Evaluation], doubted: Collection[str], said: S
     rows = _row_names(saved, names)
     columns, bases = [Column("FAKE", [legible(shortened(row)) for row in rows])], dict[str, dict[str, None]]()
     for each in saved.values():
-        for title, name in _names_by_title(each).items():
-            bases.setdefault(legible(each.basis(name)), {})[short_title(title)] = None
+        for value in each.values:
+            bases.setdefault(legible(each.basis(value)), {})[short_title(value.title)] = None
     caption = [f"{', '.join(titles) if len(bases) > 1 else 'Features'}: {basis}." for basis, titles in bases.items()]
     sized = [(legible(shortened(each.real.name.rstrip("/") or each.real.name)), each.real.count) for each in results]
     reals = [f"{name}, {count:,} images" if count else name for name, count in sized]
@@ -317,13 +312,13 @@ def _table_of(saved: Mapping[str, Evaluation], doubted: Collection[str], said: S
 def joined(saved: Mapping[str, Evaluation]) -> Evaluation:
     """Return all results as one evaluation. Which values of FAKEs in several files a difference is of is unknown."""
     results = tuple(result for each in saved.values() for result in each.results)
-    barred = [(name, each.fake.name) for each in results for name, bar in each.uncertainties.items() if bar.corrected]
+    barred = [(key, each.fake.name) for each in results for key, bar in each.uncertainties.items() if bar.corrected]
     pairs = (pair for each in saved.values() for pair in each.differences)
     return replace(
         next(iter(saved.values())),
         results=results,
         differences=tuple(
-            each for each in pairs if {barred.count((each.name, fake)) for fake in (each.first, each.second)} == {1}
+            each for each in pairs if {barred.count((each.key, fake)) for fake in (each.first, each.second)} == {1}
         ),
     )
 
@@ -334,10 +329,9 @@ def narrowed(saved: Mapping[str, Evaluation], columns: Sequence[str]) -> dict[st
     Raises:
         InputError: if no result has one of them.
     """
-    titles, known, chosen = _names_by_title(joined(saved)), dict[str, list[str]](), list[str]()
-    for title, name in titles.items():
-        base = name.partition("@")[0]
-        for each in {title: None, name: None, NAMES[base].name if base in NAMES else base: None}:
+    titles, known, chosen = _by_title(joined(saved)), dict[str, list[str]](), list[str]()
+    for title, value in titles.items():
+        for each in {title: None, value.number.name: None, value.key: None, value.metric: None}:
             known.setdefault(folded(each), []).append(title)
     for each in columns:
         if folded(each) not in known:
@@ -345,13 +339,11 @@ def narrowed(saved: Mapping[str, Evaluation], columns: Sequence[str]) -> dict[st
         chosen += known[folded(each)]
 
     def only(result: Comparison) -> Comparison:
-        labels, bars = result.labels, result.uncertainties
-        own = {name: labels.numbers[name] for one in chosen for name, title in result.titles.items() if title == one}
-        keys = {labels.key(each) for number in own.values() for each in (number.name, number.spread)}
-        metrics = {key: value for key, value in result.metrics.items() if key in keys}
-        labels = replace(labels, numbers={**own, **labels.numbers})
-        bars = {name: bar for name, bar in bars.items() if name in own}
-        return replace(result, metrics=metrics, uncertainty=bars.pop("fid", None), further=bars, labels=labels)
+        values = tuple(value for title in chosen if (value := _value_with(result, title)))
+        keys = {key for value in values for key in (value.key, value.spread)}
+        metrics = {key: number for key, number in result.metrics.items() if key in keys}
+        bars = {key: bar for key, bar in result.uncertainties.items() if key in keys}
+        return replace(result, metrics=metrics, values=values, uncertainties=bars)
 
     return {file: replace(each, results=tuple(map(only, each.results))) for file, each in saved.items()}
 
@@ -364,9 +356,10 @@ def doubts_about(saved: Mapping[str, Evaluation]) -> tuple[list[str], list[str]]
     """
     known, doubted, reasons = dict[str, tuple[str, Evaluation]](), dict[str, None](), dict[str, str]()
     for file, row in ((file, row) for file, each in saved.items() for row in per_fake(each)):
-        for name, title in row.results[0].titles.items():
+        for value in row.values:
+            title = value.title
             one, first = known.setdefault(title, (file, row))
-            found = {} if file == one else obstacles(first, row, name)
+            found = {} if file == one else obstacles(first, row, value)
             if protocols := {place: pair for place, pair in found.items() if "protocol." in place and None not in pair}:
                 problem = f"the values of {title} in {one} and {file} are not comparable"
                 raise InputError(f"{problem} ({'; '.join(lines_of(protocols))}):", "make a table of each")
@@ -439,10 +432,9 @@ def _csv_lines(saved: Mapping[str, Evaluation]) -> list[str]:
         row: dict[str, Any] = {"real": legible(result.real.name), "fake": legible(result.fake.name)}
         row |= {"file": legible(file)} if file else {}
         row |= {"count.real": result.real.count, "count.fake": result.fake.count, **result.metrics}
-        for name, bar in result.uncertainties.items():
-            place = "uncertainty" if name == "fid" else f"uncertainties.{result.labels.key(name)}"
+        for key, bar in result.uncertainties.items():
             ends = asdict(bar.corrected) if bar.corrected else {}
-            row |= {f"{place}.corrected.{end}": value for end, value in ends.items()}
+            row |= {f"uncertainties.{key}.corrected.{end}": value for end, value in ends.items()}
         if result.heldout is not None:
             third = asdict(result.heldout) | {"name": legible(result.heldout.name)}
             parts = {f"{part}.{key}": value for part in ("floors", "nearest") for key, value in third.pop(part).items()}
@@ -468,7 +460,7 @@ def image_lines(evaluation: Evaluation) -> list[str]:
     for result in evaluation.results:
         if (single := result.of_images) is None:
             continue
-        values = {result.labels.key(name): each.tolist() for name, each in single.values.items()}
+        values = {key: each.tolist() for key, each in single.values.items()}
         for image in sorted(range(len(single.files)), key=single.files.__getitem__):
             row: dict[str, Any] = {"real": redacted(single.partners[image])} if single.partners else {}
             row |= {"fake": redacted(single.files[image])}

@@ -14,6 +14,7 @@ from fidtool.explanations import Difference, Heldout
 from fidtool.images.framing import described
 from fidtool.names import counted, images_of, legible
 from fidtool.results import Comparison, Evaluation, SetResult
+from fidtool.values import Value
 
 _MOST_PAIRS = 3
 """If there are more pairs of FAKEs, only those with the best FAKE are compared."""
@@ -28,12 +29,12 @@ def result_lines(evaluation: Evaluation) -> list[str]:
     lines = []
     for result in evaluation.results:
         path = "" if len(evaluation.results) == 1 else f"  {legible(result.fake.name)}"
-        lines += [f"{legible(title)}: {number(name, result)}{path}" for name, title in result.titles.items()]
-        for name, each in result.uncertainties.items():
-            if each.corrected is not None:
-                value, error, interval = each.corrected.texts(decimals=4)
-                bar = f"{value} ± {error} (95 %: {interval}, REAL taken as fixed)"
-                lines.append(f"bias-corrected {legible(result.labels.title(name))}: {bar}{path}")
+        lines += [f"{legible(value.title)}: {number(value, result)}{path}" for value in result.values]
+        for value in result.values:
+            if (bar := result.corrected_of(value)) is not None:
+                corrected, error, interval = bar.texts(decimals=4)
+                bars = f"{corrected} ± {error} (95 %: {interval}, REAL taken as fixed)"
+                lines.append(f"bias-corrected {legible(value.title)}: {bars}{path}")
         lines += [f"{line}{path}" for line in (*class_summaries(result), *heldout_lines(result))]
     return [*lines, *map(legible, evaluation.not_computed_lines), *verdict_lines(evaluation)]
 
@@ -41,21 +42,23 @@ def result_lines(evaluation: Evaluation) -> list[str]:
 def class_summaries(result: Comparison) -> list[str]:
     """Return a line per value of classes or folders: ``FID per class: mean 45.2 of 10, worst 81.3 (cat)``."""
     found, lines = result.classes, list[str]()
-    for name, title in result.titles.items():
-        key, digits = result.labels.key(name), result.labels.numbers[name].digits
+    for value in result.values:
+        key, digits = value.key, value.number.digits
         if found and key in found.mean:
             mean = f"mean {found.mean[key]:.{digits}f} of {sum(key in each.metrics for each in found.classes)}"
             worst = f", worst {found.worst[key][1]:.{digits}f} ({found.worst[key][0]})" if key in found.worst else ""
-            lines.append(legible(f"{title} per {found.kind}: {mean}{worst}"))
+            lines.append(legible(f"{value.title} per {found.kind}: {mean}{worst}"))
     return lines
 
 
 def verdict_lines(evaluation: Evaluation, names: Sequence[str] | None = None) -> list[str]:
     """Return one line per compared pair of FAKEs: the difference, its interval, and which FAKE is better."""
-    pairs = differences_shown(evaluation, _MOST_PAIRS, names)
-    sets = [f"{each.first} minus that of {each.second}: {each.interval.signed}: {each.verdict}" for each in pairs]
-    titles = [evaluation.labels.title(each.name) for each in pairs]
-    return [legible(f"bias-corrected {title} of {each}") for title, each in zip(titles, sets, strict=True)]
+    titles = {value.key: value.title for value in evaluation.values}
+    lines = []
+    for each in differences_shown(evaluation, _MOST_PAIRS, names):
+        pair = f"{each.first} minus that of {each.second}"
+        lines.append(legible(f"bias-corrected {titles[each.key]} of {pair}: {each.interval.signed}: {each.verdict}"))
+    return lines
 
 
 def heldout_lines(result: Comparison) -> list[str]:
@@ -66,9 +69,9 @@ def heldout_lines(result: Comparison) -> list[str]:
     about = f"floor: {images_of([found.images])} not in REAL"
     if found.images < (result.fake.count or 0):
         about += f"; too high, because FAKE has {images_of([result.fake.count])}"
-    for each, title in result.titles.items():
-        if (floor := found.floors.get(result.labels.key(each))) is not None:
-            lines.append(f"{legible(title)} of {name}: {floor:.{result.labels.numbers[each].digits}f} ({about})")
+    for value in result.values:
+        if (floor := found.floors.get(value.key)) is not None:
+            lines.append(f"{legible(value.title)} of {name}: {floor:.{value.number.digits}f} ({about})")
     share = f"{near.closer:.2%} of FAKE (95 %: {near.low:.2%} to {near.high:.2%}) are closer to REAL than all of {name}"
     chance = f"the chance that FAKE is closer than {name} is {near.probability:.3f} (0.5 ± {near.error:.3f} without)"
     medians = f"median distances {near.median:.4g} and {near.heldout_median:.4g}"
@@ -123,9 +126,10 @@ def influence_lines(evaluation: Evaluation) -> list[str]:
     """Return the images that raise each distance most, and the effect of removing them; for stderr."""
     lines = []
     for result in evaluation.results:
-        influence, title = result.influence, legible(result.labels.title("fid"))
-        if influence is None:
+        influence = result.influence
+        if influence is None or result.distance is None:
             continue
+        title = legible(result.distance.title)
         if influence.raising:
             found = f"these images raise the {title} most:"
         elif influence.most_harmful:
@@ -163,21 +167,20 @@ def differences_shown(evaluation: Evaluation, most: int, names: Sequence[str] | 
     paths = [result.fake.name for result in evaluation.results]
     named = dict(zip(paths, paths if names is None else names, strict=True))
     found = list[Difference]()
-    for name in dict.fromkeys(each.name for each in evaluation.differences):
-        bars = {each.fake.name: each.corrected_of(name) for each in evaluation.results}
+    for value in evaluation.values:
+        bars = {each.fake.name: each.corrected_of(value) for each in evaluation.results}
         values = {fake: bar.value for fake, bar in bars.items() if bar is not None}
         best = min(values, key=lambda fake: values[fake], default=None)
-        shown = [each for each in evaluation.differences if each.name == name]
+        shown = [each for each in evaluation.differences if each.key == value.key]
         found += shown if len(shown) <= most else [each for each in shown if best in (each.first, each.second)]
     return [replace(each, first=named[each.first], second=named[each.second]) for each in found]
 
 
-def number(name: str, result: Comparison, decimals: int | None = None) -> str:
-    """Return the text of a value, by its plain name, with its spread if known, by default in all digits shown."""
-    shown, labels = result.labels.numbers[name], result.labels
-    keys = (labels.key(each) for each in (name, shown.spread) if each)
-    digits = shown.digits if decimals is None else decimals
-    return " ± ".join(f"{result.metrics[key]:.{digits}f}" for key in keys if key in result.metrics)
+def number(value: Value, result: Comparison, decimals: int | None = None) -> str:
+    """Return the text of a value with its spread if known, by default in all digits shown."""
+    digits = value.number.digits if decimals is None else decimals
+    numbers = [result.metrics[key] for key in (value.key, value.spread) if key in result.metrics]
+    return " ± ".join(f"{each:.{digits}f}" for each in numbers)
 
 
 def timing_line(evaluation: Evaluation) -> str:

@@ -39,11 +39,10 @@ from fidtool.features.protocol import (
     protocol_named,
 )
 from fidtool.features.resize import Preparation
-from fidtool.labels import Labels
-from fidtool.metrics.registry import NUMBERS
 from fidtool.settings import CheckSettings
 from fidtool.sources.arrays import hint_of_videos
 from fidtool.validation import declared, text_of
+from fidtool.values import Features
 
 PathLike = str | os.PathLike[str]
 Feature = int | str | Network | nn.Module
@@ -163,11 +162,9 @@ def chosen(feature: Feature, protocol: str | None, weights: PathLike | None) -> 
     return replace(choice, **{name: value for name, value in asked.items() if value is not None})
 
 
-def labels_of_network(choice: NetworkChoice) -> Labels:
-    """Returns the names that values of its features have in results."""
-    # Also the Inception Score is one of these features, unless they are those of Inception's classifier.
-    numbers = {name: replace(number, inception=False) for name, number in NUMBERS.items()}
-    return Labels(choice.extractor, choice.dims or max(INCEPTION_DIMS), numbers=numbers)
+def features_of_network(choice: NetworkChoice) -> Features:
+    """Returns the features of a network, after which values are called in results."""
+    return Features.of_network(choice.extractor, choice.dims or max(INCEPTION_DIMS))
 
 
 class _PlainExtractor(Extractor):

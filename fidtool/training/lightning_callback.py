@@ -22,7 +22,7 @@ from fidtool.settings import StatisticsSettings
 from fidtool.sources.memory import evaluating
 from fidtool.statistics.set_statistics import Statistics
 from fidtool.torch_internals import averaging_callback, swapped_weights
-from fidtool.training.feature_extractor import PathLike, chosen, labels_of_network
+from fidtool.training.feature_extractor import PathLike, chosen, features_of_network
 from fidtool.training.group import ranks_of
 from fidtool.training.inception_metrics import FrechetInceptionDistance
 from fidtool.training.metric import ImageMetric
@@ -156,7 +156,7 @@ class FIDCallback(Base):
     @property
     def fid(self) -> float | None:
         """The last FID; None if there is none, or the features are not Inception's 2048."""
-        return self.frechet_distance if labels_of_network(self._network).key("fid") == "fid" else None
+        return self.frechet_distance if features_of_network(self._network).key("fid") == "fid" else None
 
     # Lightning's hooks.
 

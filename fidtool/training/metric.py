@@ -21,7 +21,7 @@ from fidtool.metrics.metric import FeatureSet, MetricContext
 from fidtool.settings import StatisticsSettings
 from fidtool.statistics.moments import Gaussian
 from fidtool.statistics.set_statistics import Statistics
-from fidtool.training.feature_extractor import PathLike, flag, labels_of_network, pixels_of, shared_extractor
+from fidtool.training.feature_extractor import PathLike, features_of_network, flag, pixels_of, shared_extractor
 from fidtool.training.group import DEFAULT_TIMEOUT, Group, outside_autograd
 from fidtool.training.samples import Index, sample_numbers
 from fidtool.training.sums import SIDES, MetricSums, Result
@@ -114,7 +114,7 @@ class ImageMetric(SyncedMetric[Values, MetricSums]):
         return Result(of_all, *counts, scope, tuple(map(rendered, warnings)))
 
     def _key(self, name: str) -> str:
-        return labels_of_network(self._sums.network.choice).key(name)
+        return features_of_network(self._sums.network.choice).key(name)
 
     @property
     def reference_digest(self) -> str:

@@ -1,0 +1,165 @@
+"""Values of a run: what a number of a metric is called for the features of a network, in text and in the JSON.
+
+`FID` always means the Fréchet distance of Inception's 2048 features. Values of other features have a qualifier:
+``FID (64 dimensions)`` and ``fid_64``, ``FD (dinov2)`` and ``fd_dinov2``, ``KID (dinov2)`` and ``kid_dinov2``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fidtool.features.models.families import CMMD_EXTRACTOR, NetworkChoice
+from fidtool.features.protocol import FEATURES, INCEPTION, INCEPTION_DIMS, PIXELS, SPATIAL, SPATIAL_DIMS, Definition
+from fidtool.metrics.cmmd import CMMD
+from fidtool.metrics.metric import Number
+from fidtool.metrics.registry import Requested
+from fidtool.settings import Settings
+from fidtool.statistics.set_statistics import Statistics
+
+_NETWORK = "inception"
+"""Name of Inception as value of ``--extractor``."""
+_USUAL = {INCEPTION: _NETWORK, CMMD_EXTRACTOR: CMMD.extractor}
+"""Short names of the default networks, by their names in a definition."""
+_DIMENSIONS = " dimensions"
+
+
+@dataclass(frozen=True)
+class Features:
+    """What values are computed from: the features of one network.
+
+    Attributes:
+        layer: their name in statistics files and among the definitions of a result.
+        network: the network: value of ``--extractor``, or its name in the statistics files; empty if unknown. If
+            ``--allow-mismatch`` compares two networks, the names of both.
+        dims: length of a feature vector; 0 for the pixels of images.
+        qualifier: what titles have in brackets: the network or the dimensions; empty for Inception's 2048 features and
+            the usual network of a metric with its own.
+    """
+
+    layer: str = FEATURES
+    network: str = _NETWORK
+    dims: int = max(INCEPTION_DIMS)
+    qualifier: str = ""
+
+    @classmethod
+    def of_network(cls, network: str, dims: int) -> Features:
+        """Return the features of the first network of a run."""
+        is_plain = network == _NETWORK and dims == max(INCEPTION_DIMS)
+        of_dims = f"{dims}{_DIMENSIONS}" if network in ("", _NETWORK) else network
+        return cls(FEATURES, network, dims, "" if is_plain else of_dims)
+
+    @property
+    def is_fid(self) -> bool:
+        """Whether the Fréchet distance of these features is called FID, and not FD."""
+        return self.network == _NETWORK and self.layer == FEATURES
+
+    def key(self, name: str) -> str:
+        """Return the key in the JSON of a value that has this name for Inception's 2048 features."""
+        name = name if self.is_fid else re.sub("^fid", "fd", name)
+        suffix = re.sub("[^0-9A-Za-z]", "_", self.qualifier.removesuffix(_DIMENSIONS))
+        return f"{name}_{suffix}" if suffix else name
+
+    def title(self, name: str) -> str:
+        """Return the title of a value that has this one for Inception's 2048 features."""
+        name = name if self.is_fid else re.sub("^FID", "FD", name)
+        return f"{name} ({self.qualifier})" if self.qualifier else name
+
+    def __str__(self) -> str:
+        """The features in the caption of a table: ``Inception, 2048 dimensions``."""
+        network = {_NETWORK: "Inception", "": "unknown network"}.get(self.network, self.network)
+        return f"{network}, {self.dims} dimensions"
+
+
+@dataclass(frozen=True)
+class Value:
+    """A value of a run: a number of a metric, of the features of one network."""
+
+    metric: str
+    number: Number
+    features: Features = field(default_factory=Features)
+
+    @property
+    def key(self) -> str:
+        """The key in the JSON, such as ``fid`` or ``kid_dinov2``."""
+        return self.named(self.number.name)
+
+    @property
+    def spread(self) -> str:
+        """The key of the value after the ±, such as ``kid_std_dinov2``; empty if it has none."""
+        return self.number.spread and self.named(self.number.spread)
+
+    @property
+    def title(self) -> str:
+        """The title in text, such as ``FID`` or ``KID (dinov2)``."""
+        return self.number.title if self.number.inception else self.features.title(self.number.title)
+
+    def named(self, name: str) -> str:
+        """Return the key of a further value that the metric returns under this name."""
+        return name if self.number.inception else self.features.key(name)
+
+
+def values_of(
+    definitions: Mapping[str, Definition | None],
+    settings: Settings,
+    measured: bool,
+    files: Sequence[Statistics] = (),
+) -> tuple[Value, ...]:
+    """Return the values of a run, in the order in which they are listed.
+
+    Args:
+        definitions: definitions of the features, by layer; None if unknown. Features of unknown origin, as in other
+            tools' statistics files, count as Inception's if they have the dimensions of one of its layers, no mean
+            below zero, and no other network was asked for.
+        settings: the settings, which have the requested networks and metrics.
+        measured: whether images were processed with these networks. If not, only statistics files are compared.
+        files: the statistics files, whose definitions can differ with ``allow_mismatch``.
+    """
+    values = list[Value]()
+    for asked in settings.chosen:
+        known = [definitions.get(asked.layer)]
+        known += [file.layers[asked.layer].definition for file in files if asked.layer in file.layers]
+        stated = [each for each in known if each is not None]
+        features = _features_of(asked, stated, settings, measured, files)
+        numbers = asked.metric.numbers if asked.further else (*asked.metric.numbers, *asked.metric.summary)
+        values += [Value(asked.metric.name, number, features) for number in numbers]
+    return tuple(values)
+
+
+def _features_of(
+    asked: Requested, stated: Sequence[Definition], settings: Settings, measured: bool, files: Sequence[Statistics]
+) -> Features:
+    """Return the features of a metric, of which definitions are ``stated``."""
+    layer, own = asked.layer, asked.metric.network()
+    if layer == SPATIAL:
+        return Features(layer, dims=SPATIAL_DIMS)
+    if layer == PIXELS:
+        return Features(layer, PIXELS, 0)
+    dims = stated[0].dims if stated else next((file.layers[layer].dims for file in files if layer in file.layers), 0)
+    if own is not None:
+        if all(each.extractor == asked.metric.usual_network for each in stated):
+            return Features(layer, asked.metric.usual_network or "its own network", dims)
+        name = _spelled(stated, own.extractor, measured)
+        return Features(layer, name, dims, f"{name} {dims}" if name == _NETWORK and dims != 2048 else name)
+    if asked.further:
+        return Features(layer, asked.further, dims, asked.further)
+    dims = dims or max(INCEPTION_DIMS)
+    if stated:
+        network = _spelled(stated, settings.network.extractor, measured)
+    else:
+        can_be = settings.network.extractor == _NETWORK and all(file.mu.min() >= 0 for file in files)
+        network = _NETWORK if can_be and dims in INCEPTION_DIMS else ""
+    return Features.of_network(network, dims)
+
+
+def _spelled(definitions: Sequence[Definition], asked: str, measured: bool) -> str:
+    """Return the networks of these definitions, each once."""
+    networks = list(dict.fromkeys(each.network for each in definitions))
+    names = {network: _USUAL.get(network, network) for network in networks}
+    for network in networks:
+        # The definition of a network in a user's file has the file's name without its folder.
+        meant = NetworkChoice(asked).made(network)
+        if meant or (measured and network == networks[0] != INCEPTION):
+            names[network] = asked
+    return " against ".join(names.values())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from html import escape
 from itertools import starmap
@@ -108,7 +108,7 @@ class Comparison:
         warnings: warnings about these values, one sentence each, the worst first; see `fidtool.errors.Alert`.
         skipped: files of the sets that were skipped, REAL's first.
         diagnosis: findings about the images; None if not requested.
-        values: what is known of the values in ``metrics`` that have a title, in the order in which they are listed.
+        known: the values of the run that have a title, in the order in which they are listed. See `values`.
         uncertainties: uncertainty of the Fréchet distance of each network, by key; empty if not requested.
         influence: images that raise the Fréchet distance; None if not requested.
         exhibit: what a page shows besides; None unless a page was requested.
@@ -123,7 +123,7 @@ class Comparison:
     real: SetResult
     fake: SetResult
     metrics: Mapping[str, float]
-    values: tuple[Value, ...]
+    known: tuple[Value, ...]
     warnings: tuple[str, ...] = ()
     skipped: tuple[SkippedFile, ...] = ()
     diagnosis: Diagnosis | None = None
@@ -139,6 +139,11 @@ class Comparison:
     def fid(self) -> float | None:
         """The FID; None if it was not requested or the features are not Inception's 2048."""
         return self.metrics.get("fid")
+
+    @property
+    def values(self) -> list[Value]:
+        """What is known of the numbers in ``metrics``, in the order in which they are listed."""
+        return [value for value in self.known if value.key in self.metrics]
 
     @property
     def distance(self) -> Value | None:
@@ -208,15 +213,14 @@ class Comparison:
         }
 
     @classmethod
-    def from_dict(cls, content: Mapping[str, Any], values: Sequence[Value]) -> Comparison:
+    def from_dict(cls, content: Mapping[str, Any], values: tuple[Value, ...]) -> Comparison:
         """Return the comparison of an entry of the JSON's ``results``, of which these are the values."""
-        metrics = restored(dict[str, float], content["metrics"])
         alerts = [[*each] for each in zip(content["warnings"], content["severities"], strict=True)]
         return cls(
             real=SetResult.from_dict(content, "real"),
             fake=SetResult.from_dict(content, "fake"),
-            metrics=metrics,
-            values=tuple(value for value in values if value.key in metrics),
+            metrics=restored(dict[str, float], content["metrics"]),
+            known=values,
             warnings=tuple(starmap(Alert, restored(tuple[tuple[str, Severity], ...], alerts))),
             skipped=restored(tuple[SkippedFile, ...], content["skipped"]),
             diagnosis=None if content["diagnosis"] is None else Diagnosis.from_dict(content["diagnosis"]),
@@ -371,7 +375,9 @@ class Evaluation:
             values = restored(dict[str, Value], content["values"])
             if any(key != value.key or value.number.digits > _MOST_DIGITS for key, value in values.items()):
                 raise ValueError("a value has two keys, or too many digits")
-            results = tuple(Comparison.from_dict(each, [*values.values()]) for each in content["results"])
+            if not {value.features.layer for value in values.values()} <= {PIXELS, *layers}:
+                raise ValueError("layers lacks that of a value")
+            results = tuple(Comparison.from_dict(each, (*values.values(),)) for each in content["results"])
             if not all(each.values for each in results):
                 raise ValueError("a FAKE has no values")
             differences = restored(tuple[Difference, ...], content["differences"])

@@ -294,7 +294,7 @@ class Comparer:
             real=usual,
             fake=generated,
             metrics=numbers,
-            values=tuple(value for value in plan.values if value.key in numbers),
+            known=plan.values,
             warnings=tuple(merged((Alert(self.run.console.shown(line), Alert(line).severity) for line in lines), ())),
             skipped=tuple(skipped),
             diagnosis=diagnosis,

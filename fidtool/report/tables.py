@@ -343,7 +343,7 @@ def narrowed(saved: Mapping[str, Evaluation], columns: Sequence[str]) -> dict[st
         keys = {key for value in values for key in (value.key, value.spread)}
         metrics = {key: number for key, number in result.metrics.items() if key in keys}
         bars = {key: bar for key, bar in result.uncertainties.items() if key in keys}
-        return replace(result, metrics=metrics, values=values, uncertainties=bars)
+        return replace(result, metrics=metrics, known=values, uncertainties=bars)
 
     return {file: replace(each, results=tuple(map(only, each.results))) for file, each in saved.items()}
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from fidtool.labels import Labels
 
 from fidtool.features.protocol import EMBEDDING
-from fidtool.labels import Labels
 from support.command_line import Run
 from support.pictures import make_pictures
 from support.places import COLOURS, TINY

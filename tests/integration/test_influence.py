@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from fidtool.labels import Labels
+
 from support import degenerate
 from support.command_line import Run
 from support.influences import with_harmful

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fidtool.labels import Labels
 from PIL import Image
 
 from fidtool.features.protocol import INCEPTION, Definition
-from fidtool.labels import Labels
 from support.command_line import Run
 from support.pictures import make_pictures
 from support.places import FD, TINY

@@ -99,7 +99,7 @@ def test_runs_and_steps() -> None:
 def test_the_corrected_value_is_logged_with_its_interval() -> None:
     (result,) = bare("fake").results
     interval = Uncertainty(1.0, Interval(11.5, 0.5, 10.5, 12.5), "", ())
-    ((_, ((step, values),)),) = runs_of([replace(result, uncertainty=interval)], 3)
+    ((_, ((step, values),)),) = runs_of([replace(result, uncertainties={"fid": interval})], 3)
     corrected = {"fid_corrected": 11.5, "fid_corrected_low": 10.5, "fid_corrected_high": 12.5}
     assert (step, values) == (3, {**result.metrics, **corrected})
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from fidtool.labels import Labels
 
 import fidtool as package
 from fidtool.features.protocol import EMBEDDING
-from fidtool.labels import Labels
 from fidtool.metrics.metric import MetricFacts
 from fidtool.statistics.statistics_file import read_statistics
 from support.command_line import Run

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fidtool.labels import Labels
 
 import fidtool
-from fidtool.labels import Labels
 from support.command_line import Run
 from support.places import COLOURS, EXAMPLES, TINY
 from support.small_sets import make_sets

@@ -27,8 +27,10 @@ from fidtool.explanations import (
     Uncertainty,
 )
 from fidtool.features.protocol import Definition
+from fidtool.metrics.registry import BUILT_IN
 from fidtool.record import RunRecord
 from fidtool.results import Comparison, Evaluation, SetResult, SkippedFile
+from fidtool.values import Features, Value
 
 NASTY = "<b>&\"quotes'<script>window.hacked=1</script>\n\u202etxt"
 """Characters that a file name can contain, apart from undecodable bytes."""
@@ -48,6 +50,18 @@ METRICS = {
     "cmmd": 1.5,
     "authpct": 87.5,
 }
+
+
+def known_of(features: Features = Features(), *names: str) -> tuple[Value, ...]:  # noqa: B008 - it is frozen
+    """Return the values of the built-in metrics, or of some, for the features of a network."""
+    numbers = [(kind.name, number) for kind in BUILT_IN.values() for number in (*kind.numbers, *kind.summary)]
+    return tuple(Value(metric, number, features) for metric, number in numbers if not names or number.name in names)
+
+
+KNOWN = known_of()
+DINO = Features("features", "dinov2", 1024, "dinov2")
+FURTHER = Features("dinov2", "dinov2", 1024, "dinov2")
+"""The features of DINOv2 as the first network of a run, and as a further one."""
 
 
 def write_image(folder: Path, name: str, size: tuple[int, int] = (160, 120), seed: int = 0) -> str:
@@ -89,7 +103,8 @@ def health(path: str, found: Duplicates, findings: Sequence[Finding] = ()) -> He
 def bare(*fakes: str, real: str = "real", fid: float = 12.3456) -> Evaluation:
     """Return an evaluation with metrics and nothing else."""
     results = [
-        Comparison(SetResult(real, 100), SetResult(fake, 100), {"fid": fid + place}) for place, fake in enumerate(fakes)
+        Comparison(SetResult(real, 100), SetResult(fake, 100), {"fid": fid + place}, KNOWN)
+        for place, fake in enumerate(fakes)
     ]
     record = RunRecord(
         world_size=2,
@@ -158,6 +173,7 @@ def _full(result: Comparison, files: Sequence[str], place: int) -> Comparison:
         result.real,
         result.fake,
         {**result.metrics, **METRICS},
+        KNOWN,
         (f"{result.fake.name}: {NASTY} is doubtful", "about every set"),
         tuple(
             SkippedFile(result.fake.name, f"{file}.{number}", "truncated") for number, file in enumerate(files[:150])
@@ -168,9 +184,9 @@ def _full(result: Comparison, files: Sequence[str], place: int) -> Comparison:
             SharedCopies(20, tuple(itertools.pairwise(files[:9]))),
             (found, Finding("other size", "medium", 100, "", "FAKE's images are smaller")),
         ),
-        Uncertainty(1.0, corrected, "", ((25, fid + 6), (50, fid + 3), (75, fid + 1), (100, fid)))
+        {"fid": Uncertainty(1.0, corrected, "", ((25, fid + 6), (50, fid + 3), (75, fid + 1), (100, fid)))}
         if place % 2 == 0
-        else Uncertainty(None, None, "too few images", ((25, fid + 6), (100, fid))),
+        else {"fid": Uncertainty(None, None, "too few images", ((25, fid + 6), (100, fid)))},
         Influence(
             tuple(HarmfulImage(file, 0.5 / (1 + rank)) for rank, file in enumerate(files)),
             (),

@@ -18,11 +18,9 @@ import pytest
 import fidtool
 from fidtool.comparability import verify
 from fidtool.errors import InputError
-from fidtool.explanations import Heldout, Interval, Nearest, Uncertainty, WorstPair
+from fidtool.explanations import Heldout, Interval, Nearest, NotComputed, Uncertainty, WorstPair
 from fidtool.history import append_history, changes_of, lines_of, per_fake, read_history
-from fidtool.labels import Labels
 from fidtool.metrics.metric import Number
-from fidtool.metrics.registry import NUMBERS
 from fidtool.pipeline.gates import missed_gates
 from fidtool.report.html import html_report
 from fidtool.report.tables import lines_in
@@ -31,7 +29,8 @@ from fidtool.results import Evaluation, read_evaluation
 from fidtool.saved import saved_result
 from fidtool.settings import Settings
 from fidtool.sources.kinds import PassedOver
-from support.report_samples import bare, classes, rich
+from fidtool.values import Features, Value
+from support.report_samples import DINO, FURTHER, KNOWN, bare, classes, known_of, rich
 from support.small_sets import make_sets
 
 
@@ -46,27 +45,28 @@ def again(evaluation: Evaluation) -> Evaluation:
 def test_a_full_result_is_restored() -> None:
     evaluation = rich(bare("step1", "step2"), ["a.png", "b.png", "c.png"])
     found = again(evaluation)
-    assert found.results == evaluation.results
+    assert found.results == tuple(replace(each, known=tuple(each.values)) for each in evaluation.results)
     assert found.differences == evaluation.differences
     assert found.definitions == evaluation.definitions
     assert found.run == evaluation.run
-    assert found.labels == evaluation.labels
+    assert found.values == evaluation.values
 
 
 def test_gates_and_titles_are_restored() -> None:
     evaluation = bare("fake")
     mine = Number("mine", "Mine", "higher", "of mine", layer="own")
-    labels = replace(evaluation.labels, network="dinov2", own_networks={"own": "net"})
-    labels = replace(labels, numbers={**labels.numbers, "mine": mine})
+    known = (*known_of(DINO), Value("mine", mine, Features("own", "net", 9, "net")))
     real = replace(evaluation.results[0].real, passed_over=PassedOver())
     real.passed_over.kinds.update({".txt": 3, "hidden": 1})
     metrics = {"fd_dinov2": 12.0, "mine_net": 0.5}
     missed = ("fake has FD (dinov2) 12, above 10",)
-    result = replace(evaluation.results[0], labels=labels, metrics=metrics, real=real, missed=missed)
+    result = replace(evaluation.results[0], known=known, metrics=metrics, real=real, missed=missed)
     run = replace(evaluation.run, command="a program")
-    found = again(replace(evaluation, results=(result,), run=run, not_computed={"is": "why"}))
+    lacking = (NotComputed("is", "IS", "why", False),)
+    layers = {**evaluation.definitions, "own": None}
+    found = again(replace(evaluation, definitions=layers, results=(result,), run=run, not_computed=lacking))
     assert found.exit_code == 3
-    assert found.results[0].titles == {"fid": "FD (dinov2)", "mine": "Mine (net)"}
+    assert [value.title for value in found.values] == ["FD (dinov2)", "Mine (net)"]
     assert found.results[0].real.passed_over == real.passed_over
     assert found.run.command == "a program"
 
@@ -109,11 +109,8 @@ def test_files_that_are_no_results(tmp_path: Path, content: bytes | None, proble
 def everything() -> dict[str, Any]:
     """Return the JSON of a result that has whatever a result can have."""
     evaluation = rich(bare("fake", "other"), ["x.png", "y.png"])
-    numbers = {
-        "fid@dinov2": replace(NUMBERS["fid"], name="fid@dinov2", layer="dinov2"),
-        "mine": Number("mine", "Mine", "lower", "of mine", "mine_sd"),
-    }
-    labels = Labels(own_networks={"dinov2": "dinov2"}, numbers={**NUMBERS, **numbers}, own_dims={"dinov2": 1024})
+    mine = Value("mine", Number("mine", "Mine", "lower", "of mine", "mine_sd"))
+    known = (*KNOWN, mine, *known_of(FURTHER, "fid"))
     bar = Interval(9.0, 0.1, 8.8, 9.2)
     uncertainty = Uncertainty(1.0, bar, "", ((50, 3.0), (100, 2.0)))
     nearest = Nearest(1.0, 2.0, 0, 0, 0.1, 0.05, 0.2, 0.5, 0.1)
@@ -125,19 +122,19 @@ def everything() -> dict[str, Any]:
         short = replace(short, worst_pairs=(WorstPair("x.png", "y.png", "mine", 1.0),))
         full = replace(
             each,
-            labels=labels,
+            known=known,
             metrics={**each.metrics, "fd_dinov2": 3.0, "mine": 1.0, "mine_sd": 0.1},
             skipped=each.skipped[:1],
             influence=replace(each.influence, most_harmful=each.influence.most_harmful[:1]),
             exhibit=short,
             classes=classes(1),
             heldout=Heldout("held", 100, 100, {"fid": 3.0}, nearest),
-            uncertainty=uncertainty,
-            further={"fid@dinov2": uncertainty},
+            uncertainties=dict.fromkeys(("fid", "fd_dinov2"), uncertainty),
         )
         results.append(full)
     definitions = {**evaluation.definitions, "dinov2": evaluation.definition}
-    whole = replace(evaluation, results=tuple(results), definitions=definitions, not_computed={"kid@dinov2": "why"})
+    lacking = (NotComputed("kid (dinov2)", "KID (dinov2)", "why", True),)
+    whole = replace(evaluation, results=tuple(results), definitions=definitions, not_computed=lacking)
     content: dict[str, Any] = json.loads(dumps(whole.to_dict()))
     return content
 
@@ -195,17 +192,17 @@ def test_whatever_was_edited_is_read_or_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda found: found["labels"]["numbers"]["mine"].update(digits=True),
-        lambda found: found["labels"]["numbers"]["mine"].update(digits=10**9),
-        lambda found: found["labels"]["numbers"]["fid@dinov2"].update(name="fid"),
+        lambda found: found["values"]["mine"]["number"].update(digits=True),
+        lambda found: found["values"]["mine"]["number"].update(digits=10**9),
+        lambda found: found["values"]["fd_dinov2"]["number"].update(name="kid"),
         lambda found: found["results"][0]["count"].update(fake=-1),
         lambda found: found["results"][0]["metrics"].update(fid=True),
         lambda found: found["results"][0]["heldout"]["nearest"].update(closer=1e308),
         lambda found: found["differences"][0].update(first="another"),
-        lambda found: found["differences"][0].update(name="another"),
-        lambda found: found["results"][0]["uncertainty"]["corrected"].update(high=-9.0),
+        lambda found: found["differences"][0].update(key="another"),
+        lambda found: found["results"][0]["uncertainties"]["fid"]["corrected"].update(high=-9.0),
         lambda found: found["differences"][0]["interval"].update(error=-1.0),
-        lambda found: found["results"][0]["exhibit"]["worst_pairs"][0].update(name="another"),
+        lambda found: found["results"][0]["exhibit"]["worst_pairs"][0].update(key="another"),
         lambda found: found["layers"].pop("dinov2"),
         lambda found: found["protocol"].update(ddof=True),
     ],
@@ -220,19 +217,19 @@ def test_what_no_run_writes_is_refused(damage: Callable[[dict[str, Any]], object
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda found: found.pop("labels"),
+        lambda found: found.pop("values"),
         lambda found: found.pop("schema"),
         lambda found: found.update(schema=99),
         lambda found: found["results"][0].pop("count"),
         lambda found: found["results"][0].update(metrics=None, count=5),
         lambda found: found["results"][0].update(metrics={}),
         lambda found: found["run"].pop("device"),
-        lambda found: found["labels"].update(numbers={"x": {}}),
+        lambda found: found["values"].update({"x": {}}),
         lambda found: found["protocol"].pop("dims"),
         lambda found: found["results"][0]["metrics"].update(fid=math.nan),
         lambda found: found["results"][0]["metrics"].update(fid=10**400),
         lambda found: found["results"][0]["warnings"].append("without a severity"),
-        lambda found: found["labels"].update(dims="64"),
+        lambda found: found["values"]["fid"]["features"].update(dims="64"),
         lambda found: found.update(settings=[]),
         lambda found: found.update(not_computed=None),
         lambda found: found["results"][0].update(missed=[[]]),
@@ -248,5 +245,5 @@ def test_an_edited_result_is_refused(damage: Callable[[dict[str, Any]], object])
 
 def test_keys_of_a_newer_version_are_ignored() -> None:
     content = bare("fake").to_dict()
-    content["labels"]["newer"] = content["run"]["newer"] = content["results"][0]["newer"] = 1
+    content["values"]["fid"]["newer"] = content["run"]["newer"] = content["results"][0]["newer"] = 1
     assert Evaluation.from_dict(content) == Evaluation.from_dict(bare("fake").to_dict())

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from fidtool.explanations import Classes, ClassResult
-from fidtool.labels import Labels
 from fidtool.pipeline.classes import classes_of
 from fidtool.settings import Settings
+from fidtool.values import Value
+from support.report_samples import KNOWN
 
 
 @dataclass(frozen=True)
@@ -16,7 +17,7 @@ class Plan:
     """What `classes_of` reads of a plan."""
 
     settings: Settings
-    labels: Labels = field(default_factory=Labels)
+    values: Sequence[Value] = KNOWN
 
 
 def made(

@@ -63,7 +63,7 @@ def test_a_saved_result_keeps_severities() -> None:
     result = replace(result, warnings=(Alert("fake: x", "high"), Alert("real: y")))
     content = result.to_dict()
     assert (content["warnings"], content["severities"]) == (["fake: x", "real: y"], ["high", "low"])
-    again = Comparison.from_dict(content, result.labels)
+    again = Comparison.from_dict(content, result.known)
     assert [each.severity for each in again.warnings] == ["high", "low"]  # type: ignore[attr-defined]
 
 

@@ -17,13 +17,12 @@ from markdown_it import MarkdownIt
 
 from fidtool.errors import Alert, InputError
 from fidtool.explanations import Classes, ClassResult, Difference, Interval, Uncertainty
-from fidtool.labels import Labels
 from fidtool.metrics.metric import Number
-from fidtool.metrics.registry import NUMBERS
 from fidtool.names import legible
 from fidtool.report.tables import doubts_about, lines_in, narrowed
 from fidtool.results import Evaluation, SetResult
-from support.report_samples import bare
+from fidtool.values import Features, Value
+from support.report_samples import DINO, KNOWN, bare, known_of
 
 NAMES = [
     "plain",
@@ -56,7 +55,7 @@ def evaluation_of(names: Sequence[str]) -> Evaluation:
         metrics = {"fid": 10.123456789 + place, "kid": -0.0001 + place / 1000, "kid_std": 0.00123, "precision": 0.5}
         bar = Interval(9.5 + place, 0.0123, 9.4 + place, 9.6 + place) if place % 2 == 0 else None
         uncertainty = Uncertainty(None, bar, "", ())
-        results.append(replace(result, metrics=metrics, uncertainty=uncertainty))
+        results.append(replace(result, metrics=metrics, uncertainties={"fid": uncertainty}))
     verdict = Difference(names[0], names[2], Interval(-2.0, 0.1, -2.2, -1.8)) if len(names) > 2 else None
     return replace(plain, results=tuple(results), differences=(verdict,) if verdict else ())
 
@@ -77,7 +76,7 @@ def test_csv_has_all_digits(evaluation: Evaluation) -> None:
     for row, result in zip(rows, evaluation.results, strict=True):
         assert {key: float(row[key]) for key in result.metrics} == result.metrics
         assert (row["real"], row["count.real"], row["count.fake"]) == ("real", "100", "100")
-        ends = [row[f"uncertainty.corrected.{part}"] for part in ("value", "error", "low", "high")]
+        ends = [row[f"uncertainties.fid.corrected.{part}"] for part in ("value", "error", "low", "high")]
         bar = result.corrected
         assert ends == ([""] * 4 if bar is None else [repr(end) for end in (bar.value, bar.error, bar.low, bar.high)])
     assert "secret" not in str(rows)
@@ -221,9 +220,9 @@ def text_of(saved: dict[str, Evaluation]) -> list[str]:
 def test_what_cannot_be_marked_has_no_note_about_marks() -> None:
     """A value of which neither more nor less is better."""
     plain = bare("fake", "real")
-    neither = replace(plain.labels.numbers["fid"], better="")
-    labels = Labels(numbers={"fid": neither})
-    shown = replace(plain, results=tuple(replace(each, labels=labels) for each in plain.results))
+    (fid,) = known_of(Features(), "fid")
+    known = (replace(fid, number=replace(fid.number, better="")),)
+    shown = replace(plain, results=tuple(replace(each, known=known) for each in plain.results))
     assert "never marked" in "".join(text_of({"": plain}))
     assert "never marked" not in "".join(text_of({"": shown}))
 
@@ -287,11 +286,11 @@ def test_other_settings_of_a_metric_leave_only_its_columns_unmarked() -> None:
 
 
 def test_settings_of_a_custom_metric_are_about_custom_values() -> None:
-    labels = Labels(numbers={**NUMBERS, "mine": Number("mine", "Mine", "lower", "")})
+    known = (*KNOWN, Value("custom", Number("mine", "Mine", "lower", "")))
     saved = {}
     for seed, name in enumerate("ab"):
         (result,) = evaluation_of([name]).results
-        own = replace(result, labels=labels, metrics={**result.metrics, "mine": 1.0 + seed})
+        own = replace(result, known=known, metrics={**result.metrics, "mine": 1.0 + seed})
         settings = {"custom": {"seed": seed}, "kid": {"seed": 0}}
         saved[f"{name}.json"] = replace(evaluation_of([name]), results=(own,), settings=settings)
     assert doubts_about(saved)[0] == ["Mine"]
@@ -309,8 +308,9 @@ def test_values_of_different_protocols_are_refused_and_those_of_other_networks_a
     with pytest.raises(InputError, match="make a table of each"):
         lines_in("csv", {"1.json": first, "2.json": clean})
     (result,) = second.results
-    labels = Labels("dinov2", 1024)
-    other = replace(clean, results=(replace(result, labels=labels, metrics={"fd_dinov2": 3.5}, uncertainty=None),))
+    other = replace(
+        clean, results=(replace(result, known=known_of(DINO), metrics={"fd_dinov2": 3.5}, uncertainties={}),)
+    )
     heading, one, two = text_of({"1.json": first, "2.json": other})[:3]
     assert re.split(" {2,}", heading)[-1] == "95 % interval"
     assert "FD (dinov2)" in heading
@@ -323,7 +323,17 @@ def test_values_of_different_protocols_are_refused_and_those_of_other_networks_a
 def test_error_bars_of_two_networks_name_them() -> None:
     first, second = evaluation_of(["a"]), evaluation_of(["b"])
     (result,) = second.results
-    other = replace(second, results=(replace(result, labels=Labels("dinov2", 1024), metrics={"fd_dinov2": 3.5}),))
+    other = replace(
+        second,
+        results=(
+            replace(
+                result,
+                known=known_of(DINO),
+                metrics={"fd_dinov2": 3.5},
+                uncertainties={"fd_dinov2": result.uncertainties["fid"]},
+            ),
+        ),
+    )
     heading, *_ = text_of({"1.json": first, "2.json": other})
     assert "bias-corrected FID ± s.e." in heading
     assert "bias-corrected FD (dinov2) ± s.e." in heading
@@ -342,7 +352,7 @@ def test_columns_are_chosen_by_title_or_metric_in_order() -> None:
         assert any("is better than" in line for line in lines) == ("fid" in columns)
         keys = lines_in("csv", shown)[0].split(",")
         assert "kid_std" in keys
-        assert ("fid" in keys) == ("uncertainty.corrected.low" in keys) == ("fid" in columns)
+        assert ("fid" in keys) == ("uncertainties.fid.corrected.low" in keys) == ("fid" in columns)
     for name, problem in (
         ("kidd", "unknown column 'kidd'; did you mean kid"),
         ("sfid", "unknown column 'sfid'; did you mean fid? Choose from FID, KID, Precision"),
@@ -355,8 +365,9 @@ def test_columns_of_two_networks() -> None:
     """A metric stands for its values of all networks, a title for one."""
     first, second = evaluation_of(["a"]), evaluation_of(["b"])
     (result,) = second.results
-    labels = Labels("dinov2", 1024)
-    other = replace(second, results=(replace(result, labels=labels, metrics={"fd_dinov2": 3.5}, uncertainty=None),))
+    other = replace(
+        second, results=(replace(result, known=known_of(DINO), metrics={"fd_dinov2": 3.5}, uncertainties={}),)
+    )
     saved = {"1.json": first, "2.json": other}
     assert "FD (dinov2)" in text_of(narrowed(saved, ["fid"]))[0]
     heading, *rows = text_of(narrowed(saved, ["fd (dinov2)"]))

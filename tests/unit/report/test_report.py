@@ -25,6 +25,7 @@ from fidtool.explanations import (
     HarmfulImage,
     Interval,
     Neighbour,
+    NotComputed,
     Uncertainty,
 )
 from fidtool.images.loader import ImageLookup
@@ -35,7 +36,7 @@ from fidtool.report.html import check_shown, html_report, write_shown
 from fidtool.report.tables import class_lines, class_rows
 from fidtool.report.text import influence_lines
 from fidtool.results import Comparison, Evaluation, SetResult
-from support.report_samples import COMMAND, METRICS, NASTY, bare, classes, rich, write_image
+from support.report_samples import COMMAND, KNOWN, METRICS, NASTY, bare, classes, rich, write_image
 
 pytest.importorskip("jinja2", reason="needs fidtool[report]")
 pytest.importorskip("matplotlib", reason="needs fidtool[report]")
@@ -97,10 +98,13 @@ def test_the_page_of_a_bare_result_has_no_empty_sections() -> None:
 
 
 def test_metrics_without_a_value_have_their_reason() -> None:
-    reasons = {"is": "no <weights> on this machine", "mine": "too few images"}
-    page = Page(html_report(replace(bare("fake"), not_computed=reasons)))
+    lacking = (
+        NotComputed("is", "IS", "no <weights> on this machine", True),
+        NotComputed("mine", "Mine", "too few images", False),
+    )
+    page = Page(html_report(replace(bare("fake"), not_computed=lacking)))
     assert [attributes["id"] for attributes in page.all("section")] == ["values"]
-    for line in ("IS: not computed: no <weights> on this machine", "mine: not computed: too few images"):
+    for line in ("IS: not computed: no <weights> on this machine", "Mine: not computed: too few images"):
         assert line in page.text
 
 
@@ -175,7 +179,7 @@ def test_the_verdict(values: tuple[float, ...], better: bool | None, verdict: st
     if better is not None:
         bars = [Uncertainty(0.0, Interval(value, 0.5, value - 1, value + 1), "", ()) for value in values]
         pairs = zip(evaluation.results, bars, strict=True)
-        results = tuple(replace(result, uncertainty=each) for result, each in pairs)
+        results = tuple(replace(result, uncertainties={"fid": each}) for result, each in pairs)
         apart = Interval(-1.0, 0.2, -1.4, -0.6)
         first = Interval(1.0, 0.2, 0.6, 1.4) if better else Interval(1.0, 0.9, -0.8, 2.8)
         differences = [Difference("a", "b", first), *(Difference(each, "c", apart) for each in "ab")]
@@ -231,7 +235,7 @@ def valued(evaluation: Evaluation, *metrics: dict[str, float]) -> Evaluation:
 def test_the_best_value_of_each_metric_is_marked_with_text() -> None:
     low, high = dict.fromkeys(METRICS, 1.0) | {"fid": 1.0}, dict.fromkeys(METRICS, 2.0) | {"fid": 2.0}
     evaluation = valued(bare("low", "high"), low, high)
-    better = [evaluation.labels.numbers[name].better for name in evaluation.results[0].titles]
+    better = [value.number.better for value in evaluation.values]
     html = html_report(evaluation)
     rows = html.partition("<tbody>")[2].split("</tr>")
     assert [row.count(">best:</span>") for row in rows[:2]] == [better.count("lower"), better.count("higher")]
@@ -331,19 +335,19 @@ def test_one_warning_is_open_and_the_others_are_folded(number: int) -> None:
 
 def test_the_title_of_the_charts_describes_them(tmp_path: Path) -> None:
     evaluation = bare("runs/step1", "runs/step2", real="data/real")
-    text, details = title_of(evaluation)
+    text, details = title_of(evaluation, KNOWN[0])
     assert text == "FID of 2 sets against data/real (100 images)"
     assert details == "Inception, 2048 dimensions, protocol pytorch-fid; 100 images per set"
     first, second = evaluation.results
     uneven = replace(evaluation, results=(replace(first, fake=SetResult(first.fake.name, 5000)), second))
-    assert title_of(uneven)[1].endswith("; 100 to 5,000 images per set")
+    assert title_of(uneven, KNOWN[0])[1].endswith("; 100 to 5,000 images per set")
     unknown = replace(
         evaluation,
         results=(replace(first, real=SetResult("data/real", None), fake=SetResult(first.fake.name, None)), second),
     )
-    assert title_of(unknown)[0].endswith("data/real (unknown number of images)")
-    assert title_of(unknown)[1].endswith("; unknown number of images per set")
-    assert title_of(bare("runs/fake"))[0] == "FID of runs/fake (100 images) against real (100 images)"
+    assert title_of(unknown, KNOWN[0])[0].endswith("data/real (unknown number of images)")
+    assert title_of(unknown, KNOWN[0])[1].endswith("; unknown number of images per set")
+    assert title_of(bare("runs/fake"), KNOWN[0])[0] == "FID of runs/fake (100 images) against real (100 images)"
     write_shown(evaluation, ImageLookup(), "plot", tmp_path / "plot.svg")
     plot, html = (tmp_path / "plot.svg").read_text(), html_report(evaluation)
     for line in (text, details):
@@ -406,7 +410,7 @@ def test_images_with_negative_effects_do_not_raise_the_distance() -> None:
 
 def test_sections_that_lack_features_explain_why(files: list[str]) -> None:
     evaluation = rich(bare("fake"), files[2:3])
-    evaluation = replace(evaluation, results=(replace(evaluation.results[0], uncertainty=None),))
+    evaluation = replace(evaluation, results=(replace(evaluation.results[0], uncertainties={}),))
     (result,) = evaluation.results
     full = result.exhibit
     assert full is not None
@@ -601,7 +605,7 @@ def test_classes_without_values_are_not_on_the_page() -> None:
     evaluation = replace(evaluation, results=(replace(result, classes=counts),))
     assert html_report(evaluation) == html_report(bare("fake"))
     assert class_lines(evaluation) == []
-    assert Comparison.from_dict(evaluation.to_dict()["results"][0], evaluation.labels).classes == counts
+    assert Comparison.from_dict(evaluation.to_dict()["results"][0], KNOWN).classes == counts
 
 
 # --- the plot, and requirements of both ------------------------------------------------------------------------------

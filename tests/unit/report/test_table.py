@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 
 from fidtool.explanations import Difference, Interval, Uncertainty
-from fidtool.labels import Labels
 from fidtool.report.tables import lines_in, rounded
 from fidtool.report.text import verdict_lines
 from fidtool.results import Evaluation
-from support.report_samples import bare
+from fidtool.values import Features
+from support.report_samples import bare, known_of
 
 LEGEND = "* best of its column"
 FAKES = {
@@ -62,8 +62,8 @@ def test_no_value_of_a_diagnostic_is_the_best() -> None:
 def test_features_of_all_values_are_named_once() -> None:
     """Titles such as ``KID (64 dimensions)`` would make each column twice as wide."""
     evaluation = evaluation_of({name: {"fid_64": each["fid"], "kid_64": each["kid"]} for name, each in FAKES.items()})
-    labels = Labels("inception", 64)
-    evaluation = replace(evaluation, results=tuple(replace(each, labels=labels) for each in evaluation.results))
+    known = known_of(Features.of_network("inception", 64))
+    evaluation = replace(evaluation, results=tuple(replace(each, known=known) for each in evaluation.results))
     assert table_lines(evaluation) == [
         "Features of all values: 64 dimensions",
         "FAKE  FID (64 dimensions)     KID",
@@ -110,7 +110,7 @@ def test_digits_that_can_be_relied_on(values: dict[str, float], count: int | Non
     """To the second digit of the spread; Fréchet distances without one as in papers, with fewer of few images."""
     (result,) = evaluation_of({"a": values}).results
     counted = replace(result, real=replace(result.real, count=count), fake=replace(result.fake, count=count))
-    assert rounded(next(iter(values)), counted) == shown
+    assert rounded(counted.values[0], counted) == shown
 
 
 def test_equal_values_are_not_the_best() -> None:
@@ -135,7 +135,7 @@ def with_bars(difference: Interval) -> Evaluation:
     plain = evaluation_of({name: {"fid": values["fid"]} for name, values in FAKES.items()} | {"c": {"fid": 13.0}})
     bars = [Interval(11.5, 0.25, 11.0, 12.0), Interval(11.75, 0.5, 10.75, 12.75), None]
     results = tuple(
-        replace(result, uncertainty=Uncertainty(None, bar, "", ()))
+        replace(result, uncertainties={"fid": Uncertainty(None, bar, "", ())})
         for result, bar in zip(plain.results, bars, strict=True)
     )
     return replace(plain, results=results, differences=(Difference("a", "b", difference),))
@@ -179,7 +179,7 @@ def with_bar(fake: str, value: float, error: float | None) -> Evaluation:
     """Return an evaluation of one FAKE, with an error bar if ``error`` is not None."""
     (plain,) = evaluation_of({fake: {"fid": value}}).results
     bar = None if error is None else Interval(value, error, value - 2 * error, value + 2 * error)
-    return replace(bare(fake), results=(replace(plain, uncertainty=Uncertainty(None, bar, "", ())),))
+    return replace(bare(fake), results=(replace(plain, uncertainties={"fid": Uncertainty(None, bar, "", ())}),))
 
 
 def test_error_bars_of_several_files_are_compared() -> None:

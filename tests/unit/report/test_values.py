@@ -11,18 +11,16 @@ import pytest
 import fidtool as package
 from fidtool.features.models.families import CMMD_EXTRACTOR
 from fidtool.features.protocol import EMBEDDING, FEATURES, INCEPTION, Definition
-from fidtool.labels import Labels, labels_of
 from fidtool.metrics.cmmd import CMMD
 from fidtool.pipeline.gates import missed_gates
 from fidtool.report.html import html_report
 from fidtool.report.text import influence_lines, result_lines
 from fidtool.results import Evaluation
 from fidtool.settings import Settings
+from fidtool.values import Features, values_of
 from support.pictures import make_pictures
 from support.places import TINY
-from support.report_samples import bare, rich
-
-DINO = Labels("dinov2", 1024)
+from support.report_samples import DINO, FURTHER, KNOWN, bare, known_of, rich
 
 
 @pytest.fixture
@@ -35,58 +33,96 @@ def defined(extractor: str, dims: int) -> Definition:
 
 
 @pytest.mark.parametrize(
-    ("labels", "name", "title", "key"),
+    ("features", "name", "title", "key"),
     [
-        (Labels(), "fid", "FID", "fid"),
-        (Labels(), "fid_infinity", "FID-infinity", "fid_infinity"),
-        (Labels(dims=64), "fid", "FID (64 dimensions)", "fid_64"),
-        (Labels(dims=64), "kid", "KID (64 dimensions)", "kid_64"),
+        (Features(), "fid", "FID", "fid"),
+        (Features(), "fid_infinity", "FID-infinity", "fid_infinity"),
+        (Features.of_network("inception", 64), "fid", "FID (64 dimensions)", "fid_64"),
+        (Features.of_network("inception", 64), "kid", "KID (64 dimensions)", "kid_64"),
+        (Features.of_network("inception", 64), "is", "IS", "is"),
         (DINO, "fid", "FD (dinov2)", "fd_dinov2"),
         (DINO, "precision", "Precision (dinov2)", "precision_dinov2"),
         (DINO, "fid_infinity", "FD-infinity (dinov2)", "fd_infinity_dinov2"),
-        (DINO, "cmmd", "CMMD", "cmmd"),
-        (Labels("nets/é.py:f", 2048), "fid", "FD (nets/é.py:f)", "fd_nets___py_f"),
-        (Labels("", 1024), "fid", "FD (1024 dimensions)", "fd_1024"),
-        (Labels("", 6), "sfid", "sFID", "sfid"),
-        (Labels(own_networks={EMBEDDING: "dinov2"}), "cmmd", "CMMD (dinov2)", "cmmd_dinov2"),
+        (FURTHER, "fid", "FD (dinov2)", "fd_dinov2"),
+        (Features.of_network("nets/é.py:f", 2048), "fid", "FD (nets/é.py:f)", "fd_nets___py_f"),
+        (Features.of_network("", 1024), "fid", "FD (1024 dimensions)", "fd_1024"),
     ],
 )
-def test_a_name_shows_which_features_a_value_is_based_on(labels: Labels, name: str, title: str, key: str) -> None:
-    assert (labels.title(name), labels.key(name)) == (title, key)
+def test_a_name_shows_which_features_a_value_is_based_on(features: Features, name: str, title: str, key: str) -> None:
+    (value,) = known_of(features, name)
+    assert (value.title, value.key) == (title, key)
+
+
+def test_the_key_of_a_spread() -> None:
+    found = {value.key: value.spread for value in known_of(DINO, "fid", "kid", "is", "fid_infinity")}
+    assert found == {
+        "fd_dinov2": "",
+        "kid_dinov2": "kid_std_dinov2",
+        "is": "is_std",
+        "fd_infinity_dinov2": "fd_infinity_error_dinov2",
+    }
 
 
 @pytest.mark.parametrize(
     ("definition", "measured", "dims", "expected"),
     [
-        (defined(INCEPTION, 2048), True, 2048, Labels()),
+        (defined(INCEPTION, 2048), True, 2048, Features()),
         (defined("dinov2:vitl14", 1024), True, 1024, DINO),  # the requested name
         (defined("dinov2:vitl14", 1024), False, 1024, DINO),  # also for statistics files
-        (defined("dinov2:vits14", 384), False, 384, Labels("dinov2:vits14", 384)),  # the files name a different model
-        (defined("nets.py:f@0123456789ab", 9), False, 9, Labels("nets.py:f", 9)),
-        (None, False, 2048, Labels("", 2048)),  # of other tools, and another network was asked for
-        (None, False, 1024, Labels("", 1024)),
+        # The files name a different model.
+        (defined("dinov2:vits14", 384), False, 384, Features.of_network("dinov2:vits14", 384)),
+        (defined("nets.py:f@0123456789ab", 9), False, 9, Features.of_network("nets.py:f", 9)),
+        (None, False, 2048, Features.of_network("", 2048)),  # of other tools, and another network was asked for
+        (None, False, 1024, Features.of_network("", 1024)),
     ],
 )
-def test_the_definition_decides(definition: Definition | None, measured: bool, dims: int, expected: Labels) -> None:
+def test_the_definition_decides(definition: Definition | None, measured: bool, dims: int, expected: Features) -> None:
     files = [package.Statistics.of(np.zeros(dims), np.eye(dims))]
-    assert labels_of({FEATURES: definition}, Settings(extractor="dinov2"), measured, files) == expected
+    (value,) = values_of({FEATURES: definition}, Settings(extractor="dinov2"), measured, files)
+    assert value.features == expected
 
 
 @pytest.mark.parametrize(
-    ("network", "measured", "expected"),
-    [(CMMD_EXTRACTOR, True, ""), ("dinov2:vitl14", True, "dinov2"), ("dinov2:vits14", False, "dinov2:vits14")],
+    ("network", "measured", "title", "key"),
+    [
+        (CMMD_EXTRACTOR, True, "CMMD", "cmmd"),
+        ("dinov2:vitl14", True, "CMMD (dinov2)", "cmmd_dinov2"),
+        ("dinov2:vits14", False, "CMMD (dinov2:vits14)", "cmmd_dinov2_vits14"),
+    ],
 )
-def test_cmmd_names_a_network_that_is_not_the_authors(network: str, measured: bool, expected: str) -> None:
+def test_cmmd_names_a_network_that_is_not_the_authors(network: str, measured: bool, title: str, key: str) -> None:
     definitions = {FEATURES: defined(INCEPTION, 2048), EMBEDDING: defined(network, 1024)}
     config = Settings(metrics=("fid", CMMD(extractor="dinov2")))
-    assert labels_of(definitions, config, measured) == Labels(own_networks={EMBEDDING: expected} if expected else {})
+    fid, cmmd = values_of(definitions, config, measured)
+    assert fid.features == Features()
+    assert (cmmd.title, cmmd.key, cmmd.features.dims) == (title, key, 1024)
+
+
+def test_features_that_have_a_layer_of_their_own() -> None:
+    settings = Settings(metrics="fid,sfid,psnr,kid", extractor="inception,dinov2")
+    values = values_of({FEATURES: defined(INCEPTION, 2048), "dinov2": defined("dinov2:vitl14", 1024)}, settings, True)
+    found = [(value.key, value.features.layer, str(value.features)) for value in values]
+    inception = "Inception, 2048 dimensions"
+    assert found == [
+        ("fid", FEATURES, inception),
+        ("kid", FEATURES, inception),
+        ("sfid", "spatial", "Inception, 2023 dimensions"),
+        ("psnr", "pixels", "pixels, 0 dimensions"),
+        ("fd_dinov2", "dinov2", "dinov2, 1024 dimensions"),
+        ("kid_dinov2", "dinov2", "dinov2, 1024 dimensions"),
+    ]
 
 
 def test_in_python_fid_is_none_for_other_networks(sets: tuple[Path, Path], environment: dict[str, str]) -> None:
     evaluation = package.compute(*sets, extractor=TINY)
     (result,) = evaluation.results
     assert (evaluation.fid, result.fid) == (None, None)
-    assert evaluation.frechet_distance == result.frechet_distance == result.metrics[Labels(TINY).key("fid")] > 0
+    assert (
+        evaluation.frechet_distance
+        == result.frechet_distance
+        == result.metrics[Features.of_network(TINY, 16).key("fid")]
+        > 0
+    )
     several = package.compute(sets[0], [sets[1], sets[1]], extractor=TINY)
     for wanted in ("fid", "frechet_distance"):
         with pytest.raises(ValueError, match=rf"2 results: read \.results\[i\]\.{wanted}"):
@@ -107,7 +143,7 @@ def test_a_missed_gate_names_its_distance() -> None:
 
     def concluded(metrics: str) -> Evaluation:
         settings, found = Settings(metrics=metrics, fail_above=10.0), _with(bare("fake/"), DINO, numbers)
-        gated = found.labels.key(settings.first_frechet)
+        gated = DINO.key(settings.first_frechet)
         missed = tuple(missed_gates(found, settings, None))
         return replace(found, results=(replace(found.results[0], missed=missed),), gated=gated)
 
@@ -120,12 +156,15 @@ def test_a_missed_gate_names_its_distance() -> None:
     assert "gated" not in bare("fake/").to_dict()["exit"]
 
 
-def _with(evaluation: Evaluation, labels: Labels, numbers: dict[str, float], **changes: object) -> Evaluation:
+def _with(evaluation: Evaluation, features: Features, numbers: dict[str, float], **changes: object) -> Evaluation:
     """Return the evaluation with different metric values and a different network."""
-    metrics = {labels.key(name): value for name, value in numbers.items()}
-    results = tuple(replace(result, metrics=metrics, labels=labels) for result in evaluation.results)
+    results = []
+    for result in evaluation.results:
+        bars = {features.key(key): bar for key, bar in result.uncertainties.items()}
+        metrics = {features.key(name): value for name, value in numbers.items()}
+        results.append(replace(result, metrics=metrics, known=known_of(features), uncertainties=bars))
     definition = replace(defined("dinov2:vitl14", 1024), resize="its own")
-    return replace(evaluation, definitions={FEATURES: definition}, results=results, **changes)
+    return replace(evaluation, definitions={FEATURES: definition}, results=tuple(results), **changes)
 
 
 def test_the_page_names_metric_network_and_protocol(tmp_path: Path) -> None:
@@ -151,10 +190,10 @@ def test_the_page_names_metric_network_and_protocol(tmp_path: Path) -> None:
 
 def test_the_line_of_every_metric_has_a_title() -> None:
     evaluation = rich(bare("a", "b"), ["x.png"])
-    numbers = dict.fromkeys((*Labels().numbers, "kid_std", "is_std", "fid_infinity_error"), 1.0)
+    names = [value.number.name for value in KNOWN if not value.number.inception]
+    numbers = dict.fromkeys((*names, "kid_std", "fid_infinity_error"), 1.0)
     lines = result_lines(_with(evaluation, DINO, numbers)) + influence_lines(_with(evaluation, DINO, numbers))
-    assert [line.partition(":")[0] for line in lines[: len(Labels().numbers)]] == [
-        DINO.title(name) for name in Labels().numbers
-    ]
+    titles = [value.title for value in known_of(DINO, *names)]
+    assert [line.partition(":")[0] for line in lines[: len(titles)]] == titles
     assert not [line for line in lines if "FID" in line.replace("sFID", "").replace("MIFID", "")]
     assert lines[-1].startswith("  the effects are rough")

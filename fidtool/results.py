@@ -326,17 +326,18 @@ class Evaluation:
         """Exit status: 3 if a gate is missed, 1 if a metric that was requested by name is not computed, else 0."""
         if self.missed:
             return 3
-        return 1 if self._lacking else 0
+        return 1 if self.lacking else 0
 
     @property
-    def _lacking(self) -> list[str]:
-        return [each.metric for each in self.not_computed if each.requested]
+    def lacking(self) -> tuple[str, ...]:
+        """Names of the metrics that were requested by name and are not computed."""
+        return tuple(each.metric for each in self.not_computed if each.requested)
 
     @property
     def exit_reason(self) -> str:
         """``done``, or which gates are missed and which metrics are not computed."""
         missed = [f"gate missed: {'; '.join(self.missed)}"] if self.missed else []
-        lacking = [f"not computed: {', '.join(self._lacking)}"] if self._lacking else []
+        lacking = [f"not computed: {', '.join(self.lacking)}"] if self.lacking else []
         return "; ".join([*missed, *lacking]) or "done"
 
     def to_dict(self) -> dict[str, Any]:

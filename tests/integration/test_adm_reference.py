@@ -11,7 +11,7 @@ from PIL import Image
 
 import fidtool
 from fidtool.features.protocol import FEATURES, SPATIAL
-from support.command_line import Run
+from support.command_line import Run, bars_of
 from support.offline import needs_weights
 from support.pictures import make_pictures
 from support.shared_statistics import share_statistics
@@ -91,7 +91,7 @@ def test_statistics_in_the_samples_are_used(here: Run, files: Path, tmp_path: Pa
     (result,) = found.json["results"]
     assert result["sets"]["fake"]["with_features"] == COUNT
     reason = "its distance is that of the mean and covariance in its file, not of its images"
-    assert (result["uncertainty"]["withheld"], result["uncertainty"]["curve"]) == (reason, [])
+    assert (bars_of(result)["withheld"], bars_of(result)["curve"]) == (reason, [])
     assert result["influence"]["doubt"] == reason
 
 

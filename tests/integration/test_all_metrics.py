@@ -48,7 +48,7 @@ def test_available_metrics_are_computed(here: Run, sets: tuple[Path, Path]) -> N
     for note, reason in zip(notes, ("Inception's 2048", "Inception only", "has 43", "CMMD's network"), strict=True):
         assert reason in note
         assert found.stderr.splitlines().count(note) == 1
-    reasons = found.json["not_computed"]
+    reasons = found.not_computed
     assert [f"--metrics all omits '{name}': {reason}" for name, reason in reasons.items()] == notes
     lines = [f"{title}: not computed: " for title in ("IS", "sFID", "FID-infinity", "CMMD")]
     lines = [line + reason for line, reason in zip(lines, reasons.values(), strict=True)]

@@ -17,7 +17,7 @@ import fidtool
 from fidtool.explanations import Classes
 from fidtool.results import read_evaluation
 from support.class_sets import CLASSES, make_classes
-from support.command_line import Run
+from support.command_line import Run, bars_of
 from support.offline import needs_weights
 from support.pictures import make_pictures
 from support.places import COLOURS, FD, TINY
@@ -73,7 +73,7 @@ def test_a_class_of_enough_images_has_the_error_bars_of_its_folders_alone(here: 
     joint = here("compute", real, fake, *arguments, "--per-class", "--json")
     found = classes_in(joint.json)
     alone = here("compute", real / "many", fake / "many", *arguments, "--json").json["results"][0]
-    bar = alone["uncertainty"]
+    bar = bars_of(alone)
     assert found["many"]["corrected"] == bar["corrected"]
     assert found["few"]["corrected"] is None
     (tmp_path / "result.json").write_text(joint.stdout)

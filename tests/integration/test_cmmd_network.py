@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fidtool.labels import Labels
 
 from fidtool.features.protocol import EMBEDDING
+from fidtool.values import Features
 from support.command_line import Run
 from support.pictures import make_pictures
 from support.places import COLOURS, TINY
 
 LARGE = TINY.replace(":network", ":large")
-KEY = Labels(own_networks={EMBEDDING: COLOURS}).key("cmmd")
+KEY = Features.of_network(COLOURS, 16).key("cmmd")
 CMMD = ("--metrics", "cmmd", "--cmmd-extractor")
 
 

@@ -11,7 +11,7 @@ import pytest
 import fidtool as package
 from fidtool.names import short_title
 from support import degenerate
-from support.command_line import Run, frechet
+from support.command_line import Run, bars_of, frechet
 from support.degenerate import FLAGS, make_sets
 from support.places import FD, SMALL_NETWORK, TINY
 
@@ -28,7 +28,7 @@ def test_an_interval_beside_the_value(here: Run, sets: tuple[Path, ...]) -> None
     real, bad, *_ = sets
     outcome = here("compute", real, bad, *FLAGS, "--json")
     (result,) = outcome.json["results"]
-    found = result["uncertainty"]
+    found = bars_of(result)
     corrected, fid = found["corrected"], frechet(result)
     assert (found["withheld"], found["real"], found["level"]) == ("", "fixed", 0.95)
     assert found["bias"] == pytest.approx(fid - corrected["value"], rel=1e-12)
@@ -51,7 +51,7 @@ def test_comparison_of_two_fakes(here: Run, sets: tuple[Path, ...]) -> None:
     assert list(verdicts) == [(str(bad), str(good)), (str(bad), str(again)), (str(good), str(again))]
     assert verdicts[str(bad), str(good)]["verdict"] == f"{good} is better than {bad}"
     assert verdicts[str(good), str(again)]["verdict"] == f"{good} and {again} cannot be distinguished"
-    results = {result["fake"]: result["uncertainty"]["corrected"] for result in outcome.json["results"]}
+    results = {result["fake"]: bars_of(result)["corrected"] for result in outcome.json["results"]}
     for (first, second), each in verdicts.items():
         expected = results[first]["value"] - results[second]["value"]
         assert each["interval"]["value"] == pytest.approx(expected, rel=1e-6, abs=1e-9)
@@ -65,7 +65,7 @@ def test_too_few_images_have_a_curve_and_no_interval(here: Run, sets: tuple[Path
     outcome = here("compute", real, bad, *FLAGS, "--num", 60, "--json")
     assert outcome.status == 0
     (result,) = outcome.json["results"]
-    found = result["uncertainty"]
+    found = bars_of(result)
     assert (found["bias"], found["corrected"]) == (None, None)
     assert "at least" in found["withheld"]
     perfect = "there are 60; a perfect generator would have about 0."
@@ -81,7 +81,7 @@ def test_fewer_than_five_images_per_dimension_have_an_interval(here: Run, sets: 
     flags = ("--extractor", SMALL_NETWORK, "--uncertainty", "--json")
     document = here("compute", *sets[:3], *flags).json
     for result in document["results"]:
-        found = result["uncertainty"]
+        found = bars_of(result)
         corrected, fid = found["corrected"], frechet(result)
         assert found["withheld"] == ""
         assert found["bias"] == pytest.approx(fid - corrected["value"], rel=1e-12)
@@ -91,7 +91,7 @@ def test_fewer_than_five_images_per_dimension_have_an_interval(here: Run, sets: 
     (difference,) = document["differences"]
     assert difference["verdict"] == f"{sets[2]} is better than {sets[1]}"
     few = here("compute", *sets[:2], "--num", 199, *flags).json["results"][0]
-    assert "at least 200 images are needed for features of 64 dimensions" in few["uncertainty"]["withheld"]
+    assert "at least 200 images are needed for features of 64 dimensions" in bars_of(few)["withheld"]
 
 
 def test_sets_that_depend_on_real_have_no_interval(here: Run, sets: tuple[Path, ...], tmp_path: Path) -> None:
@@ -101,11 +101,11 @@ def test_sets_that_depend_on_real_have_no_interval(here: Run, sets: tuple[Path, 
         shutil.copy(real / f"{number:05}.png", mixed / f"real-{number}.png")
     copies = degenerate.same_seed_on_ranks(tmp_path / "copies", 4, 50, lambda rank, i: f"rank{rank}_{i}.png")
     outcome = here("compute", real, real, mixed, copies, *FLAGS, "--json")
-    reasons = [result["uncertainty"]["withheld"] for result in outcome.json["results"]]
+    reasons = [bars_of(result)["withheld"] for result in outcome.json["results"]]
     assert "this set is REAL itself" in reasons[0]
     assert "10 of 210 images are also in REAL" in reasons[1]
     assert "150 of 200 images are duplicates" in reasons[2]
-    assert [result["uncertainty"]["curve"] for result in outcome.json["results"]] == [[], [], []]
+    assert [bars_of(result)["curve"] for result in outcome.json["results"]] == [[], [], []]
     assert outcome.json["differences"] == []
 
 
@@ -114,7 +114,7 @@ def test_no_interval_without_the_diagnosis(here: Run, sets: tuple[Path, ...]) ->
     kept = ("--extractor", TINY, "--metrics", "fid,kid", "--no-diagnosis")
     assert here("stats", bad, "-o", "bad.npz", *kept).status == 0
     (result,) = here("compute", real, "bad.npz", *FLAGS, "--json").json["results"]
-    assert "were not checked for duplicates" in result["uncertainty"]["withheld"]
+    assert "were not checked for duplicates" in bars_of(result)["withheld"]
 
 
 @pytest.mark.parametrize(("real_count", "fake_count"), [(1, 60), (60, 1)])

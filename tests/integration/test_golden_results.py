@@ -71,7 +71,7 @@ def test_uncertainty_and_influence(golden: Golden, here: Run, place: Path) -> No
         for ends in ("most_harmful", "least_harmful"):  # the first three are enough
             result["influence"][ends] = [len(result["influence"][ends]), *result["influence"][ends][:3]]
         # Sums and differences of many distances, most of which cancel: see the golden files of error bars.
-        result |= {name: near(result[name], 1e-9, 1e-12) for name in ("uncertainty", "influence")}
+        result |= {name: near(result[name], 1e-9, 1e-12) for name in ("uncertainties", "influence")}
     found["differences"] = near(found["differences"], 1e-9, 1e-12)
     golden("results/beside", {"text": text, "json": near(found, DIGITS, 1e-12)})
 

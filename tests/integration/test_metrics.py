@@ -5,25 +5,25 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fidtool.labels import Labels
 
 import fidtool as package
 from fidtool.features.protocol import EMBEDDING
 from fidtool.metrics.metric import MetricFacts
 from fidtool.statistics.statistics_file import read_statistics
+from fidtool.values import Features
 from support.command_line import Run
 from support.pictures import make_pictures
 from support.places import COLOURS, TINY
 from support.small_sets import COUNT, METRICS, SMALL, make_sets
 
-LABELS = Labels(TINY, 16, {EMBEDDING: COLOURS})
+KEY, OWN_KEY = Features.of_network(TINY, 16).key, Features.of_network(COLOURS, 16).key
 
 NAMES = ["fid", "kid", "kid_std", "precision", "recall", "density", "coverage", "f_score", "cmmd"]
 
 PARAMETERS = {"degree": 3, "gamma": None, "coef": 1.0, "sigma": 10.0}
 """Of KID's kernels."""
 
-KEYS = [LABELS.key(name) for name in NAMES]
+KEYS = [OWN_KEY(name) if name == "cmmd" else KEY(name) for name in NAMES]
 
 
 @pytest.fixture
@@ -74,18 +74,18 @@ def test_new_metrics_are_recorded_and_refused(here: Run, sets: tuple[Path, Path]
     run = ("compute", *sets, "--extractor", TINY, "--metrics", "mind,mifid,vendi,authpct,fid")
     found = here(*run, "--mind-directions", 40, "--mind-seed", 2, "--mifid-eps", 1, "--fail-above", 0, "--json")
     assert found.status == 3
-    assert found.json["exit"]["gated"] == LABELS.key("mifid")
+    assert found.json["exit"]["gated"] == KEY("mifid")
     assert found.json["settings"] == {
         "mind": {"directions": 40, "seed": 2},
         "mifid": {"cosine_distance_eps": 1.0},
     }
     values = found.json["results"][0]["metrics"]
     names = ("fid", "mifid", "mifid_distance", "authpct")
-    fid, mifid, distance, authentic = (values[LABELS.key(name)] for name in names)
+    fid, mifid, distance, authentic = (values[KEY(name)] for name in names)
     assert mifid == pytest.approx(fid / distance, rel=1e-9)
     assert 0 <= authentic <= 100
     copies = here("compute", sets[0], sets[0], *run[3:], "--json").metrics
-    assert copies[LABELS.key("authpct")] == 0
+    assert copies[KEY("authpct")] == 0
     one = make_pictures(tmp_path / "one", 1, 3)
     for name, title in (("vendi", "Vendi"), ("authpct", "AuthPct diagnostic")):
         refused = here("compute", sets[0], one, "--extractor", TINY, "--metrics", name)

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fidtool.labels import Labels
 
 import fidtool
+from fidtool.values import Features
 from support.command_line import Run
 from support.places import COLOURS, EXAMPLES, TINY
 from support.small_sets import make_sets
@@ -148,9 +148,9 @@ def independent_sliced(sets: tuple[Path, Path], directions: int, seed: int) -> f
 def test_a_metric_from_a_file_is_in_every_output(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
     arguments = ("compute", *sets, "--extractor", TINY, "--metrics", f"fid,{SLICED}", *FEW)
     outcome = here(*arguments, "--json", "--report", "page.html")
-    labels = Labels(TINY, 16)
-    key = f"sliced_{labels.key('fid').removeprefix('fd_')}"
-    assert list(outcome.metrics) == [labels.key("fid"), key]
+    features = Features.of_network(TINY, 16)
+    key = features.key("sliced")
+    assert list(outcome.metrics) == [features.key("fid"), key]
     assert outcome.metrics[key] == pytest.approx(independent_sliced(sets, 70, 3), rel=1e-12)
     settings = outcome.json["settings"]["sliced"]
     assert (settings["directions"], settings["seed"]) == (70, 3)

@@ -19,7 +19,7 @@ from fidtool.names import short_title
 from fidtool.pipeline import measure
 from fidtool.results import read_evaluation
 from fidtool.settings import Settings
-from support.command_line import Run
+from support.command_line import Run, bars_of
 from support.pictures import make_pictures
 from support.places import COLOURS, FD, TINY
 from support.small_sets import SMALL, make_sets
@@ -111,11 +111,9 @@ def test_error_bars_are_those_of_each_network(here: Run, sets: tuple[Path, Path]
     real, fake = sets
     arguments = ("compute", real, fake, real, "--uncertainty", "--json")
     joint = here(*arguments, "--extractor", BOTH).json
-    for network, place in ((TINY, "uncertainty"), (COLOURS, "uncertainties")):
+    for network, found in zip((TINY, COLOURS), joint["results"][0]["uncertainties"].values(), strict=True):
         single = here(*arguments, "--extractor", network).json
-        found = joint["results"][0][place]
-        found = found if place == "uncertainty" else found[KEY]
-        assert found == single["results"][0]["uncertainty"]
+        assert found == bars_of(single["results"][0])
 
 
 def test_the_cache_is_shared_with_runs_of_one_network(here: Run, sets: tuple[Path, Path]) -> None:
@@ -228,10 +226,10 @@ def test_a_metric_is_told_the_network_of_its_features(sets: tuple[Path, Path]) -
 def test_metrics_of_all_are_omitted_for_each_network(here: Run, sets: tuple[Path, Path]) -> None:
     outcome = here("compute", *sets, "--metrics", "all", "--extractor", BOTH, *SMALL, "--json")
     assert outcome.status == 0, outcome.stderr
-    left_out = outcome.json["not_computed"]
-    assert {"fid-infinity", f"fid-infinity@{LAYER}", "is", "sfid"} <= left_out.keys()
+    left_out = outcome.not_computed
+    assert {"fid-infinity", f"fid-infinity ({COLOURS})", "is", "sfid"} <= left_out.keys()
     assert f"FID-infinity ({COLOURS}): not computed: " in outcome.stderr + outcome.stdout
-    assert {f"prdc@{LAYER}", f"is@{LAYER}"}.isdisjoint(left_out)
+    assert {f"prdc ({COLOURS})", f"is ({COLOURS})"}.isdisjoint(left_out)
 
 
 @pytest.mark.parametrize(

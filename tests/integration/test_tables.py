@@ -152,7 +152,7 @@ def test_saved_results_are_a_table(here: Run, sets: list[str], tmp_path: Path) -
 def test_files_that_are_no_results(here: Run, sets: list[str], tmp_path: Path) -> None:
     here("compute", *sets, *FLAGS, "-o", "good.json")
     content = json.loads((tmp_path / "good.json").read_text())
-    del content["labels"]
+    del content["values"]
     (tmp_path / "changed.json").write_text(json.dumps(content))
     (tmp_path / "list.json").write_text("[]")
     (tmp_path / "text.json").write_text("FID: 3")

@@ -28,6 +28,12 @@ def frechet(result: Mapping[str, Any]) -> float:
     return float(value)
 
 
+def bars_of(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the error bars of the first network in one of the JSON's ``results``."""
+    found: dict[str, Any] = next(iter(result["uncertainties"].values()))
+    return found
+
+
 def assert_rendered(text: str) -> None:
     """Check that a text, a JSON document or a page has no setting as `fidtool.errors.option` returns it."""
     assert not re.search(r"(\x01|\\u0001|\\x01)[\w.()]+(\x02|\\u0002|\\x02)", text), text
@@ -63,6 +69,11 @@ class Outcome:
         (result,) = self.json["results"]
         found: dict[str, float] = result["metrics"]
         return found
+
+    @property
+    def not_computed(self) -> dict[str, str]:
+        """The reasons why metrics were not computed, by their names."""
+        return {each["metric"]: each["reason"] for each in self.not_computed}
 
     @property
     def error(self) -> str:

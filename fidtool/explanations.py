@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from math import floor, hypot, log10
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,12 +83,16 @@ class Uncertainty:
         corrected: bias-corrected distance, an estimate for infinitely many images; None if withheld.
         withheld: why there is no interval; empty if there is one.
         curve: pairs of a number of images and their distance, ascending; the last pair is of all images.
+        real: what REAL counts as.
+        level: confidence level of the interval.
     """
 
     bias: float | None
     corrected: Interval | None
     withheld: str
     curve: tuple[tuple[int, float], ...]
+    real: str = "fixed"
+    level: float = 0.95
 
 
 @dataclass(frozen=True)
@@ -106,6 +110,8 @@ class Difference:
     second: str
     interval: Interval
     key: str = "fid"
+
+    DERIVED = ("verdict",)
 
     @property
     def distinguished(self) -> bool:
@@ -270,11 +276,6 @@ class Exhibit:
     random_real: tuple[str, ...] = ()
     without_features: tuple[str, ...] = ()
     worst_pairs: tuple[WorstPair, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the exhibit as it appears in the JSON."""
-        sets = {role: each and each.to_dict() for role, each in (("fake", self.fake), ("real", self.real))}
-        return asdict(self) | sets
 
 
 @dataclass(frozen=True)

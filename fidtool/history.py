@@ -6,32 +6,35 @@ import json
 import os
 import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from os.path import normpath
 from pathlib import Path
 from typing import Any
 
-from fidtool.errors import InputError, option, redacted
+from fidtool.errors import InputError, option
 from fidtool.explanations import Interval
 from fidtool.features.protocol import Definition
 from fidtool.local_files import read_file
 from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS
 from fidtool.names import legible, shortened
 from fidtool.results import Comparison, Evaluation, SetResult
+from fidtool.saved import fields_of, plain
 from fidtool.validation import declared
 from fidtool.values import Value
 
 NOT_COMPARABLE, CANNOT_TELL, WORSE = "not comparable", "cannot tell", "worse"
 _VERDICTS = {1: WORSE, 0: "cannot be distinguished", -1: "better"}
 _WORDS = {"with_features": "images with features", "made_with": "settings of its file"}
-_MUST_AGREE = (
-    *(f"REAL.{each}" for each in ("name", "count", "framing", "sha256", "pixels", "precision")),
-    *("FAKE.framing", "FAKE.precision"),
-)
+_OF_REAL = ("name", "count", "framing", "sha256", "pixels", "precision")
+_OF_FAKE = ("framing", "precision")
+"""What must agree of the sets of two comparable results."""
 _ENVIRONMENT = ("host", "device", "precision", "kernels", "batch_size", "world_size", "versions")
-Differing = dict[str, tuple[Any, Any]]
+Place = tuple[str, ...]
+"""Where something is in a result: ``("REAL", "count")``."""
+Differing = dict[Place, tuple[Any, Any]]
 """Both values of what differs, by its place. None stands for a default, and for what only one of the two has."""
+Values = dict[str, tuple[float | None, float | None]]
+"""A value in both results, by its key in the JSON; None if one does not have it."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +55,13 @@ class Change:
     verdict: str
     reason: str
     difference: Interval | None
-    metrics: Differing
+    metrics: Values
     besides: Differing
-    classes: Mapping[str, Differing] = field(default_factory=dict)
+    classes: Mapping[str, Values] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the entry in the JSON of ``fidtool diff``, where points join the parts of a place."""
+        return fields_of(self) | {"besides": {".".join(place): [*pair] for place, pair in self.besides.items()}}
 
 
 def per_fake(evaluation: Evaluation) -> list[Evaluation]:
@@ -103,61 +110,69 @@ def read_history(file: str | os.PathLike[str]) -> tuple[list[Evaluation], list[s
 
 def changes_of(before: Evaluation, after: Evaluation) -> list[Change]:
     """Return the changes of the FAKEs by name, then those that only one result has; if each has only one, of these."""
-    was, now = ({path_of(each.results[0].fake.name): each for each in per_fake(one)} for one in (before, after))
-    if len(was) == len(now) == 1:
-        return [change_of(*was.values(), *now.values())]
-    both = [change_of(was[path], each) for path, each in now.items() if path in was]
-    for path in {**was, **now}:
-        if path not in was or path not in now:
-            old, new = ({} if path not in one else _values(one[path]) for one in (was, now))
-            names = path if path in was else None, path if path in now else None
-            reason = f"only result {'A' if path in was else 'B'} has this FAKE"
-            both.append(Change(path, CANNOT_TELL, reason, None, _pairs(old, new), {"FAKE.name": names}))
-    return both
+    old = {each.results[0].fake.path: each for each in per_fake(before)}
+    new = {each.results[0].fake.path: each for each in per_fake(after)}
+    if len(old) == len(new) == 1:
+        return [change_of(*old.values(), *new.values())]
+    changes = [change_of(old[path], new[path]) for path in new if path in old]
+    for path, evaluation in old.items():
+        if path not in new:
+            values: Values = {key: (value, None) for key, value in _values(evaluation).items()}
+            changes.append(_only_in("A", path, values, (path, None)))
+    for path, evaluation in new.items():
+        if path not in old:
+            values = {key: (None, value) for key, value in _values(evaluation).items()}
+            changes.append(_only_in("B", path, values, (None, path)))
+    return changes
 
 
-def _pairs(old: Mapping[str, Any], new: Mapping[str, Any]) -> Differing:
-    return {name: (old.get(name), new.get(name)) for name in {**old, **new}}
+def _only_in(result: str, path: str, values: Values, names: tuple[str | None, str | None]) -> Change:
+    reason = f"only result {result} has this FAKE"
+    return Change(path, CANNOT_TELL, reason, None, values, {("FAKE", "name"): names})
+
+
+def _pairs(old: Mapping[str, float], new: Mapping[str, float]) -> Values:
+    return {key: (old.get(key), new.get(key)) for key in {**old, **new}}
 
 
 def _values(evaluation: Evaluation) -> dict[str, float]:
-    """Return the values of the only FAKE by their names in the JSON."""
+    """Return the values of the only FAKE by their keys in the JSON."""
     (result,) = evaluation.results
     means = {} if result.classes is None else result.classes.mean
-    return {**result.metrics, **{f"classes.mean.{name}": mean for name, mean in means.items()}}
+    return {**result.metrics, **{f"classes.mean.{key}": mean for key, mean in means.items()}}
 
 
-def _of_classes(result: Comparison) -> dict[str, Mapping[str, float]]:
-    return {} if result.classes is None else {each.name: each.metrics for each in result.classes.classes}
+def _values_of_classes(result: Comparison) -> dict[str, Mapping[str, float]]:
+    if result.classes is None:
+        return {}
+    return {each.name: each.metrics for each in result.classes.classes if each.metrics}
 
 
 def change_of(before: Evaluation, after: Evaluation) -> Change:
     """Return what changed between two results of one FAKE."""
     (old,), (new,) = before.results, after.results
     difference = None
-    were = _of_classes(old)
-    are = _of_classes(new)
     if found := obstacles(before, after, new.distance or new.values[0]):
         verdict, reason = NOT_COMPARABLE, "; ".join(lines_of(found))
     elif old.corrected is None or new.corrected is None:
-        bars = [each.uncertainty for each in (old, new)]
-        without = {each.withheld if each else option("uncertainty", True): None for each in bars}
+        bars = [old.uncertainty, new.uncertainty]
+        without = {bar.withheld if bar else option("uncertainty", True): None for bar in bars}
         verdict, reason = CANNOT_TELL, f"no error bars ({'; '.join(filter(None, without))})"
     else:
         difference = new.corrected - old.corrected
         title = new.distance.title if new.distance else ""
         verdict, reason = _VERDICTS[difference.sign], f"bias-corrected {title} {difference.signed}"
+    old_classes, new_classes = _values_of_classes(old), _values_of_classes(new)
     return Change(
-        fake=" -> ".join(dict.fromkeys(map(path_of, (old.fake.name, new.fake.name)))),
+        fake=" -> ".join(dict.fromkeys((old.fake.path, new.fake.path))),
         verdict=verdict,
         reason=reason,
         difference=difference,
         metrics=_pairs(_values(before), _values(after)),
         besides=differences_of(before, after),
         classes={
-            name: _pairs(were.get(name, {}), are.get(name, {}))
-            for name in {**were, **are}
-            if were.get(name) or are.get(name)
+            name: _pairs(old_classes.get(name, {}), new_classes.get(name, {}))
+            for name in {**old_classes, **new_classes}
         },
     )
 
@@ -165,18 +180,31 @@ def change_of(before: Evaluation, after: Evaluation) -> Change:
 def differences_of(before: Evaluation, after: Evaluation) -> Differing:
     """Return what differs in settings, protocol, sets and environment of two results of one FAKE."""
     both = before.settings.keys() & after.settings.keys()
-    was, now = (
-        {
-            "settings": {key: value for key, value in each.run.config.items() if key not in METRIC_SETTINGS}
-            | {name: (_usual(name) if name in both else {}) | dict(values) for name, values in each.settings.items()},
-            "protocol": {layer: asdict(found) if found else None for layer, found in definitions.items()},
-            "REAL": _facts(each.results[0].real),
-            "FAKE": _facts(each.results[0].fake),
-            "environment": {name: getattr(each.run, name) for name in _ENVIRONMENT},
-        }
-        for each, definitions in ((before, _definitions_as(before, after)), (after, after.definitions))
-    )
-    return _differing(was, now)
+    old = _stated(before, _definitions_as(before, after), both)
+    return _differing(old, _stated(after, after.definitions, both))
+
+
+def _stated(
+    evaluation: Evaluation, definitions: Mapping[str, Definition | None], metrics: Collection[str]
+) -> dict[str, Any]:
+    """Return what a result states besides its values, with the defaults of the settings of these metrics."""
+    (result,) = evaluation.results
+    settings = {key: value for key, value in evaluation.run.config.items() if key not in METRIC_SETTINGS}
+    for name, values in evaluation.settings.items():
+        settings[name] = (_usual(name) if name in metrics else {}) | dict(values)
+    return {
+        "settings": settings,
+        "protocol": {layer: plain(definition) for layer, definition in definitions.items()},
+        "REAL": _facts(result.real),
+        "FAKE": _facts(result.fake),
+        "environment": {name: getattr(evaluation.run, name) for name in _ENVIRONMENT},
+    }
+
+
+def _facts(image_set: SetResult) -> dict[str, Any]:
+    facts = asdict(image_set) | {"name": image_set.path}
+    del facts["passed_over"]
+    return facts
 
 
 def _usual(metric: str) -> dict[str, Any]:
@@ -198,13 +226,15 @@ def obstacles(before: Evaluation, after: Evaluation, value: Value) -> Differing:
 
     It is the protocol of its features, the settings of its metric, REAL, and framing and precision of FAKE.
     """
-    places = f"protocol.{value.features.layer}", f"settings.{value.metric}", *_MUST_AGREE
-    needed = tuple(f"{place}." for place in places)
-    found = {place: pair for place, pair in differences_of(before, after).items() if f"{place}.".startswith(needed)}
-    if "" in found.get("REAL.pixels", ()):
-        del found["REAL.pixels"]  # unknown without the diagnosis
-    elif "REAL.pixels" not in found and after.results[0].real.facts.pixels:
-        found.pop("REAL.name", None)  # the same images at another path
+    needed = {("protocol", value.features.layer), ("settings", value.metric)}
+    needed |= {("REAL", name) for name in _OF_REAL}
+    needed |= {("FAKE", name) for name in _OF_FAKE}
+    found = {place: pair for place, pair in differences_of(before, after).items() if place[:2] in needed}
+    pixels = "REAL", "pixels"
+    if "" in found.get(pixels, ()):
+        del found[pixels]  # unknown without the diagnosis
+    elif pixels not in found and after.results[0].real.pixels:
+        found.pop(("REAL", "name"), None)  # the same images at another path
     return found
 
 
@@ -212,12 +242,14 @@ def lines_of(found: Differing) -> list[str]:
     """Return a line per difference, ``REAL.count: 250 -> 200``, without those that follow from number or crop."""
     lines = []
     for place, pair in found.items():
-        role, _, fact = place.partition(".")
-        counts, crops = (found.get(f"{role}.{each}") for each in ("count", "framing"))
-        if fact == "count" or not (pair == counts or (fact == "pixels" and (counts or crops))):
-            if fact in _WORDS:
-                place = f"{role}.{_WORDS[fact]}"
-            lines.append(f"{place}: {' -> '.join(map(_text, pair))}")
+        role, *fact = place
+        counts = found.get((role, "count"))
+        crops = found.get((role, "framing"))
+        follows = pair == counts or (fact == ["pixels"] and (counts or crops))
+        if follows and fact != ["count"]:
+            continue
+        words = [_WORDS.get(fact[0], fact[0])] if len(fact) == 1 else fact
+        lines.append(f"{'.'.join([role, *words])}: {' -> '.join(map(_text, pair))}")
     return lines
 
 
@@ -228,21 +260,11 @@ def _text(value: object) -> str:
     return "-" if text in ("", "null") else textwrap.shorten(text, 40, placeholder=" …")
 
 
-def path_of(name: str) -> str:
-    """Return the path of a set without secrets in URLs, the same for ``real``, ``real/`` and ``./real``."""
-    return redacted(name) if "://" in name else normpath(name)
-
-
-def _facts(each: SetResult) -> dict[str, Any]:
-    names = "count", "found", "framing", "made_with"
-    return {"name": path_of(each.name)} | {name: getattr(each, name) for name in names} | asdict(each.facts)
-
-
-def _differing(before: object, after: object, place: str = "") -> Differing:
-    """Return what differs in two JSON values, by the keys that lead there, which points join."""
+def _differing(before: object, after: object, place: Place = ()) -> Differing:
+    """Return what differs in two JSON values, by the keys that lead there."""
     if not isinstance(before, Mapping) or not isinstance(after, Mapping):
         return {} if before == after else {place: (before, after)}
     found: Differing = {}
     for key in {**before, **after}:
-        found |= _differing(before.get(key), after.get(key), f"{place}.{key}" if place else key)
+        found |= _differing(before.get(key), after.get(key), (*place, key))
     return found

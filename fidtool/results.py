@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from html import escape
 from itertools import starmap
-from typing import Any, Literal, cast
+from typing import Any, get_type_hints
 
 from fidtool.diagnose.diagnosis import Diagnosis
 from fidtool.diagnose.duplicates import Duplicates
@@ -27,9 +27,8 @@ from fidtool.explanations import (
 from fidtool.features.protocol import FEATURES, PIXELS, Definition
 from fidtool.names import counted
 from fidtool.record import RunRecord
-from fidtool.saved import check_result, restored, saved_result
+from fidtool.saved import NOT_IN_JSON, check_result, fields_of, plain, restored, saved_result
 from fidtool.sources.kinds import PassedOver
-from fidtool.statistics.set_statistics import SetFacts
 from fidtool.values import Value
 
 SCHEMA = 3
@@ -58,39 +57,47 @@ class SetResult:
         count: number of images used; None if a statistics file does not have it.
         found: number of images before ``num`` took a sample; None if a statistics file does not have it, and for an
             iterable of which ``num`` took the first images.
-        made_with: settings with which a statistics file was made, as in ``RunRecord.config``; None if the file does not
-            have them, and for images.
+        passed_over: files of the source that were ignored; None for statistics files and iterables.
         framing: how the images were cropped and resized before anything else, such as ``adm:256``; None if they were
             not, or if a statistics file does not have it.
-        passed_over: files of the source that were ignored; None for statistics files and iterables.
-        facts: see `SetFacts`.
+        made_with: settings with which a statistics file was made, as in ``RunRecord.config``; None if the file does not
+            have them, and for images.
+        origin: the program that wrote its statistics file; empty if unknown, and for images.
+        reference: name of the published reference, such as ``adm:imagenet256``; empty if it is none.
+        sha256: SHA-256 of each array of the published reference, by its name.
+        stated: whether its statistics state or imply their protocol; True for images.
+        precision: precision in which its statistics were computed; None if a statistics file does not state it.
+        with_features: number of images whose per-image features were used; None if there are none.
+        formats: number of images by file format; None if the images were not inspected.
+        sizes: number of images by width and height, such as ``256x256``: the most frequent sizes. None as above.
+        pixels: SHA-256 of the digests of the images, in any order; the same for equal pixels. Empty as above.
     """
 
     name: str
     count: int | None
     found: int | None = None
-    made_with: Mapping[str, Any] | None = None
-    framing: str | None = None
     passed_over: PassedOver | None = None
-    facts: SetFacts = field(default_factory=SetFacts)
+    framing: str | None = None
+    made_with: Mapping[str, Any] | None = None
+    origin: str = ""
+    reference: str = ""
+    sha256: Mapping[str, str] = field(default_factory=dict)
+    stated: bool = False
+    precision: str | None = None
+    with_features: int | None = None
+    formats: Mapping[str, int] | None = None
+    sizes: Mapping[str, int] | None = None
+    pixels: str = ""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the parts of the entry in the JSON's ``results`` that are about this set."""
-        return {
-            "count": self.count,
-            "passed_over": None if self.passed_over is None else self.passed_over.to_dict(),
-            "found": self.found,
-            "made_with": self.made_with,
-            "sets": asdict(self.facts),
-            "framing": self.framing,
-        }
+    @property
+    def path(self) -> str:
+        """The name as `path_of` returns it."""
+        return path_of(self.name)
 
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any], role: Literal["real", "fake"]) -> SetResult:
-        """Return the set of an entry of the JSON's ``results``."""
-        names = ("count", "passed_over", "found", "made_with", "framing")
-        found = {name: content[name][role] for name in names} | {"name": content[role], "facts": content["sets"][role]}
-        return cast(SetResult, restored(cls, found))
+
+def path_of(name: str) -> str:
+    """Return the path of a set without secrets in URLs, the same for ``real``, ``real/`` and ``./real``."""
+    return redacted(name) if "://" in name else os.path.normpath(name)
 
 
 @dataclass(frozen=True)
@@ -123,7 +130,7 @@ class Comparison:
     real: SetResult
     fake: SetResult
     metrics: Mapping[str, float]
-    known: tuple[Value, ...]
+    known: tuple[Value, ...] = field(metadata=NOT_IN_JSON)
     warnings: tuple[str, ...] = ()
     skipped: tuple[SkippedFile, ...] = ()
     diagnosis: Diagnosis | None = None
@@ -131,7 +138,7 @@ class Comparison:
     influence: Influence | None = None
     exhibit: Exhibit | None = None
     missed: tuple[str, ...] = ()
-    of_images: ImageValues | None = field(default=None, repr=False, compare=False)
+    of_images: ImageValues | None = field(default=None, repr=False, compare=False, metadata=NOT_IN_JSON)
     heldout: Heldout | None = None
     classes: Classes | None = None
 
@@ -192,45 +199,21 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the entry in the JSON's ``results``."""
-        real, fake = self.real.to_dict(), self.fake.to_dict()
-        fixed = {"real": "fixed", "level": 0.95}
-        uncertainties = {key: asdict(each) | fixed for key, each in self.uncertainties.items()}
-        return {
-            "real": self.real.name,
-            "fake": self.fake.name,
-            "metrics": dict(self.metrics),
-            **{name: {"real": real[name], "fake": fake[name]} for name in real},
-            "skipped": [asdict(skipped) for skipped in self.skipped],
-            "warnings": list(self.warnings),
-            "severities": [Alert(each).severity for each in self.warnings],
-            "diagnosis": None if self.diagnosis is None else self.diagnosis.to_dict(),
-            "uncertainties": uncertainties,
-            "influence": None if self.influence is None else asdict(self.influence),
-            "heldout": None if self.heldout is None else asdict(self.heldout),
-            "exhibit": None if self.exhibit is None else self.exhibit.to_dict(),
-            "missed": [*self.missed],
-            "classes": None if self.classes is None else asdict(self.classes),
-        }
+        sets = {"real": self.real, "fake": self.fake}
+        first = {name: each.name for name, each in sets.items()}
+        first |= {"metrics": dict(self.metrics), "count": {name: each.count for name, each in sets.items()}}
+        first |= {"sets": plain(sets), "severities": [Alert(each).severity for each in self.warnings]}
+        return first | {name: value for name, value in fields_of(self).items() if name not in first}
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any], values: tuple[Value, ...]) -> Comparison:
         """Return the comparison of an entry of the JSON's ``results``, of which these are the values."""
+        kinds = get_type_hints(cls)
+        given = {**content, **content["sets"]}
         alerts = [[*each] for each in zip(content["warnings"], content["severities"], strict=True)]
-        return cls(
-            real=SetResult.from_dict(content, "real"),
-            fake=SetResult.from_dict(content, "fake"),
-            metrics=restored(dict[str, float], content["metrics"]),
-            known=values,
-            warnings=tuple(starmap(Alert, restored(tuple[tuple[str, Severity], ...], alerts))),
-            skipped=restored(tuple[SkippedFile, ...], content["skipped"]),
-            diagnosis=None if content["diagnosis"] is None else Diagnosis.from_dict(content["diagnosis"]),
-            uncertainties=restored(dict[str, Uncertainty], content["uncertainties"]),
-            influence=restored(Influence | None, content["influence"]),
-            heldout=restored(Heldout | None, content["heldout"]),
-            exhibit=restored(Exhibit | None, content["exhibit"]),
-            missed=restored(tuple[str, ...], content["missed"]),
-            classes=restored(Classes | None, content["classes"]),
-        )
+        found = {name: restored(kinds[name], value) for name, value in given.items() if name in kinds}
+        warnings = tuple(starmap(Alert, restored(tuple[tuple[str, Severity], ...], alerts)))
+        return cls(**found | {"known": values, "warnings": warnings})
 
 
 @dataclass(frozen=True)
@@ -247,12 +230,12 @@ class Evaluation:
         not_computed: the requested metrics that could not be computed, at all or of some FAKEs.
     """
 
-    definitions: Mapping[str, Definition | None]
+    definitions: Mapping[str, Definition | None] = field(metadata=NOT_IN_JSON)
     results: tuple[Comparison, ...]
     run: RunRecord
     settings: Mapping[str, Mapping[str, int | bool | str]] = field(default_factory=dict)
     differences: tuple[Difference, ...] = ()
-    gated: str = ""
+    gated: str = field(default="", metadata=NOT_IN_JSON)
     not_computed: tuple[NotComputed, ...] = ()
 
     def __repr__(self) -> str:
@@ -345,18 +328,14 @@ class Evaluation:
 
         Secrets in URLs are removed, see `fidtool.errors.redacted`.
         """
-        layers = {name: protocol_to_dict(each) for name, each in self.definitions.items() if name != FEATURES}
+        layers = {name: protocol_to_dict(each) for name, each in self.definitions.items()}
         gated = {"gated": self.gated} if self.gated else {}
         found = {
             "schema": SCHEMA,
-            "protocol": protocol_to_dict(self.definition),
+            "protocol": layers.pop(FEATURES),
             "layers": layers,
-            "values": {value.key: asdict(value) for value in self.values},
-            "settings": {name: dict(settings) for name, settings in self.settings.items()},
-            "results": [result.to_dict() for result in self.results],
-            "differences": [asdict(each) | {"verdict": each.verdict} for each in self.differences],
-            "not_computed": [asdict(each) for each in self.not_computed],
-            "run": asdict(self.run),
+            "values": {value.key: plain(value) for value in self.values},
+            **fields_of(self),
             "exit": {"code": self.exit_code, "reason": self.exit_reason, **gated},
         }
         return without_secrets(found)

@@ -7,7 +7,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from sys import float_info
 from types import NoneType, UnionType
@@ -17,6 +17,8 @@ from fidtool.errors import InputError
 from fidtool.local_files import read_file
 
 _PLAIN: dict[Any, Any] = {str: str, bool: bool, NoneType: NoneType}
+NOT_IN_JSON = {"json": False}
+"""Metadata of a field that the JSON does not have."""
 Share = Annotated[float, 0, 1]
 _LIMITED = {int: Annotated[int, 0, 1 << 62], float: Annotated[float, -float_info.max, float_info.max]}
 """What other numbers in a result are: an integer counts something."""
@@ -63,6 +65,26 @@ def check_result(content: Any, named: str = "") -> None:
         raise InputError(f"{named or 'the result '}has no values: the run failed ({reason})")
 
 
+def plain(value: Any) -> Any:
+    """Return a value as it is in the JSON: a dataclass is its fields, see `fields_of`, or what its ``to_dict`` returns.
+
+    `restored` is the inverse.
+    """
+    if is_dataclass(value):
+        return value.to_dict() if hasattr(value, "to_dict") else fields_of(value)
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value
+
+
+def fields_of(value: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass but those with `NOT_IN_JSON`, and the properties that its ``DERIVED`` names."""
+    names = [field.name for field in fields(value) if field.metadata != NOT_IN_JSON]
+    return {name: plain(getattr(value, name)) for name in (*names, *getattr(value, "DERIVED", ()))}
+
+
 def restored(kind: Any, value: Any) -> Any:
     """Return a value of JSON as a value of the type ``kind``: a dataclass, or a tuple, mapping or union of such types.
 
@@ -84,6 +106,8 @@ def restored(kind: Any, value: Any) -> Any:
             with contextlib.suppress(TypeError):
                 return restored(part, value)
     elif isinstance(kind, type) and is_dataclass(kind) and isinstance(value, dict):
+        if hasattr(kind, "from_dict"):
+            return kind.from_dict(value)
         hints = get_type_hints(kind, include_extras=True)
         known = (name for name in kind.__dataclass_fields__ if name in value)
         return kind(**{name: restored(hints[name], value[name]) for name in known})

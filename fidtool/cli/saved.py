@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise, starmap
 from math import inf
@@ -17,7 +17,7 @@ from fidtool.cli.options import OnceCommand, outputs_option
 from fidtool.cli.output import as_flag, columns, local_file, print_lines, publish, result_file, shown, write_lines
 from fidtool.errors import InputError
 from fidtool.features.protocol import FEATURES
-from fidtool.history import Differing, change_of, changes_of, lines_of, path_of, read_history
+from fidtool.history import Values, change_of, changes_of, lines_of, read_history
 from fidtool.names import legible, short_names
 from fidtool.report.tables import columns_of, doubts_about, joined, lines_in, narrowed
 from fidtool.report.text import alerts_of
@@ -59,7 +59,7 @@ def diff(before: str, after: str, as_json: bool) -> None:
     """
     changes, names = changes_of(read_evaluation(before), read_evaluation(after)), short_names([before, after])
     if as_json:
-        rendered = [asdict(replace(each, reason=shown(each.reason))) for each in changes]
+        rendered = [replace(each, reason=shown(each.reason)).to_dict() for each in changes]
         print_lines([json.dumps({"schema": 1, "changes": rendered}, indent=2)])
         return
     lines = list[str]()
@@ -74,7 +74,7 @@ def diff(before: str, after: str, as_json: bool) -> None:
     print_lines([legible(shown(line)).rstrip() for line in lines])
 
 
-def _class_rows(classes: Mapping[str, Differing]) -> list[tuple[str, ...]]:
+def _class_rows(classes: Mapping[str, Values]) -> list[tuple[str, ...]]:
     """Return the rows of the values of all classes: first those that only one result has, then the largest changes."""
 
     def change(name: str) -> float:
@@ -108,7 +108,7 @@ def history(file: str) -> None:
         marks = [found.fingerprint[:12] if (found := known[layer]) else "unknown" for layer in layers]
         basis = each.basis(each.results[0].distance or each.values[0])
         features = f"{basis} ({', '.join(marks)})" if marks else basis
-        groups.setdefault(f"{path_of(fake.name)} against {path_of(real.name)}, {features}:", []).append(each)
+        groups.setdefault(f"{fake.path} against {real.path}, {features}:", []).append(each)
     lines = [line for name, group in groups.items() for line in (name, *_table(group))]
     print_lines([legible(line).rstrip() for line in lines or [f"{file} has no results"]])
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import traceback
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -66,7 +68,7 @@ from fidtool.pipeline.run import RunContext
 from fidtool.pipeline.sets import Content, SetPlan
 from fidtool.record import known_settings
 from fidtool.results import Comparison, SetResult, SkippedFile
-from fidtool.statistics.set_statistics import MeasuredSet, facts_of
+from fidtool.statistics.set_statistics import MeasuredSet
 
 T = TypeVar("T")
 
@@ -278,21 +280,9 @@ class Comparer:
                 exhibit = replace(exhibit, worst_pairs=worst_pairs(single, plan.values) if single else ())
         sets = [real, *([] if fake is real else [fake]), *([] if self.heldout is None else [self.heldout.heldout])]
         skipped = (SkippedFile(each.path, bad.file, bad.reason) for each in sets for bad in each.statistics.skipped)
-        usual, generated = (
-            SetResult(
-                name=measured.path,
-                count=measured.statistics.count,
-                found=measured.statistics.found,
-                made_with=measured.statistics.config and known_settings(measured.statistics.config),
-                framing=measured.statistics.framing,
-                passed_over=ignored,
-                facts=facts_of(measured, content.reference, content.sha256),
-            )
-            for measured, content, ignored in zip((real, fake), contents, passed_over, strict=True)
-        )
         return Comparison(
-            real=usual,
-            fake=generated,
+            real=set_result(real, contents[0]),
+            fake=set_result(fake, contents[1]),
             metrics=numbers,
             known=plan.values,
             warnings=tuple(merged((Alert(self.run.console.shown(line), Alert(line).severity) for line in lines), ())),
@@ -419,6 +409,38 @@ def _influence_of(
         for images in (order[:named], order[::-1][:_FEWEST])
     )
     return Influence(most, least, tuple(removals), doubt)
+
+
+def set_result(measured: MeasuredSet, content: Content) -> SetResult:
+    """Return what a result states about a set."""
+    statistics = measured.statistics
+    features = measured.features.get(FEATURES)
+    images = content.images
+    facts = SetResult(
+        name=measured.path,
+        count=statistics.count,
+        found=statistics.found,
+        passed_over=None if images is None else images.passed_over,
+        framing=statistics.framing,
+        made_with=statistics.config and known_settings(statistics.config),
+        origin=statistics.origin,
+        reference=content.reference,
+        sha256=content.sha256,
+        stated=statistics.definition is not None,
+        precision=(statistics.arithmetic or {}).get("precision"),
+        with_features=None if features is None else len(features),
+    )
+    if statistics.pictures is None:
+        return facts
+    records = statistics.pictures.records
+    formats = Counter(value.decode() for value in records["format"].tolist())
+    sizes = Counter(map("{}x{}".format, records["width"].tolist(), records["height"].tolist()))
+    return replace(
+        facts,
+        formats=dict(formats.most_common()),
+        sizes=dict(sizes.most_common(5)),
+        pixels=hashlib.sha256(np.sort(records["digest"]).tobytes()).hexdigest(),
+    )
 
 
 def _file(measured: MeasuredSet, image: int) -> str:

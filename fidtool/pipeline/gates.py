@@ -7,7 +7,7 @@ from os.path import abspath, exists, getsize
 
 from fidtool.errors import InputError, option
 from fidtool.features.protocol import Definition
-from fidtool.history import CANNOT_TELL, NOT_COMPARABLE, WORSE, change_of, path_of, per_fake, read_history
+from fidtool.history import CANNOT_TELL, NOT_COMPARABLE, WORSE, change_of, per_fake, read_history
 from fidtool.names import shortened
 from fidtool.results import Evaluation, read_evaluation
 from fidtool.settings import Settings
@@ -53,9 +53,9 @@ def baselines_of(
     results, unread = read_history(file) if in_history else (per_fake(read_evaluation(file)), [])
     alone = len(results) == 1 and not in_history
     results = [each for each in results if each.results[0].corrected and not (in_history and each.missed)]
-    results = [each for each in results if path_of(each.results[0].real.name) == real]
+    results = [each for each in results if each.results[0].real.path == real]
     for fake in fakes:
-        named = [each for each in results if alone or path_of(each.results[0].fake.name) == fake]
+        named = [each for each in results if alone or each.results[0].fake.path == fake]
         own = [each for each in named if each.definition == definition]
         if not own:
             features = f" and features of {definition.network}, {definition.protocol_name}" if definition else ""

@@ -124,7 +124,7 @@ def _content(evaluation: Evaluation) -> dict[str, Any]:
     leading, verdict = _verdict(evaluation, columns, names, main)
     document = evaluation.to_dict()
     record = {name: document[name] for name in ("protocol", "layers", "settings", "run")}
-    record |= {name: {each["fake"]: each[name] for each in document["results"]} for name in ("metrics", "made_with")}
+    record |= {name: {each["fake"]: each[name] for each in document["results"]} for name in ("metrics", "sets")}
     details = map(legible, json.dumps(record, indent=2, ensure_ascii=False).split("\n"))
     return {
         "evaluation": evaluation,

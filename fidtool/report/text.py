@@ -86,7 +86,7 @@ def _memorisation(found: Heldout, fake: SetResult) -> str:
 
     Without memorisation, the images of FAKE and the held-out ones are in random order by their distance from REAL.
     """
-    near, images = found.nearest, fake.facts.with_features or fake.count or 0
+    near, images = found.nearest, fake.with_features or fake.count or 0
     closer = round(near.closer * images)
     by_chance = exp(_log_falling(images, closer) - _log_falling(images + found.count, closer))
     if near.copies:

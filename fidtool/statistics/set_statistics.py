@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import tempfile
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any
@@ -317,52 +315,3 @@ def spread_features(path: str, statistics: Statistics, layers: Iterable[str], wo
         assert own is not None
         found[name] = own
     return MeasuredSet(path, statistics, found)
-
-
-@dataclass(frozen=True)
-class SetFacts:
-    """What decides whether the values of a set are comparable with published ones, besides its number of images.
-
-    Attributes:
-        origin: the program that wrote its statistics file; empty if unknown, and for images.
-        reference: name of the published reference, such as ``adm:imagenet256``; empty if it is none.
-        sha256: SHA-256 of each array of the published reference, by its name.
-        stated: whether its statistics state or imply their protocol; True for images.
-        precision: precision in which its statistics were computed; None if a statistics file does not state it.
-        with_features: number of images whose per-image features were used; None if there are none.
-        formats: number of images by file format; None if the images were not inspected.
-        sizes: number of images by width and height, such as ``256x256``: the most frequent sizes. None as above.
-        pixels: SHA-256 of the digests of the images, in any order; the same for equal pixels. Empty as above.
-    """
-
-    origin: str = ""
-    reference: str = ""
-    sha256: Mapping[str, str] = field(default_factory=dict)
-    stated: bool = False
-    precision: str | None = None
-    with_features: int | None = None
-    formats: Mapping[str, int] | None = None
-    sizes: Mapping[str, int] | None = None
-    pixels: str = ""
-
-
-def facts_of(measured: MeasuredSet, reference: str, sha256: Mapping[str, str]) -> SetFacts:
-    statistics, features = measured.statistics, measured.features.get(FEATURES)
-    formats, sizes, pixels = None, None, ""
-    if statistics.pictures is not None:
-        records = statistics.pictures.records
-        pixels = hashlib.sha256(np.sort(records["digest"]).tobytes()).hexdigest()
-        formats = dict(Counter(value.decode() for value in records["format"].tolist()).most_common())
-        every = Counter(zip(records["width"].tolist(), records["height"].tolist(), strict=True))
-        sizes = {f"{width}x{height}": number for (width, height), number in every.most_common(5)}
-    return SetFacts(
-        statistics.origin,
-        reference,
-        sha256,
-        statistics.definition is not None,
-        (statistics.arithmetic or {}).get("precision"),
-        None if features is None else len(features),
-        formats,
-        sizes,
-        pixels,
-    )

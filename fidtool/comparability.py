@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fidtool.errors import InputError
 from fidtool.features.models.families import MODEL_FAMILIES, NetworkChoice, networks_of
-from fidtool.features.protocol import INCEPTION, INCEPTION_DIMS
-from fidtool.metrics.inception_score import SORTED
-from fidtool.metrics.registry import METRIC_SETTINGS
+from fidtool.features.protocol import FEATURES, INCEPTION, INCEPTION_DIMS
+from fidtool.metrics.prdc import PRDC
+from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS
 from fidtool.presets import PRESETS, preset_named
-from fidtool.saved import check_result, saved_result
+from fidtool.results import Comparison, Evaluation, SetResult, read_evaluation
 from fidtool.sources.references import named_reference
-
-if TYPE_CHECKING:
-    from fidtool.results import Evaluation
 
 YES, NO, NOT_KNOWN = "yes", "no", "not known"
 _LOSSLESS = frozenset({"PNG", "BMP", "PPM", "array"})
@@ -81,38 +78,31 @@ def verify(result: Evaluation | Mapping[str, Any] | str | Path, preset: str | No
             read, is incomplete or is that of a failed run.
     """
     if isinstance(result, (str, Path)):
-        content: Mapping[str, Any] = saved_result(result)
-    else:
-        content = result if isinstance(result, Mapping) else getattr(result, "to_dict", dict)()
-        check_result(content)
-    try:
-        return [_Requirements(content, each, preset).verdict() for each in content["results"]]
-    except InputError:
-        raise
-    except (TypeError, AttributeError, LookupError, ValueError, ArithmeticError) as error:  # a file that was edited
-        raise InputError(f"the result is incomplete or was changed ({type(error).__name__}: {error})") from None
+        result = read_evaluation(result)
+    elif not isinstance(result, Evaluation):
+        result = Evaluation.from_dict(result)
+    return [_Requirements(result, comparison, preset).verdict() for comparison in result.results]
 
 
 class _Requirements:
-    """The requirements of a comparable value, and whether one FAKE meets them by what the JSON states."""
+    """The requirements of a comparable value, and whether one FAKE meets them by what the result states."""
 
-    def __init__(self, content: Mapping[str, Any], result: Mapping[str, Any], preset: str | None) -> None:
-        self.content, self.result, self.items = content, result, list[Item]()
-        self.config: Mapping[str, Any] = content["run"].get("config") or {}
-        self.settings: Mapping[str, Any] = content.get("settings") or {}
-        sets = result.get("sets") or {}
-        self.real, self.fake = (sets.get(of) or {} for of in ("real", "fake"))
-        reference = self.real.get("reference", "")
-        self.published = named_reference(reference)[0] if reference else None
+    def __init__(self, evaluation: Evaluation, result: Comparison, preset: str | None) -> None:
+        self.evaluation = evaluation
+        self.result = result
+        self.real = result.real
+        self.fake = result.fake
+        self.items: list[Item] = []
+        self.published = named_reference(self.real.reference)[0] if self.real.reference else None
         """The reference that is REAL."""
-        project = reference.partition(":")[0]
-        name = preset or self.config.get("preset") or (project if project in PRESETS else None)
+        project = self.real.reference.partition(":")[0]
+        name = preset or evaluation.run.config.get("preset") or (project if project in PRESETS else None)
         if name is None:
             raise InputError("the run had no preset:", f"pass one of {', '.join(PRESETS)}", setting="preset")
         self.preset = preset_named(str(name))
         stated = networks_of(self.preset.settings.get("extractor", "inception"))
-        self.further: dict[Any, str | None] = {
-            each.full: each.protocol for each in stated if each.family in MODEL_FAMILIES
+        self.further: dict[str, str | None] = {
+            network.full: network.protocol for network in stated if network.family in MODEL_FAMILIES
         }
         """Protocols of the preset's networks besides Inception."""
 
@@ -120,9 +110,10 @@ class _Requirements:
         self._numbers()
         self._network()
         self._settings()
-        self._real()
+        self._reference()
+        self._crop()
         self._images()
-        return Verdict(str(self.result.get("fake")), self.preset.name, tuple(self.items))
+        return Verdict(self.fake.name, self.preset.name, tuple(self.items))
 
     def _add(self, name: str, met: bool | None, found: object, expected: object, source: str = "") -> None:
         """Add an item. ``met`` is None if it is not known; the source is the preset's by default."""
@@ -138,106 +129,124 @@ class _Requirements:
 
     def _numbers(self) -> None:
         """Numbers of images: of FAKE, of REAL, and of REAL for precision and recall if these were computed."""
-        real, fake = (self.result["count"][of] for of in ("real", "fake"))
-        asked = self.published or self.preset
+        published, count = self.published, self.real.count
+        asked = published or self.preset
         if asked.fakes is None:
-            self._add("images of FAKE", None, fake, "the number in the paper", asked.source)
+            self._add("images of FAKE", None, self.fake.count, "the number in the paper", asked.source)
         else:
             # A file with statistics and images does not state of how many its statistics are.
-            found = self.fake.get("with_features") if fake is None else fake
-            self._equal("images of FAKE", found, asked.fakes, asked.source)
-        if self.published is not None and self.published.real_images is not None:
-            expected = self.published.real_images
-            self._equal("images of REAL", expected if real is None else real, expected, self.published.source)
+            generated = self.fake.with_features if self.fake.count is None else self.fake.count
+            self._equal("images of FAKE", generated, asked.fakes, asked.source)
+        if published is not None and published.real_images is not None:
+            expected = published.real_images
+            self._equal("images of REAL", expected if count is None else count, expected, published.source)
         else:
             whole = "those of the published reference" if self.preset.prefix else "all images of the data set"
-            available = (self.result.get("found") or {}).get("real")
-            unreadable = [each for each in self.result.get("skipped") or () if each["set"] == self.result["real"]]
-            some = None not in (available, real) and real + len(unreadable) < available
-            self._add("images of REAL", False if some else None, f"{real:,} of {available:,}" if some else real, whole)
-        if self.preset.images_with_features is not None and "prdc" in self.settings:
+            available = self.real.found
+            unreadable = [file for file in self.result.skipped if file.set == self.real.name]
+            if available is not None and count is not None and count + len(unreadable) < available:
+                self._add("images of REAL", False, f"{count:,} of {available:,}", whole)
+            else:
+                self._add("images of REAL", None, count, whole)
+        if self.preset.images_with_features is not None and PRDC.name in self.evaluation.settings:
             name = "images of REAL for precision and recall"
-            self._equal(name, self.real.get("with_features"), self.preset.images_with_features)
+            self._equal(name, self.real.with_features, self.preset.images_with_features)
 
     def _network(self) -> None:
-        sets, protocol = {"REAL": self.real, "FAKE": self.fake}, self.content.get("protocol") or {}
-        unstated = " and ".join(name for name, facts in sets.items() if not facts.get("stated", True))
+        definition = self.evaluation.definition
+        unstated = " and ".join(name for name, one in self._sets().items() if not one.stated)
         note = f"not stated for {unstated}" if unstated else ""
-        extractor = protocol.get("extractor")
-        found = None if extractor is None else f"{extractor} ({protocol.get('dims')} dimensions)"
+        extractor = definition and definition.extractor
+        found = definition and f"{definition.extractor} ({definition.dims} dimensions)"
         expected = found if extractor in self.further else f"{INCEPTION} ({max(INCEPTION_DIMS)} dimensions)"
         self._equal("network", found, expected, "the definition of the FID", note)
-        name, wanted = protocol.get("name"), self.further.get(extractor, self.preset.settings["protocol"])
-        doubt = "a mismatch was allowed" if self.config.get("allow_mismatch") else note
-        self._equal("protocol", name, wanted, doubt=doubt)
-        own = (self.content.get("labels") or {}).get("own_networks") or {}
-        for layer, each in (self.content.get("layers") or {}).items():
-            asked = NetworkChoice(own.get(layer, ""))  # of a file that does not state its network
-            network = next((name for name in self.further if name == each.get("extractor") or asked.made(name)), "")
-            if wanted := self.further.get(network):
-                self._equal(f"protocol of {network}", each.get("name"), wanted)
-        if "fdr" in self.settings:
-            six = "fdr6" in (self.result.get("metrics") or {})
-            self._add("networks of FDr6", six, "all six" if six else "not all six", "all six")
+        wanted = self.further.get(extractor or "", self.preset.settings["protocol"])
+        doubt = "a mismatch was allowed" if self.evaluation.run.config.get("allow_mismatch") else note
+        self._equal("protocol", definition and definition.protocol_name, wanted, doubt=doubt)
+        networks = {value.features.layer: value.features.network for value in self.result.values}
+        for layer, definition in self.evaluation.definitions.items():
+            if layer == FEATURES:
+                continue
+            named = NetworkChoice(networks.get(layer, ""))  # of a file that does not state its network
+            extractor = definition and definition.extractor
+            for network, wanted in self.further.items():
+                if wanted and (network == extractor or named.made(network)):
+                    self._equal(f"protocol of {network}", definition and definition.protocol_name, wanted)
+
+    def _sets(self) -> dict[str, SetResult]:
+        return {"REAL": self.real, "FAKE": self.fake}
 
     def _settings(self) -> None:
-        """Those of the metrics if the preset has some for metrics that were computed, and the order of FAKE."""
+        """Those of the metrics if the preset has some for metrics that were computed, and what these require."""
+        computed = self.evaluation.settings
         found, wanted = [], []
         for key, value in self.preset.settings.items():
-            if key in METRIC_SETTINGS and METRIC_SETTINGS[key][0].name in self.settings:
-                kind, each = METRIC_SETTINGS[key]
-                found.append(f"{key} {self.settings[kind.name].get(each.name)}")
+            if key in METRIC_SETTINGS and METRIC_SETTINGS[key][0].name in computed:
+                metric, setting = METRIC_SETTINGS[key]
+                found.append(f"{key} {computed[metric.name].get(setting.name)}")
                 wanted.append(f"{key} {value}")
         if wanted:
             self._equal("settings of metrics", ", ".join(found), ", ".join(wanted))
-        if (self.settings.get("is") or {}).get("part_size") is not None:
-            order = (self.result.get("metrics") or {}).get("is_order")
-            shown = None if order is None else f"parts with {order:.2f} times the score of random parts"
-            self._add("order of FAKE", None if order is None else order >= SORTED, shown, "random")
+        for name, settings in computed.items():
+            if name in BUILT_IN:
+                for requirement in BUILT_IN[name].requirements(settings, self.result.metrics):
+                    self._add(requirement.name, requirement.met, requirement.found, requirement.expected)
 
-    def _real(self) -> None:
-        published, prefix, origin = self.published, self.preset.prefix, self.real.get("origin")
+    def _reference(self) -> None:
+        published, prefix, origin = self.published, self.preset.prefix, self.real.origin
         met = published.name.partition(":")[0] == prefix if published and prefix else None
-        given = f"{self.result.get('real')}{f', a file of {origin}' if origin else ''}"
+        given = f"{self.real.name}, a file of {origin}" if origin else self.real.name
         self._add("reference", met, published.name if published else given, self.preset.reference)
-        preset, framing = self.preset, (self.result.get("framing") or {}).get("real")
-        of_fake = self.fake.get("sizes") or {}
-        width, _, height = next(iter(of_fake), "").partition("x")
-        size = int(width) if len(of_fake) == 1 and width == height else None  # of squares of one size
+
+    def _crop(self) -> None:
+        published, preset, framing = self.published, self.preset, self.real.framing
+        size = _square(self.fake)
         expected = f"{preset.crop}:{size or 'SIZE'}" if preset.crop else "that of the paper"
         if published is not None:
             found = "as published" if framing is None else f"{framing}, of cropped images"
             self._add("crop of REAL", framing is None, found, "as published", published.source)
         elif framing is not None:
-            name, _, side = framing.partition(":")
-            fits = size is None or int(side) == size
-            known = preset.crop and name not in preset.further_crops
-            self._add("crop of REAL", False if not fits else name == preset.crop if known else None, framing, expected)
+            crop, _, side = framing.partition(":")
+            if size is not None and int(side) != size:
+                met: bool | None = False
+            elif preset.crop and crop not in preset.further_crops:
+                met = crop == preset.crop
+            else:
+                met = None
+            self._add("crop of REAL", met, framing, expected)
+        elif preset.crop and len(self.real.sizes or ()) > 1:
+            self._add("crop of REAL", False, "none, and its images have several sizes", expected)
         elif preset.crop:
-            several = len(self.real.get("sizes") or ()) > 1
-            found = "none, and its images have several sizes" if several else "none by fidtool"
-            self._add("crop of REAL", False if several else None, found, expected)
+            self._add("crop of REAL", None, "none by fidtool", expected)
 
     def _images(self) -> None:
         """Size of the images of FAKE, if that of REAL is published, their format, and the precision of both sets."""
-        published, sizes = self.published, self.fake.get("sizes")
+        published, sizes = self.published, self.fake.sizes
         if published is not None and published.shape is not None:
             height, width = published.shape
-            found = None if sizes is None else ", ".join(sizes)
-            self._equal("size of FAKE", found, f"{width}x{height}", published.source)
-        formats: Mapping[str, int] = self.fake.get("formats") or {}
-        shown = ", ".join(f"{name} ({_shown(number)})" for name, number in formats.items()) or "unknown"
-        unknown = not formats or not formats.keys() <= _LOSSLESS
-        met = False if _LOSSY & formats.keys() else None if unknown else True
-        source = "samples are stored as PNG files or arrays"
-        self._add("format of FAKE", met, shown, "a lossless format", source)
-        # That of a published reference is as published.
-        sets = {"FAKE": self.fake} if published else {"REAL": self.real, "FAKE": self.fake}
-        of_run = self.content["run"].get("precision") or None
-        precisions = {name: facts.get("precision", of_run) for name, facts in sets.items()}
-        met = False if {*precisions.values()} - {None, "fp32"} else None if None in precisions.values() else True
+            shown = None if sizes is None else ", ".join(sizes)
+            self._equal("size of FAKE", shown, f"{width}x{height}", published.source)
+        formats = self.fake.formats or {}
+        if _LOSSY & formats.keys():
+            met: bool | None = False
+        else:
+            met = True if formats and formats.keys() <= _LOSSLESS else None
+        shown = ", ".join(f"{name} ({number:,})" for name, number in formats.items()) or "unknown"
+        self._add("format of FAKE", met, shown, "a lossless format", "samples are stored as PNG files or arrays")
+        sets = {"FAKE": self.fake} if published else self._sets()  # that of a published reference is as published
+        precisions = {name: one.precision for name, one in sets.items()}
+        others = {*precisions.values()} - {"fp32"}
+        met = None if others == {None} else not others
         shown = ", ".join(f"{name} {_shown(precision)}" for name, precision in precisions.items())
         self._add("precision", met, shown, "fp32", "the reference implementations compute in float32")
+
+
+def _square(image_set: SetResult) -> int | None:
+    """Return the size of the images of a set if they are squares of one size."""
+    if image_set.sizes is None or len(image_set.sizes) != 1:
+        return None
+    width, _, height = next(iter(image_set.sizes)).partition("x")
+    return int(width) if width == height else None
 
 
 def _shown(value: object) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from html import escape
 from itertools import starmap
-from typing import Any, get_type_hints
+from typing import Any
 
 from fidtool.diagnose.diagnosis import Diagnosis
 from fidtool.diagnose.duplicates import Duplicates
@@ -27,7 +27,7 @@ from fidtool.explanations import (
 from fidtool.features.protocol import FEATURES, PIXELS, Definition
 from fidtool.names import counted
 from fidtool.record import RunRecord
-from fidtool.saved import NOT_IN_JSON, check_result, fields_of, plain, restored, saved_result
+from fidtool.saved import NOT_IN_JSON, check_result, fields_of, plain, restored, restored_fields, saved_result
 from fidtool.sources.kinds import PassedOver
 from fidtool.values import Value
 
@@ -200,20 +200,23 @@ class Comparison:
     def to_dict(self) -> dict[str, Any]:
         """Return the entry in the JSON's ``results``."""
         sets = {"real": self.real, "fake": self.fake}
-        first = {name: each.name for name, each in sets.items()}
-        first |= {"metrics": dict(self.metrics), "count": {name: each.count for name, each in sets.items()}}
-        first |= {"sets": plain(sets), "severities": [Alert(each).severity for each in self.warnings]}
+        first: dict[str, Any] = {
+            "real": self.real.name,
+            "fake": self.fake.name,
+            "metrics": dict(self.metrics),
+            "count": {role: one.count for role, one in sets.items()},
+            "sets": plain(sets),
+            "severities": [Alert(each).severity for each in self.warnings],
+        }
         return first | {name: value for name, value in fields_of(self).items() if name not in first}
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any], values: tuple[Value, ...]) -> Comparison:
         """Return the comparison of an entry of the JSON's ``results``, of which these are the values."""
-        kinds = get_type_hints(cls)
-        given = {**content, **content["sets"]}
         alerts = [[*each] for each in zip(content["warnings"], content["severities"], strict=True)]
-        found = {name: restored(kinds[name], value) for name, value in given.items() if name in kinds}
         warnings = tuple(starmap(Alert, restored(tuple[tuple[str, Severity], ...], alerts)))
-        return cls(**found | {"known": values, "warnings": warnings})
+        given = restored_fields(cls, {**content, **content["sets"]})
+        return cls(**given | {"known": values, "warnings": warnings})
 
 
 @dataclass(frozen=True)
@@ -369,12 +372,8 @@ class Evaluation:
                 raise ValueError("a pair of images is of another value")
             return cls(
                 definitions={layer: definition_of(each) for layer, each in layers.items()},
-                results=results,
-                run=restored(RunRecord, content["run"]),
-                settings=restored(dict[str, dict[str, Any]], content["settings"]),
-                differences=differences,
                 gated=content["exit"].get("gated", ""),
-                not_computed=restored(tuple[NotComputed, ...], content["not_computed"]),
+                **restored_fields(cls, {**content, "results": []}) | {"results": results},
             )
         except (KeyError, TypeError, ValueError, AttributeError, StopIteration) as error:
             problem = f"the result is incomplete or was changed ({type(error).__name__}: {error})"

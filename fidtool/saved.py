@@ -106,11 +106,7 @@ def restored(kind: Any, value: Any) -> Any:
             with contextlib.suppress(TypeError):
                 return restored(part, value)
     elif isinstance(kind, type) and is_dataclass(kind) and isinstance(value, dict):
-        if hasattr(kind, "from_dict"):
-            return kind.from_dict(value)
-        hints = get_type_hints(kind, include_extras=True)
-        known = (name for name in kind.__dataclass_fields__ if name in value)
-        return kind(**{name: restored(hints[name], value[name]) for name in known})
+        return kind.from_dict(value) if hasattr(kind, "from_dict") else kind(**restored_fields(kind, value))
     elif origin is tuple and isinstance(value, list):
         each = parts[:1] * len(value) if parts[-1] is Ellipsis else parts
         return tuple(restored(one, item) for one, item in zip(each, value, strict=True))
@@ -122,6 +118,13 @@ def restored(kind: Any, value: Any) -> Any:
         return value
     wanted = "an object" if is_dataclass(kind) else getattr(kind, "__name__", kind)
     raise TypeError(f"{repr(value)[:80]} is not {wanted}")
+
+
+def restored_fields(kind: Any, content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a dataclass that ``content`` has, for its constructor; see `restored`."""
+    hints = get_type_hints(kind, include_extras=True)
+    names = [field.name for field in fields(kind) if field.name in content and field.metadata != NOT_IN_JSON]
+    return {name: restored(hints[name], content[name]) for name in names}
 
 
 def _within(value: Any, kind: Any, least: float, most: float) -> Any:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fidtool.errors import InputError, option
 from fidtool.metrics.fid import FID
-from fidtool.metrics.metric import FeatureSet, MetricContext, MetricFacts, Number
+from fidtool.metrics.metric import FeatureSet, MetricContext, MetricFacts, Number, Requirement
 
 if TYPE_CHECKING:
     from fidtool.features.protocol import Definition
@@ -56,6 +56,11 @@ class FDR(FID):
     def summarize(self, values: Mapping[str, Mapping[str, float]]) -> Mapping[str, float]:
         ratios = [values[network]["fdr"] for network in DENOMINATORS if network in values]
         return {"fdr6": sum(ratios) / len(ratios)} if len(ratios) == len(DENOMINATORS) else {}
+
+    @classmethod
+    def requirements(cls, settings: Mapping[str, Any], values: Mapping[str, float]) -> Sequence[Requirement]:
+        is_whole = "fdr6" in values
+        return [Requirement("networks of FDr6", is_whole, "all six" if is_whole else "not all six", "all six")]
 
     def record(self, definition: Definition | None) -> Mapping[str, Any]:
         return dict(DENOMINATORS)

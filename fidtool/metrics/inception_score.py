@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from fidtool.errors import Alert, InputError, option
 from fidtool.features.protocol import INCEPTION, INCEPTION_DIMS
-from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, MetricFacts, Number
+from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, MetricFacts, Number, Requirement
 from fidtool.validation import Setting
 
-SORTED, _CERTAIN = 0.9, 4.0
+_SORTED, _CERTAIN = 0.9, 4.0
 """Parts whose score is below this share of that of random parts do not have random images, if the difference is also
 more than so many standard errors."""
 
@@ -81,6 +82,16 @@ class InceptionScore(Metric):
                 "no weights with Inception's classifier are on this machine (`fidtool weights --download` gets them)"
             )
 
+    @classmethod
+    def requirements(cls, settings: Mapping[str, Any], values: Mapping[str, float]) -> Sequence[Requirement]:
+        if settings.get("part_size") is None:
+            return ()
+        ratio = values.get("is_order")
+        if ratio is None:
+            return [Requirement("order of FAKE", None, None, "random")]
+        found = f"parts with {ratio:.2f} times the score of random parts"
+        return [Requirement("order of FAKE", ratio >= _SORTED, found, "random")]
+
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
         from fidtool.distances.inception_score import inception_score
 
@@ -99,9 +110,9 @@ class InceptionScore(Metric):
                     f"the others {size} each: its score is lower, and counts as much; pass a divisor of {count} as "
                     f"{option(self.named('part_size'))}"
                 )
-            if ratio is None or (ratio < SORTED and 1 - ratio < _CERTAIN * error):
+            if ratio is None or (ratio < _SORTED and 1 - ratio < _CERTAIN * error):
                 return found
-            if ratio < SORTED:
+            if ratio < _SORTED:
                 text = (
                     f"{fake.path}: parts of {self.part_size} images in stored order have {ratio:.2f} times the "
                     "Inception Score of random parts of that size: the images seem to be stored by class, and the "

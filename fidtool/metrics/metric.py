@@ -89,6 +89,22 @@ class MetricFacts:
     has: str = ""
 
 
+@dataclass(frozen=True)
+class Requirement:
+    """What comparable values of a metric require besides its settings.
+
+    Attributes:
+        name: what is required.
+        met: whether it is; None if that is not known.
+        found, expected: what the result has, and what is required; ``found`` is None if it is not known.
+    """
+
+    name: str
+    met: bool | None
+    found: str | None
+    expected: str
+
+
 @dataclass(frozen=True, eq=False)
 class FeatureSet:
     """The features of one set of images, as input of a metric.
@@ -266,6 +282,16 @@ class Metric(Validated):
     def summarize(self, values: Mapping[str, Mapping[str, float]]) -> Mapping[str, float]:
         """Return values of all networks of a run together, by the network, as `MetricContext.extractor`."""
         return {}
+
+    @classmethod
+    def requirements(cls, settings: Mapping[str, Any], values: Mapping[str, float]) -> Sequence[Requirement]:
+        """Return what comparable values require, for ``fidtool verify``.
+
+        Args:
+            settings: what `record` returned.
+            values: the values of the run, by key.
+        """
+        return ()
 
     def record(self, definition: Definition | None) -> Mapping[str, Any]:
         """Return what determines the values besides the features, for the JSON.

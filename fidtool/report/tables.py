@@ -360,7 +360,9 @@ def doubts_about(saved: Mapping[str, Evaluation]) -> tuple[list[str], list[str]]
             title = value.title
             one, first = known.setdefault(title, (file, row))
             found = {} if file == one else obstacles(first, row, value)
-            if protocols := {place: pair for place, pair in found.items() if place[0] == "protocol" and None not in pair}:
+            if protocols := {
+                place: pair for place, pair in found.items() if place[0] == "protocol" and None not in pair
+            }:
                 problem = f"the values of {title} in {one} and {file} are not comparable"
                 raise InputError(f"{problem} ({'; '.join(lines_of(protocols))}):", "make a table of each")
             for line in lines_of(found):

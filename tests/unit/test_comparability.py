@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,12 @@ import pytest
 
 import fidtool
 from fidtool.errors import InputError
-from fidtool.features.protocol import INCEPTION
+from fidtool.features.protocol import INCEPTION, Definition, inception_definition, protocol_named
 from fidtool.presets import PRESETS
+from fidtool.report.text import dumps
+from fidtool.results import Evaluation, SetResult
 from fidtool.sources.references import REFERENCES
+from support.report_samples import bare
 
 ADM, ALL, DINOV2 = "adm:imagenet256", 1_281_167, "dinov2:vitl14"
 ADM_PARTS = {"part_size": 5000, "bias": False}
@@ -26,16 +29,23 @@ YES = dict.fromkeys(
 )
 
 
-def facts(**changes: Any) -> dict[str, Any]:
-    """Return what a result says about a set of 50,000 PNG files."""
-    found = {"origin": "", "reference": "", "stated": True, "precision": "fp32", "with_features": 50_000}
-    found |= {"formats": {"PNG": 50_000}}
-    return {**found, "sizes": {"256x256": 50_000}, **changes}
+def definition(protocol: str | None, extractor: str = INCEPTION, dims: int = 2048) -> Definition:
+    """Return a definition whose protocol has this name; None if it is that of no protocol."""
+    of_inception = inception_definition(protocol_named("tensorflow"), 2048)
+    if extractor == INCEPTION and protocol is not None:
+        of_inception = inception_definition(protocol_named(protocol), 2048)
+    resizes = {"pil": "pillow-bicubic", "torch": "bicubic-antialias-unclamped", None: "another"}
+    return replace(
+        of_inception,
+        extractor=extractor,
+        dims=dims,
+        resize=of_inception.resize if extractor == INCEPTION else resizes[protocol],
+    )
 
 
 def result(
     real: str = ADM, count: Any = None, fakes: Any = 50_000, order: float | None = None, **changes: Any
-) -> dict[str, Any]:
+) -> Evaluation:
     """Return a result of the preset adm, as far as verify reads it.
 
     Args:
@@ -43,35 +53,33 @@ def result(
         count: its number of images.
         fakes: number of generated images.
         order: what the parts of the Inception Score in stored order have of that of random parts.
-        changes: ``protocol``, ``network`` (further keys of it), ``precision``, ``settings``, ``framing`` (of REAL),
-            ``layers`` (of further networks), facts about ``of_real`` and ``of_fake``, and ``config``.
+        changes: ``protocol``, ``network`` (its extractor and dims), ``settings``, ``framing`` (of REAL), ``layers``
+            (definitions of further networks), facts about ``of_real`` and ``of_fake``, and ``config``.
     """
-    published = {"with_features": 10_000, "formats": {"array": 10_000}}
-    of_real = published | {"reference": real} if real in REFERENCES else {"with_features": count}
-    of_real |= changes.get("of_real", {})
-    definition = {"extractor": INCEPTION, "dims": 2048, **changes.get("network", {})}
-    return {
-        "protocol": {"name": changes.get("protocol", "tensorflow"), **definition},
-        "settings": changes.get("settings", {"prdc": {"nearest_k": 3, "ties": "inclusive"}}),
-        "results": [
-            {
-                "real": real,
-                "fake": "fake/",
-                "count": {"real": count, "fake": fakes},
-                "metrics": {} if order is None else {"is_order": order},
-                "sets": {
-                    "real": facts(**of_real),
-                    "fake": facts(**changes.get("of_fake", {})),
-                },
-                "framing": {"real": changes.get("framing")},
-            }
-        ],
-        "layers": changes.get("layers", {}),
-        "run": {
-            "precision": changes.get("precision", "fp32"),
-            "config": {"preset": "adm", **changes.get("config", {})},
-        },
+    usual: dict[str, Any] = {
+        "stated": True,
+        "precision": "fp32",
+        "with_features": 50_000,
+        "formats": {"PNG": 50_000},
+        "sizes": {"256x256": 50_000},
     }
+    published = {"reference": real, "with_features": 10_000, "formats": {"array": 10_000}}
+    of_real = usual | (published if real in REFERENCES else {"with_features": count}) | changes.get("of_real", {})
+    evaluation = bare("fake/", real=real)
+    comparison = replace(
+        evaluation.results[0],
+        real=SetResult(real, count, framing=changes.get("framing"), **of_real),
+        fake=SetResult("fake/", fakes, **usual | changes.get("of_fake", {})),
+        metrics={"fid": 1.0} if order is None else {"fid": 1.0, "is_order": order},
+    )
+    first = definition(changes.get("protocol", "tensorflow"), **changes.get("network", {}))
+    return replace(
+        evaluation,
+        definitions={"features": first, **changes.get("layers", {})},
+        results=(comparison,),
+        settings=changes.get("settings", {"prdc": {"nearest_k": 3, "ties": "inclusive"}}),
+        run=replace(evaluation.run, config={"preset": "adm", **changes.get("config", {})}),
+    )
 
 
 NOT_PUBLISHED = {
@@ -88,7 +96,7 @@ OF_EDM2: dict[str, Any] = {
 }
 EDM2 = {"settings of metrics": None, "images of REAL for precision and recall": None}
 
-CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+CASES: dict[str, tuple[Evaluation, dict[str, Any]]] = {
     "as published": (result(), {}),
     **{
         f"parts with {order} times the score of random parts": (
@@ -140,7 +148,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     **{
         f"FID and FD-DINOv2 of EDM2, with the resize {name}": (
-            result("edm2:img512", **OF_EDM2, layers={"dinov2": {"name": name, "extractor": DINOV2}, "spatial": {}}),
+            result("edm2:img512", **OF_EDM2, layers={"dinov2": definition(name, DINOV2, 1024), "spatial": None}),
             {**EDM2, f"protocol of {DINOV2}": verdict},
         )
         for name, verdict in (("torch", "yes"), ("pil", "no"), (None, "not known"))
@@ -200,8 +208,8 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_each_item(name: str) -> None:
-    content, changes = CASES[name]
-    (verdict,) = fidtool.verify(content)
+    evaluation, changes = CASES[name]
+    (verdict,) = fidtool.verify(evaluation)
     expected = {item: found for item, found in {**YES, **changes}.items() if found is not None}
     assert {item.name: item.verdict for item in verdict.items} == expected
     outcomes = {*expected.values()}
@@ -215,24 +223,14 @@ def test_each_item(name: str) -> None:
 
 def test_the_preset_is_that_of_the_caller_the_run_or_the_reference(tmp_path: Path) -> None:
     file = tmp_path / "fid.json"
-    file.write_text(json.dumps(result(config={"preset": None})))
+    file.write_text(dumps(result(config={"preset": None}).to_dict()))
     for name in PRESETS:
         assert fidtool.verify(file, name)[0].preset == name
     assert fidtool.verify(str(file), "DiT")[0].preset == "adm"
     assert fidtool.verify(file)[0].preset == "adm", "by its reference"
-    file.write_text(json.dumps(result("real/", config={"preset": None})))
+    file.write_text(dumps(result("real/", config={"preset": None}).to_dict()))
     with pytest.raises(InputError, match="the run had no preset: pass one of adm, var"):
         fidtool.verify(file)
-
-
-def test_a_result_of_an_earlier_version() -> None:
-    """It says less about its sets."""
-    content = result("real/", ALL)
-    for key in ("sets", "framing"):
-        del content["results"][0][key]
-    (verdict,) = fidtool.verify(content)
-    assert verdict.named("no") == []
-    assert verdict.comparable is None
 
 
 @pytest.mark.parametrize(
@@ -243,15 +241,16 @@ def test_a_result_of_an_earlier_version() -> None:
         {"results": [{"fake": "a", "count": {"real": 1, "fake": 2}, "sets": {"fake": {"formats": "png"}}}]},
         {"results": [{"fake": "a", "count": {"real": 1, "fake": 2}, "sets": {"fake": {"sizes": [1]}}}]},
         {"run": {"config": {"preset": 5}}},
+        {"schema": 2},
     ],
 )
 def test_a_file_that_was_edited_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(InputError):
-        fidtool.verify(result() | changes)
+        fidtool.verify(result().to_dict() | changes)
 
 
 def test_what_is_no_result_is_refused(tmp_path: Path) -> None:
-    failed = {**result(), "results": [], "exit": {"code": 2, "reason": "no such file"}}
+    failed = {**result().to_dict(), "results": [], "exit": {"code": 2, "reason": "no such file"}}
     with pytest.raises(InputError, match=r"the run failed \(no such file\)"):
         fidtool.verify(failed)
     with pytest.raises(InputError, match="No such file"):

@@ -26,7 +26,8 @@ class Interval:
     Attributes:
         value: the estimate. It is unbiased, so that for a distance near 0 it is negative as often as positive.
         error: standard error of the estimate.
-        low, high: ends of the 95 % confidence interval.
+        low: lower end of the 95 % confidence interval.
+        high: upper end of it.
     """
 
     value: float
@@ -100,7 +101,8 @@ class Difference:
     """Difference between the Fréchet distances of two FAKEs.
 
     Attributes:
-        first, second: paths of the two, as passed by the caller.
+        first: path of the first FAKE, as passed by the caller.
+        second: path of the second one.
         interval: bias-corrected Fréchet distance of the first minus that of the second, with its 95 % interval;
             negative if the first is better.
         key: key of the distance, such as ``fd_dinov2``.
@@ -120,6 +122,7 @@ class Difference:
 
     @property
     def verdict(self) -> str:
+        """Which of the two is better, or that they cannot be distinguished."""
         if not self.distinguished:
             return f"{self.first} and {self.second} cannot be distinguished"
         better, worse = (self.first, self.second) if self.interval.sign < 0 else (self.second, self.first)
@@ -133,11 +136,14 @@ class Nearest:
     They are Euclidean distances of the features of the first network. A diagnostic of memorisation, no quality score.
 
     Attributes:
-        median, heldout_median: medians of the distances.
-        copies, heldout_copies: numbers of images at the distance 0.
+        median: median of the distances of FAKE.
+        heldout_median: that of held-out images.
+        copies: number of images of FAKE at the distance 0.
+        heldout_copies: number of held-out images at the distance 0.
         closer: share of FAKE that is closer to REAL than every held-out image.
-        low, high: ends of the 95 % confidence interval of ``closer`` (Clopper & Pearson 1934), for these held-out
+        low: lower end of the 95 % confidence interval of ``closer`` (Clopper & Pearson 1934), for these held-out
             images.
+        high: upper end of it.
         probability: estimated probability that an image of FAKE is closer to REAL than a held-out one, with half of
             that of equal distances: 0.5 without memorisation, and more with it (Mann & Whitney's U / nm, as in
             Meehan, Chaudhuri & Dasgupta 2020).
@@ -164,7 +170,8 @@ class Heldout:
         count: number of its images.
         images: number of its first images, in their pseudo-random order, of which the floors are: that of FAKE, or all
             if there are fewer.
-        floors: Fréchet distances of these images from REAL, what a perfect generator would have, by names in the JSON.
+        floors: Fréchet distances of these images from REAL, what a perfect generator would have, by their keys.
+        nearest: whether FAKE copies REAL.
     """
 
     name: str
@@ -176,7 +183,12 @@ class Heldout:
 
 @dataclass(frozen=True)
 class HarmfulImage:
-    """An image of FAKE and its effect: decrease of the Fréchet distance without it, to first order; may be negative."""
+    """An image of FAKE and its effect.
+
+    Attributes:
+        file: path of the image.
+        effect: decrease of the Fréchet distance without it, to first order; negative if it would rise.
+    """
 
     file: str
     effect: float
@@ -187,6 +199,8 @@ class Removal:
     """Effect of removing the most harmful images.
 
     Attributes:
+        fraction: fraction of FAKE that is removed.
+        images: number of images that is.
         predicted: Fréchet distance of the remaining images according to the effects, to first order.
         distance: Fréchet distance of the remaining images, computed.
     """
@@ -221,9 +235,12 @@ class Influence:
 
 @dataclass(frozen=True)
 class Neighbour:
-    """Paths of a generated image and its nearest real one, or of its set with an index if only features are known.
+    """A generated image and its nearest real one.
 
-    ``distance`` is the Euclidean distance between their features.
+    Attributes:
+        fake: path of the generated image, or that of its set with an index if only features are known.
+        real: the same of the real one.
+        distance: Euclidean distance between their features.
     """
 
     fake: str
@@ -248,7 +265,14 @@ class ImageValues:
 
 @dataclass(frozen=True)
 class WorstPair:
-    """Paths of an image of FAKE and of its partner in REAL, and a value, by its key, that is among the worst."""
+    """A pair of images with a value that is among the worst.
+
+    Attributes:
+        fake: path of the image of FAKE.
+        real: path of its partner in REAL.
+        key: key of the value, such as ``psnr``.
+        value: the value of the pair.
+    """
 
     fake: str
     real: str
@@ -261,7 +285,8 @@ class Exhibit:
     """What a page can show of one FAKE and of REAL.
 
     Attributes:
-        fake, real: properties of the sets; None if their images were not inspected.
+        fake: properties of FAKE; None if its images were not inspected.
+        real: properties of REAL; None as above.
         random: paths of the first images of FAKE in its pseudo-random order.
         neighbours: some images of FAKE, each with its nearest real one; empty if either set's features are unknown.
         random_real: as ``random``, of REAL.
@@ -283,7 +308,9 @@ class ClassResult:
     """A class of images in REAL and a FAKE, or a folder of each.
 
     Attributes:
-        real, fake: numbers of images.
+        name: name of the class or folder.
+        real: number of images in REAL.
+        fake: number of images in FAKE.
         metrics: values of its images in FAKE against those in REAL, by their keys in the JSON; without those that were
             not requested or need more images.
         corrected: bias-corrected Fréchet distance; None if error bars were not requested or need more images.
@@ -301,6 +328,7 @@ class Classes:
     """The classes of REAL and a FAKE, or their folders.
 
     Attributes:
+        kind: what they are.
         classes: all that are in either set, the worst by the first value first; those without values last, by name.
         mean: mean of each value over the classes that have it, by its key in the JSON.
         worst: name and value of the worst class, of values of which lower or higher is better.

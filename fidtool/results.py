@@ -41,7 +41,13 @@ _MOST_DIGITS = 30
 
 @dataclass(frozen=True)
 class SkippedFile:
-    """A file of ``set``, as passed by the caller, that was skipped because it cannot be read."""
+    """A file that was skipped because it cannot be read.
+
+    Attributes:
+        set: path of its set, as passed by the caller.
+        file: path of the file.
+        reason: why it cannot be read.
+    """
 
     set: str
     file: str

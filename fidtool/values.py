@@ -74,7 +74,13 @@ class Features:
 
 @dataclass(frozen=True)
 class Value:
-    """A value of a run: a number of a metric, of the features of one network."""
+    """A value of a run: a number of a metric, of the features of one network.
+
+    Attributes:
+        metric: name of the metric.
+        number: the number, and how it is shown.
+        features: the features that it is computed from.
+    """
 
     metric: str
     number: Number

@@ -106,7 +106,7 @@ def test_verdicts_are_as_often_right_as_promised() -> None:
 def test_values_of_two_precisions_are_not_compared(role: str) -> None:
     before, (result,) = barred(10.0), barred(30.0).results
     of_role = getattr(result, role)
-    other = replace(of_role, facts=replace(of_role.facts, precision="bf16"))
+    other = replace(of_role, precision="bf16")
     (change,) = changes_of(before, replace(before, results=(replace(result, **{role: other}),)))
     assert change.verdict == "not comparable"
     assert change.reason == f"{role.upper()}.precision: - -> bf16"
@@ -118,15 +118,15 @@ def test_values_of_two_precisions_are_not_compared(role: str) -> None:
 def test_what_differs_besides_is_listed() -> None:
     before, after = barred(10.0), barred(10.0)
     run = replace(after.run, versions={**after.run.versions, "torch": "3.0"}, config={"metrics": ["fid"]}, host="x")
-    real = replace(after.results[0].real, facts=replace(after.results[0].real.facts, formats={"PNG": 100}))
+    real = replace(after.results[0].real, formats={"PNG": 100})
     (change,) = changes_of(before, replace(after, run=run, results=(replace(after.results[0], real=real),)))
     assert change.besides == {
-        "settings.batch_size": (50, None),
-        "settings.metrics": (["fid", "kid"], ["fid"]),
-        "settings.exhibits": (True, None),
-        "REAL.formats": (None, {"PNG": 100}),
-        "environment.host": ("node7", "x"),
-        "environment.versions.torch": ("2.9", "3.0"),
+        ("settings", "batch_size"): (50, None),
+        ("settings", "metrics"): (["fid", "kid"], ["fid"]),
+        ("settings", "exhibits"): (True, None),
+        ("REAL", "formats"): (None, {"PNG": 100}),
+        ("environment", "host"): ("node7", "x"),
+        ("environment", "versions", "torch"): ("2.9", "3.0"),
     }
     assert change.verdict == "cannot be distinguished"
 
@@ -134,12 +134,12 @@ def test_what_differs_besides_is_listed() -> None:
 def test_a_difference_is_said_once_in_plain_words() -> None:
     """Without Python's dictionaries, and without the number of images again."""
     before, (result,) = barred(10.0), barred(10.0).results
-    facts = replace(result.real.facts, formats={"PNG": 100}, sizes={"8x8": 90, "9x9": 10}, pixels="ab" * 32)
-    real = replace(result.real, found=100, facts=facts)
-    fewer = replace(facts, with_features=99, formats={"PNG": 99}, sizes={"8x8": 89, "9x9": 10}, pixels="cd" * 32)
+    facts = {"formats": {"PNG": 100}, "sizes": {"8x8": 90, "9x9": 10}, "pixels": "ab" * 32}
+    real = replace(result.real, found=100, **facts)
+    fewer = {"with_features": 99, "formats": {"PNG": 99}, "sizes": {"8x8": 89, "9x9": 10}, "pixels": "cd" * 32}
     run = replace(before.run, config={"batch_size": 50, "exhibits": False, "metrics": ["fid"], "seed": 1})
     old = replace(before, results=(replace(result, real=real),), settings={"kid": {"subsets": 5, "seed": 0}})
-    new = replace(before, results=(replace(result, real=replace(real, count=99, found=99, facts=fewer)),), run=run)
+    new = replace(before, results=(replace(result, real=replace(real, count=99, found=99, **fewer)),), run=run)
     (change,) = changes_of(old, new)
     assert change.reason == "REAL.count: 100 -> 99"
     assert lines_of(change.besides) == [
@@ -155,17 +155,17 @@ def test_a_difference_is_said_once_in_plain_words() -> None:
 
 def test_long_values_are_cut_between_words() -> None:
     parts = {f"setting_{number}": None for number in range(9)}
-    assert lines_of({"REAL.made_with": (None, parts)}) == [
+    assert lines_of({("REAL", "made_with"): (None, parts)}) == [
         "REAL.settings of its file: - -> setting_0: null, setting_1: null, …"
     ]
-    (line,) = lines_of({"REAL.name": ("a", "b" * 50)})
+    (line,) = lines_of({("REAL", "name"): ("a", "b" * 50)})
     assert line == f"REAL.name: a -> {'b' * 13}…{'b' * 26}"
 
 
 def test_a_crop_says_that_pixels_differ() -> None:
     before, (result,) = barred(10.0), barred(10.0).results
     for framing, lines in ((None, ["REAL.pixels: a -> b"]), ("adm:256", ["REAL.framing: - -> adm:256"])):
-        old, new = (replace(result.real, facts=replace(result.real.facts, pixels=each)) for each in "ab")
+        old, new = (replace(result.real, pixels=each) for each in "ab")
         results = (replace(result, real=replace(new, framing=framing)),)
         (change,) = changes_of(replace(before, results=(replace(result, real=old),)), replace(before, results=results))
         assert lines_of(change.besides) == lines
@@ -189,7 +189,7 @@ def test_values_of_other_images_or_features_are_not_comparable() -> None:
         assert word in change.reason
     (change,) = changes_of(before, barred(20.0, "fake/", real="./real"))
     assert change.verdict == "worse"
-    seen, others = (replace(result.real, facts=replace(result.real.facts, pixels=each * 32)) for each in ("ab", "cd"))
+    seen, others = (replace(result.real, pixels=each * 32) for each in ("ab", "cd"))
     known, changed = (replace(before, results=(replace(result, real=each),)) for each in (seen, others))
     assert changes_of(before, known)[0].verdict == "worse", "what is unknown without the diagnosis is no other REAL"
     assert changes_of(known, changed)[0].verdict == "not comparable"
@@ -209,9 +209,9 @@ def test_fakes_are_compared_by_name_or_if_there_is_only_one() -> None:
     assert [each.fake for each in changes_of(third, barred(11.0, "d"))] == ["c -> d"]
     reasons = {each.fake: (each.verdict, each.reason, each.besides) for each in changes_of(both, third)}
     assert reasons == {
-        "a": ("cannot tell", "only result A has this FAKE", {"FAKE.name": ("a", None)}),
-        "b": ("cannot tell", "only result A has this FAKE", {"FAKE.name": ("b", None)}),
-        "c": ("cannot tell", "only result B has this FAKE", {"FAKE.name": (None, "c")}),
+        "a": ("cannot tell", "only result A has this FAKE", {("FAKE", "name"): ("a", None)}),
+        "b": ("cannot tell", "only result A has this FAKE", {("FAKE", "name"): ("b", None)}),
+        "c": ("cannot tell", "only result B has this FAKE", {("FAKE", "name"): (None, "c")}),
     }
 
 

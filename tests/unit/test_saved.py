@@ -195,7 +195,7 @@ def test_whatever_was_edited_is_read_or_refused(tmp_path: Path) -> None:
         lambda found: found["values"]["mine"]["number"].update(digits=True),
         lambda found: found["values"]["mine"]["number"].update(digits=10**9),
         lambda found: found["values"]["fd_dinov2"]["number"].update(name="kid"),
-        lambda found: found["results"][0]["count"].update(fake=-1),
+        lambda found: found["results"][0]["sets"]["fake"].update(count=-1),
         lambda found: found["results"][0]["metrics"].update(fid=True),
         lambda found: found["results"][0]["heldout"]["nearest"].update(closer=1e308),
         lambda found: found["differences"][0].update(first="another"),
@@ -220,7 +220,7 @@ def test_what_no_run_writes_is_refused(damage: Callable[[dict[str, Any]], object
         lambda found: found.pop("values"),
         lambda found: found.pop("schema"),
         lambda found: found.update(schema=99),
-        lambda found: found["results"][0].pop("count"),
+        lambda found: found["results"][0]["sets"]["real"].pop("count"),
         lambda found: found["results"][0].update(metrics=None, count=5),
         lambda found: found["results"][0].update(metrics={}),
         lambda found: found["run"].pop("device"),
@@ -233,7 +233,7 @@ def test_what_no_run_writes_is_refused(damage: Callable[[dict[str, Any]], object
         lambda found: found.update(settings=[]),
         lambda found: found.update(not_computed=None),
         lambda found: found["results"][0].update(missed=[[]]),
-        lambda found: found["results"][0]["passed_over"].update(real={"kinds": {".txt": {}}}),
+        lambda found: found["results"][0]["sets"]["real"].update(passed_over={"kinds": {".txt": {}}}),
     ],
 )
 def test_an_edited_result_is_refused(damage: Callable[[dict[str, Any]], object]) -> None:

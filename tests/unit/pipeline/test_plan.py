@@ -121,7 +121,7 @@ def test_settings_are_completed_once_and_metrics_left_out(folders: tuple[Path, P
     assert plan.settings.dims is None, "a run without images only says what its files have"
     assert [line for line in opening.notes if "dims 64" in line]
     plan, opening = planned(*folders, metrics="all", extractor="mine.py:network")
-    assert {"is", "sfid", "prdc", "fid-infinity"} <= {*opening.left_out}
+    assert {"is", "sfid", "prdc", "fid-infinity"} <= {metric.metric for metric in opening.left_out}
     assert [each.name for each in plan.settings.chosen] == ["fid", "kid", "mind", "mifid", "vendi", "authpct"]
     assert plan.settings is opening.settings
     assert plan.left_out == opening.left_out

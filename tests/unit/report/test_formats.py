@@ -257,9 +257,8 @@ def test_rows_that_are_not_comparable_are_said_to_be() -> None:
     assert lines[0] == said
     for form in ("markdown", "latex"):
         assert said.partition(" ->")[0] in "".join(lines_in(form, saved))
-    facts = replace(result.fake.facts, precision="bf16")
     unlike = {
-        "2.json": replace(second, results=(replace(result, fake=replace(result.fake, facts=facts)),)),
+        "2.json": replace(second, results=(replace(result, fake=replace(result.fake, precision="bf16")),)),
         "3.json": replace(evaluation_of(["c"]), definitions={"features": None}),
     }
     _, (said,) = doubts_about({"1.json": first, **unlike})

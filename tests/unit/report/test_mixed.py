@@ -121,7 +121,7 @@ def test_a_network_whose_name_begins_like_another() -> None:
     after = replace(before, definitions=changed)
     saved = {"1.json": before, "2.json": after}
     assert [line for line in lines_in("table", saved) if "comparable" in line] == []
-    assert "protocol.dinov2_vits14.resize" in changes_of(before, after)[0].besides
+    assert ("protocol", "dinov2_vits14", "resize") in changes_of(before, after)[0].besides
 
 
 def test_what_is_said_of_marks_is_of_columns_that_have_them() -> None:

@@ -51,12 +51,12 @@ def check(
         if against is not None or strict:
             raise InputError("--list only lists the images:", "omit --against and --strict")
         return 0 if discover().rank > 0 else _list(images, settings(), as_json, quiet)
-    from fidtool.api import checked
     from fidtool.console import Console
+    from fidtool.pipeline.check import check_sets
     from fidtool.report.text import checkup_lines, dumps
 
     console = Console(warnings=True, progress=not quiet, spelling=as_flag)
-    checkup = checked([(path, "") for path in paths], settings(), console, strict)
+    checkup = check_sets([(path, "") for path in paths], settings(), console, strict)
     if discover().rank > 0:
         return 0
     print_lines([dumps(checkup.to_dict())] if as_json else checkup_lines(checkup))

@@ -92,10 +92,10 @@ def compute(
             raise InputError(problem, f"separate metrics by commas, {as_flag('metrics', metrics)}", setting="metrics")
         third = [] if chosen.heldout is None else [chosen.heldout]
         check_early([real, *fakes, *third], real, *third)
-        from fidtool.api import evaluated
+        from fidtool.pipeline.evaluate import evaluate
 
         sets = [(path, "") for path in (real, *fakes)]
-        evaluation, files = evaluated(sets, chosen, console, origin, partial(_check_files, tables))
+        evaluation, files = evaluate(sets, chosen, console, origin, partial(_check_files, tables))
     except (FidtoolError, KeyboardInterrupt) as error:
         failure = error if isinstance(error, FidtoolError) else stopped_error()
         if not failure.printed:

@@ -49,11 +49,11 @@ def demo(folder: str) -> None:
     imitations = f"{COUNT} blurred, recoloured ones in {fake}"
     click.echo(f"Made {COUNT} drawings ({SIDE} x {SIDE} pixels) in {real} and {imitations}.")
 
-    from fidtool.api import evaluated
+    from fidtool.pipeline.evaluate import evaluate
     from fidtool.report.text import result_lines
 
     console = Console(progress=True, spelling=as_flag)
-    evaluation, _ = evaluated([(real, ""), (fake, "")], Settings(), console, origin_of(("fidtool", "demo")))
+    evaluation, _ = evaluate([(real, ""), (fake, "")], Settings(), console, origin_of(("fidtool", "demo")))
     definition = evaluation.definition
     assert definition is not None
     for line in result_lines(evaluation):

@@ -101,12 +101,12 @@ def stats(
     target = local_file("-o", output)
     check = partial(_check_target, target, layout, force, [images])
     check_early([images], check=check)
-    from fidtool.api import statistics_of
     from fidtool.console import Console
+    from fidtool.pipeline.evaluate import measure_statistics
 
     console = Console(warnings=True, progress=not quiet, spelling=as_flag)
     known: dict[str, Any] = {"known": complete, "part": part, "since": since}
-    statistics, sample = statistics_of([(images, "")], chosen, console, check, layout == "adm", stored, **known)
+    statistics, sample = measure_statistics([(images, "")], chosen, console, check, layout == "adm", stored, **known)
     if statistics is None:
         return
     form = "" if layout is None else f", layout {layout}, protocol {chosen.protocol}"

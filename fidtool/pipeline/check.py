@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from fidtool.console import Console
 from fidtool.diagnose.diagnosis import Checkup, health_of, inspect_set, unusual_findings
 from fidtool.diagnose.differences import pair_findings
 from fidtool.diagnose.duplicates import shared_copies_of, shared_finding
@@ -14,8 +15,8 @@ from fidtool.images.batches import broadcast_images
 from fidtool.images.records import ImageRecords
 from fidtool.pipeline.extract import Extraction
 from fidtool.pipeline.opening import check_paths, open_set, spelled_once
-from fidtool.pipeline.run import RunContext
-from fidtool.pipeline.sets import IMAGES, Content, RequestedSet
+from fidtool.pipeline.run import RunContext, open_run
+from fidtool.pipeline.sets import IMAGES, Content, RequestedSet, named_sets
 from fidtool.settings import Settings
 from fidtool.sources.contents import BadFile
 from fidtool.sources.kinds import PassedOver
@@ -26,7 +27,16 @@ from fidtool.statistics.set_statistics import Statistics, in_canonical_order
 _BATCH = 32
 
 
-def check(run: RunContext, requests: Sequence[RequestedSet], settings: Settings, strict: bool = False) -> Checkup:
+def check_sets(
+    sources: Sequence[tuple[object, str]], settings: Settings, console: Console, strict: bool = False
+) -> Checkup:
+    """Inspects a set, alone or against another, for `fidtool.check` and the command line. A collective."""
+    requests = named_sets(*sources)
+    with open_run(requests, settings, console) as run:
+        return _inspect(run, requests, settings, strict)
+
+
+def _inspect(run: RunContext, requests: Sequence[RequestedSet], settings: Settings, strict: bool) -> Checkup:
     """Inspects a set of images, alone or against real images or a file of their records. A collective."""
     run.world.on_rank_zero(lambda: _refuse_same(requests))
     read = [_read(run, each, settings) for each in requests]

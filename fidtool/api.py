@@ -21,6 +21,7 @@ from fidtool.pipeline.evaluate import evaluate, measure_statistics
 from fidtool.presets import with_preset
 from fidtool.record import origin_of
 from fidtool.report.loggers import log_values
+from fidtool.report.outputs import check_outputs, writers_of
 from fidtool.results import Evaluation
 from fidtool.settings import CheckSettings, Settings, StatisticsSettings
 from fidtool.sources.memory import Images, several
@@ -152,15 +153,17 @@ def compute(real: Source, fake: Source | Sequence[PathOrURL | Images | Statistic
         raise InputError("there is no FAKE to compare with REAL")
     sources = [(real, "real"), *((each, "fake") for each in fakes)]
     with _warning(Console(report=settings.progress)) as console:
-        evaluation, files = evaluate(sources, settings, console, origin_of(sys.argv[0]))
-    for file, write in (files or {}).items():
+        check = functools.partial(check_outputs, settings)
+        evaluation, gallery = evaluate(sources, settings, console, origin_of(sys.argv[0]), check)
+    if gallery is None:
+        return evaluation
+    for file, write in writers_of(evaluation, gallery, settings).items():
         try:
             write(file)
         except Exception as error:  # so that the evaluation is not lost
             reason = (isinstance(error, OSError) and error.strerror) or repr(error)
             warn_program(f"{file} could not be written: {reason}", RuntimeWarning)
-    if files is not None:
-        log_values(evaluation.results, settings, lambda line: warn_program(line, RuntimeWarning))
+    log_values(evaluation.results, settings, lambda line: warn_program(line, RuntimeWarning))
     return evaluation
 
 

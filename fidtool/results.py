@@ -12,7 +12,7 @@ from typing import Any
 
 from fidtool.diagnose.diagnosis import Diagnosis
 from fidtool.diagnose.duplicates import Duplicates
-from fidtool.errors import Alert, InputError, Severity, about, redacted, without_secrets
+from fidtool.errors import Alert, InputError, Severity, about, merged, redacted, without_secrets
 from fidtool.explanations import (
     Classes,
     Difference,
@@ -25,7 +25,7 @@ from fidtool.explanations import (
     Uncertainty,
 )
 from fidtool.features.protocol import FEATURES, PIXELS, Definition
-from fidtool.names import counted
+from fidtool.names import command_line, counted
 from fidtool.record import RunRecord
 from fidtool.saved import NOT_IN_JSON, check_result, fields_of, plain, restored, restored_fields, saved_result
 from fidtool.sources.kinds import PassedOver
@@ -266,6 +266,13 @@ class Evaluation:
         return list(dict.fromkeys(value for each in self.results for value in each.values))
 
     @property
+    def alerts(self) -> list[Alert]:
+        """All warnings, the worst first; one that holds for several sets names them all. Then those of the run."""
+        sets = {redacted(each.name) for result in self.results for each in (result.real, result.fake)}
+        of_results = merged((warning for result in self.results for warning in result.warnings), sets)
+        return [*of_results, *map(Alert, self.run.warnings)]
+
+    @property
     def not_computed_lines(self) -> list[str]:
         """One line per metric that could not be computed: its values and the reason."""
         return [f"{each.title}: not computed: {each.reason}" for each in self.not_computed]
@@ -357,9 +364,8 @@ class Evaluation:
             InputError: if the content is not a result, is that of a failed run, or is incomplete.
         """
         check_result(content)
+        _check_schema(content)
         try:
-            if content["schema"] != SCHEMA:
-                raise ValueError(f"its schema is {content['schema']}, not {SCHEMA}")
             layers = {FEATURES: content["protocol"], **content["layers"]}
             values = restored(dict[str, Value], content["values"])
             if any(key != value.key or value.number.digits > _MOST_DIGITS for key, value in values.items()):
@@ -384,6 +390,16 @@ class Evaluation:
         except (KeyError, TypeError, ValueError, AttributeError, StopIteration) as error:
             problem = f"the result is incomplete or was changed ({type(error).__name__}: {error})"
             raise InputError(problem) from None
+
+
+def _check_schema(content: Mapping[str, Any]) -> None:
+    """Refuse the result of another version, with the command that made it."""
+    schema = content.get("schema")
+    if schema != SCHEMA:
+        command = content["run"].get("command")
+        again = f", `{command_line(command)}`" if isinstance(command, list) else ""
+        problem = f"the result has schema {schema}, and this version reads schema {SCHEMA}:"
+        raise InputError(problem, f"compute it again{again}")
 
 
 def read_evaluation(file: str | os.PathLike[str]) -> Evaluation:

@@ -95,18 +95,22 @@ def compute(
         from fidtool.pipeline.evaluate import evaluate
 
         sets = [(path, "") for path in (real, *fakes)]
-        evaluation, files = evaluate(sets, chosen, console, origin, partial(_check_files, tables))
+        check = partial(_check_files, tables, chosen)
+        evaluation, gallery = evaluate(sets, chosen, console, origin, check)
     except (FidtoolError, KeyboardInterrupt) as error:
         failure = error if isinstance(error, FidtoolError) else stopped_error()
         if not failure.printed:
             on_failure(failure)
         raise
-    if files is None:
+    if gallery is None:
         # Only rank zero exits with the gate's status: a launcher kills rank zero if another rank exits first with an
         # error.
         return 0
     from fidtool.report.loggers import log_values
+    from fidtool.report.outputs import writers_of
     from fidtool.report.text import timing_line
+
+    files = writers_of(evaluation, gallery, chosen, as_flag)
 
     console.say(timing_line(evaluation))
     several = sum(len(result.values) for result in evaluation.results) > 1
@@ -127,10 +131,13 @@ def compute(
     return evaluation.exit_code
 
 
-def _check_files(files: Iterable[Path], inputs: Sequence[object]) -> None:
+def _check_files(files: Iterable[Path], settings: Settings, inputs: Sequence[object]) -> None:
     """Check that the files can be written, before any work is done, and are none of those that the run reads."""
+    from fidtool.report.outputs import check_outputs
+
     for file in files:
         check_target(f"--output {file}", file, inputs)
+    check_outputs(settings, inputs)
 
 
 def _form(form: str | None, as_json: bool, value: bool, to_stdout: bool) -> str | None:

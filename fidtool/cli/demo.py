@@ -53,7 +53,9 @@ def demo(folder: str) -> None:
     from fidtool.report.text import result_lines
 
     console = Console(progress=True, spelling=as_flag)
-    evaluation, _ = evaluate([(real, ""), (fake, "")], Settings(), console, origin_of(("fidtool", "demo")))
+    evaluation, _ = evaluate(
+        [(real, ""), (fake, "")], Settings(), console, origin_of(("fidtool", "demo")), check=lambda _: None
+    )
     definition = evaluation.definition
     assert definition is not None
     for line in result_lines(evaluation):

@@ -20,7 +20,6 @@ from fidtool.features.protocol import FEATURES
 from fidtool.history import Values, change_of, changes_of, lines_of, read_history
 from fidtool.names import legible, short_names
 from fidtool.report.tables import columns_of, doubts_about, joined, lines_in, narrowed
-from fidtool.report.text import alerts_of
 from fidtool.results import Evaluation, read_evaluation
 
 _MOST_CLASSES = 20
@@ -142,7 +141,7 @@ def report(result: str, output: str | None) -> None:
     if output is None and page.exists():
         raise InputError(f"{page} exists, and may show images that are gone:", "pass --output FILE.html")
     from fidtool.images.loader import ImageLookup
-    from fidtool.report.html import check_shown, write_shown
+    from fidtool.report.outputs import check_shown, write_shown
 
     check_target(f"--output {page}", page)
     check_shown({"report": page})
@@ -176,7 +175,7 @@ def table(results: tuple[str, ...], form: str, columns: str | None, outputs: tup
     tables, saved = dict(map(result_file, outputs)), {name: read_evaluation(name) for name in results}
     saved = saved if columns is None else narrowed(saved, columns.split(","))
     lines = lines_in(form, saved)
-    alerts = [alert for alert in alerts_of(joined(saved)) if alert.severity == "high"]
+    alerts = [alert for alert in joined(saved).alerts if alert.severity == "high"]
     for line in [*(doubts_about(saved)[1] if form == "csv" else []), *alerts]:  # the other formats have them
         click.echo(f"warning: {legible(line)}", err=True)
     publish(lines, {file: partial(write_lines, lines_in(written, saved)) for file, written in tables.items()})

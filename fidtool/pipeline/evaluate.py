@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -33,8 +31,6 @@ from fidtool.pipeline.plan import Plan, choose, make_plan
 from fidtool.pipeline.run import RunContext, open_run
 from fidtool.pipeline.sets import Content, RequestedSet, SetPlan, named_sets
 from fidtool.record import Origin, RunRecord, changed_settings, stored_settings
-from fidtool.report.loggers import check_loggers
-from fidtool.report.text import alerts_of
 from fidtool.results import Comparison, Evaluation
 from fidtool.settings import Settings
 from fidtool.statistics.set_statistics import MeasuredSet, Statistics
@@ -51,7 +47,7 @@ def evaluate(
     console: Console,
     origin: Origin,
     check: Callable[[Sequence[object]], None] = lambda _: None,
-) -> tuple[Evaluation, Mapping[Path, Callable[[Path], object]] | None]:
+) -> tuple[Evaluation, ImageLookup | None]:
     """Compares the FAKEs with REAL, for `fidtool.compute` and the command line. A collective.
 
     Args:
@@ -59,25 +55,14 @@ def evaluate(
         check: called on rank zero before any work is done, with the paths of what the run reads.
 
     Returns:
-        The evaluation and, on rank zero, the files of report, plot and history, each with the function that writes it.
+        The evaluation and, on rank zero, what reads images of the run again for a page; None on the other ranks.
     """
     sets = named_sets(*sources, *([] if settings.heldout is None else [(settings.heldout, "heldout")]))
     settings = settings if settings.heldout is None else replace(settings, heldout=sets[-1].path)
-    kinds = ("report", "plot", "history", "pairs_output")
-    shown = {each: Path(file) for each in kinds if (file := vars(settings)[each]) is not None}
     read: list[object] = [each.path for each in sets if each.given is None]
     read += [settings.weights, settings.labels, settings.captions, settings.fail_worse_than]
-
-    def check_files() -> None:
-        check(read)
-        if shown:
-            from fidtool.report.html import check_shown
-
-            check_shown(shown, read)
-        check_loggers(settings.log)
-
     with open_run(sets, settings, console) as run:
-        run.world.on_rank_zero(check_files)
+        run.world.on_rank_zero(lambda: check(read))
         plan, measurer, contents = _prepared(run, sets, settings)
         measurer.open_checkpoint()
         held, third = dict[SetPlan, MeasuredSet](), None
@@ -100,14 +85,7 @@ def evaluate(
         images = [content.images for content in contents.values() if content.images is not None]
         spent = [each.path for each in plan.sets if each.holds == "stream"]
         lookup = ImageLookup(images, spent, plan.settings.floats)
-
-        def write(setting: str, file: Path) -> None:
-            from fidtool.report.html import write_shown
-
-            write_shown(evaluation, lookup, setting, file, console.spelling)
-
-        files = {file: functools.partial(write, each) for each, file in shown.items()}
-        return evaluation, files if run.world.rank == 0 else None
+        return evaluation, None if run.world.rank else lookup
 
 
 def _prepared(
@@ -160,7 +138,7 @@ def _concluded(
         evaluation = _verified(run, evaluation)
     for skipped in dict.fromkeys(skipped for result in evaluation.results for skipped in result.skipped):
         run.console.warn(f"skipped {skipped.file}: {skipped.reason}")
-    for line in alerts_of(evaluation):
+    for line in evaluation.alerts:
         run.console.warn(line)
     return evaluation
 

@@ -1,71 +1,30 @@
-"""An evaluation as a file: an HTML page without scripts, a plot, lines of a history, or a table of single images."""
+"""An evaluation as an HTML page without scripts."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import jinja2
 from markupsafe import escape
 
-from fidtool.cache_dir import atomic_write, check_target
 from fidtool.diagnose.diagnosis import Diagnosis
-from fidtool.errors import InputError, Spelling, as_argument, option, rendered
+from fidtool.errors import Spelling, as_argument, option, rendered
 from fidtool.explanations import Exhibit
-from fidtool.history import append_history
 from fidtool.images.loader import ImageLookup
 from fidtool.names import command_line, images_of, legible, short_names, short_title, shortened
-from fidtool.report.charts import described, page_charts, sweep_plot, title_of
+from fidtool.report.charts import described, page_charts, title_of
 from fidtool.report.details import Thumbnail, duplicates_of, findings_of, properties_of, thumbnail_of
-from fidtool.report.tables import Column, about_marks, class_rows, columns_of, image_lines, is_real, rounded
-from fidtool.report.text import alerts_of, class_summaries, differences_shown, heldout_lines
+from fidtool.report.tables import Column, about_marks, class_rows, columns_of, is_real, rounded
+from fidtool.report.text import class_summaries, differences_shown, heldout_lines
 from fidtool.results import Evaluation
 from fidtool.values import Value
 
-_SUFFIXES = {"report": (".html", ".htm"), "plot": (".png",), "history": (".jsonl",), "pairs_output": (".csv",)}
 _MOST_IMAGES, _MOST_IMAGES_OF_ALL = 24, 96
 """Maximum number of images in a sheet of one FAKE, and in such sheets of all FAKEs, but at least one of each."""
-
-
-def check_shown(shown: Mapping[str, Path], inputs: Collection[object] = ()) -> None:
-    """Check that the page, the plot and the history, by setting, can be written, before any work is done.
-
-    None may be one of the paths that the run reads, ``inputs``; a history may, which is only added to.
-    """
-    for setting, file in shown.items():
-        charted = setting in ("report", "plot")
-        if charted and importlib.util.find_spec("matplotlib") is None:  # not imported; torch has jinja2
-            problem = f"{option(setting)} needs the package matplotlib:"
-            raise InputError(problem, "pip install 'fidtool[report]'", setting=setting)
-        if file.suffix.lower() not in _SUFFIXES[setting]:
-            problem = f"{option(setting, str(file))}: the name must end in {_SUFFIXES[setting][0]}"
-            raise InputError(problem, setting=setting)
-        check_target(option(setting, str(file)), file, () if setting == "history" else inputs)
-        if setting == "history" and file.exists() and not file.is_file():
-            raise InputError(f"{option(setting, str(file))} must be a regular file, which lines can be added to")
-
-
-def write_shown(
-    evaluation: Evaluation, gallery: ImageLookup, setting: str, file: Path, spelling: Spelling = as_argument
-) -> None:
-    """Write the page or the plot atomically, see `html_report` and `sweep_plot`; or add to the history."""
-    if setting == "history":
-        append_history(evaluation, file)
-        return
-    if setting == "pairs_output":
-        content = "".join(f"{line}\n" for line in image_lines(evaluation)).encode("utf-8", "surrogateescape")
-    elif setting == "plot":  # its suffix is its format
-        content = sweep_plot(evaluation, file.suffix[1:].lower())
-    else:
-        # A path may contain bytes that are not UTF-8.
-        content = html_report(evaluation, gallery, spelling).encode("utf-8", "replace")
-    with atomic_write(file) as handle:
-        handle.write(content)
 
 
 def html_report(evaluation: Evaluation, gallery: ImageLookup | None = None, spelling: Spelling = as_argument) -> str:
@@ -135,7 +94,7 @@ def _content(evaluation: Evaluation) -> dict[str, Any]:
         "leading": leading[:4],  # their values are in the header
         "verdict": verdict,
         "subject": title_of(evaluation, main),
-        "alerts": alerts_of(evaluation),
+        "alerts": evaluation.alerts,
         "charts": page_charts(evaluation),
         "columns": columns,
         "remarks": [*about_marks(evaluation, columns), *evaluation.not_computed_lines],

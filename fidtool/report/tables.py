@@ -19,7 +19,6 @@ from fidtool.features.protocol import PIXELS
 from fidtool.history import lines_of, obstacles, per_fake
 from fidtool.names import closest, folded, legible, short_names, short_title, shortened, split_title, unknown
 from fidtool.report.text import (
-    alerts_of,
     class_summaries,
     dumps,
     framing_lines,
@@ -305,7 +304,7 @@ def _table_of(saved: Mapping[str, Evaluation], doubted: Collection[str], said: S
     for row, result in zip(rows, results, strict=True):
         besides = (*class_summaries(result), *heldout_lines(result))
         notes += [line + f"  {legible(row)}" * (len(rows) > 1) for line in besides]
-    alerts = [f"warning: {legible(alert)}" for alert in alerts_of(evaluation) if alert.severity == "high"]
+    alerts = [f"warning: {legible(alert)}" for alert in evaluation.alerts if alert.severity == "high"]
     return Table(columns, [*caption, *said], above, notes, alerts)
 
 

@@ -9,7 +9,6 @@ from math import exp, lgamma
 from typing import Any
 
 from fidtool.diagnose.diagnosis import Checkup
-from fidtool.errors import Alert, merged, redacted
 from fidtool.explanations import Difference, Heldout
 from fidtool.images.framing import described
 from fidtool.names import counted, images_of, legible
@@ -103,13 +102,6 @@ def _memorisation(found: Heldout, fake: SetResult) -> str:
 def _log_falling(number: int, factors: int) -> float:
     """Return the logarithm of ``number`` times ``number - 1`` and so on, of so many factors."""
     return lgamma(number + 1) - lgamma(number - factors + 1)
-
-
-def alerts_of(evaluation: Evaluation) -> list[Alert]:
-    """Return all warnings, the worst first; one that holds for several sets names them all. Then those of the run."""
-    sets = {redacted(each.name) for result in evaluation.results for each in (result.real, result.fake)}
-    of_results = merged((warning for result in evaluation.results for warning in result.warnings), sets)
-    return [*of_results, *map(Alert, evaluation.run.warnings)]
 
 
 def framing_lines(evaluation: Evaluation) -> list[str]:

@@ -132,7 +132,7 @@ def test_cache_distinguishes(here: Run, place: Path, expected: dict[str, float])
     def value(*crop: object) -> tuple[float, int, str | None]:
         run = here(*line, *crop)
         (result,) = run.json["results"]
-        return run.fid, run.json["run"]["images_computed"], result["framing"]["fake"]
+        return run.fid, run.json["run"]["images_computed"], result["sets"]["fake"]["framing"]
 
     assert value() == (expected[""], 2 * COUNT, None)
     for crop in ("adm", "edm"):
@@ -153,8 +153,8 @@ def test_statistics_file_remembers(here: Run, place: Path) -> None:
     run = here("compute", "photos.npz", place / "fake", *SMALL, "--json")
     (result,) = run.json["results"]
     assert run.fid == wanted.fid
-    assert result["framing"] == {"real": "adm:48", "fake": None}
-    assert result["made_with"]["real"]["crop"] == "adm:48"
+    assert [each["framing"] for each in result["sets"].values()] == ["adm:48", None]
+    assert result["sets"]["real"]["made_with"]["crop"] == "adm:48"
 
 
 def test_checkpoint_distinguishes(here: Run, place: Path) -> None:
@@ -224,7 +224,8 @@ def test_a_set_can_be_framed_in_two_ways(here: Run, place: Path) -> None:
     assert here("stats", photos, "-o", "real.npz", *SMALL, "--crop", "adm:48").status == 0
     apart = here("compute", "real.npz", photos, *SMALL, "--crop-fake", "adm:32", "--json").json
     for found in (both, apart):
-        assert found["results"][0]["framing"] == {"real": "adm:48", "fake": "adm:32"}
+        sets = found["results"][0]["sets"]
+        assert {role: one["framing"] for role, one in sets.items()} == {"real": "adm:48", "fake": "adm:32"}
     assert both["results"][0]["metrics"] == apart["results"][0]["metrics"]
     assert not [line for line in both["results"][0]["warnings"] if "the same set as REAL" in line]
 

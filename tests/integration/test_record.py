@@ -91,8 +91,10 @@ def test_statistics_files_record_their_settings(here: Run, sets: tuple[Path, Pat
     assert (statistics.count, statistics.found) == (30, COUNT)
     assert statistics.config == {"extractor": TINY, "num": 30, "seed": 4}
     (result,) = here("compute", "r.npz", sets[1], "--extractor", TINY, "--json").json["results"]
-    assert (result["count"], result["found"]) == ({"real": 30, "fake": COUNT}, {"real": COUNT, "fake": COUNT})
-    assert result["made_with"] == {"real": statistics.config, "fake": None}
+    real, fake = result["sets"]["real"], result["sets"]["fake"]
+    assert result["count"] == {"real": 30, "fake": COUNT}
+    assert (real["found"], fake["found"]) == (COUNT, COUNT)
+    assert (real["made_with"], fake["made_with"]) == (statistics.config, None)
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_a_number_of_each_set(here: Run, place: Path, flags: list[object], count
     found = here("compute", place / "real", place / "images", *BASE, *flags, "--json").json
     (result,) = found["results"]
     assert tuple(result["count"].values()) == counts
-    assert tuple(result["found"].values()) == (COUNT, COUNT)
+    assert [each["found"] for each in result["sets"].values()] == [COUNT, COUNT]
     config = {name: found["run"]["config"].get(name) for name in ("num", "num_real", "num_fake", "sample")}
     values = [value for value in config.values() if value is not None]
     assert sorted(values, key=str) == sorted(flags[1::2], key=str)

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from fidtool.errors import Alert, merged
-from fidtool.report.text import alerts_of
 from fidtool.results import Comparison
 from support.command_line import Run
 from support.pictures import make_pictures
@@ -76,7 +75,7 @@ def test_warnings_of_all_fakes() -> None:
         for result, name in zip(evaluation.results, ("a", plain), strict=True)
     ]
     evaluation = replace(evaluation, results=tuple(results), run=replace(evaluation.run, warnings=("slow",)))
-    assert alerts_of(evaluation) == [f"a, real, {plain} (only 60 images): {FEW}", "--num: odd", "slow"]
+    assert evaluation.alerts == [f"a, real, {plain} (only 60 images): {FEW}", "--num: odd", "slow"]
 
 
 def test_a_run_of_three_fakes(here: Run, tmp_path: Path) -> None:

@@ -32,7 +32,8 @@ from fidtool.images.loader import ImageLookup
 from fidtool.names import numbers_of
 from fidtool.report.charts import sweep_of, title_of
 from fidtool.report.details import LONGEST_SIDE, Thumbnail, thumbnail_of
-from fidtool.report.html import check_shown, html_report, write_shown
+from fidtool.report.html import html_report
+from fidtool.report.outputs import check_shown, write_shown
 from fidtool.report.tables import class_lines, class_rows
 from fidtool.report.text import influence_lines
 from fidtool.results import Comparison, Evaluation, SetResult

@@ -345,14 +345,16 @@ class Evaluation:
         Secrets in URLs are removed, see `fidtool.errors.redacted`.
         """
         layers = {name: protocol_to_dict(each) for name, each in self.definitions.items()}
-        gated = {"gated": self.gated} if self.gated else {}
+        outcome = {"code": self.exit_code, "reason": self.exit_reason}
+        outcome |= {"gated": self.gated} if self.gated else {}
+        outcome |= {"lacking": [*self.lacking]} if self.lacking else {}
         found = {
             "schema": SCHEMA,
             "protocol": layers.pop(FEATURES),
             "layers": layers,
             "values": {value.key: plain(value) for value in self.values},
             **fields_of(self),
-            "exit": {"code": self.exit_code, "reason": self.exit_reason, **gated},
+            "exit": outcome,
         }
         return without_secrets(found)
 

@@ -44,6 +44,7 @@ class InceptionScore(Metric):
     )
     fake_features = True
     further = ("is_order",)
+    classifier = True
 
     @property
     def stored_order(self) -> bool:

@@ -197,6 +197,7 @@ class Metric(Validated):
             covariance are always available.
         fake_only: it needs nothing of REAL, whose images do not pass through the metric's own network.
         captions: whether the metric needs `FeatureSet.captions` of a FAKE.
+        classifier: whether it calls `MetricContext.classifier`.
         fewest: the smallest number of images in a set whose per-image features it needs.
         frechet: the metric is a Fréchet distance, so ``fail_above`` can be a gate on it.
         by_name: it is only computed if it is requested by name, not by ``all``.
@@ -214,6 +215,7 @@ class Metric(Validated):
     fake_features: ClassVar[bool] = False
     fake_only: ClassVar[bool] = False
     captions: ClassVar[bool] = False
+    classifier: ClassVar[bool] = False
     fewest: ClassVar[int] = 1
     frechet: ClassVar[bool] = False
     by_name: ClassVar[bool] = False

@@ -45,8 +45,8 @@ IMAGES = SetNeeds(features=frozenset({FEATURES}), collected=(FEATURES,))
 def set_needs(settings: Settings, real: bool, fake: bool, heldout: bool = False) -> SetNeeds:
     """Returns what a run's metrics, error bars and report need of a set, and its comparison with a held-out set."""
     metrics = [(each.metric, each.layer) for each in settings.chosen if each.layer != PIXELS]
-    of_fid = {layer for metric, layer in metrics if metric.name == "fid"}
-    used = [layer for metric, layer in metrics if fake or (real and not metric.fake_only) or layer in of_fid]
+    barred = {layer for metric, layer in metrics if any(number.error_bars for number in metric.numbers)}
+    used = [layer for metric, layer in metrics if fake or (real and not metric.fake_only) or layer in barred]
     layers = dict.fromkeys([FEATURES, *used]) if metrics or settings.heldout is not None else {}
     features = {
         layer
@@ -54,7 +54,7 @@ def set_needs(settings: Settings, real: bool, fake: bool, heldout: bool = False)
         if settings.grouped_by or (real and metric.real_features) or (fake and metric.fake_features)
     }
     if (fake and settings.uncertainty) or heldout:
-        features |= of_fid
+        features |= barred
     if (fake and settings.influence) or settings.heldout is not None:
         features.add(FEATURES)
     pairs = tuple(each.metric for each in settings.chosen if fake and isinstance(each.metric, PairMetric))

@@ -242,7 +242,7 @@ class Evaluation:
     definitions: Mapping[str, Definition | None] = field(metadata=NOT_IN_JSON)
     results: tuple[Comparison, ...]
     run: RunRecord
-    settings: Mapping[str, Mapping[str, int | bool | str]] = field(default_factory=dict)
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     differences: tuple[Difference, ...] = ()
     gated: str = field(default="", metadata=NOT_IN_JSON)
     not_computed: tuple[NotComputed, ...] = ()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fidtool.features.models.families import CMMD_EXTRACTOR, NetworkChoice
 from fidtool.features.protocol import FEATURES, INCEPTION, INCEPTION_DIMS, PIXELS, SPATIAL, SPATIAL_DIMS, Definition
@@ -63,8 +63,12 @@ class Features:
 
     def title(self, name: str) -> str:
         """Return the title of a value that has this one for Inception's 2048 features."""
-        name = name if self.is_fid else re.sub("^FID", "FD", name)
+        name = self.unqualified(name)
         return f"{name} ({self.qualifier})" if self.qualifier else name
+
+    def unqualified(self, name: str) -> str:
+        """Return the title without the features: ``FD`` in place of ``FID``."""
+        return name if self.is_fid else re.sub("^FID", "FD", name)
 
     def __str__(self) -> str:
         """The features in the caption of a table: ``Inception, 2048 dimensions``."""
@@ -129,6 +133,8 @@ def values_of(
         stated = [each for each in known if each is not None]
         features = _features_of(asked, stated, settings, measured, files)
         numbers = asked.metric.numbers if asked.further else (*asked.metric.numbers, *asked.metric.summary)
+        if not features.is_fid:
+            numbers = tuple(replace(number, title=features.unqualified(number.title)) for number in numbers)
         values += [Value(asked.metric.name, number, features) for number in numbers]
     return tuple(values)
 

@@ -90,7 +90,7 @@ def test_a_failure_writes_json(here: Run, place: Path) -> None:
     outcome = here("compute", "real", "empty", "--json", "--output", "out.json")
     assert (outcome.status, outcome.stderr.count("\n")) == (2, 1)
     result = outcome.json
-    assert (result["schema"], result["results"]) == (2, [])
+    assert (result["schema"], result["results"]) == (3, [])
     assert result["exit"] == {"code": 2, "reason": outcome.error.removeprefix("error: ")}
     assert read_document(place / "out.json") == result
 

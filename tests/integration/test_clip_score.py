@@ -102,7 +102,7 @@ def test_one_pass_computes_both_and_real_does_not_need_clip(here: Run, place: Pa
     assert record["text_sha256"] != record["weights_sha256"]
     again = Evaluation.from_dict(content)
     assert again.settings["clip-score"] == record
-    assert again.results[0].titles["clip_score"] == f"CLIP score ({NAME})"
+    assert {value.key: value.title for value in again.results[0].values}[KEY] == f"CLIP score ({NAME})"
 
 
 def test_the_extractor_is_shared_if_it_is_the_same_network(here: Run, place: Path, captions: dict[str, str]) -> None:
@@ -123,13 +123,13 @@ def test_several_sets_use_the_same_captions(here: Run, place: Path, captions: di
     both = here("compute", "real", "fake", "other", *RUN, "--captions", "captions.csv")
     assert [each["metrics"][KEY] for each in both.json["results"]] == alone
     some = here("compute", "real", "fake", *RUN, "--captions", "captions.csv", "--num-fake", 4)
-    values = computed("fake", [*captions.values()], num_fake=4).results[0].of_images.values["clip_score"]
+    values = computed("fake", [*captions.values()], num_fake=4).results[0].of_images.values[KEY]
     assert len(values) == 4
     assert some.metrics[KEY] == pytest.approx(np.mean(values), rel=1e-13)
 
 
 def test_a_skipped_image_loses_its_caption(here: Run, place: Path, captions: dict[str, str]) -> None:
-    whole = computed("fake", "captions.csv", sample="first", num_fake=COUNT).results[0].of_images.values["clip_score"]
+    whole = computed("fake", "captions.csv", sample="first", num_fake=COUNT).results[0].of_images.values[KEY]
     (place / "fake" / "00004.png").write_bytes(b"no image")
     skipping = ("--captions", "captions.csv", "--on-error", "skip", "--max-skip", 0.2)
     found = here("compute", "real", "fake", *RUN, *skipping)
@@ -225,7 +225,7 @@ def test_images_of_an_iterable_have_their_own_values(place: Path, captions: dict
     images = [Image.open(file).convert("RGB") for file in files]
     whole = computed([np.asarray(image) for image in images], [*captions.values()]).results[0].of_images
     assert whole is not None
-    wanted = dict(zip(whole.files, whole.values["clip_score"], strict=True))
+    wanted = dict(zip(whole.files, whole.values[KEY], strict=True))
     single = computed(iter(images), [*captions.values()], diagnose=False).results[0].of_images
     assert single is not None
     found = dict(zip(single.files, single.values["clip_score"].tolist(), strict=True))

@@ -124,7 +124,7 @@ def test_evaluations(golden: Golden, place: Path) -> None:
         "fid": copies.fid,
         "frechet_distance": near(copies.frechet_distance, DIGITS),
         "basis": copies.basis("fid"),
-        "titles": copies.results[0].titles,
+        "titles": {value.key: value.title for value in copies.results[0].values},
         "exit": [evaluation.exit_code, evaluation.exit_reason],
     }
     golden("python/evaluation", {"shape": found, "values": values})

@@ -258,8 +258,8 @@ def test_values_of_each_pair_are_written(here: Run, sets: tuple[Path, Path], tmp
         assert np.mean([float(row[name]) for row in rows]) == pytest.approx(found.metrics[name], rel=1e-13)
         assert np.std([float(row[name]) for row in rows], ddof=1) == pytest.approx(found.metrics[f"{name}_std"])
     worst = min(rows, key=lambda row: float(row["psnr"]))
-    shown = [each for each in found.json["results"][0]["exhibit"]["worst_pairs"] if each["name"] == "psnr"]
-    assert shown[0] == {"fake": worst["fake"], "real": worst["real"], "name": "psnr", "value": float(worst["psnr"])}
+    shown = [each for each in found.json["results"][0]["exhibit"]["worst_pairs"] if each["key"] == "psnr"]
+    assert shown[0] == {"fake": worst["fake"], "real": worst["real"], "key": "psnr", "value": float(worst["psnr"])}
     page = (tmp_path / "page.html").read_text()
     assert "Pairs with the worst PSNR" in page
     assert f"{float(worst['psnr']):.2f}" in page
@@ -439,7 +439,7 @@ def test_a_custom_metric_gets_pairs_of_pixels(sets: tuple[Path, Path]) -> None:
         int(np.abs(rgb(file).astype(int) - rgb(sets[1] / file.name)).max()) for file in sorted(sets[0].iterdir())
     ]
     assert found.metrics["largest"] == np.mean(largest)
-    assert found.titles["largest"] == "Largest difference"
+    assert {value.key: value.title for value in found.values}["largest"] == "Largest difference"
     with pytest.raises(KeyError, match="no"):
         fidtool.compute(*sets, metrics=[Failing()])
     with pytest.raises(fidtool.RunError, match=r"recon/00\d.png: the metric nothing is nan"):

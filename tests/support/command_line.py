@@ -73,7 +73,7 @@ class Outcome:
     @property
     def not_computed(self) -> dict[str, str]:
         """The reasons why metrics were not computed, by their names."""
-        return {each["metric"]: each["reason"] for each in self.not_computed}
+        return {each["metric"]: each["reason"] for each in self.json["not_computed"]}
 
     @property
     def error(self) -> str:

@@ -174,9 +174,9 @@ class Comparison:
         return next((value for value in self.values if value.number.name == name), None)
 
     def value(self, name: str) -> float | None:
-        """Return the number of this name, such as ``kid``, of the first network; None if not requested."""
-        value = self.valued(name)
-        return None if value is None else self.metrics[value.key]
+        """Return the number of this name, such as ``kid_std``, of the first network; None if not requested."""
+        keys = (value.named(name) for value in self.values)
+        return next((self.metrics[key] for key in keys if key in self.metrics), None)
 
     @property
     def uncertainty(self) -> Uncertainty | None:

@@ -228,7 +228,7 @@ def test_images_of_an_iterable_have_their_own_values(place: Path, captions: dict
     wanted = dict(zip(whole.files, whole.values[KEY], strict=True))
     single = computed(iter(images), [*captions.values()], diagnose=False).results[0].of_images
     assert single is not None
-    found = dict(zip(single.files, single.values["clip_score"].tolist(), strict=True))
+    found = dict(zip(single.files, single.values[KEY].tolist(), strict=True))
     assert found == pytest.approx(wanted, rel=1e-6)  # captions are in other batches
 
 

@@ -123,7 +123,7 @@ def test_evaluations(golden: Golden, place: Path) -> None:
     values = {
         "fid": copies.fid,
         "frechet_distance": near(copies.frechet_distance, DIGITS),
-        "basis": copies.basis("fid"),
+        "basis": copies.basis(copies.results[0].values[0]),
         "titles": {value.key: value.title for value in copies.results[0].values},
         "exit": [evaluation.exit_code, evaluation.exit_reason],
     }

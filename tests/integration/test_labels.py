@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -66,7 +67,10 @@ def test_no_output_calls_another_distance_fid(here: Run, sets: tuple[Path, Path]
     for words in (f"raise the {FD} most", "distance by number of images "):
         assert words in outcome.stderr, words
     document = here("compute", sets[0], sets[1], *flags, "--json")
-    for text in (outcome.stdout, outcome.stderr, document.stdout, document.stderr):
+    values = document.json["values"]
+    assert [value["number"]["title"] for value in values.values()] == ["FD"]
+    titled = document.stdout.replace(json.dumps(values, indent=2).replace("\n", "\n  "), "")  # metrics have own names
+    for text in (outcome.stdout, outcome.stderr, titled, document.stderr):
         assert "FID" not in text
         assert not re.search(r'"fid(?!tool")', text)
     (result,) = document.json["results"]

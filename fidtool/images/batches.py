@@ -35,12 +35,12 @@ T = TypeVar("T")
 class Batch(NamedTuple):
     """A batch before it is decoded, or some of its images: their positions in the set, or their names and contents.
 
-    ``ends`` is whether they include the last ones of the batch.
+    ``last`` is whether they include the last ones of the batch.
     """
 
     number: int
     images: Indices | Sequence[tuple[str, Read]]
-    ends: bool = True
+    last: bool = True
 
 
 def plan_batches(images: ImageSet, batch_size: int) -> list[Batch]:

@@ -37,10 +37,11 @@ def load(spec: str, make: Callable[[Any], Made], named: str, setting: str, reuse
     """
     path, _, name = spec.rpartition(":")
     file = Path(path)
-    if file.suffix == ".py" and not os.path.isfile(file):
+    is_file = file.suffix == ".py"
+    if is_file and not os.path.isfile(file):
         raise InputError(f"no file {path} (from {named})", setting=setting)
     try:
-        if file.suffix == ".py":
+        if is_file:
             module = _module_of(file, reuse)
         else:
             # `python -m fidtool` can import from the current folder, but the installed command cannot.
@@ -48,14 +49,15 @@ def load(spec: str, make: Callable[[Any], Made], named: str, setting: str, reuse
             module = importlib.import_module(path)
         if not hasattr(module, name):
             raise AttributeError(f"{path} has no {name}")
-        made, source = make(getattr(module, name)), Path(str(module.__file__)).read_bytes()
+        made = make(getattr(module, name))
+        source = Path(str(module.__file__)).read_bytes()
     except (Exception, SystemExit) as error:
         problem = f"{named} failed: {type(error).__name__}: {message_of(error)}"
         raise InputError(problem, setting=setting) from error
     import hashlib  # not needed for usage errors, which must be reported quickly
 
     digest = hashlib.sha256(source).hexdigest()
-    return made, f"{file.name if file.suffix == '.py' else path}:{name}@{digest[:12]}"
+    return made, f"{file.name if is_file else path}:{name}@{digest[:12]}"
 
 
 def _module_of(file: Path, reuse: bool) -> ModuleType:

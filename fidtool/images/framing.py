@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -32,11 +33,11 @@ class Crop:
     def parse(cls, text: str, setting: str = "crop") -> Crop:
         """Returns the crop that ``NAME:SIZE`` describes, in any spelling; raises an InputError for others."""
         typed, _, size = text.strip().partition(":")
-        name = next((name for name in CROPS if folded(name) == folded(typed)), "")
-        if not name or not (size.isascii() and size.isdigit() and len(size) <= 5) or int(size) < 1:
+        names = [name for name in CROPS if folded(name) == folded(typed)]
+        if not names or not re.fullmatch("0*[1-9][0-9]{0,4}", size):
             problem = f"{option(setting)} must be a crop ({', '.join(CROPS)}) and the side of a square in pixels"
             raise InputError(f"{problem}, such as {EXAMPLE}, not {text!r}", setting=setting)
-        return cls(name, int(size))
+        return cls(names[0], int(size))
 
     def __str__(self) -> str:
         return f"{self.name}:{self.size}"
@@ -67,15 +68,18 @@ def _adm(image: Image.Image, size: int) -> Image.Image:
         image = image.resize((image.width // 2, image.height // 2), _BOX)
     scale = size / min(image.size)
     image = image.resize((round(image.width * scale), round(image.height * scale)), _BICUBIC)
-    left, top = (image.width - size) // 2, (image.height - size) // 2
-    return image.crop((left, top, left + size, top + size))
+    return _centre_of(image, size)
+
+
+def _centre_of(image: Image.Image, side: int) -> Image.Image:
+    left = (image.width - side) // 2
+    top = (image.height - side) // 2
+    return image.crop((left, top, left + side, top + side))
 
 
 def _edm(image: Image.Image, size: int) -> Image.Image:
     """``dataset_tool.py --transform=center-crop`` of EDM and EDM2: the largest square in the centre, then Lanczos."""
-    side = min(image.size)
-    left, top = (image.width - side) // 2, (image.height - side) // 2
-    return image.crop((left, top, left + side, top + side)).resize((size, size), _LANCZOS)
+    return _resize(_centre_of(image, min(image.size)), size)
 
 
 def _center(image: Image.Image, size: int) -> Image.Image:

@@ -6,12 +6,12 @@ A batch of large images comes in several pieces, so that its images need not be 
 from __future__ import annotations
 
 import errno
-import functools
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -229,12 +229,12 @@ def load(
         return
     batches = chain([first], batches)
     name = "" if source is None else f"images of {source.path}"
-    decode: _Decode = functools.partial(decode_batch, source, options)
+    decode: _Decode = partial(decode_batch, source, options)
     workers = None
     if num_workers and (source is not None or _is_encoded(first)):
         workers = _started(decode, num_workers, patience, complain)
     if source is not None and len(source.files.paths):
-        decode = functools.partial(_decode_in_time, name, decode, patience)
+        decode = partial(_decode_in_time, name, decode, patience)
     cutter = _Cutter()
     # What can only be read sequentially is read in this process; a remote store is slow to respond.
     ahead = source is not None and (source.reader.in_order or (workers is None and source.files.remote))
@@ -304,7 +304,7 @@ def _submitted(
                 workers.send(task)
                 waiting.append((task, workers.result))
             else:
-                waiting.append((task, functools.partial(decode, task)))
+                waiting.append((task, partial(decode, task)))
             if len(waiting) == room:
                 yield waiting.popleft()
     except Exception:
@@ -333,7 +333,7 @@ def _read(source: ImageSet, batches: Sequence[Batch], tasks: Iterator[Batch]) ->
 
 def _decode_in_time(name: str, decode: _Decode, patience: float, batch: Batch) -> DecodedBatch:
     """Decodes a batch of images in files in another thread, because storage may not respond."""
-    return in_time(name, functools.partial(decode, batch), patience)
+    return in_time(name, partial(decode, batch), patience)
 
 
 def _taken_ahead(name: str, tasks: Iterator[Batch], patience: float) -> Iterator[Batch]:
@@ -346,7 +346,7 @@ def _taken_ahead(name: str, tasks: Iterator[Batch], patience: float) -> Iterator
     try:
         while True:
             while len(ahead) < 4:  # so many parts are read ahead
-                ahead.append(thread.submit(functools.partial(next, tasks), None))
+                ahead.append(thread.submit(partial(next, tasks), None))
             oldest = ahead.popleft()
             if (task := in_time(name, oldest.result, patience)) is None:
                 return

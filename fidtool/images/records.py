@@ -299,12 +299,16 @@ class ImageRecords:
         """Returns the arrays to store in a statistics file by name, for `from_arrays`."""
         folder = self.prefix and real_path(self.prefix)  # so that the images are found from any working directory
         folder = os.path.join(folder, "") if self.prefix.endswith("/") else folder
-        names = _SEPARATOR.join(map(os.fsencode, self.names))
-        texts = (np.frombuffer(text, dtype=np.uint8) for text in (names, os.fsencode(folder)))
-        parts = np.split(self.records.view(np.uint8).reshape(-1, RECORD.itemsize), [_STORED.itemsize], axis=1)
-        records, details = map(np.ascontiguousarray, parts)
-        found = dict(zip((*RECORD_ARRAYS, DETAILS), (records.view(_STORED)[:, 0], *texts, details), strict=True))
-        return found | ({STAMPS: self.stamps} if len(self.stamps) else {})
+        whole = self.records.view(np.uint8).reshape(-1, RECORD.itemsize)
+        arrays = {
+            "records": np.ascontiguousarray(whole[:, : _STORED.itemsize]).view(_STORED)[:, 0],
+            "names": np.frombuffer(_SEPARATOR.join(map(os.fsencode, self.names)), dtype=np.uint8),
+            "folder": np.frombuffer(os.fsencode(folder), dtype=np.uint8),
+            DETAILS: np.ascontiguousarray(whole[:, _STORED.itemsize :]),
+        }
+        if len(self.stamps):
+            arrays[STAMPS] = self.stamps
+        return arrays
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], count: int | None) -> ImageRecords | None:

@@ -124,9 +124,8 @@ class Workers(Generic[Task, Result]):
         atexit.unregister(self.end)
         for worker in self._workers:
             worker.process.kill()
-        deadline = time.monotonic() + _DYING_SECONDS  # one that waits for storage cannot be killed
+        _join([worker.process for worker in self._workers], _DYING_SECONDS)  # one that waits for storage stays
         for worker in self._workers:
-            worker.process.join(max(0.0, deadline - time.monotonic()))
             worker.socket.close()
 
 
@@ -261,10 +260,11 @@ class DaemonThreads:
             del job  # frees its images while the thread waits
 
 
-def _join(threads: Iterable[threading.Thread], seconds: float) -> None:
+def _join(running: Iterable[threading.Thread | BaseProcess], seconds: float) -> None:
+    """Waits for the ends of threads or processes, for this time in all."""
     deadline = time.monotonic() + seconds
-    for thread in list(threads):
-        thread.join(max(0.0, deadline - time.monotonic()))
+    for each in list(running):
+        each.join(max(0.0, deadline - time.monotonic()))
 
 
 # A thread that returns from C++ into a finalising interpreter would abort the process. It may also never return.

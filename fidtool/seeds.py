@@ -33,7 +33,7 @@ def sample_seed(seed: int, index: int) -> int:
     Raises:
         InputError: if an argument is not an integer, or ``index`` is out of range.
     """
-    return _seed("sample", seed, index)
+    return _seed("sample", seed, "index", index)
 
 
 def rank_seed(seed: int, rank: int | None = None) -> int:
@@ -50,11 +50,10 @@ def rank_seed(seed: int, rank: int | None = None) -> int:
     Raises:
         InputError: if an argument is not an integer, or ``rank`` is out of range.
     """
-    return _seed("rank", seed, discover().rank if rank is None else rank)
+    return _seed("rank", seed, "rank", discover().rank if rank is None else rank)
 
 
-def _seed(purpose: str, seed: int, number: int) -> int:
-    name = "index" if purpose == "sample" else purpose
+def _seed(purpose: str, seed: int, name: str, number: int) -> int:
     try:
         seed, number = as_index(seed), as_index(number)
     except TypeError:

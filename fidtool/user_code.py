@@ -16,9 +16,8 @@ from fidtool.errors import InputError, message_of
 
 Made = TypeVar("Made")
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
-
-_READ = "__fidtool_read__"
-"""Name in a module of the content of the file that was run."""
+_run: dict[str, bytes] = {}
+"""The content of each file that was run, by the name of its module."""
 
 
 def is_code_spec(spec: str) -> bool:
@@ -64,7 +63,7 @@ def _module_of(file: Path, reuse: bool) -> ModuleType:
     # The name includes the folders, so that two files with the same name are two modules.
     name = "fidtool_user" + re.sub(r"\W", "_", str(file.resolve()))
     content = file.read_bytes()
-    if reuse and name in sys.modules and vars(sys.modules[name]).get(_READ) == content:
+    if reuse and name in sys.modules and _run.get(name) == content:
         return sys.modules[name]
     spec: Any = importlib.util.spec_from_file_location(name, file)  # never None for a .py file
     module = importlib.util.module_from_spec(spec)
@@ -73,7 +72,7 @@ def _module_of(file: Path, reuse: bool) -> ModuleType:
     # The file can import its neighbours, as a script can.
     _let_import_from(str(file.resolve().parent))
     spec.loader.exec_module(module)
-    vars(module)[_READ] = content
+    _run[name] = content
     return module
 
 

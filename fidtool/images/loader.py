@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fidtool.errors import FidtoolError, InputError, RunError, option
+from fidtool.errors import InputError, RunError, option
 from fidtool.images.batches import Batch
 from fidtool.images.decode import (
     DecodedImage,
@@ -188,12 +188,13 @@ def _read_ahead(source: ImageSet | None, images: Any) -> Iterator[list[tuple[str
 
 def _skipped(file: str, error: Exception, options: DecodeOptions) -> BadFile:
     """Returns an image that cannot be decoded as it is recorded, or raises the error that ends the run."""
-    if isinstance(error, FidtoolError) or not isinstance(error, (ContentError, DecodeError, OSError, MemoryError)):
+    if not isinstance(error, (ContentError, DecodeError, OSError, MemoryError)):
         raise error
-    verb = "decode" if isinstance(error, (DecodeError, MemoryError)) else "read"
-    reason = "out of memory" if isinstance(error, MemoryError) else getattr(error, "strerror", None) or str(error)
+    out_of_memory = isinstance(error, MemoryError)
+    verb = "decode" if out_of_memory or isinstance(error, DecodeError) else "read"
+    reason = "out of memory" if out_of_memory else getattr(error, "strerror", None) or str(error)
     problem = f"cannot {verb} {file}: {reason}"
-    if isinstance(error, MemoryError) or getattr(error, "errno", None) in _EXHAUSTED:
+    if out_of_memory or getattr(error, "errno", None) in _EXHAUSTED:
         fewer = f"use fewer workers ({option('num_workers')}) or ranks on this machine"
         raise RunError(problem, "raise the limits of this process", fewer, setting="num_workers")
     if isinstance(error, NeedsRangeError):
@@ -237,8 +238,11 @@ def load(
         decode = partial(_decode_in_time, name, decode, patience)
     cutter = _Cutter()
     # What can only be read sequentially is read in this process; a remote store is slow to respond.
-    ahead = source is not None and (source.reader.in_order or (workers is None and source.files.remote))
-    if source is not None and source.partner is None and ahead:
+    if (
+        source is not None
+        and source.partner is None
+        and (source.reader.in_order or (workers is None and source.files.remote))
+    ):
         listed = list(batches)
         tasks = _taken_ahead(name, _read(source, listed, cutter.cut(listed)), patience)
     else:

@@ -13,7 +13,8 @@ import socket
 import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, islice
+from itertools import chain, groupby, islice
+from operator import itemgetter
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -243,9 +244,9 @@ def with_frames(images: ImageSet, max_pixels: int) -> ImageSet:
         return images
     frames = [(item, number) for item, count in enumerate(counts) for number in range(count)]
     names = Names(images.stored[item] + f"[{number}]" * (counts[item] > 1) for item, number in frames)
-    items, numbers = np.array(frames).T
+    reader = FrameReader(images.reader, np.array(frames))
+    items = reader.frames[:, 0]
     files = (items if images.file_index is None else images.file_index[items]).astype(np.int32)
-    reader = FrameReader(images.reader, items, numbers)
     order = np.argsort(np.argsort(images.order)[items], kind="stable")
     return replace(images, stored=names, reader=reader, file_index=files, order=order)
 
@@ -276,21 +277,23 @@ class FrameReader(Reader):
     """Reads the frames of images that another reader reads whole.
 
     Args:
-        items: the other reader's number of each frame's image, ascending, int64 array of shape (frames,).
-        numbers: number of each frame in its image, int64 array of the same shape.
+        frames: for each frame, the other reader's number of its image, ascending, and its number in this image: int64
+            array of shape (frames, 2).
     """
 
-    def __init__(self, reader: Reader, items: NDArray[np.int64], numbers: NDArray[np.int64]) -> None:
-        self._reader, self._items, self._numbers = reader, items, numbers
-        self.in_order, self.scaled = reader.in_order, reader.scaled
+    def __init__(self, reader: Reader, frames: NDArray[np.int64]) -> None:
+        self._reader = reader
+        self.frames = frames
+        self.in_order = reader.in_order
+        self.scaled = reader.scaled
         self.variant = f"{reader.variant}, all frames"
 
     def read(self, items: NDArray[np.int64]) -> Iterator[Read]:
-        frames = [(item, list(same)) for item, same in itertools.groupby(items.tolist(), self._items.__getitem__)]
-        contents = self._reader.read(np.array([item for item, _ in frames], dtype=np.int64))
-        for content, (_, same) in zip(contents, frames, strict=False):
-            for number in self._numbers[same].tolist():
+        groups = [(item, list(same)) for item, same in groupby(self.frames[items].tolist(), itemgetter(0))]
+        contents = self._reader.read(np.array([item for item, _ in groups], dtype=np.int64))
+        for content, (_, frames) in zip(contents, groups, strict=False):
+            for _, number in frames:
                 yield Frame(content, number) if isinstance(content, bytes) else content
 
     def around(self, reader: Reader) -> FrameReader:
-        return FrameReader(reader, self._items, self._numbers)
+        return FrameReader(reader, self.frames)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import math
 import re
 import sys
 from collections.abc import Iterable
@@ -112,24 +111,6 @@ class DecodeOptions:
     floats: ValueRange | None = None
 
 
-def decode_contents(
-    contents: Iterable[Read], options: DecodeOptions, enough_bytes: float = math.inf
-) -> list[DecodedImage | Exception]:
-    """Decodes files, pixels or Pillow images, and returns the image or the exception for each, see `decode`.
-
-    Pillow's settings are changed once for all contents, which must be in memory, because no other thread can decode in
-    the meantime. Stops after the image with which the pixels have ``enough_bytes``.
-    """
-    found = []
-    with pillow_defaults(options.max_pixels):
-        for content in contents:
-            result = _result(content, options)
-            found.append(result)
-            if isinstance(result, DecodedImage) and (enough_bytes := enough_bytes - result.pixels.nbytes) <= 0:
-                break
-    return found
-
-
 def decode(content: Read, options: DecodeOptions = DecodeOptions()) -> DecodedImage:
     """Decodes the first frame of an image to RGB as Pillow's ``convert("RGB")`` does.
 
@@ -146,27 +127,21 @@ def decode(content: Read, options: DecodeOptions = DecodeOptions()) -> DecodedIm
         MemoryError: if Python or Pillow cannot allocate memory. If a C decoder cannot, Pillow does not distinguish that
             from damaged data, and a `DecodeError` is raised.
     """
-    (found,) = decode_contents([content], options)
-    if isinstance(found, Exception):
-        raise found
-    return found
+    with pillow_defaults(options.max_pixels):
+        return decode_content(content, options)
 
 
-def _result(content: Read, options: DecodeOptions) -> DecodedImage | Exception:
+def decode_content(content: Read, options: DecodeOptions) -> DecodedImage:
+    """Decodes an image as `decode` does, within `pillow_defaults`, which several images can share."""
     if isinstance(content, Exception):
-        return content
-    try:
-        image = _from_pixels(content, options) if isinstance(content, Pixels) else _from_pillow(content, options)
-        if (crop := options.crop) is None:
-            return image
-        height, width = image.pixels.shape[:2]
-        # A very long image could become so large that it fills the memory.
-        _check_size(crop.scaled(width, height), options.max_pixels, f"resized for {crop}, ")
-        return replace(image, pixels=crop.apply(image.pixels))
-    except DecodeError as error:
-        return type(error)(*error.args)  # without a traceback, which would keep the image in memory
-    except Exception as error:
-        return error
+        raise content.with_traceback(None)  # of a file with many images, it is raised for each
+    image = _from_pixels(content, options) if isinstance(content, Pixels) else _from_pillow(content, options)
+    if (crop := options.crop) is None:
+        return image
+    height, width = image.pixels.shape[:2]
+    # A very long image could become so large that it fills the memory.
+    _check_size(crop.scaled(width, height), options.max_pixels, f"resized for {crop}, ")
+    return replace(image, pixels=crop.apply(image.pixels))
 
 
 def _from_pixels(image: Pixels, options: DecodeOptions) -> DecodedImage:

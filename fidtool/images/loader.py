@@ -27,13 +27,13 @@ from fidtool.images.decode import (
     DecodeOptions,
     ImageProperties,
     NeedsRangeError,
-    decode_contents,
+    decode_content,
 )
 from fidtool.images.framing import Crop, crops_to_one_size
 from fidtool.images.records import NO_RECORDS, RecordArray, records_of
 from fidtool.images.workers import DaemonThreads, Workers
 from fidtool.local_files import in_time, open_regular
-from fidtool.sources.contents import BadFile, ContentError, Frame, Read, ValueRange
+from fidtool.sources.contents import BadFile, ContentError, Frame, Read, ValueRange, pillow_defaults
 from fidtool.sources.image_set import ImageSet
 from fidtool.sources.kinds import may_have_floats
 
@@ -122,17 +122,20 @@ def _decode(source: ImageSet | None, options: DecodeOptions, images: Any) -> tup
     skipped: list[BadFile] = []
     left = AT_ONCE_BYTES
     for group in _read_ahead(source, images):
-        results = decode_contents((content for _, content in group), options, left)
-        for (file, _), result in zip(group, results, strict=False):
-            if isinstance(result, DecodedImage) and result.mode == "F" and not may_have_floats(file):
-                result = DecodeError("it has floats, which the name of its file hides: rename it to .tif or .pfm")
-            if isinstance(result, DecodedImage):
-                decoded.append(result)
-                left -= result.pixels.nbytes
-            else:
-                skipped.append(_skipped(file, result, options))
-        if left <= 0:
-            break
+        with pillow_defaults(options.max_pixels):
+            for file, content in group:
+                try:
+                    image = decode_content(content, options)
+                    if image.mode == "F" and not may_have_floats(file):
+                        hides = "it has floats, which the name of its file hides"
+                        raise DecodeError(f"{hides}: rename it to .tif or .pfm")
+                except Exception as error:
+                    skipped.append(_skipped(file, error, options))
+                    continue
+                decoded.append(image)
+                left -= image.pixels.nbytes
+                if left <= 0:
+                    return decoded, skipped
     return decoded, skipped
 
 
@@ -196,11 +199,11 @@ def _skipped(file: str, error: Exception, options: DecodeOptions) -> BadFile:
     problem = f"cannot {verb} {file}: {reason}"
     if out_of_memory or getattr(error, "errno", None) in _EXHAUSTED:
         fewer = f"use fewer workers ({option('num_workers')}) or ranks on this machine"
-        raise RunError(problem, "raise the limits of this process", fewer, setting="num_workers")
+        raise RunError(problem, "raise the limits of this process", fewer, setting="num_workers") from None
     if isinstance(error, NeedsRangeError):
-        raise InputError(problem)
+        raise InputError(problem) from None
     if not options.skip:
-        raise InputError(problem, "fix the file", f"pass {option('on_error', 'skip')}")
+        raise InputError(problem, "fix the file", f"pass {option('on_error', 'skip')}") from None
     return BadFile(file, f"cannot {verb} it: {reason}")
 
 

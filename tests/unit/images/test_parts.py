@@ -18,7 +18,6 @@ from PIL import Image
 
 import fidtool
 from fidtool.errors import FidtoolError, RunError
-from fidtool.images import decode as decoding
 from fidtool.images import loader
 from fidtool.images.batches import Batch, plan_batches
 from fidtool.images.decode import DecodedImage, DecodeOptions, ImageProperties, decode
@@ -59,7 +58,7 @@ def test_photos_of_12_megapixels_in_flight(form: str, tmp_path: Path, monkeypatc
             decoded.value += PHOTO_BYTES
         return photo()
 
-    monkeypatch.setattr(decoding, "_result", counted)  # workers are forks, so it applies to them
+    monkeypatch.setattr(loader, "decode_content", counted)  # workers are forks, so it applies to them
     count, options = 2, DecodeOptions()
     used, most, images = 0, 0, 0
 

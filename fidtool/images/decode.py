@@ -361,8 +361,10 @@ def _is_lossy(image: Image.Image, data: bytes) -> bool:
 
 def has_frame(image: Image.Image, number: int) -> bool:
     """Whether there is a frame with this number. Seeks to it without decoding it, so call this last."""
-    if image.format in ONE_IMAGE_FORMATS or type(image).seek is Image.Image.seek:  # a copy, see `copy_image`
-        return image.format not in ONE_IMAGE_FORMATS and getattr(image, "is_animated", False)
+    if image.format in ONE_IMAGE_FORMATS:
+        return False
+    if type(image).seek is Image.Image.seek:  # a copy, see `copy_image`
+        return getattr(image, "is_animated", False)
     try:
         image.seek(number)
     except Exception:  # EOFError if there is none; any other exception if it is damaged

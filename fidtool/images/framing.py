@@ -97,11 +97,10 @@ def _tensor_center(image: Image.Image, size: int) -> Pixels:
     0..255 and truncated, which rounds half up. torch's filter computes in float32, whose last bits depend on the vector
     instructions of the processor: between kinds of processors, one byte in some ten thousand differs by 1.
     """
-    import numpy as np
     import torch
     from torchvision.transforms import functional
 
-    planes = torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
+    planes = functional.pil_to_tensor(image).contiguous()
     # What ToTensor computes, which would depend on the default dtype of the program.
     values = functional.convert_image_dtype(planes, torch.float32)
     values = functional.center_crop(functional.resize(values, [size], antialias=True), [size])

@@ -337,7 +337,7 @@ def _taken_ahead(name: str, tasks: Iterator[Batch], patience: float) -> Iterator
     try:
         while True:
             while len(ahead) < 4:  # so many parts are read ahead
-                ahead.append(thread.submit(partial(next, tasks), None))
+                ahead.append(thread.submit(next, tasks, None))
             oldest = ahead.popleft()
             if (task := in_time(name, oldest.result, patience)) is None:
                 return

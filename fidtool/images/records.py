@@ -111,6 +111,7 @@ much more than the other, because pixels are repeated. The last two are 0 in ima
 RecordArray = NDArray[np.void]
 """Array of shape (images,) and dtype `RECORD`."""
 NO_RECORDS: RecordArray = np.zeros(0, dtype=RECORD)
+_NO_STAMPS = np.zeros((0, 2), dtype=np.int64)
 
 
 def records_of(images: Sequence[DecodedImage]) -> RecordArray:
@@ -262,7 +263,7 @@ class ImageRecords:
     records: RecordArray
     names: Sequence[str]
     prefix: str = ""
-    stamps: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int64), repr=False)
+    stamps: NDArray[np.int64] = field(default_factory=lambda: _NO_STAMPS, repr=False)
 
     @classmethod
     def of(cls, images: ImageSet, records: NDArray[np.uint8], skipped: Sequence[BadFile]) -> ImageRecords:
@@ -321,7 +322,7 @@ class ImageRecords:
             return None
         records, names, folder = (arrays[name] for name in RECORD_ARRAYS)
         details = arrays.get(DETAILS, np.zeros((len(records), 0), dtype=np.uint8))
-        stamps = arrays.get(STAMPS, np.zeros((0, 2), dtype=np.int64))
+        stamps = arrays.get(STAMPS, _NO_STAMPS)
         split = [os.fsdecode(name) for name in names.tobytes().split(_SEPARATOR)] if count else []
         if not (
             records.shape == (count,)

@@ -32,7 +32,8 @@ def cache_dir() -> Path:
 
 def byte_limit(variable: str) -> int:
     """Returns a limit in bytes from one of the environment variables `LIMITS`; its default if it is unset or empty."""
-    value, default = os.environ.get(variable, ""), LIMITS[variable]
+    default = LIMITS[variable]
+    value = os.environ.get(variable, "")
     if not value:
         return default
     if not (value.isascii() and value.isdecimal()):

@@ -117,8 +117,7 @@ class RemoteFile:
             except (OSError, ValueError, http.client.HTTPException) as error:
                 self._hang_up()
                 problem = f"{_reason(error)}{self._place()}"
-                status = error.code if isinstance(error, urllib.error.HTTPError) else 500 if self._answered else 0
-                if isinstance(error, ValueError) or (status < 500 and status not in RETRIED_STATUSES):
+                if not self._may_pass(error):
                     raise DownloadError(problem) from None
                 if self._position and not self._ranges:
                     raise DownloadError(f"{problem}, and the server cannot send the rest alone") from None
@@ -127,6 +126,12 @@ class RemoteFile:
                 self._check_time()
                 return data
         raise DownloadError(f"{problem}, in {MAX_TRIES} attempts")
+
+    def _may_pass(self, error: Exception) -> bool:
+        """Whether a retry may help."""
+        if isinstance(error, urllib.error.HTTPError):
+            return error.code >= 500 or error.code in RETRIED_STATUSES
+        return self._answered and not isinstance(error, ValueError)
 
     def _request(self) -> None:
         """Request the file from the position on. The response must begin there and be of the same file as before."""

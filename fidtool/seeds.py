@@ -55,7 +55,8 @@ def rank_seed(seed: int, rank: int | None = None) -> int:
 
 def _seed(purpose: str, seed: int, name: str, number: int) -> int:
     try:
-        seed, number = as_index(seed), as_index(number)
+        seed = as_index(seed)
+        number = as_index(number)
     except TypeError:
         raise InputError(f"seed and {name} must be integers, not {seed!r} and {number!r}") from None
     if not 0 <= number < _MOST:
@@ -63,7 +64,9 @@ def _seed(purpose: str, seed: int, name: str, number: int) -> int:
     # A Feistel network is a permutation of the 32-bit integers for any round function.
     left, right = divmod(number, _HALF)
     for turn in range(6):
-        left, right = right, left ^ (_hashed(f"{purpose} {seed} {turn} {right}") % _HALF)
+        mixed = left ^ (_hashed(f"{purpose} {seed} {turn} {right}") % _HALF)
+        left = right
+        right = mixed
     return (_hashed(f"{purpose} {seed} {number}") % (_MOST >> 1)) * _MOST + left * _HALF + right
 
 

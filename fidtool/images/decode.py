@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import struct
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -32,8 +33,12 @@ ONE_IMAGE_FORMATS = frozenset({"MPO", "PSD"})
 """Formats whose further frames are not independent images, but a camera's previews or an editor's layers."""
 _SIXTEEN_BIT_MODES = frozenset({"I;16", "I;16L", "I;16B", "I;16N"})
 _DEEP_MODES = frozenset({"I", *_SIXTEEN_BIT_MODES})
-_BITS_PER_SAMPLE, _PHOTOMETRIC, _SAMPLES_PER_PIXEL, _PLANAR, _SAMPLE_FORMAT = 258, 262, 277, 284, 339
-"""TIFF tags."""
+# Tags of TIFF.
+_BITS_PER_SAMPLE = 258
+_PHOTOMETRIC = 262
+_SAMPLES_PER_PIXEL = 277
+_PLANAR = 284
+_SAMPLE_FORMAT = 339
 _OPTIONAL = {AVIF: "avif", JPEG_2000: "jpg_2000", WEBP: "webp"}
 """Formats that Pillow can be built without, with Pillow's names for their decoders."""
 _ORIENTED_BY = ("exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp")
@@ -183,8 +188,9 @@ def _from_pillow(content: bytes | Frame | Image.Image, options: DecodeOptions) -
     except (DecodeError, MemoryError):
         raise
     except Image.DecompressionBombError as error:
-        pixels, limit = re.search(r"\d+ pixels", str(error)), _limit(options.max_pixels)
-        raise DecodeError(f"it has {pixels[0] if pixels else 'pixels'}, more than {limit}") from None
+        pixels = re.search(r"\d+ pixels", str(error))
+        has = pixels[0] if pixels else "pixels"
+        raise DecodeError(f"it has {has}, more than {_limit(options.max_pixels)}") from None
     except Exception as error:  # Pillow's plugins raise struct.error, IndexError and many others
         raise DecodeError(message_of(error) if isinstance(file, Image.Image) else _problem(error, data)) from None
 
@@ -212,7 +218,9 @@ def _problem(error: Exception, data: bytes) -> str:
 
 
 def _check_size(size: tuple[int, int], max_pixels: int, when: str = "") -> None:
-    has, pixels = f"{when}it has {size[0]} x {size[1]}", size[0] * size[1]
+    width, height = size
+    pixels = width * height
+    has = f"{when}it has {width} x {height}"
     if pixels > max_pixels:
         raise DecodeError(f"{has} = {pixels} pixels, more than {_limit(max_pixels)}")
     if max(size) > _LONGEST_SIDE:
@@ -352,9 +360,11 @@ def _is_lossy(image: Image.Image, data: bytes) -> bool:
     # The first of the RIFF chunks with pixels. In an animation, it is in a frame (ANMF), after 16 bytes of frame data.
     position = 12
     while position + 8 <= len(data):
-        name, size = data[position : position + 4], int.from_bytes(data[position + 4 : position + 8], "little")
-        if name in (b"VP8 ", b"VP8L"):
-            return name == b"VP8 "
+        name, size = struct.unpack_from("<4sI", data, position)
+        if name == b"VP8 ":
+            return True
+        if name == b"VP8L":
+            return False
         position += 8 + (16 if name == b"ANMF" else size + size % 2)
     return False
 

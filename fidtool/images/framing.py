@@ -18,8 +18,10 @@ if TYPE_CHECKING:  # the settings import this module, and --help must be fast
     Pixels = NDArray[np.uint8]
 
 EXAMPLE = "adm:256"
-_LANCZOS, _BICUBIC, _BOX = 1, 3, 4
-"""Pillow's filters, see its `Resampling`."""
+# Pillow's filters, see its `Resampling`.
+_LANCZOS = 1
+_BICUBIC = 3
+_BOX = 4
 
 
 @dataclass(frozen=True)

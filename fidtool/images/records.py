@@ -37,11 +37,14 @@ NOISE = 80
 FLAGS = {each.name: bit for bit, each in enumerate(fields(ImageProperties)) if each.name != "most_bands"}
 """Bits of a record's ``flags`` by the names of `ImageProperties`."""
 
-_TAPS, BANDS = 16, 8
-"""Width in pixels, and number, of the filters that measure detail: each passes a band of frequencies."""
-_ROWS, _WIDEST = 32, 256
-"""Largest number of rows, and of columns in the middle of an image, in which detail along rows is measured; and the
-reverse for that along columns."""
+_TAPS = 16
+"""Width in pixels of the filters that measure detail: each passes a band of frequencies."""
+BANDS = 8
+"""Number of these filters."""
+_ROWS = 32
+"""Largest number of rows in which detail along rows is measured; the reverse for that along columns."""
+_WIDEST = 256
+"""Largest number of columns in the middle of an image in which it is measured."""
 _WINDOWS = 8
 """Number of places in a row at which detail is measured."""
 _AMPLITUDE = 2047
@@ -192,7 +195,8 @@ def _measure_detail(images: Sequence[NDArray[np.uint8]], records: RecordArray) -
 def _detail_along_rows(images: Sequence[NDArray[np.uint8]]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Returns the ``bands``, shape (n, BANDS), and ``repeats``, shape (n,), of n images of shape (height, width)."""
     height, width = images[0].shape
-    down, left = -(-height // _ROWS), max(0, (width - _WIDEST) // 2)
+    down = -(-height // _ROWS)
+    left = max(0, (width - _WIDEST) // 2)
     rows = np.stack([pixels[::down, left : left + _WIDEST] for pixels in images])
     starts = (rows.shape[2] - _TAPS) * np.arange(_WINDOWS) // (_WINDOWS - 1)
     windows = np.concatenate([rows[:, :, start : start + _TAPS] for start in starts], axis=1)
@@ -201,7 +205,10 @@ def _detail_along_rows(images: Sequence[NDArray[np.uint8]]) -> tuple[NDArray[np.
     squares /= windows.shape[1] * np.square(_FILTERS, dtype=np.float64).sum(axis=0)
     bands = np.append(squares[:, :-1].reshape(len(images), -1, 2).mean(axis=2), squares[:, -1:], axis=1)
     steps = np.abs(np.diff(rows.astype(np.int16), axis=2)).sum(axis=1, dtype=np.int32)
-    less, more = np.minimum(steps[:, 1:], steps[:, :-1]), np.maximum(steps[:, 1:], steps[:, :-1])
+    left_steps = steps[:, :-1]
+    right_steps = steps[:, 1:]
+    less = np.minimum(left_steps, right_steps)
+    more = np.maximum(left_steps, right_steps)
     uneven = (_TIMES * less < more) & (more >= rows.shape[1])
     return bands, 100 * np.count_nonzero(uneven, axis=1) // uneven.shape[1]
 
@@ -211,7 +218,8 @@ def _roughness(green: NDArray[np.float32], neighbours: NDArray[np.uint8]) -> NDA
 
     The neighbours are the values to the right of them in the images, shape (n, h, w or w - 1).
     """
-    size, count = green[0].size, neighbours[0].size
+    size = green[0].size
+    count = neighbours[0].size
     steps = neighbours - green[..., : neighbours.shape[2]]
     # A row has fewer than 2 * _SAMPLED_SIDE values below 256, so its sum is an integer below 2 ** 24: exact in float32.
     rows = (np.einsum("nhw,nhw->nh", values, values) for values in (green, steps))
@@ -244,7 +252,8 @@ def _thumbs(values: NDArray[np.float32]) -> NDArray[np.int64]:
     brightness = (luma + 500 * counts) // (1000 * counts)  # rounded to the nearest
     share = SIDE // _COLOUR_SIDE
     cells = _COLOUR_SIDE, share, _COLOUR_SIDE, share
-    sums, counts = sums.reshape(-1, 3, *cells).sum(axis=(3, 5)), counts.reshape(cells).sum(axis=(1, 3))
+    sums = sums.reshape(-1, 3, *cells).sum(axis=(3, 5))
+    counts = counts.reshape(cells).sum(axis=(1, 3))
     differences = 1000 * sums[:, [2, 0]] - np.tensordot(sums, _LUMA, (1, 0))[:, None]
     blue_and_red = (differences + 1000 * counts) // (2000 * counts) + 128
     return np.concatenate([part.reshape(len(values), -1) for part in (brightness, blue_and_red)], axis=1)

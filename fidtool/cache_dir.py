@@ -32,7 +32,8 @@ def cache_dir() -> Path:
 
 def byte_limit(variable: str) -> int:
     """Returns a limit in bytes from one of the environment variables `LIMITS`; its default if it is unset or empty."""
-    value, default = os.environ.get(variable, ""), LIMITS[variable]
+    default = LIMITS[variable]
+    value = os.environ.get(variable, "")
     if not value:
         return default
     if not (value.isascii() and value.isdecimal()):
@@ -93,31 +94,33 @@ def one_at_a_time(name: str, seconds: float) -> Iterator[None]:
 
             cache_dir().mkdir(parents=True, exist_ok=True)
             handle = held.enter_context(open(cache_dir() / f".{name}.lock", "w"))
-            deadline = time.monotonic() + seconds
-            while time.monotonic() < deadline:
-                try:
+            for _ in _tries(seconds):
+                with contextlib.suppress(BlockingIOError):
                     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
-                except BlockingIOError:
-                    time.sleep(0.05)
         yield
+
+
+def _tries(seconds: float) -> Iterator[None]:
+    """Yields every 0.05 s for this time."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        yield
+        time.sleep(0.05)
 
 
 def _special(path: Path) -> IO[bytes]:
     """Opens a pipe or a device for writing. An OSError if nobody reads the pipe within some seconds."""
-    deadline = time.monotonic() + _UNREAD_SECONDS
-    while True:
+    for _ in _tries(_UNREAD_SECONDS):
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
-            break
         except OSError as error:
             if error.errno != errno.ENXIO or not path.is_fifo():
                 raise
-            if time.monotonic() > deadline:
-                raise OSError(errno.ENXIO, f"it is a pipe that nobody reads for {_UNREAD_SECONDS:g} s") from None
-            time.sleep(0.05)
-    os.set_blocking(descriptor, True)
-    return open(descriptor, "wb")
+        else:
+            os.set_blocking(descriptor, True)
+            return open(descriptor, "wb")
+    raise OSError(errno.ENXIO, f"it is a pipe that nobody reads for {_UNREAD_SECONDS:g} s")
 
 
 def _linked(file: Path, path: Path) -> bool:

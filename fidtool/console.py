@@ -81,12 +81,15 @@ class Console:
         It is a tqdm bar on a terminal; in a log file, one line every ten seconds.
         """
         self.log(f"{label}: processing {'its' if total is None else total} images")
-        label, report = legible(self.shown(label)), self.report
-        terminal, kind = self.progress and sys.stderr.isatty(), tqdm
+        label = legible(self.shown(label))
+        report = self.report
+        terminal = self.progress and sys.stderr.isatty()
+        kind = tqdm
         if report is True:
             from tqdm.auto import tqdm as kind  # imports IPython, if it is there
-        shown = terminal or report is True
-        bar = kind(total=total, desc=label, unit=" images", file=sys.stderr, leave=False) if shown else None
+        bar = None
+        if terminal or report is True:
+            bar = kind(total=total, desc=label, unit=" images", file=sys.stderr, leave=False)
         started = logged = time.monotonic()
         done = 0
 
@@ -99,10 +102,12 @@ class Console:
                 report(label, done, total)
             now = time.monotonic()
             if self.progress and not terminal and now - logged >= 10.0:
-                logged, rate = now, done / (now - started)
-                of_total = "" if total is None else f"/{total}"
-                left = "" if total is None else f", {(total - done) / rate:.0f} s left"
-                print(f"{label}: {done}{of_total} images, {rate:.1f} images/s{left}", file=sys.stderr, flush=True)
+                logged = now
+                rate = done / (now - started)
+                line = f"{done} images, {rate:.1f} images/s"
+                if total is not None:
+                    line = f"{done}/{total} images, {rate:.1f} images/s, {(total - done) / rate:.0f} s left"
+                print(f"{label}: {line}", file=sys.stderr, flush=True)
 
         advance(0)
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import http.client
 import io
 import math
@@ -12,9 +11,9 @@ import re
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from typing import Any
-from urllib.parse import unquote_to_bytes
+from urllib.parse import unquote_to_bytes, urlsplit, urlunsplit
 
 MAX_TRIES = 5
 RETRIED_STATUSES = frozenset({408, 425, 429})
@@ -69,12 +68,15 @@ class RemoteFile:
 
     def __init__(self, url: str) -> None:
         self.size: int | None = None
-        self._ranges = False
         self.stop = _FIRST_BYTES
-        self._url, self._position, self._answered = url, 0, False
+        self._url = url
+        self._position = 0
+        self._response: Any = None
+        self._end: int | None = None  # of the response, if the server states it
+        self._ranges = False
+        self._answered = False
         self._deadline = time.monotonic() + _DOWNLOAD_SECONDS
-        self._blocks = self._arriving(0)
-        self._ahead = bytearray(next(self._blocks, b""))
+        self._receive(0)
         self._deadline += (self.size or 0) / _SLOWEST
 
     def seekable(self) -> bool:
@@ -88,79 +90,86 @@ class RemoteFile:
         """Set the position; nothing is requested before the next read."""
         position = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size or 0}[whence] + offset
         if position != self._position:
-            self._blocks.close()
-            self._blocks, self._ahead = self._arriving(position), bytearray()
+            self._hang_up()
         self._position = position
         return position
 
     def read(self, count: int = -1) -> bytes:
         """Return this number of bytes, or all that are left if it is negative; fewer at the end of the file."""
-        while (count < 0 or len(self._ahead) < count) and (block := next(self._blocks, b"")):
-            self._ahead += block
-        if count < 0:
-            count = len(self._ahead)
-        data = bytes(memoryview(self._ahead)[:count])
-        del self._ahead[:count]
-        self._position += len(data)
-        return data
+        blocks = []
+        while count and (block := self._receive(_BLOCK_BYTES if count < 0 else min(count, _BLOCK_BYTES))):
+            blocks.append(block)
+            count -= len(block)
+        return b"".join(blocks)
 
-    def _arriving(self, position: int) -> Generator[bytes, None, None]:
-        """Yield the file from this position on as it arrives. Requests that break are repeated from where they were."""
-        tries = attempts()
-        next(tries)
-        while self.size is None or position < self.size:
+    def _receive(self, most: int) -> bytes:
+        """Return the next bytes, at most so many; none at the end. Requests that break are repeated from there."""
+        if self._position == self.size:
+            return b""
+        problem = ""
+        for _ in attempts():
             try:
-                with self._request(position) as (response, end):
-                    while data := response.read1(_BLOCK_BYTES):
-                        position, tries = position + len(data), attempts()
-                        next(tries)
-                        yield data
-                        self._check_time(position)
-                if end is None:
-                    return
-                if position < end:
+                if self._response is None or self._position == self._end:
+                    self._request()
+                data: bytes = self._response.read1(most)
+                if most and not data and self._end is not None:
                     raise OSError("the connection was closed")
             except (OSError, ValueError, http.client.HTTPException) as error:
-                problem = f"{_reason(error)}{self._place(position)}"
-                status = error.code if isinstance(error, urllib.error.HTTPError) else 500 if self._answered else 0
-                if isinstance(error, ValueError) or (status < 500 and status not in RETRIED_STATUSES):
+                self._hang_up()
+                problem = f"{_reason(error)}{self._place()}"
+                if not self._may_pass(error):
                     raise DownloadError(problem) from None
-                if position and not self._ranges:
+                if self._position and not self._ranges:
                     raise DownloadError(f"{problem}, and the server cannot send the rest alone") from None
-                if not next(tries, 0):
-                    raise DownloadError(f"{problem}, in {MAX_TRIES} attempts") from None
+            else:
+                self._position += len(data)
+                self._check_time()
+                return data
+        raise DownloadError(f"{problem}, in {MAX_TRIES} attempts")
 
-    @contextlib.contextmanager
-    def _request(self, first: int) -> Iterator[tuple[Any, int | None]]:
-        """Request the file from ``first`` on; give the response, and where it ends if the server states it.
+    def _may_pass(self, error: Exception) -> bool:
+        """Whether a retry may help."""
+        if isinstance(error, urllib.error.HTTPError):
+            return error.code >= 500 or error.code in RETRIED_STATUSES
+        return self._answered and not isinstance(error, ValueError)
 
-        The response must begin there and be of the same file as before.
-        """
-        self._check_time(first)
+    def _request(self) -> None:
+        """Request the file from the position on. The response must begin there and be of the same file as before."""
+        self._check_time()
+        first = self._position
         last = (self.stop if self.stop > first else self.size or first + _FIRST_BYTES) - 1
         asked = request(self._url, {"Range": f"bytes={first}-{last}"})
-        with urllib.request.urlopen(asked, timeout=_SILENCE_SECONDS) as response:
-            length = response.headers.get("Content-Length")
-            size = end = int(length) if length else None
-            partial = getattr(response, "status", None) == http.client.PARTIAL_CONTENT
-            if partial or first:
-                content_range = response.headers.get("Content-Range") or ""
-                part = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", content_range)
-                if part is None or int(part[1]) != first:
-                    raise ValueError(f"the server returned {content_range!r} for the bytes from {first} on")
-                size, end = int(part[3]), int(part[2]) + 1
-            if self._answered and size != self.size:
-                raise ValueError("the file changes while it is downloaded")
-            self.size, self._ranges, self._answered = size, partial, True
-            yield response, end
+        self._hang_up()
+        self._response = urllib.request.urlopen(asked, timeout=_SILENCE_SECONDS)
+        length = self._response.headers.get("Content-Length")
+        size = end = int(length) if length else None
+        partial = getattr(self._response, "status", None) == http.client.PARTIAL_CONTENT
+        if partial or first:
+            content_range = self._response.headers.get("Content-Range") or ""
+            part = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", content_range)
+            if part is None or int(part[1]) != first:
+                raise ValueError(f"the server returned {content_range!r} for the bytes from {first} on")
+            size = int(part[3])
+            end = int(part[2]) + 1
+        if self._answered and size != self.size:
+            raise ValueError("the file changes while it is downloaded")
+        self.size = size
+        self._end = end
+        self._ranges = partial
+        self._answered = True
 
-    def _check_time(self, position: int) -> None:
+    def _hang_up(self) -> None:
+        if self._response is not None:
+            self._response.close()
+        self._response = None
+
+    def _check_time(self) -> None:
         if time.monotonic() > self._deadline:
-            raise DownloadError(f"it is incomplete after the deadline{self._place(position)}")
+            raise DownloadError(f"it is incomplete after the deadline{self._place()}")
 
-    def _place(self, position: int) -> str:
+    def _place(self) -> str:
         total = "" if self.size is None else f" of {self.size}"
-        return f" at byte {position}{total}" if position else ""
+        return f" at byte {self._position}{total}" if self._position else ""
 
 
 def _reason(error: Exception) -> str:
@@ -178,10 +187,10 @@ def request(url: str, headers: dict[str, str]) -> urllib.request.Request:
 
     The password is not sent to other servers to which the request is redirected.
     """
-    found = re.fullmatch("(https?://)([^/?#]*)@(.*)", url, re.IGNORECASE | re.DOTALL)
-    if found is None:
+    parts = urlsplit(url)
+    user, at, host = parts.netloc.rpartition("@")
+    if not at:
         return urllib.request.Request(url, headers=headers)
-    scheme, user, place = found.groups()
-    asked = urllib.request.Request(f"{scheme}{place}", headers=headers)
+    asked = urllib.request.Request(urlunsplit(parts._replace(netloc=host)), headers=headers)
     asked.add_unredirected_header("Authorization", f"Basic {base64.b64encode(unquote_to_bytes(user)).decode()}")
     return asked

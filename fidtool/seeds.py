@@ -33,7 +33,7 @@ def sample_seed(seed: int, index: int) -> int:
     Raises:
         InputError: if an argument is not an integer, or ``index`` is out of range.
     """
-    return _seed("sample", seed, index)
+    return _seed("sample", seed, "index", index)
 
 
 def rank_seed(seed: int, rank: int | None = None) -> int:
@@ -50,13 +50,13 @@ def rank_seed(seed: int, rank: int | None = None) -> int:
     Raises:
         InputError: if an argument is not an integer, or ``rank`` is out of range.
     """
-    return _seed("rank", seed, discover().rank if rank is None else rank)
+    return _seed("rank", seed, "rank", discover().rank if rank is None else rank)
 
 
-def _seed(purpose: str, seed: int, number: int) -> int:
-    name = "index" if purpose == "sample" else purpose
+def _seed(purpose: str, seed: int, name: str, number: int) -> int:
     try:
-        seed, number = as_index(seed), as_index(number)
+        seed = as_index(seed)
+        number = as_index(number)
     except TypeError:
         raise InputError(f"seed and {name} must be integers, not {seed!r} and {number!r}") from None
     if not 0 <= number < _MOST:
@@ -64,7 +64,9 @@ def _seed(purpose: str, seed: int, number: int) -> int:
     # A Feistel network is a permutation of the 32-bit integers for any round function.
     left, right = divmod(number, _HALF)
     for turn in range(6):
-        left, right = right, left ^ (_hashed(f"{purpose} {seed} {turn} {right}") % _HALF)
+        mixed = left ^ (_hashed(f"{purpose} {seed} {turn} {right}") % _HALF)
+        left = right
+        right = mixed
     return (_hashed(f"{purpose} {seed} {number}") % (_MOST >> 1)) * _MOST + left * _HALF + right
 
 

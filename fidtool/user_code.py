@@ -16,9 +16,8 @@ from fidtool.errors import InputError, message_of
 
 Made = TypeVar("Made")
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
-
-_READ = "__fidtool_read__"
-"""Name in a module of the content of the file that was run."""
+_run: dict[str, bytes] = {}
+"""The content of each file that was run, by the name of its module."""
 
 
 def is_code_spec(spec: str) -> bool:
@@ -37,10 +36,11 @@ def load(spec: str, make: Callable[[Any], Made], named: str, setting: str, reuse
     """
     path, _, name = spec.rpartition(":")
     file = Path(path)
-    if file.suffix == ".py" and not os.path.isfile(file):
+    is_file = file.suffix == ".py"
+    if is_file and not os.path.isfile(file):
         raise InputError(f"no file {path} (from {named})", setting=setting)
     try:
-        if file.suffix == ".py":
+        if is_file:
             module = _module_of(file, reuse)
         else:
             # `python -m fidtool` can import from the current folder, but the installed command cannot.
@@ -48,21 +48,22 @@ def load(spec: str, make: Callable[[Any], Made], named: str, setting: str, reuse
             module = importlib.import_module(path)
         if not hasattr(module, name):
             raise AttributeError(f"{path} has no {name}")
-        made, source = make(getattr(module, name)), Path(str(module.__file__)).read_bytes()
+        made = make(getattr(module, name))
+        source = Path(str(module.__file__)).read_bytes()
     except (Exception, SystemExit) as error:
         problem = f"{named} failed: {type(error).__name__}: {message_of(error)}"
         raise InputError(problem, setting=setting) from error
     import hashlib  # not needed for usage errors, which must be reported quickly
 
     digest = hashlib.sha256(source).hexdigest()
-    return made, f"{file.name if file.suffix == '.py' else path}:{name}@{digest[:12]}"
+    return made, f"{file.name if is_file else path}:{name}@{digest[:12]}"
 
 
 def _module_of(file: Path, reuse: bool) -> ModuleType:
     # The name includes the folders, so that two files with the same name are two modules.
     name = "fidtool_user" + re.sub(r"\W", "_", str(file.resolve()))
     content = file.read_bytes()
-    if reuse and name in sys.modules and vars(sys.modules[name]).get(_READ) == content:
+    if reuse and name in sys.modules and _run.get(name) == content:
         return sys.modules[name]
     spec: Any = importlib.util.spec_from_file_location(name, file)  # never None for a .py file
     module = importlib.util.module_from_spec(spec)
@@ -71,7 +72,7 @@ def _module_of(file: Path, reuse: bool) -> ModuleType:
     # The file can import its neighbours, as a script can.
     _let_import_from(str(file.resolve().parent))
     spec.loader.exec_module(module)
-    vars(module)[_READ] = content
+    _run[name] = content
     return module
 
 

@@ -12,9 +12,10 @@ import itertools
 import socket
 import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import replace
-from itertools import chain, islice
-from typing import BinaryIO, NamedTuple, TypeVar
+from dataclasses import dataclass, field, replace
+from itertools import chain, groupby, islice
+from operator import itemgetter
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,12 +36,12 @@ T = TypeVar("T")
 class Batch(NamedTuple):
     """A batch before it is decoded, or some of its images: their positions in the set, or their names and contents.
 
-    ``ends`` is whether they include the last ones of the batch.
+    ``last`` is whether they include the last ones of the batch.
     """
 
     number: int
     images: Indices | Sequence[tuple[str, Read]]
-    ends: bool = True
+    last: bool = True
 
 
 def plan_batches(images: ImageSet, batch_size: int) -> list[Batch]:
@@ -116,6 +117,7 @@ def broadcast_images(
     return mine
 
 
+@dataclass
 class Stream:
     """Yields this rank's batches of an iterable. All ranks must create and use it.
 
@@ -124,66 +126,71 @@ class Stream:
     ranks, ``images.sharded`` must be set: otherwise an InputError.
     """
 
-    def __init__(
-        self,
-        images: Images,
-        value_range: ValueRange | None,
-        world: World,
-        batch_size: int,
-        sampling: Sampling,
-        outside: Callable[[], contextlib.AbstractContextManager[None]],
-        max_pixels: int | None = None,
-    ) -> None:
-        if world.size > 1 and images.sharded is None and not images.generates:
-            problem = f"{images.name} is an iterable, and there are {world.size} ranks:"
+    images: Images
+    value_range: ValueRange | None
+    world: World
+    batch_size: int
+    sampling: Sampling
+    outside: Callable[[], contextlib.AbstractContextManager[None]]
+    max_pixels: int | None = None
+    _count: int = field(default=0, init=False)
+    _digest: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        if self.world.size > 1 and self.images.sharded is None and not self.images.generates:
+            problem = f"{self.name} is an iterable, and there are {self.world.size} ranks:"
             different = "pass fidtool.Images(…, sharded=True) if each rank's iterable yields different images"
             raise on_every_rank(InputError(problem, different, "sharded=False if all yield the same images"))
-        self.name, self._images, self._value_range, self._world = images.name, images, value_range, world
-        self._batch_size, self._sampling, self._outside = batch_size, sampling, outside
-        self._max_pixels = max_pixels
-        self._sharded = bool(images.sharded) and world.size > 1
-        self._limit = num = sampling.num  # number of images that this rank takes from its iterable
-        if num is not None and self._sharded:
-            self._limit = num // world.size + (world.rank < num % world.size)
-        self._prefix = f"{self.name}[{world.rank}:" if self._sharded else f"{self.name}["  # of the names of images
-        self._count = self._digest = 0
+
+    @property
+    def name(self) -> str:
+        return self.images.name
+
+    @property
+    def _sharded(self) -> bool:
+        return bool(self.images.sharded) and self.world.size > 1
 
     def __iter__(self) -> Generator[Batch, None, None]:
-        if not self._images.generates:
-            yield from self._read()
-            return
-        self._count = self._sampling.num or 0
-        for number, positions in enumerate(cut_batches(self._count, self._batch_size)):
-            if number % self._world.size == self._world.rank:
-                seed = sample_seed(self._sampling.seed, positions.start)
-                with self._outside():
-                    contents = self._images.generated(len(positions), seed, self._value_range)
-                yield self._batch(number, positions, contents)
+        return self._generate() if self.images.generates else self._read()
+
+    def _generate(self) -> Generator[Batch, None, None]:
+        self._count = self.sampling.num or 0
+        batches = list(enumerate(cut_batches(self._count, self.batch_size)))
+        for number, positions in deal(batches, self.world.rank, self.world.size):
+            seed = sample_seed(self.sampling.seed, positions.start)
+            with self.outside():
+                contents = self.images.generated(len(positions), seed, self.value_range)
+            yield self._batch(number, positions, contents)
 
     def _read(self) -> Generator[Batch, None, None]:
-        contents = self._images.stream(self._value_range)
+        contents = self.images.stream(self.value_range)
         frames: Iterator[Read] = contents
-        if self._max_pixels is not None:
-            frames = itertools.chain.from_iterable(split(content, self._max_pixels) for content in contents)
-        size, limit = self._batch_size, self._limit
+        if self.max_pixels is not None:
+            frames = chain.from_iterable(split(content, self.max_pixels) for content in contents)
+        num = self.sampling.num
+        if num is not None:  # how many this rank takes
+            frames = islice(frames, len(deal(range(num), self.world.rank, self.world.size)) if self._sharded else num)
+        size = self.batch_size
         try:
             for number in itertools.count():
-                with self._outside():
-                    batch = list(islice(frames, size if limit is None else min(size, limit - self._count)))
+                with self.outside():
+                    batch = list(islice(frames, size))
                 if not batch:
                     return
                 self._count += len(batch)
                 # `conclude` compares the digests if all ranks should have read the same images.
-                for content in [] if self._sharded or self._world.size == 1 else batch:
-                    self._digest = zlib.crc32(bytes_of(content), self._digest)
-                if self._sharded or number % self._world.size == self._world.rank:
+                if self.world.size > 1 and not self._sharded:
+                    for content in batch:
+                        self._digest = zlib.crc32(bytes_of(content), self._digest)
+                if self._sharded or number % self.world.size == self.world.rank:
                     yield self._batch(number, range(number * size, number * size + len(batch)), batch)
         finally:
-            with self._outside():
+            with self.outside():
                 contents.close()
 
     def _batch(self, number: int, positions: range, contents: list[Read]) -> Batch:
-        files = [f"{self._prefix}{position}]" for position in positions]
+        prefix = f"{self.name}[{self.world.rank}:" if self._sharded else f"{self.name}["
+        files = [f"{prefix}{position}]" for position in positions]
         return Batch(number, list(zip(files, contents, strict=True)))
 
     def conclude(self) -> tuple[ImageSet, list[int], int]:
@@ -194,30 +201,33 @@ class Stream:
         Raises an InputError if there are no images or fewer than requested, or if ranks read different images although
         ``sharded`` is False.
         """
-        seen = self._world.gather((self._count, self._digest))
+        seen = self.world.gather((self._count, self._digest))
         counts = [count for count, _ in seen]
-        if not self._sharded and len(set(seen)) > 1:
-            rank = next(rank for rank, theirs in enumerate(seen) if theirs != seen[0])
-            differ = f"different images on rank {rank} and rank 0 ({counts[rank]} and {counts[0]} images):"
-            remedy = "pass sharded=True if each rank's iterable should yield different images"
-            raise on_every_rank(InputError(f"{self.name} yielded {differ}", remedy))
-        dealt = counts if self._sharded else counts[:1]
-        total = sum(dealt)
-        if not total:
-            raise on_every_rank(InputError(f"no images in {self.name}: the iterable yielded none"))
-        if total < (self._sampling.num or 0):
-            per_rank = f" ({', '.join(map(str, counts))} on the individual ranks)" if self._sharded else ""
-            raise on_every_rank(self._sampling.too_few(f"{self.name} yielded {total}{per_rank}"))
-        sizes = [[len(batch) for batch in cut_batches(count, self._batch_size)] for count in dealt]
-        first = sum(map(len, sizes[: self._world.rank])) if self._sharded else 0
-        names: Sequence[str] = Numbered(total)
+        names: Sequence[str]
         if self._sharded:
             names = Names(f"[{rank}:{position}]" for rank, count in enumerate(counts) for position in range(count))
-        reader, order = MemoryReader(self.name, None, None), canonical_order(total, self._sampling.seed)
+        else:
+            names = Numbered(counts[0])
+            for rank, theirs in enumerate(seen):
+                if theirs != seen[0]:
+                    differ = f"different images on rank {rank} and rank 0 ({counts[rank]} and {counts[0]} images):"
+                    remedy = "pass sharded=True if each rank's iterable should yield different images"
+                    raise on_every_rank(InputError(f"{self.name} yielded {differ}", remedy))
+            counts = counts[:1]
+        total = len(names)
+        if not total:
+            raise on_every_rank(InputError(f"no images in {self.name}: the iterable yielded none"))
+        if total < (self.sampling.num or 0):
+            per_rank = f" ({', '.join(map(str, counts))} on the individual ranks)" if self._sharded else ""
+            raise on_every_rank(self.sampling.too_few(f"{self.name} yielded {total}{per_rank}"))
+        sizes = [[len(batch) for batch in cut_batches(count, self.batch_size)] for count in counts]
+        first = sum(map(len, sizes[: self.world.rank])) if self._sharded else 0
+        order = canonical_order(total, self.sampling.seed)
+        reader = MemoryReader(self.name, None, None)
         reader.in_order = True
         file_index = np.zeros(total, dtype=np.int32)
         images = ImageSet(self.name, "iterable", names, self.name, reader, Files([]), order, file_index)
-        return images, list(chain(*sizes)), first
+        return images, list(chain.from_iterable(sizes)), first
 
 
 # --- frames -----------------------------------------------------------------------------------------------------------
@@ -226,35 +236,24 @@ class Stream:
 def with_frames(images: ImageSet, max_pixels: int) -> ImageSet:
     """Returns every frame of a set's images, in the order of the set; those of ``a.gif`` are named ``a.gif[0]`` etc.
 
-    Local files are opened, and images in archives, tables, stores and memory are read. What cannot be read counts once.
+    All images are read for this. What cannot be read counts once.
     """
-    counts = list(_counts(images, max_pixels)) if images.reader.encoded else [1]
-    if max(counts) == 1:
+    contents = images.reader.read(np.arange(len(images.stored))) if images.reader.encoded else iter(())
+    counts = [len(split(content, max_pixels)) for content in contents]
+    if max(counts, default=1) == 1:
         return images
     frames = [(item, number) for item, count in enumerate(counts) for number in range(count)]
     names = Names(images.stored[item] + f"[{number}]" * (counts[item] > 1) for item, number in frames)
-    items, numbers = np.array(frames).T
+    reader = FrameReader(images.reader, np.array(frames))
+    items = reader.frames[:, 0]
     files = (items if images.file_index is None else images.file_index[items]).astype(np.int32)
-    reader = FrameReader(images.reader, items, numbers)
     order = np.argsort(np.argsort(images.order)[items], kind="stable")
     return replace(images, stored=names, reader=reader, file_index=files, order=order)
 
 
-def _counts(images: ImageSet, max_pixels: int) -> Iterator[int]:
-    """Yields the number of frames of each image in a source."""
-    if images.file_index is not None or images.files.remote:
-        yield from (len(split(content, max_pixels)) for content in images.reader.read(np.arange(len(images.stored))))
-        return
-    for file in range(len(images.stored)):
-        count = 1
-        with contextlib.suppress(Exception), images.files.open(file) as handle:
-            count = _frame_count(handle, max_pixels)
-        yield count
-
-
-def _frame_count(file: BinaryIO, max_pixels: int) -> int:
+def _frame_count(data: bytes, max_pixels: int) -> int:
     """Returns the number of frames or pages in a file, of which none is decoded; 1 for a file that is not an image."""
-    with pillow_defaults(max_pixels), contextlib.suppress(Exception), Image.open(file) as image:
+    with pillow_defaults(max_pixels), contextlib.suppress(Exception), Image.open(io.BytesIO(data)) as image:
         if image.format in ONE_IMAGE_FORMATS:
             return 1
         with contextlib.suppress(Exception):
@@ -271,28 +270,30 @@ def split(content: Read, max_pixels: int) -> Sequence[Read]:
         raise InputError(problem, "pass its path or bytes", "a copy() of each frame", setting="frames")
     if not isinstance(content, bytes):
         return [content]
-    return [Frame(content, number) for number in range(_frame_count(io.BytesIO(content), max_pixels))]
+    return [Frame(content, number) for number in range(_frame_count(content, max_pixels))]
 
 
 class FrameReader(Reader):
     """Reads the frames of images that another reader reads whole.
 
     Args:
-        items: the other reader's number of each frame's image, ascending, int64 array of shape (frames,).
-        numbers: number of each frame in its image, int64 array of the same shape.
+        frames: for each frame, the other reader's number of its image, ascending, and its number in this image: int64
+            array of shape (frames, 2).
     """
 
-    def __init__(self, reader: Reader, items: NDArray[np.int64], numbers: NDArray[np.int64]) -> None:
-        self._reader, self._items, self._numbers = reader, items, numbers
-        self.in_order, self.scaled = reader.in_order, reader.scaled
+    def __init__(self, reader: Reader, frames: NDArray[np.int64]) -> None:
+        self._reader = reader
+        self.frames = frames
+        self.in_order = reader.in_order
+        self.scaled = reader.scaled
         self.variant = f"{reader.variant}, all frames"
 
     def read(self, items: NDArray[np.int64]) -> Iterator[Read]:
-        frames = [(item, list(same)) for item, same in itertools.groupby(items.tolist(), self._items.__getitem__)]
-        contents = self._reader.read(np.array([item for item, _ in frames], dtype=np.int64))
-        for content, (_, same) in zip(contents, frames, strict=False):
-            for number in self._numbers[same].tolist():
+        groups = [(item, list(same)) for item, same in groupby(self.frames[items].tolist(), itemgetter(0))]
+        contents = self._reader.read(np.array([item for item, _ in groups], dtype=np.int64))
+        for content, (_, frames) in zip(contents, groups, strict=False):
+            for _, number in frames:
                 yield Frame(content, number) if isinstance(content, bytes) else content
 
     def around(self, reader: Reader) -> FrameReader:
-        return FrameReader(reader, self._items, self._numbers)
+        return FrameReader(reader, self.frames)

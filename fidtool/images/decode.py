@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import io
-import math
 import re
+import struct
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -32,9 +32,13 @@ _ALPHA_MODES = frozenset({"LA", "La", "PA", "RGBA", "RGBa"})
 ONE_IMAGE_FORMATS = frozenset({"MPO", "PSD"})
 """Formats whose further frames are not independent images, but a camera's previews or an editor's layers."""
 _SIXTEEN_BIT_MODES = frozenset({"I;16", "I;16L", "I;16B", "I;16N"})
-_GRAY_MODES = frozenset({"L", "I", "F", *_SIXTEEN_BIT_MODES})
-_BITS_PER_SAMPLE, _PHOTOMETRIC, _SAMPLES_PER_PIXEL, _PLANAR, _SAMPLE_FORMAT = 258, 262, 277, 284, 339
-"""TIFF tags."""
+_DEEP_MODES = frozenset({"I", *_SIXTEEN_BIT_MODES})
+# Tags of TIFF.
+_BITS_PER_SAMPLE = 258
+_PHOTOMETRIC = 262
+_SAMPLES_PER_PIXEL = 277
+_PLANAR = 284
+_SAMPLE_FORMAT = 339
 _OPTIONAL = {AVIF: "avif", JPEG_2000: "jpg_2000", WEBP: "webp"}
 """Formats that Pillow can be built without, with Pillow's names for their decoders."""
 _ORIENTED_BY = ("exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp")
@@ -112,24 +116,6 @@ class DecodeOptions:
     floats: ValueRange | None = None
 
 
-def decode_contents(
-    contents: Iterable[Read], options: DecodeOptions, enough_bytes: float = math.inf
-) -> list[DecodedImage | Exception]:
-    """Decodes files, pixels or Pillow images, and returns the image or the exception for each, see `decode`.
-
-    Pillow's settings are changed once for all contents, which must be in memory, because no other thread can decode in
-    the meantime. Stops after the image with which the pixels have ``enough_bytes``.
-    """
-    found = []
-    with pillow_defaults(options.max_pixels):
-        for content in contents:
-            result = _result(content, options)
-            found.append(result)
-            if isinstance(result, DecodedImage) and (enough_bytes := enough_bytes - result.pixels.nbytes) <= 0:
-                break
-    return found
-
-
 def decode(content: Read, options: DecodeOptions = DecodeOptions()) -> DecodedImage:
     """Decodes the first frame of an image to RGB as Pillow's ``convert("RGB")`` does.
 
@@ -146,27 +132,21 @@ def decode(content: Read, options: DecodeOptions = DecodeOptions()) -> DecodedIm
         MemoryError: if Python or Pillow cannot allocate memory. If a C decoder cannot, Pillow does not distinguish that
             from damaged data, and a `DecodeError` is raised.
     """
-    (found,) = decode_contents([content], options)
-    if isinstance(found, Exception):
-        raise found
-    return found
+    with pillow_defaults(options.max_pixels):
+        return decode_content(content, options)
 
 
-def _result(content: Read, options: DecodeOptions) -> DecodedImage | Exception:
+def decode_content(content: Read, options: DecodeOptions) -> DecodedImage:
+    """Decodes an image as `decode` does, within `pillow_defaults`, which several images can share."""
     if isinstance(content, Exception):
-        return content
-    try:
-        image = _from_pixels(content, options) if isinstance(content, Pixels) else _from_pillow(content, options)
-        if (crop := options.crop) is None:
-            return image
-        height, width = image.pixels.shape[:2]
-        # A very long image could become so large that it fills the memory.
-        _check_size(crop.scaled(width, height), options.max_pixels, f"resized for {crop}, ")
-        return replace(image, pixels=crop.apply(image.pixels))
-    except DecodeError as error:
-        return type(error)(*error.args)  # without a traceback, which would keep the image in memory
-    except Exception as error:
-        return error
+        raise content.with_traceback(None)  # of a file with many images, it is raised for each
+    image = _from_pixels(content, options) if isinstance(content, Pixels) else _from_pillow(content, options)
+    if (crop := options.crop) is None:
+        return image
+    height, width = image.pixels.shape[:2]
+    # A very long image could become so large that it fills the memory.
+    _check_size(crop.scaled(width, height), options.max_pixels, f"resized for {crop}, ")
+    return replace(image, pixels=crop.apply(image.pixels))
 
 
 def _from_pixels(image: Pixels, options: DecodeOptions) -> DecodedImage:
@@ -175,11 +155,14 @@ def _from_pixels(image: Pixels, options: DecodeOptions) -> DecodedImage:
     if not values.size:
         raise DecodeError(f"it has {width} x {height} pixels")
     _check_size((width, height), options.max_pixels)
-    bands = 4 if channels == 4 and not _may_be_alpha(values[..., 3]) else 0
-    alpha = channels == 4 and not bands and bool(values[..., 3].min() < 255)
-    pixels = np.repeat(values, 3, axis=2) if channels == 1 else np.ascontiguousarray(values[..., :3])
-    properties = ImageProperties(0, alpha, image.deep, clipped=image.clipped, bands=bool(bands), most_bands=bands)
-    return DecodedImage(pixels, properties, "array", "RGB+1" if bands else _MODES[channels], 0)
+    mode = _MODES[channels]
+    properties = ImageProperties(deep=image.deep, clipped=image.clipped)
+    if channels == 4 and _may_be_alpha(values[..., 3]):
+        properties = replace(properties, alpha=int(values[..., 3].min() < 255))
+    elif channels == 4:
+        properties = replace(properties, bands=1, most_bands=4)
+        mode = "RGB+1"
+    return DecodedImage(_in_colour(values), properties, "array", mode, 0)
 
 
 def _from_pillow(content: bytes | Frame | Image.Image, options: DecodeOptions) -> DecodedImage:
@@ -205,8 +188,9 @@ def _from_pillow(content: bytes | Frame | Image.Image, options: DecodeOptions) -
     except (DecodeError, MemoryError):
         raise
     except Image.DecompressionBombError as error:
-        pixels, limit = re.search(r"\d+ pixels", str(error)), _limit(options.max_pixels)
-        raise DecodeError(f"it has {pixels[0] if pixels else 'pixels'}, more than {limit}") from None
+        pixels = re.search(r"\d+ pixels", str(error))
+        has = pixels[0] if pixels else "pixels"
+        raise DecodeError(f"it has {has}, more than {_limit(options.max_pixels)}") from None
     except Exception as error:  # Pillow's plugins raise struct.error, IndexError and many others
         raise DecodeError(message_of(error) if isinstance(file, Image.Image) else _problem(error, data)) from None
 
@@ -234,7 +218,9 @@ def _problem(error: Exception, data: bytes) -> str:
 
 
 def _check_size(size: tuple[int, int], max_pixels: int, when: str = "") -> None:
-    has, pixels = f"{when}it has {size[0]} x {size[1]}", size[0] * size[1]
+    width, height = size
+    pixels = width * height
+    has = f"{when}it has {width} x {height}"
     if pixels > max_pixels:
         raise DecodeError(f"{has} = {pixels} pixels, more than {_limit(max_pixels)}")
     if max(size) > _LONGEST_SIDE:
@@ -245,15 +231,22 @@ def _limit(max_pixels: int) -> str:
     return f"the limit of {max_pixels} that protects against decompression bombs; {option('max_pixels')} raises it"
 
 
+def _tag(image: Image.Image, tag: int, missing: int) -> int:
+    """Returns the number in a tag of a TIFF, the first one if it has several; ``missing`` if it has no such tag."""
+    value = getattr(image, "tag_v2", {}).get(tag, missing)
+    return int(value[0] if isinstance(value, tuple) else value)
+
+
 def _check_tiff(image: Image.Image) -> None:
     """Refuses files that Pillow would decode incorrectly without an error."""
-    tags: Any = getattr(image, "tag_v2", {})
+    native = b"II" if sys.byteorder == "little" else b"MM"
     if image.info.get("compression") == "raw":
-        if tags.get(_PLANAR) == 2 and (tags.get(_BITS_PER_SAMPLE, (1,))[0] > 8 or tags.get(_PHOTOMETRIC) == 0):
+        deep_or_inverted = _tag(image, _BITS_PER_SAMPLE, 1) > 8 or _tag(image, _PHOTOMETRIC, 1) == 0
+        if _tag(image, _PLANAR, 1) == 2 and deep_or_inverted:
             # From a mode such as "RGB;16L" or "L;I", Pillow uses one letter per plane and ignores the rest.
             message = "Pillow misreads TIFFs of this kind with one plane per channel"
             raise DecodeError(f"{message}: save it interleaved or compressed")
-    elif image.mode in ("I", "F") and tags.prefix != (b"II" if sys.byteorder == "little" else b"MM"):
+    elif image.mode in ("I", "F") and image.tag_v2.prefix != native:  # type: ignore[attr-defined]
         # libtiff has already swapped the bytes, and Pillow swaps them again.
         message = "Pillow misreads compressed TIFFs with signed, 32-bit or float values in non-native byte order"
         raise DecodeError(f"{message}: save it uncompressed")
@@ -265,66 +258,68 @@ def _check_tiff(image: Image.Image) -> None:
 def _to_rgb(image: Image.Image, data: bytes, options: DecodeOptions, single_frame: bool = False) -> DecodedImage:
     bands, mode = _all_bands(image)
     has_alpha = image.mode in _ALPHA_MODES or "transparency" in image.info
-    alpha = has_alpha and mode.startswith(image.mode) and _is_transparent(image)
-    lossy = _is_lossy(image, data) if image.format in ("TIFF", "WEBP") else image.format in ("JPEG", "MPO", "AVIF")
-    file_format, tables = image.format or "", getattr(image, "quantization", None)
-    # The libjpeg quality whose luminance table is most similar to the first.
-    quality = int(_QUALITIES[np.abs(_SUMS - sum(tables[min(tables)])).argmin()]) if tables else 0
-    gray, deep, clipped = _gray_of(image, options) if image.mode in _GRAY_MODES else (None, False, False)
-    if gray is None:
-        pixels = np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
-    else:
-        pixels = np.repeat(gray[:, :, None], 3, axis=2)
-    rotated = False
-    if image.format != "TIFF" and not image.info.keys().isdisjoint(_ORIENTED_BY):  # Pillow has applied that of TIFFs
-        with contextlib.suppress(Exception):  # damaged EXIF data has no orientation
-            rotated = image.getexif().get(ExifTags.Base.Orientation) in range(2, 9)
-    animated = not single_frame and has_frame(image, 1)  # last, because it seeks to the second frame
-    properties = ImageProperties(lossy, alpha, deep, animated, rotated, clipped, bool(bands), bands)
-    return DecodedImage(pixels, properties, file_format, mode, quality)
+    decoded = _gray_of(image, options) or Pixels(np.asarray(image if image.mode == "RGB" else image.convert("RGB")))
+    properties = ImageProperties(
+        lossy=_is_lossy(image, data),
+        alpha=has_alpha and mode.startswith(image.mode) and _is_transparent(image),
+        deep=decoded.deep,
+        clipped=decoded.clipped,
+        rotated=_is_rotated(image),
+        bands=bands > 0,
+        most_bands=bands,
+        animated=not single_frame and has_frame(image, 1),  # last, because it seeks to the second frame
+    )
+    return DecodedImage(_in_colour(decoded.values), properties, image.format or "", mode, _quality_of(image))
 
 
-def _gray_of(image: Image.Image, options: DecodeOptions) -> tuple[NDArray[np.uint8] | None, bool, bool]:
-    """Returns the brightness of an image that Pillow would clip, and whether it was deep and clipped; None for others.
+def _in_colour(values: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    return np.repeat(values, 3, axis=2) if values.shape[2] == 1 else np.ascontiguousarray(values[..., :3])
+
+
+def _gray_of(image: Image.Image, options: DecodeOptions) -> Pixels | None:
+    """Returns the brightness of an image that Pillow would clip, shape (height, width, 1); None for others.
 
     If the kind of image does not say which of its values is white, they are those of an array.
     """
-    tags: Any = getattr(image, "tag_v2", {})
-    inverted = tags.get(_PHOTOMETRIC) == 0  # zero is white: Pillow inverts only images of up to 8 bits
-    values = _as_in_arrays(image, tags)
-    if values is not None:
+    inverted = _tag(image, _PHOTOMETRIC, 1) == 0  # zero is white: Pillow inverts only images of up to 8 bits
+    if (values := _as_in_arrays(image)) is not None:
         read = as_pixels(values[..., None], options.floats)
+        if isinstance(read, UnknownRangeError):
+            raise NeedsRangeError(message_of(read))
         if isinstance(read, Exception):
-            raise (NeedsRangeError if isinstance(read, UnknownRangeError) else DecodeError)(message_of(read))
-        gray = read.values[..., 0]
-        return 255 - gray if inverted else gray, False, read.clipped
-    if image.mode == "L":
-        return None, False, False
+            raise DecodeError(message_of(read))
+        return replace(read, values=255 - read.values) if inverted else read
+    if image.mode not in _DEEP_MODES:
+        return None
     # The high byte. Pillow scales JPEG 2000, PNG and PPM to 16 bits, but leaves 12-bit TIFFs in the range 0..4095.
-    bits, found = int(tags.get(_BITS_PER_SAMPLE, (16,))[0]), np.asarray(image)
-    found = 2**bits - 1 - found if inverted else found
-    return (found >> (bits - 8)).clip(0, 255).astype(np.uint8), True, False
+    bits = _tag(image, _BITS_PER_SAMPLE, 16)
+    values = np.asarray(image)[..., None]
+    if inverted:
+        values = 2**bits - 1 - values
+    return Pixels((values >> (bits - 8)).clip(0, 255).astype(np.uint8), deep=True)
 
 
-def _as_in_arrays(image: Image.Image, tags: Any) -> NDArray[Any] | None:
+def _as_in_arrays(image: Image.Image) -> NDArray[Any] | None:
     """Returns the values of an image whose kind does not say which of them is white; None for other images."""
-    bits, signed = tags.get(_BITS_PER_SAMPLE, (0,))[0], tags.get(_SAMPLE_FORMAT, (1,))[0] == 2
-    if image.mode == "L":
-        return np.asarray(image).view(np.int8) if signed else None
-    if image.mode == "F" or (image.mode == "I" and image.format not in ("PNG", "PPM")):
-        if image.mode == "I" and bits == 32 and not signed:
-            return np.asarray(image).view(np.uint32)
-        return np.asarray(image).astype(np.int16) if image.mode == "I" and bits == 16 else np.asarray(image)
+    bits = _tag(image, _BITS_PER_SAMPLE, 0)
+    signed = _tag(image, _SAMPLE_FORMAT, 1) == 2
+    if image.mode == "L" and signed:
+        return np.asarray(image).view(np.int8)
     if image.mode in _SIXTEEN_BIT_MODES and image.format in ("TIFF", None) and bits in (0, 16):
-        return values if 0 < (values := np.asarray(image)).max() < 256 else None  # may be bytes
-    return None
+        values = np.asarray(image)
+        return values if 0 < values.max() < 256 else None  # may be bytes
+    if image.mode == "I" and image.format not in ("PNG", "PPM"):
+        if bits == 16:
+            return np.asarray(image).astype(np.int16)
+        return np.asarray(image).view(np.uint32 if bits == 32 and not signed else np.int32)
+    return np.asarray(image) if image.mode == "F" else None
 
 
 def _all_bands(image: Image.Image) -> tuple[int, str]:
     """Returns the number of bands of an image that has some besides colour and transparency, else 0; and its mode."""
     mode = "RGB" if image.mode == "RGBX" else image.mode
-    tags: Any = getattr(image, "tag_v2", {})
-    used, stored = Image.getmodebands(mode), int(tags.get(_SAMPLES_PER_PIXEL, 0))
+    used = Image.getmodebands(mode)
+    stored = _tag(image, _SAMPLES_PER_PIXEL, 0)
     if stored > used:
         return stored, f"{mode}+{stored - used}"
     # A last channel in other formats than these is always transparency.
@@ -348,23 +343,38 @@ def _is_transparent(image: Image.Image) -> bool:
     return bool(np.asarray(image.getchannel(image.mode[-1])).min() < 255)
 
 
+def _is_rotated(image: Image.Image) -> bool:
+    # Pillow has applied the orientation of TIFFs.
+    if image.format == "TIFF" or image.info.keys().isdisjoint(_ORIENTED_BY):
+        return False
+    with contextlib.suppress(Exception):  # damaged EXIF data has no orientation
+        return image.getexif().get(ExifTags.Base.Orientation) in range(2, 9)
+    return False
+
+
 def _is_lossy(image: Image.Image, data: bytes) -> bool:
     if image.format == "TIFF":
         return image.info.get("compression") in ("jpeg", "tiff_jpeg", "webp")
+    if image.format != "WEBP":
+        return image.format in ("JPEG", "MPO", "AVIF")
     # The first of the RIFF chunks with pixels. In an animation, it is in a frame (ANMF), after 16 bytes of frame data.
     position = 12
     while position + 8 <= len(data):
-        name, size = data[position : position + 4], int.from_bytes(data[position + 4 : position + 8], "little")
-        if name in (b"VP8 ", b"VP8L"):
-            return name == b"VP8 "
+        name, size = struct.unpack_from("<4sI", data, position)
+        if name == b"VP8 ":
+            return True
+        if name == b"VP8L":
+            return False
         position += 8 + (16 if name == b"ANMF" else size + size % 2)
     return False
 
 
 def has_frame(image: Image.Image, number: int) -> bool:
     """Whether there is a frame with this number. Seeks to it without decoding it, so call this last."""
-    if image.format in ONE_IMAGE_FORMATS or type(image).seek is Image.Image.seek:  # a copy, see `copy_image`
-        return image.format not in ONE_IMAGE_FORMATS and getattr(image, "is_animated", False)
+    if image.format in ONE_IMAGE_FORMATS:
+        return False
+    if type(image).seek is Image.Image.seek:  # a copy, see `copy_image`
+        return getattr(image, "is_animated", False)
     try:
         image.seek(number)
     except Exception:  # EOFError if there is none; any other exception if it is damaged
@@ -391,3 +401,11 @@ _LUMINANCE = np.array(
 _QUALITIES = np.arange(1, 101)
 _SCALES = np.where(_QUALITIES < 50, 5000 // _QUALITIES, 200 - 2 * _QUALITIES)
 _SUMS = ((_LUMINANCE * _SCALES[:, None] + 50) // 100).clip(1, 255).sum(1)
+
+
+def _quality_of(image: Image.Image) -> int:
+    """Returns the libjpeg quality whose luminance table is most similar to the first table of a JPEG; else 0."""
+    tables = getattr(image, "quantization", None)
+    if not tables:
+        return 0
+    return int(_QUALITIES[np.abs(_SUMS - sum(tables[min(tables)])).argmin()])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,8 +18,10 @@ if TYPE_CHECKING:  # the settings import this module, and --help must be fast
     Pixels = NDArray[np.uint8]
 
 EXAMPLE = "adm:256"
-_LANCZOS, _BICUBIC, _BOX = 1, 3, 4
-"""Pillow's filters, see its `Resampling`."""
+# Pillow's filters, see its `Resampling`.
+_LANCZOS = 1
+_BICUBIC = 3
+_BOX = 4
 
 
 @dataclass(frozen=True)
@@ -32,11 +35,11 @@ class Crop:
     def parse(cls, text: str, setting: str = "crop") -> Crop:
         """Returns the crop that ``NAME:SIZE`` describes, in any spelling; raises an InputError for others."""
         typed, _, size = text.strip().partition(":")
-        name = next((name for name in CROPS if folded(name) == folded(typed)), "")
-        if not name or not (size.isascii() and size.isdigit() and len(size) <= 5) or int(size) < 1:
+        names = [name for name in CROPS if folded(name) == folded(typed)]
+        if not names or not re.fullmatch("0*[1-9][0-9]{0,4}", size):
             problem = f"{option(setting)} must be a crop ({', '.join(CROPS)}) and the side of a square in pixels"
             raise InputError(f"{problem}, such as {EXAMPLE}, not {text!r}", setting=setting)
-        return cls(name, int(size))
+        return cls(names[0], int(size))
 
     def __str__(self) -> str:
         return f"{self.name}:{self.size}"
@@ -67,15 +70,18 @@ def _adm(image: Image.Image, size: int) -> Image.Image:
         image = image.resize((image.width // 2, image.height // 2), _BOX)
     scale = size / min(image.size)
     image = image.resize((round(image.width * scale), round(image.height * scale)), _BICUBIC)
-    left, top = (image.width - size) // 2, (image.height - size) // 2
-    return image.crop((left, top, left + size, top + size))
+    return _centre_of(image, size)
+
+
+def _centre_of(image: Image.Image, side: int) -> Image.Image:
+    left = (image.width - side) // 2
+    top = (image.height - side) // 2
+    return image.crop((left, top, left + side, top + side))
 
 
 def _edm(image: Image.Image, size: int) -> Image.Image:
     """``dataset_tool.py --transform=center-crop`` of EDM and EDM2: the largest square in the centre, then Lanczos."""
-    side = min(image.size)
-    left, top = (image.width - side) // 2, (image.height - side) // 2
-    return image.crop((left, top, left + side, top + side)).resize((size, size), _LANCZOS)
+    return _resize(_centre_of(image, min(image.size)), size)
 
 
 def _center(image: Image.Image, size: int) -> Image.Image:
@@ -93,11 +99,10 @@ def _tensor_center(image: Image.Image, size: int) -> Pixels:
     0..255 and truncated, which rounds half up. torch's filter computes in float32, whose last bits depend on the vector
     instructions of the processor: between kinds of processors, one byte in some ten thousand differs by 1.
     """
-    import numpy as np
     import torch
     from torchvision.transforms import functional
 
-    planes = torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
+    planes = functional.pil_to_tensor(image).contiguous()
     # What ToTensor computes, which would depend on the default dtype of the program.
     values = functional.convert_image_dtype(planes, torch.float32)
     values = functional.center_crop(functional.resize(values, [size], antialias=True), [size])

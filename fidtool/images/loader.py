@@ -1,17 +1,17 @@
 """Loads and decodes the images of batches, in this process or in decoding workers; reads single images again.
 
-Large images are passed on as soon as they are decoded, so that those of a batch need not be in memory at the same time.
+A batch of large images comes in several pieces, so that its images need not be in memory at the same time.
 """
 
 from __future__ import annotations
 
 import errno
-import functools
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain, islice
 from typing import Any
 
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fidtool.errors import FidtoolError, InputError, RunError, option
+from fidtool.errors import InputError, RunError, option
 from fidtool.images.batches import Batch
 from fidtool.images.decode import (
     DecodedImage,
@@ -27,41 +27,43 @@ from fidtool.images.decode import (
     DecodeOptions,
     ImageProperties,
     NeedsRangeError,
-    decode_contents,
+    decode_content,
 )
 from fidtool.images.framing import Crop, crops_to_one_size
 from fidtool.images.records import NO_RECORDS, RecordArray, records_of
 from fidtool.images.workers import DaemonThreads, Workers
 from fidtool.local_files import in_time, open_regular
-from fidtool.sources.contents import BadFile, ContentError, Frame, Read, ValueRange
+from fidtool.sources.contents import BadFile, ContentError, Frame, Read, ValueRange, pillow_defaults
 from fidtool.sources.image_set import ImageSet
 from fidtool.sources.kinds import may_have_floats
 
 AT_ONCE_BYTES = 1 << 24
-"""Images are passed on before their batch is complete once they have so many bytes of pixels. A worker has up to three
-times as many in memory, or three images."""
+"""A piece ends with the image with which it has so many bytes of pixels. A worker has up to three times as many in
+memory, or three images."""
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """Errors that reading an intact file may cause on an overloaded machine. Such files are not skipped, because the result
 would then depend on the load."""
-_AHEAD_BYTES = 1 << 20
-"""Bytes of small files to read before they are decoded."""
+_READ_AHEAD = 8
+"""Number of files to read before they are decoded. System calls slow down the code after them: reading and decoding
+small files alternately takes 15 % longer."""
 _TOO_FEW = ContentError("its file ended early: the file has changed since it was listed")
-
-
-_Workers = Workers[Batch, "DecodedBatch"]
 _NO_PIXELS = np.empty(0, dtype=np.uint8)
+
+_Decode = Callable[[Batch], "DecodedBatch"]
+_Workers = Workers[Batch, "DecodedBatch"]
 
 
 @dataclass
 class DecodedBatch:
-    """A decoded batch, or its first images.
+    """A decoded batch, or a piece of it: some of its images, which follow those of the piece before.
 
     Attributes:
-        pixels: pixels of those that have not been passed on, uint8 array of shape (sum of height * width * 3,).
-        sizes: (height, width) of these.
+        pixels: uint8 array of shape (sum of height * width * 3,).
+        sizes: (height, width) of the images with these pixels.
         records: empty unless `DecodeOptions.records` is set.
         partner: the images of `ImageSet.partner` that belong to these, of the same sizes; None if there are none.
-        pairs: values of the pairs, by the position in the batch of the first of them; parts of a batch share them.
+        pairs: values of the pairs, float64 array of shape (count, values), once they have been computed.
+        last: whether no further piece of the batch follows.
     """
 
     number: int
@@ -72,7 +74,22 @@ class DecodedBatch:
     records: RecordArray = field(default_factory=lambda: NO_RECORDS)
     skipped: list[BadFile] = field(default_factory=list)
     partner: DecodedBatch | None = None
-    pairs: dict[int, NDArray[np.float64]] = field(default_factory=dict)
+    pairs: NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 0)))
+    last: bool = True
+
+    @classmethod
+    def joined(cls, pieces: Sequence[DecodedBatch]) -> DecodedBatch:
+        """Returns the batch with these pieces, without pixels."""
+        partners = [piece.partner for piece in pieces if piece.partner is not None]
+        return cls(
+            pieces[0].number,
+            sum(piece.count for piece in pieces),
+            properties=ImageProperties.total(piece.properties for piece in pieces),
+            records=np.concatenate([piece.records for piece in pieces]),
+            skipped=[bad for piece in pieces for bad in piece.skipped],
+            partner=cls.joined(partners) if partners else None,
+            pairs=np.concatenate([piece.pairs for piece in pieces]),
+        )
 
     def take_images(self, device: torch.device | str = "cpu") -> list[torch.Tensor]:
         """Moves the pixels to a device, frees them here, and returns uint8 tensors of shape (height, width, 3)."""
@@ -81,109 +98,95 @@ class DecodedBatch:
         parts = torch.split(pixels, [height * width * 3 for height, width in self.sizes])
         return [part.view(*size, 3) for part, size in zip(parts, self.sizes, strict=True)]
 
-    def follow(self, earlier: DecodedBatch) -> None:
-        """Adds the images of the batch before these, which have been passed on."""
-        self.count += earlier.count
-        self.properties = ImageProperties.total((earlier.properties, self.properties))
-        self.records = np.concatenate([earlier.records, self.records])
-        self.skipped, self.pairs = earlier.skipped + self.skipped, earlier.pairs
-        if self.partner is not None and earlier.partner is not None:
-            self.partner.follow(earlier.partner)
-
 
 def decode_batch(source: ImageSet | None, options: DecodeOptions, batch: Batch) -> DecodedBatch:
     """Decodes the first images of a batch, until their pixels fill `AT_ONCE_BYTES`.
 
     Raises a FidtoolError if an image cannot be decoded and is not to be skipped.
     """
-    images: list[DecodedImage] = []
-    found = DecodedBatch(batch.number)
-    size = 0
-    for some in _read_ahead(source, batch.images):
-        results = decode_contents((content for _, content in some), options, AT_ONCE_BYTES - size)
-        for (file, _), result in zip(some, results, strict=False):
-            if isinstance(result, DecodedImage) and result.mode == "F" and not may_have_floats(file):
-                result = DecodeError("it has floats, which the name of its file hides: rename it to .tif or .pfm")
-            if isinstance(result, DecodedImage):
-                images.append(result)
-                size += result.pixels.nbytes
-            else:
-                found.skipped.append(_skipped(file, result, options))
-        if size >= AT_ONCE_BYTES:
-            break
-    found.count, found.sizes = len(images), [image.pixels.shape[:2] for image in images]
-    found.properties = ImageProperties.total(image.properties for image in images)
+    images, skipped = _decode(source, options, batch.images)
+    piece = _piece(batch.number, images, options)
+    piece.skipped = skipped
+    piece.last = batch.last and len(images) + len(skipped) == len(batch.images)
+    if images and source is not None and source.partner is not None:
+        crop = None if source.partner.framing is None else Crop.parse(source.partner.framing)
+        partners, _ = _decode(source.partner, replace(options, crop=crop), batch.images[: len(images)])
+        for index, image, partner in zip(batch.images, images, partners, strict=False):
+            _check_sizes(source.file(index), image, source.partner.file(index), partner)
+        piece.partner = _piece(batch.number, partners, options)
+    return piece
+
+
+def _decode(source: ImageSet | None, options: DecodeOptions, images: Any) -> tuple[list[DecodedImage], list[BadFile]]:
+    """Decodes images until their pixels fill `AT_ONCE_BYTES`; returns them, and those that are skipped."""
+    decoded: list[DecodedImage] = []
+    skipped: list[BadFile] = []
+    left = AT_ONCE_BYTES
+    if source is not None and not isinstance(images[0], tuple):
+        images = zip(map(source.file, images), source.read(images), strict=True)
+    contents = iter(images)
+    while group := list(islice(contents, _READ_AHEAD)):
+        with pillow_defaults(options.max_pixels):
+            for file, content in group:
+                try:
+                    image = decode_content(content, options)
+                    if image.mode == "F" and not may_have_floats(file):
+                        hides = "it has floats, which the name of its file hides"
+                        raise DecodeError(f"{hides}: rename it to .tif or .pfm")
+                except Exception as error:
+                    skipped.append(_skipped(file, error, options))
+                    continue
+                decoded.append(image)
+                left -= image.pixels.nbytes
+                if left <= 0:
+                    return decoded, skipped
+    return decoded, skipped
+
+
+def _piece(number: int, images: Sequence[DecodedImage], options: DecodeOptions) -> DecodedBatch:
+    piece = DecodedBatch(number, len(images))
+    piece.sizes = [image.pixels.shape[:2] for image in images]
+    piece.properties = ImageProperties.total(image.properties for image in images)
     if images and options.records:
-        found.records = records_of(images)
+        piece.records = records_of(images)
     if images and options.pixels:
         flat = [image.pixels.reshape(-1) for image in images]
         # torch warns about arrays that are read-only, as those of the calling program may be.
-        found.pixels = flat[0] if len(flat) == 1 and flat[0].flags.writeable else np.concatenate(flat)
-    if images and source is not None and source.partner is not None:
-        found.partner = _partner_of(source, options, batch, found.sizes)
-    return found
+        piece.pixels = flat[0] if len(flat) == 1 and flat[0].flags.writeable else np.concatenate(flat)
+    return piece
 
 
-def _partner_of(source: ImageSet, options: DecodeOptions, batch: Batch, sizes: Sequence[Any]) -> DecodedBatch:
-    """Decodes the partners of the first images of a batch, which have these sizes."""
-    assert source.partner is not None
-    crop = None if source.partner.framing is None else Crop.parse(source.partner.framing)
-    images: Any = batch.images[: len(sizes)]
-    found = decode_batch(source.partner, replace(options, crop=crop), Batch(batch.number, images))
-    for image, one, other in zip(images, sizes, found.sizes, strict=False):
-        if one != other:
-            fake, real = (f"{each[1]}×{each[0]} pixels" for each in (one, other))
-            pair = f"{source.file(image)} has {fake}, but {source.partner.file(image)}, its partner, has {real}"
-            crops = f"pass {crops_to_one_size(other[::-1], one[::-1])}, or the crop that the network was trained with"
-            if one == other[::-1] and (rotated := _rotated(source, options, image)):
-                pair += f", and {rotated} has an EXIF orientation, which is not applied"
-                crops = "save it as it is shown, such as with ImageOps.exif_transpose of Pillow"
-            raise InputError(f"{pair}:", crops, setting="crop")
-    return found
-
-
-def _rotated(source: ImageSet, options: DecodeOptions, image: Any) -> str:
-    """Returns the file of an image or of its partner, whichever has an EXIF orientation; empty if none has one."""
-    for each in (source.partner, replace(source, partner=None)):
-        if each is not None and decode_batch(each, options, Batch(0, [image])).properties.rotated:
-            return each.file(image)
-    return ""
-
-
-def _read_ahead(source: ImageSet | None, images: Any) -> Iterator[list[tuple[str, Read]]]:
-    """Yields the files and contents of a batch, several at a time if they are small.
-
-    System calls slow down the code after them: reading and decoding small files alternately takes 15 % longer.
-    """
-    if not isinstance(images[0], tuple):
-        assert source is not None
-        images = zip(map(source.file, images), source.read(images), strict=True)
-    some: list[tuple[str, Read]] = []
-    size = 0
-    for file, content in images:
-        some.append((file, content))
-        size += len(content) if isinstance(content, bytes) else _AHEAD_BYTES
-        if size >= _AHEAD_BYTES:
-            yield some
-            some, size = [], 0
-    if some:
-        yield some
+def _check_sizes(fake: str, image: DecodedImage, real: str, partner: DecodedImage) -> None:
+    """Raises an InputError if the images of a pair, which are in these files, differ in size."""
+    height, width, _ = image.pixels.shape
+    rows, columns, _ = partner.pixels.shape
+    if (height, width) == (rows, columns):
+        return
+    pair = f"{fake} has {width}×{height} pixels, but {real}, its partner, has {columns}×{rows} pixels"
+    crops = crops_to_one_size((columns, rows), (width, height))
+    remedy = f"pass {crops}, or the crop that the network was trained with"
+    rotated = [file for file, each in ((real, partner), (fake, image)) if each.properties.rotated]
+    if rotated and (height, width) == (columns, rows):
+        pair += f", and {rotated[0]} has an EXIF orientation, which is not applied"
+        remedy = "save it as it is shown, such as with ImageOps.exif_transpose of Pillow"
+    raise InputError(f"{pair}:", remedy, setting="crop")
 
 
 def _skipped(file: str, error: Exception, options: DecodeOptions) -> BadFile:
     """Returns an image that cannot be decoded as it is recorded, or raises the error that ends the run."""
-    if isinstance(error, FidtoolError) or not isinstance(error, (ContentError, DecodeError, OSError, MemoryError)):
+    if not isinstance(error, (ContentError, DecodeError, OSError, MemoryError)):
         raise error
-    verb = "decode" if isinstance(error, (DecodeError, MemoryError)) else "read"
-    reason = "out of memory" if isinstance(error, MemoryError) else getattr(error, "strerror", None) or str(error)
+    out_of_memory = isinstance(error, MemoryError)
+    verb = "decode" if out_of_memory or isinstance(error, DecodeError) else "read"
+    reason = "out of memory" if out_of_memory else getattr(error, "strerror", None) or str(error)
     problem = f"cannot {verb} {file}: {reason}"
-    if isinstance(error, MemoryError) or getattr(error, "errno", None) in _EXHAUSTED:
+    if out_of_memory or getattr(error, "errno", None) in _EXHAUSTED:
         fewer = f"use fewer workers ({option('num_workers')}) or ranks on this machine"
-        raise RunError(problem, "raise the limits of this process", fewer, setting="num_workers")
+        raise RunError(problem, "raise the limits of this process", fewer, setting="num_workers") from None
     if isinstance(error, NeedsRangeError):
-        raise InputError(problem)
+        raise InputError(problem) from None
     if not options.skip:
-        raise InputError(problem, "fix the file", f"pass {option('on_error', 'skip')}")
+        raise InputError(problem, "fix the file", f"pass {option('on_error', 'skip')}") from None
     return BadFile(file, f"cannot {verb} it: {reason}")
 
 
@@ -194,56 +197,47 @@ def load(
     num_workers: int = 0,
     patience: float = math.inf,
     complain: Callable[[str], None] = print,
-    early: Callable[[DecodedBatch], object] = lambda batch: None,
 ) -> Generator[DecodedBatch, None, None]:
-    """Yields this rank's decoded batches in order.
+    """Yields the pieces of this rank's decoded batches in order; a batch of small images is one piece, or few.
 
     Args:
         source: None for an iterable, whose images have been read. If those of the first batch are all encoded, workers
             decode them.
         patience: seconds that a worker may take for the images that it decodes at once.
         complain: called with a message if workers cannot be started.
-        early: called with the first images of a batch of large ones as soon as they are decoded. `DecodedBatch.pixels`
-            of the batch then has only the last images.
 
     Raises:
         RunError: if a worker died, raised an exception, or decoded no image in time.
         FidtoolError: if an image cannot be decoded and is not to be skipped.
     """
-    batches = iter(batches) if source is None else list(batches)
-    first = list(islice(batches, 1))
-    if not first:
+    batches = iter(batches)
+    first = next(batches, None)
+    if first is None:
         return
-    workers: _Workers | None = None
-    decode: Callable[[Batch], DecodedBatch] = functools.partial(decode_batch, source, options)
-    if num_workers and (source is not None or _is_encoded(first[0])):
+    batches = chain([first], batches)
+    name = "" if source is None else f"images of {source.path}"
+    decode: _Decode = partial(decode_batch, source, options)
+    workers = None
+    if num_workers and (source is not None or _is_encoded(first)):
         workers = _started(decode, num_workers, patience, complain)
     if source is not None and len(source.files.paths):
-        decode = functools.partial(_decoded_in_time, source.path, decode, patience)
-    batches = batches if source is not None else chain(first, batches)
+        decode = partial(_decode_in_time, name, decode, patience)
     cutter = _Cutter()
-    tasks = iter(batches) if workers is None else cutter.cut(batches)
     # What can only be read sequentially is read in this process; a remote store is slow to respond.
-    ahead = source is not None and (source.reader.in_order or (workers is None and source.files.remote))
-    if source is not None and source.partner is None and ahead:
-        assert isinstance(batches, list)
-        tasks = _taken_ahead(source.path, _read(source, batches, tasks), patience)
-    before: DecodedBatch | None = None
+    if (
+        source is not None
+        and source.partner is None
+        and (source.reader.in_order or (workers is None and source.files.remote))
+    ):
+        listed = list(batches)
+        tasks = _taken_ahead(name, _read(source, listed, cutter.cut(listed)), patience)
+    else:
+        tasks = cutter.cut(batches)
     try:
-        for (number, images, ends), is_sent in _sent(tasks, workers, source):
-            while len(images):
-                found = workers.result() if workers is not None and is_sent else decode(Batch(number, images))
-                is_sent = False  # the rest of images that are larger than those before is decoded here
-                size = sum(height * width * 3 for height, width in found.sizes)
-                cutter.at_once = max(1, AT_ONCE_BYTES * len(found.sizes) // max(1, size))
-                images = images[found.count + len(found.skipped) :]
-                if before is not None:
-                    found.follow(before)
-                before = None if ends and not len(images) else found
-                if before is None:
-                    yield found
-                else:
-                    early(found)
+        for task, result in _submitted(tasks, source, workers, decode):
+            for piece in _pieces(task, result, decode):
+                cutter.learn(piece)
+                yield piece
     finally:
         if workers is not None:
             workers.end()
@@ -251,14 +245,13 @@ def load(
 
 def _is_encoded(batch: Batch) -> bool:
     """Whether the images are files that have been read. To send others takes longer than to convert them here."""
-    return all(isinstance(image, tuple) and isinstance(image[1], (bytes, Frame)) for image in batch.images)
+    images: Any = batch.images
+    return all(isinstance(content, (bytes, Frame)) for _, content in images)
 
 
-def _started(
-    work: Callable[[Batch], DecodedBatch], count: int, patience: float, complain: Callable[[str], None]
-) -> _Workers | None:
+def _started(decode: _Decode, count: int, patience: float, complain: Callable[[str], None]) -> _Workers | None:
     try:
-        return Workers(work, count, patience)
+        return Workers(decode, count, patience)
     except (OSError, AssertionError) as error:
         reason = getattr(error, "strerror", None) or error
         complain(f"cannot start decoding workers ({reason}): decoding in the main process")
@@ -271,38 +264,54 @@ class _Cutter:
     The sizes of images are known once they are decoded, so the first tasks contain one image.
     """
 
-    at_once = 1
+    _at_once = 1
 
     def cut(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        for number, images, _ in batches:
+        for batch in batches:
             start = 0
-            while start < len(images):
-                stop = min(start + self.at_once, len(images))
-                yield Batch(number, images[start:stop], stop == len(images))
+            while start < len(batch.images):
+                stop = start + self._at_once
+                yield Batch(batch.number, batch.images[start:stop], stop >= len(batch.images))
                 start = stop
 
+    def learn(self, piece: DecodedBatch) -> None:
+        """Adapts the size of the next tasks to that of these images."""
+        size = sum(height * width * 3 for height, width in piece.sizes)
+        self._at_once = max(1, AT_ONCE_BYTES * piece.count // max(1, size))
 
-def _sent(tasks: Iterator[Batch], workers: _Workers | None, source: ImageSet | None) -> Iterator[tuple[Batch, bool]]:
-    """Sends tasks to the workers ahead, and yields each with whether it was sent.
+
+def _submitted(
+    tasks: Iterator[Batch], source: ImageSet | None, workers: _Workers | None, decode: _Decode
+) -> Iterator[tuple[Batch, Callable[[], DecodedBatch]]]:
+    """Sends tasks to the workers ahead, and yields each with the function that returns its result.
 
     What reading the tasks raises is raised after the tasks before.
     """
-    waiting: deque[tuple[Batch, bool]] = deque()
+    waiting: deque[tuple[Batch, Callable[[], DecodedBatch]]] = deque()
     room = 1 if workers is None else workers.room
-    failure: Exception | None = None
     try:
-        for batch in tasks:
-            if is_sent := workers is not None and (source is not None or _is_encoded(batch)):
-                workers.send(batch)
-            waiting.append((batch, is_sent))
+        for task in tasks:
+            if workers is not None and (source is not None or _is_encoded(task)):
+                workers.send(task)
+                waiting.append((task, workers.result))
+            else:
+                waiting.append((task, partial(decode, task)))
             if len(waiting) == room:
                 yield waiting.popleft()
-    except Exception as error:
-        failure = error
-    while waiting:
-        yield waiting.popleft()
-    if failure is not None:
-        raise failure
+    except Exception:
+        yield from waiting
+        raise
+    yield from waiting
+
+
+def _pieces(task: Batch, result: Callable[[], DecodedBatch], decode: _Decode) -> Iterator[DecodedBatch]:
+    """Yields the result of a task and, from this process, what is left of it if its images are larger than expected."""
+    piece = result()
+    yield piece
+    while len(images := task.images[piece.count + len(piece.skipped) :]):
+        task = task._replace(images=images)
+        piece = decode(task)
+        yield piece
 
 
 def _read(source: ImageSet, batches: Sequence[Batch], tasks: Iterator[Batch]) -> Iterator[Batch]:
@@ -313,9 +322,9 @@ def _read(source: ImageSet, batches: Sequence[Batch], tasks: Iterator[Batch]) ->
         yield task._replace(images=[(source.file(index), next(stream, _TOO_FEW)) for index in indices])
 
 
-def _decoded_in_time(name: str, decode: Callable[[Batch], DecodedBatch], patience: float, batch: Batch) -> DecodedBatch:
+def _decode_in_time(name: str, decode: _Decode, patience: float, batch: Batch) -> DecodedBatch:
     """Decodes a batch of images in files in another thread, because storage may not respond."""
-    return in_time(f"images of {name}", functools.partial(decode, batch), patience)
+    return in_time(name, partial(decode, batch), patience)
 
 
 def _taken_ahead(name: str, tasks: Iterator[Batch], patience: float) -> Iterator[Batch]:
@@ -328,9 +337,9 @@ def _taken_ahead(name: str, tasks: Iterator[Batch], patience: float) -> Iterator
     try:
         while True:
             while len(ahead) < 4:  # so many parts are read ahead
-                ahead.append(thread.submit(functools.partial(next, tasks), None))
+                ahead.append(thread.submit(next, tasks, None))
             oldest = ahead.popleft()
-            if (task := in_time(f"images of {name}", oldest.result, patience)) is None:
+            if (task := in_time(name, oldest.result, patience)) is None:
                 return
             yield task
     finally:
@@ -355,34 +364,25 @@ class ImageLookup:
     floats: ValueRange | None = None
     _prefetched: dict[str, Read] = field(default_factory=dict, init=False)
 
-    @functools.cached_property
-    def _positions(self) -> dict[str, tuple[ImageSet, int]]:
-        # Files of a local folder, of which there may be millions, are opened by their paths instead.
-        sets = [images for images in self.sets if images.file_index is not None or images.files.remote]
-        return {images.file(index): (images, index) for images in sets for index in range(len(images))}
+    def prefetch(self, files: Collection[str]) -> None:
+        """Reads and keeps those of these images that are no files on this machine, in one pass over each source."""
+        for images in self.sets:
+            # Files of a local folder, of which there may be millions, are opened by their paths instead.
+            if images.file_index is None and not images.files.remote:
+                continue
+            wanted = [index for index in range(len(images)) if images.file(index) in files]
+            wanted.sort(key=images.order.__getitem__)
+            contents = images.read(np.array(wanted, dtype=np.int64))
+            self._prefetched |= zip(map(images.file, wanted), contents, strict=False)
 
     def read(self, file: str) -> Read:
-        """Returns the content of an image, or the error that occurred."""
-        if file.rpartition("[")[0] in self.spent:
-            return ContentError("an iterable cannot be read again")
+        """Returns the content of an image, or the error that occurred. What is no local file must be prefetched."""
         if file in self._prefetched:
             return self._prefetched[file]
-        if file in self._positions:
-            images, index = self._positions[file]
-            return next(images.read([index]))
+        if file.rpartition("[")[0] in self.spent:
+            return ContentError("an iterable cannot be read again")
         try:
             with open_regular(file) as handle:
                 return handle.read()
         except OSError as error:
             return error
-
-    def prefetch(self, files: Iterable[str]) -> None:
-        """Reads and stores the requested images that must be read sequentially, in one pass over each source."""
-        found = {file: self._positions[file] for file in files if file in self._positions}
-        for images in self.sets:
-            wanted = sorted(
-                (int(images.order[index]), index, file) for file, (own, index) in found.items() if own is images
-            )
-            if images.reader.in_order and wanted:
-                contents = images.read(np.array([index for _, index, _ in wanted]))
-                self._prefetched |= dict(zip((file for *_, file in wanted), contents, strict=False))

@@ -37,11 +37,14 @@ NOISE = 80
 FLAGS = {each.name: bit for bit, each in enumerate(fields(ImageProperties)) if each.name != "most_bands"}
 """Bits of a record's ``flags`` by the names of `ImageProperties`."""
 
-_TAPS, BANDS = 16, 8
-"""Width in pixels, and number, of the filters that measure detail: each passes a band of frequencies."""
-_ROWS, _WIDEST = 32, 256
-"""Largest number of rows, and of columns in the middle of an image, in which detail along rows is measured; and the
-reverse for that along columns."""
+_TAPS = 16
+"""Width in pixels of the filters that measure detail: each passes a band of frequencies."""
+BANDS = 8
+"""Number of these filters."""
+_ROWS = 32
+"""Largest number of rows in which detail along rows is measured; the reverse for that along columns."""
+_WIDEST = 256
+"""Largest number of columns in the middle of an image in which it is measured."""
 _WINDOWS = 8
 """Number of places in a row at which detail is measured."""
 _AMPLITUDE = 2047
@@ -111,30 +114,27 @@ much more than the other, because pixels are repeated. The last two are 0 in ima
 RecordArray = NDArray[np.void]
 """Array of shape (images,) and dtype `RECORD`."""
 NO_RECORDS: RecordArray = np.zeros(0, dtype=RECORD)
+_NO_STAMPS = np.zeros((0, 2), dtype=np.int64)
 
 
 def records_of(images: Sequence[DecodedImage]) -> RecordArray:
     records = np.zeros(len(images), dtype=RECORD)
-    digests = bytearray()
+    records["digest"] = [_digest(image.pixels) for image in images]
+    records["format"] = [image.format for image in images]
+    records["mode"] = [image.mode for image in images]
+    records["quality"] = [image.quality for image in images]
+    records["flags"] = [_flags(image.properties) for image in images]
     alike: dict[tuple[int, ...], list[int]] = {}
     for position, image in enumerate(images):
-        # SHA-1 is hashlib's fastest hash on processors with instructions for it. Collisions on purpose are no concern.
-        sha = hashlib.sha1(b"%d %d\0" % image.pixels.shape[:2], usedforsecurity=False)
-        sha.update(np.ascontiguousarray(image.pixels).data)
-        digests += sha.digest()[:8]
         alike.setdefault(image.pixels.shape, []).append(position)
-    records["digest"] = np.frombuffer(digests, dtype="<u8")
-    records["format"], records["mode"] = [image.format for image in images], [image.mode for image in images]
-    records["quality"] = [image.quality for image in images]
-    properties = [vars(image.properties) for image in images]
-    records["flags"] = [sum(each[name] << bit for name, bit in FLAGS.items()) for each in properties]
     for (height, width, _), positions in alike.items():
-        down, right = max(1, height // _SAMPLED_SIDE), max(1, width // _SAMPLED_SIDE)
+        down, right = _sample_steps(height, width)
         at_once = max(1, _PIXELS_AT_ONCE * down * right // (height * width))
         for start in range(0, len(positions), at_once):
             part = positions[start : start + at_once]
             some = records[part]
-            some["height"], some["width"] = height, width
+            some["height"] = height
+            some["width"] = width
             pixels = [images[position].pixels for position in part]
             _summarise(pixels, down, right, some)
             _measure_detail(pixels, some)  # the arrays of the samples are freed by now, which saves time
@@ -142,21 +142,37 @@ def records_of(images: Sequence[DecodedImage]) -> RecordArray:
     return records
 
 
+def _digest(pixels: NDArray[np.uint8]) -> int:
+    # SHA-1 is hashlib's fastest hash on processors with instructions for it. Collisions on purpose are no concern.
+    sha = hashlib.sha1(b"%d %d\0" % pixels.shape[:2], usedforsecurity=False)
+    sha.update(np.ascontiguousarray(pixels).data)
+    return int.from_bytes(sha.digest()[:8], "little")
+
+
+def _flags(properties: ImageProperties) -> int:
+    return sum(getattr(properties, name) << bit for name, bit in FLAGS.items())
+
+
+def _sample_steps(height: int, width: int) -> tuple[int, int]:
+    """Returns how many rows, and columns, the samples of an image are apart."""
+    return max(1, height // _SAMPLED_SIDE), max(1, width // _SAMPLED_SIDE)
+
+
 def _summarise(images: Sequence[NDArray[np.uint8]], down: int, right: int, records: RecordArray) -> None:
     """Sets the fields that describe the pixels, of which samples are ``down`` rows and ``right`` columns apart."""
-    samples = [pixels[::down, ::right] for pixels in images]
-    height, width, _ = samples[0].shape
-    planes = np.empty((len(images), 3, height, width), dtype=np.uint8)
+    planes = np.empty((len(images), 3, *images[0][::down, ::right, 0].shape), dtype=np.uint8)
     counts = np.empty((len(images), 256), dtype=np.int64)
-    for number, sample in enumerate(samples):
-        planes[number] = sample.transpose(2, 0, 1)
+    for number, pixels in enumerate(images):
+        planes[number] = pixels[::down, ::right].transpose(2, 0, 1)
         counts[number] = np.bincount(planes[number].reshape(-1), minlength=256)
-    seen = counts > 0
-    records["low"], records["high"] = seen.argmax(axis=1), 255 - seen[:, ::-1].argmax(axis=1)
-    records["values"], records["zeros"], records["full"] = 3 * height * width, counts[:, 0], counts[:, -1]
+    records["low"] = planes.min(axis=(1, 2, 3))
+    records["high"] = planes.max(axis=(1, 2, 3))
+    records["values"] = planes[0].size
+    records["zeros"] = counts[:, 0]
+    records["full"] = counts[:, -1]
     records["bins"] = counts.reshape(-1, BINS, 256 // BINS).sum(axis=2)
-    red, green, blue = (planes[:, channel].reshape(len(images), -1) for channel in range(3))
-    if seen[:, 0].any():  # most images contain no zeros
+    red, green, blue = planes.reshape(len(images), 3, -1).swapaxes(0, 1)
+    if counts[:, 0].any():  # most images contain no zeros
         records["black"] = np.count_nonzero((red | green | blue) == 0, axis=1)
     records["gray"] = ((red == green) & (green == blue)).all(axis=1)
     values = planes.astype(np.float32)  # small integers, whose sums are exact
@@ -166,18 +182,21 @@ def _summarise(images: Sequence[NDArray[np.uint8]], down: int, right: int, recor
 
 def _measure_detail(images: Sequence[NDArray[np.uint8]], records: RecordArray) -> None:
     """Sets the fields that describe all pixels, or neighbouring ones."""
-    records["lowest"], records["highest"] = ([end(pixels) for pixels in images] for end in (np.min, np.max))
+    records["lowest"] = [pixels.min() for pixels in images]
+    records["highest"] = [pixels.max() for pixels in images]
     if min(images[0].shape[:2]) >= _TAPS:
         greens = [pixels[..., 1] for pixels in images]
-        along_rows, along_columns = _detail_along_rows(greens), _detail_along_rows([green.T for green in greens])
-        records["bands"] = np.minimum(np.minimum(along_rows[0], along_columns[0]), np.finfo(np.float16).max)
-        records["repeats"] = np.maximum(along_rows[1], along_columns[1])
+        bands, repeats = _detail_along_rows(greens)
+        bands_along_columns, repeats_along_columns = _detail_along_rows([green.T for green in greens])
+        records["bands"] = np.minimum(bands, bands_along_columns).clip(max=np.finfo(np.float16).max)
+        records["repeats"] = np.maximum(repeats, repeats_along_columns)
 
 
 def _detail_along_rows(images: Sequence[NDArray[np.uint8]]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Returns the ``bands``, shape (n, BANDS), and ``repeats``, shape (n,), of n images of shape (height, width)."""
     height, width = images[0].shape
-    down, left = -(-height // _ROWS), max(0, (width - _WIDEST) // 2)
+    down = -(-height // _ROWS)
+    left = max(0, (width - _WIDEST) // 2)
     rows = np.stack([pixels[::down, left : left + _WIDEST] for pixels in images])
     starts = (rows.shape[2] - _TAPS) * np.arange(_WINDOWS) // (_WINDOWS - 1)
     windows = np.concatenate([rows[:, :, start : start + _TAPS] for start in starts], axis=1)
@@ -186,7 +205,10 @@ def _detail_along_rows(images: Sequence[NDArray[np.uint8]]) -> tuple[NDArray[np.
     squares /= windows.shape[1] * np.square(_FILTERS, dtype=np.float64).sum(axis=0)
     bands = np.append(squares[:, :-1].reshape(len(images), -1, 2).mean(axis=2), squares[:, -1:], axis=1)
     steps = np.abs(np.diff(rows.astype(np.int16), axis=2)).sum(axis=1, dtype=np.int32)
-    less, more = np.minimum(steps[:, 1:], steps[:, :-1]), np.maximum(steps[:, 1:], steps[:, :-1])
+    left_steps = steps[:, :-1]
+    right_steps = steps[:, 1:]
+    less = np.minimum(left_steps, right_steps)
+    more = np.maximum(left_steps, right_steps)
     uneven = (_TIMES * less < more) & (more >= rows.shape[1])
     return bands, 100 * np.count_nonzero(uneven, axis=1) // uneven.shape[1]
 
@@ -196,7 +218,8 @@ def _roughness(green: NDArray[np.float32], neighbours: NDArray[np.uint8]) -> NDA
 
     The neighbours are the values to the right of them in the images, shape (n, h, w or w - 1).
     """
-    size, count = green[0].size, neighbours[0].size
+    size = green[0].size
+    count = neighbours[0].size
     steps = neighbours - green[..., : neighbours.shape[2]]
     # A row has fewer than 2 * _SAMPLED_SIDE values below 256, so its sum is an integer below 2 ** 24: exact in float32.
     rows = (np.einsum("nhw,nhw->nh", values, values) for values in (green, steps))
@@ -210,7 +233,7 @@ def _roughness(green: NDArray[np.float32], neighbours: NDArray[np.uint8]) -> NDA
 
 def thumbnails(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Returns the ``thumb`` of the records of n images, shape (n, height, width, 3): uint8, shape (n, bytes)."""
-    down, right = (max(1, side // _SAMPLED_SIDE) for side in images.shape[1:3])
+    down, right = _sample_steps(*images.shape[1:3])
     samples = images[:, ::down, ::right].transpose(0, 3, 1, 2)
     return _thumbs(samples.astype(np.float32)).astype(np.uint8)
 
@@ -229,7 +252,8 @@ def _thumbs(values: NDArray[np.float32]) -> NDArray[np.int64]:
     brightness = (luma + 500 * counts) // (1000 * counts)  # rounded to the nearest
     share = SIDE // _COLOUR_SIDE
     cells = _COLOUR_SIDE, share, _COLOUR_SIDE, share
-    sums, counts = sums.reshape(-1, 3, *cells).sum(axis=(3, 5)), counts.reshape(cells).sum(axis=(1, 3))
+    sums = sums.reshape(-1, 3, *cells).sum(axis=(3, 5))
+    counts = counts.reshape(cells).sum(axis=(1, 3))
     differences = 1000 * sums[:, [2, 0]] - np.tensordot(sums, _LUMA, (1, 0))[:, None]
     blue_and_red = (differences + 1000 * counts) // (2000 * counts) + 128
     return np.concatenate([part.reshape(len(values), -1) for part in (brightness, blue_and_red)], axis=1)
@@ -248,7 +272,7 @@ class ImageRecords:
     records: RecordArray
     names: Sequence[str]
     prefix: str = ""
-    stamps: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 2), dtype=np.int64), repr=False)
+    stamps: NDArray[np.int64] = field(default_factory=lambda: _NO_STAMPS, repr=False)
 
     @classmethod
     def of(cls, images: ImageSet, records: NDArray[np.uint8], skipped: Sequence[BadFile]) -> ImageRecords:
@@ -285,12 +309,16 @@ class ImageRecords:
         """Returns the arrays to store in a statistics file by name, for `from_arrays`."""
         folder = self.prefix and real_path(self.prefix)  # so that the images are found from any working directory
         folder = os.path.join(folder, "") if self.prefix.endswith("/") else folder
-        names = _SEPARATOR.join(map(os.fsencode, self.names))
-        texts = (np.frombuffer(text, dtype=np.uint8) for text in (names, os.fsencode(folder)))
-        parts = np.split(self.records.view(np.uint8).reshape(-1, RECORD.itemsize), [_STORED.itemsize], axis=1)
-        records, details = map(np.ascontiguousarray, parts)
-        found = dict(zip((*RECORD_ARRAYS, DETAILS), (records.view(_STORED)[:, 0], *texts, details), strict=True))
-        return found | ({STAMPS: self.stamps} if len(self.stamps) else {})
+        whole = self.records.view(np.uint8).reshape(-1, RECORD.itemsize)
+        arrays = {
+            "records": np.ascontiguousarray(whole[:, : _STORED.itemsize]).view(_STORED)[:, 0],
+            "names": np.frombuffer(_SEPARATOR.join(map(os.fsencode, self.names)), dtype=np.uint8),
+            "folder": np.frombuffer(os.fsencode(folder), dtype=np.uint8),
+            DETAILS: np.ascontiguousarray(whole[:, _STORED.itemsize :]),
+        }
+        if len(self.stamps):
+            arrays[STAMPS] = self.stamps
+        return arrays
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], count: int | None) -> ImageRecords | None:
@@ -302,24 +330,21 @@ class ImageRecords:
         if not arrays.keys() >= set(RECORD_ARRAYS) or arrays["records"].dtype != _STORED:
             return None
         records, names, folder = (arrays[name] for name in RECORD_ARRAYS)
-        sizes = [records[name].min(initial=1) for name in ("height", "width", "values")]
-        if (
-            records.shape != (count,)
-            or min(sizes) < 1
-            or any(each.dtype != np.uint8 or each.ndim != 1 for each in (names, folder))
-        ):
-            raise ValueError("its records of the images are damaged")
-        found = np.zeros((len(records), RECORD.itemsize), dtype=np.uint8)
-        found[:, : _STORED.itemsize] = records.view(np.uint8).reshape(-1, _STORED.itemsize)
-        details = arrays.get(DETAILS, found[:, _STORED.itemsize :])
-        if details.dtype != np.uint8 or details.ndim != 2 or len(details) != count:
-            raise ValueError("its details of the images are damaged")
-        if details.shape[1] == RECORD.itemsize - _STORED.itemsize:  # not those of another version
-            found[:, _STORED.itemsize :] = details
+        details = arrays.get(DETAILS, np.zeros((len(records), 0), dtype=np.uint8))
+        stamps = arrays.get(STAMPS, _NO_STAMPS)
         split = [os.fsdecode(name) for name in names.tobytes().split(_SEPARATOR)] if count else []
-        stamps = arrays.get(STAMPS, np.zeros((0, 2), dtype=np.int64))
-        if len(split) != count or stamps.dtype != np.int64 or stamps.shape not in ((0, 2), (count, 2)):
-            raise ValueError("its names of the images, or the stamps of their files, are damaged")
-        if _SEPARATOR in folder.tobytes():
-            raise ValueError("the folder of its images has a null character")
-        return cls(found.view(RECORD)[:, 0], split, os.fsdecode(folder.tobytes()), stamps)
+        if not (
+            records.shape == (count,)
+            and all(records[name].min(initial=1) > 0 for name in ("height", "width", "values"))
+            and all(each.dtype == np.uint8 for each in (names, folder, details))
+            and (names.ndim, folder.ndim, details.ndim) == (1, 1, 2)
+            and len(split) == len(details) == count
+            and stamps.dtype == np.int64
+            and stamps.shape in ((0, 2), (count, 2))
+            and _SEPARATOR not in folder.tobytes()
+        ):
+            raise ValueError("its records of the images, their names, or the stamps of their files are damaged")
+        if details.shape[1] != RECORD.itemsize - _STORED.itemsize:  # of another version
+            details = np.zeros((len(records), RECORD.itemsize - _STORED.itemsize), dtype=np.uint8)
+        whole = np.concatenate([records.view(np.uint8).reshape(-1, _STORED.itemsize), details], axis=1)
+        return cls(whole.view(RECORD)[:, 0], split, os.fsdecode(folder.tobytes()), stamps)

@@ -20,6 +20,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from functools import partial
 from itertools import cycle
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
@@ -124,9 +125,8 @@ class Workers(Generic[Task, Result]):
         atexit.unregister(self.end)
         for worker in self._workers:
             worker.process.kill()
-        deadline = time.monotonic() + _DYING_SECONDS  # one that waits for storage cannot be killed
+        _join([worker.process for worker in self._workers], _DYING_SECONDS)  # one that waits for storage stays
         for worker in self._workers:
-            worker.process.join(max(0.0, deadline - time.monotonic()))
             worker.socket.close()
 
 
@@ -230,19 +230,20 @@ class DaemonThreads:
     """
 
     def __init__(self, count: int) -> None:
-        self._jobs: queue.SimpleQueue[tuple[Future[Any], Callable[[Any], Any], Any] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._threads = [threading.Thread(target=self._run, name=f"fidtool-{n}", daemon=True) for n in range(count)]
         for thread in self._threads:
             thread.start()
             _all.add(thread)
 
-    def submit(self, work: Callable[[Any], Any], item: Any) -> Future[Any]:
-        """Return the future result of ``work(item)``. The first free thread computes it."""
+    def submit(self, work: Callable[..., Any], *items: Any) -> Future[Any]:
+        """Return the future result of ``work(*items)``. The first free thread computes it."""
         future: Future[Any] = Future()
+        job = partial(signals.settle, future, work, *items)
         if self._threads:
-            self._jobs.put((future, work, item))
+            self._jobs.put(job)
         else:
-            signals.settle(future, work, item)
+            job()
         return future
 
     def close(self, seconds: float) -> None:
@@ -257,14 +258,15 @@ class DaemonThreads:
         torch.get_num_threads()
         torch.set_num_threads(1)
         while (job := self._jobs.get()) is not None:
-            signals.settle(*job)
+            job()
             del job  # frees its images while the thread waits
 
 
-def _join(threads: Iterable[threading.Thread], seconds: float) -> None:
+def _join(running: Iterable[threading.Thread | BaseProcess], seconds: float) -> None:
+    """Waits for the ends of threads or processes, for this time in all."""
     deadline = time.monotonic() + seconds
-    for thread in list(threads):
-        thread.join(max(0.0, deadline - time.monotonic()))
+    for each in list(running):
+        each.join(max(0.0, deadline - time.monotonic()))
 
 
 # A thread that returns from C++ into a finalising interpreter would abort the process. It may also never return.

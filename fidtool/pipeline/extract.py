@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -151,61 +150,76 @@ class Extraction:
         add: Callable[..., None],
     ) -> None:
         """Adds the batches of this rank, which have ``total`` images; without a source, those of an iterable."""
-        context, world, threads = self.context, self.context.world, max(1, self.context.device.forward_threads)
+        context = self.context
+        world = context.world
         settings = self.settings
         workers = self.num_workers if total is None else min(self.num_workers, total)
         used = bool(self.networks or self.pairs)
         decode = decode_options(settings, self.crop, settings.diagnose, used)
-
-        def moved(batch: DecodedBatch) -> list[list[torch.Tensor]]:
-            with context.busy("transfer", 1 / threads):
-                groups = [
-                    each.take_images(context.device.torch_device) for each in (batch, batch.partner) if each is not None
-                ]
-            if self.pairs is not None and source is not None:
-                place = batch.count - len(batch.sizes)  # of the first that has not been passed on; none is skipped
-                first = batch.number * self.batch_size + place
-                with context.busy("pairs", 1 / threads):
-                    found = self.pairs.values(groups[1], groups[0], lambda number: source.file(first + number))
-                batch.pairs[place] = found
-            return [group for group, layers in zip(groups, (self.layers, self.of_partner), strict=False) if layers]
-
-        passes = None
-        if used:
-            timed = partial(context.busy, "network", 1 / threads)
-            forward = self.networks, context.device.forward_threads, moved, world.must_stop, timed
-            passes = ForwardPasses(*forward, in_turns=source is None)
-
-        def resize(batch: DecodedBatch) -> None:
-            with context.busy("decode", -1.0):  # it is called while the next batch is decoded
-                if passes is not None:
-                    passes.resize(batch)
-
+        moved = partial(self._moved, source)
+        timed = partial(context.busy, "network", self._share)
+        forward = self.networks, context.device.forward_threads, moved, world.must_stop, timed
+        passes = ForwardPasses(*forward, in_turns=source is None)
         # Closed here, because the caller may keep an exception, and with it the decoding workers.
         with (
             context.console.processing(name, total) as advance,
-            contextlib.closing(load(source, batches, decode, workers, settings.timeout, self.warn, resize)) as decoded,
+            contextlib.closing(load(source, batches, decode, workers, settings.timeout, self.warn)) as loaded,
         ):
-            usable = self._usable(decoded, source)
-            for batch, features in passes.run(usable) if passes is not None else zip(usable, repeat(())):
+            for pieces, features in passes.run(self._whole_batches(loaded, source, passes)):
+                batch = DecodedBatch.joined(pieces)
                 with context.busy("moments"):
                     add(batch, features)
                 advance(batch.count + len(batch.skipped))
                 if world.must_stop():
                     break
 
-    def _usable(self, decoded: Iterator[DecodedBatch], source: ImageSet | None) -> Iterator[DecodedBatch]:
+    @property
+    def _share(self) -> float:
+        """The share of a thread's time that counts, as several threads work at the same time."""
+        return 1 / max(1, self.context.device.forward_threads)
+
+    def _moved(self, source: ImageSet | None, pieces: Sequence[DecodedBatch]) -> list[list[torch.Tensor]]:
+        """Moves the last of a batch's pieces to the device; returns its groups of images for the networks."""
+        piece = pieces[-1]
+        if not piece.pixels.size:
+            return []
+        device = self.context.device.torch_device
+        with self.context.busy("transfer", self._share):
+            images = piece.take_images(device)
+            partners = [] if piece.partner is None else piece.partner.take_images(device)
+        if self.pairs is not None and source is not None:
+            # None is skipped.
+            first = piece.number * self.batch_size + sum(earlier.count for earlier in pieces[:-1])
+            with self.context.busy("pairs", self._share):
+                piece.pairs = self.pairs.values(partners, images, lambda number: source.file(first + number))
+        groups = []
+        if self.layers:
+            groups.append(images)
+        if self.of_partner:
+            groups.append(partners)
+        return groups
+
+    def _whole_batches(
+        self, loaded: Iterator[DecodedBatch], source: ImageSet | None, passes: ForwardPasses[Sequence[DecodedBatch]]
+    ) -> Iterator[Sequence[DecodedBatch]]:
+        """Yields the pieces of each batch, of which all but the last have been given to the passes."""
         skipped: list[BadFile] = []
+        pieces: list[DecodedBatch] = []
         while True:
             with self.context.busy("decode"):
-                batch = next(decoded, None)
-            if batch is None:
+                piece = next(loaded, None)
+            if piece is None:
                 return
-            batch.skipped = [replace(bad, reason=self.context.console.shown(bad.reason)) for bad in batch.skipped]
-            skipped += batch.skipped
-            if source is not None and skipped:
+            piece.skipped = [replace(bad, reason=self.context.console.shown(bad.reason)) for bad in piece.skipped]
+            skipped += piece.skipped
+            if source is not None:
                 self._check_skipped(source.whole_count, source.path, skipped)
-            yield batch
+            pieces = [*pieces, piece]
+            if piece.last:
+                yield pieces
+                pieces = []
+            else:
+                passes.resize(pieces)
 
     def _check_skipped(self, count: int, path: str, skipped: Sequence[BadFile]) -> None:
         """Refuses more skipped files than allowed of ``count``, those of the whole set."""

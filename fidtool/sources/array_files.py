@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError
-from fidtool.safe_pickle import CheckedReader, NotDataError, SafeUnpickler
+from fidtool.safe_pickle import NotDataError, SafeUnpickler
 from fidtool.sources.archives import check_member, stored_at
 from fidtool.sources.arrays import (
     BFLOAT16,
@@ -234,7 +234,7 @@ class _Unpickler(SafeUnpickler):
     """Reads tensors written by torch.save, whose storages are other ``records`` of the archive."""
 
     def __init__(self, records: Mapping[str, zipfile.ZipInfo], handle: BinaryIO) -> None:
-        super().__init__(CheckedReader(io.BytesIO(_record(records["data.pkl"], handle))), _KNOWN)
+        super().__init__(io.BytesIO(_record(records["data.pkl"], handle)), _KNOWN)
         self._records, self._handle = records, handle
         order = _record(records["byteorder"], handle) if "byteorder" in records else b"little"
         self._order = "<" if order == b"little" else ">"

@@ -124,9 +124,8 @@ class Accumulator:
 
     def add(self, batch: DecodedBatch, features: BatchFeatures) -> None:
         """Adds a batch; ``features`` are those of its images, and of their partners, if they have layers."""
-        rows: dict[str, NDArray[Any]] = {RECORDS: batch.records.view(np.uint8).reshape(-1, RECORD.itemsize)}
-        if batch.pairs:
-            rows[PAIRS] = np.concatenate([batch.pairs[first] for first in sorted(batch.pairs)])
+        records = batch.records.view(np.uint8).reshape(-1, RECORD.itemsize)
+        rows: dict[str, NDArray[Any]] = {RECORDS: records, PAIRS: batch.pairs}
         own, others = (features[:1], features[1:]) if self._layers else ((), features)
         for name, layer in self._layers.items() if batch.count else ():
             vectors = own[0][name]

@@ -53,7 +53,7 @@ def passed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def counting(self: Any, batches: Iterator[Any]) -> Iterator[Any]:
         for batch, features in run(self, batches):
-            if isinstance(batch, DecodedBatch) and features:
+            if isinstance(batch, list) and isinstance(batch[0], DecodedBatch) and features:
                 counts.append(len(next(iter(features[0].values()))))
             yield batch, features
 

@@ -16,7 +16,7 @@ from PIL import Image, ImageFilter
 from fidtool.diagnose.diagnosis import inspect_set, unusual_findings
 from fidtool.diagnose.differences import pair_findings
 from fidtool.diagnose.order import misplaced
-from fidtool.images.decode import DecodedImage, DecodeOptions, decode, decode_contents
+from fidtool.images.decode import decode
 from fidtool.images.records import ImageRecords, RecordArray, records_of, thumbnails
 from support import degenerate
 from support.command_line import Run
@@ -197,8 +197,7 @@ def records_in(folder: Path) -> RecordArray:
     files = sorted(folder.glob("*.[jp]*g"))
     if not files:
         pytest.skip("needs the conformance images")
-    found = decode_contents([file.read_bytes() for file in files], DecodeOptions())
-    return records_of([image for image in found if isinstance(image, DecodedImage)])
+    return records_of([decode(file.read_bytes()) for file in files])
 
 
 def named(records: RecordArray) -> ImageRecords:

@@ -190,13 +190,13 @@ DAMAGED: dict[str, Callable[[], bytes]] = {
     "a call of a string": lambda: whole(call(text("os.system"), text("x"))),
     "a call without arguments": lambda: whole(name("numpy", "dtype") + pickle.EMPTY_LIST + pickle.REDUCE),
     "a call with too many arguments": lambda: whole(call(name("collections", "OrderedDict"), pickle.EMPTY_LIST)),
-    "copies of a string": copies_of_a_string,
 }
-"""Pickles that are malformed, or would exhaust the memory or the stack."""
+"""Pickles that are malformed, or would exhaust the memory."""
 
 NESTED: dict[str, Callable[[], bytes]] = {
     "lists inside each other": lambda: whole(pickle.EMPTY_LIST * 100_000 + pickle.APPEND * 99_999),
     "a list that contains itself": lambda: written(recursive_list()),
     "a billion billion lists": lambda: written(laughs()),
+    "copies of a string": copies_of_a_string,
 }
-"""Pickles of plain data over which a careless reader would recurse."""
+"""Pickles of plain data over which a careless reader would recurse, or of which it would make copies."""

@@ -44,11 +44,14 @@ def load_whole(
     source: ImageSet | None, batches: Iterable[Batch], options: DecodeOptions, workers: int
 ) -> list[DecodedBatch]:
     """Returns all batches with the pixels of all their images."""
-    early: list[DecodedBatch] = []
+    pieces: list[DecodedBatch] = []
     found = []
-    for batch in load(source, batches, options, workers, PATIENCE, lambda _: None, early.append):
-        parts = [*early, batch]
-        sizes = [size for part in parts for size in part.sizes]
-        found.append(replace(batch, pixels=np.concatenate([part.pixels for part in parts]), sizes=sizes))
-        early.clear()
+    for piece in load(source, batches, options, workers, PATIENCE, lambda _: None):
+        pieces.append(piece)
+        if piece.last:
+            sizes = [size for each in pieces for size in each.sizes]
+            pixels = np.concatenate([each.pixels for each in pieces])
+            found.append(replace(DecodedBatch.joined(pieces), pixels=pixels, sizes=sizes))
+            pieces = []
+    assert not pieces
     return found

@@ -198,7 +198,9 @@ def test_images_of_a_report_are_found_again(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", values)
     for name in ("a.npz", "a.npy"):
         listed = open_images(str(tmp_path / name))
-        found = ImageLookup([listed]).read(listed.file(1))
+        lookup = ImageLookup([listed])
+        lookup.prefetch({listed.file(1)})
+        found = lookup.read(listed.file(1))
         np.testing.assert_array_equal(found.values, values[1])  # type: ignore[union-attr]
 
 

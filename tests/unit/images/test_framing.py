@@ -23,7 +23,7 @@ from torchvision import transforms
 
 import fidtool
 from fidtool.errors import rendered
-from fidtool.images.decode import DecodedImage, DecodeError, DecodeOptions, decode, decode_contents
+from fidtool.images.decode import DecodeError, DecodeOptions, decode
 from fidtool.images.framing import CROPS, FILTERS, Crop
 from fidtool.settings import Settings
 from fidtool.sources.contents import Pixels
@@ -57,8 +57,7 @@ def test_the_filters_of_each_crop_are_known() -> None:
 @pytest.mark.parametrize("name", HASHED)
 def test_decoded_images_are_framed_as_by_the_origin(name: str, size: int) -> None:
     crop, files = Crop(name, size), framed_images()
-    found = decode_contents(files.values(), DecodeOptions(crop=crop))
-    pixels = [image.pixels for image in found if isinstance(image, DecodedImage)]
+    pixels = [decode(data, DecodeOptions(crop=crop)).pixels for data in files.values()]
     assert len(pixels) == len(files) == 40
     assert {(each.shape, each.dtype) for each in pixels} == {((size, size, 3), np.dtype(np.uint8))}
     assert all(each.flags.c_contiguous for each in pixels)
@@ -92,8 +91,8 @@ def test_other_contents_are_framed_alike(name: str) -> None:
     wanted = decode(data, DecodeOptions(crop=crop)).pixels
     fortran = np.asfortranarray(pixels)
     contents = (Pixels(pixels), Image.open(io.BytesIO(data)), Pixels(fortran))
-    for result in decode_contents(contents, DecodeOptions(crop=crop)):
-        assert isinstance(result, DecodedImage)
+    for content in contents:
+        result = decode(content, DecodeOptions(crop=crop))
         np.testing.assert_array_equal(result.pixels, wanted)
     np.testing.assert_array_equal(crop.apply(pixels[:, ::-1]), crop.apply(pixels[:, ::-1].copy()))
 
@@ -104,9 +103,11 @@ def test_other_contents_are_framed_alike(name: str) -> None:
 def test_max_pixels_is_about_the_image_and_what_is_made_of_it() -> None:
     def result(max_pixels: int, crop: Crop, size: tuple[int, int] = (1, 300)) -> str:
         options = DecodeOptions(max_pixels=max_pixels, crop=crop)
-        (found,) = decode_contents([Pixels(np.zeros((*size, 3), np.uint8))], options)
-        assert isinstance(found, (DecodedImage, DecodeError))
-        return "" if isinstance(found, DecodedImage) else str(found)
+        try:
+            decode(Pixels(np.zeros((*size, 3), np.uint8)), options)
+        except DecodeError as error:
+            return str(error)
+        return ""
 
     assert result(300, Crop("edm", 17)) == ""
     assert result(299, Crop("edm", 2)).startswith("it has 300 x 1 = 300 pixels, more than the limit of 299")

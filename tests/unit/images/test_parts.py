@@ -18,7 +18,6 @@ from PIL import Image
 
 import fidtool
 from fidtool.errors import FidtoolError, RunError
-from fidtool.images import decode as decoding
 from fidtool.images import loader
 from fidtool.images.batches import Batch, plan_batches
 from fidtool.images.decode import DecodedImage, DecodeOptions, ImageProperties, decode
@@ -59,7 +58,7 @@ def test_photos_of_12_megapixels_in_flight(form: str, tmp_path: Path, monkeypatc
             decoded.value += PHOTO_BYTES
         return photo()
 
-    monkeypatch.setattr(decoding, "_result", counted)  # workers are forks, so it applies to them
+    monkeypatch.setattr(loader, "decode_content", counted)  # workers are forks, so it applies to them
     count, options = 2, DecodeOptions()
     used, most, images = 0, 0, 0
 
@@ -76,10 +75,10 @@ def test_photos_of_12_megapixels_in_flight(form: str, tmp_path: Path, monkeypatc
     if form == "folder":
         source = list_folder(str(make_pictures(tmp_path / "set", 24)))
         batches = [Batch(number, range(8 * number, 8 * number + 8)) for number in range(3)]
-        loaded = load(source, batches, options, count, PATIENCE, early=use)
+        loaded = load(source, batches, options, count, PATIENCE)
     else:
         photos = (Batch(number, [("", b"photo")] * 8) for number in range(3))
-        loaded = load(None, photos, options, count, PATIENCE, early=use)
+        loaded = load(None, photos, options, count, PATIENCE)
     for batch in loaded:
         use(batch)
     assert images == 24
@@ -102,14 +101,11 @@ def test_resizing_images_early_does_not_change_the_features(
 def colours(source: ImageSet | None, batches: Iterable[Batch], workers: int) -> list[int]:
     """Returns the colour of each image, whose batches must be complete; large images must be passed on one by one."""
     found: list[int] = []
-
-    def use(batch: DecodedBatch) -> None:
-        assert len(batch.sizes) == 1 or batch.sizes[0] != (8, 8)
-        found.extend(int(image[0, 0, 0]) for image in batch.take_images())
-
-    for batch in load(source, batches, DecodeOptions(), workers, PATIENCE, early=use):
-        use(batch)
-        assert len(found) == sum(len(each.images) for each in batches if each.number <= batch.number)
+    for piece in load(source, batches, DecodeOptions(), workers, PATIENCE):
+        assert len(piece.sizes) == 1 or piece.sizes[0] != (8, 8)
+        found.extend(int(image[0, 0, 0]) for image in piece.take_images())
+        if piece.last:
+            assert len(found) == sum(len(batch.images) for batch in batches if batch.number <= piece.number)
     return found
 
 
@@ -152,7 +148,7 @@ def test_a_dataset_that_returns_images_on_a_gpu_is_told_what_to_do() -> None:
     source = Images(Dataset(), name="real").image_set(None)
     with pytest.raises(FidtoolError, match=r": return tensors on the CPU, or pass num_workers=0$"):
         list(load(source, [Batch(0, range(1))], DecodeOptions(), 1, PATIENCE))
-    (here,) = load(source, [Batch(0, range(2))], DecodeOptions())
+    (here,) = load_whole(source, [Batch(0, range(2))], DecodeOptions(), 0)
     assert here.count == 2
 
 

@@ -25,9 +25,10 @@ from fidtool.diagnose.diagnosis import (
 )
 from fidtool.diagnose.duplicates import NOTABLE_SHARE, are_dependent
 from fidtool.distances.error_bars import error_bars, fewest_images, fid_curve, interval
-from fidtool.distances.exact import FeatureSettings, feature_settings
+from fidtool.distances.exact import FINEST_STEP, FeatureSettings, feature_settings
 from fidtool.distances.frechet import frechet_distance, influence
 from fidtool.distances.sampling_bias import perfect_distance
+from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
 from fidtool.errors import (
     Alert,
@@ -423,9 +424,10 @@ def _exhibit_of(
     rows, known = fake.features.get(FEATURES), real.features.get(FEATURES)
     neighbours: list[Neighbour] = []
     if rows is not None and known is not None and fake is not real:
-        from fidtool.distances.neighbors import nearest_rows
+        from fidtool.distances.neighbors import nearest_reals
 
-        nearest, distances = nearest_rows(rows[:_MOST_NEIGHBOURS], known, device)
+        finest = FeatureSettings(FINEST_STEP, device=device)
+        nearest, distances = nearest_reals(known, rows[:_MOST_NEIGHBOURS], finest, World(Launch()))
         for image, (row, distance) in enumerate(zip(nearest.tolist(), distances.tolist(), strict=True)):
             neighbours.append(Neighbour(_file(fake, image), _file(real, row), distance))
     return Exhibit(

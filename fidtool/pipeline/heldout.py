@@ -65,10 +65,10 @@ class HeldoutComparer:
 
     def _distances(self, real: MeasuredSet, some: MeasuredSet) -> NDArray[np.float64]:
         """Returns the distances of a set's images to their nearest real ones, on all ranks. A collective."""
-        from fidtool.distances.neighbors import nearest_distances
+        from fidtool.distances.neighbors import nearest_reals
 
         features = feature_settings(self.plan.definitions.get(FEATURES), self.run.device.torch_device)
-        return nearest_distances(real.features[FEATURES], some.features[FEATURES], features, self.run.world)
+        return nearest_reals(real.features[FEATURES], some.features[FEATURES], features, self.run.world)[1]
 
     def _floor(self, real: MeasuredSet, layer: str, images: int) -> float:
         """Returns the distance of the first held-out images from REAL, on rank zero; see `FeatureSet.features`."""

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from fidtool.distances.exact import Features, FeatureSettings
-from fidtool.distances.frechet import covariance_factor, frechet_distance
+from fidtool.distances.frechet import covariance_factor, distance_between
 from fidtool.distances.parallel import linear_algebra_threads, using_threads
 from fidtool.distances.sampling_bias import corrected_distance
 from fidtool.distributed.world import World
@@ -58,7 +58,7 @@ def error_bars(
     parts = [list(itertools.compress(blocks, part)) for part in members()]
     if len(fake) >= _MANY * fake.shape[1]:
         return np.array([_distance(real, part, settings.ddof, world) for part in parts]), curve
-    factor, found = covariance_factor(real.sigma, real.count), [curve[-1][1]]
+    factor, found = covariance_factor(real), [curve[-1][1]]
     for part in parts[: BLOCKS + 1]:
         found.append(math.nan if world.must_stop() else corrected_distance(real, factor, _pooled(part, 1)))
     return np.array(found), curve
@@ -93,10 +93,7 @@ def _blocks(fake: Features, number: int, settings: FeatureSettings, world: World
 
 def _distance(real: Gaussian, blocks: Sequence[Gaussian], ddof: int, world: World) -> float:
     """Returns the FID of the images of all blocks."""
-    if world.must_stop():
-        return math.nan
-    fake = _pooled(blocks, ddof)
-    return frechet_distance(real.mu, real.sigma, fake.mu, fake.sigma, count1=real.count, count2=fake.count)
+    return math.nan if world.must_stop() else distance_between(real, _pooled(blocks, ddof))
 
 
 def _pooled(blocks: Sequence[Gaussian], ddof: int) -> Gaussian:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.distances.exact import Features, FeatureSettings
-from fidtool.distances.frechet import frechet_distance, influence
+from fidtool.distances.frechet import distance_between, influence
 from fidtool.distances.parallel import share_out
 from fidtool.distributed.world import World
 from fidtool.seeds import sample_seed
@@ -64,7 +64,7 @@ def fid_infinity(
         some = settings.gaussian(fake, np.sort(order), world)
         if world.must_stop():
             return math.nan
-        return frechet_distance(real.mu, real.sigma, some.mu, some.sigma, count1=real.count, count2=some.count)
+        return distance_between(real, some)
 
     # The largest first, so that all ranks finish at about the same time.
     distances = share_out([partial(distance, number) for number in reversed(range(points))], world)[::-1]

@@ -71,24 +71,29 @@ def frechet_distance(
 def _checked(mu: ArrayLike, sigma: ArrayLike, which: str) -> tuple[torch.Tensor, torch.Tensor]:
     if np.iscomplexobj(mu) or np.iscomplexobj(sigma):
         raise InputError(f"the {which} statistics are complex numbers")
-    arrays = np.atleast_1d(np.asarray(mu, dtype=np.float64)), np.atleast_2d(np.asarray(sigma, dtype=np.float64))
-    mean, cov = (torch.from_numpy(np.require(array, requirements=["C", "W"])) for array in arrays)
+    mean = torch.from_numpy(np.require(np.atleast_1d(mu), np.float64, ["C", "W"]))
+    cov = torch.from_numpy(np.require(np.atleast_2d(sigma), np.float64, ["C", "W"]))
     if mean.ndim != 1 or not len(mean) or cov.shape != (len(mean), len(mean)):
         shapes = f"mu of shape {tuple(mean.shape)} and sigma of shape {tuple(cov.shape)}"
         raise InputError(f"the {which} statistics have {shapes}")
-    largest, asymmetry = (float(torch.linalg.vector_norm(matrix, torch.inf)) for matrix in (cov, cov - cov.T))
-    if not (mean.isfinite().all() and np.isfinite(largest)):
+    if not (mean.isfinite().all() and cov.isfinite().all()):
         raise InputError(f"the {which} statistics contain NaN or infinite values")
-    if asymmetry > 1e-6 * largest:
+    if not torch.allclose(cov, cov.T, rtol=0.0, atol=1e-6 * cov.abs().max().item()):
         raise InputError(f"the {which} sigma is not symmetric, so it is not a covariance")
     return mean, cov
 
 
-def covariance_factor(sigma: ArrayLike, count: int | None = None) -> torch.Tensor:
+def distance_between(first: Gaussian, second: Gaussian) -> float:
+    """Returns the `frechet_distance` of two sets."""
+    counts = {"count1": first.count, "count2": second.count}
+    return frechet_distance(first.mu, first.sigma, second.mu, second.sigma, **counts)
+
+
+def covariance_factor(gaussian: Gaussian) -> torch.Tensor:
     """Returns the L with L Lᵀ = sigma that `frechet_distance` uses, see there: float64 tensor of shape (D, rank)."""
     with using_threads(linear_algebra_threads()):
-        _, cov = _checked(np.zeros(len(np.asarray(sigma))), sigma, "given")
-        return factor(cov, count, "given")[0]
+        _, cov = _checked(gaussian.mu, gaussian.sigma, "given")
+        return factor(cov, gaussian.count, "given")[0]
 
 
 Factor = tuple[torch.Tensor, float | None]
@@ -166,22 +171,20 @@ def _pivoted(matrix: torch.Tensor, most: int) -> tuple[torch.Tensor, float]:
     dims = len(matrix)
     rest, columns = matrix.clone(), matrix.new_zeros(dims, most)
     variances = matrix.diagonal().clone()
-    least = dims * _EPSILON * variances.max().item()
-    rank, full = 0, False
-    while rank < most and not full:
+    pivot = variances.max().item()
+    least = dims * _EPSILON * pivot
+    rank = 0
+    while rank < most and pivot > least:
         start = rank
-        while rank < min(start + _PANEL, most):
+        while rank < min(start + _PANEL, most) and pivot > least:
             row = int(variances.argmax())
-            pivot = variances[row].item()
-            if not pivot > least:
-                full = True
-                break
             column = columns[:, rank]
             torch.addmv(rest[:, row], columns[:, start:rank], columns[row, start:rank], alpha=-1.0, out=column)
             column /= pivot**0.5
             column[variances == -torch.inf] = 0.0  # rows that were pivots before contain only rounding errors
             variances -= column.square()
             variances[row] = -torch.inf
+            pivot = variances.max().item()
             rank += 1
         panel = columns[:, start:rank]
         rest.addmm_(panel, panel.T, alpha=-1.0)
@@ -230,7 +233,7 @@ def influence(
     Returns:
         h of each image: float64 array of shape (n,), with mean zero up to rounding.
     """
-    factor = covariance_factor(real.sigma, real.count)
+    factor = covariance_factor(real)
     values = list[NDArray[np.float64]]()
     with using_threads(linear_algebra_threads()):
         eigenvalues, vectors = torch.linalg.eigh(factor.T @ torch.from_numpy(fitted.sigma) @ factor)

@@ -26,7 +26,7 @@ from fidtool.diagnose.diagnosis import (
 from fidtool.diagnose.duplicates import NOTABLE_SHARE, are_dependent
 from fidtool.distances.error_bars import error_bars, fewest_images, fid_curve, interval
 from fidtool.distances.exact import FINEST_STEP, FeatureSettings, feature_settings
-from fidtool.distances.frechet import frechet_distance, influence
+from fidtool.distances.frechet import distance_between, influence
 from fidtool.distances.sampling_bias import perfect_distance
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
@@ -381,12 +381,11 @@ def _influence_of(
     named = min(len(values), max(_FEWEST, min(_MOST, round(_FRACTIONS[-1] * len(values)))))
     # For a small set, several fractions give the same number of images.
     fractions = {max(1, round(part * len(values))): part for part in reversed(_FRACTIONS)}
-    removals, mu, sigma = [], target.mu, target.sigma
+    removals = []
     for count, part in sorted(fractions.items()):
         predicted = distance - float(values[order[:count]].sum()) / (len(values) - count)
         left = features.gaussian(rows, np.delete(everything, order[:count]), world)
-        computed = frechet_distance(mu, sigma, left.mu, left.sigma, count1=target.count, count2=left.count)
-        removals.append(Removal(part, count, predicted, computed))
+        removals.append(Removal(part, count, predicted, distance_between(target, left)))
     off = [part for part in removals if abs(part.predicted - part.distance) > _ROUGH * abs(part.distance - distance)]
     if len(rows) <= rows.shape[1]:
         doubt = f"there are only {len(rows)} images for {rows.shape[1]} dimensions"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -83,12 +84,10 @@ def fewest_images(dims: int) -> int:
 
 def _blocks(fake: Features, number: int, settings: FeatureSettings, world: World) -> list[Gaussian]:
     """Returns ``number`` consecutive blocks, with covariances of ddof 0. Blocks without images are omitted."""
+    by_count = replace(settings, ddof=0)
     ends = [len(fake) * block // number for block in range(number + 1)]
-    return [
-        settings.gaussian(fake, np.arange(start, end), world, ddof=0)
-        for start, end in itertools.pairwise(ends)
-        if start < end
-    ]
+    rows = [np.arange(start, end) for start, end in itertools.pairwise(ends) if start < end]
+    return [by_count.gaussian(fake, block, world) for block in rows]
 
 
 def _distance(real: Gaussian, blocks: Sequence[Gaussian], ddof: int, world: World) -> float:
@@ -175,7 +174,7 @@ def _spread(parts: NDArray[np.float64]) -> tuple[float, float, float]:
     sizes = [float(part.mean()) for part in (parts[:1], without, halves, parts[-4:])]
     weights = _weights(20, 19, 10), _weights(20, 19, 10, 5)
     second, third = (math.fsum(w * size for w, size in zip(each, sizes, strict=False)) for each in weights)
-    jackknife = (BLOCKS - 1) / BLOCKS * float(((without - without.mean()) ** 2).sum())
+    jackknife = _jackknife(without)
     pairs = float(halves.var(ddof=1))
     linear = jackknife - 2.0 * BLOCKS * (BLOCKS - 2) / (BLOCKS - 1) ** 2 * pairs
     sampling = max(linear + BLOCKS / (BLOCKS - 1) * pairs, 0.5 * jackknife)
@@ -193,9 +192,13 @@ def _spread_of_few(corrected: float, without: NDArray[np.float64]) -> tuple[floa
     jackknife's change, and error² includes the variance of a uniform distribution from 0.8 to 1. The pairwise part of
     the variance is counted twice: the error is too large near a perfect generator.
     """
-    jackknife = (BLOCKS - 1) / BLOCKS * float(((without - without.mean()) ** 2).sum())
     change = (BLOCKS - 1) * (corrected - float(without.mean()))
-    return corrected + 0.9 * change, math.sqrt(jackknife + (0.2 * change) ** 2 / 12.0), 0.0
+    return corrected + 0.9 * change, math.sqrt(_jackknife(without) + (0.2 * change) ** 2 / 12.0), 0.0
+
+
+def _jackknife(without: NDArray[np.float64]) -> float:
+    """Returns the jackknife's variance, from the distances without each block."""
+    return (BLOCKS - 1) / BLOCKS * float(((without - without.mean()) ** 2).sum())
 
 
 def _weights(*blocks: int) -> list[float]:
@@ -214,9 +217,9 @@ def members() -> NDArray[np.bool_]:
     squares modulo 19 (Paley 1933): any two give four quarters, and in all 19 of them, all pairs of blocks share a half
     equally often.
     """
-    prime = BLOCKS - 1
-    squares = {number * number % prime for number in range(prime)}
-    ways = [np.array([False] + [(column - row) % prime in squares for column in range(prime)]) for row in range(prime)]
-    halves = [half for way in ways[:_SPLITS] for half in (way, ~way)]
+    numbers = np.arange(BLOCKS - 1)
+    is_square = np.isin(numbers, numbers**2 % len(numbers))
+    ways = [np.append(False, np.roll(is_square, row)) for row in range(_SPLITS)]
+    halves = [half for way in ways for half in (way, ~way)]
     quarters = [first & second for first in (ways[0], ~ways[0]) for second in (ways[1], ~ways[1])]
     return np.vstack([np.ones((1, BLOCKS), dtype=np.bool_), ~np.eye(BLOCKS, dtype=np.bool_), halves, quarters])

@@ -179,6 +179,12 @@ def blocks_of(features: Features, device: torch.device) -> Iterator[torch.Tensor
         yield torch.from_numpy(features[rows].astype(np.float64)).to(device)
 
 
+def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
+    """Returns the mean and the population standard deviation (ddof 0), from sums that are rounded once."""
+    mean = math.fsum(values) / len(values)
+    return mean, math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
+
+
 def squared_distances(first: FeatureBlock, second: FeatureBlock) -> torch.Tensor:
     """Returns |a - b|² in units of 2 ** (-2 step) for each a and b of the blocks: exact, float64 of shape (n, m)."""
     rest = torch.addmm(second.squares, first.integers, second.integers.T, alpha=-2.0)
@@ -199,9 +205,7 @@ class FeatureSettings:
     ddof: int = 1
     device: torch.device = torch.device("cpu")  # noqa: RUF009 (immutable)
 
-    def gaussian(
-        self, features: Features, rows: NDArray[np.int64], world: World, *, ddof: int | None = None
-    ) -> Gaussian:
+    def gaussian(self, features: Features, rows: NDArray[np.int64], world: World) -> Gaussian:
         """Returns the exact mean and covariance of some rows. Not a collective: ranks may use different rows.
 
         Args:
@@ -209,7 +213,6 @@ class FeatureSettings:
             rows: int64 array of row numbers. Their order does not change the result; ascending order is fastest.
             world: the ranks, which share the machine's cores. If a rank must stop, its result covers
                 only the rows processed so far.
-            ddof: replaces the ``ddof`` of the settings.
         """
         moments = ExactMoments(features.shape[1], self.feature_step, self.device)
         # Products of few dimensions take less time than waking up a second thread.
@@ -218,7 +221,7 @@ class FeatureSettings:
                 moments.add(torch.from_numpy(features[rows[part]]))
                 if world.must_stop():
                     break
-            return moments.mean_covariance(self.ddof if ddof is None else ddof)
+            return moments.mean_covariance(self.ddof)
 
 
 def feature_settings(definition: Definition | None, device: torch.device) -> FeatureSettings:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fidtool.distances.exact import FINEST_STEP, Features, FeatureSettings, parts_of, quantize_features
+from fidtool.distances.exact import (
+    FINEST_STEP,
+    Features,
+    FeatureSettings,
+    mean_and_deviation,
+    parts_of,
+    quantize_features,
+)
 from fidtool.distances.parallel import using_threads
 from fidtool.distributed.launch import Launch, available_threads
 from fidtool.distributed.world import World
@@ -81,14 +90,17 @@ def inception_score(
         if order is not None and part_size is not None and part_size < count:
             whole = count // part_size
             some = max(1, min(max(whole, _RANDOM_PARTS), _RANDOM_ROWS // part_size))
-            # The rows are in random order already.
-            orders = [np.random.RandomState(i).permutation(count) for i in range(1, -(-some // whole))]
-            drawn = [each[: whole * part_size].reshape(whole, part_size) for each in (np.arange(count), *orders)]
-            by_chance = [score_of(part) for part in np.concatenate(drawn)[:some]]
+            by_chance = [score_of(part) for part in itertools.islice(_random_parts(count, part_size), some)]
             usual = math.fsum(by_chance) / some
             ratio = math.fsum(scores[:whole]) / whole / usual
             if some >= _FEWEST_RANDOM:
                 error = float(np.std(by_chance, ddof=1)) / usual * math.sqrt(1 / whole + 1 / some)
-    mean = math.fsum(scores) / len(scores)
-    std = math.sqrt(math.fsum((score - mean) ** 2 for score in scores) / len(scores))
-    return mean, std, ratio, error
+    return *mean_and_deviation(scores), ratio, error
+
+
+def _random_parts(count: int, size: int) -> Iterator[NDArray[np.int64]]:
+    """Yields random whole parts of rows that are in random order already, without end."""
+    order = np.arange(count)
+    for seed in itertools.count(1):
+        yield from order[: count // size * size].reshape(-1, size)
+        order = np.random.RandomState(seed).permutation(count)

@@ -24,6 +24,7 @@ from fidtool.distances.exact import (
     QuantizedFeatures,
     Rows,
     blocks_of,
+    mean_and_deviation,
     parts_of,
     quantize_features,
     squared_distances,
@@ -95,8 +96,7 @@ def kid(
     std = math.nan
     with contextlib.suppress(OverflowError, ValueError):  # the latter of infinity minus infinity
         values = share_out([partial(of_subset, number) for number in range(len(draws or range(subsets)))], world)
-        mean = math.fsum(values) / len(values)
-        std = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
+        mean, std = mean_and_deviation(values)
     if not math.isfinite(std):
         raise on_every_rank(RunError("KID's kernel is too large:", "scale the features in the network"))
     return mean, std

@@ -109,8 +109,7 @@ class World:
         data = _pickled(value) if self.rank == 0 else torch.empty(0, dtype=torch.uint8, device="cpu")
         size = torch.tensor([len(data)], dtype=torch.int64, device="cpu")
         self._run_collective(lambda group: group.broadcast([size]), size)  # from rank zero by default
-        if self.rank > 0:
-            data = torch.empty(int(size), dtype=torch.uint8, device="cpu")
+        data.resize_(int(size))
         self._run_collective(lambda group: group.broadcast([data]), data)
         return value if self.rank == 0 else pickle.loads(data.numpy().tobytes())
 
@@ -191,10 +190,10 @@ class World:
         mine = None if error is None else add_location(as_fidtool_error(error), self.rank, self.size)
         if mine is not None:
             self._watchdog.report(mine)
-        every = self.gather((mine, mine is None and self.must_stop()))
-        failures = [failure for failure, _ in every if failure is not None]
+        every = self.gather(mine or self.must_stop())
+        failures = [failure for failure in every if isinstance(failure, FidtoolError)]
         first = failures[0] if failures else None
-        if self._connected and (len(failures) > 1 if failures else any(stopped for _, stopped in every)):
+        if self._connected and any(every) and len(failures) != 1:
             known = self._watchdog.first_error()
             first = next((failure for failure in failures if known and failure.text == known.text), first or known)
         if isinstance(error, SystemExit):
@@ -222,16 +221,17 @@ def open_world(launch: Launch, peer_timeout: float, timeout: float, on_failure: 
     import torch
 
     watchdog = Watchdog(launch.rank, launch.world_size, peer_timeout, timeout, on_failure)
-    leave_group: Callable[[], None] | None = None
-    with contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack, contextlib.ExitStack() as leaving:
+        leaving.callback(watchdog.stop)
         try:
             # A view must reference its base; in inference mode it does not.
             with torch.inference_mode(False):
                 group = None
                 if launch.world_size > 1:
-                    from fidtool.distributed.rendezvous import join  # deferred: most runs have one rank
+                    from fidtool.distributed.rendezvous import join, leave  # deferred: most runs have one rank
 
-                    group, leave_group = join(launch, watchdog)
+                    group = join(launch, watchdog)
+                    leaving.callback(leave, group)
                 elif signals.taken_over:
                     watchdog.start([])
                 # A launcher that has lost one rank sends SIGTERM to the others, which must not interrupt the search
@@ -245,17 +245,13 @@ def open_world(launch: Launch, peer_timeout: float, timeout: float, on_failure: 
             if error is caught or not (isinstance(caught, Exception) or signals.taken_over):
                 raise
             raise error from caught
-        finally:
-            if leave_group is not None:
-                with contextlib.suppress(Exception):
-                    leave_group()
-            watchdog.stop()
     if signals.received:
         raise KeyboardInterrupt
 
 
 _MOST_NAMED = 5
 """Number of differences that are named."""
+_MISSING = ("missing", "")
 
 
 def named_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
@@ -292,11 +288,13 @@ def find_differences(hashes: Mapping[str, tuple[str, str]], world: World, ranks:
     found: dict[str, list[str]] = {}
     for rank, other in zip(numbers, others, strict=True):
         for name in {**first, **other}:
-            (here, digest), (there, other_digest) = first.get(name, ("missing", "")), other.get(name, ("missing", ""))
-            if here != there:
-                found.setdefault(f"{name} is {here} on rank {zero} and {there}", []).append(f"rank {rank}")
-            elif digest != other_digest:
-                found.setdefault(f"{name} differs from rank {zero}'s", []).append(f"rank {rank}")
+            here, there = first.get(name, _MISSING), other.get(name, _MISSING)
+            if here == there:
+                continue
+            what = f"{name} differs from rank {zero}'s"
+            if here[0] != there[0]:
+                what = f"{name} is {here[0]} on rank {zero} and {there[0]}"
+            found.setdefault(what, []).append(f"rank {rank}")
     phrases = [f"{what} on {', '.join(on)}" for what, on in found.items()]
     more = len(phrases) - _MOST_NAMED
     return phrases[:_MOST_NAMED] + [f"and {more} more"] * (more > 0)

@@ -61,7 +61,8 @@ def error_bars(
         return np.array([_distance(real, part, settings.ddof, world) for part in parts]), curve
     factor, found = covariance_factor(real), [curve[-1][1]]
     for part in parts[: BLOCKS + 1]:
-        found.append(math.nan if world.must_stop() else corrected_distance(real, factor, _pooled(part, 1)))
+        world.check_stop()
+        found.append(corrected_distance(real, factor, _pooled(part, 1)))
     return np.array(found), curve
 
 
@@ -92,7 +93,8 @@ def _blocks(fake: Features, number: int, settings: FeatureSettings, world: World
 
 def _distance(real: Gaussian, blocks: Sequence[Gaussian], ddof: int, world: World) -> float:
     """Returns the FID of the images of all blocks."""
-    return math.nan if world.must_stop() else distance_between(real, _pooled(blocks, ddof))
+    world.check_stop()
+    return distance_between(real, _pooled(blocks, ddof))
 
 
 def _pooled(blocks: Sequence[Gaussian], ddof: int) -> Gaussian:

@@ -87,10 +87,10 @@ class QuantizedFeatures:
     @functools.cached_property
     def _resident(self) -> torch.Tensor | None:
         """All integers on the device, as int32 because they are below 2 ** 26; None if they take too much memory."""
-        if 4 * len(self) * self.features.shape[1] > _resident_bytes(self.device):
+        if 4 * self.features.size > _resident_bytes(self.device):
             return None
         try:
-            integers = torch.empty(len(self), self.features.shape[1], dtype=torch.int32, device=self.device)
+            integers = torch.empty(self.features.shape, dtype=torch.int32, device=self.device)
         except torch.cuda.OutOfMemoryError:  # other ranks share the device
             return None
         for rows in parts_of(len(self)):
@@ -98,10 +98,9 @@ class QuantizedFeatures:
         return integers
 
     def blocks(self, parts: Sequence[Rows], world: World) -> Iterator[FeatureBlock]:
-        """Yields the blocks of these parts until the run must stop; `World.together` then raises the reason."""
+        """Yields the blocks of these parts, as long as the run need not stop."""
         for rows in parts:
-            if world.must_stop():
-                return
+            world.check_stop()
             yield self.block(rows)
 
 
@@ -146,8 +145,7 @@ def _squares(
     with world.together():
         for features, own in zip(sets, squares, strict=True):
             for rows in parts_of(len(features))[world.rank :: world.size]:
-                if world.must_stop():
-                    break
+                world.check_stop()
                 integers = _rounded(features[rows], step, device)
                 own[rows] = integers.square_().sum(1).cpu().numpy()
     largest = np.array(world.gather([own.max(initial=0.0) for own in squares])).max()  # propagates NaN
@@ -211,16 +209,14 @@ class FeatureSettings:
         Args:
             features: shape (n, D); one block at a time is read.
             rows: int64 array of row numbers. Their order does not change the result; ascending order is fastest.
-            world: the ranks, which share the machine's cores. If a rank must stop, its result covers
-                only the rows processed so far.
+            world: the ranks, which share the machine's cores.
         """
         moments = ExactMoments(features.shape[1], self.feature_step, self.device)
         # Products of few dimensions take less time than waking up a second thread.
         with using_threads(fair_threads(world) if features.shape[1] >= 256 else 1):
             for part in parts_of(len(rows)):
                 moments.add(torch.from_numpy(features[rows[part]]))
-                if world.must_stop():
-                    break
+                world.check_stop()
             return moments.mean_covariance(self.ddof)
 
 

@@ -96,6 +96,14 @@ def covariance_factor(gaussian: Gaussian) -> torch.Tensor:
         return factor(cov, gaussian.count, "given")[0]
 
 
+def eigenvalues(matrix: torch.Tensor) -> torch.Tensor:
+    """Returns the eigenvalues of a positive semidefinite matrix, from its lower triangle: ascending, of shape (D,)."""
+    odd = len(matrix) % 2
+    # MKL's eigenvalues of a large matrix of odd size differ in the last bits between calls: it gets one more, 0.
+    values: torch.Tensor = torch.linalg.eigvalsh(torch.nn.functional.pad(matrix, (0, odd, 0, odd)))
+    return values[odd:]
+
+
 Factor = tuple[torch.Tensor, float | None]
 """L of a covariance L Lᵀ; and if it is a Cholesky factor, a triangular one, the logarithm of its determinant."""
 
@@ -118,9 +126,7 @@ def _overlap(first: Factor, second: Factor, rest: float) -> float:
         gram = torch.zeros_like(overlaps)  # only its lower triangle is computed
         for row in range(0, len(gram), _BLOCK):
             torch.mm(overlaps[row:], overlaps[row : row + _BLOCK].T, out=gram[row:, row : row + _BLOCK])
-        odd = len(gram) % 2
-        # MKL's eigenvalues of a large matrix of odd size differ in the last bits between calls: it gets one more, 0.
-        values = torch.linalg.eigvalsh(torch.nn.functional.pad(gram, (0, odd, 0, odd)))[odd:]
+        values = eigenvalues(gram)
         smallest, known = values[0].item(), 2.0 * (log_determinant1 + log_determinant2)
         if smallest > 0.0:
             discrepancy = abs(values.log().sum().item() - known) + len(values) * _EPSILON
@@ -227,7 +233,7 @@ def influence(
 
     Args:
         fake: features of shape (n, D); one block at a time is read.
-        world: the ranks. A single rank calls this function, and returns early if it must stop.
+        world: the ranks. A single rank calls this function.
         device: device for products; it must support float64.
 
     Returns:
@@ -245,8 +251,7 @@ def influence(
             away = block - mu
             quadratic = away.square().sum(1) - (away @ root).square().sum(1)
             values.append((away @ shift + quadratic).cpu().numpy())
-            if world.must_stop():
-                break
+            world.check_stop()
     found = np.concatenate(values)
     centred: NDArray[np.float64] = found - found.mean()
     return centred

@@ -29,6 +29,7 @@ from fidtool.distances.exact import (
     quantize_features,
     squared_distances,
 )
+from fidtool.distances.frechet import eigenvalues
 from fidtool.distances.parallel import fair_threads, linear_algebra_threads, share_out, using_threads
 from fidtool.distributed.world import World
 from fidtool.errors import RunError, on_every_rank
@@ -121,10 +122,10 @@ def _mmd_jobs(
     They are over the pairs a != b of the first set, over those of the second, and over the pairs of one from each.
     """
 
-    def within(features: QuantizedFeatures, parts: Sequence[Rows], number: int) -> float:
-        first = features.block(parts[number])
+    def within(features: QuantizedFeatures, parts: Sequence[Rows]) -> float:
+        first = features.block(parts[0])
         sums = [kernel(first, first).fill_diagonal_(0.0).sum(1)]
-        sums += [2.0 * kernel(first, second).sum(1) for second in features.blocks(parts[number + 1 :], world)]
+        sums += [2.0 * kernel(first, second).sum(1) for second in features.blocks(parts[1:], world)]
         return _added(sums)
 
     def between(part: Rows) -> float:
@@ -132,7 +133,7 @@ def _mmd_jobs(
         return _added([kernel(first, second).sum(1) for second in sets[1].blocks(rows[1], world)])
 
     jobs: list[list[Callable[[], float]]] = [
-        [partial(within, features, parts, number) for number in range(len(parts))]
+        [partial(within, features, parts[number:]) for number in range(len(parts))]
         for features, parts in zip(sets, rows, strict=True)
     ]
     return [*jobs, [partial(between, part) for part in rows[0]]]
@@ -140,7 +141,7 @@ def _mmd_jobs(
 
 def _added(sums: Sequence[torch.Tensor]) -> float:
     """Returns the sum of all entries, rounded once. Waits for an accelerator once, not for each tensor."""
-    return math.fsum(torch.cat(list(sums)).tolist()) if sums else 0.0  # empty if the run must stop
+    return math.fsum(torch.cat(list(sums)).tolist())
 
 
 def vendi(features: Features, settings: FeatureSettings, world: World) -> float:
@@ -160,12 +161,12 @@ def vendi(features: Features, settings: FeatureSettings, world: World) -> float:
     found = share_out([partial(products, columns) for columns in parts], world)
 
     def score() -> float:
-        even = features.shape[1] + features.shape[1] % 2  # see `frechet_distance`
-        sums = torch.zeros(even, even, dtype=torch.float64, device="cpu")  # only the lower triangle is used
+        dims = features.shape[1]
+        sums = torch.zeros(dims, dims, dtype=torch.float64, device="cpu")  # only the lower triangle is used
         for columns, rows in zip(parts, found, strict=True):
             sums[columns, : columns.stop] = torch.from_numpy(rows)
         with using_threads(linear_algebra_threads()):
-            values = torch.linalg.eigvalsh(sums) / len(features)
+            values = eigenvalues(sums) / len(features)
         # Vectors that are 0 have the rest of the sum.
         values = torch.cat([values, 1.0 - values.sum(0, keepdim=True)]).clamp(min=0.0)
         return math.exp(math.fsum(torch.special.entr(values).tolist()))

@@ -97,8 +97,7 @@ def share_out(jobs: Sequence[Callable[[], T]], world: World) -> list[T]:
     mine: list[T] = []
     with world.together(), using_threads(1):
         for job in jobs[world.rank :: world.size]:
-            if world.must_stop():
-                break
+            world.check_stop()
             mine.append(job())
     by_rank = [iter(theirs) for theirs in world.gather(mine)]
     return [next(by_rank[number % world.size]) for number in range(len(jobs))]

@@ -170,6 +170,14 @@ class World:
         """
         return self._watchdog.failed.is_set() or bool(signals.received)
 
+    def check_stop(self) -> None:
+        """Raises the cause if a rank has failed or a signal was received, within a `together` block.
+
+        Not a collective; no communication.
+        """
+        if self.must_stop():
+            raise self._watchdog.first_error() or signals.stopped_error()
+
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
         """Context manager that raises any rank's failure on every rank. Its block must contain no collectives.

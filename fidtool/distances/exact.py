@@ -46,14 +46,17 @@ class FeatureBlock:
     Attributes:
         rows: rows of the set that the block contains.
         integers: float64 tensor of shape (n, D), all integers.
-        squares: float64 tensor of shape (n,), the squared norms of the rows.
 
     ``a.integers @ b.integers.T`` are the inner products of two blocks in units of 2 ** (-2 step), exact.
     """
 
     rows: Rows
     integers: torch.Tensor
-    squares: torch.Tensor
+
+    @functools.cached_property
+    def squares(self) -> torch.Tensor:
+        """The squared norms of the rows: float64 tensor of shape (n,)."""
+        return self.integers.square().sum(1)
 
 
 @dataclass(eq=False)
@@ -62,14 +65,10 @@ class QuantizedFeatures:
 
     If they fit into the memory of a GPU, they are read once, at the first block. On the CPU, where reading and rounding
     a block takes little time compared with its products, they are read for each block.
-
-    Attributes:
-        squares: the squared norms of the integers, shape (n,), on the device.
     """
 
     features: Features
     step: int
-    squares: torch.Tensor
     device: torch.device
 
     def __len__(self) -> int:
@@ -77,12 +76,10 @@ class QuantizedFeatures:
 
     def block(self, rows: Rows) -> FeatureBlock:
         """Returns the vectors of these rows, on the device."""
-        places = rows if isinstance(rows, slice) else torch.tensor(np.ascontiguousarray(rows), device=self.device)
         if self._resident is None:
-            integers = _rounded(self.features[rows], self.step, self.device)
-        else:
-            integers = self._resident[places].double()
-        return FeatureBlock(rows, integers, self.squares[places])
+            return FeatureBlock(rows, _rounded(self.features[rows], self.step, self.device))
+        places = rows if isinstance(rows, slice) else torch.tensor(np.ascontiguousarray(rows), device=self.device)
+        return FeatureBlock(rows, self._resident[places].double())
 
     @functools.cached_property
     def _resident(self) -> torch.Tensor | None:
@@ -117,9 +114,9 @@ def quantize_features(sets: Sequence[Features], settings: FeatureSettings, world
         shapes = " and ".join(str(features.shape) for features in sets)
         problem = f"the features have shapes {shapes}, which cannot be compared:"
         raise InputError(problem, "use the same network for all sets")
-    step, device = settings.feature_step, settings.device
+    step = settings.feature_step
     while True:
-        squares, largest = _squares(sets, step, world, device)
+        largest = _largest_square(sets, step, settings.device, world)
         if not np.isfinite(largest):
             raise on_every_rank(RunError("a feature is NaN or infinite:", "check the network's weights and its input"))
         # Squares below 2 ** 53 are exact, and larger ones are never rounded to less, so that all ranks decide the same.
@@ -133,23 +130,19 @@ def quantize_features(sets: Sequence[Features], settings: FeatureSettings, world
         problem = f"the longest feature vector has length {length:g}, which leaves fewer than {_FEWEST_BITS} bits at"
         remedy = step_remedy("feature_step", better_step(0, length))
         raise on_every_rank(RunError(f"{problem} feature_step {step}:", remedy, setting="feature_step"))
-    of_all = [world.sum_(torch.from_numpy(own)).to(device) for own in squares]
-    return [QuantizedFeatures(features, step, own, device) for features, own in zip(sets, of_all, strict=True)]
+    return [QuantizedFeatures(features, step, settings.device) for features in sets]
 
 
-def _squares(
-    sets: Sequence[Features], step: int, world: World, device: torch.device
-) -> tuple[list[NDArray[np.float64]], float]:
-    """Returns the squared norms of this rank's rows, 0 for others, and the largest of all ranks (NaN if any is NaN)."""
-    squares = [np.zeros(len(features)) for features in sets]
+def _largest_square(sets: Sequence[Features], step: int, device: torch.device, world: World) -> float:
+    """Returns the largest squared norm of a vector, NaN if any is NaN. Each rank reads its rows."""
+    largest = [0.0]
     with world.together():
-        for features, own in zip(sets, squares, strict=True):
+        for features in sets:
             for rows in parts_of(len(features))[world.rank :: world.size]:
                 world.check_stop()
-                integers = _rounded(features[rows], step, device)
-                own[rows] = integers.square_().sum(1).cpu().numpy()
-    largest = np.array(world.gather([own.max(initial=0.0) for own in squares])).max()  # propagates NaN
-    return squares, float(largest)
+                squares = _rounded(features[rows], step, device).square_().sum(1)
+                largest.append(squares.max().item())
+    return float(np.max(world.gather(np.max(largest))))  # the built-in max does not propagate NaN
 
 
 def _rounded(features: Features, step: int, device: torch.device) -> torch.Tensor:

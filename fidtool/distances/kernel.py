@@ -86,8 +86,8 @@ def kid(
 
     def of_subset(number: int) -> float:
         # The first rows of a permutation of each set.
-        seeds = [sample_seed(seed, 2 * number + which) for which in range(2)]
-        own = [canonical_order(len(each), start, subset_size) for each, start in zip(sets, seeds, strict=True)]
+        seeds = enumerate(sets, 2 * number)
+        own = [canonical_order(len(features), sample_seed(seed, place), subset_size) for place, features in seeds]
         drawn = draws[number] if draws else own
         rows = [[order[part] for part in parts_of(len(order))] for order in drawn]
         of_real, of_fake, between = ([job() for job in jobs] for jobs in _mmd_jobs(of_pair, sets, rows, world))

@@ -171,8 +171,8 @@ def _nearest(reals: QuantizedFeatures, some: QuantizedFeatures, world: World) ->
     Returns:
         The squared distances to them, float64, and their rows, int64, both of shape (m,).
     """
-    distances = torch.full_like(some.squares, math.inf)
-    nearest = torch.zeros_like(some.squares, dtype=torch.int64)
+    distances = torch.full((len(some),), math.inf, dtype=torch.float64, device=some.device)
+    nearest = torch.zeros(len(some), dtype=torch.int64, device=some.device)
     numbers = torch.arange(len(reals), device=some.device)
     with using_threads(fair_threads(world)), world.together():
         for own, others in _block_pairs(some, reals, world):
@@ -192,7 +192,8 @@ def nearest_cosine_distance(real: Features, fake: Features, settings: FeatureSet
     """
     # The scale does not matter, so the finest step that suits the longest vector is used.
     reals, fakes = quantize_features([real, fake], replace(settings, feature_step=FINEST_STEP), world)
-    largest = torch.zeros_like(reals.squares)  # the square of each real's largest |cos|, on one rank
+    # The square of each real's largest |cos|, on one rank.
+    largest = torch.zeros(len(reals), dtype=torch.float64, device=settings.device)
     with using_threads(fair_threads(world)), world.together():
         for some, others in _block_pairs(reals, fakes, world):
             squares = (some.integers @ others.integers.T).square_().div_(others.squares)

@@ -65,17 +65,22 @@ class QuantizedFeatures:
 
     If they fit into the memory of a GPU, they are read once, at the first block. On the CPU, where reading and rounding
     a block takes little time compared with its products, they are read for each block.
+
+    Attributes:
+        world: the ranks that share the work.
     """
 
     features: Features
     step: int
     device: torch.device
+    world: World
 
     def __len__(self) -> int:
         return len(self.features)
 
     def block(self, rows: Rows) -> FeatureBlock:
-        """Returns the vectors of these rows, on the device."""
+        """Returns the vectors of these rows, on the device, within a `World.together` block."""
+        self.world.check_stop()
         if self._resident is None:
             return FeatureBlock(rows, _rounded(self.features[rows], self.step, self.device))
         places = rows if isinstance(rows, slice) else torch.tensor(np.ascontiguousarray(rows), device=self.device)
@@ -93,12 +98,6 @@ class QuantizedFeatures:
         for rows in parts_of(len(self)):
             integers[rows] = _rounded(self.features[rows], self.step, self.device).int()
         return integers
-
-    def blocks(self, parts: Sequence[Rows], world: World) -> Iterator[FeatureBlock]:
-        """Yields the blocks of these parts, as long as the run need not stop."""
-        for rows in parts:
-            world.check_stop()
-            yield self.block(rows)
 
 
 def quantize_features(sets: Sequence[Features], settings: FeatureSettings, world: World) -> list[QuantizedFeatures]:
@@ -130,7 +129,7 @@ def quantize_features(sets: Sequence[Features], settings: FeatureSettings, world
         problem = f"the longest feature vector has length {length:g}, which leaves fewer than {_FEWEST_BITS} bits at"
         remedy = step_remedy("feature_step", better_step(0, length))
         raise on_every_rank(RunError(f"{problem} feature_step {step}:", remedy, setting="feature_step"))
-    return [QuantizedFeatures(features, step, settings.device) for features in sets]
+    return [QuantizedFeatures(features, step, settings.device, world) for features in sets]
 
 
 def _largest_square(sets: Sequence[Features], step: int, device: torch.device, world: World) -> float:

@@ -60,15 +60,15 @@ def prdc(
         because of k duplicates.
     """
     reals, fakes = quantize_features([real, fake], settings, world)
-    real_radii = _squared_radii(reals, k, world)
-    fake_radii = _squared_radii(fakes, k, world)
+    real_radii = _squared_radii(reals, k)
+    fake_radii = _squared_radii(fakes, k)
     in_ball = torch.le if ties == "inclusive" else torch.lt
     precise = torch.zeros(len(fakes), dtype=torch.bool, device=settings.device)
     covered = torch.zeros(len(reals), dtype=torch.bool, device=settings.device)
     recalled = torch.zeros_like(covered)
     pairs = torch.zeros(1, dtype=torch.int64, device=settings.device)
     with using_threads(fair_threads(world)), world.together():
-        for some, others in _block_pairs(fakes, reals, world):
+        for some, others in _block_pairs(fakes, reals):
             distances = squared_distances(some, others)  # each once for all four metrics
             in_real = in_ball(distances, real_radii[others.rows])
             pairs += in_real.count_nonzero()
@@ -91,33 +91,33 @@ def _share(flags: torch.Tensor, world: World) -> float:
     return int(world.sum_(flags.long()).count_nonzero()) / len(flags)
 
 
-def _parts(count: int, world: World) -> list[slice]:
+def _parts(features: QuantizedFeatures) -> list[slice]:
     """Returns parts small enough for each rank to get about four, but not smaller than is efficient."""
-    return parts_of(count, max(_SMALLEST_PART, min(_LARGEST_PART, -(-count // (4 * world.size)))))
+    share = -(-len(features) // (4 * features.world.size))
+    return parts_of(len(features), max(_SMALLEST_PART, min(_LARGEST_PART, share)))
 
 
-def _block_pairs(
-    some: QuantizedFeatures, others: QuantizedFeatures, world: World
-) -> Iterator[tuple[FeatureBlock, FeatureBlock]]:
-    """Yields each of this rank's blocks of ``some`` with each block of ``others``, until the run must stop."""
-    for own in some.blocks(_parts(len(some), world)[world.rank :: world.size], world):
-        for other in others.blocks(_parts(len(others), world), world):
+def _block_pairs(some: QuantizedFeatures, others: QuantizedFeatures) -> Iterator[tuple[FeatureBlock, FeatureBlock]]:
+    """Yields each of this rank's blocks of ``some`` with each block of ``others``."""
+    for part in _parts(some)[some.world.rank :: some.world.size]:
+        own = some.block(part)
+        for other in map(others.block, _parts(others)):
             yield own, other
 
 
-def _squared_radii(features: QuantizedFeatures, k: int, world: World) -> torch.Tensor:
+def _squared_radii(features: QuantizedFeatures, k: int) -> torch.Tensor:
     """Returns each row's squared distance to its k-th nearest neighbour: float64, shape (n,), on all ranks.
 
     The distances between each pair of parts are computed once and used for the rows of both. A collective.
     """
     nearest = torch.full((len(features), k), math.inf, dtype=torch.float64, device=features.device)
-    parts = _parts(len(features), world)
+    parts, world = _parts(features), features.world
     with using_threads(fair_threads(world)), world.together():
         for number in range(world.rank, len(parts), world.size):
             first = features.block(parts[number])
             own = squared_distances(first, first)
             _keep_nearest(nearest, first, own.fill_diagonal_(math.inf))
-            for second in features.blocks(parts[number + 1 :], world):
+            for second in map(features.block, parts[number + 1 :]):
                 distances = squared_distances(first, second)
                 _keep_nearest(nearest, first, distances)
                 _keep_nearest(nearest, second, distances.T)
@@ -144,8 +144,8 @@ def authpct(real: Features, fake: Features, settings: FeatureSettings, world: Wo
     real. The arguments are those of `prdc`, with at least two reals. Distances are compared exactly.
     """
     reals, fakes = quantize_features([real, fake], settings, world)
-    radii = _squared_radii(reals, 1, world)
-    squares, nearest = _nearest(reals, fakes, world)
+    radii = _squared_radii(reals, 1)
+    squares, nearest = _nearest(reals, fakes)
     return 100 * int((squares > radii[nearest]).count_nonzero()) / len(fakes)
 
 
@@ -161,11 +161,11 @@ def nearest_reals(
         the square root: 0 for equal rounded features only.
     """
     reals, rows = quantize_features([real, some], settings, world)
-    squares, nearest = _nearest(reals, rows, world)
+    squares, nearest = _nearest(reals, rows)
     return nearest.cpu().numpy(), squares.sqrt().mul_(2.0**-rows.step).cpu().numpy()
 
 
-def _nearest(reals: QuantizedFeatures, some: QuantizedFeatures, world: World) -> tuple[torch.Tensor, torch.Tensor]:
+def _nearest(reals: QuantizedFeatures, some: QuantizedFeatures) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns of each row of ``some`` the nearest real, the first of several, on all ranks. A collective.
 
     Returns:
@@ -173,9 +173,9 @@ def _nearest(reals: QuantizedFeatures, some: QuantizedFeatures, world: World) ->
     """
     distances = torch.full((len(some),), math.inf, dtype=torch.float64, device=some.device)
     nearest = torch.zeros(len(some), dtype=torch.int64, device=some.device)
-    numbers = torch.arange(len(reals), device=some.device)
+    numbers, world = torch.arange(len(reals), device=some.device), some.world
     with using_threads(fair_threads(world)), world.together():
-        for own, others in _block_pairs(some, reals, world):
+        for own, others in _block_pairs(some, reals):
             closest, places = squared_distances(own, others).min(1)
             closer = closest < distances[own.rows]
             distances[own.rows] = torch.where(closer, closest, distances[own.rows])
@@ -195,7 +195,7 @@ def nearest_cosine_distance(real: Features, fake: Features, settings: FeatureSet
     # The square of each real's largest |cos|, on one rank.
     largest = torch.zeros(len(reals), dtype=torch.float64, device=settings.device)
     with using_threads(fair_threads(world)), world.together():
-        for some, others in _block_pairs(reals, fakes, world):
+        for some, others in _block_pairs(reals, fakes):
             squares = (some.integers @ others.integers.T).square_().div_(others.squares)
             squares[:, others.integers.sum(1) == 0] = 0.0
             nearest = squares.amax(1).div_(some.squares)

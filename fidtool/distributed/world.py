@@ -75,9 +75,9 @@ class World:
         import torch
 
         mine = _pickled(value)
-        size = torch.tensor([len(mine)], dtype=torch.int64, device="cpu").view(torch.uint8)
-        sizes = [int(each.view(torch.int64)) for each in self.gather_bytes(size, [len(size)] * self.size)]
-        return [pickle.loads(output.numpy().tobytes()) for output in self.gather_bytes(mine, sizes)]
+        sizes = torch.zeros(self.size, dtype=torch.int64, device="cpu")
+        sizes[self.rank] = len(mine)
+        return [pickle.loads(output.numpy().data) for output in self.gather_bytes(mine, self.sum_(sizes).tolist())]
 
     def gather_bytes(self, mine: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
         """Returns every rank's one-dimensional uint8 tensor, in rank order."""
@@ -111,7 +111,7 @@ class World:
         self._run_collective(lambda group: group.broadcast([size]), size)  # from rank zero by default
         data.resize_(int(size))
         self._run_collective(lambda group: group.broadcast([data]), data)
-        return value if self.rank == 0 else pickle.loads(data.numpy().tobytes())
+        return value if self.rank == 0 else pickle.loads(data.numpy().data)
 
     def _run_collective(self, begin: Callable[[Any], Any], *tensors: torch.Tensor) -> None:
         """Starts a collective on the process group and waits until it ends or must be abandoned.
@@ -176,7 +176,8 @@ class World:
         Not a collective; no communication.
         """
         if self.must_stop():
-            raise self._watchdog.first_error() or signals.stopped_error()
+            known = self._watchdog.first_error() if self._connected else None
+            raise known or signals.stopped_error()
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:

@@ -59,7 +59,8 @@ def error_bars(
     parts = [list(itertools.compress(blocks, part)) for part in members()]
     if len(fake) >= _MANY * fake.shape[1]:
         return np.array([_distance(real, part, settings.ddof, world) for part in parts]), curve
-    factor, found = covariance_factor(real), [curve[-1][1]]
+    factor = covariance_factor(real)
+    found = [curve[-1][1]]
     for part in parts[: BLOCKS + 1]:
         world.check_stop()
         found.append(corrected_distance(real, factor, _pooled(part, 1)))
@@ -148,7 +149,8 @@ def difference(one: NDArray[np.float64], other: NDArray[np.float64]) -> Estimate
     """
     compared = [one - other] if len(one) == len(other) else [one, -other]
     values, errors, _ = zip(*map(_spread, compared), strict=True)
-    value, error = sum(values), math.hypot(*errors)
+    value = sum(values)
+    error = math.hypot(*errors)
     return value, error, value - _T * error, value + _T * error
 
 
@@ -172,7 +174,8 @@ def _spread(parts: NDArray[np.float64]) -> tuple[float, float, float]:
     """
     if len(parts) == BLOCKS + 2:
         return _spread_of_few(float(parts[1]), parts[2:])
-    without, halves = parts[1 : BLOCKS + 1], parts[BLOCKS + 1 : -4].reshape(-1, 2).mean(1)
+    without = parts[1 : BLOCKS + 1]
+    halves = parts[BLOCKS + 1 : -4].reshape(-1, 2).mean(1)
     sizes = [float(part.mean()) for part in (parts[:1], without, halves, parts[-4:])]
     weights = _weights(20, 19, 10), _weights(20, 19, 10, 5)
     second, third = (math.fsum(w * size for w, size in zip(each, sizes, strict=False)) for each in weights)

@@ -127,10 +127,12 @@ def _overlap(first: Factor, second: Factor, rest: float) -> float:
         for row in range(0, len(gram), _BLOCK):
             torch.mm(overlaps[row:], overlaps[row : row + _BLOCK].T, out=gram[row:, row : row + _BLOCK])
         values = eigenvalues(gram)
-        smallest, known = values[0].item(), 2.0 * (log_determinant1 + log_determinant2)
+        smallest = values[0].item()
+        known = 2.0 * (log_determinant1 + log_determinant2)
         if smallest > 0.0:
             discrepancy = abs(values.log().sum().item() - known) + len(values) * _EPSILON
-            norm, error = values.sqrt().sum().item(), 0.5 * len(values) * discrepancy * smallest**0.5
+            norm = values.sqrt().sum().item()
+            error = 0.5 * len(values) * discrepancy * smallest**0.5
             if 2.0 * error <= _ENOUGH * (rest - 2.0 * norm):
                 return float(norm)
     try:
@@ -175,7 +177,8 @@ def _pivoted(matrix: torch.Tensor, most: int) -> tuple[torch.Tensor, float]:
     threads that the launcher leaves to SciPy's BLAS.
     """
     dims = len(matrix)
-    rest, columns = matrix.clone(), matrix.new_zeros(dims, most)
+    rest = matrix.clone()
+    columns = matrix.new_zeros(dims, most)
     variances = matrix.diagonal().clone()
     pivot = variances.max().item()
     least = dims * _EPSILON * pivot

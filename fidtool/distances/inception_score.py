@@ -61,15 +61,18 @@ def inception_score(
         same bits for any number of threads: the inner products are exact, and all other operations use one thread.
     """
     count = len(features)
-    alone, finest = World(Launch()), FeatureSettings(FINEST_STEP)
+    alone = World(Launch())
+    finest = FeatureSettings(FINEST_STEP)
     (rows,) = quantize_features([features], finest, alone)
     (classes,) = quantize_features([weight], finest, alone)
-    classifier, unit = classes.block(slice(None)), 2.0 ** -(rows.step + classes.step)
+    classifier = classes.block(slice(None))
+    unit = 2.0 ** -(rows.step + classes.step)
     ends = range(part_size, count, part_size) if part_size else [part * count // splits for part in range(1, splits)]
     places = np.arange(count) if order is None else np.argsort(order, kind="stable")
 
     def score_of(split: NDArray[np.int64]) -> float:
-        sums, entropies = [], []
+        sums = []
+        entropies = []
         for part in parts_of(len(split)):
             with using_threads(available_threads()):
                 logits = rows.block(split[part]).integers @ classifier.integers.T
@@ -84,7 +87,8 @@ def inception_score(
         # The mean KL divergence is the mean over x of sum p(y|x) log p(y|x), minus sum p(y) log p(y).
         return math.exp(math.fsum(entropies) / len(split) - math.fsum(torch.xlogy(mean, mean).tolist()))
 
-    ratio, error = None, 0.0
+    ratio = None
+    error = 0.0
     with using_threads(1):
         scores = [score_of(split) for split in np.split(places, ends)]
         if order is not None and part_size is not None and part_size < count:

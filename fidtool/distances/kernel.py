@@ -220,7 +220,8 @@ def mind(
         directions: number of random directions, at least 1.
         seed: seed of the directions.
     """
-    count, dims = min(len(real), len(fake)), real.shape[1]
+    count = min(len(real), len(fake))
+    dims = real.shape[1]
     drawn = torch.randn(directions, dims, generator=torch.Generator("cpu").manual_seed(seed), device="cpu")
     units = torch.nn.functional.normalize(drawn.double()).to(settings.device)
 

@@ -75,7 +75,8 @@ def prdc(
             precise[some.rows] |= in_real.any(1)
             covered[others.rows] |= in_real.any(0)
             recalled[others.rows] |= in_ball(distances, fake_radii[some.rows, None]).any(0)
-    precision, recall = _share(precise, world), _share(recalled, world)
+    precision = _share(precise, world)
+    recall = _share(recalled, world)
     values = {
         "precision": precision,
         "recall": recall,
@@ -111,7 +112,8 @@ def _squared_radii(features: QuantizedFeatures, k: int) -> torch.Tensor:
     The distances between each pair of parts are computed once and used for the rows of both. A collective.
     """
     nearest = torch.full((len(features), k), math.inf, dtype=torch.float64, device=features.device)
-    parts, world = _parts(features), features.world
+    parts = _parts(features)
+    world = features.world
     with using_threads(fair_threads(world)), world.together():
         for number in range(world.rank, len(parts), world.size):
             first = features.block(parts[number])
@@ -173,7 +175,8 @@ def _nearest(reals: QuantizedFeatures, some: QuantizedFeatures) -> tuple[torch.T
     """
     distances = torch.full((len(some),), math.inf, dtype=torch.float64, device=some.device)
     nearest = torch.zeros(len(some), dtype=torch.int64, device=some.device)
-    numbers, world = torch.arange(len(reals), device=some.device), some.world
+    numbers = torch.arange(len(reals), device=some.device)
+    world = some.world
     with using_threads(fair_threads(world)), world.together():
         for own, others in _block_pairs(some, reals):
             closest, places = squared_distances(own, others).min(1)

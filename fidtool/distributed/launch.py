@@ -75,7 +75,8 @@ def discover(env: Mapping[str, str] = os.environ) -> Launch:
         if not has_group:
             raise
     if has_group:
-        rank, size = int(program.get_rank()), int(program.get_world_size())
+        rank = int(program.get_rank())
+        size = int(program.get_world_size())
         if (launch.rank, launch.world_size) != (rank, size):
             local_size = _integer(env, "LOCAL_WORLD_SIZE", size)
             launch = Launch(rank, size, _integer(env, "LOCAL_RANK", rank), local_size)
@@ -110,7 +111,8 @@ def _integer(env: Mapping[str, str], name: str, default: int | None = None) -> i
 
 
 def _from_torchrun(env: Mapping[str, str]) -> Launch:
-    world_size, rank = _integer(env, "WORLD_SIZE"), _integer(env, "RANK")
+    world_size = _integer(env, "WORLD_SIZE")
+    rank = _integer(env, "RANK")
     if world_size <= 1:
         return Launch(rank, world_size)
     if not ("MASTER_ADDR" in env and "MASTER_PORT" in env):
@@ -126,7 +128,8 @@ def _from_torchrun(env: Mapping[str, str]) -> Launch:
 def _from_slurm(env: Mapping[str, str]) -> Launch:
     # In a batch script without srun, SLURM_NTASKS counts tasks that were never started. Only srun sets the step's.
     name = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in env else "SLURM_NTASKS"
-    world_size, rank = _integer(env, name), _integer(env, "SLURM_PROCID")
+    world_size = _integer(env, name)
+    rank = _integer(env, "SLURM_PROCID")
     local_rank = _integer(env, "SLURM_LOCALID", rank)
     local_world_size = _tasks_on_this_node(env, world_size)
     address = env.get("MASTER_ADDR", "")
@@ -179,7 +182,8 @@ def machine_cores(root: Path = Path("/")) -> int:
     The quotas of this process's control groups, and of those that contain them, bound it. One of 1.5 CPUs counts as 2
     cores. ``root`` is the folder with ``proc`` and ``sys``.
     """
-    cores, groups = os.cpu_count() or 1, ["0::/"]
+    cores = os.cpu_count() or 1
+    groups = ["0::/"]
     with contextlib.suppress(OSError):  # other systems than Linux
         groups = (root / "proc/self/cgroup").read_text().splitlines()
     for group in groups:

@@ -142,7 +142,10 @@ class GroupRendezvous:
     def __init__(
         self, store: Store, ranks: Sequence[int], group_rank: int, check: Callable[[], None] = lambda: None
     ) -> None:
-        self._store, self._ranks, self._group_rank, self._check = store, tuple(ranks), group_rank, check
+        self._store = store
+        self._ranks = tuple(ranks)
+        self._group_rank = group_rank
+        self._check = check
         self.round = 0
         self._one_at_a_time = threading.Lock()
 
@@ -195,7 +198,8 @@ class GroupRendezvous:
 
     def _join_round(self, number: int, entry: dict[str, Any], seconds: float, deadline: float) -> Decision:
         """Returns the decision on a round: this rank's own if all are there or the time is up, unless there is one."""
-        key, began = f"decision/{number}", time.monotonic()
+        key = f"decision/{number}"
+        began = time.monotonic()
         self._store.set(f"here/{self._group_rank}", json.dumps({**entry, "round": number}))
         while None in self._arrived(number) and not self._store.check([key]) and (now := time.monotonic()) < deadline:
             self._check()
@@ -249,8 +253,10 @@ def join(launch: Launch, watchdog: Watchdog) -> ProcessGroup | None:
 
     from fidtool.torch_internals import default_store
 
-    seconds, collective = min(_START_SECONDS, watchdog.timeout), timedelta(seconds=watchdog.timeout)
-    prefix, has_group = f"fidtool/{restart_count()}/{next(_run_numbers)}", dist.is_initialized()
+    seconds = min(_START_SECONDS, watchdog.timeout)
+    collective = timedelta(seconds=watchdog.timeout)
+    prefix = f"fidtool/{restart_count()}/{next(_run_numbers)}"
+    has_group = dist.is_initialized()
     if has_group:
         store = connect_to_store_of(default_store())
     else:
@@ -281,7 +287,8 @@ def leave(group: ProcessGroup | None) -> None:
 
 def _meet(store: Store, launch: Launch, seconds: float) -> list[Process]:
     """Waits until every rank of the run has joined; returns their processes. See `join`."""
-    rank, size = launch.rank, launch.world_size
+    rank = launch.rank
+    size = launch.world_size
     advice = "check that every rank was started and can reach rank 0's address, and read the missing ranks' output"
     if not signals.taken_over:
         advice = f"every rank must make the call, or pass {option('alone', True)} to compute on one rank alone"

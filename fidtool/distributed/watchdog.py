@@ -165,8 +165,11 @@ class Watchdog:
     def __init__(
         self, rank: int, size: int, peer_timeout: float, timeout: float, on_failure: OnFailure = lambda *_: None
     ) -> None:
-        self._rank, self._size, self._on_failure = rank, size, on_failure
-        self._peer_timeout, self.timeout = peer_timeout, timeout
+        self._rank = rank
+        self._size = size
+        self._on_failure = on_failure
+        self._peer_timeout = peer_timeout
+        self.timeout = timeout
         self._store: Any = None
         self._store_error = ""
         self._processes: list[Process] = []
@@ -175,8 +178,10 @@ class Watchdog:
         self._last_contact = 0.0
         self._posted: Failure | None = None  # what the heartbeat thread has read
         self._failure: Failure | None = None
-        self.failed, self._closed = threading.Event(), threading.Event()
-        self._ending, self._printed = threading.RLock(), False
+        self.failed = threading.Event()
+        self._closed = threading.Event()
+        self._ending = threading.RLock()
+        self._printed = False
         self.abandon_at = self._exit_at = float("inf")
         self.collectives = 0
 
@@ -266,7 +271,8 @@ class Watchdog:
         for number in itertools.count(1):
             try:
                 self._store.set(f"heartbeat/{self._rank}", f"{number} {self.collectives}")
-                values, self._posted = self._read_heartbeats(self._heartbeats), Failure.read(self._store)
+                values = self._read_heartbeats(self._heartbeats)
+                self._posted = Failure.read(self._store)
             except Exception as error:
                 self._store_error = type(error).__name__
                 return

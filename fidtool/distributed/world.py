@@ -62,7 +62,9 @@ class World:
     """
 
     def __init__(self, launch: Launch, watchdog: Watchdog | None = None, group: Any = None) -> None:
-        self.launch, self.rank, self.size = launch, launch.rank, launch.world_size
+        self.launch = launch
+        self.rank = launch.rank
+        self.size = launch.world_size
         self.backend = "none" if launch.world_size == 1 else "gloo"
         self._watchdog = watchdog or Watchdog(launch.rank, launch.world_size, math.inf, math.inf)
         self._connected = watchdog is not None
@@ -297,7 +299,8 @@ def find_differences(hashes: Mapping[str, tuple[str, str]], world: World, ranks:
     found: dict[str, list[str]] = {}
     for rank, other in zip(numbers, others, strict=True):
         for name in {**first, **other}:
-            here, there = first.get(name, _MISSING), other.get(name, _MISSING)
+            here = first.get(name, _MISSING)
+            there = other.get(name, _MISSING)
             if here == there:
                 continue
             what = f"{name} differs from rank {zero}'s"

@@ -183,18 +183,22 @@ def machine_cores(root: Path = Path("/")) -> int:
     cores. ``root`` is the folder with ``proc`` and ``sys``.
     """
     cores = os.cpu_count() or 1
-    groups = ["0::/"]
+    groups = "0::/"
     with contextlib.suppress(OSError):  # other systems than Linux
-        groups = (root / "proc/self/cgroup").read_text().splitlines()
-    for group in groups:
-        controllers, _, path = group.partition(":")[2].partition(":")  # no controllers: version 2
-        if controllers and "cpu" not in controllers.split(","):
+        groups = (root / "proc/self/cgroup").read_text()
+    for controllers, path in re.findall(r"^\d+:([^:\n]*):(.*)$", groups, re.MULTILINE):
+        if not controllers:  # version 2
+            mounts = [".", "unified"]
+            files = ["cpu.max"]
+        elif "cpu" in controllers.split(","):
+            mounts = ["cpu", controllers]
+            files = ["cpu.cfs_quota_us", "cpu.cfs_period_us"]
+        else:
             continue
-        files = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)
         # The path may be that on the host, which the container does not see: its own group is then the mounted folder.
         names = [name for name in path.split("/") if name not in ("", "..")]
-        for base, length in product(("cpu", controllers) if controllers else (".", "unified"), range(len(names) + 1)):
-            folder = root.joinpath("sys/fs/cgroup", base, *names[:length])
+        for mount, length in product(mounts, range(len(names) + 1)):
+            folder = root.joinpath("sys/fs/cgroup", mount, *names[:length])
             with contextlib.suppress(OSError):
                 limit_and_period = " ".join((folder / file).read_text().strip() for file in files)
                 if found := re.fullmatch(r"([1-9]\d*) ([1-9]\d*)", limit_and_period):

@@ -93,7 +93,7 @@ def covariance_factor(gaussian: Gaussian) -> torch.Tensor:
     """Returns the L with L Lᵀ = sigma that `frechet_distance` uses, see there: float64 tensor of shape (D, rank)."""
     with using_threads(linear_algebra_threads()):
         _, cov = _checked(gaussian.mu, gaussian.sigma, "given")
-        return factor(cov, gaussian.count, "given")[0]
+        return factor(cov, gaussian.count, "given")
 
 
 def eigenvalues(matrix: torch.Tensor) -> torch.Tensor:
@@ -104,22 +104,17 @@ def eigenvalues(matrix: torch.Tensor) -> torch.Tensor:
     return values[odd:]
 
 
-Factor = tuple[torch.Tensor, float | None]
-"""L of a covariance L Lᵀ; and if it is a Cholesky factor, a triangular one, the logarithm of its determinant."""
-
-
-def _overlap(first: Factor, second: Factor, rest: float) -> float:
+def _overlap(first: torch.Tensor, second: torch.Tensor, rest: float) -> float:
     """Returns the nuclear norm of L1ᵀ L2, as accurately as ``rest``, from which twice the norm is subtracted, needs."""
-    (matrix1, log_determinant1), (matrix2, log_determinant2) = first, second
-    if log_determinant1 is None:
-        overlaps = matrix1.T @ matrix2
-    else:
-        rows = range(0, len(matrix1), _BLOCK)
+    if _is_triangular(first):
+        rows = range(0, len(first), _BLOCK)
         # Above its block, a column of L1 is zero.
-        overlaps = torch.cat([matrix1[row:, row : row + _BLOCK].T @ matrix2[row:] for row in rows])
+        overlaps = torch.cat([first[row:, row : row + _BLOCK].T @ second[row:] for row in rows])
+    else:
+        overlaps = first.T @ second
     if overlaps.numel() == 0:
         return 0.0
-    if log_determinant1 is not None and log_determinant2 is not None:
+    if _is_triangular(first) and _is_triangular(second):
         # Small eigenvalues of P Pᵀ lose digits by squaring, unless P is graded, as Cholesky factors usually are. If all
         # were off by the same amount, the logarithms of the determinants would differ by about this amount divided by
         # the smallest eigenvalue.
@@ -128,7 +123,7 @@ def _overlap(first: Factor, second: Factor, rest: float) -> float:
             torch.mm(overlaps[row:], overlaps[row : row + _BLOCK].T, out=gram[row:, row : row + _BLOCK])
         values = eigenvalues(gram)
         smallest = values[0].item()
-        known = 2.0 * (log_determinant1 + log_determinant2)
+        known = 2.0 * (first.diagonal().log().sum() + second.diagonal().log().sum()).item()
         if smallest > 0.0:
             discrepancy = abs(values.log().sum().item() - known) + len(values) * _EPSILON
             norm = values.sqrt().sum().item()
@@ -147,8 +142,13 @@ def _overlap(first: Factor, second: Factor, rest: float) -> float:
             raise RunError(f"the singular values did not converge: {error}") from error
 
 
-def factor(matrix: torch.Tensor, count: int | None, which: str) -> Factor:
-    """Returns a factor of a covariance.
+def _is_triangular(factor: torch.Tensor) -> bool:
+    """Whether a factor is a Cholesky factor: square, and zero above its diagonal."""
+    return len(factor) == factor.shape[1] and torch.equal(factor, factor.tril())
+
+
+def factor(matrix: torch.Tensor, count: int | None, which: str) -> torch.Tensor:
+    """Returns the factor L of a covariance L Lᵀ.
 
     At full rank, this is the Cholesky factor. Otherwise it is the pivoted Cholesky factor (Higham 1990), which takes
     columns by the largest remaining variance until none is left. For few samples, this takes a tenth of the time of an
@@ -163,11 +163,11 @@ def factor(matrix: torch.Tensor, count: int | None, which: str) -> Factor:
         # A tiny pivot means that the last directions contain rounding errors instead of data.
         pivots = lower.diagonal()
         if failed.item() == 0 and (pivots.min() / pivots.max()).item() ** 2 > dims * _EPSILON:
-            return lower, pivots.log().sum().item()
+            return lower
     pivoted, remaining = _pivoted(matrix, most)
     if remaining <= max(dims, _PANEL) * _EPSILON * matrix.diagonal().max().item():
-        return pivoted, None
-    return _by_eigenvectors(matrix, most, count, which), None
+        return pivoted
+    return _by_eigenvectors(matrix, most, count, which)
 
 
 def _pivoted(matrix: torch.Tensor, most: int) -> tuple[torch.Tensor, float]:

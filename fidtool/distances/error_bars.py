@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -60,11 +61,11 @@ def error_bars(
     if len(fake) >= _MANY * fake.shape[1]:
         return np.array([_distance(real, part, settings.ddof, world) for part in parts]), curve
     factor = covariance_factor(real)
-    found = [curve[-1][1]]
+    distances = [curve[-1][1]]
     for part in parts[: BLOCKS + 1]:
         world.check_stop()
-        found.append(corrected_distance(real, factor, _pooled(part, 1)))
-    return np.array(found), curve
+        distances.append(corrected_distance(real, factor, _pooled(part, 1)))
+    return np.array(distances), curve
 
 
 def fid_curve(real: Gaussian, fake: Features, settings: FeatureSettings, world: World) -> Curve:
@@ -176,14 +177,16 @@ def _spread(parts: NDArray[np.float64]) -> tuple[float, float, float]:
         return _spread_of_few(float(parts[1]), parts[2:])
     without = parts[1 : BLOCKS + 1]
     halves = parts[BLOCKS + 1 : -4].reshape(-1, 2).mean(1)
-    sizes = [float(part.mean()) for part in (parts[:1], without, halves, parts[-4:])]
-    weights = _weights(20, 19, 10), _weights(20, 19, 10, 5)
-    second, third = (math.fsum(w * size for w, size in zip(each, sizes, strict=False)) for each in weights)
+    means = [float(part.mean()) for part in (parts[:1], without, halves, parts[-4:])]
+    three = _weights(20, 19, 10)
+    four = _weights(20, 19, 10, 5)
+    second = math.fsum(map(operator.mul, three, means))
+    third = math.fsum(map(operator.mul, four, means))
     jackknife = _jackknife(without)
     pairs = float(halves.var(ddof=1))
     linear = jackknife - 2.0 * BLOCKS * (BLOCKS - 2) / (BLOCKS - 1) ** 2 * pairs
     sampling = max(linear + BLOCKS / (BLOCKS - 1) * pairs, 0.5 * jackknife)
-    on_halves = 0.5 * (weights[0][2] + weights[1][2])
+    on_halves = 0.5 * (three[2] + four[2])
     choice = on_halves**2 * pairs * (1.0 / len(halves) - 1.0 / (BLOCKS - 1))
     error = math.sqrt(sampling + choice + (third - second) ** 2 / 12.0)
     return 0.5 * (second + third), error, max(linear, 0.0)

@@ -78,6 +78,10 @@ class QuantizedFeatures:
     def __len__(self) -> int:
         return len(self.features)
 
+    def filled(self, value: float, dtype: torch.dtype) -> torch.Tensor:
+        """Returns a tensor on the device with this value for each row, shape (n,)."""
+        return torch.full((len(self),), value, dtype=dtype, device=self.device)
+
     def block(self, rows: Rows) -> FeatureBlock:
         """Returns the vectors of these rows, on the device, within a `World.together` block."""
         self.world.check_stop()

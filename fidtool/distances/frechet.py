@@ -255,6 +255,6 @@ def influence(
             quadratic = away.square().sum(1) - (away @ root).square().sum(1)
             values.append((away @ shift + quadratic).cpu().numpy())
             world.check_stop()
-    found = np.concatenate(values)
-    centred: NDArray[np.float64] = found - found.mean()
+    influences = np.concatenate(values)
+    centred: NDArray[np.float64] = influences - influences.mean()
     return centred

@@ -144,9 +144,9 @@ def _mmd_jobs(
     return [*jobs, [partial(between, part) for part in rows[0]]]
 
 
-def _added(sums: Sequence[torch.Tensor]) -> float:
+def _added(sums: list[torch.Tensor]) -> float:
     """Returns the sum of all entries, rounded once. Waits for an accelerator once, not for each tensor."""
-    return math.fsum(torch.cat(list(sums)).tolist())
+    return math.fsum(torch.cat(sums).tolist())
 
 
 def vendi(features: Features, settings: FeatureSettings, world: World) -> float:
@@ -159,16 +159,16 @@ def vendi(features: Features, settings: FeatureSettings, world: World) -> float:
 
     def products(columns: slice) -> NDArray[np.float64]:
         units = (torch.nn.functional.normalize(block) for block in blocks_of(features, settings.device))
-        found: torch.Tensor = reduce(add, (unit[:, columns].T @ unit[:, : columns.stop] for unit in units))
-        return found.cpu().numpy()
+        total: torch.Tensor = reduce(add, (unit[:, columns].T @ unit[:, : columns.stop] for unit in units))
+        return total.cpu().numpy()
 
     parts = parts_of(features.shape[1], _COLUMNS)
-    found = share_out([partial(products, columns) for columns in parts], world)
+    of_parts = share_out([partial(products, columns) for columns in parts], world)
 
     def score() -> float:
         dims = features.shape[1]
         sums = torch.zeros(dims, dims, dtype=torch.float64, device="cpu")  # only the lower triangle is used
-        for columns, rows in zip(parts, found, strict=True):
+        for columns, rows in zip(parts, of_parts, strict=True):
             sums[columns, : columns.stop] = torch.from_numpy(rows)
         with using_threads(linear_algebra_threads()):
             values = eigenvalues(sums) / len(features)
@@ -192,9 +192,9 @@ def cmmd(real: Features, fake: Features, settings: FeatureSettings, world: World
         At least 0; a negative rounding error is set to 0.
     """
     sets = quantize_features([real, fake], settings, world)
-    jobs = _mmd_jobs(_SIGMA, sets, [parts_of(len(each)) for each in sets])
+    jobs = _mmd_jobs(_SIGMA, sets, [parts_of(len(features)) for features in sets])
     values = iter(share_out([*chain(*jobs)], world))
-    within_real, within_fake, between = (math.fsum(islice(values, len(each))) for each in jobs)
+    within_real, within_fake, between = (math.fsum(islice(values, len(own))) for own in jobs)
     means = (within_real / len(real) ** 2, within_fake / len(fake) ** 2, -2.0 * between / (len(real) * len(fake)))
     return max(_SCALE * math.fsum(means), 0.0)
 

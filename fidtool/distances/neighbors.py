@@ -63,9 +63,9 @@ def prdc(
     real_radii = _squared_radii(reals, k)
     fake_radii = _squared_radii(fakes, k)
     in_ball = torch.le if ties == "inclusive" else torch.lt
-    precise = torch.zeros(len(fakes), dtype=torch.bool, device=settings.device)
-    covered = torch.zeros(len(reals), dtype=torch.bool, device=settings.device)
-    recalled = torch.zeros_like(covered)
+    precise = fakes.filled(False, torch.bool)
+    covered = reals.filled(False, torch.bool)
+    recalled = reals.filled(False, torch.bool)
     pairs = torch.zeros(1, dtype=torch.int64, device=settings.device)
     with using_threads(fair_threads(world)), world.together():
         for some, others in _block_pairs(fakes, reals):
@@ -173,8 +173,8 @@ def _nearest(reals: QuantizedFeatures, some: QuantizedFeatures) -> tuple[torch.T
     Returns:
         The squared distances to them, float64, and their rows, int64, both of shape (m,).
     """
-    distances = torch.full((len(some),), math.inf, dtype=torch.float64, device=some.device)
-    nearest = torch.zeros(len(some), dtype=torch.int64, device=some.device)
+    distances = some.filled(math.inf, torch.float64)
+    nearest = some.filled(0, torch.int64)
     numbers = torch.arange(len(reals), device=some.device)
     world = some.world
     with using_threads(fair_threads(world)), world.together():
@@ -196,7 +196,7 @@ def nearest_cosine_distance(real: Features, fake: Features, settings: FeatureSet
     # The scale does not matter, so the finest step that suits the longest vector is used.
     reals, fakes = quantize_features([real, fake], replace(settings, feature_step=FINEST_STEP), world)
     # The square of each real's largest |cos|, on one rank.
-    largest = torch.zeros(len(reals), dtype=torch.float64, device=settings.device)
+    largest = reals.filled(0.0, torch.float64)
     with using_threads(fair_threads(world)), world.together():
         for some, others in _block_pairs(reals, fakes):
             squares = (some.integers @ others.integers.T).square_().div_(others.squares)

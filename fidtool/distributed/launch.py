@@ -105,9 +105,9 @@ def _integer(env: Mapping[str, str], name: str, default: int | None = None) -> i
     try:
         return int(env[name])
     except (KeyError, ValueError):
-        found = f"must be a number, not {env[name]!r}" if name in env else "is not set"
+        problem = f"must be a number, not {env[name]!r}" if name in env else "is not set"
         remedy = "set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
-        raise LaunchError(f"the environment variable {name} {found}", "launch with torchrun", remedy) from None
+        raise LaunchError(f"the environment variable {name} {problem}", "launch with torchrun", remedy) from None
 
 
 def _from_torchrun(env: Mapping[str, str]) -> Launch:
@@ -201,17 +201,17 @@ def machine_cores(root: Path = Path("/")) -> int:
             folder = root.joinpath("sys/fs/cgroup", mount, *names[:length])
             with contextlib.suppress(OSError):
                 limit_and_period = " ".join((folder / file).read_text().strip() for file in files)
-                if found := re.fullmatch(r"([1-9]\d*) ([1-9]\d*)", limit_and_period):
-                    cores = min(cores, -(-int(found[1]) // int(found[2])))
+                if quota := re.fullmatch(r"([1-9]\d*) ([1-9]\d*)", limit_and_period):
+                    cores = min(cores, -(-int(quota[1]) // int(quota[2])))
     return cores
 
 
 def machine_memory(root: Path = Path("/")) -> int:
     """Return the memory in bytes of the machine or container. ``root`` is the folder with ``proc`` and ``sys``."""
-    found = 1 << 62
+    limits = [1 << 62]
     with contextlib.suppress(OSError):  # other systems than Linux
-        found = 1024 * int((root / "proc/meminfo").read_text().split()[1])
+        limits.append(1024 * int((root / "proc/meminfo").read_text().split()[1]))
     for file in ("memory.max", "memory/memory.limit_in_bytes"):
         with contextlib.suppress(OSError, ValueError):  # no limit
-            found = min(found, int((root / "sys/fs/cgroup" / file).read_text()))
-    return found
+            limits.append(int((root / "sys/fs/cgroup" / file).read_text()))
+    return min(limits)

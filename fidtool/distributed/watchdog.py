@@ -197,7 +197,9 @@ class Watchdog:
         """Starts the threads. ``processes`` are those of all ranks; empty for a run of one process."""
         self._processes = processes
         here = processes[self._rank].pid_namespace if processes else ""
-        self._visible = {rank: each for rank, each in enumerate(processes) if here and each.pid_namespace == here}
+        self._visible = {
+            rank: process for rank, process in enumerate(processes) if here and process.pid_namespace == here
+        }
         watched = range(1, self._size) if self._rank == 0 else [0]
         self._last_contact = time.monotonic()
         self._heartbeats = dict.fromkeys(watched if processes else (), (b"", self._last_contact))

@@ -12,8 +12,9 @@ import ctypes
 import hashlib
 import math
 import pickle
+import re
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -142,7 +143,7 @@ class World:
                     raise RuntimeError("gloo kept waiting for a lost rank")
             work.wait()
         except RuntimeError as error:
-            if "imed out" not in str(error) and "imeout" not in str(error):
+            if not re.search("timed out|timeout", str(error), re.IGNORECASE):
                 raise LostContactError.of(self.rank, error) from error
             late = f"{self._watchdog.late_ranks()}, still alive but stuck or slower"
             problem = f"rank {self.rank} timed out after {self._watchdog.timeout:g} s waiting for {late}:"
@@ -190,8 +191,7 @@ class World:
         """
         if self.size == 1:
             yield
-            if self.must_stop() and (stopped := self._watchdog.first_error()):
-                raise stopped
+            self.check_stop()
             return
         error: BaseException | None = None
         try:
@@ -275,17 +275,17 @@ def tensor_hashes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[str, s
     import torch
     from torch.nn.parameter import is_lazy
 
-    found = {}
+    hashes = {}
     for name, tensor in tensors.items():
         if is_lazy(tensor):
-            found[name] = ("not initialized", "")
+            hashes[name] = ("not initialized", "")
             continue
         digest = ""
         if not tensor.is_meta:
             values = tensor.detach().cpu().contiguous().flatten()
             digest = hashlib.sha256(values.view(torch.uint8).numpy().data).hexdigest()
-        found[name] = (f"{list(tensor.shape)} {tensor.dtype}".replace("torch.", ""), digest)
-    return found
+        hashes[name] = (f"{list(tensor.shape)} {tensor.dtype}".replace("torch.", ""), digest)
+    return hashes
 
 
 def find_differences(hashes: Mapping[str, tuple[str, str]], world: World, ranks: Sequence[int] = ()) -> list[str]:
@@ -296,7 +296,7 @@ def find_differences(hashes: Mapping[str, tuple[str, str]], world: World, ranks:
     """
     first, *others = world.gather(dict(hashes))
     zero, *numbers = ranks or range(world.size)
-    found: dict[str, list[str]] = {}
+    differing = defaultdict[str, list[str]](list)
     for rank, other in zip(numbers, others, strict=True):
         for name in {**first, **other}:
             here = first.get(name, _MISSING)
@@ -306,7 +306,7 @@ def find_differences(hashes: Mapping[str, tuple[str, str]], world: World, ranks:
             what = f"{name} differs from rank {zero}'s"
             if here[0] != there[0]:
                 what = f"{name} is {here[0]} on rank {zero} and {there[0]}"
-            found.setdefault(what, []).append(f"rank {rank}")
-    phrases = [f"{what} on {', '.join(on)}" for what, on in found.items()]
+            differing[what].append(f"rank {rank}")
+    phrases = [f"{what} on {', '.join(on)}" for what, on in differing.items()]
     more = len(phrases) - _MOST_NAMED
     return phrases[:_MOST_NAMED] + [f"and {more} more"] * (more > 0)

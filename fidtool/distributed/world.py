@@ -111,9 +111,8 @@ class World:
 
         data = _pickled(value) if self.rank == 0 else torch.empty(0, dtype=torch.uint8, device="cpu")
         size = torch.tensor([len(data)], dtype=torch.int64, device="cpu")
-        self._run_collective(lambda group: group.broadcast([size]), size)  # from rank zero by default
-        data.resize_(int(size))
-        self._run_collective(lambda group: group.broadcast([data]), data)
+        data.resize_(int(self.sum_(size)))
+        self._run_collective(lambda group: group.broadcast([data]), data)  # from rank zero by default
         return value if self.rank == 0 else pickle.loads(data.numpy().data)
 
     def _run_collective(self, begin: Callable[[Any], Any], *tensors: torch.Tensor) -> None:

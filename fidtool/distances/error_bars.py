@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from fidtool.distances.exact import Features, FeatureSettings
-from fidtool.distances.frechet import covariance_factor, frechet_distance
+from fidtool.distances.frechet import covariance_factor, distance_between
 from fidtool.distances.parallel import linear_algebra_threads, using_threads
 from fidtool.distances.sampling_bias import corrected_distance
 from fidtool.distributed.world import World
@@ -58,10 +60,12 @@ def error_bars(
     parts = [list(itertools.compress(blocks, part)) for part in members()]
     if len(fake) >= _MANY * fake.shape[1]:
         return np.array([_distance(real, part, settings.ddof, world) for part in parts]), curve
-    factor, found = covariance_factor(real.sigma, real.count), [curve[-1][1]]
+    factor = covariance_factor(real)
+    distances = [curve[-1][1]]
     for part in parts[: BLOCKS + 1]:
-        found.append(math.nan if world.must_stop() else corrected_distance(real, factor, _pooled(part, 1)))
-    return np.array(found), curve
+        world.check_stop()
+        distances.append(corrected_distance(real, factor, _pooled(part, 1)))
+    return np.array(distances), curve
 
 
 def fid_curve(real: Gaussian, fake: Features, settings: FeatureSettings, world: World) -> Curve:
@@ -83,20 +87,16 @@ def fewest_images(dims: int) -> int:
 
 def _blocks(fake: Features, number: int, settings: FeatureSettings, world: World) -> list[Gaussian]:
     """Returns ``number`` consecutive blocks, with covariances of ddof 0. Blocks without images are omitted."""
+    by_count = replace(settings, ddof=0)
     ends = [len(fake) * block // number for block in range(number + 1)]
-    return [
-        settings.gaussian(fake, np.arange(start, end), world, ddof=0)
-        for start, end in itertools.pairwise(ends)
-        if start < end
-    ]
+    rows = [np.arange(start, end) for start, end in itertools.pairwise(ends) if start < end]
+    return [by_count.gaussian(fake, block, world) for block in rows]
 
 
 def _distance(real: Gaussian, blocks: Sequence[Gaussian], ddof: int, world: World) -> float:
     """Returns the FID of the images of all blocks."""
-    if world.must_stop():
-        return math.nan
-    fake = _pooled(blocks, ddof)
-    return frechet_distance(real.mu, real.sigma, fake.mu, fake.sigma, count1=real.count, count2=fake.count)
+    world.check_stop()
+    return distance_between(real, _pooled(blocks, ddof))
 
 
 def _pooled(blocks: Sequence[Gaussian], ddof: int) -> Gaussian:
@@ -150,7 +150,8 @@ def difference(one: NDArray[np.float64], other: NDArray[np.float64]) -> Estimate
     """
     compared = [one - other] if len(one) == len(other) else [one, -other]
     values, errors, _ = zip(*map(_spread, compared), strict=True)
-    value, error = sum(values), math.hypot(*errors)
+    value = sum(values)
+    error = math.hypot(*errors)
     return value, error, value - _T * error, value + _T * error
 
 
@@ -174,15 +175,18 @@ def _spread(parts: NDArray[np.float64]) -> tuple[float, float, float]:
     """
     if len(parts) == BLOCKS + 2:
         return _spread_of_few(float(parts[1]), parts[2:])
-    without, halves = parts[1 : BLOCKS + 1], parts[BLOCKS + 1 : -4].reshape(-1, 2).mean(1)
-    sizes = [float(part.mean()) for part in (parts[:1], without, halves, parts[-4:])]
-    weights = _weights(20, 19, 10), _weights(20, 19, 10, 5)
-    second, third = (math.fsum(w * size for w, size in zip(each, sizes, strict=False)) for each in weights)
-    jackknife = (BLOCKS - 1) / BLOCKS * float(((without - without.mean()) ** 2).sum())
+    without = parts[1 : BLOCKS + 1]
+    halves = parts[BLOCKS + 1 : -4].reshape(-1, 2).mean(1)
+    means = [float(part.mean()) for part in (parts[:1], without, halves, parts[-4:])]
+    three = _weights(20, 19, 10)
+    four = _weights(20, 19, 10, 5)
+    second = math.fsum(map(operator.mul, three, means))
+    third = math.fsum(map(operator.mul, four, means))
+    jackknife = _jackknife(without)
     pairs = float(halves.var(ddof=1))
     linear = jackknife - 2.0 * BLOCKS * (BLOCKS - 2) / (BLOCKS - 1) ** 2 * pairs
     sampling = max(linear + BLOCKS / (BLOCKS - 1) * pairs, 0.5 * jackknife)
-    on_halves = 0.5 * (weights[0][2] + weights[1][2])
+    on_halves = 0.5 * (three[2] + four[2])
     choice = on_halves**2 * pairs * (1.0 / len(halves) - 1.0 / (BLOCKS - 1))
     error = math.sqrt(sampling + choice + (third - second) ** 2 / 12.0)
     return 0.5 * (second + third), error, max(linear, 0.0)
@@ -196,9 +200,13 @@ def _spread_of_few(corrected: float, without: NDArray[np.float64]) -> tuple[floa
     jackknife's change, and error² includes the variance of a uniform distribution from 0.8 to 1. The pairwise part of
     the variance is counted twice: the error is too large near a perfect generator.
     """
-    jackknife = (BLOCKS - 1) / BLOCKS * float(((without - without.mean()) ** 2).sum())
     change = (BLOCKS - 1) * (corrected - float(without.mean()))
-    return corrected + 0.9 * change, math.sqrt(jackknife + (0.2 * change) ** 2 / 12.0), 0.0
+    return corrected + 0.9 * change, math.sqrt(_jackknife(without) + (0.2 * change) ** 2 / 12.0), 0.0
+
+
+def _jackknife(without: NDArray[np.float64]) -> float:
+    """Returns the jackknife's variance, from the distances without each block."""
+    return (BLOCKS - 1) / BLOCKS * float(((without - without.mean()) ** 2).sum())
 
 
 def _weights(*blocks: int) -> list[float]:
@@ -217,9 +225,9 @@ def members() -> NDArray[np.bool_]:
     squares modulo 19 (Paley 1933): any two give four quarters, and in all 19 of them, all pairs of blocks share a half
     equally often.
     """
-    prime = BLOCKS - 1
-    squares = {number * number % prime for number in range(prime)}
-    ways = [np.array([False] + [(column - row) % prime in squares for column in range(prime)]) for row in range(prime)]
-    halves = [half for way in ways[:_SPLITS] for half in (way, ~way)]
+    numbers = np.arange(BLOCKS - 1)
+    is_square = np.isin(numbers, numbers**2 % len(numbers))
+    ways = [np.append(False, np.roll(is_square, row)) for row in range(_SPLITS)]
+    halves = [half for way in ways for half in (way, ~way)]
     quarters = [first & second for first in (ways[0], ~ways[0]) for second in (ways[1], ~ways[1])]
     return np.vstack([np.ones((1, BLOCKS), dtype=np.bool_), ~np.eye(BLOCKS, dtype=np.bool_), halves, quarters])

@@ -46,14 +46,17 @@ class FeatureBlock:
     Attributes:
         rows: rows of the set that the block contains.
         integers: float64 tensor of shape (n, D), all integers.
-        squares: float64 tensor of shape (n,), the squared norms of the rows.
 
     ``a.integers @ b.integers.T`` are the inner products of two blocks in units of 2 ** (-2 step), exact.
     """
 
     rows: Rows
     integers: torch.Tensor
-    squares: torch.Tensor
+
+    @functools.cached_property
+    def squares(self) -> torch.Tensor:
+        """The squared norms of the rows: float64 tensor of shape (n,)."""
+        return self.integers.square().sum(1)
 
 
 @dataclass(eq=False)
@@ -64,45 +67,41 @@ class QuantizedFeatures:
     a block takes little time compared with its products, they are read for each block.
 
     Attributes:
-        squares: the squared norms of the integers, shape (n,), on the device.
+        world: the ranks that share the work.
     """
 
     features: Features
     step: int
-    squares: torch.Tensor
     device: torch.device
+    world: World
 
     def __len__(self) -> int:
         return len(self.features)
 
+    def filled(self, value: float, dtype: torch.dtype) -> torch.Tensor:
+        """Returns a tensor on the device with this value for each row, shape (n,)."""
+        return torch.full((len(self),), value, dtype=dtype, device=self.device)
+
     def block(self, rows: Rows) -> FeatureBlock:
-        """Returns the vectors of these rows, on the device."""
-        places = rows if isinstance(rows, slice) else torch.tensor(np.ascontiguousarray(rows), device=self.device)
+        """Returns the vectors of these rows, on the device, within a `World.together` block."""
+        self.world.check_stop()
         if self._resident is None:
-            integers = _rounded(self.features[rows], self.step, self.device)
-        else:
-            integers = self._resident[places].double()
-        return FeatureBlock(rows, integers, self.squares[places])
+            return FeatureBlock(rows, _rounded(self.features[rows], self.step, self.device))
+        places = rows if isinstance(rows, slice) else torch.tensor(np.ascontiguousarray(rows), device=self.device)
+        return FeatureBlock(rows, self._resident[places].double())
 
     @functools.cached_property
     def _resident(self) -> torch.Tensor | None:
         """All integers on the device, as int32 because they are below 2 ** 26; None if they take too much memory."""
-        if 4 * len(self) * self.features.shape[1] > _resident_bytes(self.device):
+        if 4 * self.features.size > _resident_bytes(self.device):
             return None
         try:
-            integers = torch.empty(len(self), self.features.shape[1], dtype=torch.int32, device=self.device)
+            integers = torch.empty(self.features.shape, dtype=torch.int32, device=self.device)
         except torch.cuda.OutOfMemoryError:  # other ranks share the device
             return None
         for rows in parts_of(len(self)):
             integers[rows] = _rounded(self.features[rows], self.step, self.device).int()
         return integers
-
-    def blocks(self, parts: Sequence[Rows], world: World) -> Iterator[FeatureBlock]:
-        """Yields the blocks of these parts until the run must stop; `World.together` then raises the reason."""
-        for rows in parts:
-            if world.must_stop():
-                return
-            yield self.block(rows)
 
 
 def quantize_features(sets: Sequence[Features], settings: FeatureSettings, world: World) -> list[QuantizedFeatures]:
@@ -118,9 +117,9 @@ def quantize_features(sets: Sequence[Features], settings: FeatureSettings, world
         shapes = " and ".join(str(features.shape) for features in sets)
         problem = f"the features have shapes {shapes}, which cannot be compared:"
         raise InputError(problem, "use the same network for all sets")
-    step, device = settings.feature_step, settings.device
+    step = settings.feature_step
     while True:
-        squares, largest = _squares(sets, step, world, device)
+        largest = _largest_square(sets, step, settings.device, world)
         if not np.isfinite(largest):
             raise on_every_rank(RunError("a feature is NaN or infinite:", "check the network's weights and its input"))
         # Squares below 2 ** 53 are exact, and larger ones are never rounded to less, so that all ranks decide the same.
@@ -134,24 +133,19 @@ def quantize_features(sets: Sequence[Features], settings: FeatureSettings, world
         problem = f"the longest feature vector has length {length:g}, which leaves fewer than {_FEWEST_BITS} bits at"
         remedy = step_remedy("feature_step", better_step(0, length))
         raise on_every_rank(RunError(f"{problem} feature_step {step}:", remedy, setting="feature_step"))
-    of_all = [world.sum_(torch.from_numpy(own)).to(device) for own in squares]
-    return [QuantizedFeatures(features, step, own, device) for features, own in zip(sets, of_all, strict=True)]
+    return [QuantizedFeatures(features, step, settings.device, world) for features in sets]
 
 
-def _squares(
-    sets: Sequence[Features], step: int, world: World, device: torch.device
-) -> tuple[list[NDArray[np.float64]], float]:
-    """Returns the squared norms of this rank's rows, 0 for others, and the largest of all ranks (NaN if any is NaN)."""
-    squares = [np.zeros(len(features)) for features in sets]
+def _largest_square(sets: Sequence[Features], step: int, device: torch.device, world: World) -> float:
+    """Returns the largest squared norm of a vector, NaN if any is NaN. Each rank reads its rows."""
+    largest = [0.0]
     with world.together():
-        for features, own in zip(sets, squares, strict=True):
+        for features in sets:
             for rows in parts_of(len(features))[world.rank :: world.size]:
-                if world.must_stop():
-                    break
-                integers = _rounded(features[rows], step, device)
-                own[rows] = integers.square_().sum(1).cpu().numpy()
-    largest = np.array(world.gather([own.max(initial=0.0) for own in squares])).max()  # propagates NaN
-    return squares, float(largest)
+                world.check_stop()
+                squares = _rounded(features[rows], step, device).square_().sum(1)
+                largest.append(squares.max().item())
+    return float(np.max(world.gather(np.max(largest))))  # the built-in max does not propagate NaN
 
 
 def _rounded(features: Features, step: int, device: torch.device) -> torch.Tensor:
@@ -179,6 +173,12 @@ def blocks_of(features: Features, device: torch.device) -> Iterator[torch.Tensor
         yield torch.from_numpy(features[rows].astype(np.float64)).to(device)
 
 
+def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
+    """Returns the mean and the population standard deviation (ddof 0), from sums that are rounded once."""
+    mean = math.fsum(values) / len(values)
+    return mean, math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
+
+
 def squared_distances(first: FeatureBlock, second: FeatureBlock) -> torch.Tensor:
     """Returns |a - b|² in units of 2 ** (-2 step) for each a and b of the blocks: exact, float64 of shape (n, m)."""
     rest = torch.addmm(second.squares, first.integers, second.integers.T, alpha=-2.0)
@@ -199,26 +199,21 @@ class FeatureSettings:
     ddof: int = 1
     device: torch.device = torch.device("cpu")  # noqa: RUF009 (immutable)
 
-    def gaussian(
-        self, features: Features, rows: NDArray[np.int64], world: World, *, ddof: int | None = None
-    ) -> Gaussian:
+    def gaussian(self, features: Features, rows: NDArray[np.int64], world: World) -> Gaussian:
         """Returns the exact mean and covariance of some rows. Not a collective: ranks may use different rows.
 
         Args:
             features: shape (n, D); one block at a time is read.
             rows: int64 array of row numbers. Their order does not change the result; ascending order is fastest.
-            world: the ranks, which share the machine's cores. If a rank must stop, its result covers
-                only the rows processed so far.
-            ddof: replaces the ``ddof`` of the settings.
+            world: the ranks, which share the machine's cores.
         """
         moments = ExactMoments(features.shape[1], self.feature_step, self.device)
         # Products of few dimensions take less time than waking up a second thread.
         with using_threads(fair_threads(world) if features.shape[1] >= 256 else 1):
             for part in parts_of(len(rows)):
                 moments.add(torch.from_numpy(features[rows[part]]))
-                if world.must_stop():
-                    break
-            return moments.mean_covariance(self.ddof if ddof is None else ddof)
+                world.check_stop()
+            return moments.mean_covariance(self.ddof)
 
 
 def feature_settings(definition: Definition | None, device: torch.device) -> FeatureSettings:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.distances.exact import Features, FeatureSettings
-from fidtool.distances.frechet import frechet_distance, influence
+from fidtool.distances.frechet import distance_between, influence
 from fidtool.distances.parallel import share_out
 from fidtool.distributed.world import World
 from fidtool.seeds import sample_seed
@@ -62,23 +62,24 @@ def fid_infinity(
         order = canonical_order(len(fake), sample_seed(seed, number))[: counts[number]]
         # The order does not change the sums, and ascending rows are read fastest.
         some = settings.gaussian(fake, np.sort(order), world)
-        if world.must_stop():
-            return math.nan
-        return frechet_distance(real.mu, real.sigma, some.mu, some.sigma, count1=real.count, count2=some.count)
+        world.check_stop()
+        return distance_between(real, some)
 
     # The largest first, so that all ranks finish at about the same time.
-    distances = share_out([partial(distance, number) for number in reversed(range(points))], world)[::-1]
+    jobs = [partial(distance, number) for number in reversed(range(points))]
+    distances = np.array(share_out(jobs, world)[::-1])
 
     def variance_of_influences() -> float:
         everything = settings.gaussian(fake, np.arange(len(fake)), world)
         return float(np.var(influence(real, everything, fake, world, settings.device), ddof=1))
 
     variance = world.on_rank_zero(variance_of_influences)
-    weights = _weights(counts)
-    value, bend = (float(each @ np.array(distances)) for each in weights)
+    at_infinity, of_bend = _weights(counts)
+    value = float(at_infinity @ distances)
+    bend = float(of_bend @ distances)
     noise = variance * (1.0 / np.array(counts) - 1.0 / len(fake))
-    sampling = variance / len(fake) + float(weights[0] ** 2 @ noise)
-    bend_noise = float(weights[1] ** 2 @ noise)
+    sampling = variance / len(fake) + float(at_infinity**2 @ noise)
+    bend_noise = float(of_bend**2 @ noise)
     bent = bend**2 - bend_noise if bend**2 > _SIGNIFICANT**2 * bend_noise else 0.0
     return value, math.sqrt(sampling + bent)
 

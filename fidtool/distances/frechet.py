@@ -71,55 +71,63 @@ def frechet_distance(
 def _checked(mu: ArrayLike, sigma: ArrayLike, which: str) -> tuple[torch.Tensor, torch.Tensor]:
     if np.iscomplexobj(mu) or np.iscomplexobj(sigma):
         raise InputError(f"the {which} statistics are complex numbers")
-    arrays = np.atleast_1d(np.asarray(mu, dtype=np.float64)), np.atleast_2d(np.asarray(sigma, dtype=np.float64))
-    mean, cov = (torch.from_numpy(np.require(array, requirements=["C", "W"])) for array in arrays)
+    mean = torch.from_numpy(np.require(np.atleast_1d(mu), np.float64, ["C", "W"]))
+    cov = torch.from_numpy(np.require(np.atleast_2d(sigma), np.float64, ["C", "W"]))
     if mean.ndim != 1 or not len(mean) or cov.shape != (len(mean), len(mean)):
         shapes = f"mu of shape {tuple(mean.shape)} and sigma of shape {tuple(cov.shape)}"
         raise InputError(f"the {which} statistics have {shapes}")
-    largest, asymmetry = (float(torch.linalg.vector_norm(matrix, torch.inf)) for matrix in (cov, cov - cov.T))
-    if not (mean.isfinite().all() and np.isfinite(largest)):
+    if not (mean.isfinite().all() and cov.isfinite().all()):
         raise InputError(f"the {which} statistics contain NaN or infinite values")
-    if asymmetry > 1e-6 * largest:
+    if not torch.allclose(cov, cov.T, rtol=0.0, atol=1e-6 * cov.abs().max().item()):
         raise InputError(f"the {which} sigma is not symmetric, so it is not a covariance")
     return mean, cov
 
 
-def covariance_factor(sigma: ArrayLike, count: int | None = None) -> torch.Tensor:
+def distance_between(first: Gaussian, second: Gaussian) -> float:
+    """Returns the `frechet_distance` of two sets."""
+    counts = {"count1": first.count, "count2": second.count}
+    return frechet_distance(first.mu, first.sigma, second.mu, second.sigma, **counts)
+
+
+def covariance_factor(gaussian: Gaussian) -> torch.Tensor:
     """Returns the L with L Lᵀ = sigma that `frechet_distance` uses, see there: float64 tensor of shape (D, rank)."""
     with using_threads(linear_algebra_threads()):
-        _, cov = _checked(np.zeros(len(np.asarray(sigma))), sigma, "given")
-        return factor(cov, count, "given")[0]
+        _, cov = _checked(gaussian.mu, gaussian.sigma, "given")
+        return factor(cov, gaussian.count, "given")
 
 
-Factor = tuple[torch.Tensor, float | None]
-"""L of a covariance L Lᵀ; and if it is a Cholesky factor, a triangular one, the logarithm of its determinant."""
+def eigenvalues(matrix: torch.Tensor) -> torch.Tensor:
+    """Returns the eigenvalues of a positive semidefinite matrix, from its lower triangle: ascending, of shape (D,)."""
+    odd = len(matrix) % 2
+    # MKL's eigenvalues of a large matrix of odd size differ in the last bits between calls: it gets one more, 0.
+    values: torch.Tensor = torch.linalg.eigvalsh(torch.nn.functional.pad(matrix, (0, odd, 0, odd)))
+    return values[odd:]
 
 
-def _overlap(first: Factor, second: Factor, rest: float) -> float:
+def _overlap(first: torch.Tensor, second: torch.Tensor, rest: float) -> float:
     """Returns the nuclear norm of L1ᵀ L2, as accurately as ``rest``, from which twice the norm is subtracted, needs."""
-    (matrix1, log_determinant1), (matrix2, log_determinant2) = first, second
-    if log_determinant1 is None:
-        overlaps = matrix1.T @ matrix2
-    else:
-        rows = range(0, len(matrix1), _BLOCK)
+    if _is_triangular(first):
+        rows = range(0, len(first), _BLOCK)
         # Above its block, a column of L1 is zero.
-        overlaps = torch.cat([matrix1[row:, row : row + _BLOCK].T @ matrix2[row:] for row in rows])
+        overlaps = torch.cat([first[row:, row : row + _BLOCK].T @ second[row:] for row in rows])
+    else:
+        overlaps = first.T @ second
     if overlaps.numel() == 0:
         return 0.0
-    if log_determinant1 is not None and log_determinant2 is not None:
+    if _is_triangular(first) and _is_triangular(second):
         # Small eigenvalues of P Pᵀ lose digits by squaring, unless P is graded, as Cholesky factors usually are. If all
         # were off by the same amount, the logarithms of the determinants would differ by about this amount divided by
         # the smallest eigenvalue.
         gram = torch.zeros_like(overlaps)  # only its lower triangle is computed
         for row in range(0, len(gram), _BLOCK):
             torch.mm(overlaps[row:], overlaps[row : row + _BLOCK].T, out=gram[row:, row : row + _BLOCK])
-        odd = len(gram) % 2
-        # MKL's eigenvalues of a large matrix of odd size differ in the last bits between calls: it gets one more, 0.
-        values = torch.linalg.eigvalsh(torch.nn.functional.pad(gram, (0, odd, 0, odd)))[odd:]
-        smallest, known = values[0].item(), 2.0 * (log_determinant1 + log_determinant2)
+        values = eigenvalues(gram)
+        smallest = values[0].item()
+        known = 2.0 * (first.diagonal().log().sum() + second.diagonal().log().sum()).item()
         if smallest > 0.0:
             discrepancy = abs(values.log().sum().item() - known) + len(values) * _EPSILON
-            norm, error = values.sqrt().sum().item(), 0.5 * len(values) * discrepancy * smallest**0.5
+            norm = values.sqrt().sum().item()
+            error = 0.5 * len(values) * discrepancy * smallest**0.5
             if 2.0 * error <= _ENOUGH * (rest - 2.0 * norm):
                 return float(norm)
     try:
@@ -134,8 +142,13 @@ def _overlap(first: Factor, second: Factor, rest: float) -> float:
             raise RunError(f"the singular values did not converge: {error}") from error
 
 
-def factor(matrix: torch.Tensor, count: int | None, which: str) -> Factor:
-    """Returns a factor of a covariance.
+def _is_triangular(factor: torch.Tensor) -> bool:
+    """Whether a factor is a Cholesky factor: square, and zero above its diagonal."""
+    return len(factor) == factor.shape[1] and torch.equal(factor, factor.tril())
+
+
+def factor(matrix: torch.Tensor, count: int | None, which: str) -> torch.Tensor:
+    """Returns the factor L of a covariance L Lᵀ.
 
     At full rank, this is the Cholesky factor. Otherwise it is the pivoted Cholesky factor (Higham 1990), which takes
     columns by the largest remaining variance until none is left. For few samples, this takes a tenth of the time of an
@@ -150,11 +163,11 @@ def factor(matrix: torch.Tensor, count: int | None, which: str) -> Factor:
         # A tiny pivot means that the last directions contain rounding errors instead of data.
         pivots = lower.diagonal()
         if failed.item() == 0 and (pivots.min() / pivots.max()).item() ** 2 > dims * _EPSILON:
-            return lower, pivots.log().sum().item()
+            return lower
     pivoted, remaining = _pivoted(matrix, most)
     if remaining <= max(dims, _PANEL) * _EPSILON * matrix.diagonal().max().item():
-        return pivoted, None
-    return _by_eigenvectors(matrix, most, count, which), None
+        return pivoted
+    return _by_eigenvectors(matrix, most, count, which)
 
 
 def _pivoted(matrix: torch.Tensor, most: int) -> tuple[torch.Tensor, float]:
@@ -164,24 +177,23 @@ def _pivoted(matrix: torch.Tensor, most: int) -> tuple[torch.Tensor, float]:
     threads that the launcher leaves to SciPy's BLAS.
     """
     dims = len(matrix)
-    rest, columns = matrix.clone(), matrix.new_zeros(dims, most)
+    rest = matrix.clone()
+    columns = matrix.new_zeros(dims, most)
     variances = matrix.diagonal().clone()
-    least = dims * _EPSILON * variances.max().item()
-    rank, full = 0, False
-    while rank < most and not full:
+    pivot = variances.max().item()
+    least = dims * _EPSILON * pivot
+    rank = 0
+    while rank < most and pivot > least:
         start = rank
-        while rank < min(start + _PANEL, most):
+        while rank < min(start + _PANEL, most) and pivot > least:
             row = int(variances.argmax())
-            pivot = variances[row].item()
-            if not pivot > least:
-                full = True
-                break
             column = columns[:, rank]
             torch.addmv(rest[:, row], columns[:, start:rank], columns[row, start:rank], alpha=-1.0, out=column)
             column /= pivot**0.5
             column[variances == -torch.inf] = 0.0  # rows that were pivots before contain only rounding errors
             variances -= column.square()
             variances[row] = -torch.inf
+            pivot = variances.max().item()
             rank += 1
         panel = columns[:, start:rank]
         rest.addmm_(panel, panel.T, alpha=-1.0)
@@ -224,13 +236,13 @@ def influence(
 
     Args:
         fake: features of shape (n, D); one block at a time is read.
-        world: the ranks. A single rank calls this function, and returns early if it must stop.
+        world: the ranks. A single rank calls this function.
         device: device for products; it must support float64.
 
     Returns:
         h of each image: float64 array of shape (n,), with mean zero up to rounding.
     """
-    factor = covariance_factor(real.sigma, real.count)
+    factor = covariance_factor(real)
     values = list[NDArray[np.float64]]()
     with using_threads(linear_algebra_threads()):
         eigenvalues, vectors = torch.linalg.eigh(factor.T @ torch.from_numpy(fitted.sigma) @ factor)
@@ -242,8 +254,7 @@ def influence(
             away = block - mu
             quadratic = away.square().sum(1) - (away @ root).square().sum(1)
             values.append((away @ shift + quadratic).cpu().numpy())
-            if world.must_stop():
-                break
-    found = np.concatenate(values)
-    centred: NDArray[np.float64] = found - found.mean()
+            world.check_stop()
+    influences = np.concatenate(values)
+    centred: NDArray[np.float64] = influences - influences.mean()
     return centred

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fidtool.distances.exact import FINEST_STEP, Features, FeatureSettings, parts_of, quantize_features
+from fidtool.distances.exact import (
+    FINEST_STEP,
+    Features,
+    FeatureSettings,
+    mean_and_deviation,
+    parts_of,
+    quantize_features,
+)
 from fidtool.distances.parallel import using_threads
 from fidtool.distributed.launch import Launch, available_threads
 from fidtool.distributed.world import World
@@ -52,15 +61,18 @@ def inception_score(
         same bits for any number of threads: the inner products are exact, and all other operations use one thread.
     """
     count = len(features)
-    alone, finest = World(Launch()), FeatureSettings(FINEST_STEP)
+    alone = World(Launch())
+    finest = FeatureSettings(FINEST_STEP)
     (rows,) = quantize_features([features], finest, alone)
     (classes,) = quantize_features([weight], finest, alone)
-    classifier, unit = classes.block(slice(None)), 2.0 ** -(rows.step + classes.step)
+    classifier = classes.block(slice(None))
+    unit = 2.0 ** -(rows.step + classes.step)
     ends = range(part_size, count, part_size) if part_size else [part * count // splits for part in range(1, splits)]
     places = np.arange(count) if order is None else np.argsort(order, kind="stable")
 
     def score_of(split: NDArray[np.int64]) -> float:
-        sums, entropies = [], []
+        sums = []
+        entropies = []
         for part in parts_of(len(split)):
             with using_threads(available_threads()):
                 logits = rows.block(split[part]).integers @ classifier.integers.T
@@ -75,20 +87,24 @@ def inception_score(
         # The mean KL divergence is the mean over x of sum p(y|x) log p(y|x), minus sum p(y) log p(y).
         return math.exp(math.fsum(entropies) / len(split) - math.fsum(torch.xlogy(mean, mean).tolist()))
 
-    ratio, error = None, 0.0
+    ratio = None
+    error = 0.0
     with using_threads(1):
         scores = [score_of(split) for split in np.split(places, ends)]
         if order is not None and part_size is not None and part_size < count:
             whole = count // part_size
             some = max(1, min(max(whole, _RANDOM_PARTS), _RANDOM_ROWS // part_size))
-            # The rows are in random order already.
-            orders = [np.random.RandomState(i).permutation(count) for i in range(1, -(-some // whole))]
-            drawn = [each[: whole * part_size].reshape(whole, part_size) for each in (np.arange(count), *orders)]
-            by_chance = [score_of(part) for part in np.concatenate(drawn)[:some]]
+            by_chance = [score_of(part) for part in itertools.islice(_random_parts(count, part_size), some)]
             usual = math.fsum(by_chance) / some
             ratio = math.fsum(scores[:whole]) / whole / usual
             if some >= _FEWEST_RANDOM:
                 error = float(np.std(by_chance, ddof=1)) / usual * math.sqrt(1 / whole + 1 / some)
-    mean = math.fsum(scores) / len(scores)
-    std = math.sqrt(math.fsum((score - mean) ** 2 for score in scores) / len(scores))
-    return mean, std, ratio, error
+    return *mean_and_deviation(scores), ratio, error
+
+
+def _random_parts(count: int, size: int) -> Iterator[NDArray[np.int64]]:
+    """Yields random whole parts of rows that are in random order already, without end."""
+    order = np.arange(count)
+    for seed in itertools.count(1):
+        yield from order[: count // size * size].reshape(-1, size)
+        order = np.random.RandomState(seed).permutation(count)

@@ -24,20 +24,22 @@ from fidtool.distances.exact import (
     QuantizedFeatures,
     Rows,
     blocks_of,
+    mean_and_deviation,
     parts_of,
     quantize_features,
     squared_distances,
 )
+from fidtool.distances.frechet import eigenvalues
 from fidtool.distances.parallel import fair_threads, linear_algebra_threads, share_out, using_threads
 from fidtool.distributed.world import World
 from fidtool.errors import RunError, on_every_rank
 from fidtool.seeds import sample_seed
 from fidtool.sources.image_set import canonical_order
 
-Kernel = Callable[[FeatureBlock, FeatureBlock], torch.Tensor]
-"""k(a, b) for each a in the first block and each b in the second, float64. Only exact products use several threads."""
 Polynomial = tuple[int, float | None, float]
 """Degree, gamma and coef of the kernel (gamma <x, y> + coef) ** degree; a gamma of None is 1 / D."""
+Kernel = Polynomial | float
+"""A polynomial, or sigma of the Gaussian kernel exp(-|x - y|² / (2 sigma²))."""
 
 _COLUMNS, _DIRECTIONS = 256, 100
 """Columns of Vendi's matrix per job; directions of MIND per job, whose projections of 50,000 images take 40 MB."""
@@ -55,7 +57,7 @@ def kid(
     subsets: int = 100,
     seed: int = 0,
     draws: Sequence[Sequence[NDArray[np.int64]]] | None = None,
-    kernel: Polynomial | float = (3, None, 1.0),
+    kernel: Kernel = (3, None, 1.0),
 ) -> tuple[float, float]:
     """Returns the Kernel Inception Distance (Bińkowski et al. 2018). A collective.
 
@@ -73,37 +75,39 @@ def kid(
         subsets: number of subsets, at least 1.
         seed: seed of the subsets, which are the same in all versions.
         draws: the subsets, as another tool drew them: each has row numbers of the real and of the generated images.
-        kernel: another polynomial, or sigma of the Gaussian kernel exp(-|x - y|² / (2 sigma²)).
+        kernel: another kernel.
 
     Returns:
         The mean over the subsets, which may be negative if it is close to 0, because the estimate is unbiased; and
         their population standard deviation (ddof 0), 0 for one subset, which is not the standard error of the mean.
     """
     sets = quantize_features([real, fake], settings, world)
-    of_pair = partial(_kernel, kernel, sets[0].step, fair_threads(world))
 
     def of_subset(number: int) -> float:
         # The first rows of a permutation of each set.
-        seeds = [sample_seed(seed, 2 * number + which) for which in range(2)]
-        own = [canonical_order(len(each), start, subset_size) for each, start in zip(sets, seeds, strict=True)]
+        seeds = enumerate(sets, 2 * number)
+        own = [canonical_order(len(features), sample_seed(seed, place), subset_size) for place, features in seeds]
         drawn = draws[number] if draws else own
         rows = [[order[part] for part in parts_of(len(order))] for order in drawn]
-        of_real, of_fake, between = ([job() for job in jobs] for jobs in _mmd_jobs(of_pair, sets, rows, world))
+        of_real, of_fake, between = ([job() for job in jobs] for jobs in _mmd_jobs(kernel, sets, rows))
         count = len(drawn[0])
         return math.fsum(of_real + of_fake) / (count * (count - 1)) - 2.0 * math.fsum(between) / count**2
 
     std = math.nan
     with contextlib.suppress(OverflowError, ValueError):  # the latter of infinity minus infinity
         values = share_out([partial(of_subset, number) for number in range(len(draws or range(subsets)))], world)
-        mean = math.fsum(values) / len(values)
-        std = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
+        mean, std = mean_and_deviation(values)
     if not math.isfinite(std):
         raise on_every_rank(RunError("KID's kernel is too large:", "scale the features in the network"))
     return mean, std
 
 
-def _kernel(kernel: Polynomial | float, step: int, threads: int, a: FeatureBlock, b: FeatureBlock) -> torch.Tensor:
-    """Returns k; of a Gaussian k - 1, by which no MMD changes, and no digits are lost where all k are close to 1."""
+def _kernel(kernel: Kernel, step: int, threads: int, a: FeatureBlock, b: FeatureBlock) -> torch.Tensor:
+    """Returns k(a, b) for each a in the first block and each b in the second, float64.
+
+    Of a Gaussian it is k - 1, by which no MMD changes, and no digits are lost where all k are close to 1. Only exact
+    products use several ``threads``.
+    """
     with using_threads(threads):
         exact = a.integers @ b.integers.T if isinstance(kernel, tuple) else squared_distances(a, b)
     if not isinstance(kernel, tuple):
@@ -114,33 +118,35 @@ def _kernel(kernel: Polynomial | float, step: int, threads: int, a: FeatureBlock
 
 
 def _mmd_jobs(
-    kernel: Kernel, sets: Sequence[QuantizedFeatures], rows: Sequence[Sequence[Rows]], world: World
+    kernel: Kernel, sets: Sequence[QuantizedFeatures], rows: Sequence[Sequence[Rows]]
 ) -> list[list[Callable[[], float]]]:
     """Returns jobs, one for each part of the rows, that return sums of the kernel over pairs of these rows.
 
     They are over the pairs a != b of the first set, over those of the second, and over the pairs of one from each.
     """
 
-    def within(features: QuantizedFeatures, parts: Sequence[Rows], number: int) -> float:
-        first = features.block(parts[number])
-        sums = [kernel(first, first).fill_diagonal_(0.0).sum(1)]
-        sums += [2.0 * kernel(first, second).sum(1) for second in features.blocks(parts[number + 1 :], world)]
+    values = partial(_kernel, kernel, sets[0].step, fair_threads(sets[0].world))
+
+    def within(features: QuantizedFeatures, parts: Sequence[Rows]) -> float:
+        first = features.block(parts[0])
+        sums = [values(first, first).fill_diagonal_(0.0).sum(1)]
+        sums += [2.0 * values(first, second).sum(1) for second in map(features.block, parts[1:])]
         return _added(sums)
 
     def between(part: Rows) -> float:
         first = sets[0].block(part)
-        return _added([kernel(first, second).sum(1) for second in sets[1].blocks(rows[1], world)])
+        return _added([values(first, second).sum(1) for second in map(sets[1].block, rows[1])])
 
     jobs: list[list[Callable[[], float]]] = [
-        [partial(within, features, parts, number) for number in range(len(parts))]
+        [partial(within, features, parts[number:]) for number in range(len(parts))]
         for features, parts in zip(sets, rows, strict=True)
     ]
     return [*jobs, [partial(between, part) for part in rows[0]]]
 
 
-def _added(sums: Sequence[torch.Tensor]) -> float:
+def _added(sums: list[torch.Tensor]) -> float:
     """Returns the sum of all entries, rounded once. Waits for an accelerator once, not for each tensor."""
-    return math.fsum(torch.cat(list(sums)).tolist()) if sums else 0.0  # empty if the run must stop
+    return math.fsum(torch.cat(sums).tolist())
 
 
 def vendi(features: Features, settings: FeatureSettings, world: World) -> float:
@@ -153,19 +159,19 @@ def vendi(features: Features, settings: FeatureSettings, world: World) -> float:
 
     def products(columns: slice) -> NDArray[np.float64]:
         units = (torch.nn.functional.normalize(block) for block in blocks_of(features, settings.device))
-        found: torch.Tensor = reduce(add, (unit[:, columns].T @ unit[:, : columns.stop] for unit in units))
-        return found.cpu().numpy()
+        total: torch.Tensor = reduce(add, (unit[:, columns].T @ unit[:, : columns.stop] for unit in units))
+        return total.cpu().numpy()
 
     parts = parts_of(features.shape[1], _COLUMNS)
-    found = share_out([partial(products, columns) for columns in parts], world)
+    of_parts = share_out([partial(products, columns) for columns in parts], world)
 
     def score() -> float:
-        even = features.shape[1] + features.shape[1] % 2  # see `frechet_distance`
-        sums = torch.zeros(even, even, dtype=torch.float64, device="cpu")  # only the lower triangle is used
-        for columns, rows in zip(parts, found, strict=True):
+        dims = features.shape[1]
+        sums = torch.zeros(dims, dims, dtype=torch.float64, device="cpu")  # only the lower triangle is used
+        for columns, rows in zip(parts, of_parts, strict=True):
             sums[columns, : columns.stop] = torch.from_numpy(rows)
         with using_threads(linear_algebra_threads()):
-            values = torch.linalg.eigvalsh(sums) / len(features)
+            values = eigenvalues(sums) / len(features)
         # Vectors that are 0 have the rest of the sum.
         values = torch.cat([values, 1.0 - values.sum(0, keepdim=True)]).clamp(min=0.0)
         return math.exp(math.fsum(torch.special.entr(values).tolist()))
@@ -186,10 +192,9 @@ def cmmd(real: Features, fake: Features, settings: FeatureSettings, world: World
         At least 0; a negative rounding error is set to 0.
     """
     sets = quantize_features([real, fake], settings, world)
-    of_pair = partial(_kernel, _SIGMA, sets[0].step, fair_threads(world))
-    jobs = _mmd_jobs(of_pair, sets, [parts_of(len(each)) for each in sets], world)
+    jobs = _mmd_jobs(_SIGMA, sets, [parts_of(len(features)) for features in sets])
     values = iter(share_out([*chain(*jobs)], world))
-    within_real, within_fake, between = (math.fsum(islice(values, len(each))) for each in jobs)
+    within_real, within_fake, between = (math.fsum(islice(values, len(own))) for own in jobs)
     means = (within_real / len(real) ** 2, within_fake / len(fake) ** 2, -2.0 * between / (len(real) * len(fake)))
     return max(_SCALE * math.fsum(means), 0.0)
 
@@ -215,7 +220,8 @@ def mind(
         directions: number of random directions, at least 1.
         seed: seed of the directions.
     """
-    count, dims = min(len(real), len(fake)), real.shape[1]
+    count = min(len(real), len(fake))
+    dims = real.shape[1]
     drawn = torch.randn(directions, dims, generator=torch.Generator("cpu").manual_seed(seed), device="cpu")
     units = torch.nn.functional.normalize(drawn.double()).to(settings.device)
 

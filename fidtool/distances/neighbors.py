@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -10,13 +11,11 @@ import torch
 from numpy.typing import NDArray
 
 from fidtool.distances.exact import (
-    BLOCK_ROWS,
     FINEST_STEP,
     FeatureBlock,
     Features,
     FeatureSettings,
     QuantizedFeatures,
-    blocks_of,
     parts_of,
     quantize_features,
     squared_distances,
@@ -61,56 +60,71 @@ def prdc(
         because of k duplicates.
     """
     reals, fakes = quantize_features([real, fake], settings, world)
+    real_radii = _squared_radii(reals, k)
+    fake_radii = _squared_radii(fakes, k)
     in_ball = torch.le if ties == "inclusive" else torch.lt
-    # Of this rank's fakes: how many are in at least one real ball, and in how many in all.
-    precise, hits = numbers = torch.zeros(2, dtype=torch.int64, device=settings.device)
-    # Which reals these fakes cover and recall.
-    covered, recalled = flags = torch.zeros(2, len(reals), dtype=torch.bool, device=settings.device)
-    with using_threads(fair_threads(world)):
-        real_radii, fake_radii = (_squared_radii(features, k, world) for features in (reals, fakes))
-        with world.together():
-            for some in fakes.blocks(_parts(len(fakes), world)[world.rank :: world.size], world):
-                inside = torch.zeros_like(some.squares, dtype=torch.bool)
-                for others in reals.blocks(_parts(len(reals), world), world):
-                    distances = squared_distances(some, others)  # each once for all four metrics
-                    in_real = in_ball(distances, real_radii[others.rows])
-                    inside |= in_real.any(1)
-                    hits += in_real.count_nonzero()
-                    covered[others.rows] |= in_real.any(0)
-                    recalled[others.rows] |= in_ball(distances, fake_radii[some.rows, None]).any(0)
-                precise += inside.count_nonzero()
-        precise_fakes, pairs = world.sum_(numbers).tolist()
-        covered_reals, recalled_reals = world.sum_(flags.long()).count_nonzero(1).tolist()
-    n, m = len(real), len(fake)
-    zeros = (n - int(real_radii.count_nonzero()), m - int(fake_radii.count_nonzero()))
-    precision, recall = precise_fakes / m, recalled_reals / n
-    values = {"precision": precision, "recall": recall, "density": pairs / (k * m), "coverage": covered_reals / n}
-    return values | {"f_score": 2 * precision * recall / max(1e-5, precision + recall)}, zeros
+    precise = fakes.filled(False, torch.bool)
+    covered = reals.filled(False, torch.bool)
+    recalled = reals.filled(False, torch.bool)
+    pairs = torch.zeros(1, dtype=torch.int64, device=settings.device)
+    with using_threads(fair_threads(world)), world.together():
+        for some, others in _block_pairs(fakes, reals):
+            distances = squared_distances(some, others)  # each once for all four metrics
+            in_real = in_ball(distances, real_radii[others.rows])
+            pairs += in_real.count_nonzero()
+            precise[some.rows] |= in_real.any(1)
+            covered[others.rows] |= in_real.any(0)
+            recalled[others.rows] |= in_ball(distances, fake_radii[some.rows, None]).any(0)
+    precision = _share(precise, world)
+    recall = _share(recalled, world)
+    values = {
+        "precision": precision,
+        "recall": recall,
+        "density": int(world.sum_(pairs)) / (k * len(fakes)),
+        "coverage": _share(covered, world),
+        "f_score": 2 * precision * recall / max(1e-5, precision + recall),
+    }
+    return values, (int((real_radii == 0).sum()), int((fake_radii == 0).sum()))
 
 
-def _parts(count: int, world: World) -> list[slice]:
+def _share(flags: torch.Tensor, world: World) -> float:
+    """Returns the share of the rows whose flag is set on any rank. A collective."""
+    return int(world.sum_(flags.long()).count_nonzero()) / len(flags)
+
+
+def _parts(features: QuantizedFeatures) -> list[slice]:
     """Returns parts small enough for each rank to get about four, but not smaller than is efficient."""
-    return parts_of(count, max(_SMALLEST_PART, min(_LARGEST_PART, -(-count // (4 * world.size)))))
+    share = -(-len(features) // (4 * features.world.size))
+    return parts_of(len(features), max(_SMALLEST_PART, min(_LARGEST_PART, share)))
 
 
-def _squared_radii(features: QuantizedFeatures, k: int, world: World) -> torch.Tensor:
+def _block_pairs(some: QuantizedFeatures, others: QuantizedFeatures) -> Iterator[tuple[FeatureBlock, FeatureBlock]]:
+    """Yields each of this rank's blocks of ``some`` with each block of ``others``."""
+    for part in _parts(some)[some.world.rank :: some.world.size]:
+        own = some.block(part)
+        for other in map(others.block, _parts(others)):
+            yield own, other
+
+
+def _squared_radii(features: QuantizedFeatures, k: int) -> torch.Tensor:
     """Returns each row's squared distance to its k-th nearest neighbour: float64, shape (n,), on all ranks.
 
-    The distances between each pair of parts are computed once and used for the rows of both.
+    The distances between each pair of parts are computed once and used for the rows of both. A collective.
     """
-    nearest = torch.full((len(features), k), float("inf"), dtype=torch.float64, device=features.device)
-    with world.together():
-        parts = _parts(len(features), world)
+    nearest = torch.full((len(features), k), math.inf, dtype=torch.float64, device=features.device)
+    parts = _parts(features)
+    world = features.world
+    with using_threads(fair_threads(world)), world.together():
         for number in range(world.rank, len(parts), world.size):
             first = features.block(parts[number])
             own = squared_distances(first, first)
-            _keep_nearest(nearest, first, own.fill_diagonal_(float("inf")))
-            for second in features.blocks(parts[number + 1 :], world):
+            _keep_nearest(nearest, first, own.fill_diagonal_(math.inf))
+            for second in map(features.block, parts[number + 1 :]):
                 distances = squared_distances(first, second)
                 _keep_nearest(nearest, first, distances)
                 _keep_nearest(nearest, second, distances.T)
-    found = [torch.from_numpy(theirs) for theirs in world.gather(nearest.cpu().numpy())]
-    return _smallest(torch.cat(found, 1), k)[:, -1].to(features.device)
+    of_ranks = [torch.from_numpy(theirs) for theirs in world.gather(nearest.cpu().numpy())]
+    return _smallest(torch.cat(of_ranks, 1), k)[:, -1].to(features.device)
 
 
 def _keep_nearest(nearest: torch.Tensor, block: FeatureBlock, distances: torch.Tensor) -> None:
@@ -132,42 +146,45 @@ def authpct(real: Features, fake: Features, settings: FeatureSettings, world: Wo
     real. The arguments are those of `prdc`, with at least two reals. Distances are compared exactly.
     """
     reals, fakes = quantize_features([real, fake], settings, world)
-    with using_threads(fair_threads(world)):
-        radii = _squared_radii(reals, 1, world)
-        squares, nearest = _nearest(reals, fakes, world)
-        return 100 * int((squares > radii[nearest]).count_nonzero()) / len(fakes)
+    radii = _squared_radii(reals, 1)
+    squares, nearest = _nearest(reals, fakes)
+    return 100 * int((squares > radii[nearest]).count_nonzero()) / len(fakes)
 
 
-def nearest_distances(real: Features, some: Features, settings: FeatureSettings, world: World) -> NDArray[np.float64]:
-    """Returns the Euclidean distances of ``some`` features to their nearest real, shape (m,). A collective.
+def nearest_reals(
+    real: Features, some: Features, settings: FeatureSettings, world: World
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Finds the nearest real of each of ``some`` features, the first of several. A collective.
 
-    The arguments are those of `prdc`. Distances are exact but for the square root: 0 for equal rounded features only.
+    The arguments are those of `prdc`.
+
+    Returns:
+        The rows of the reals, and the Euclidean distances to them, both of shape (m,). The distances are exact but for
+        the square root: 0 for equal rounded features only.
     """
     reals, rows = quantize_features([real, some], settings, world)
-    with using_threads(fair_threads(world)):
-        squares, _ = _nearest(reals, rows, world)
-    return squares.sqrt().mul_(2.0**-rows.step).cpu().numpy()
+    squares, nearest = _nearest(reals, rows)
+    return nearest.cpu().numpy(), squares.sqrt().mul_(2.0**-rows.step).cpu().numpy()
 
 
-def _nearest(reals: QuantizedFeatures, some: QuantizedFeatures, world: World) -> tuple[torch.Tensor, torch.Tensor]:
+def _nearest(reals: QuantizedFeatures, some: QuantizedFeatures) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns of each row of ``some`` the nearest real, the first of several, on all ranks. A collective.
 
     Returns:
         The squared distances to them, float64, and their rows, int64, both of shape (m,).
     """
-    # Of each row, from one rank.
-    distances, nearest = found = torch.zeros(2, len(some), dtype=torch.float64, device=some.device)
-    parts = _parts(len(reals), world)
-    with world.together():
-        for own in some.blocks(_parts(len(some), world)[world.rank :: world.size], world):
-            distances[own.rows] = float("inf")
-            for part, others in zip(parts, reals.blocks(parts, world), strict=False):  # fewer if the run must stop
-                closest, places = squared_distances(own, others).min(1)
-                closer = closest < distances[own.rows]
-                distances[own.rows] = torch.where(closer, closest, distances[own.rows])
-                nearest[own.rows] = torch.where(closer, part.start + places.double(), nearest[own.rows])
-    world.sum_(found)
-    return distances, nearest.long()
+    distances = some.filled(math.inf, torch.float64)
+    nearest = some.filled(0, torch.int64)
+    numbers = torch.arange(len(reals), device=some.device)
+    world = some.world
+    with using_threads(fair_threads(world)), world.together():
+        for own, others in _block_pairs(some, reals):
+            closest, places = squared_distances(own, others).min(1)
+            closer = closest < distances[own.rows]
+            distances[own.rows] = torch.where(closer, closest, distances[own.rows])
+            nearest[own.rows] = torch.where(closer, numbers[others.rows][places], nearest[own.rows])
+    # Those of a row are from one rank.
+    return world.sum_(distances.nan_to_num(posinf=0.0)), world.sum_(nearest)
 
 
 def nearest_cosine_distance(real: Features, fake: Features, settings: FeatureSettings, world: World) -> float:
@@ -178,41 +195,15 @@ def nearest_cosine_distance(real: Features, fake: Features, settings: FeatureSet
     """
     # The scale does not matter, so the finest step that suits the longest vector is used.
     reals, fakes = quantize_features([real, fake], replace(settings, feature_step=FINEST_STEP), world)
-    # Of each real, from one rank: the square of the largest |cos|, and whether it counts.
-    largest, counts = found = torch.zeros(2, len(reals), dtype=torch.float64, device=settings.device)
-    with using_threads(fair_threads(world)):
-        with world.together():
-            for some in reals.blocks(_parts(len(reals), world)[world.rank :: world.size], world):
-                counts[some.rows] = (some.integers.sum(1) != 0).double()
-                for others in fakes.blocks(_parts(len(fakes), world), world):
-                    squares = (some.integers @ others.integers.T).square_().div_(others.squares)
-                    squares[:, others.integers.sum(1) == 0] = 0.0
-                    nearest = squares.amax(1).div_(some.squares)
-                    largest[some.rows] = torch.maximum(largest[some.rows], nearest)
-        world.sum_(found)
-    distances = 1.0 - largest[counts > 0].sqrt().clamp(max=1.0)
+    # The square of each real's largest |cos|, on one rank.
+    largest = reals.filled(0.0, torch.float64)
+    with using_threads(fair_threads(world)), world.together():
+        for some, others in _block_pairs(reals, fakes):
+            squares = (some.integers @ others.integers.T).square_().div_(others.squares)
+            squares[:, others.integers.sum(1) == 0] = 0.0
+            nearest = squares.amax(1).div_(some.squares)
+            nearest[some.integers.sum(1) == 0] = math.nan
+            largest[some.rows] = torch.maximum(largest[some.rows], nearest)
+    world.sum_(largest)
+    distances = 1.0 - largest[~largest.isnan()].sqrt().clamp(max=1.0)
     return math.fsum(distances.tolist()) / len(distances) if len(distances) else 1.0
-
-
-def nearest_rows(
-    some: Features, others: Features, device: torch.device
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Finds, for each of a few vectors, the nearest of many by Euclidean distance. The first of several is returned.
-
-    Args:
-        others: shape (n, D) with n >= 1; one block at a time is read.
-        device: device for distances; it must support float64.
-
-    Returns:
-        Row numbers in ``others`` and the distances to these rows, both of shape (k,).
-    """
-    points = torch.from_numpy(some.astype(np.float64)).to(device)
-    nearest = torch.full((len(some),), float("inf"), dtype=torch.float64, device=device)
-    rows = torch.zeros(len(some), dtype=torch.int64, device=device)
-    for number, block in enumerate(blocks_of(others, device)):
-        # Without matrix products, so that the distance to a duplicate is exactly 0.
-        distances, indices = torch.cdist(points, block, compute_mode="donot_use_mm_for_euclid_dist").min(1)
-        closer = distances < nearest
-        nearest = torch.where(closer, distances, nearest)
-        rows = torch.where(closer, indices + number * BLOCK_ROWS, rows)
-    return rows.cpu().numpy(), nearest.cpu().numpy()

@@ -24,22 +24,24 @@ _MAX_THREADS = 8
 _FORKED = 0x40
 """Flag of a Linux process that has executed no program since it was forked, see ``proc_pid_stat(5)``."""
 _importing_process = os.getpid()
-_own = threading.local()
-"""Has an attribute in the threads of `_thread_of`."""
+_THREAD = "fidtool-fork"
+"""Name of the threads of `_thread_of`."""
 
 
 @functools.lru_cache
 def _is_fork(process: int) -> bool:
+    if process != _importing_process:
+        return True
     with contextlib.suppress(OSError):  # only Linux has /proc
         flags = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[6]
-        return process != _importing_process or bool(int(flags) & _FORKED)
-    return process != _importing_process
+        return bool(int(flags) & _FORKED)
+    return False
 
 
 @functools.lru_cache
 def _thread_of(process: int) -> ThreadPoolExecutor:
     """A thread that lives as long as its process: a fork while OpenMP's threads end would find MKL's lock locked."""
-    return ThreadPoolExecutor(1, "fidtool-fork", lambda: setattr(_own, "thread", True))
+    return ThreadPoolExecutor(1, _THREAD)
 
 
 def fork_safe(function: Callable[P, T]) -> Callable[P, T]:
@@ -51,7 +53,7 @@ def fork_safe(function: Callable[P, T]) -> Callable[P, T]:
 
     @functools.wraps(function)
     def called(*args: P.args, **kwargs: P.kwargs) -> T:
-        if not _is_fork(os.getpid()) or hasattr(_own, "thread"):
+        if not _is_fork(os.getpid()) or threading.current_thread().name.startswith(_THREAD):
             return function(*args, **kwargs)
         # Each thread has its own current device and stream.
         stream = torch.cuda.current_stream() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
@@ -97,8 +99,7 @@ def share_out(jobs: Sequence[Callable[[], T]], world: World) -> list[T]:
     mine: list[T] = []
     with world.together(), using_threads(1):
         for job in jobs[world.rank :: world.size]:
-            if world.must_stop():
-                break
+            world.check_stop()
             mine.append(job())
     by_rank = [iter(theirs) for theirs in world.gather(mine)]
     return [next(by_rank[number % world.size]) for number in range(len(jobs))]

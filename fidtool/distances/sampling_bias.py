@@ -12,6 +12,7 @@ import math
 
 import torch
 
+from fidtool.distances.frechet import eigenvalues
 from fidtool.distances.parallel import linear_algebra_threads, using_threads
 from fidtool.statistics.moments import Gaussian
 
@@ -40,9 +41,7 @@ def corrected_distance(real: Gaussian, factor: torch.Tensor, fake: Gaussian) -> 
     m = (fake.count or 0) - 1
     with using_threads(linear_algebra_threads()):
         sigma = torch.from_numpy(fake.sigma)
-        gram = factor.T @ sigma @ factor
-        odd = len(gram) % 2  # see `frechet_distance`
-        values = torch.linalg.eigvalsh(torch.nn.functional.pad(gram, (0, odd, 0, odd))).clamp(min=0.0).sqrt()
+        values = eigenvalues(factor.T @ sigma @ factor).clamp(min=0.0).sqrt()
         t = _grid(values)
         a = _shares(values, t) / m
         lacking = m * ((a / (1.0 + (1.0 - a).sqrt())).square() * t).sum().item() * _STEP  # dt = t dlog t
@@ -66,7 +65,7 @@ def perfect_distance(real: Gaussian, fakes: int, reals: int | None = None) -> fl
     count = math.inf if real.count is None else max(real.count, 2)
     sizes = max(fakes, 2), count if reals is None else max(reals, 2)
     with using_threads(linear_algebra_threads()):
-        values = torch.linalg.eigvalsh(torch.from_numpy(real.sigma))
+        values = eigenvalues(torch.from_numpy(real.sigma))
         values = values[values > _SMALLEST * values.max()]
         if len(values) == 0:
             return 0.0

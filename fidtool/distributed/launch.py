@@ -75,7 +75,8 @@ def discover(env: Mapping[str, str] = os.environ) -> Launch:
         if not has_group:
             raise
     if has_group:
-        rank, size = int(program.get_rank()), int(program.get_world_size())
+        rank = int(program.get_rank())
+        size = int(program.get_world_size())
         if (launch.rank, launch.world_size) != (rank, size):
             local_size = _integer(env, "LOCAL_WORLD_SIZE", size)
             launch = Launch(rank, size, _integer(env, "LOCAL_RANK", rank), local_size)
@@ -104,13 +105,14 @@ def _integer(env: Mapping[str, str], name: str, default: int | None = None) -> i
     try:
         return int(env[name])
     except (KeyError, ValueError):
-        found = f"must be a number, not {env[name]!r}" if name in env else "is not set"
+        problem = f"must be a number, not {env[name]!r}" if name in env else "is not set"
         remedy = "set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
-        raise LaunchError(f"the environment variable {name} {found}", "launch with torchrun", remedy) from None
+        raise LaunchError(f"the environment variable {name} {problem}", "launch with torchrun", remedy) from None
 
 
 def _from_torchrun(env: Mapping[str, str]) -> Launch:
-    world_size, rank = _integer(env, "WORLD_SIZE"), _integer(env, "RANK")
+    world_size = _integer(env, "WORLD_SIZE")
+    rank = _integer(env, "RANK")
     if world_size <= 1:
         return Launch(rank, world_size)
     if not ("MASTER_ADDR" in env and "MASTER_PORT" in env):
@@ -126,7 +128,8 @@ def _from_torchrun(env: Mapping[str, str]) -> Launch:
 def _from_slurm(env: Mapping[str, str]) -> Launch:
     # In a batch script without srun, SLURM_NTASKS counts tasks that were never started. Only srun sets the step's.
     name = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in env else "SLURM_NTASKS"
-    world_size, rank = _integer(env, name), _integer(env, "SLURM_PROCID")
+    world_size = _integer(env, name)
+    rank = _integer(env, "SLURM_PROCID")
     local_rank = _integer(env, "SLURM_LOCALID", rank)
     local_world_size = _tasks_on_this_node(env, world_size)
     address = env.get("MASTER_ADDR", "")
@@ -179,31 +182,36 @@ def machine_cores(root: Path = Path("/")) -> int:
     The quotas of this process's control groups, and of those that contain them, bound it. One of 1.5 CPUs counts as 2
     cores. ``root`` is the folder with ``proc`` and ``sys``.
     """
-    cores, groups = os.cpu_count() or 1, ["0::/"]
+    cores = os.cpu_count() or 1
+    groups = "0::/"
     with contextlib.suppress(OSError):  # other systems than Linux
-        groups = (root / "proc/self/cgroup").read_text().splitlines()
-    for group in groups:
-        controllers, _, path = group.partition(":")[2].partition(":")  # no controllers: version 2
-        if controllers and "cpu" not in controllers.split(","):
+        groups = (root / "proc/self/cgroup").read_text()
+    for controllers, path in re.findall(r"^\d+:([^:\n]*):(.*)$", groups, re.MULTILINE):
+        if not controllers:  # version 2
+            mounts = [".", "unified"]
+            files = ["cpu.max"]
+        elif "cpu" in controllers.split(","):
+            mounts = ["cpu", controllers]
+            files = ["cpu.cfs_quota_us", "cpu.cfs_period_us"]
+        else:
             continue
-        files = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)
         # The path may be that on the host, which the container does not see: its own group is then the mounted folder.
         names = [name for name in path.split("/") if name not in ("", "..")]
-        for base, length in product(("cpu", controllers) if controllers else (".", "unified"), range(len(names) + 1)):
-            folder = root.joinpath("sys/fs/cgroup", base, *names[:length])
+        for mount, length in product(mounts, range(len(names) + 1)):
+            folder = root.joinpath("sys/fs/cgroup", mount, *names[:length])
             with contextlib.suppress(OSError):
                 limit_and_period = " ".join((folder / file).read_text().strip() for file in files)
-                if found := re.fullmatch(r"([1-9]\d*) ([1-9]\d*)", limit_and_period):
-                    cores = min(cores, -(-int(found[1]) // int(found[2])))
+                if quota := re.fullmatch(r"([1-9]\d*) ([1-9]\d*)", limit_and_period):
+                    cores = min(cores, -(-int(quota[1]) // int(quota[2])))
     return cores
 
 
 def machine_memory(root: Path = Path("/")) -> int:
     """Return the memory in bytes of the machine or container. ``root`` is the folder with ``proc`` and ``sys``."""
-    found = 1 << 62
+    limits = [1 << 62]
     with contextlib.suppress(OSError):  # other systems than Linux
-        found = 1024 * int((root / "proc/meminfo").read_text().split()[1])
+        limits.append(1024 * int((root / "proc/meminfo").read_text().split()[1]))
     for file in ("memory.max", "memory/memory.limit_in_bytes"):
         with contextlib.suppress(OSError, ValueError):  # no limit
-            found = min(found, int((root / "sys/fs/cgroup" / file).read_text()))
-    return found
+            limits.append(int((root / "sys/fs/cgroup" / file).read_text()))
+    return min(limits)

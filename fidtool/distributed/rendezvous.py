@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fidtool.distributed import signals
 from fidtool.distributed.launch import Launch, discover, launcher_serves_store, restart_count
@@ -43,18 +43,17 @@ def _connect(launch: Launch, seconds: float) -> TCPStore:
     address = launch.store
     serve = launch.rank == 0 and not launcher_serves_store()
     deadline = time.monotonic() + seconds
-    problem = "" if serve else _await_server(address, deadline)
-    left = max(deadline - time.monotonic(), 1.0)
-    if not problem:
-        try:
-            store = _connect_to(address, left, serve)
-            if serve:
-                _served.setdefault(address, store)
-            return store
-        except TimeoutError:
-            problem = "this machine has no such address" if serve else "the server there is not a torch TCPStore"
-        except (RuntimeError, ValueError) as error:
-            problem = first_line(error)
+    try:
+        if not serve:
+            _await_server(address, deadline)
+        store = _connect_to(address, max(deadline - time.monotonic(), 1.0), serve)
+        if serve:
+            _served.setdefault(address, store)
+        return store
+    except TimeoutError:
+        problem = "this machine has no such address" if serve else "the server there is not a torch TCPStore"
+    except (RuntimeError, ValueError) as error:
+        problem = first_line(error)
     advice = "check that rank 0 was started and that this machine can reach that address"
     if launch.rank == 0:
         advice = "MASTER_ADDR must be an address of rank 0's machine, and MASTER_PORT a free port"
@@ -87,19 +86,18 @@ def connect_to_store_of(store: Store | None) -> Store | None:
         raise RunError(f"the process group's store at {address[0]}:{address[1]} does not respond") from error
 
 
-def _await_server(address: tuple[str, int], deadline: float) -> str:
-    """Why no server could be reached until the deadline; empty if one could.
+def _await_server(address: tuple[str, int], deadline: float) -> None:
+    """Waits for a server; a RuntimeError says why none could be reached until the deadline.
 
     Plain sockets are tried first: torch's own client keeps trying after its deadline and floods the log.
     """
     while True:
         try:
             socket.create_connection(address, timeout=max(0.5, min(5.0, deadline - time.monotonic()))).close()
-            return ""
+            return
         except OSError as error:
-            problem = error.strerror or str(error)
-        if time.monotonic() >= deadline:
-            return problem
+            if time.monotonic() >= deadline:
+                raise RuntimeError(error.strerror or str(error)) from error
         time.sleep(_RETRY_SECONDS)
 
 
@@ -109,6 +107,20 @@ class AbsentRanksError(RunError):
     def __init__(self, message: str, missing: Sequence[int] = ()) -> None:
         super().__init__(message)
         self.missing = tuple(missing)
+
+
+class Decision(NamedTuple):
+    """What the ranks of a group do after a round of `GroupRendezvous`: proceed if all have arrived, else give up.
+
+    Attributes:
+        entries: the purpose and the payload of each rank; None if it had not arrived.
+        by: index of the rank that decided.
+        seconds: how long that rank waits.
+    """
+
+    entries: list[Any]
+    by: int
+    seconds: float
 
 
 class GroupRendezvous:
@@ -130,7 +142,10 @@ class GroupRendezvous:
     def __init__(
         self, store: Store, ranks: Sequence[int], group_rank: int, check: Callable[[], None] = lambda: None
     ) -> None:
-        self._store, self._ranks, self._group_rank, self._check = store, tuple(ranks), group_rank, check
+        self._store = store
+        self._ranks = tuple(ranks)
+        self._group_rank = group_rank
+        self._check = check
         self.round = 0
         self._one_at_a_time = threading.Lock()
 
@@ -149,20 +164,21 @@ class GroupRendezvous:
         """
         if not 0 < seconds <= LONGEST_SECONDS:
             raise InputError(f"a timeout must be above 0 and at most {LONGEST_SECONDS:g} seconds, not {seconds}")
-        entry, deadline = {"purpose": purpose, "payload": payload}, time.monotonic() + seconds
+        entry = {"purpose": purpose, "payload": payload}
+        deadline = time.monotonic() + seconds
 
-        def join() -> tuple[int, dict[str, Any]]:
+        def join() -> tuple[int, Decision]:
             number = self.round
             while True:
-                verdict = self._join_round(number, entry, seconds, deadline)
+                decision = self._join_round(number, entry, seconds, deadline)
                 number += 1
-                if "came" in verdict or self._group_rank in verdict["here"]:
-                    return number, verdict
+                if decision.entries[self._group_rank] is not None:
+                    return number, decision
                 # The others gave up on that round before this rank arrived, and may be in a later one.
 
         with self._one_at_a_time:
             try:
-                self.round, verdict = call_with_timeout(join, seconds + _ANSWER_SECONDS)
+                self.round, decision = call_with_timeout(join, seconds + _ANSWER_SECONDS)
             except TimeoutError:
                 frozen = "the rendezvous store does not respond: check that rank 0 is still running"
                 raise RunError(f"{purpose}: {frozen}") from None
@@ -171,43 +187,39 @@ class GroupRendezvous:
             except RuntimeError as error:
                 lost = f"lost the connection to the rendezvous store ({first_line(error)})"
                 raise RunError(f"{purpose}: {lost}: rank 0 or the launcher may have exited") from None
-        if "missing" in verdict:
-            missing = [self._ranks[index] for index in verdict["missing"]]
-            by = "" if verdict["by"] == self._group_rank else f" (reported by rank {self._ranks[verdict['by']]})"
+        missing = [rank for rank, came in zip(self._ranks, decision.entries, strict=True) if came is None]
+        if missing:
+            by = "" if decision.by == self._group_rank else f" (reported by rank {self._ranks[decision.by]})"
             absent = f"{listed_ranks(missing)} of {len(self._ranks)}{by}"
-            problem = f"{purpose} timed out after {verdict['seconds']:g} s waiting for {absent}: {remedy}"
+            problem = f"{purpose} timed out after {decision.seconds:g} s waiting for {absent}: {remedy}"
             raise AbsentRanksError(problem, missing)
-        self._check_purposes(verdict["came"])
-        return [entry["payload"] for entry in verdict["came"]]
+        self._check_purposes(decision.entries)
+        return [came["payload"] for came in decision.entries]
 
-    def _join_round(self, number: int, entry: dict[str, Any], seconds: float, deadline: float) -> dict[str, Any]:
-        """Returns the verdict on a round: this rank's own if all are there or the time is up, unless there is one."""
-        key, began = f"verdict/{number}", time.monotonic()
+    def _join_round(self, number: int, entry: dict[str, Any], seconds: float, deadline: float) -> Decision:
+        """Returns the decision on a round: this rank's own if all are there or the time is up, unless there is one."""
+        key = f"decision/{number}"
+        began = time.monotonic()
         self._store.set(f"here/{self._group_rank}", json.dumps({**entry, "round": number}))
-        came = self._present(number)
-        while len(came) < len(self._ranks) and not self._store.check([key]) and (now := time.monotonic()) < deadline:
+        while None in self._arrived(number) and not self._store.check([key]) and (now := time.monotonic()) < deadline:
             self._check()
             # Ranks in step arrive within milliseconds. The longer the wait, the longer the polling interval. The
             # store's own wait floods the log with warnings.
             time.sleep(min(_LONGEST_POLL_SECONDS, 0.0002 + 0.1 * (now - began), deadline - now))
-        came = self._present(number)
-        missing = [index for index in range(len(self._ranks)) if index not in came]
-        verdict: dict[str, Any] = {"came": [came[index] for index in sorted(came)]}
-        if missing:
-            verdict = {"here": sorted(came), "missing": missing, "by": self._group_rank, "seconds": seconds}
-        verdict = json.loads(self._store.compare_set(key, "", json.dumps(verdict)))
-        if "came" in verdict and number:  # all ranks have read the previous verdict
+        mine = Decision(self._arrived(number), self._group_rank, seconds)
+        decision = Decision(*json.loads(self._store.compare_set(key, "", json.dumps(mine))))
+        if number and None not in decision.entries:  # all ranks have read the previous decision
             with contextlib.suppress(RuntimeError):  # a FileStore cannot delete keys
-                self._store.delete_key(f"verdict/{number - 1}")
-        return verdict
+                self._store.delete_key(f"decision/{number - 1}")
+        return decision
 
-    def _present(self, number: int) -> dict[int, dict[str, Any]]:
-        """The entries of the ranks that have joined this round, by group rank."""
-        keys = {index: f"here/{index}" for index in range(len(self._ranks))}
-        if not self._store.check(list(keys.values())):
-            keys = {index: key for index, key in keys.items() if self._store.check([key])}
-        entries = zip(keys, map(json.loads, get_all(self._store, list(keys.values()))), strict=True)
-        return {index: entry for index, entry in entries if entry["round"] == number}
+    def _arrived(self, number: int) -> list[Any]:
+        """The entries of the group's ranks in this round, see `Decision`."""
+        keys = [f"here/{index}" for index in range(len(self._ranks))]
+        known = keys if self._store.check(keys) else [key for key in keys if self._store.check([key])]
+        entries = dict(zip(known, map(json.loads, get_all(self._store, known)), strict=True))
+        came = {key: entry for key, entry in entries.items() if entry["round"] == number}
+        return [came.get(key) for key in keys]
 
     def _check_purposes(self, came: Sequence[dict[str, Any]]) -> None:
         by_purpose: dict[str, list[int]] = {}
@@ -228,10 +240,10 @@ def listed_ranks(ranks: Sequence[int]) -> str:
     return f"rank {named}" if len(ranks) == 1 else f"ranks {named}"
 
 
-def join(launch: Launch, watchdog: Watchdog) -> tuple[ProcessGroup | None, Callable[[], None]]:
+def join(launch: Launch, watchdog: Watchdog) -> ProcessGroup | None:
     """Joins the other ranks, and starts the watchdog if the store is known.
 
-    Returns a new process group, None if it is the default one, and a function that destroys it.
+    Returns a new process group for `leave`; None if it is the default one.
 
     Raises:
         RunError: if some ranks did not join, or one has failed.
@@ -241,8 +253,10 @@ def join(launch: Launch, watchdog: Watchdog) -> tuple[ProcessGroup | None, Calla
 
     from fidtool.torch_internals import default_store
 
-    seconds, collective = min(_START_SECONDS, watchdog.timeout), timedelta(seconds=watchdog.timeout)
-    prefix, has_group = f"fidtool/{restart_count()}/{next(_run_numbers)}", dist.is_initialized()
+    seconds = min(_START_SECONDS, watchdog.timeout)
+    collective = timedelta(seconds=watchdog.timeout)
+    prefix = f"fidtool/{restart_count()}/{next(_run_numbers)}"
+    has_group = dist.is_initialized()
     if has_group:
         store = connect_to_store_of(default_store())
     else:
@@ -254,19 +268,27 @@ def join(launch: Launch, watchdog: Watchdog) -> tuple[ProcessGroup | None, Calla
         watchdog.start(_meet(store, launch, seconds))
     if has_group:
         # The caller's group may only have NCCL; control traffic always uses gloo.
-        group: Any = dist.new_group(backend="gloo", timeout=collective)
-        return group, lambda: dist.destroy_process_group(group)
+        return dist.new_group(backend="gloo", timeout=collective)  # type: ignore[return-value]
     group_store.set_timeout(timedelta(seconds=seconds))
     try:
         dist.init_process_group("gloo", None, collective, launch.world_size, launch.rank, group_store)
     except RuntimeError as error:
         raise LostContactError.of(launch.rank, error) from error
-    return None, lambda: dist.destroy_process_group()
+    return None
+
+
+def leave(group: ProcessGroup | None) -> None:
+    """Destroys the process group of `join`."""
+    import torch.distributed as dist
+
+    with contextlib.suppress(Exception):
+        dist.destroy_process_group(group)
 
 
 def _meet(store: Store, launch: Launch, seconds: float) -> list[Process]:
     """Waits until every rank of the run has joined; returns their processes. See `join`."""
-    rank, size = launch.rank, launch.world_size
+    rank = launch.rank
+    size = launch.world_size
     advice = "check that every rank was started and can reach rank 0's address, and read the missing ranks' output"
     if not signals.taken_over:
         advice = f"every rank must make the call, or pass {option('alone', True)} to compute on one rank alone"

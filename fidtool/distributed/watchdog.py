@@ -165,17 +165,23 @@ class Watchdog:
     def __init__(
         self, rank: int, size: int, peer_timeout: float, timeout: float, on_failure: OnFailure = lambda *_: None
     ) -> None:
-        self._rank, self._size, self._on_failure = rank, size, on_failure
-        self._peer_timeout, self.timeout = peer_timeout, timeout
+        self._rank = rank
+        self._size = size
+        self._on_failure = on_failure
+        self._peer_timeout = peer_timeout
+        self.timeout = timeout
         self._store: Any = None
         self._store_error = ""
         self._processes: list[Process] = []
+        self._visible: dict[int, Process] = {}  # those that this rank sees in /proc, with its own
         self._heartbeats: dict[int, tuple[bytes, float]] = {}
         self._last_contact = 0.0
         self._posted: Failure | None = None  # what the heartbeat thread has read
         self._failure: Failure | None = None
-        self.failed, self._closed = threading.Event(), threading.Event()
-        self._ending, self._printed = threading.RLock(), False
+        self.failed = threading.Event()
+        self._closed = threading.Event()
+        self._ending = threading.RLock()
+        self._printed = False
         self.abandon_at = self._exit_at = float("inf")
         self.collectives = 0
 
@@ -190,6 +196,10 @@ class Watchdog:
     def start(self, processes: list[Process]) -> None:
         """Starts the threads. ``processes`` are those of all ranks; empty for a run of one process."""
         self._processes = processes
+        here = processes[self._rank].pid_namespace if processes else ""
+        self._visible = {
+            rank: process for rank, process in enumerate(processes) if here and process.pid_namespace == here
+        }
         watched = range(1, self._size) if self._rank == 0 else [0]
         self._last_contact = time.monotonic()
         self._heartbeats = dict.fromkeys(watched if processes else (), (b"", self._last_contact))
@@ -263,7 +273,8 @@ class Watchdog:
         for number in itertools.count(1):
             try:
                 self._store.set(f"heartbeat/{self._rank}", f"{number} {self.collectives}")
-                values, self._posted = self._read_heartbeats(self._heartbeats), Failure.read(self._store)
+                values = self._read_heartbeats(self._heartbeats)
+                self._posted = Failure.read(self._store)
             except Exception as error:
                 self._store_error = type(error).__name__
                 return
@@ -292,7 +303,7 @@ class Watchdog:
 
     def _detect(self, now: float) -> Failure | None:
         """A failure that this rank can detect."""
-        for rank in range(len(self._processes)):
+        for rank in self._visible:
             # Checked before signals: a launcher that has lost one rank sends SIGTERM to the others.
             if rank != self._rank and self._has_ended(rank) and not self._has_left(rank):
                 if self._store_error and launcher_serves_store():
@@ -308,7 +319,7 @@ class Watchdog:
         if self._store_error:
             cause = f"{server} exited or its machine is down"
             message = f"lost the connection to the rendezvous store ({self._store_error}): {cause}"
-            return Failure(0, message, lost=not self._is_here(0))
+            return Failure(0, message, lost=0 not in self._visible)
         patience = self._peer_timeout
         limit = f"for {patience:g} s ({option('peer_timeout')}): it is frozen, or its machine or the network is down"
         silent = f"sent no heartbeat {limit}"
@@ -322,24 +333,18 @@ class Watchdog:
     def _lost_rank(self, rank: int, what: str) -> Failure:
         return Failure(rank, f"rank {rank} ({self._processes[rank]}) {what}", lost=True)
 
-    def _is_here(self, rank: int) -> bool:
-        """Whether this rank sees the process of ``rank`` in /proc."""
-        if not self._processes:
-            return False
-        here = self._processes[self._rank].pid_namespace
-        return bool(here) and self._processes[rank].pid_namespace == here
-
     def _has_ended(self, rank: int) -> bool:
         """Whether this rank sees that the process of ``rank`` has ended. True for a zombie."""
-        if not self._is_here(rank):
+        process = self._visible.get(rank)
+        if process is None:
             return False
         try:
-            state, started = _stat(self._processes[rank].pid)
+            state, started = _stat(process.pid)
         except (FileNotFoundError, ProcessLookupError):
             return True
         except OSError:  # for example, this process has too many open files
             return False
-        return state in "ZX" or started != self._processes[rank].started
+        return state in "ZX" or started != process.started
 
     def _has_left(self, rank: int) -> bool:
         return self._ask(lambda store: bool(store.check([f"left/{rank}"])), False)
@@ -368,12 +373,12 @@ class Watchdog:
             self._exit_at = self.abandon_at + _GRACE_SECONDS
         self._failure = failure
         self.failed.set()
-        if failure.lost and failure.rank != self._rank and self._is_here(failure.rank):
+        if failure.lost and failure.rank != self._rank and failure.rank in self._visible:
             if failure.rank == 0 and not launcher_serves_store():
                 time.sleep(1.5)  # so that all ranks first detect that it is frozen
             if not self._has_ended(failure.rank):  # a frozen process would never exit
                 with contextlib.suppress(OSError):
-                    os.kill(self._processes[failure.rank].pid, signal.SIGKILL)
+                    os.kill(self._visible[failure.rank].pid, signal.SIGKILL)
 
     def _print_once(self, error: FidtoolError) -> None:
         """Prints the error on one rank, preferably rank zero if it runs, because users read its log.

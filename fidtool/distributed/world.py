@@ -12,8 +12,9 @@ import ctypes
 import hashlib
 import math
 import pickle
+import re
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -62,7 +63,9 @@ class World:
     """
 
     def __init__(self, launch: Launch, watchdog: Watchdog | None = None, group: Any = None) -> None:
-        self.launch, self.rank, self.size = launch, launch.rank, launch.world_size
+        self.launch = launch
+        self.rank = launch.rank
+        self.size = launch.world_size
         self.backend = "none" if launch.world_size == 1 else "gloo"
         self._watchdog = watchdog or Watchdog(launch.rank, launch.world_size, math.inf, math.inf)
         self._connected = watchdog is not None
@@ -75,9 +78,9 @@ class World:
         import torch
 
         mine = _pickled(value)
-        size = torch.tensor([len(mine)], dtype=torch.int64, device="cpu").view(torch.uint8)
-        sizes = [int(each.view(torch.int64)) for each in self.gather_bytes(size, [len(size)] * self.size)]
-        return [pickle.loads(output.numpy().tobytes()) for output in self.gather_bytes(mine, sizes)]
+        sizes = torch.zeros(self.size, dtype=torch.int64, device="cpu")
+        sizes[self.rank] = len(mine)
+        return [pickle.loads(output.numpy().data) for output in self.gather_bytes(mine, self.sum_(sizes).tolist())]
 
     def gather_bytes(self, mine: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
         """Returns every rank's one-dimensional uint8 tensor, in rank order."""
@@ -108,11 +111,9 @@ class World:
 
         data = _pickled(value) if self.rank == 0 else torch.empty(0, dtype=torch.uint8, device="cpu")
         size = torch.tensor([len(data)], dtype=torch.int64, device="cpu")
-        self._run_collective(lambda group: group.broadcast([size]), size)  # from rank zero by default
-        if self.rank > 0:
-            data = torch.empty(int(size), dtype=torch.uint8, device="cpu")
-        self._run_collective(lambda group: group.broadcast([data]), data)
-        return value if self.rank == 0 else pickle.loads(data.numpy().tobytes())
+        data.resize_(int(self.sum_(size)))
+        self._run_collective(lambda group: group.broadcast([data]), data)  # from rank zero by default
+        return value if self.rank == 0 else pickle.loads(data.numpy().data)
 
     def _run_collective(self, begin: Callable[[Any], Any], *tensors: torch.Tensor) -> None:
         """Starts a collective on the process group and waits until it ends or must be abandoned.
@@ -141,7 +142,7 @@ class World:
                     raise RuntimeError("gloo kept waiting for a lost rank")
             work.wait()
         except RuntimeError as error:
-            if "imed out" not in str(error) and "imeout" not in str(error):
+            if not re.search("timed out|timeout", str(error), re.IGNORECASE):
                 raise LostContactError.of(self.rank, error) from error
             late = f"{self._watchdog.late_ranks()}, still alive but stuck or slower"
             problem = f"rank {self.rank} timed out after {self._watchdog.timeout:g} s waiting for {late}:"
@@ -171,6 +172,15 @@ class World:
         """
         return self._watchdog.failed.is_set() or bool(signals.received)
 
+    def check_stop(self) -> None:
+        """Raises the cause if a rank has failed or a signal was received, within a `together` block.
+
+        Not a collective; no communication.
+        """
+        if self.must_stop():
+            known = self._watchdog.first_error() if self._connected else None
+            raise known or signals.stopped_error()
+
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
         """Context manager that raises any rank's failure on every rank. Its block must contain no collectives.
@@ -180,8 +190,7 @@ class World:
         """
         if self.size == 1:
             yield
-            if self.must_stop() and (stopped := self._watchdog.first_error()):
-                raise stopped
+            self.check_stop()
             return
         error: BaseException | None = None
         try:
@@ -191,10 +200,10 @@ class World:
         mine = None if error is None else add_location(as_fidtool_error(error), self.rank, self.size)
         if mine is not None:
             self._watchdog.report(mine)
-        every = self.gather((mine, mine is None and self.must_stop()))
-        failures = [failure for failure, _ in every if failure is not None]
+        every = self.gather(mine or self.must_stop())
+        failures = [failure for failure in every if isinstance(failure, FidtoolError)]
         first = failures[0] if failures else None
-        if self._connected and (len(failures) > 1 if failures else any(stopped for _, stopped in every)):
+        if self._connected and any(every) and len(failures) != 1:
             known = self._watchdog.first_error()
             first = next((failure for failure in failures if known and failure.text == known.text), first or known)
         if isinstance(error, SystemExit):
@@ -222,16 +231,17 @@ def open_world(launch: Launch, peer_timeout: float, timeout: float, on_failure: 
     import torch
 
     watchdog = Watchdog(launch.rank, launch.world_size, peer_timeout, timeout, on_failure)
-    leave_group: Callable[[], None] | None = None
-    with contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack, contextlib.ExitStack() as leaving:
+        leaving.callback(watchdog.stop)
         try:
             # A view must reference its base; in inference mode it does not.
             with torch.inference_mode(False):
                 group = None
                 if launch.world_size > 1:
-                    from fidtool.distributed.rendezvous import join  # deferred: most runs have one rank
+                    from fidtool.distributed.rendezvous import join, leave  # deferred: most runs have one rank
 
-                    group, leave_group = join(launch, watchdog)
+                    group = join(launch, watchdog)
+                    leaving.callback(leave, group)
                 elif signals.taken_over:
                     watchdog.start([])
                 # A launcher that has lost one rank sends SIGTERM to the others, which must not interrupt the search
@@ -245,17 +255,13 @@ def open_world(launch: Launch, peer_timeout: float, timeout: float, on_failure: 
             if error is caught or not (isinstance(caught, Exception) or signals.taken_over):
                 raise
             raise error from caught
-        finally:
-            if leave_group is not None:
-                with contextlib.suppress(Exception):
-                    leave_group()
-            watchdog.stop()
     if signals.received:
         raise KeyboardInterrupt
 
 
 _MOST_NAMED = 5
 """Number of differences that are named."""
+_MISSING = ("missing", "")
 
 
 def named_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
@@ -268,17 +274,17 @@ def tensor_hashes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[str, s
     import torch
     from torch.nn.parameter import is_lazy
 
-    found = {}
+    hashes = {}
     for name, tensor in tensors.items():
         if is_lazy(tensor):
-            found[name] = ("not initialized", "")
+            hashes[name] = ("not initialized", "")
             continue
         digest = ""
         if not tensor.is_meta:
             values = tensor.detach().cpu().contiguous().flatten()
             digest = hashlib.sha256(values.view(torch.uint8).numpy().data).hexdigest()
-        found[name] = (f"{list(tensor.shape)} {tensor.dtype}".replace("torch.", ""), digest)
-    return found
+        hashes[name] = (f"{list(tensor.shape)} {tensor.dtype}".replace("torch.", ""), digest)
+    return hashes
 
 
 def find_differences(hashes: Mapping[str, tuple[str, str]], world: World, ranks: Sequence[int] = ()) -> list[str]:
@@ -289,14 +295,17 @@ def find_differences(hashes: Mapping[str, tuple[str, str]], world: World, ranks:
     """
     first, *others = world.gather(dict(hashes))
     zero, *numbers = ranks or range(world.size)
-    found: dict[str, list[str]] = {}
+    differing = defaultdict[str, list[str]](list)
     for rank, other in zip(numbers, others, strict=True):
         for name in {**first, **other}:
-            (here, digest), (there, other_digest) = first.get(name, ("missing", "")), other.get(name, ("missing", ""))
-            if here != there:
-                found.setdefault(f"{name} is {here} on rank {zero} and {there}", []).append(f"rank {rank}")
-            elif digest != other_digest:
-                found.setdefault(f"{name} differs from rank {zero}'s", []).append(f"rank {rank}")
-    phrases = [f"{what} on {', '.join(on)}" for what, on in found.items()]
+            here = first.get(name, _MISSING)
+            there = other.get(name, _MISSING)
+            if here == there:
+                continue
+            what = f"{name} differs from rank {zero}'s"
+            if here[0] != there[0]:
+                what = f"{name} is {here[0]} on rank {zero} and {there[0]}"
+            differing[what].append(f"rank {rank}")
+    phrases = [f"{what} on {', '.join(on)}" for what, on in differing.items()]
     more = len(phrases) - _MOST_NAMED
     return phrases[:_MOST_NAMED] + [f"and {more} more"] * (more > 0)

@@ -36,14 +36,14 @@ class FID(Metric):
     phase = "distance"
 
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
-        from fidtool.distances.frechet import frechet_distance
+        from fidtool.distances.frechet import distance_between
 
         def on_rank_zero() -> float:
             one, other = real.gaussian, fake.gaussian
             assert one is not None
             assert other is not None
             with about(f"{real.path} (first) against {fake.path} (second)"):
-                return frechet_distance(one.mu, one.sigma, other.mu, other.sigma, count1=one.count, count2=other.count)
+                return distance_between(one, other)
 
         return {self.name: context.world.on_rank_zero(on_rank_zero)}
 

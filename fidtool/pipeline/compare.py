@@ -27,9 +27,10 @@ from fidtool.diagnose.diagnosis import (
 )
 from fidtool.diagnose.duplicates import NOTABLE_SHARE, are_dependent
 from fidtool.distances.error_bars import error_bars, fewest_images, fid_curve, interval
-from fidtool.distances.exact import FeatureSettings, feature_settings
-from fidtool.distances.frechet import frechet_distance, influence
+from fidtool.distances.exact import FINEST_STEP, FeatureSettings, feature_settings
+from fidtool.distances.frechet import distance_between, influence
 from fidtool.distances.sampling_bias import perfect_distance
+from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
 from fidtool.errors import (
     Alert,
@@ -390,12 +391,11 @@ def _influence_of(
     named = min(len(values), max(_FEWEST, min(_MOST, round(_FRACTIONS[-1] * len(values)))))
     # For a small set, several fractions give the same number of images.
     fractions = {max(1, round(part * len(values))): part for part in reversed(_FRACTIONS)}
-    removals, mu, sigma = [], target.mu, target.sigma
+    removals = []
     for count, part in sorted(fractions.items()):
         predicted = distance - float(values[order[:count]].sum()) / (len(values) - count)
         left = features.gaussian(rows, np.delete(everything, order[:count]), world)
-        computed = frechet_distance(mu, sigma, left.mu, left.sigma, count1=target.count, count2=left.count)
-        removals.append(Removal(part, count, predicted, computed))
+        removals.append(Removal(part, count, predicted, distance_between(target, left)))
     off = [part for part in removals if abs(part.predicted - part.distance) > _ROUGH * abs(part.distance - distance)]
     if len(rows) <= rows.shape[1]:
         doubt = f"there are only {len(rows)} images for {rows.shape[1]} dimensions"
@@ -465,9 +465,10 @@ def _exhibit_of(
     rows, known = fake.features.get(FEATURES), real.features.get(FEATURES)
     neighbours: list[Neighbour] = []
     if rows is not None and known is not None and fake is not real:
-        from fidtool.distances.neighbors import nearest_rows
+        from fidtool.distances.neighbors import nearest_reals
 
-        nearest, distances = nearest_rows(rows[:_MOST_NEIGHBOURS], known, device)
+        finest = FeatureSettings(FINEST_STEP, device=device)
+        nearest, distances = nearest_reals(known, rows[:_MOST_NEIGHBOURS], finest, World(Launch()))
         for image, (row, distance) in enumerate(zip(nearest.tolist(), distances.tolist(), strict=True)):
             neighbours.append(Neighbour(_file(fake, image), _file(real, row), distance))
     return Exhibit(

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fidtool.diagnose.diagnosis import pair_warnings, set_warnings
 from fidtool.distances.exact import feature_settings
-from fidtool.distances.frechet import frechet_distance
+from fidtool.distances.frechet import distance_between
 from fidtool.errors import Alert
 from fidtool.explanations import Heldout, Nearest
 from fidtool.features.protocol import FEATURES
@@ -65,18 +65,17 @@ class HeldoutComparer:
 
     def _distances(self, real: MeasuredSet, some: MeasuredSet) -> NDArray[np.float64]:
         """Returns the distances of a set's images to their nearest real ones, on all ranks. A collective."""
-        from fidtool.distances.neighbors import nearest_distances
+        from fidtool.distances.neighbors import nearest_reals
 
         features = feature_settings(self.plan.definitions.get(FEATURES), self.run.device.torch_device)
-        return nearest_distances(real.features[FEATURES], some.features[FEATURES], features, self.run.world)
+        return nearest_reals(real.features[FEATURES], some.features[FEATURES], features, self.run.world)[1]
 
     def _floor(self, real: MeasuredSet, layer: str, images: int) -> float:
         """Returns the distance of the first held-out images from REAL, on rank zero; see `FeatureSet.features`."""
         if (layer, images) not in self.floors:
             features = feature_settings(self.plan.definitions.get(layer), self.run.device.torch_device)
-            one, counts = real.statistics.layers[layer], {"count1": real.statistics.count, "count2": images}
             other = features.gaussian(self.heldout.features[layer], np.arange(images), self.run.world)
-            self.floors[layer, images] = frechet_distance(one.mu, one.sigma, other.mu, other.sigma, **counts)
+            self.floors[layer, images] = distance_between(real.gaussian(layer), other)
         return self.floors[layer, images]
 
 

@@ -13,6 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from fidtool.distances.frechet import covariance_factor
 from fidtool.errors import InputError, TooFewImagesError
+from fidtool.statistics.moments import Gaussian
 from fidtool.statistics.set_statistics import Statistics
 from fidtool.statistics.statistics_file import read_statistics
 from fidtool.training.feature_extractor import PathLike, warn_of_dtype
@@ -71,7 +72,7 @@ class FrechetLoss(nn.Module):
         self._ddof = 1 if statistics.definition is None else statistics.definition.ddof
         # Not buffers, because `half()` must not convert them. They follow the features to their device.
         self._mu = torch.from_numpy(statistics.mu).clone()
-        self._factor = covariance_factor(statistics.sigma, statistics.count)
+        self._factor = covariance_factor(Gaussian(statistics.mu, statistics.sigma, statistics.count))
         self.register_buffer("queue", torch.zeros(queue, statistics.dims, dtype=torch.float32))
         self.register_buffer("queued", torch.zeros((), dtype=torch.int64))
 

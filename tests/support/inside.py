@@ -74,7 +74,7 @@ def score(features: Features, weight: Features, bias: Features | None = None, **
 
 def nearest(queries: Features, rows: Features) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return the nearest row of each query, and its distance."""
-    return neighbors.nearest_rows(queries, rows, torch.device("cpu"))
+    return neighbors.nearest_reals(rows, queries, _settings(), _alone())
 
 
 # Error bars and extrapolation of a distance.

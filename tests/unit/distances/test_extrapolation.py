@@ -11,6 +11,7 @@ from fidtool import frechet_distance
 from fidtool.distances import extrapolation as module
 from fidtool.distances.exact import FeatureSettings
 from fidtool.distances.extrapolation import fid_infinity
+from fidtool.distances.frechet import distance_between
 from fidtool.statistics.moments import Gaussian
 from support.feature_sets import MU, REAL, SIGMA, Features, alone, covariance, generated
 
@@ -40,10 +41,11 @@ def distance_of(fake: Features) -> float:
 def test_least_squares_equals_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     fake, seen = generated(3000, 5), dict[int, float]()
 
-    def remembered(*args: Any, count1: int, count2: int) -> float:
-        return seen.setdefault(count2, frechet_distance(*args, count1=count1, count2=count2))
+    def remembered(real: Gaussian, some: Gaussian) -> float:
+        assert some.count is not None
+        return seen.setdefault(some.count, distance_between(real, some))
 
-    monkeypatch.setattr(module, "frechet_distance", remembered)
+    monkeypatch.setattr(module, "distance_between", remembered)
     value, _ = extrapolated(fake, points=11)
     counts = np.linspace(500, 3000, 11).astype(int).tolist()
     assert sorted(seen) == counts

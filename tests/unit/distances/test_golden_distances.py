@@ -106,7 +106,7 @@ def test_factors(golden: Golden) -> None:
     found = {}
     for name, features in (("full", mixed(50, 5, 21)), ("low", bells(4, 6, 22)), ("none", bells(1, 3, 23))):
         gaussian = fitted(features)
-        factor = covariance_factor(gaussian.sigma, gaussian.count)
+        factor = covariance_factor(gaussian)
         assert (factor @ factor.T).numpy() == pytest.approx(gaussian.sigma, rel=1e-12, abs=1e-13)
         found[name] = list(factor.shape)
     golden("metrics/ranks", found)

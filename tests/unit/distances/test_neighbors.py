@@ -108,6 +108,10 @@ def test_cosine_distances(monkeypatch: pytest.MonkeyPatch) -> None:
     assert neighbors.nearest_cosine_distance(copies, copies * -2, FeatureSettings(18), alone()) < 1e-13
 
 
+def distances_to_nearest(real: Features, some: Features) -> Any:
+    return neighbors.nearest_reals(real, some, FeatureSettings(18), alone())[1]
+
+
 def test_distances_to_the_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
     """As NumPy gives them, in blocks of any size with the same bits; 0 for copies only."""
     real, some = normal(150, 7, 1), np.concatenate([normal(60, 7, 2), normal(150, 7, 1)[:9]])
@@ -116,16 +120,16 @@ def test_distances_to_the_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
     for size in (7, 64, 1000):
         monkeypatch.setattr(neighbors, "_SMALLEST_PART", size)
         monkeypatch.setattr(neighbors, "_LARGEST_PART", size)
-        found.append(neighbors.nearest_distances(real, some, FeatureSettings(18), alone()))
+        found.append(distances_to_nearest(real, some))
     assert found[0].dtype == np.float64
     assert found[0] == pytest.approx(expected, abs=1e-4)
     assert np.array_equal(np.flatnonzero(found[0] == 0), np.arange(60, 69))
     assert all(np.array_equal(each, found[0]) for each in found)
     grid, points = lattice(40, 3, 1), lattice(9, 3, 2)
     exact = np.sqrt(((points[:, None].astype(float) - grid) ** 2).sum(2).min(1))
-    assert np.array_equal(neighbors.nearest_distances(grid, points, FeatureSettings(18), alone()), exact)
+    assert np.array_equal(distances_to_nearest(grid, points), exact)
     long = np.float32(2**14) * real  # a coarser step is used
-    assert neighbors.nearest_distances(long, long + 1, FeatureSettings(18), alone()) == pytest.approx(7**0.5, rel=0.02)
+    assert distances_to_nearest(long, long + 1) == pytest.approx(7**0.5, rel=0.02)
 
 
 def authentic(real: Features, fake: Features) -> float:

@@ -60,7 +60,7 @@ def test_the_correction_equals_the_contour_integral(dims: int, images: int) -> N
         total += quad(at, 0.0, math.pi / 2, limit=200)[0]
     expected = fake.mu @ fake.mu + np.trace(real.sigma + fake.sigma) - np.trace(fake.sigma) / images
     expected -= 2.0 * 2.0 * m / math.pi * total
-    assert corrected_distance(real, covariance_factor(real.sigma), fake) == pytest.approx(expected, abs=1e-6)
+    assert corrected_distance(real, covariance_factor(real), fake) == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize("images", [5, 30, 45, 200])
@@ -91,7 +91,7 @@ def fit(rows: Features) -> tuple[Array, Array]:
 
 def test_features_without_spread() -> None:
     real, rows = target(3), np.full((200, 3), 0.5, np.float32)
-    assert corrected_distance(real, covariance_factor(real.sigma), fitted(rows)) == pytest.approx(0.75 + 1.11)
+    assert corrected_distance(real, covariance_factor(real), fitted(rows)) == pytest.approx(0.75 + 1.11)
     assert perfect_distance(Gaussian(np.zeros(3), np.zeros((3, 3)), 1), 10) == 0.0
 
 

@@ -25,7 +25,7 @@ from fidtool.errors import InputError, on_every_rank, option
 from fidtool.images.decode import ONE_IMAGE_FORMATS, has_frame
 from fidtool.names import counted
 from fidtool.seeds import sample_seed
-from fidtool.sources.contents import SAME_FILES, Files, Frame, Read, Reader, ValueRange, bytes_of, pillow_defaults
+from fidtool.sources.contents import SAME_FILES, Frame, Read, Reader, ValueRange, bytes_of, pillow_defaults
 from fidtool.sources.image_set import ImageSet, Indices, Names, Numbered, Sampling, SetPart, canonical_order
 from fidtool.sources.memory import Images, MemoryReader
 
@@ -213,10 +213,9 @@ class Stream:
         names: Sequence[str] = Numbered(total)
         if self._sharded:
             names = Names(f"[{rank}:{position}]" for rank, count in enumerate(counts) for position in range(count))
-        reader, order = MemoryReader(self.name, None, None), canonical_order(total, self._sampling.seed)
-        reader.in_order = True
-        file_index = np.zeros(total, dtype=np.int32)
-        images = ImageSet(self.name, "iterable", names, self.name, reader, Files([]), order, file_index)
+        reader = MemoryReader(self.name, None, total, None, in_order=True)
+        order = canonical_order(total, self._sampling.seed)
+        images = ImageSet(self.name, "iterable", names, self.name, reader, order)
         return images, list(chain(*sizes)), first
 
 
@@ -234,15 +233,14 @@ def with_frames(images: ImageSet, max_pixels: int) -> ImageSet:
     frames = [(item, number) for item, count in enumerate(counts) for number in range(count)]
     names = Names(images.stored[item] + f"[{number}]" * (counts[item] > 1) for item, number in frames)
     items, numbers = np.array(frames).T
-    files = (items if images.file_index is None else images.file_index[items]).astype(np.int32)
     reader = FrameReader(images.reader, items, numbers)
     order = np.argsort(np.argsort(images.order)[items], kind="stable")
-    return replace(images, stored=names, reader=reader, file_index=files, order=order)
+    return replace(images, stored=names, reader=reader, order=order)
 
 
 def _counts(images: ImageSet, max_pixels: int) -> Iterator[int]:
     """Yields the number of frames of each image in a source."""
-    if images.file_index is not None or images.files.remote:
+    if images.reader.file_index is not None or images.files.remote:
         yield from (len(split(content, max_pixels)) for content in images.reader.read(np.arange(len(images.stored))))
         return
     for file in range(len(images.stored)):
@@ -283,9 +281,10 @@ class FrameReader(Reader):
     """
 
     def __init__(self, reader: Reader, items: NDArray[np.int64], numbers: NDArray[np.int64]) -> None:
+        files = (items if reader.file_index is None else reader.file_index[items]).astype(np.int32)
+        super().__init__(reader.files, files, reader.in_order, f"{reader.variant}, all frames")
         self._reader, self._items, self._numbers = reader, items, numbers
-        self.in_order, self.scaled = reader.in_order, reader.scaled
-        self.variant = f"{reader.variant}, all frames"
+        self.scaled = reader.scaled
 
     def read(self, items: NDArray[np.int64]) -> Iterator[Read]:
         frames = [(item, list(same)) for item, same in itertools.groupby(items.tolist(), self._items.__getitem__)]

@@ -358,7 +358,7 @@ class ImageLookup:
     @functools.cached_property
     def _positions(self) -> dict[str, tuple[ImageSet, int]]:
         # Files of a local folder, of which there may be millions, are opened by their paths instead.
-        sets = [images for images in self.sets if images.file_index is not None or images.files.remote]
+        sets = [images for images in self.sets if images.reader.file_index is not None or images.files.remote]
         return {images.file(index): (images, index) for images in sets for index in range(len(images))}
 
     def read(self, file: str) -> Read:

@@ -17,19 +17,29 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
-from operator import itemgetter
-from typing import IO, Any, BinaryIO
+from operator import attrgetter
+from typing import IO, Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError
-from fidtool.sources.contents import MOST_BYTES, ContentError, Extent, ExtentReader, Files, Read, opened, too_large
+from fidtool.sources.contents import MOST_BYTES, ContentError, ExtentReader, Read, opened, too_large
 from fidtool.sources.image_set import ImageSet, NamedFiles, Names, split_common_folder
 from fidtool.sources.kinds import PassedOver, suffix_of
 
-Found = tuple[str, int, int, Any]
-"""Name of a member, its first byte, number of bytes, and what its reader must know."""
+
+class Member(NamedTuple):
+    """A member of an archive: its name, and its extent in the archive.
+
+    ``problem`` is why it cannot be read, empty if it can; ``checks`` is a row of `_CHECKS`, empty for tar archives.
+    """
+
+    name: str
+    start: int
+    length: int
+    problem: str = ""
+    checks: tuple[int, ...] = ()
 
 
 def list_images(named: NamedFiles) -> ImageSet:
@@ -39,38 +49,32 @@ def list_images(named: NamedFiles) -> ImageSet:
     names end in it after the first dot; without a key, such archives are refused.
     """
     paths = named.files.paths
-    is_zip, passed_over = suffix_of(paths[0]) == ".zip", PassedOver()
+    is_zip = suffix_of(paths[0]) == ".zip"
+    passed_over = PassedOver()
+    members: list[Member] = []
     names: list[str] = []
-    extents: list[NDArray[np.int64]] = []
-    details: list[Any] = []
     counts: list[int] = []
     packed = False
     for archive, label in zip(paths, split_common_folder(paths)[1], strict=True):
         with opened(named.files, len(counts)) as handle:
             packed |= not is_zip and _opened(handle) is not handle
-            members = partial(_zipped, archive) if is_zip else _tarred
-            found = sorted(members(named.key, handle, passed_over), key=itemgetter(1))  # as stored
-            if any("\0" in name for name, *_ in found):
+            members_of = partial(_zipped, archive) if is_zip else _tarred
+            found = sorted(members_of(named.key, handle, passed_over), key=attrgetter("start"))  # as stored
+            if any("\0" in member.name for member in found):
                 raise ValueError("a member's name contains a null character")
-        _refuse_duplicates(archive, [posixpath.normpath(name) for name, *_ in found])
-        names += [f"{label}/{name}" if len(paths) > 1 else name for name, *_ in found]
-        extents.append(np.array([extent for _, *extent, _ in found], dtype=np.int64).reshape(-1, 2))
-        details += [detail for *_, detail in found]
+        _refuse_duplicates(archive, found)
+        names += [f"{label}/{member.name}" if len(paths) > 1 else member.name for member in found]
+        members += found
         counts.append(len(found))
     kind = "zip archive" if is_zip else f"{'compressed ' * packed}tar archive"
     if not names:
         raise passed_over.nothing_found(named.path, kind)
     if not named.key:
         _refuse_several(named.path, names)
-    index = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
-    problems = {item: problem for item, problem in enumerate(() if is_zip else details) if problem}
-    checks = np.array(details, dtype=_CHECKS) if is_zip else problems
-    reader = MemberReader(named.files, packed, index, np.concatenate(extents), checks)
-    reader.variant = named.key if packed else ""
-    files = index.tolist()
-    order = np.array(sorted(range(len(names)), key=lambda item: (files[item], names[item])), dtype=np.uint32)
+    reader = MemberReader(named, packed, np.repeat(np.arange(len(counts), dtype=np.int32), counts), members)
+    by_name = sorted(range(len(names)), key=lambda item: (reader.file_index[item], names[item]))
     prefix = f"{named.prefix}/" if len(paths) == 1 else named.prefix
-    return ImageSet(named.path, kind, Names(names), prefix, reader, named.files, order, index, passed_over)
+    return ImageSet(named.path, kind, Names(names), prefix, reader, np.array(by_name, dtype=np.uint32), passed_over)
 
 
 def _refuse_several(path: str, names: Sequence[str]) -> None:
@@ -94,11 +98,12 @@ def _refuse_several(path: str, names: Sequence[str]) -> None:
         raise InputError(problem, f"pick one as in {path}:{min(kinds)}")
 
 
-def _refuse_duplicates(archive: str, names: Sequence[str]) -> None:
+def _refuse_duplicates(archive: str, members: Sequence[Member]) -> None:
     # Hashes, because a set of a million names would take more memory than the rest of the listing.
-    if len(np.unique(np.fromiter(map(hash, names), np.int64, len(names)))) == len(names):
+    hashes = [hash(posixpath.normpath(member.name)) for member in members]
+    if len(np.unique(hashes)) == len(members):
         return
-    name, times = Counter(names).most_common(1)[0]
+    name, times = Counter(posixpath.normpath(member.name) for member in members).most_common(1)[0]
     if times > 1:
         problem = f"{archive} contains {times} members named {name}:"
         raise InputError(problem, "create the archive again with each name once")
@@ -115,7 +120,7 @@ _METHODS = {zipfile.ZIP_STORED: False, zipfile.ZIP_DEFLATED: True}
 _CHECKS = np.dtype([("packed", "<i8"), ("size", "<i8"), ("crc", "<u4"), ("deflated", "?")])
 
 
-def _zipped(path: str, key: str, handle: BinaryIO, passed_over: PassedOver) -> Iterator[Found]:
+def _zipped(path: str, key: str, handle: BinaryIO, passed_over: PassedOver) -> Iterator[Member]:
     with zipfile.ZipFile(handle) as archive:
         starts = sorted({info.header_offset for info in archive.infolist()} | {archive.start_dir})
         for info in archive.infolist():
@@ -127,7 +132,9 @@ def _zipped(path: str, key: str, handle: BinaryIO, passed_over: PassedOver) -> I
                     raise zipfile.BadZipFile(f"{name} has an impossible size or position")
                 following = starts[bisect_right(starts, start)] if start < archive.start_dir else start
                 length = min(following - start, _LONGEST + info.compress_size)
-                yield name, start, length, (info.compress_size, info.file_size, info.CRC, _METHODS[info.compress_type])
+                problem = f"{too_large(info.file_size)}" if info.file_size > MOST_BYTES else ""
+                checks = (info.compress_size, info.file_size, info.CRC, _METHODS[info.compress_type])
+                yield Member(name, start, length, problem, checks)
 
 
 def check_member(archive: str, info: zipfile.ZipInfo) -> None:
@@ -139,32 +146,26 @@ def check_member(archive: str, info: zipfile.ZipInfo) -> None:
 
 
 class MemberReader(ExtentReader):
-    """Reads members of archives, each with the index of its archive, its first byte and its number of bytes.
-
-    ``details`` of zip archives are an array of `_CHECKS`; of tar archives why a member cannot be read, by its number.
-    """
+    """Reads members of archives. Remote archives are read sequentially, so that each rank downloads only its own."""
 
     def __init__(
-        self,
-        files: Files,
-        packed: bool,
-        file_index: NDArray[np.int32],
-        extents: NDArray[np.int64],
-        details: NDArray[np.void] | dict[int, str],
+        self, named: NamedFiles, packed: bool, file_index: NDArray[np.int32], members: Sequence[Member]
     ) -> None:
-        super().__init__(files, packed)
-        self._file_index, self._extents, self._details = file_index, extents, details
+        super().__init__(named.files, file_index, packed or named.files.remote, named.key if packed else "")
+        self._extents = np.array([(member.start, member.length) for member in members], dtype=np.int64)
+        self._problems = {item: member.problem for item, member in enumerate(members) if member.problem}
+        self._checks = np.array([member.checks for member in members if member.checks], dtype=_CHECKS)
 
-    def extent(self, item: int) -> Extent:
-        start, length = self._extents[item]
-        return int(self._file_index[item]), int(start), int(length)
+    def extent(self, item: int) -> tuple[int, int]:
+        start, length = self._extents[item].tolist()
+        return start, length
 
     def unpack(self, item: int, data: bytes) -> Read:
-        if isinstance(self._details, dict):
-            return ContentError(self._details[item]) if item in self._details else data
-        packed, size, crc, deflated = self._details[item].tolist()
-        if size > MOST_BYTES:
-            return too_large(size)
+        if item in self._problems:
+            return ContentError(self._problems[item])
+        if not len(self._checks):
+            return data
+        packed, size, crc, deflated = self._checks[item].tolist()
         start = body_start(data)
         if start is None or start + packed > len(data):
             return ContentError("the archive is damaged: this member is not where the directory says")
@@ -230,7 +231,7 @@ def _opened(handle: BinaryIO) -> IO[bytes]:
     return opener(handle) if opener else handle
 
 
-def _tarred(key: str, handle: BinaryIO, passed_over: PassedOver) -> Iterator[Found]:
+def _tarred(key: str, handle: BinaryIO, passed_over: PassedOver) -> Iterator[Member]:
     for info in _walk(_opened(handle)):
         name, is_link = info.name.removeprefix("./"), info.islnk() or info.issym()
         if (info.isreg() or is_link) and passed_over.takes(name, key):
@@ -238,7 +239,7 @@ def _tarred(key: str, handle: BinaryIO, passed_over: PassedOver) -> Iterator[Fou
             if is_link:
                 again = "create the archive again with --dereference and --hard-dereference"
                 why = f"it is a link to {info.linkname}: {again}"
-            yield name, info.offset_data, 0 if why else info.size, why
+            yield Member(name, info.offset_data, 0 if why else info.size, why)
 
 
 def _walk(stream: IO[bytes]) -> Iterator[tarfile.TarInfo]:

@@ -29,11 +29,12 @@ from fidtool.sources.arrays import (
     as_pixels,
     dtype_name,
     has_floats,
+    index_of_files,
     read_header,
     refuse_values,
     set_of_rows,
 )
-from fidtool.sources.contents import Extent, ExtentReader, Files, Read, opened
+from fidtool.sources.contents import ExtentReader, Files, Read, opened
 from fidtool.sources.image_set import ImageSet, NamedFiles
 from fidtool.sources.kinds import HEAD, refuse_foreign, suffix_of
 
@@ -51,38 +52,32 @@ _STORAGES = {
 """NumPy dtypes, without byte order, of the torch storages that can contain images; newer dtypes have their names."""
 
 
-Found = tuple[StoredArray, str, int]
-"""The array of images in a file, what it is called in messages, and the byte at which it must end at the latest."""
-
-
 def list_images(named: NamedFiles) -> ImageSet:
     """Lists the images in one array or tensor of each file. Compressed arrays are read sequentially.
 
     The key is its name. The default is `SAMPLES`, or the only one that has the shape of images.
     """
-    arrays, axes = [], []
+    arrays = []
     for file, name in enumerate(named.files.paths):
         with opened(named.files, file) as handle:
-            array, what, limit = _find(name, handle, named.key)
-        axes.append(array.checked_axis(what, limit))
-        arrays.append(array)
-    counts, packed = [array.shape[0] for array in arrays], any(array.member for array in arrays)
-    reader = ArrayReader(named, packed, arrays, axes)
+            arrays.append(_images_in(name, handle, named.key))
+    reader = ArrayReader(named, arrays)
+    counts = [array.shape[0] for array in arrays]
     if any(array.dtype != np.uint8 for array in arrays):
         # Refused here, a run would otherwise process the sets before.
         refuse_values(reader, [0, *np.cumsum(counts[:-1]).tolist()])
-    layouts = [{-1: "NHW", 0: "NCHW", 2: "NHWC"}[axis] for axis in axes]
-    pairs = zip(arrays, layouts, strict=True)
-    kinds = ", ".join(dict.fromkeys(f"{dtype_name(array.dtype)} {layout}" for array, layout in pairs))
-    return set_of_rows(named, "compressed array" if packed else f"array ({kinds})", counts, reader)
+    kinds = ", ".join(dict.fromkeys(f"{dtype_name(array.dtype)} {array.layout}" for array in arrays))
+    is_compressed = any(array.member for array in arrays)
+    return set_of_rows(named, "compressed array" if is_compressed else f"array ({kinds})", counts, reader)
 
 
-def _find(name: str, handle: BinaryIO, key: str) -> Found:
-    if (suffix := suffix_of(name)) in (".npz", ""):
+def _images_in(name: str, handle: BinaryIO, key: str) -> StoredArray:
+    suffix = suffix_of(name)
+    if suffix in (".npz", ""):
         return _in_npz(name, handle, key)
     arrays = {"": read_header(handle)} if suffix == ".npy" else _tensors_of(name, handle)
     chosen = _chosen(name, arrays, key)
-    return arrays[chosen], f"{chosen} in {name}" if chosen else name, handle.seek(0, 2)
+    return arrays[chosen].of_images(f"{chosen} in {name}" if chosen else name, handle.seek(0, io.SEEK_END))
 
 
 def _chosen(name: str, arrays: Mapping[str, StoredArray], key: str) -> str:
@@ -100,34 +95,36 @@ def _chosen(name: str, arrays: Mapping[str, StoredArray], key: str) -> str:
 
 
 class ArrayReader(ExtentReader):
-    """Reads rows of arrays, one array per file, of which ``axes`` are those of the channels, see `channel_axis`."""
+    """Reads rows of arrays, one array per file."""
 
     encoded = False
 
-    def __init__(self, named: NamedFiles, packed: bool, arrays: Sequence[StoredArray], axes: Sequence[int]) -> None:
-        super().__init__(named.files, packed)
-        self._arrays, self._axes, self._value_range = arrays, axes, named.value_range
-        self._ends = np.cumsum([array.shape[0] for array in arrays])
+    def __init__(self, named: NamedFiles, arrays: Sequence[StoredArray]) -> None:
         self.scaled = any(has_floats(array.dtype) for array in arrays)
-        self.variant = self._value_range.variant if self.scaled and self._value_range is not None else ""
+        value_range = named.value_range
+        variant = value_range.variant if self.scaled and value_range is not None else ""
+        in_order = named.files.remote or any(array.member for array in arrays)
+        file_index = index_of_files(named, [array.shape[0] for array in arrays])
+        super().__init__(named.files, file_index, in_order, variant)
+        self._arrays, self._value_range = arrays, value_range
 
-    def _place(self, item: int) -> tuple[int, int]:
-        file = int(np.searchsorted(self._ends, item, side="right")) if len(self._arrays) > 1 else 0
-        return file, item - int(self._ends[file]) + self._arrays[file].shape[0]
+    def _place(self, item: int) -> tuple[int, StoredArray, int]:
+        """Returns the file of an image, the array in it, and the image's row."""
+        file = int(self.file_index[item])
+        return file, self._arrays[file], item - self.first_of(file)
 
-    def extent(self, item: int) -> Extent:
-        file, row = self._place(item)
-        array = self._arrays[file]
-        return file, array.start + row * array.strides[0], array.span
+    def extent(self, item: int) -> tuple[int, int]:
+        _, array, row = self._place(item)
+        return array.start + row * array.strides[0], array.span
 
     def unpack(self, item: int, data: bytes) -> Read:
-        file, row = self._place(item)
-        array = self._arrays[file]
+        file, array, row = self._place(item)
         image: NDArray[Any] = np.ndarray(array.shape[1:], array.dtype, data, strides=array.strides[1:])
-        return as_pixels(as_hwc(image, self._axes[file]), self._value_range, f"{self.files.paths[file]}[{row}]")
+        return as_pixels(as_hwc(image, array.axis), self._value_range, f"{self.files.paths[file]}[{row}]")
 
     def decompressed(self, handle: BinaryIO, file: int) -> IO[bytes]:
-        if not (member := self._arrays[file].member):
+        member = self._arrays[file].member
+        if not member:
             return handle
         # Between two steps of so many bytes, other threads can run.
         return io.BufferedReader(cast(io.RawIOBase, zipfile.ZipFile(handle).open(member)), 1 << 21)
@@ -136,7 +133,7 @@ class ArrayReader(ExtentReader):
 # --- NumPy -----------------------------------------------------------------------------------------------------------
 
 
-def _in_npz(name: str, handle: BinaryIO, key: str) -> Found:
+def _in_npz(name: str, handle: BinaryIO, key: str) -> StoredArray:
     with zipfile.ZipFile(handle) as archive:
         records = {info.filename[:-4]: info for info in archive.infolist() if info.filename.endswith(".npy")}
         usual = key or SAMPLES
@@ -146,11 +143,14 @@ def _in_npz(name: str, handle: BinaryIO, key: str) -> Found:
             with archive.open(records[each]) as member:
                 arrays[each] = read_header(member)
     chosen = _chosen(name, arrays, key)
-    array, info, what = arrays[chosen], records[chosen], f"{chosen} in {name}"
-    if info.compress_type != zipfile.ZIP_STORED:
-        return replace(array, member=info.filename), what, info.file_size
-    first = stored_at(info, handle)
-    return replace(array, start=first + array.start), what, first + info.file_size
+    array, info = arrays[chosen], records[chosen]
+    if info.compress_type == zipfile.ZIP_STORED:
+        first = stored_at(info, handle)
+        array = replace(array, start=first + array.start)
+    else:
+        first = 0
+        array = replace(array, member=info.filename)
+    return array.of_images(f"{chosen} in {name}", first + info.file_size)
 
 
 # --- tensors ---------------------------------------------------------------------------------------------------------

@@ -166,18 +166,20 @@ def refuse_values(reader: Reader, firsts: Sequence[int]) -> None:
 _MOST_IMAGES = 200_000_000
 
 
-def set_of_rows(named: NamedFiles, kind: str, counts: Sequence[int], reader: Reader) -> ImageSet:
-    """Returns the images in files whose images have row numbers instead of names."""
+def index_of_files(named: NamedFiles, counts: Sequence[int]) -> NDArray[np.int32]:
+    """Returns the index of each row's file, for files with so many rows."""
     if sum(counts) > _MOST_IMAGES:
         raise InputError(f"{named.path} states that it contains {sum(counts)} images; the limit is {_MOST_IMAGES}")
-    file_index = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
-    if len(counts) == 1:
-        names: Names = Numbered(counts[0])
-    else:
+    return np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+
+
+def set_of_rows(named: NamedFiles, kind: str, counts: Sequence[int], reader: Reader) -> ImageSet:
+    """Returns the images in files whose images have row numbers instead of names."""
+    names: Names = Numbered(sum(counts))
+    if len(counts) > 1:
         labels = split_common_folder(named.files.paths)[1]
         names = Names(f"{label}[{row}]" for label, count in zip(labels, counts, strict=True) for row in range(count))
-    order = np.arange(len(names), dtype=np.uint32)
-    return ImageSet(named.path, kind, names, named.prefix, reader, named.files, order, file_index)
+    return ImageSet(named.path, kind, names, named.prefix, reader, np.arange(len(names), dtype=np.uint32))
 
 
 # --- arrays in files -------------------------------------------------------------------------------------------------
@@ -196,6 +198,7 @@ class StoredArray:
         strides: bytes from one element to the next along each axis; empty for Fortran's order.
         kind: name of the dtype in the file's format, for messages.
         member: name of the compressed member of the archive that holds it; empty if it is not compressed.
+        axis: axis of the channels in each of its images, see `channel_axis`; -1 if there is none, or it is unknown.
     """
 
     shape: tuple[int, ...]
@@ -204,6 +207,7 @@ class StoredArray:
     strides: tuple[int, ...]
     kind: str = ""
     member: str = ""
+    axis: int = -1
 
     @classmethod
     def contiguous(cls, shape: tuple[int, ...], dtype: np.dtype[Any], start: int, kind: str = "") -> StoredArray:
@@ -224,8 +228,12 @@ class StoredArray:
             values: NDArray[Any] = np.ndarray(self.shape, self.dtype, handle.read(), strides=self.strides)
         return widened(values) if values.dtype == BFLOAT16 else values
 
-    def checked_axis(self, what: str, limit: int) -> int:
-        """Returns the `channel_axis` of its images, after checks; its bytes must end at ``limit`` at the latest."""
+    @property
+    def layout(self) -> str:
+        return {-1: "NHW", 0: "NCHW", 2: "NHWC"}[self.axis]
+
+    def of_images(self, what: str, limit: int) -> StoredArray:
+        """Returns it with its `axis`, after checks; its bytes must end at ``limit`` at the latest."""
         check_dtype(self.dtype, what, self.kind)
         axis = channel_axis(self.shape, what)
         # Reading an image must not require reading many times its bytes, as it does a little for crops of larger ones.
@@ -235,7 +243,7 @@ class StoredArray:
         end = self.start + (self.shape[0] - 1) * self.strides[0] + self.span
         if end > limit:
             raise InputError(f"{what} is truncated: its array ends at byte {end}, and the file has {limit} bytes")
-        return axis
+        return replace(self, axis=axis)
 
 
 def array_headers(files: Files) -> dict[str, StoredArray]:

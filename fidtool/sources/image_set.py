@@ -88,9 +88,7 @@ class ImageSet:
         kind: display name of its kind, such as ``folder`` or ``zip archive``.
         stored: names of all images in the source, in the reader's numbering.
         prefix: prefix of a name where an image is shown.
-        files: the files that contain the images.
         order: number in the source of each image, integer array of shape (images,).
-        file_index: index of the file of each of ``stored``, int32 array; None if every image is a file.
         warning: a warning about the source, as a sentence; empty if there is none.
         lines: line of each image in a list of paths, which is sorted; None for other sources.
         listed: time at which listing began, in nanoseconds since 1970.
@@ -106,9 +104,7 @@ class ImageSet:
     stored: Sequence[str]
     prefix: str
     reader: Reader
-    files: Files
     order: NDArray[np.integer] = field(repr=False)
-    file_index: NDArray[np.int32] | None = field(default=None, repr=False)
     passed_over: PassedOver = field(default_factory=PassedOver)
     warning: str = ""
     lines: NDArray[np.int64] | None = field(default=None, repr=False)
@@ -117,6 +113,11 @@ class ImageSet:
     floats: ValueRange | None = None
     partner: ImageSet | None = field(default=None, repr=False)
     part: SetPart | None = None
+
+    @property
+    def files(self) -> Files:
+        """The files that contain the images."""
+        return self.reader.files
 
     @property
     def scaled(self) -> bool:
@@ -178,8 +179,11 @@ class ImageSet:
         """
         if not self.files.versioned:
             return np.zeros((0, 2), dtype=np.int64)
-        numbers = self.numbers(without)
-        return self.files.stamps[numbers if self.file_index is None else self.file_index[numbers], :2]
+        return self.files.stamps[self._files_of(self.numbers(without)), :2]
+
+    def _files_of(self, numbers: NDArray[np.integer]) -> NDArray[np.integer]:
+        """Returns the index of the file of each of these images, by their numbers in stored order."""
+        return numbers if self.reader.file_index is None else self.reader.file_index[numbers]
 
     def identity(self) -> str:
         """Returns the SHA-256 of the source's real path, the images' names, order and framing, and the variant."""
@@ -207,7 +211,7 @@ class ImageSet:
 
     def state(self) -> str:
         """Returns the SHA-256 of the stamps of the images' files. It differs if files are added, removed or changed."""
-        stamps = self.files.stamps[self.order] if self.file_index is None else self.files.stamps
+        stamps = self.files.stamps[self.order] if self.reader.file_index is None else self.files.stamps
         return hashlib.sha256(np.ascontiguousarray(stamps, dtype="<i8").data).hexdigest()
 
     def marks(self, batches: Sequence[Indices]) -> NDArray[np.uint64]:
@@ -215,10 +219,11 @@ class ImageSet:
 
         Inodes and devices are excluded, because a remount or a different machine may change them.
         """
-        items = (self.order[batch] for batch in batches)
-        files = (each if self.file_index is None else self.file_index[each] for each in items)
-        found = [hashlib.sha256(np.ascontiguousarray(self.files.stamps[each, :3]).data) for each in files]
-        own = np.array([int.from_bytes(sha.digest()[:8], "little") for sha in found], dtype=np.uint64)
+        own = np.zeros(len(batches), dtype=np.uint64)
+        for number, batch in enumerate(batches):
+            stamps = self.files.stamps[self._files_of(self.order[batch]), :3]
+            digest = hashlib.sha256(np.ascontiguousarray(stamps).data).digest()
+            own[number] = int.from_bytes(digest[:8], "little")
         # Times 3, so that the hashes of two sets in one file do not cancel.
         return own if self.partner is None else own ^ np.uint64(3) * self.partner.marks(batches)
 

@@ -127,11 +127,11 @@ class Images:
             channel_axis(self._images.shape, self.name)  # refuses a single image, whose rows would count as images
         # Decoding workers are forks of this process, which cannot use its GPU.
         images = _on_host(self._images)
-        reader = MemoryReader(self.name, images, value_range)
+        reader = MemoryReader(self.name, images, count, value_range)
         if isinstance(images, (list, tuple)) or hasattr(images, "ndim"):  # to read others may take long
             refuse_values(reader, [0])
-        kind, file_index = f"Python {type(self._images).__name__}", np.zeros(count, dtype=np.int32)
-        return ImageSet(self.name, kind, Numbered(count), self.name, reader, Files([]), np.arange(count), file_index)
+        kind = f"Python {type(self._images).__name__}"
+        return ImageSet(self.name, kind, Numbered(count), self.name, reader, np.arange(count))
 
     def features(self) -> NDArray[Any] | None:
         """Returns the array if it has two dimensions, as features of images have; of a list of them, all rows."""
@@ -292,7 +292,10 @@ class MemoryReader(Reader):
 
     scaled = True
 
-    def __init__(self, name: str, images: Any, value_range: ValueRange | None) -> None:
+    def __init__(
+        self, name: str, images: Any, count: int, value_range: ValueRange | None, in_order: bool = False
+    ) -> None:
+        super().__init__(Files([]), np.zeros(count, dtype=np.int32), in_order)
         self._name, self._images, self._value_range = name, images, value_range
         self.encoded = not hasattr(images, "ndim")
 

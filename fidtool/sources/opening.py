@@ -195,7 +195,7 @@ def list_folder(path: str, recursive: bool = True) -> ImageSet:
         warning = f"{path} contains {number}: archives in a folder are not read"
     names, prefix = Names(found), os.path.join(path, "")
     files, order = Files(names.after(prefix)), np.arange(len(names), dtype=np.uint32)
-    return ImageSet(path, "folder", names, prefix, files, files, order, None, passed_over, warning)
+    return ImageSet(path, "folder", names, prefix, files, order, passed_over, warning)
 
 
 def _images_below(path: str, recursive: bool, passed_over: PassedOver) -> Iterator[str]:
@@ -300,7 +300,7 @@ def _set_of(path: str, what: str, entries: list[Entry], prefix: str, files_of: t
     entries = sorted(entries)
     names, lines = Names(each for each, _ in entries), np.array([line for _, line in entries])
     files, order = files_of(names.after(prefix)), np.arange(len(names), dtype=np.uint32)
-    return ImageSet(path, "list of files", names, prefix, files, files, order, lines=lines)
+    return ImageSet(path, "list of files", names, prefix, files, order, lines=lines)
 
 
 def missing_error(path: str, missing: Sequence[str], *remedies: str) -> InputError:

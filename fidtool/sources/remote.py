@@ -28,7 +28,7 @@ from fidtool.cache_dir import byte_limit, cache_dir, one_at_a_time
 from fidtool.distributed.signals import in_background
 from fidtool.download import MAX_TRIES, RETRIED_STATUSES, attempts, megabytes
 from fidtool.errors import FidtoolError, InputError, RunError, message_of, redacted
-from fidtool.sources.contents import MOST_BYTES, ContentError, Files, Read, Stamps, too_large
+from fidtool.sources.contents import MOST_BYTES, ContentError, Files, Read, Reader, Stamps, too_large
 from fidtool.sources.image_set import ImageSet, Names
 from fidtool.sources.kinds import URL_WILDCARD, PassedOver, expand_braces
 
@@ -72,6 +72,7 @@ class RemoteFiles(Files):
     remote = True
 
     def __init__(self, paths: Sequence[str], stamps: Stamps | None = None) -> None:
+        Reader.__init__(self, self)
         self.paths = paths
         self.stamps = np.zeros((len(paths), 5), dtype=np.int64) if stamps is None else stamps
         self.versioned = bool(self.stamps[:, 1].all())  # whether the store states the versions of all objects
@@ -212,7 +213,7 @@ def list_remote_folder(url: str, recursive: bool) -> ImageSet:
     names = Names(sorted(images))
     stamps = np.array([stamp_of(images[name]) for name in names], dtype=np.int64)
     files, order = RemoteFiles(names.after(source), stamps), np.arange(len(names), dtype=np.uint32)
-    return ImageSet(url, "remote folder", names, prefix, files, files, order, passed_over=passed_over)
+    return ImageSet(url, "remote folder", names, prefix, files, order, passed_over)
 
 
 def remote_files(url: str, say: Callable[[str], None]) -> RemoteFiles:

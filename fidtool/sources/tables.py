@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fidtool.errors import InputError
-from fidtool.sources.arrays import set_of_rows
-from fidtool.sources.contents import ContentError, Files, Read, SequentialReader, image_in, opened
+from fidtool.sources.arrays import index_of_files, set_of_rows
+from fidtool.sources.contents import Files, PartReader, Read, image_in, opened
 from fidtool.sources.image_set import ImageSet, NamedFiles
 from fidtool.sources.kinds import suffix_of
 
@@ -25,23 +26,28 @@ def list_images(named: NamedFiles) -> ImageSet:
 
     The key is the column's name; the default is the only column that has image bytes.
     """
-    pyarrow, columns, counts = _pyarrow(named.path), [], []
+    pyarrow = _pyarrow(named.path)
     is_arrow = suffix_of(named.files.paths[0]) == ".arrow"
+    columns, counts = [], []
     for file in range(len(named.files.paths)):
         with opened(named.files, file) as handle:
             if is_arrow:
                 table = _mapped(handle)
-                count, column = table.num_rows, _column(named, file, table.schema, pyarrow.types)
-                _check_cells(named, table.column(column))
+                columns.append(_column(named, file, table.schema, pyarrow.types))
+                counts.append(table.num_rows)
+                _check_cells(named, table.column(columns[-1]))
             else:
                 table = pyarrow.parquet.ParquetFile(handle)
-                count, column = table.metadata.num_rows, _column(named, file, table.schema_arrow, pyarrow.types)
-            columns.append(column)
-            counts.append(count)
+                columns.append(_column(named, file, table.schema_arrow, pyarrow.types))
+                counts.append(table.metadata.num_rows)
     if not sum(counts):
         raise InputError(f"no images in {named.path}: it contains no rows")
-    kind, reader_of = ("Arrow table", ArrowReader) if is_arrow else ("Parquet table", ParquetReader)
-    return set_of_rows(named, kind, counts, reader_of(named.files, columns, counts))
+    file_index = index_of_files(named, counts)
+    if is_arrow:
+        # Local files are read in any order, remote ones sequentially, so that each rank downloads only its own.
+        in_order = named.files.remote
+        return set_of_rows(named, "Arrow table", counts, ArrowReader(named.files, file_index, in_order, columns))
+    return set_of_rows(named, "Parquet table", counts, ParquetReader(named.files, file_index, True, columns))
 
 
 def _check_cells(named: NamedFiles, cells: Any) -> None:
@@ -92,38 +98,16 @@ def _has_bytes(types: Any, kind: Any) -> bool:
     return bool(types.is_binary(kind) or types.is_large_binary(kind))
 
 
-class _TableReader(SequentialReader):
+class _TableReader(PartReader):
     """Reads a column of each table."""
 
-    def __init__(self, files: Files, columns: list[str], counts: list[int]) -> None:
-        super().__init__(files)
-        self._ends, self._columns, self.variant = np.cumsum(counts), columns, " ".join(columns)
-
-    def file_of(self, item: int) -> int:
-        return int(np.searchsorted(self._ends, item, "right"))
-
-    def first_of(self, file: int) -> int:
-        return int(self._ends[file - 1]) if file else 0
-
-
-class ArrowReader(_TableReader):
-    """Reads rows through memory maps, of local files in any order.
-
-    Copies of remote files are read sequentially, so that each rank downloads only its own.
-    """
-
-    def __init__(self, files: Files, columns: list[str], counts: list[int]) -> None:
-        super().__init__(files, columns, counts)
-        self.in_order, self._opened = files.remote, dict[int, Any]()
+    def __init__(self, files: Files, file_index: NDArray[np.int32], in_order: bool, columns: list[str]) -> None:
+        super().__init__(files, file_index, in_order, " ".join(columns))
+        self._columns = columns
+        self._opened = dict[int, Any]()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_opened": {}}
-
-    def walk(self, handle: BinaryIO, file: int, items: list[int]) -> Iterator[Read]:
-        if file not in self._opened:
-            self._opened[file] = _mapped(handle).column(self._columns[file])
-        values, first = self._opened[file], self.first_of(file)
-        yield from (image_in(values[item - first].as_py()) for item in items)
 
 
 class ParquetReader(_TableReader):
@@ -133,20 +117,26 @@ class ParquetReader(_TableReader):
         pyarrow, column = _pyarrow(""), self._columns[file]
         # The whole table may not fit into memory.
         parquet = pyarrow.parquet.ParquetFile(handle, buffer_size=1 << 20, pre_buffer=False)
-        is_struct = pyarrow.types.is_struct(parquet.schema_arrow.field(column).type)
-        column = f"{column}.{_BYTES}" if is_struct else column
-        wanted, end = iter(items), self.first_of(file)
-        row = next(wanted)
+        if pyarrow.types.is_struct(parquet.schema_arrow.field(column).type):
+            column = f"{column}.{_BYTES}"
+        wanted = set(items)
+        end = self.first_of(file)
         for group in range(parquet.num_row_groups):
-            start, end = end, end + parquet.metadata.row_group(group).num_rows
-            if row >= end:
+            row, end = end, end + parquet.metadata.row_group(group).num_rows
+            if wanted.isdisjoint(range(row, end)):
                 continue
             for batch in parquet.iter_batches(16, row_groups=[group], columns=[column], use_threads=False):
-                values = batch.column(0).field(_BYTES) if is_struct else batch.column(0)
-                while row < start + len(values):
-                    value = values[row - start]
-                    yield value.as_py() if value.is_valid else ContentError("its row has no image bytes")
-                    if (row := next(wanted, -1)) < 0:
-                        return
-                start += len(values)
-        raise EOFError("it has fewer rows than when it was listed")
+                for value in batch.column(0):
+                    if row in wanted:
+                        yield image_in(value.as_py())
+                    row += 1
+
+
+class ArrowReader(_TableReader):
+    """Reads rows through memory maps."""
+
+    def walk(self, handle: BinaryIO, file: int, items: list[int]) -> Iterator[Read]:
+        if file not in self._opened:
+            self._opened[file] = _mapped(handle).column(self._columns[file])
+        values, first = self._opened[file], self.first_of(file)
+        return (image_in(values[item - first].as_py()) for item in items)

@@ -41,8 +41,9 @@ _CONTAINERS = {
 _AGAIN = "download it again, as a server sent this in its place, for example a login or an error"
 JSON = "JSON text: write a list of paths as .txt or .jsonl; if a server sent it as an error, download the file again"
 PLAIN = "plain text: download or create the file again, or name it .txt if it is a list of paths"
+EMPTY = "empty (0 bytes): copy or download it again"
 DAMAGED = {
-    "empty (0 bytes): copy or download it again": rb"\Z",
+    EMPTY: rb"\Z",
     "a Git LFS pointer, not the file itself: run `git lfs pull` in its repository": rb"version https://(git-lfs|hawser)",
     "a git-annex pointer, not the file itself: run `git annex get` in its repository": rb"/annex/objects/",
     f"a web page (HTML): {_AGAIN}": rb"(?i)\W*(<!--.*?-->\s*)?<(!doctype html|html|head|body|script|title)\b",

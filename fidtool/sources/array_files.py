@@ -36,7 +36,7 @@ from fidtool.sources.arrays import (
 )
 from fidtool.sources.contents import ExtentReader, Files, Read, opened
 from fidtool.sources.image_set import ImageSet, NamedFiles
-from fidtool.sources.kinds import HEAD, refuse_foreign, suffix_of
+from fidtool.sources.kinds import suffix_of
 
 _UNKNOWN = np.dtype("V1")
 """Placeholder for dtypes that images cannot have."""
@@ -196,8 +196,6 @@ def _of_safetensors(handle: BinaryIO) -> dict[str, StoredArray]:
 def _of_torch(name: str, handle: BinaryIO) -> dict[str, StoredArray]:
     # torch.save writes a zip archive of a pickle and the storages, none of them compressed.
     if not zipfile.is_zipfile(handle):
-        handle.seek(0)
-        refuse_foreign(name, handle.read(HEAD))
         raise InputError(f"{name} was not written by torch.save of torch 1.6 or later:", "save the tensor again")
     with zipfile.ZipFile(handle) as archive:
         records = {info.filename.partition("/")[2]: info for info in archive.infolist()}

@@ -295,14 +295,12 @@ def explained(name: str, problem: str = "cannot be read") -> Iterator[None]:
 def opened(files: Files, file: int) -> Iterator[BinaryIO]:
     """Opens a file and explains errors. Says if it is something else, such as a web page in its place."""
     name = files.paths[file]
-    with explained(name, "is damaged or truncated"):
+    with explained(name, "is damaged or truncated"), files.open(file) as handle:
         try:
-            with files.open(file) as handle:
-                yield handle
-        except (FidtoolError, MemoryError):
-            raise
+            yield handle
         except Exception:
-            refuse_foreign(name, head_of(files, file))
+            handle.seek(0)
+            refuse_foreign(name, handle.read(HEAD))
             raise
 
 

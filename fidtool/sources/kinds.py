@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import itertools
+import math
 import os
 import re
 import zlib
 from collections import Counter
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -260,32 +262,33 @@ def expand(path: str) -> list[str]:
     """Returns the files that match a pattern, in the order of its braces; the matches of a wildcard are sorted."""
     found: list[str] = []
     for name in expand_braces(path):
-        matches = sorted(glob.glob(name)) if glob.has_magic(name) else [name] if os.path.lexists(name) else []
+        matches = sorted(glob.glob(name))
         if not matches:
             raise InputError(f"no such file: {name}" + ("" if name == path else f" (from {path})"))
         found += matches
     if len(set(found)) < len(found):
         raise InputError(f"{path} matches a file twice")
-    if folders := [each for each in found if os.path.isdir(each)]:
-        problem = f"{path} matches a folder, {folders[0]}, but patterns are for files:"
+    if folder := next(filter(os.path.isdir, found), ""):
+        problem = f"{path} matches a folder, {folder}, but patterns are for files:"
         raise InputError(problem, "pass one folder", "omit the quotes, so that the shell passes each folder as a set")
     return found
 
 
 def expand_braces(path: str) -> list[str]:
     """Expands braces as a shell does: ``a{00..02}`` to ``a00``, ``a01``, ``a02``, and ``a{b,c}`` to ``ab``, ``ac``."""
-    braces = _BRACES.search(path)
-    if braces is None:
-        return [path]
-    before, inside, after = path[: braces.start()], braces.group(1), path[braces.end() :]
-    if span := _RANGE.fullmatch(inside):
-        first, last = (int(end) for end in span.groups())
-        if not 0 <= last - first < _MOST:
-            raise InputError(f"{{{inside}}} in {path} is an empty range or has more than {_MOST} numbers")
-        choices = [str(number).zfill(len(span.group(1))) for number in range(first, last + 1)]
-    else:
-        choices = inside.split(",")
-    rest = expand_braces(after)
-    if len(choices) * len(rest) > _MOST:
+    texts = _BRACES.split(path)  # every other one was in braces
+    choices = [_choices(text, path) if place % 2 else [text] for place, text in enumerate(texts)]
+    if math.prod(map(len, choices)) > _MOST:
         raise InputError(f"{path} matches more than {_MOST} files")
-    return [f"{before}{choice}{end}" for choice in choices for end in rest]
+    return ["".join(chosen) for chosen in itertools.product(*choices)]
+
+
+def _choices(inside: str, path: str) -> Sequence[str]:
+    """Returns the texts that stand for braces with this text inside."""
+    span = _RANGE.fullmatch(inside)
+    if span is None:
+        return inside.split(",")
+    first, last = map(int, span.groups())
+    if not 0 <= last - first < _MOST:
+        raise InputError(f"{{{inside}}} in {path} is an empty range or has more than {_MOST} numbers")
+    return [str(number).zfill(len(span[1])) for number in range(first, last + 1)]

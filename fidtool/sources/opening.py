@@ -19,7 +19,7 @@ from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, BinaryIO, NamedTuple, TextIO
 
 import numpy as np
 
@@ -32,7 +32,6 @@ from fidtool.sources.kinds import (
     DAMAGED,
     EMPTY,
     FILE_KINDS,
-    HEAD,
     HIDDEN,
     IS_HIDDEN,
     JSON,
@@ -129,16 +128,17 @@ def _listed(path: str, files: Files, value_range: ValueRange | None) -> ImageSet
     suffix = suffix_of(first if os.path.isdir(name) else name)
     is_list = suffix in LISTS
     head = b"\0" if files.remote and not is_list else head_of(files)  # of an archive, that would be a download
-    refuse_foreign(first, head, (EMPTY, PLAIN, *[JSON] * (suffix == _JSON_LINES)) if is_list else ())
-    if is_list and single and not container_of(head):
-        return list_paths(path, files, suffix, key)
-    actual = container_of(head) or ("an image" if format_of(head) else "")
+    actual = container_of(head) or ("an image" if format_of(head) and not is_list else "")
     module, content = FILE_KINDS.get(suffix, ("", ""))
     if suffix and actual and actual != content:
         raise InputError(f"{first} is named {suffix} but is {actual}:", "rename it")
+    if is_list and single:
+        refuse_foreign(first, head, (EMPTY, PLAIN, *[JSON] * (suffix == _JSON_LINES)))
+        return list_paths(path, files, suffix, key)
     if not suffix and first_member(head).endswith(b".npy"):
         module, _ = FILE_KINDS[".npz"]
     if not module:
+        refuse_foreign(first, head)
         _refuse_image(path, first)
         problem = f"{path} is neither a folder nor a file of a supported kind ({' '.join(KNOWN)})"
         raise InputError(problem, *["decompress it, with gunzip"] * head.startswith(b"\x1f\x8b"))
@@ -265,13 +265,13 @@ def list_paths(path: str, files: Files | None = None, suffix: str = TEXT, column
     what = "standard input" if is_stdin else f"the list {name}"
     if is_stdin and sys.stdin is None:  # closed by the shell (<&-)
         raise InputError("the list cannot be read: standard input is closed")
-    with explained(what):
+    with explained(what), contextlib.ExitStack() as stack:
+        handle: BinaryIO
         if files is not None:
-            with files.open(0) as handle:
-                content = handle.read()
+            handle = stack.enter_context(files.open(0))
         else:
-            content = sys.stdin.buffer.read() if is_stdin else read_file(path)
-        entries = list(_in_column(content, what, suffix, column) if suffix in TABLES else _in_text(content, what))
+            handle = sys.stdin.buffer if is_stdin else io.BytesIO(read_file(path))
+        entries = list(_in_column(handle, what, suffix, column) if suffix in TABLES else _in_text(handle, what))
     if not entries:
         raise InputError(f"{what} is empty:", "list one image per line")
     prefix = "" if is_stdin or name.startswith("/dev/") else os.path.join(os.path.dirname(name), "")
@@ -324,11 +324,11 @@ def missing_error(path: str, missing: Sequence[str], *remedies: str) -> InputErr
     return InputError(f"{path} lists files that do not exist ({missing[0]}{more}){seems}:", *advice, *remedies)
 
 
-def _in_text(content: bytes, what: str) -> Iterator[Entry]:
-    content = content.removeprefix(codecs.BOM_UTF8)
-    refuse_foreign(what, content[:HEAD] or b"\0", [PLAIN])
-    end = b"\0" if b"\0" in content[:_LONGEST] else b"\n"
-    for number, line in enumerate(content.removesuffix(end).split(end), 1):
+def _in_text(handle: BinaryIO, what: str) -> Iterator[Entry]:
+    head = handle.read(_LONGEST).removeprefix(codecs.BOM_UTF8)
+    refuse_foreign(what, head or b"\0", [PLAIN])
+    end = b"\0" if b"\0" in head else b"\n"
+    for number, line in enumerate(_divided(handle, head, end), 1):
         if len(line) >= _LONGEST or b"\0" in line or (end == b"\0" and not line):
             problem = f"{what} is not a list of paths: line {number} is too long or contains null bytes:"
             raise InputError(problem, "write one path per line", "separate all paths by null bytes")
@@ -336,8 +336,21 @@ def _in_text(content: bytes, what: str) -> Iterator[Entry]:
             yield Entry(text, number)
 
 
-def _in_column(content: bytes, what: str, suffix: str, column: str) -> Iterator[Entry]:
-    for line, row in rows_of(content, what, suffix):
+def _divided(handle: BinaryIO, head: bytes, end: bytes) -> Iterator[bytes]:
+    """Yields the lines in a file that begins with ``head``, up to the first one that is too long."""
+    *lines, rest = head.split(end)
+    while block := handle.read(_LONGEST):
+        yield from lines
+        *lines, rest = (rest + block).split(end)
+        if len(rest) >= _LONGEST:
+            break
+    yield from lines
+    if rest:
+        yield rest
+
+
+def _in_column(handle: BinaryIO, what: str, suffix: str, column: str) -> Iterator[Entry]:
+    for line, row in rows_of(handle, what, suffix):
         place = f"{what}, line {line}"
         found = [column] if column else columns_of_paths(row)
         if len(found) != 1 or found[0] not in row:
@@ -367,13 +380,13 @@ def _columns_error(
     return InputError(f"{place} has {lacks}; it has {has}:", *remedies)
 
 
-def rows_of(content: bytes, what: str, suffix: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def rows_of(handle: BinaryIO, what: str, suffix: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields the numbers of the lines of a table, and their values by column, None where a row ends early.
 
     Raises:
         InputError: if a row is none, or has more values than there are columns, or two columns have one name.
     """
-    text = io.TextIOWrapper(io.BytesIO(content), "utf-8-sig", "surrogateescape", newline="")
+    text = io.TextIOWrapper(handle, "utf-8-sig", "surrogateescape", newline="")
     return _objects_in(text, what) if suffix == _JSON_LINES else _cells_in(text, what, suffix)
 
 

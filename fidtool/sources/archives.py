@@ -10,10 +10,10 @@ import bz2
 import gzip
 import lzma
 import posixpath
+import struct
 import tarfile
 import zipfile
 import zlib
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError
-from fidtool.sources.contents import MOST_BYTES, ContentError, ExtentReader, Read, opened, too_large
+from fidtool.sources.contents import MOST_BYTES, ContentError, ExtentReader, opened, read_extent, too_large
 from fidtool.sources.image_set import ImageSet, NamedFiles, Names, split_common_folder
 from fidtool.sources.kinds import PassedOver, suffix_of
 
@@ -111,30 +111,25 @@ def _refuse_duplicates(archive: str, members: Sequence[Member]) -> None:
 
 _HEADER = 30
 """Bytes of a member's local header, without its name and extra field (PKWARE's APPNOTE, 4.3.7)."""
-_LONGEST = _HEADER + 2 * 0xFFFF
-"""Largest size of a local header with its name and extra field; the central directory does not state the size."""
 _MOST = 2**60
 _ENCRYPTED = 0x1
 _METHODS = {zipfile.ZIP_STORED: False, zipfile.ZIP_DEFLATED: True}
 
-_CHECKS = np.dtype([("packed", "<i8"), ("size", "<i8"), ("crc", "<u4"), ("deflated", "?")])
+_CHECKS = np.dtype([("size", "<i8"), ("crc", "<u4"), ("deflated", "?")])
+"""Number of a member's bytes and their checksum, and whether they are compressed."""
 
 
 def _zipped(path: str, key: str, handle: BinaryIO, passed_over: PassedOver) -> Iterator[Member]:
     with zipfile.ZipFile(handle) as archive:
-        starts = sorted({info.header_offset for info in archive.infolist()} | {archive.start_dir})
         for info in archive.infolist():
             name = info.filename.replace("\\", "/")
             if not info.is_dir() and passed_over.takes(name, key):
                 check_member(path, info)
-                start = info.header_offset
-                if start < 0 or max(start, info.compress_size, info.file_size) > _MOST:
+                if info.header_offset < 0 or max(info.header_offset, info.compress_size, info.file_size) > _MOST:
                     raise zipfile.BadZipFile(f"{name} has an impossible size or position")
-                following = starts[bisect_right(starts, start)] if start < archive.start_dir else start
-                length = min(following - start, _LONGEST + info.compress_size)
                 problem = f"{too_large(info.file_size)}" if info.file_size > MOST_BYTES else ""
-                checks = (info.compress_size, info.file_size, info.CRC, _METHODS[info.compress_type])
-                yield Member(name, start, length, problem, checks)
+                checks = (info.file_size, info.CRC, _METHODS[info.compress_type])
+                yield Member(name, info.header_offset, info.compress_size, problem, checks)
 
 
 def check_member(archive: str, info: zipfile.ZipInfo) -> None:
@@ -156,48 +151,42 @@ class MemberReader(ExtentReader):
         self._problems = {item: member.problem for item, member in enumerate(members) if member.problem}
         self._checks = np.array([member.checks for member in members if member.checks], dtype=_CHECKS)
 
-    def extent(self, item: int) -> tuple[int, int]:
-        start, length = self._extents[item].tolist()
-        return start, length
-
-    def unpack(self, item: int, data: bytes) -> Read:
+    def content(self, item: int, stream: IO[bytes]) -> bytes:
         if item in self._problems:
-            return ContentError(self._problems[item])
+            raise ContentError(self._problems[item])
+        start, length = self._extents[item].tolist()
         if not len(self._checks):
-            return data
-        packed, size, crc, deflated = self._checks[item].tolist()
-        start = body_start(data)
-        if start is None or start + packed > len(data):
-            return ContentError("the archive is damaged: this member is not where the directory says")
-        content = data[start : start + packed]
+            return read_extent(stream, start, length)
+        size, crc, deflated = self._checks[item].tolist()
+        content = read_extent(stream, body_at(start, stream), length)
         if deflated:
             try:
                 content = zlib.decompressobj(-zlib.MAX_WBITS).decompress(content, size + 1)
             except zlib.error as error:
-                return ContentError(f"the archive is damaged: {error}")
-            except MemoryError as error:
-                return error
+                raise ContentError(f"the archive is damaged: {error}") from None
         if len(content) != size or zlib.crc32(content) != crc:
-            return ContentError("the archive is damaged: this member's checksum does not match")
+            raise ContentError("the archive is damaged: this member's checksum does not match")
         return content
 
     def decompressed(self, handle: BinaryIO, file: int) -> IO[bytes]:
         return _opened(handle)
 
 
-def stored_at(info: zipfile.ZipInfo, handle: BinaryIO) -> int:
+def stored_at(info: zipfile.ZipInfo, handle: IO[bytes]) -> int:
     """Returns the position in the archive of the first byte of a member that is stored as it is."""
-    handle.seek(info.header_offset)
-    start = body_start(handle.read(_HEADER))
-    if start is None or info.compress_type != zipfile.ZIP_STORED or info.flag_bits & _ENCRYPTED:
+    if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & _ENCRYPTED:
         raise ValueError(f"its record {info.filename} is not where the archive's directory says")
-    return info.header_offset + start
+    return body_at(info.header_offset, handle)
 
 
-def body_start(data: bytes) -> int | None:
-    """Returns the offset of a member's content in ``data``; None if ``data`` does not begin with a local header."""
-    lengths = (int.from_bytes(data[start : start + 2], "little") for start in (26, 28))
-    return _HEADER + sum(lengths) if data.startswith(b"PK\x03\x04") and len(data) >= _HEADER else None
+def body_at(position: int, handle: IO[bytes]) -> int:
+    """Returns the position of the content of the member whose local header is at a position."""
+    handle.seek(position)
+    header = handle.read(_HEADER)
+    if len(header) < _HEADER or not header.startswith(b"PK\x03\x04"):
+        raise ContentError("the archive is damaged: this member is not where the directory says")
+    lengths: tuple[int, int] = struct.unpack_from("<HH", header, 26)  # of its name and extra field
+    return position + _HEADER + sum(lengths)
 
 
 # --- tar -------------------------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ from fidtool.sources.arrays import (
     refuse_values,
     set_of_rows,
 )
-from fidtool.sources.contents import ExtentReader, Files, Read, opened
+from fidtool.sources.contents import ExtentReader, Files, Read, opened, read_extent
 from fidtool.sources.image_set import ImageSet, NamedFiles
 from fidtool.sources.kinds import suffix_of
 
@@ -42,12 +42,33 @@ _UNKNOWN = np.dtype("V1")
 """Placeholder for dtypes that images cannot have."""
 _NAMED = 8
 """Maximum number of arrays that a message names."""
-_NUMBERS = ("u1", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "u2", "u4", "u8")
-_SAFETENSORS = {"BOOL": "?", **{f"{kind[0].upper()}{8 * int(kind[1])}": f"<{kind}" for kind in _NUMBERS}}
+_SAFETENSORS = {
+    "BOOL": "?",
+    "U8": "<u1",
+    "I8": "<i1",
+    "I16": "<i2",
+    "I32": "<i4",
+    "I64": "<i8",
+    "F16": "<f2",
+    "F32": "<f4",
+    "F64": "<f8",
+    "U16": "<u2",
+    "U32": "<u4",
+    "U64": "<u8",
+}
 _STORAGES = {
-    **dict(zip(("Byte", "Char", "Short", "Int", "Long", "Half", "Float", "Double"), _NUMBERS, strict=False)),
-    **{f"uint{8 * int(kind[1])}": kind for kind in ("u2", "u4", "u8")},
     "Bool": "?",
+    "Byte": "u1",
+    "Char": "i1",
+    "Short": "i2",
+    "Int": "i4",
+    "Long": "i8",
+    "Half": "f2",
+    "Float": "f4",
+    "Double": "f8",
+    "uint16": "u2",
+    "uint32": "u4",
+    "uint64": "u8",
 }
 """NumPy dtypes, without byte order, of the torch storages that can contain images; newer dtypes have their names."""
 
@@ -108,17 +129,11 @@ class ArrayReader(ExtentReader):
         super().__init__(named.files, file_index, in_order, variant)
         self._arrays, self._value_range = arrays, value_range
 
-    def _place(self, item: int) -> tuple[int, StoredArray, int]:
-        """Returns the file of an image, the array in it, and the image's row."""
+    def content(self, item: int, stream: IO[bytes]) -> Read:
         file = int(self.file_index[item])
-        return file, self._arrays[file], item - self.first_of(file)
-
-    def extent(self, item: int) -> tuple[int, int]:
-        _, array, row = self._place(item)
-        return array.start + row * array.strides[0], array.span
-
-    def unpack(self, item: int, data: bytes) -> Read:
-        file, array, row = self._place(item)
+        array = self._arrays[file]
+        row = item - self.first_of(file)
+        data = read_extent(stream, array.start + row * array.strides[0], array.span)
         image: NDArray[Any] = np.ndarray(array.shape[1:], array.dtype, data, strides=array.strides[1:])
         return as_pixels(as_hwc(image, array.axis), self._value_range, f"{self.files.paths[file]}[{row}]")
 

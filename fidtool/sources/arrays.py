@@ -158,9 +158,9 @@ class UnknownRangeError(InputError):
 
 def refuse_values(reader: Reader, firsts: Sequence[int]) -> None:
     """Raises the error of the first of these images that has one for all images of a source."""
-    errors = (each for each in reader.read(np.array(firsts, dtype=np.int64)) if isinstance(each, InputError))
-    if (error := next(errors, None)) is not None:
-        raise error
+    for content in reader.read(np.array(firsts, dtype=np.int64)):
+        if isinstance(content, InputError):
+            raise content
 
 
 _MOST_IMAGES = 200_000_000

@@ -227,7 +227,7 @@ class Files(Reader):
                 if length is None:
                     length = os.fstat(handle.fileno()).st_size - start
                 return read_extent(handle, start, length)
-        except (OSError, MemoryError, FidtoolError) as error:
+        except (OSError, MemoryError, ContentError, FidtoolError) as error:
             return error
 
     def open(self, file: int) -> BinaryIO:
@@ -307,14 +307,14 @@ def opened(files: Files, file: int) -> Iterator[BinaryIO]:
 # --- parts of files --------------------------------------------------------------------------------------------------
 
 
-def read_extent(stream: IO[bytes], start: int, length: int) -> bytes | ContentError:
-    """Returns these bytes of an open file; an error if it has not all of them, or they are too many for an image."""
+def read_extent(stream: IO[bytes], start: int, length: int) -> bytes:
+    """Returns these bytes of an open file; a ContentError if they are not all there, or too many for an image."""
     if length > MOST_BYTES:
-        return too_large(length)
+        raise too_large(length)
     reached = stream.seek(start)
     data = stream.read(length)
     if len(data) < length:
-        return ContentError(f"the file ends after {reached + len(data)} of {start + length} bytes")
+        raise ContentError(f"the file ends after {reached + len(data)} of {start + length} bytes")
     return data
 
 
@@ -353,12 +353,8 @@ class ExtentReader(PartReader):
     """Reads images that are stored as extents of files, or of the contents of compressed files."""
 
     @abc.abstractmethod
-    def extent(self, item: int) -> tuple[int, int]:
-        """Returns the first byte of an image in its file, and the number of its bytes."""
-
-    @abc.abstractmethod
-    def unpack(self, item: int, data: bytes) -> Read:
-        """Returns the content of an image from the bytes of its extent."""
+    def content(self, item: int, stream: IO[bytes]) -> Read:
+        """Returns the content of an image; a ContentError is raised or returned if it cannot be read."""
 
     @abc.abstractmethod
     def decompressed(self, handle: BinaryIO, file: int) -> IO[bytes]:
@@ -367,5 +363,7 @@ class ExtentReader(PartReader):
     def walk(self, handle: BinaryIO, file: int, items: list[int]) -> Iterator[Read]:
         with self.decompressed(handle, file) as stream:
             for item in items:
-                data = read_extent(stream, *self.extent(item))
-                yield data if isinstance(data, Exception) else self.unpack(item, data)
+                try:
+                    yield self.content(item, stream)
+                except (ContentError, MemoryError) as error:
+                    yield error

@@ -125,8 +125,7 @@ class Images:
             raise InputError(f"no images in {self.name}: it is empty")
         if getattr(self._images, "ndim", 0) > 1:
             channel_axis(self._images.shape, self.name)  # refuses a single image, whose rows would count as images
-        # Decoding workers are forks of this process, which cannot use its GPU.
-        images = _on_host(self._images)
+        images = _on_host(self._images)  # decoding workers are forks of this process, which cannot use its GPU
         reader = MemoryReader(self.name, images, count, value_range)
         if isinstance(images, (list, tuple)) or hasattr(images, "ndim"):  # to read others may take long
             refuse_values(reader, [0])
@@ -139,7 +138,7 @@ class Images:
         if not parts or any(getattr(part, "ndim", 0) != 2 for part in parts):
             return None
         arrays = [_as_array(part, self.name) for part in parts]
-        return np.concatenate([widened(each) if each.dtype == BFLOAT16 else each for each in arrays])
+        return np.concatenate([widened(array) if array.dtype == BFLOAT16 else array for array in arrays])
 
     def stream(self, value_range: ValueRange | None) -> Generator[Read, None, None]:
         """Yields the images of an iterable, one at a time even if it yields batches."""
@@ -211,36 +210,38 @@ def generator_of(images: Any, latent: int | tuple[int, ...] | None, name: str) -
     """
     import torch
 
-    function: Any
-    if isinstance(images, torch.nn.Module):
+    function = images
+    module = images if isinstance(images, torch.nn.Module) else torch.nn.Module()
+    if module is images:
         if latent is None:
             problem = f"{name} is a network ({type(images).__name__}), whose input is not known:"
             other = "pass a function, such as lambda n: network(torch.randn(n, 512))"
             raise InputError(problem, "pass fidtool.Images(network, latent=512) for normal noise", other)
-        shape = (latent,) if isinstance(latent, int) else tuple(latent)
-        device = next(iter(images.parameters()), torch.zeros(0)).device
-        function, module = lambda count: images(torch.randn(count, *shape, device=device)), images
+        shape = (latent,) if isinstance(latent, int) else latent
+        device = next(module.parameters(), torch.zeros(0)).device
+        function = lambda count: images(torch.randn(count, *shape, device=device))  # noqa: E731
     elif not callable(images) or isinstance(images, type) or hasattr(images, "__iter__") or hasattr(images, "__len__"):
         return None
-    else:
-        function, module = images, torch.nn.Module()
-
-    def called(count: int, seed: int) -> Any:
-        parameters = inspect.signature(function).parameters
-        asked = [each for each in parameters.values() if each.name != "seed" and each.kind not in _BY_NAME]
-        numbers = (count,) if asked else ()
-        if "seed" in parameters:
-            return function(*numbers, seed=seed)
-        wanted = [each for each in asked[1:2] if each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD]
-        return function(count, seed) if wanted else function(*numbers)
 
     def generate(count: int, seed: int) -> Items:
         with evaluating(module):
             torch.manual_seed(seed)
-            result = called(count, seed)
+            result = _called(function, count, seed)
             yield from result if isinstance(result, Iterator) else (result,)
 
     return generate
+
+
+def _called(function: Callable[..., Any], count: int, seed: int) -> Any:
+    """Calls a function with the arguments that it has: the number of images, and the seed."""
+    parameters = inspect.signature(function).parameters
+    asked = [each for each in parameters.values() if each.name != "seed" and each.kind not in _BY_NAME]
+    arguments = [count] if asked else []
+    if "seed" in parameters:
+        return function(*arguments, seed=seed)
+    if any(each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD for each in asked[1:2]):
+        arguments.append(seed)
+    return function(*arguments)
 
 
 def _is_tensor(item: Any) -> bool:
@@ -259,18 +260,15 @@ def _undecoded(images: Any) -> Any:
 
 
 def _on_host(images: Any) -> Any:
-    """Returns the same images with tensors of an accelerator and JAX arrays as such of the CPU; else the same object.
+    """Returns the same images with tensors of an accelerator and JAX arrays as such of the CPU.
 
     On the CPU, NumPy shares the memory of a JAX array.
     """
-    if isinstance(images, (list, tuple, Mapping)):
-        pairs = [(each, _on_host(each)) for each in (images.values() if isinstance(images, Mapping) else images)]
-        if all(each is moved for each, moved in pairs):
-            return images
-        found = [moved for _, moved in pairs]
-        if isinstance(images, Mapping):
-            return dict(zip(images, found, strict=True))
-        return tuple(found) if isinstance(images, tuple) else found
+    if isinstance(images, (list, tuple)):
+        moved = [_on_host(image) for image in images]
+        return tuple(moved) if isinstance(images, tuple) else moved
+    if isinstance(images, dict):
+        return {key: _on_host(value) for key, value in images.items()}
     if hasattr(images, "sharding") and hasattr(images, "__array__"):
         return np.asarray(images)
     accelerated = _is_tensor(images) and images.device.type not in ("cpu", "meta")
@@ -328,14 +326,14 @@ def contents_of(item: Any, value_range: ValueRange | None, what: str) -> list[Re
             keys = ", ".join(map(str, list(item)[:8]))
             raise InputError(f"{what} is a dict with the keys {keys}; its image must have the key 'image'")
         item = item[key]
-    # In a tuple, a string or bytes may also be a label.
-    files = isinstance(item, list) and all(isinstance(each, _FILES) for each in item)
-    if isinstance(item, list) and len(item) > 1 and (files or _are_images(item)):
-        return [content for each in item for content in contents_of(each, value_range, what)]
-    if isinstance(item, tuple) and len(item) > 1 and _are_images(item):
-        problem = f"{what} is a tuple of {len(item)} images:"
-        raise InputError(problem, "yield a list for a batch", "yield only the image to evaluate")
     if isinstance(item, (tuple, list)) and item:
+        are_images = len(item) > 1 and _are_images(item)
+        if isinstance(item, tuple) and are_images:
+            problem = f"{what} is a tuple of {len(item)} images:"
+            raise InputError(problem, "yield a list for a batch", "yield only the image to evaluate")
+        # In a tuple, a string or bytes may also be a label.
+        if isinstance(item, list) and (are_images or all(isinstance(each, _FILES) for each in item)):
+            return [content for each in item for content in contents_of(each, value_range, what)]
         item = item[0]
     if isinstance(item, _FILES):
         return [image_in(item)]

@@ -83,19 +83,14 @@ def _refuse_several(path: str, names: Sequence[str]) -> None:
     These have 2 to 8 kinds, the part of a name after the first dot, each of them in at least half of the samples.
     Kinds that all begin with a digit are numbers (``cat.0.png``, ``cat.1.png``).
     """
-    kinds: Counter[str] = Counter()
-    samples: set[tuple[str, str]] = set()
-    for name in names:
-        folder, _, last = name.rpartition("/")
-        stem, _, kind = last.partition(".")
-        samples.add((folder, stem))
-        kinds[kind] += 1
-        if len(kinds) > 8:
-            return
-    named = not all(kind[:1].isdigit() for kind in kinds)
-    if len(kinds) > 1 and len(samples) > 1 and named and 2 * min(kinds.values()) >= len(samples):
-        problem = f"each sample in {path} has {len(kinds)} images ({', '.join(sorted(kinds))}):"
-        raise InputError(problem, f"pick one as in {path}:{min(kinds)}")
+    kinds = [name.rpartition("/")[2].partition(".")[2] for name in names]
+    counts = Counter(kinds)
+    if not 2 <= len(counts) <= 8 or all(kind[:1].isdigit() for kind in counts):
+        return
+    samples = {name.removesuffix(kind) for name, kind in zip(names, kinds, strict=True)}
+    if len(samples) > 1 and 2 * min(counts.values()) >= len(samples):
+        problem = f"each sample in {path} has {len(counts)} images ({', '.join(sorted(counts))}):"
+        raise InputError(problem, f"pick one as in {path}:{min(counts)}")
 
 
 def _refuse_duplicates(archive: str, members: Sequence[Member]) -> None:

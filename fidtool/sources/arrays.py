@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -263,13 +262,9 @@ def array_headers(files: Files) -> dict[str, StoredArray]:
 def read_header(member: IO[bytes]) -> StoredArray:
     """Reads the header of an array in NumPy's format, after which its values begin."""
     version = npy.read_magic(member)
-    if version not in ((1, 0), (2, 0)):
+    readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+    if version not in readers:
         raise ValueError(f"version {version} of the format is not supported")
-    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-    size = member.read(2 if version == (1, 0) else 4)
-    length = int.from_bytes(size, "little")
-    if length > 10_000:  # NumPy reads the whole header before it checks the length
-        raise ValueError(f"its header of {length} bytes is too long for an array of images")
-    shape, by_column, dtype = read(io.BytesIO(size + member.read(length)))
-    array = StoredArray.contiguous(tuple(map(int, shape)), dtype, member.tell())
+    shape, by_column, dtype = readers[version](member)
+    array = StoredArray.contiguous(shape, dtype, member.tell())
     return replace(array, strides=()) if by_column else array

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import itertools
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple, overload
 
 import numpy as np
@@ -290,29 +292,26 @@ class Names(Sequence[str]):
     a string changes when it is read, and so copies its memory page. They must not contain null characters.
     """
 
-    _prefix = ""
-    _text = b""
-    _ends: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
-
     def __init__(self, names: Iterable[str]) -> None:
         # In large pieces, because millions of small objects would take several times the memory.
         waiting = iter(names)
         pieces = iter(lambda: _SEPARATOR.join(map(os.fsencode, itertools.islice(waiting, _BLOCK))), b"")
-        self.__setstate__({"_text": _SEPARATOR.join(pieces)})
+        self._text = _SEPARATOR.join(pieces)
+        self._prefix = ""
+
+    @cached_property
+    def _ends(self) -> NDArray[np.intp]:
+        separators = np.flatnonzero(np.frombuffer(self._text, dtype=np.uint8) == 0)
+        return np.append(separators, len(self._text)) if self._text else separators
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: each for name, each in vars(self).items() if name != "_ends"}  # other ranks find them again
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        if text := state.get("_text"):
-            self._ends = np.append(np.flatnonzero(np.frombuffer(text, dtype=np.uint8) == 0), len(text))
+        return {name: value for name, value in vars(self).items() if name != "_ends"}  # other ranks find them again
 
     def after(self, prefix: str) -> Names:
         """Returns these names after a prefix. They share the memory."""
-        found = Names.__new__(Names)
-        vars(found).update(vars(self), _prefix=prefix)
-        return found
+        names = copy.copy(self)
+        names._prefix = prefix
+        return names
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -361,9 +360,8 @@ def check_numbers(problem: str, path: str, stored: Sequence[str], setting: str, 
 
 def split_common_folder(paths: Sequence[str]) -> tuple[str, list[str]]:
     """Returns the common folder of several paths, with a trailing slash or empty, and the rest of each path."""
-    folders = [path.split("/")[:-1] for path in paths]
-    shared = itertools.takewhile(lambda level: len(set(level)) == 1, zip(*folders, strict=False))
-    prefix = "".join(f"{level[0]}/" for level in shared)
+    shared = os.path.commonprefix(paths)  # noqa: RUF071 - it is cut at a slash
+    prefix = shared[: shared.rfind("/") + 1]
     return prefix, [path[len(prefix) :] for path in paths]
 
 

@@ -213,15 +213,15 @@ class PassedOver:
     @property
     def words(self) -> str:
         """A summary such as ``3 files (.txt), 1 hidden``, the most frequent kind first; empty if there are none."""
-        others = (each for each in self.kinds.items() if each[0] not in (SUBFOLDER, HIDDEN))
-        kinds = sorted(others, key=lambda each: (-each[1], each[0]))  # independent of the listing order
-        named = [f"{counted(count, 'file')} ({suffix})" for suffix, count in kinds[:4]]
-        if more := sum(count for _, count in kinds[4:]):
+        counts = sorted(self.kinds.items(), key=lambda item: (-item[1], item[0]))  # independent of the listing order
+        files = [(suffix, count) for suffix, count in counts if suffix not in (SUBFOLDER, HIDDEN)]
+        named = [f"{counted(count, 'file')} ({suffix})" for suffix, count in files[:4]]
+        if more := sum(count for _, count in files[4:]):
             named.append(counted(more, "other"))
-        if self.kinds[SUBFOLDER]:
-            named.append(counted(self.kinds[SUBFOLDER], SUBFOLDER))
-        if self.kinds[HIDDEN]:
-            named.append(f"{self.kinds[HIDDEN]} {HIDDEN}")
+        if subfolders := self.kinds[SUBFOLDER]:
+            named.append(counted(subfolders, SUBFOLDER))
+        if hidden := self.kinds[HIDDEN]:
+            named.append(f"{hidden} {HIDDEN}")
         return ", ".join(named)
 
     @property

@@ -105,13 +105,17 @@ def _chosen(name: str, arrays: Mapping[str, StoredArray], key: str) -> str:
     """Returns the name of the array of images in a file: ``key``, else `SAMPLES`, else the only one that may be it."""
     shaped = [each for each, array in arrays.items() if len(array.shape) > 2 and not array.dtype.hasobject]
     images = [each for each in shaped if len(arrays[each].shape) < 5] or shaped
-    likely = [key] if key else [each for each in arrays if each == SAMPLES or len(arrays) == 1] or images
-    if len(likely) == 1 and likely[0] in arrays:
-        return likely[0]
+    if key:
+        images = [key]
+    elif len(arrays) == 1 or SAMPLES in arrays:
+        images = [SAMPLES if SAMPLES in arrays else next(iter(arrays))]
+    if len(images) == 1 and images[0] in arrays:
+        return images[0]
     has = [f"{each or 'one tensor'} ({array.kind or array.dtype} {array.shape})" for each, array in arrays.items()]
     more = f" and {len(has) - _NAMED} more" if len(has) > _NAMED else ""
     advice = f"none is named {key}" if key else f"name the array of images, {name}:NAME"
-    advice = advice if images else "save the images as one uint8 array or tensor"
+    if not shaped:
+        advice = "save the images as one uint8 array or tensor"
     raise InputError(f"{name} contains {', '.join(has[:_NAMED]) or 'no array or tensor'}{more}:", advice)
 
 

@@ -70,22 +70,23 @@ def open_images(
     list on standard input. ``value_range`` is how an array of floats becomes bytes, ``say`` prints progress.
     """
     began = time.time_ns()
-    if path in (STDIN, "/dev/stdin") or (suffix_of(path) in ("", *LISTS) and Path(path).is_fifo()):  # <(find …)
-        found = list_paths(path)
+    name, _ = split_key(path)
+    suffix = suffix_of(name)
+    if path in (STDIN, "/dev/stdin") or (suffix in ("", *LISTS) and Path(path).is_fifo()):  # <(find …)
+        images = list_paths(path)
     elif os.path.isdir(path) and not saved_shards(path):
-        found = list_folder(path, recursive)
+        images = list_folder(path, recursive)
     elif "://" not in path:
-        found = _listed(path, Files(local_paths(path)), value_range)
+        images = _listed(path, Files(local_paths(path)), value_range)
     else:
         from fidtool.sources.remote import list_remote_folder, remote_files  # lazily: a local set needs none of it
 
-        name, _ = split_key(path)
-        if suffix_of(name):
-            found = _listed(path, remote_files(name, say), value_range)
+        if suffix:
+            images = _listed(path, remote_files(name, say), value_range)
         else:
             _refuse_image(path, name)
-            found = list_remote_folder(name, recursive)
-    return replace(found, listed=began)
+            images = list_remote_folder(name, recursive)
+    return replace(images, listed=began)
 
 
 def local_paths(path: str) -> list[str]:
@@ -106,19 +107,19 @@ def saved_shards(folder: str) -> list[str]:
     Empty for anything else. An InputError for a folder of a ``DatasetDict``, which is several sets.
     """
 
-    if splits := _json_in(folder, "dataset_dict.json").get("splits"):
+    if splits := _entries_in(folder, "dataset_dict.json", "splits"):
         remedies = [f"pass {os.path.join(folder, split)}" for split in splits]
         raise InputError(f"{folder} is a DatasetDict of {counted(len(splits), 'set')}:", *remedies)
-    shards = _json_in(folder, "state.json").get("_data_files", [])
-    return [os.path.join(folder, os.path.basename(shard["filename"])) for shard in shards]
+    shards = _entries_in(folder, "state.json", "_data_files")
+    names = [shard["filename"] for shard in shards if isinstance(shard, dict) and "filename" in shard]
+    return [os.path.join(folder, os.path.basename(name)) for name in names]
 
 
-def _json_in(folder: str, name: str) -> dict[str, Any]:
-    """Returns the JSON object in a file; an empty one if there is no such file, or it is another program's."""
-    with contextlib.suppress(OSError, ValueError):
-        value = json.loads(read_file(os.path.join(folder, name)))
-        return value if isinstance(value, dict) else {}
-    return {}
+def _entries_in(folder: str, name: str, key: str) -> list[Any]:
+    """Returns what a JSON file lists under a key; nothing if there is no such file, or it is another program's."""
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        return list(json.loads(read_file(os.path.join(folder, name)))[key])
+    return []
 
 
 def _listed(path: str, files: Files, value_range: ValueRange | None) -> ImageSet:
@@ -187,17 +188,16 @@ def list_folder(path: str, recursive: bool = True) -> ImageSet:
     except OSError as error:
         raise InputError(f"cannot list the folder {error.filename or path}: {error.strerror or error}") from None
     if not found:
-        below = (os.path.join(place, name) for place, _, names in os.walk(path) for name in sorted(names))
+        below = (file for file in Path(path).rglob("*") if file.is_file())
         for file in itertools.islice(below, 100):  # the images may be in a form that is not read
-            refuse_foreign(f"no images in {path}: {file}", head_of(Files([file])), [*DAMAGED, PLAIN])
+            refuse_foreign(f"no images in {path}: {file}", head_of(Files([str(file)])), [*DAMAGED, PLAIN])
         raise passed_over.nothing_found(path, "folder", recursive)
     if recursive:
         del passed_over.kinds[SUBFOLDER]
     warning = ""
-    archives = [kind for kind, _ in passed_over.kinds.most_common() if kind in FILE_KINDS and kind not in OFTEN_OTHER]
-    if archives:
-        number = counted(passed_over.kinds[archives[0]], f"{archives[0]} file")
-        warning = f"{path} contains {number}: archives in a folder are not read"
+    archive = max({*FILE_KINDS}.difference(OFTEN_OTHER), key=lambda kind: passed_over.kinds[kind])
+    if number := passed_over.kinds[archive]:
+        warning = f"{path} contains {counted(number, f'{archive} file')}: archives in a folder are not read"
     names, prefix = Names(found), os.path.join(path, "")
     order = np.arange(len(names), dtype=np.uint32)
     return ImageSet(path, "folder", names, prefix, Files(names.after(prefix)), order, passed_over, warning)
@@ -311,16 +311,18 @@ def missing_error(path: str, missing: Sequence[str], *remedies: str) -> InputErr
     """Returns the error for a list of which these lines name files that do not exist, see `ImageSet.missing`."""
     line = missing[0].partition(": ")[2]
     more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-    kind, _, remedy = broken_link(line).partition(": ")
-    seems, advice = f", which is {kind}" * bool(kind), [remedy or "fix the list"]
     written = os.path.relpath(line, os.path.dirname(path))
-    if os.path.exists(written):
-        seems = f", but {written} exists, and paths are relative to the folder of the list"
-        advice = ["move the list here"]
     odd = re.search(r"(\.\w+)[\s,;|]+[^./]+$|^\d+[\s,;|]+\S+(\.\w+)$", written)
+    seems, advice = "", ["fix the list"]
     if odd and is_image_name(f"a{odd[1] or odd[2]}"):
         seems = ", and the line seems to have a label beside the path"
         advice = ["remove the labels", "write a .csv file whose first line is path,label"]
+    elif os.path.exists(written):
+        seems = f", but {written} exists, and paths are relative to the folder of the list"
+        advice = ["move the list here"]
+    elif kind := broken_link(line):
+        kind, _, remedy = kind.partition(": ")
+        seems, advice = f", which is {kind}", [remedy or "fix the list"]
     return InputError(f"{path} lists files that do not exist ({missing[0]}{more}){seems}:", *advice, *remedies)
 
 
@@ -435,7 +437,7 @@ def path_of(value: Any) -> Any:
 
 def columns_of_paths(row: Mapping[str, Any]) -> list[str]:
     """Returns the names of the columns that may be those of paths in a table with this first row."""
-    images = [each for each in row if is_image_name(f"{path_of(row[each])}")]
-    likely = [each for each in images if not is_image_name(each)]  # a header is no image
-    known = [each for each in row if folded(each) in _COLUMNS]
-    return [each for each in known if each in likely] or known or likely
+    # A header that is an image's name is no name of a column.
+    likely = [name for name, value in row.items() if is_image_name(f"{path_of(value)}") and not is_image_name(name)]
+    known = [name for name in row if folded(name) in _COLUMNS]
+    return [name for name in known if name in likely] or known or likely

@@ -78,18 +78,19 @@ def _pyarrow(path: str) -> Any:
 
 
 def _column(named: NamedFiles, file: int, schema: Any, types: Any) -> str:
-    name, key = named.files.paths[file], named.key
-    binary = {field.name: field for field in schema if _has_bytes(types, field.type)}
-    structs = [each for each, field in binary.items() if types.is_struct(field.type)]
-    candidates = structs if len(structs) == 1 else list(binary)
-    chosen = key or (candidates[0] if len(candidates) == 1 else "")
-    if chosen in binary:
-        return chosen
+    key = named.key
+    binary: list[str] = [field.name for field in schema if _has_bytes(types, field.type)]
+    structs = [name for name in binary if types.is_struct(schema.field(name).type)]
+    if key in binary:
+        return key
+    candidates = structs if len(structs) == 1 else binary
+    if len(candidates) == 1 and not key:
+        return candidates[0]
     has = ", ".join(f"{field.name} ({field.type})" for field in schema)[:300] or "none"
     advice = f"{key} does not contain image bytes" if key else f"name the column of images, {named.path}:NAME"
     if not binary:
         advice = "none contains image bytes, as Hugging Face's Image columns do; pass paths as a list (.txt)"
-    raise InputError(f"{name} has the columns {has}:", advice)
+    raise InputError(f"{named.files.paths[file]} has the columns {has}:", advice)
 
 
 def _has_bytes(types: Any, kind: Any) -> bool:

@@ -274,14 +274,13 @@ def _tensor(storage: _Storage, offset: int, shape: Sequence[int], strides: Seque
     dtype = np.dtype(f"{order}{_STORAGES[kind]}") if kind in _STORAGES else _UNKNOWN
     if kind == "BFloat16" and order == "<":
         dtype = BFLOAT16
-    size, offset, shape, strides = dtype.itemsize, int(offset), tuple(map(int, shape)), tuple(map(int, strides))
     if min([offset, *shape, *strides]) < 0:
         raise ValueError("a tensor has a negative offset, size or stride")
-    last = offset + 1 + sum((side - 1) * step for side, step in zip(shape, strides, strict=True))
-    if 0 not in shape and last * size > storage_size:
+    steps = tuple(step * dtype.itemsize for step in strides)
+    tensor = StoredArray(tuple(shape), dtype, start + offset * dtype.itemsize, steps, kind.lower())
+    if 0 not in shape and tensor.end > start + storage_size:
         raise ValueError("a tensor extends beyond its storage")
-    steps = tuple(step * size for step in strides)
-    return StoredArray(shape, dtype, start + offset * size, steps, kind.lower())
+    return tensor
 
 
 _KNOWN = {

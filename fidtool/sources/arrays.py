@@ -217,8 +217,17 @@ class StoredArray:
     @property
     def span(self) -> int:
         """Number of bytes from the first to the last byte of an image, both included."""
-        inner = zip(self.shape[1:], self.strides[1:], strict=True)
-        return self.dtype.itemsize + sum((length - 1) * stride for length, stride in inner)
+        return self._reach(1)
+
+    @property
+    def end(self) -> int:
+        """Position after its last byte."""
+        return self.start + self._reach(0)
+
+    def _reach(self, first: int) -> int:
+        """Number of bytes from the first to the last byte along the axes from ``first`` on."""
+        axes = zip(self.shape[first:], self.strides[first:], strict=True)
+        return self.dtype.itemsize + sum((length - 1) * stride for length, stride in axes)
 
     def read(self, files: Files) -> NDArray[Any]:
         """Returns all values from the array's file, the first of ``files``."""
@@ -239,9 +248,8 @@ class StoredArray:
         if not self.strides or self.span > 64 * prod(self.shape[1:]) * self.dtype.itemsize:
             problem = f"{what} is in Fortran order or permuted, so that each image is scattered over the whole file"
             raise InputError(problem, "save numpy.ascontiguousarray(array)", "save tensor.contiguous()")
-        end = self.start + (self.shape[0] - 1) * self.strides[0] + self.span
-        if end > limit:
-            raise InputError(f"{what} is truncated: its array ends at byte {end}, and the file has {limit} bytes")
+        if self.end > limit:
+            raise InputError(f"{what} is truncated: its array ends at byte {self.end}, and the file has {limit} bytes")
         return replace(self, axis=axis)
 
 

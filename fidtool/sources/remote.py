@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from fidtool.cache_dir import byte_limit, cache_dir, one_at_a_time
 from fidtool.distributed.signals import in_background
 from fidtool.download import MAX_TRIES, RETRIED_STATUSES, attempts, megabytes
-from fidtool.errors import FidtoolError, InputError, RunError, message_of, redacted
+from fidtool.errors import FidtoolError, InputError, RunError, message_of
 from fidtool.sources.contents import MOST_BYTES, ContentError, Files, Read, Reader, Stamps, too_large
 from fidtool.sources.image_set import ImageSet, Names
 from fidtool.sources.kinds import URL_WILDCARD, PassedOver, expand_braces
@@ -162,11 +162,11 @@ def _download(url: str, path: Path, size: int) -> None:
         _make_room(url, path.parent, max(0, size))
         _queried(lambda: file_system(url).get_file(url, str(part)), url, _SILENCE_SECONDS, moved)
         if size not in (-1, found := part.stat().st_size):
-            raise RunError(f"{redacted(url)} has {found} bytes, but {size} when it was listed: run it again")
+            raise RunError(f"{url} has {found} bytes, but {size} when it was listed: run it again")
         os.replace(part, path)
     except OSError as error:
         reason = error.strerror or message_of(error)
-        raise InputError(f"{redacted(url)} cannot be downloaded into {path.parent}: {reason}") from None
+        raise InputError(f"{url} cannot be downloaded into {path.parent}: {reason}") from None
     finally:
         part.unlink(missing_ok=True)
 
@@ -203,21 +203,23 @@ def stamp_of(info: Mapping[str, Any]) -> tuple[int, int, int, int, int]:
 
 def list_remote_folder(url: str, recursive: bool) -> ImageSet:
     """Lists the images below a URL, sorted by relative name. Hidden names are ignored, as in a folder."""
-    prefix, source = (each if each.endswith("/") else f"{each}/" for each in (url, _in_commit(url)))
+    prefix = f"{url.removesuffix('/')}/"
+    source = f"{_in_commit(url).removesuffix('/')}/"
     store = file_system(source)
-    root, depth = store._strip_protocol(source).rstrip("/"), None if recursive else 1
+    depth = None if recursive else 1
     found = _queried(lambda: store.find(source, maxdepth=depth, detail=True), url, _LISTING_TIMEOUT)
     if not found:
         raise InputError(f"there is nothing below {url}:", "check that the URL is correct and can be listed")
-    # Remove one slash only: names in a store may begin with another one.
-    objects = {path.removeprefix(root).removeprefix("/"): info for path, info in found.items()}
+    root = store._strip_protocol(source).rstrip("/")
     passed_over = PassedOver()
-    images = {name: info for name, info in objects.items() if passed_over.takes(name)}
+    # Remove one slash only: names in a store may begin with another one.
+    objects = ((path.removeprefix(root).removeprefix("/"), info) for path, info in found.items())
+    images = {name: stamp_of(info) for name, info in objects if passed_over.takes(name)}
     if not images:
         raise passed_over.nothing_found(url, "location")
     names = Names(sorted(images))
-    stamps = np.array([stamp_of(images[name]) for name in names], dtype=np.int64)
-    files, order = RemoteFiles(names.after(source), stamps), np.arange(len(names), dtype=np.uint32)
+    files = RemoteFiles(names.after(source), np.array([images[name] for name in names], dtype=np.int64))
+    order = np.arange(len(names), dtype=np.uint32)
     return ImageSet(url, "remote folder", names, prefix, files, order, passed_over)
 
 
@@ -263,17 +265,17 @@ def _matches(url: str) -> list[str]:
 
 def file_system(url: str) -> Any:
     """Returns fsspec's file system for a URL. Each process has its own, because forks cannot share connections."""
-    shown, scheme = redacted(url), url.partition("://")[0]
+    scheme = url.partition("://")[0]
     install = f"pip install 'fidtool[{_EXTRAS.get(scheme, 'remote')}]'"
     try:
         from fsspec.config import conf
         from fsspec.core import url_to_fs
     except ImportError:
-        raise InputError(f"reading {shown} needs the package fsspec:", install) from None
+        raise InputError(f"reading {url} needs the package fsspec:", install) from None
     if scheme != scheme.lower():
-        raise InputError(f"{shown} must begin with {scheme.lower()}:// in lower case")
+        raise InputError(f"{url} must begin with {scheme.lower()}:// in lower case")
     if scheme == "s3" and "@" in url.split("/")[2]:  # s3fs would treat it as part of the bucket's name
-        raise InputError(f"{shown}: an S3 URL cannot contain a user name or password:", _S3_ADVICE)
+        raise InputError(f"{url}: an S3 URL cannot contain a user name or password:", _S3_ADVICE)
     settings: dict[str, Any] = {}
     try:
         if scheme in ("http", "https"):
@@ -292,9 +294,9 @@ def file_system(url: str) -> Any:
         return store
     except ImportError as error:
         installs = install if scheme in _EXTRAS else f"{install} installs those for s3 and http"
-        raise InputError(f"{shown}: {message_of(error)} ({installs})") from None
+        raise InputError(f"{url}: {message_of(error)} ({installs})") from None
     except ValueError as error:
-        raise InputError(f"{shown}: {message_of(error)}") from None
+        raise InputError(f"{url}: {message_of(error)}") from None
 
 
 @cache
@@ -335,7 +337,7 @@ def _queried(work: Callable[[], T], url: str, seconds: float, moved: Callable[[]
     try:
         return request(work, url, seconds, moved)
     except ContentError as error:
-        raise InputError(f"{redacted(url)} cannot be read: {error}") from None
+        raise InputError(f"{url} cannot be read: {error}") from None
 
 
 def request(work: Callable[[], T], url: str, seconds: float, moved: Callable[[], object] = lambda: None) -> T:
@@ -364,7 +366,7 @@ def request(work: Callable[[], T], url: str, seconds: float, moved: Callable[[],
             if (lasting := _lasting(cause, url)) is not None:
                 raise lasting from None
             failure = f"after {attempt} attempt{'s' * (attempt > 1)}: {message_of(cause)}"
-    raise RunError(f"{redacted(url)} could not be read {failure}")
+    raise RunError(f"{url} could not be read {failure}")
 
 
 def _lasting(error: Exception, url: str) -> FidtoolError | ContentError | None:
@@ -377,7 +379,7 @@ def _lasting(error: Exception, url: str) -> FidtoolError | ContentError | None:
     if hidden or isinstance(error, PermissionError) or status in (401, 403) or "Credentials" in kind:
         reason = f"the store returned HTTP status {status}: access denied{hidden}" if status else message_of(error)
         advice = _ADVICE.get(url.partition("://")[0], "check the address and the credentials for it")
-        return InputError(f"{redacted(url)} cannot be read: {reason}:", advice)
+        return InputError(f"{url} cannot be read: {reason}:", advice)
     if isinstance(error, FileNotFoundError) or status in (404, 410):
         return ContentError("it does not exist")
     if isinstance(error, (IsADirectoryError, NotADirectoryError, ImportError, NotImplementedError, ValueError)):

@@ -337,7 +337,7 @@ def contents_of(item: Any, value_range: ValueRange | None, what: str) -> list[Re
         item = item[0]
     if isinstance(item, _FILES):
         return [image_in(item)]
-    if hasattr(item, "convert") and hasattr(item, "getbands"):
+    if isinstance(item, Image.Image):
         return [copy_image(item)]
     return _of_array(_as_array(item, what), value_range, what)
 
@@ -348,9 +348,7 @@ def _are_images(items: Sequence[Any]) -> bool:
     Together with an image in colour, an array of two dimensions may be something else, such as a mask or a text
     embedding.
     """
-    pillow = (hasattr(item, "convert") and hasattr(item, "getbands") for item in items)
-    dimensions = {3 if is_pillow else getattr(item, "ndim", 0) for is_pillow, item in zip(pillow, items, strict=True)}
-    return dimensions in ({2}, {3})
+    return {3 if isinstance(item, Image.Image) else getattr(item, "ndim", 0) for item in items} in ({2}, {3})
 
 
 def _as_array(item: Any, what: str) -> NDArray[Any]:
@@ -365,7 +363,7 @@ def _as_array(item: Any, what: str) -> NDArray[Any]:
             return np.asarray(item)
         except TypeError as error:
             raise InputError(f"{what} is no array ({item.dtype}, {error}):", "pass tensor.float()") from None
-    if isinstance(item, np.ndarray) or hasattr(item, "__array__"):
+    if hasattr(item, "__array__"):
         array = np.asarray(item)
         return array.view(BFLOAT16) if array.dtype.name == "bfloat16" else array  # of ml_dtypes, as JAX has it
     remedy = _SEVERAL_SETS if isinstance(item, Iterator) else "fidtool.Images documents what is accepted"
@@ -382,13 +380,13 @@ def _of_array(values: NDArray[Any], value_range: ValueRange | None, what: str) -
     return [as_pixels(as_hwc(image, axis).copy(), value_range, what) for image in batch]
 
 
-def copy_image(image: Any) -> Read:
+def copy_image(image: Image.Image) -> Read:
     """Copies a program's Pillow image, because the program may change it, for example to the next frame."""
     if image.size[0] * image.size[1] > MAX_PIXELS:  # decoding refuses it, before the memory of a copy is needed
-        return image  # type: ignore[no-any-return]
+        return image
     try:
         with pillow_defaults():
-            copy: Image.Image = image.copy()
+            copy = image.copy()
     except MemoryError as error:
         return error
     except Exception as error:  # the copy decodes the image, and Pillow's plugins raise many kinds of exceptions

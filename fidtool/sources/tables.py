@@ -26,19 +26,22 @@ def list_images(named: NamedFiles) -> ImageSet:
 
     The key is the column's name; the default is the only column that has image bytes.
     """
-    pyarrow = _pyarrow(named.path)
+    try:
+        import pyarrow.parquet
+    except ImportError:
+        raise InputError(f"reading {named.path} needs the package pyarrow:", "pip install 'fidtool[parquet]'") from None
     is_arrow = suffix_of(named.files.paths[0]) == ".arrow"
     columns, counts = [], []
     for file in range(len(named.files.paths)):
         with opened(named.files, file) as handle:
             if is_arrow:
                 table = _mapped(handle)
-                columns.append(_column(named, file, table.schema, pyarrow.types))
+                columns.append(_column(named, file, table.schema))
                 counts.append(table.num_rows)
                 _check_cells(named, table.column(columns[-1]))
             else:
                 table = pyarrow.parquet.ParquetFile(handle)
-                columns.append(_column(named, file, table.schema_arrow, pyarrow.types))
+                columns.append(_column(named, file, table.schema_arrow))
                 counts.append(table.metadata.num_rows)
     if not sum(counts):
         raise InputError(f"no images in {named.path}: it contains no rows")
@@ -52,8 +55,7 @@ def list_images(named: NamedFiles) -> ImageSet:
 
 def _check_cells(named: NamedFiles, cells: Any) -> None:
     cells.validate(full=True)  # bytes at offsets that are out of range would be read from other memory
-    is_struct = _pyarrow("").types.is_struct(cells.type)
-    if is_struct and any(chunk.field(_BYTES).null_count for chunk in cells.chunks):
+    if _is_struct(cells.type) and any(chunk.field(_BYTES).null_count for chunk in cells.chunks):
         named.files.versioned = False  # these images are other files, whose changes would not be noticed
 
 
@@ -62,25 +64,20 @@ def _mapped(handle: BinaryIO) -> Any:
 
     Its memory map outlives ``handle``.
     """
+    import pyarrow
+
     memory = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
-    is_stream, ipc, buffer = memory[:1] == _END[:1], _pyarrow("").ipc, _pyarrow("").py_buffer(memory)
-    if is_stream and memory[-len(_END) :] != _END:
+    if memory[:1] != _END[:1]:
+        return pyarrow.ipc.open_file(pyarrow.py_buffer(memory)).read_all()
+    if memory[-len(_END) :] != _END:
         raise EOFError("its end is missing")
-    return (ipc.open_stream if is_stream else ipc.open_file)(buffer).read_all()
+    return pyarrow.ipc.open_stream(pyarrow.py_buffer(memory)).read_all()
 
 
-def _pyarrow(path: str) -> Any:
-    try:
-        import pyarrow.parquet
-    except ImportError:
-        raise InputError(f"reading {path} needs the package pyarrow:", "pip install 'fidtool[parquet]'") from None
-    return pyarrow
-
-
-def _column(named: NamedFiles, file: int, schema: Any, types: Any) -> str:
+def _column(named: NamedFiles, file: int, schema: Any) -> str:
     key = named.key
-    binary: list[str] = [field.name for field in schema if _has_bytes(types, field.type)]
-    structs = [name for name in binary if types.is_struct(schema.field(name).type)]
+    binary: list[str] = [field.name for field in schema if _has_bytes(field.type)]
+    structs = [name for name in binary if _is_struct(schema.field(name).type)]
     if key in binary:
         return key
     candidates = structs if len(structs) == 1 else binary
@@ -93,10 +90,18 @@ def _column(named: NamedFiles, file: int, schema: Any, types: Any) -> str:
     raise InputError(f"{named.files.paths[file]} has the columns {has}:", advice)
 
 
-def _has_bytes(types: Any, kind: Any) -> bool:
-    if types.is_struct(kind):
-        return bool(kind.get_field_index(_BYTES) >= 0 and _has_bytes(types, kind.field(_BYTES).type))
+def _has_bytes(kind: Any) -> bool:
+    from pyarrow import types
+
+    if _is_struct(kind):
+        return bool(kind.get_field_index(_BYTES) >= 0 and _has_bytes(kind.field(_BYTES).type))
     return bool(types.is_binary(kind) or types.is_large_binary(kind))
+
+
+def _is_struct(kind: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_struct(kind))
 
 
 class _TableReader(PartReader):
@@ -115,10 +120,12 @@ class ParquetReader(_TableReader):
     """Reads sequentially, and skips row groups that contain no requested rows."""
 
     def walk(self, handle: BinaryIO, file: int, items: list[int]) -> Iterator[Read]:
-        pyarrow, column = _pyarrow(""), self._columns[file]
+        from pyarrow.parquet import ParquetFile
+
+        column = self._columns[file]
         # The whole table may not fit into memory.
-        parquet = pyarrow.parquet.ParquetFile(handle, buffer_size=1 << 20, pre_buffer=False)
-        if pyarrow.types.is_struct(parquet.schema_arrow.field(column).type):
+        parquet = ParquetFile(handle, buffer_size=1 << 20, pre_buffer=False)
+        if _is_struct(parquet.schema_arrow.field(column).type):
             column = f"{column}.{_BYTES}"
         wanted = set(items)
         end = self.first_of(file)

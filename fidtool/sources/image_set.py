@@ -147,13 +147,12 @@ class ImageSet:
 
     def draw(self, sampling: Sampling) -> ImageSet:
         """Returns the images in canonical order: all of them, or a sample. An InputError if there are too few."""
-        num, seed, first, *_ = sampling
+        num, order = sampling.num, self.order
         if num is not None and num > len(self):
             raise sampling.too_few(f"{self.path} has {len(self)}")
-        order = self.order
-        if first:  # a list is the user's own order
+        if sampling.first:  # a list is the user's own order
             order = order[:num] if self.lines is None else order[np.sort(np.argsort(self.lines)[:num])]
-        return replace(self, order=order[canonical_order(len(order), seed)[:num]])
+        return replace(self, order=order[canonical_order(len(order), sampling.seed)[:num]])
 
     def restricted(self, part: SetPart) -> ImageSet:
         """Returns the images of a part of this set."""
@@ -261,12 +260,11 @@ class ImageSet:
         if not self.reader.in_order:
             yield from self.read(range(min(_SAMPLED // 8 if files.remote else _SAMPLED, len(self))))
         elif not files.remote:  # of those, each rank downloads only what it reads, and compares its size
-            sizes = files.stamps[:, 0].clip(0)
-            ends = np.cumsum(sizes)
-            for position in np.linspace(0, max(0, int(ends[-1]) - _BLOCK), _SAMPLED).astype(np.int64):
-                file = int(np.searchsorted(ends, position, side="right"))
-                start = int(position - ends[file] + sizes[file])
-                yield files.read_bytes(file, start, min(_BLOCK, int(sizes[file]) - start))
+            sizes = files.stamps[:, 0].clip(0).tolist()
+            blocks = max(1, _SAMPLED // len(sizes))  # of each file
+            for file in range(0, len(sizes), 1 + len(sizes) // _SAMPLED):
+                for start in np.linspace(0, max(0, sizes[file] - _BLOCK), blocks).astype(np.int64).tolist():
+                    yield files.read_bytes(file, start, min(_BLOCK, sizes[file] - start))
 
 
 def hashes_of(names: Sequence[str]) -> bytes:

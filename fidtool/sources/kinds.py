@@ -253,9 +253,9 @@ _MOST = 1_000_000
 
 def is_pattern(path: str) -> bool:
     """Whether a path contains braces or wildcards. A local path that exists is not a pattern."""
-    if "://" in path:
-        return bool(_BRACES.search(path) or URL_WILDCARD.search(path))
-    return bool(_BRACES.search(path) or glob.has_magic(path)) and not os.path.lexists(path)
+    is_url = "://" in path
+    has_wildcard = URL_WILDCARD.search(path) if is_url else glob.has_magic(path)
+    return bool(has_wildcard or _BRACES.search(path)) and (is_url or not os.path.lexists(path))
 
 
 def expand(path: str) -> list[str]:

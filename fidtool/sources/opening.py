@@ -164,12 +164,12 @@ def split_key(path: str) -> tuple[str, str]:
     For other paths, the second part is empty. It may also name one of several statistics in a pickle, as in
     ``references.pkl:imagenet.npz``.
     """
-    name, colon, key = path.rpartition(":")
+    name, _, key = path.rpartition(":")
     has_query = "?" in name and "://" in name  # a query may contain colons
-    if not colon or not key or has_query or os.path.lexists(path):
+    if not name or not key or has_query or os.path.lexists(path):
         return path, ""
     if suffix := suffix_of(name):
-        is_keyed = suffix in TABLES or (suffix in FILE_KINDS and suffix != ".npy")
+        is_keyed = suffix not in (".npy", TEXT)
     else:  # then the name says nothing
         is_local = "://" not in name and (os.path.isfile(name) or bool(saved_shards(name)))
         is_keyed = is_local or name.lower().endswith(STATISTICS_SUFFIXES)

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import IO, Any, BinaryIO, NamedTuple
+from typing import IO, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -186,7 +186,11 @@ def body_at(position: int, handle: IO[bytes]) -> int:
 
 # --- tar -------------------------------------------------------------------------------------------------------------
 
-_OPENERS = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}
+_OPENERS: dict[bytes, Any] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ\0": lzma.open,
+}
 """Functions that open compressed files, by the first bytes of such a file."""
 _MOST_PADDING = 1 << 16
 """Maximum number of padding bytes at the end of an archive; up to 10 KiB are usual."""
@@ -211,18 +215,23 @@ def _opened(handle: BinaryIO) -> IO[bytes]:
     handle.seek(0)
     head = handle.read(8)
     handle.seek(0)
-    opener: Any = next((opener for magic, opener in _OPENERS.items() if head.startswith(magic)), None)
-    return opener(handle) if opener else handle
+    for magic, opener in _OPENERS.items():
+        if head.startswith(magic):
+            stream: IO[bytes] = opener(handle)
+            return stream
+    return handle
 
 
 def _tarred(key: str, handle: BinaryIO, passed_over: PassedOver) -> Iterator[Member]:
     for info in _walk(_opened(handle)):
         name, is_link = info.name.removeprefix("./"), info.islnk() or info.issym()
         if (info.isreg() or is_link) and passed_over.takes(name, key):
-            why = "it is a sparse file: create the archive again without --sparse" if info.issparse() else ""
+            why = ""
             if is_link:
                 again = "create the archive again with --dereference and --hard-dereference"
                 why = f"it is a link to {info.linkname}: {again}"
+            elif info.issparse():
+                why = "it is a sparse file: create the archive again without --sparse"
             yield Member(name, info.offset_data, 0 if why else info.size, why)
 
 

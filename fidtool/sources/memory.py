@@ -82,28 +82,27 @@ class Images:
     ) -> None:
         self.name, self.sharded = name, sharded
         name = name or "the argument"
-        parts = [images.get(each) for each in ("mu", "sigma")] if isinstance(images, Mapping) else images
+        parts = [images.get("mu"), images.get("sigma")] if isinstance(images, Mapping) else images
         if isinstance(parts, (list, tuple)) and [getattr(part, "ndim", 0) for part in parts[:3]] == [1, 2]:
             raise InputError("a mean and a covariance are not images:", "pass fidtool.Statistics.of(mu, sigma)")
         self._images: Any = _undecoded(images)
         self._generate = generator_of(images, latent, name)
         self.generates = self._generate is not None
-        if self.generates:
-            self.is_stream = True
-            return
         # torch's IterableDataset has the methods of a sequence, but they raise.
         only = any(c.__name__ == "IterableDataset" and "__getitem__" not in vars(c) for c in type(images).__mro__)
-        self.is_stream = only or not (hasattr(images, "__len__") and hasattr(images, "__getitem__"))
+        self.is_stream = self.generates or only or not (hasattr(images, "__len__") and hasattr(images, "__getitem__"))
         kind = f"{name} is of type {type(images).__name__}, which is"
-        if self.is_stream and not isinstance(images, Iterable):
+        if self.is_stream and not self.generates and not isinstance(images, Iterable):
             raise InputError(f"{kind} neither a sequence of images nor an iterable")
         if not self.is_stream and sharded:
             problem = f"{name} is a sequence, which must be the same on all ranks:"
             raise InputError(problem, "pass iter(…) of each rank's shard")
+        if type(images).__name__ in ("DatasetDict", "IterableDatasetDict"):
+            raise InputError(
+                f"{kind} not a sequence of images:", *(f"pass its split {split!r}" for split in self._images)
+            )
         if isinstance(images, (str, bytes, Mapping, type)):
-            splits: Any = images if type(images).__name__ in ("DatasetDict", "IterableDatasetDict") else ()
-            remedies = [f"pass its split {each!r}" for each in splits]
-            raise InputError(f"{kind} not a sequence of images{':' * bool(remedies)}", *remedies)
+            raise InputError(f"{kind} not a sequence of images")
 
     @property
     def kind(self) -> str:

@@ -365,5 +365,7 @@ class ExtentReader(PartReader):
             for item in items:
                 try:
                     yield self.content(item, stream)
-                except (ContentError, MemoryError) as error:
+                except (ContentError, MemoryError, OSError) as error:
+                    if isinstance(error, OSError) and stream is not handle:
+                        raise  # all that follows in a compressed file is lost as well
                     yield error

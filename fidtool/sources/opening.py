@@ -195,7 +195,7 @@ def list_folder(path: str, recursive: bool = True) -> ImageSet:
     if recursive:
         del passed_over.kinds[SUBFOLDER]
     warning = ""
-    archive = max({*FILE_KINDS}.difference(OFTEN_OTHER), key=lambda kind: passed_over.kinds[kind])
+    archive = max((kind for kind in FILE_KINDS if kind not in OFTEN_OTHER), key=passed_over.kinds.__getitem__)
     if number := passed_over.kinds[archive]:
         warning = f"{path} contains {counted(number, f'{archive} file')}: archives in a folder are not read"
     names, prefix = Names(found), os.path.join(path, "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -270,9 +271,14 @@ def array_headers(files: Files) -> dict[str, StoredArray]:
 def read_header(member: IO[bytes]) -> StoredArray:
     """Reads the header of an array in NumPy's format, after which its values begin."""
     version = npy.read_magic(member)
-    readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+    readers = {(1, 0): (2, npy.read_array_header_1_0), (2, 0): (4, npy.read_array_header_2_0)}
     if version not in readers:
         raise ValueError(f"version {version} of the format is not supported")
-    shape, by_column, dtype = readers[version](member)
+    digits, read = readers[version]
+    size = member.read(digits)
+    length = int.from_bytes(size, "little")
+    if length > 10_000:  # NumPy reads the whole header before it checks the length
+        raise ValueError(f"its header of {length} bytes is too long for an array of images")
+    shape, by_column, dtype = read(io.BytesIO(size + member.read(length)))
     array = StoredArray.contiguous(shape, dtype, member.tell())
     return replace(array, strides=()) if by_column else array

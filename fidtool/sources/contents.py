@@ -263,12 +263,12 @@ def broken_link(path: str) -> str:
     return f"a link to {target}, which does not exist"
 
 
-def head_of(files: Files, file: int = 0) -> bytes:
-    """Returns the first bytes of a file; a null byte if it cannot be read, which whoever reads it reports."""
+def head_of(files: Files) -> bytes:
+    """Returns the first bytes of the first file; a null byte if it cannot be read, which whoever reads it reports."""
     try:
-        with files.open(file) as handle:
+        with files.open(0) as handle:
             return handle.read(HEAD)
-    except (OSError, ContentError):
+    except OSError:
         return b"\0"
 
 

@@ -106,7 +106,6 @@ def saved_shards(folder: str) -> list[str]:
 
     Empty for anything else. An InputError for a folder of a ``DatasetDict``, which is several sets.
     """
-
     if splits := _entries_in(folder, "dataset_dict.json", "splits"):
         remedies = [f"pass {os.path.join(folder, split)}" for split in splits]
         raise InputError(f"{folder} is a DatasetDict of {counted(len(splits), 'set')}:", *remedies)

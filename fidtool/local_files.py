@@ -80,7 +80,7 @@ def _read(path: str | os.PathLike[str], seconds: float) -> bytes:
     named = number is None
     with _opened(path) if number is None else open(os.dup(number), "rb") as handle:
         mode = os.fstat(handle.fileno()).st_mode
-        if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+        if stat.S_ISREG(mode):
             return handle.read()
         if named and not stat.S_ISFIFO(mode) and os.fspath(path) != os.devnull:
             raise OSError(errno.EINVAL, "it is not a regular file")

@@ -26,7 +26,7 @@ from fidtool.errors import InputError, on_every_rank, option
 from fidtool.images.decode import ONE_IMAGE_FORMATS, has_frame
 from fidtool.names import counted
 from fidtool.seeds import sample_seed
-from fidtool.sources.contents import SAME_FILES, Files, Frame, Read, Reader, ValueRange, bytes_of, pillow_defaults
+from fidtool.sources.contents import SAME_FILES, Frame, Read, Reader, ValueRange, bytes_of, pillow_defaults
 from fidtool.sources.image_set import ImageSet, Indices, Names, Numbered, Sampling, SetPart, canonical_order
 from fidtool.sources.memory import Images, MemoryReader
 
@@ -222,11 +222,9 @@ class Stream:
             raise on_every_rank(self.sampling.too_few(f"{self.name} yielded {total}{per_rank}"))
         sizes = [[len(batch) for batch in cut_batches(count, self.batch_size)] for count in counts]
         first = sum(map(len, sizes[: self.world.rank])) if self._sharded else 0
+        reader = MemoryReader(self.name, None, total, None, in_order=True)
         order = canonical_order(total, self.sampling.seed)
-        reader = MemoryReader(self.name, None, None)
-        reader.in_order = True
-        file_index = np.zeros(total, dtype=np.int32)
-        images = ImageSet(self.name, "iterable", names, self.name, reader, Files([]), order, file_index)
+        images = ImageSet(self.name, "iterable", names, self.name, reader, order)
         return images, list(chain.from_iterable(sizes)), first
 
 
@@ -244,11 +242,10 @@ def with_frames(images: ImageSet, max_pixels: int) -> ImageSet:
         return images
     frames = [(item, number) for item, count in enumerate(counts) for number in range(count)]
     names = Names(images.stored[item] + f"[{number}]" * (counts[item] > 1) for item, number in frames)
+    items = np.array(frames)[:, 0]
     reader = FrameReader(images.reader, np.array(frames))
-    items = reader.frames[:, 0]
-    files = (items if images.file_index is None else images.file_index[items]).astype(np.int32)
     order = np.argsort(np.argsort(images.order)[items], kind="stable")
-    return replace(images, stored=names, reader=reader, file_index=files, order=order)
+    return replace(images, stored=names, reader=reader, order=order)
 
 
 def _frame_count(data: bytes, max_pixels: int) -> int:
@@ -282,11 +279,12 @@ class FrameReader(Reader):
     """
 
     def __init__(self, reader: Reader, frames: NDArray[np.int64]) -> None:
+        items = frames[:, 0]
+        files = (items if reader.file_index is None else reader.file_index[items]).astype(np.int32)
+        super().__init__(reader.files, files, reader.in_order, f"{reader.variant}, all frames")
         self._reader = reader
         self.frames = frames
-        self.in_order = reader.in_order
         self.scaled = reader.scaled
-        self.variant = f"{reader.variant}, all frames"
 
     def read(self, items: NDArray[np.int64]) -> Iterator[Read]:
         groups = [(item, list(same)) for item, same in groupby(self.frames[items].tolist(), itemgetter(0))]

@@ -368,7 +368,7 @@ class ImageLookup:
         """Reads and keeps those of these images that are no files on this machine, in one pass over each source."""
         for images in self.sets:
             # Files of a local folder, of which there may be millions, are opened by their paths instead.
-            if images.file_index is None and not images.files.remote:
+            if images.reader.file_index is None and not images.files.remote:
                 continue
             wanted = [index for index in range(len(images)) if images.file(index) in files]
             wanted.sort(key=images.order.__getitem__)

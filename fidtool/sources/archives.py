@@ -10,26 +10,36 @@ import bz2
 import gzip
 import lzma
 import posixpath
+import struct
 import tarfile
 import zipfile
 import zlib
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
-from operator import itemgetter
-from typing import IO, Any, BinaryIO
+from operator import attrgetter
+from typing import IO, Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError
-from fidtool.sources.contents import MOST_BYTES, ContentError, Extent, ExtentReader, Files, Read, opened, too_large
+from fidtool.sources.contents import MOST_BYTES, ContentError, ExtentReader, opened, read_extent, too_large
 from fidtool.sources.image_set import ImageSet, NamedFiles, Names, split_common_folder
 from fidtool.sources.kinds import PassedOver, suffix_of
 
-Found = tuple[str, int, int, Any]
-"""Name of a member, its first byte, number of bytes, and what its reader must know."""
+
+class Member(NamedTuple):
+    """A member of an archive: its name, and its extent in the archive.
+
+    ``problem`` is why it cannot be read, empty if it can; ``checks`` is a row of `_CHECKS`, empty for tar archives.
+    """
+
+    name: str
+    start: int
+    length: int
+    problem: str = ""
+    checks: tuple[int, ...] = ()
 
 
 def list_images(named: NamedFiles) -> ImageSet:
@@ -39,38 +49,32 @@ def list_images(named: NamedFiles) -> ImageSet:
     names end in it after the first dot; without a key, such archives are refused.
     """
     paths = named.files.paths
-    is_zip, passed_over = suffix_of(paths[0]) == ".zip", PassedOver()
+    is_zip = suffix_of(paths[0]) == ".zip"
+    passed_over = PassedOver()
+    members: list[Member] = []
     names: list[str] = []
-    extents: list[NDArray[np.int64]] = []
-    details: list[Any] = []
     counts: list[int] = []
     packed = False
     for archive, label in zip(paths, split_common_folder(paths)[1], strict=True):
         with opened(named.files, len(counts)) as handle:
             packed |= not is_zip and _opened(handle) is not handle
-            members = partial(_zipped, archive) if is_zip else _tarred
-            found = sorted(members(named.key, handle, passed_over), key=itemgetter(1))  # as stored
-            if any("\0" in name for name, *_ in found):
+            members_of = partial(_zipped, archive) if is_zip else _tarred
+            found = sorted(members_of(named.key, handle, passed_over), key=attrgetter("start"))  # as stored
+            if any("\0" in member.name for member in found):
                 raise ValueError("a member's name contains a null character")
-        _refuse_duplicates(archive, [posixpath.normpath(name) for name, *_ in found])
-        names += [f"{label}/{name}" if len(paths) > 1 else name for name, *_ in found]
-        extents.append(np.array([extent for _, *extent, _ in found], dtype=np.int64).reshape(-1, 2))
-        details += [detail for *_, detail in found]
+        _refuse_duplicates(archive, found)
+        names += [f"{label}/{member.name}" if len(paths) > 1 else member.name for member in found]
+        members += found
         counts.append(len(found))
     kind = "zip archive" if is_zip else f"{'compressed ' * packed}tar archive"
     if not names:
         raise passed_over.nothing_found(named.path, kind)
     if not named.key:
         _refuse_several(named.path, names)
-    index = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
-    problems = {item: problem for item, problem in enumerate(() if is_zip else details) if problem}
-    checks = np.array(details, dtype=_CHECKS) if is_zip else problems
-    reader = MemberReader(named.files, packed, index, np.concatenate(extents), checks)
-    reader.variant = named.key if packed else ""
-    files = index.tolist()
-    order = np.array(sorted(range(len(names)), key=lambda item: (files[item], names[item])), dtype=np.uint32)
+    reader = MemberReader(named, packed, np.repeat(np.arange(len(counts), dtype=np.int32), counts), members)
+    by_name = sorted(range(len(names)), key=lambda item: (reader.file_index[item], names[item]))
     prefix = f"{named.prefix}/" if len(paths) == 1 else named.prefix
-    return ImageSet(named.path, kind, Names(names), prefix, reader, named.files, order, index, passed_over)
+    return ImageSet(named.path, kind, Names(names), prefix, reader, np.array(by_name, dtype=np.uint32), passed_over)
 
 
 def _refuse_several(path: str, names: Sequence[str]) -> None:
@@ -79,26 +83,22 @@ def _refuse_several(path: str, names: Sequence[str]) -> None:
     These have 2 to 8 kinds, the part of a name after the first dot, each of them in at least half of the samples.
     Kinds that all begin with a digit are numbers (``cat.0.png``, ``cat.1.png``).
     """
-    kinds: Counter[str] = Counter()
-    samples: set[tuple[str, str]] = set()
-    for name in names:
-        folder, _, last = name.rpartition("/")
-        stem, _, kind = last.partition(".")
-        samples.add((folder, stem))
-        kinds[kind] += 1
-        if len(kinds) > 8:
-            return
-    named = not all(kind[:1].isdigit() for kind in kinds)
-    if len(kinds) > 1 and len(samples) > 1 and named and 2 * min(kinds.values()) >= len(samples):
-        problem = f"each sample in {path} has {len(kinds)} images ({', '.join(sorted(kinds))}):"
-        raise InputError(problem, f"pick one as in {path}:{min(kinds)}")
-
-
-def _refuse_duplicates(archive: str, names: Sequence[str]) -> None:
-    # Hashes, because a set of a million names would take more memory than the rest of the listing.
-    if len(np.unique(np.fromiter(map(hash, names), np.int64, len(names)))) == len(names):
+    kinds = [name.rpartition("/")[2].partition(".")[2] for name in names]
+    counts = Counter(kinds)
+    if not 2 <= len(counts) <= 8 or all(kind[:1].isdigit() for kind in counts):
         return
-    name, times = Counter(names).most_common(1)[0]
+    samples = {name.removesuffix(kind) for name, kind in zip(names, kinds, strict=True)}
+    if len(samples) > 1 and 2 * min(counts.values()) >= len(samples):
+        problem = f"each sample in {path} has {len(counts)} images ({', '.join(sorted(counts))}):"
+        raise InputError(problem, f"pick one as in {path}:{min(counts)}")
+
+
+def _refuse_duplicates(archive: str, members: Sequence[Member]) -> None:
+    # Hashes, because a set of a million names would take more memory than the rest of the listing.
+    hashes = [hash(posixpath.normpath(member.name)) for member in members]
+    if len(np.unique(hashes)) == len(members):
+        return
+    name, times = Counter(posixpath.normpath(member.name) for member in members).most_common(1)[0]
     if times > 1:
         problem = f"{archive} contains {times} members named {name}:"
         raise InputError(problem, "create the archive again with each name once")
@@ -106,28 +106,25 @@ def _refuse_duplicates(archive: str, names: Sequence[str]) -> None:
 
 _HEADER = 30
 """Bytes of a member's local header, without its name and extra field (PKWARE's APPNOTE, 4.3.7)."""
-_LONGEST = _HEADER + 2 * 0xFFFF
-"""Largest size of a local header with its name and extra field; the central directory does not state the size."""
 _MOST = 2**60
 _ENCRYPTED = 0x1
 _METHODS = {zipfile.ZIP_STORED: False, zipfile.ZIP_DEFLATED: True}
 
-_CHECKS = np.dtype([("packed", "<i8"), ("size", "<i8"), ("crc", "<u4"), ("deflated", "?")])
+_CHECKS = np.dtype([("size", "<i8"), ("crc", "<u4"), ("deflated", "?")])
+"""Number of a member's bytes and their checksum, and whether they are compressed."""
 
 
-def _zipped(path: str, key: str, handle: BinaryIO, passed_over: PassedOver) -> Iterator[Found]:
+def _zipped(path: str, key: str, handle: BinaryIO, passed_over: PassedOver) -> Iterator[Member]:
     with zipfile.ZipFile(handle) as archive:
-        starts = sorted({info.header_offset for info in archive.infolist()} | {archive.start_dir})
         for info in archive.infolist():
             name = info.filename.replace("\\", "/")
             if not info.is_dir() and passed_over.takes(name, key):
                 check_member(path, info)
-                start = info.header_offset
-                if start < 0 or max(start, info.compress_size, info.file_size) > _MOST:
+                if info.header_offset < 0 or max(info.header_offset, info.compress_size, info.file_size) > _MOST:
                     raise zipfile.BadZipFile(f"{name} has an impossible size or position")
-                following = starts[bisect_right(starts, start)] if start < archive.start_dir else start
-                length = min(following - start, _LONGEST + info.compress_size)
-                yield name, start, length, (info.compress_size, info.file_size, info.CRC, _METHODS[info.compress_type])
+                problem = f"{too_large(info.file_size)}" if info.file_size > MOST_BYTES else ""
+                checks = (info.file_size, info.CRC, _METHODS[info.compress_type])
+                yield Member(name, info.header_offset, info.compress_size, problem, checks)
 
 
 def check_member(archive: str, info: zipfile.ZipInfo) -> None:
@@ -139,69 +136,61 @@ def check_member(archive: str, info: zipfile.ZipInfo) -> None:
 
 
 class MemberReader(ExtentReader):
-    """Reads members of archives, each with the index of its archive, its first byte and its number of bytes.
-
-    ``details`` of zip archives are an array of `_CHECKS`; of tar archives why a member cannot be read, by its number.
-    """
+    """Reads members of archives. Remote archives are read sequentially, so that each rank downloads only its own."""
 
     def __init__(
-        self,
-        files: Files,
-        packed: bool,
-        file_index: NDArray[np.int32],
-        extents: NDArray[np.int64],
-        details: NDArray[np.void] | dict[int, str],
+        self, named: NamedFiles, packed: bool, file_index: NDArray[np.int32], members: Sequence[Member]
     ) -> None:
-        super().__init__(files, packed)
-        self._file_index, self._extents, self._details = file_index, extents, details
+        super().__init__(named.files, file_index, packed or named.files.remote, named.key if packed else "")
+        self._extents = np.array([(member.start, member.length) for member in members], dtype=np.int64)
+        self._problems = {item: member.problem for item, member in enumerate(members) if member.problem}
+        self._checks = np.array([member.checks for member in members if member.checks], dtype=_CHECKS)
 
-    def extent(self, item: int) -> Extent:
-        start, length = self._extents[item]
-        return int(self._file_index[item]), int(start), int(length)
-
-    def unpack(self, item: int, data: bytes) -> Read:
-        if isinstance(self._details, dict):
-            return ContentError(self._details[item]) if item in self._details else data
-        packed, size, crc, deflated = self._details[item].tolist()
-        if size > MOST_BYTES:
-            return too_large(size)
-        start = body_start(data)
-        if start is None or start + packed > len(data):
-            return ContentError("the archive is damaged: this member is not where the directory says")
-        content = data[start : start + packed]
+    def content(self, item: int, stream: IO[bytes]) -> bytes:
+        if item in self._problems:
+            raise ContentError(self._problems[item])
+        start, length = self._extents[item].tolist()
+        if not len(self._checks):
+            return read_extent(stream, start, length)
+        size, crc, deflated = self._checks[item].tolist()
+        content = read_extent(stream, body_at(start, stream), length)
         if deflated:
             try:
                 content = zlib.decompressobj(-zlib.MAX_WBITS).decompress(content, size + 1)
             except zlib.error as error:
-                return ContentError(f"the archive is damaged: {error}")
-            except MemoryError as error:
-                return error
+                raise ContentError(f"the archive is damaged: {error}") from None
         if len(content) != size or zlib.crc32(content) != crc:
-            return ContentError("the archive is damaged: this member's checksum does not match")
+            raise ContentError("the archive is damaged: this member's checksum does not match")
         return content
 
     def decompressed(self, handle: BinaryIO, file: int) -> IO[bytes]:
         return _opened(handle)
 
 
-def stored_at(info: zipfile.ZipInfo, handle: BinaryIO) -> int:
+def stored_at(info: zipfile.ZipInfo, handle: IO[bytes]) -> int:
     """Returns the position in the archive of the first byte of a member that is stored as it is."""
-    handle.seek(info.header_offset)
-    start = body_start(handle.read(_HEADER))
-    if start is None or info.compress_type != zipfile.ZIP_STORED or info.flag_bits & _ENCRYPTED:
+    if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & _ENCRYPTED:
         raise ValueError(f"its record {info.filename} is not where the archive's directory says")
-    return info.header_offset + start
+    return body_at(info.header_offset, handle)
 
 
-def body_start(data: bytes) -> int | None:
-    """Returns the offset of a member's content in ``data``; None if ``data`` does not begin with a local header."""
-    lengths = (int.from_bytes(data[start : start + 2], "little") for start in (26, 28))
-    return _HEADER + sum(lengths) if data.startswith(b"PK\x03\x04") and len(data) >= _HEADER else None
+def body_at(position: int, handle: IO[bytes]) -> int:
+    """Returns the position of the content of the member whose local header is at a position."""
+    handle.seek(position)
+    header = handle.read(_HEADER)
+    if len(header) < _HEADER or not header.startswith(b"PK\x03\x04"):
+        raise ContentError("the archive is damaged: this member is not where the directory says")
+    lengths: tuple[int, int] = struct.unpack_from("<HH", header, 26)  # of its name and extra field
+    return position + _HEADER + sum(lengths)
 
 
 # --- tar -------------------------------------------------------------------------------------------------------------
 
-_OPENERS = {b"\x1f\x8b": gzip.open, b"BZh": bz2.open, b"\xfd7zXZ\0": lzma.open}
+_OPENERS: dict[bytes, Any] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ\0": lzma.open,
+}
 """Functions that open compressed files, by the first bytes of such a file."""
 _MOST_PADDING = 1 << 16
 """Maximum number of padding bytes at the end of an archive; up to 10 KiB are usual."""
@@ -226,19 +215,24 @@ def _opened(handle: BinaryIO) -> IO[bytes]:
     handle.seek(0)
     head = handle.read(8)
     handle.seek(0)
-    opener: Any = next((opener for magic, opener in _OPENERS.items() if head.startswith(magic)), None)
-    return opener(handle) if opener else handle
+    for magic, opener in _OPENERS.items():
+        if head.startswith(magic):
+            stream: IO[bytes] = opener(handle)
+            return stream
+    return handle
 
 
-def _tarred(key: str, handle: BinaryIO, passed_over: PassedOver) -> Iterator[Found]:
+def _tarred(key: str, handle: BinaryIO, passed_over: PassedOver) -> Iterator[Member]:
     for info in _walk(_opened(handle)):
         name, is_link = info.name.removeprefix("./"), info.islnk() or info.issym()
         if (info.isreg() or is_link) and passed_over.takes(name, key):
-            why = "it is a sparse file: create the archive again without --sparse" if info.issparse() else ""
+            why = ""
             if is_link:
                 again = "create the archive again with --dereference and --hard-dereference"
                 why = f"it is a link to {info.linkname}: {again}"
-            yield name, info.offset_data, 0 if why else info.size, why
+            elif info.issparse():
+                why = "it is a sparse file: create the archive again without --sparse"
+            yield Member(name, info.offset_data, 0 if why else info.size, why)
 
 
 def _walk(stream: IO[bytes]) -> Iterator[tarfile.TarInfo]:

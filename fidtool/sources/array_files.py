@@ -29,30 +29,48 @@ from fidtool.sources.arrays import (
     as_pixels,
     dtype_name,
     has_floats,
+    index_of_files,
     read_header,
     refuse_values,
     set_of_rows,
 )
-from fidtool.sources.contents import Extent, ExtentReader, Files, Read, opened
+from fidtool.sources.contents import ExtentReader, Files, Read, opened, read_extent
 from fidtool.sources.image_set import ImageSet, NamedFiles
-from fidtool.sources.kinds import HEAD, refuse_foreign, suffix_of
+from fidtool.sources.kinds import suffix_of
 
 _UNKNOWN = np.dtype("V1")
 """Placeholder for dtypes that images cannot have."""
 _NAMED = 8
 """Maximum number of arrays that a message names."""
-_NUMBERS = ("u1", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "u2", "u4", "u8")
-_SAFETENSORS = {"BOOL": "?", **{f"{kind[0].upper()}{8 * int(kind[1])}": f"<{kind}" for kind in _NUMBERS}}
+_SAFETENSORS = {
+    "BOOL": "?",
+    "U8": "<u1",
+    "I8": "<i1",
+    "I16": "<i2",
+    "I32": "<i4",
+    "I64": "<i8",
+    "F16": "<f2",
+    "F32": "<f4",
+    "F64": "<f8",
+    "U16": "<u2",
+    "U32": "<u4",
+    "U64": "<u8",
+}
 _STORAGES = {
-    **dict(zip(("Byte", "Char", "Short", "Int", "Long", "Half", "Float", "Double"), _NUMBERS, strict=False)),
-    **{f"uint{8 * int(kind[1])}": kind for kind in ("u2", "u4", "u8")},
     "Bool": "?",
+    "Byte": "u1",
+    "Char": "i1",
+    "Short": "i2",
+    "Int": "i4",
+    "Long": "i8",
+    "Half": "f2",
+    "Float": "f4",
+    "Double": "f8",
+    "uint16": "u2",
+    "uint32": "u4",
+    "uint64": "u8",
 }
 """NumPy dtypes, without byte order, of the torch storages that can contain images; newer dtypes have their names."""
-
-
-Found = tuple[StoredArray, str, int]
-"""The array of images in a file, what it is called in messages, and the byte at which it must end at the latest."""
 
 
 def list_images(named: NamedFiles) -> ImageSet:
@@ -60,74 +78,72 @@ def list_images(named: NamedFiles) -> ImageSet:
 
     The key is its name. The default is `SAMPLES`, or the only one that has the shape of images.
     """
-    arrays, axes = [], []
+    arrays = []
     for file, name in enumerate(named.files.paths):
         with opened(named.files, file) as handle:
-            array, what, limit = _find(name, handle, named.key)
-        axes.append(array.checked_axis(what, limit))
-        arrays.append(array)
-    counts, packed = [array.shape[0] for array in arrays], any(array.member for array in arrays)
-    reader = ArrayReader(named, packed, arrays, axes)
+            arrays.append(_images_in(name, handle, named.key))
+    reader = ArrayReader(named, arrays)
+    counts = [array.shape[0] for array in arrays]
     if any(array.dtype != np.uint8 for array in arrays):
         # Refused here, a run would otherwise process the sets before.
         refuse_values(reader, [0, *np.cumsum(counts[:-1]).tolist()])
-    layouts = [{-1: "NHW", 0: "NCHW", 2: "NHWC"}[axis] for axis in axes]
-    pairs = zip(arrays, layouts, strict=True)
-    kinds = ", ".join(dict.fromkeys(f"{dtype_name(array.dtype)} {layout}" for array, layout in pairs))
-    return set_of_rows(named, "compressed array" if packed else f"array ({kinds})", counts, reader)
+    kinds = ", ".join(dict.fromkeys(f"{dtype_name(array.dtype)} {array.layout}" for array in arrays))
+    is_compressed = any(array.member for array in arrays)
+    return set_of_rows(named, "compressed array" if is_compressed else f"array ({kinds})", counts, reader)
 
 
-def _find(name: str, handle: BinaryIO, key: str) -> Found:
-    if (suffix := suffix_of(name)) in (".npz", ""):
+def _images_in(name: str, handle: BinaryIO, key: str) -> StoredArray:
+    suffix = suffix_of(name)
+    if suffix in (".npz", ""):
         return _in_npz(name, handle, key)
     arrays = {"": read_header(handle)} if suffix == ".npy" else _tensors_of(name, handle)
     chosen = _chosen(name, arrays, key)
-    return arrays[chosen], f"{chosen} in {name}" if chosen else name, handle.seek(0, 2)
+    return arrays[chosen].of_images(f"{chosen} in {name}" if chosen else name, handle.seek(0, io.SEEK_END))
 
 
 def _chosen(name: str, arrays: Mapping[str, StoredArray], key: str) -> str:
     """Returns the name of the array of images in a file: ``key``, else `SAMPLES`, else the only one that may be it."""
     shaped = [each for each, array in arrays.items() if len(array.shape) > 2 and not array.dtype.hasobject]
     images = [each for each in shaped if len(arrays[each].shape) < 5] or shaped
-    likely = [key] if key else [each for each in arrays if each == SAMPLES or len(arrays) == 1] or images
-    if len(likely) == 1 and likely[0] in arrays:
-        return likely[0]
+    if key:
+        images = [key]
+    elif len(arrays) == 1 or SAMPLES in arrays:
+        images = [SAMPLES if SAMPLES in arrays else next(iter(arrays))]
+    if len(images) == 1 and images[0] in arrays:
+        return images[0]
     has = [f"{each or 'one tensor'} ({array.kind or array.dtype} {array.shape})" for each, array in arrays.items()]
     more = f" and {len(has) - _NAMED} more" if len(has) > _NAMED else ""
     advice = f"none is named {key}" if key else f"name the array of images, {name}:NAME"
-    advice = advice if images else "save the images as one uint8 array or tensor"
+    if not shaped:
+        advice = "save the images as one uint8 array or tensor"
     raise InputError(f"{name} contains {', '.join(has[:_NAMED]) or 'no array or tensor'}{more}:", advice)
 
 
 class ArrayReader(ExtentReader):
-    """Reads rows of arrays, one array per file, of which ``axes`` are those of the channels, see `channel_axis`."""
+    """Reads rows of arrays, one array per file."""
 
     encoded = False
 
-    def __init__(self, named: NamedFiles, packed: bool, arrays: Sequence[StoredArray], axes: Sequence[int]) -> None:
-        super().__init__(named.files, packed)
-        self._arrays, self._axes, self._value_range = arrays, axes, named.value_range
-        self._ends = np.cumsum([array.shape[0] for array in arrays])
+    def __init__(self, named: NamedFiles, arrays: Sequence[StoredArray]) -> None:
         self.scaled = any(has_floats(array.dtype) for array in arrays)
-        self.variant = self._value_range.variant if self.scaled and self._value_range is not None else ""
+        value_range = named.value_range
+        variant = value_range.variant if self.scaled and value_range is not None else ""
+        in_order = named.files.remote or any(array.member for array in arrays)
+        file_index = index_of_files(named, [array.shape[0] for array in arrays])
+        super().__init__(named.files, file_index, in_order, variant)
+        self._arrays, self._value_range = arrays, value_range
 
-    def _place(self, item: int) -> tuple[int, int]:
-        file = int(np.searchsorted(self._ends, item, side="right")) if len(self._arrays) > 1 else 0
-        return file, item - int(self._ends[file]) + self._arrays[file].shape[0]
-
-    def extent(self, item: int) -> Extent:
-        file, row = self._place(item)
+    def content(self, item: int, stream: IO[bytes]) -> Read:
+        file = int(self.file_index[item])
         array = self._arrays[file]
-        return file, array.start + row * array.strides[0], array.span
-
-    def unpack(self, item: int, data: bytes) -> Read:
-        file, row = self._place(item)
-        array = self._arrays[file]
+        row = item - self.first_of(file)
+        data = read_extent(stream, array.start + row * array.strides[0], array.span)
         image: NDArray[Any] = np.ndarray(array.shape[1:], array.dtype, data, strides=array.strides[1:])
-        return as_pixels(as_hwc(image, self._axes[file]), self._value_range, f"{self.files.paths[file]}[{row}]")
+        return as_pixels(as_hwc(image, array.axis), self._value_range, f"{self.files.paths[file]}[{row}]")
 
     def decompressed(self, handle: BinaryIO, file: int) -> IO[bytes]:
-        if not (member := self._arrays[file].member):
+        member = self._arrays[file].member
+        if not member:
             return handle
         # Between two steps of so many bytes, other threads can run.
         return io.BufferedReader(cast(io.RawIOBase, zipfile.ZipFile(handle).open(member)), 1 << 21)
@@ -136,7 +152,7 @@ class ArrayReader(ExtentReader):
 # --- NumPy -----------------------------------------------------------------------------------------------------------
 
 
-def _in_npz(name: str, handle: BinaryIO, key: str) -> Found:
+def _in_npz(name: str, handle: BinaryIO, key: str) -> StoredArray:
     with zipfile.ZipFile(handle) as archive:
         records = {info.filename[:-4]: info for info in archive.infolist() if info.filename.endswith(".npy")}
         usual = key or SAMPLES
@@ -146,11 +162,14 @@ def _in_npz(name: str, handle: BinaryIO, key: str) -> Found:
             with archive.open(records[each]) as member:
                 arrays[each] = read_header(member)
     chosen = _chosen(name, arrays, key)
-    array, info, what = arrays[chosen], records[chosen], f"{chosen} in {name}"
-    if info.compress_type != zipfile.ZIP_STORED:
-        return replace(array, member=info.filename), what, info.file_size
-    first = stored_at(info, handle)
-    return replace(array, start=first + array.start), what, first + info.file_size
+    array, info = arrays[chosen], records[chosen]
+    if info.compress_type == zipfile.ZIP_STORED:
+        first = stored_at(info, handle)
+        array = replace(array, start=first + array.start)
+    else:
+        first = 0
+        array = replace(array, member=info.filename)
+    return array.of_images(f"{chosen} in {name}", first + info.file_size)
 
 
 # --- tensors ---------------------------------------------------------------------------------------------------------
@@ -196,8 +215,6 @@ def _of_safetensors(handle: BinaryIO) -> dict[str, StoredArray]:
 def _of_torch(name: str, handle: BinaryIO) -> dict[str, StoredArray]:
     # torch.save writes a zip archive of a pickle and the storages, none of them compressed.
     if not zipfile.is_zipfile(handle):
-        handle.seek(0)
-        refuse_foreign(name, handle.read(HEAD))
         raise InputError(f"{name} was not written by torch.save of torch 1.6 or later:", "save the tensor again")
     with zipfile.ZipFile(handle) as archive:
         records = {info.filename.partition("/")[2]: info for info in archive.infolist()}
@@ -257,14 +274,13 @@ def _tensor(storage: _Storage, offset: int, shape: Sequence[int], strides: Seque
     dtype = np.dtype(f"{order}{_STORAGES[kind]}") if kind in _STORAGES else _UNKNOWN
     if kind == "BFloat16" and order == "<":
         dtype = BFLOAT16
-    size, offset, shape, strides = dtype.itemsize, int(offset), tuple(map(int, shape)), tuple(map(int, strides))
     if min([offset, *shape, *strides]) < 0:
         raise ValueError("a tensor has a negative offset, size or stride")
-    last = offset + 1 + sum((side - 1) * step for side, step in zip(shape, strides, strict=True))
-    if 0 not in shape and last * size > storage_size:
+    steps = tuple(step * dtype.itemsize for step in strides)
+    tensor = StoredArray(tuple(shape), dtype, start + offset * dtype.itemsize, steps, kind.lower())
+    if 0 not in shape and tensor.end > start + storage_size:
         raise ValueError("a tensor extends beyond its storage")
-    steps = tuple(step * size for step in strides)
-    return StoredArray(shape, dtype, start + offset * size, steps, kind.lower())
+    return tensor
 
 
 _KNOWN = {

@@ -158,26 +158,28 @@ class UnknownRangeError(InputError):
 
 def refuse_values(reader: Reader, firsts: Sequence[int]) -> None:
     """Raises the error of the first of these images that has one for all images of a source."""
-    errors = (each for each in reader.read(np.array(firsts, dtype=np.int64)) if isinstance(each, InputError))
-    if (error := next(errors, None)) is not None:
-        raise error
+    for content in reader.read(np.array(firsts, dtype=np.int64)):
+        if isinstance(content, InputError):
+            raise content
 
 
 _MOST_IMAGES = 200_000_000
 
 
-def set_of_rows(named: NamedFiles, kind: str, counts: Sequence[int], reader: Reader) -> ImageSet:
-    """Returns the images in files whose images have row numbers instead of names."""
+def index_of_files(named: NamedFiles, counts: Sequence[int]) -> NDArray[np.int32]:
+    """Returns the index of each row's file, for files with so many rows."""
     if sum(counts) > _MOST_IMAGES:
         raise InputError(f"{named.path} states that it contains {sum(counts)} images; the limit is {_MOST_IMAGES}")
-    file_index = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
-    if len(counts) == 1:
-        names: Names = Numbered(counts[0])
-    else:
+    return np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+
+
+def set_of_rows(named: NamedFiles, kind: str, counts: Sequence[int], reader: Reader) -> ImageSet:
+    """Returns the images in files whose images have row numbers instead of names."""
+    names: Names = Numbered(sum(counts))
+    if len(counts) > 1:
         labels = split_common_folder(named.files.paths)[1]
         names = Names(f"{label}[{row}]" for label, count in zip(labels, counts, strict=True) for row in range(count))
-    order = np.arange(len(names), dtype=np.uint32)
-    return ImageSet(named.path, kind, names, named.prefix, reader, named.files, order, file_index)
+    return ImageSet(named.path, kind, names, named.prefix, reader, np.arange(len(names), dtype=np.uint32))
 
 
 # --- arrays in files -------------------------------------------------------------------------------------------------
@@ -196,6 +198,7 @@ class StoredArray:
         strides: bytes from one element to the next along each axis; empty for Fortran's order.
         kind: name of the dtype in the file's format, for messages.
         member: name of the compressed member of the archive that holds it; empty if it is not compressed.
+        axis: axis of the channels in each of its images, see `channel_axis`; -1 if there is none, or it is unknown.
     """
 
     shape: tuple[int, ...]
@@ -204,6 +207,7 @@ class StoredArray:
     strides: tuple[int, ...]
     kind: str = ""
     member: str = ""
+    axis: int = -1
 
     @classmethod
     def contiguous(cls, shape: tuple[int, ...], dtype: np.dtype[Any], start: int, kind: str = "") -> StoredArray:
@@ -214,8 +218,17 @@ class StoredArray:
     @property
     def span(self) -> int:
         """Number of bytes from the first to the last byte of an image, both included."""
-        inner = zip(self.shape[1:], self.strides[1:], strict=True)
-        return self.dtype.itemsize + sum((length - 1) * stride for length, stride in inner)
+        return self._reach(1)
+
+    @property
+    def end(self) -> int:
+        """Position after its last byte."""
+        return self.start + self._reach(0)
+
+    def _reach(self, first: int) -> int:
+        """Number of bytes from the first to the last byte along the axes from ``first`` on."""
+        axes = zip(self.shape[first:], self.strides[first:], strict=True)
+        return self.dtype.itemsize + sum((length - 1) * stride for length, stride in axes)
 
     def read(self, files: Files) -> NDArray[Any]:
         """Returns all values from the array's file, the first of ``files``."""
@@ -224,18 +237,21 @@ class StoredArray:
             values: NDArray[Any] = np.ndarray(self.shape, self.dtype, handle.read(), strides=self.strides)
         return widened(values) if values.dtype == BFLOAT16 else values
 
-    def checked_axis(self, what: str, limit: int) -> int:
-        """Returns the `channel_axis` of its images, after checks; its bytes must end at ``limit`` at the latest."""
+    @property
+    def layout(self) -> str:
+        return {-1: "NHW", 0: "NCHW", 2: "NHWC"}[self.axis]
+
+    def of_images(self, what: str, limit: int) -> StoredArray:
+        """Returns it with its `axis`, after checks; its bytes must end at ``limit`` at the latest."""
         check_dtype(self.dtype, what, self.kind)
         axis = channel_axis(self.shape, what)
         # Reading an image must not require reading many times its bytes, as it does a little for crops of larger ones.
         if not self.strides or self.span > 64 * prod(self.shape[1:]) * self.dtype.itemsize:
             problem = f"{what} is in Fortran order or permuted, so that each image is scattered over the whole file"
             raise InputError(problem, "save numpy.ascontiguousarray(array)", "save tensor.contiguous()")
-        end = self.start + (self.shape[0] - 1) * self.strides[0] + self.span
-        if end > limit:
-            raise InputError(f"{what} is truncated: its array ends at byte {end}, and the file has {limit} bytes")
-        return axis
+        if self.end > limit:
+            raise InputError(f"{what} is truncated: its array ends at byte {self.end}, and the file has {limit} bytes")
+        return replace(self, axis=axis)
 
 
 def array_headers(files: Files) -> dict[str, StoredArray]:
@@ -255,13 +271,14 @@ def array_headers(files: Files) -> dict[str, StoredArray]:
 def read_header(member: IO[bytes]) -> StoredArray:
     """Reads the header of an array in NumPy's format, after which its values begin."""
     version = npy.read_magic(member)
-    if version not in ((1, 0), (2, 0)):
+    readers = {(1, 0): (2, npy.read_array_header_1_0), (2, 0): (4, npy.read_array_header_2_0)}
+    if version not in readers:
         raise ValueError(f"version {version} of the format is not supported")
-    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-    size = member.read(2 if version == (1, 0) else 4)
+    digits, read = readers[version]
+    size = member.read(digits)
     length = int.from_bytes(size, "little")
     if length > 10_000:  # NumPy reads the whole header before it checks the length
         raise ValueError(f"its header of {length} bytes is too long for an array of images")
     shape, by_column, dtype = read(io.BytesIO(size + member.read(length)))
-    array = StoredArray.contiguous(tuple(map(int, shape)), dtype, member.tell())
+    array = StoredArray.contiguous(shape, dtype, member.tell())
     return replace(array, strides=()) if by_column else array

@@ -10,7 +10,8 @@ import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, islice
+from operator import itemgetter
 from typing import IO, Any, BinaryIO, NamedTuple, TypeAlias
 
 import numpy as np
@@ -161,16 +162,24 @@ class Reader(abc.ABC):
     Readers are pickled for other ranks.
 
     Attributes:
+        files: the files that contain the images; none of images in memory.
+        file_index: index of the file of each image, int32 array; None if every image is a file.
         in_order: whether images can only be read sequentially.
         variant: settings with which the same files have different contents.
         scaled: whether the images are floats, scaled by a value range.
         encoded: whether there may be encoded images.
     """
 
-    in_order = False
-    variant = ""
     scaled = False
     encoded = True
+
+    def __init__(
+        self, files: Files, file_index: NDArray[np.int32] | None = None, in_order: bool = False, variant: str = ""
+    ) -> None:
+        self.files = files
+        self.file_index = file_index
+        self.in_order = in_order
+        self.variant = variant
 
     @abc.abstractmethod
     def read(self, items: NDArray[np.int64]) -> Iterator[Read]:
@@ -196,7 +205,9 @@ class Files(Reader):
     _received = False
 
     def __init__(self, paths: Sequence[str]) -> None:
-        self.paths, self.versioned = paths, len(paths) > 0
+        super().__init__(self)
+        self.paths = paths
+        self.versioned = len(paths) > 0
         self.stamps: Stamps = np.full((len(paths), 5), GONE, dtype=np.int64)
         for row, path in enumerate(paths):
             with contextlib.suppress(OSError, ValueError):  # a null byte
@@ -209,20 +220,15 @@ class Files(Reader):
     def read(self, items: NDArray[np.int64]) -> Iterator[Read]:
         return map(self.read_bytes, items.tolist())
 
-    def read_bytes(self, file: int, start: int = 0, length: int = -1) -> bytes | Exception:
-        """Returns these bytes of a file (-1 up to its end), or an error; see `Read`."""
+    def read_bytes(self, file: int, start: int = 0, length: int | None = None) -> bytes | Exception:
+        """Returns these bytes of a file (None up to its end), or an error; see `Read`."""
         try:
             with self.open(file) as handle:
-                size = os.fstat(handle.fileno()).st_size - start if length < 0 else length
-                if size > MOST_BYTES:
-                    return too_large(size)
-                handle.seek(start)
-                data = handle.read(length)
+                if length is None:
+                    length = os.fstat(handle.fileno()).st_size - start
+                return read_extent(handle, start, length)
         except (OSError, MemoryError, ContentError, FidtoolError) as error:
             return error
-        if len(data) < length:
-            return ContentError(f"the file ends after {start + len(data)} of {start + length} bytes")
-        return data
 
     def open(self, file: int) -> BinaryIO:
         """Opens a file, or a copy of it on this machine, for reading and seeking."""
@@ -257,12 +263,12 @@ def broken_link(path: str) -> str:
     return f"a link to {target}, which does not exist"
 
 
-def head_of(files: Files, file: int = 0) -> bytes:
-    """Returns the first bytes of a file; a null byte if it cannot be read, which whoever reads it reports."""
+def head_of(files: Files) -> bytes:
+    """Returns the first bytes of the first file; a null byte if it cannot be read, which whoever reads it reports."""
     try:
-        with files.open(file) as handle:
+        with files.open(0) as handle:
             return handle.read(HEAD)
-    except (OSError, ContentError):
+    except OSError:
         return b"\0"
 
 
@@ -289,95 +295,77 @@ def explained(name: str, problem: str = "cannot be read") -> Iterator[None]:
 def opened(files: Files, file: int) -> Iterator[BinaryIO]:
     """Opens a file and explains errors. Says if it is something else, such as a web page in its place."""
     name = files.paths[file]
-    with explained(name, "is damaged or truncated"):
+    with explained(name, "is damaged or truncated"), files.open(file) as handle:
         try:
-            with files.open(file) as handle:
-                yield handle
-        except (FidtoolError, MemoryError):
-            raise
+            yield handle
         except Exception:
-            refuse_foreign(name, head_of(files, file))
+            handle.seek(0)
+            refuse_foreign(name, handle.read(HEAD))
             raise
 
 
 # --- parts of files --------------------------------------------------------------------------------------------------
 
-Extent = tuple[int, int, int]
-"""File number, first byte, and number of bytes."""
+
+def read_extent(stream: IO[bytes], start: int, length: int) -> bytes:
+    """Returns these bytes of an open file; a ContentError if they are not all there, or too many for an image."""
+    if length > MOST_BYTES:
+        raise too_large(length)
+    reached = stream.seek(start)
+    data = stream.read(length)
+    if len(data) < length:
+        raise ContentError(f"the file ends after {reached + len(data)} of {start + length} bytes")
+    return data
 
 
-class SequentialReader(Reader):
-    """Reads images whose files must be read from their beginning."""
+class PartReader(Reader):
+    """Reads images that are parts of files, each of which is opened once for images next to each other."""
 
-    in_order = True
-
-    def __init__(self, files: Files) -> None:
-        self.files = files
-
-    @abc.abstractmethod
-    def file_of(self, item: int) -> int:
-        """Returns the number of an image's file."""
+    file_index: NDArray[np.int32]
 
     @abc.abstractmethod
     def walk(self, handle: BinaryIO, file: int, items: list[int]) -> Iterator[Read]:
-        """Yields these images of one file, whose numbers ascend. May raise any exception if the file is damaged."""
+        """Yields these images of one file. May raise any exception if the file is damaged."""
 
     def read(self, items: NDArray[np.int64]) -> Iterator[Read]:
-        for file, of_file in groupby(items.tolist(), self.file_of):
-            inside, done = list(of_file), 0
+        files = self.file_index[items].tolist()
+        for file, pairs in groupby(zip(files, items.tolist(), strict=True), itemgetter(0)):
+            inside = [item for _, item in pairs]
+            done = 0
+            failure: Exception = ContentError("its file is damaged: it has fewer images than when it was listed")
             try:
                 with self.files.open(file) as handle:
-                    for content in self.walk(handle, file, inside):
+                    for content in islice(self.walk(handle, file, inside), len(inside)):
                         yield content
                         done += 1
-                continue
             except (OSError, FidtoolError, MemoryError) as error:
-                failure: Exception = error
+                failure = error
             except Exception as error:  # libraries raise many kinds of errors for damaged files
                 failure = ContentError(f"its file is damaged: {message_of(error)}")
             yield from [failure] * (len(inside) - done)
 
+    def first_of(self, file: int) -> int:
+        """Returns the number of the first image in a file."""
+        return int(np.searchsorted(self.file_index, file))
 
-class ExtentReader(SequentialReader):
-    """Reads images that are stored as extents of files, or of the decompressed contents of ``packed`` ones.
 
-    Other local files are read in any order, copies of remote ones sequentially, so that each rank downloads only its
-    own.
-    """
-
-    def __init__(self, files: Files, packed: bool) -> None:
-        self.files, self.in_order = files, packed or files.remote
+class ExtentReader(PartReader):
+    """Reads images that are stored as extents of files, or of the contents of compressed files."""
 
     @abc.abstractmethod
-    def extent(self, item: int) -> Extent:
-        """Returns the extent of an image."""
-
-    @abc.abstractmethod
-    def unpack(self, item: int, data: bytes) -> Read:
-        """Returns the content of an image from the bytes of its extent."""
+    def content(self, item: int, stream: IO[bytes]) -> Read:
+        """Returns the content of an image; a ContentError is raised or returned if it cannot be read."""
 
     @abc.abstractmethod
     def decompressed(self, handle: BinaryIO, file: int) -> IO[bytes]:
         """Returns the contents of a compressed file; ``handle`` itself for others."""
 
-    def file_of(self, item: int) -> int:
-        return self.extent(item)[0]
-
     def walk(self, handle: BinaryIO, file: int, items: list[int]) -> Iterator[Read]:
         with self.decompressed(handle, file) as stream:
             for item in items:
-                _, start, length = self.extent(item)
-                if length > MOST_BYTES:
-                    yield too_large(length)
-                    continue
-                data = stream.read(length) if length and stream.seek(start) == start else b""
-                if len(data) < length:
-                    raise EOFError("it is truncated")
-                yield self.unpack(item, data)
-
-    def read(self, items: NDArray[np.int64]) -> Iterator[Read]:
-        return super().read(items) if self.in_order else map(self._read, items.tolist())
-
-    def _read(self, item: int) -> Read:
-        data = self.files.read_bytes(*self.extent(item))
-        return data if isinstance(data, Exception) else self.unpack(item, data)
+                try:
+                    yield self.content(item, stream)
+                except (ContentError, MemoryError, OSError) as error:
+                    if isinstance(error, OSError) and stream is not handle:
+                        raise  # all that follows in a compressed file is lost as well
+                    yield error

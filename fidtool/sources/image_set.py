@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import itertools
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple, overload
 
 import numpy as np
@@ -88,9 +90,7 @@ class ImageSet:
         kind: display name of its kind, such as ``folder`` or ``zip archive``.
         stored: names of all images in the source, in the reader's numbering.
         prefix: prefix of a name where an image is shown.
-        files: the files that contain the images.
         order: number in the source of each image, integer array of shape (images,).
-        file_index: index of the file of each of ``stored``, int32 array; None if every image is a file.
         warning: a warning about the source, as a sentence; empty if there is none.
         lines: line of each image in a list of paths, which is sorted; None for other sources.
         listed: time at which listing began, in nanoseconds since 1970.
@@ -106,9 +106,7 @@ class ImageSet:
     stored: Sequence[str]
     prefix: str
     reader: Reader
-    files: Files
     order: NDArray[np.integer] = field(repr=False)
-    file_index: NDArray[np.int32] | None = field(default=None, repr=False)
     passed_over: PassedOver = field(default_factory=PassedOver)
     warning: str = ""
     lines: NDArray[np.int64] | None = field(default=None, repr=False)
@@ -117,6 +115,11 @@ class ImageSet:
     floats: ValueRange | None = None
     partner: ImageSet | None = field(default=None, repr=False)
     part: SetPart | None = None
+
+    @property
+    def files(self) -> Files:
+        """The files that contain the images."""
+        return self.reader.files
 
     @property
     def scaled(self) -> bool:
@@ -144,13 +147,12 @@ class ImageSet:
 
     def draw(self, sampling: Sampling) -> ImageSet:
         """Returns the images in canonical order: all of them, or a sample. An InputError if there are too few."""
-        num, seed, first, *_ = sampling
+        num, order = sampling.num, self.order
         if num is not None and num > len(self):
             raise sampling.too_few(f"{self.path} has {len(self)}")
-        order = self.order
-        if first:  # a list is the user's own order
+        if sampling.first:  # a list is the user's own order
             order = order[:num] if self.lines is None else order[np.sort(np.argsort(self.lines)[:num])]
-        return replace(self, order=order[canonical_order(len(order), seed)[:num]])
+        return replace(self, order=order[canonical_order(len(order), sampling.seed)[:num]])
 
     def restricted(self, part: SetPart) -> ImageSet:
         """Returns the images of a part of this set."""
@@ -178,8 +180,11 @@ class ImageSet:
         """
         if not self.files.versioned:
             return np.zeros((0, 2), dtype=np.int64)
-        numbers = self.numbers(without)
-        return self.files.stamps[numbers if self.file_index is None else self.file_index[numbers], :2]
+        return self.files.stamps[self._files_of(self.numbers(without)), :2]
+
+    def _files_of(self, numbers: NDArray[np.integer]) -> NDArray[np.integer]:
+        """Returns the index of the file of each of these images, by their numbers in stored order."""
+        return numbers if self.reader.file_index is None else self.reader.file_index[numbers]
 
     def identity(self) -> str:
         """Returns the SHA-256 of the source's real path, the images' names, order and framing, and the variant."""
@@ -207,7 +212,7 @@ class ImageSet:
 
     def state(self) -> str:
         """Returns the SHA-256 of the stamps of the images' files. It differs if files are added, removed or changed."""
-        stamps = self.files.stamps[self.order] if self.file_index is None else self.files.stamps
+        stamps = self.files.stamps[self.order] if self.reader.file_index is None else self.files.stamps
         return hashlib.sha256(np.ascontiguousarray(stamps, dtype="<i8").data).hexdigest()
 
     def marks(self, batches: Sequence[Indices]) -> NDArray[np.uint64]:
@@ -215,10 +220,11 @@ class ImageSet:
 
         Inodes and devices are excluded, because a remount or a different machine may change them.
         """
-        items = (self.order[batch] for batch in batches)
-        files = (each if self.file_index is None else self.file_index[each] for each in items)
-        found = [hashlib.sha256(np.ascontiguousarray(self.files.stamps[each, :3]).data) for each in files]
-        own = np.array([int.from_bytes(sha.digest()[:8], "little") for sha in found], dtype=np.uint64)
+        own = np.zeros(len(batches), dtype=np.uint64)
+        for number, batch in enumerate(batches):
+            stamps = self.files.stamps[self._files_of(self.order[batch]), :3]
+            digest = hashlib.sha256(np.ascontiguousarray(stamps).data).digest()
+            own[number] = int.from_bytes(digest[:8], "little")
         # Times 3, so that the hashes of two sets in one file do not cancel.
         return own if self.partner is None else own ^ np.uint64(3) * self.partner.marks(batches)
 
@@ -254,12 +260,11 @@ class ImageSet:
         if not self.reader.in_order:
             yield from self.read(range(min(_SAMPLED // 8 if files.remote else _SAMPLED, len(self))))
         elif not files.remote:  # of those, each rank downloads only what it reads, and compares its size
-            sizes = files.stamps[:, 0].clip(0)
-            ends = np.cumsum(sizes)
-            for position in np.linspace(0, max(0, int(ends[-1]) - _BLOCK), _SAMPLED).astype(np.int64):
-                file = int(np.searchsorted(ends, position, side="right"))
-                start = int(position - ends[file] + sizes[file])
-                yield files.read_bytes(file, start, min(_BLOCK, int(sizes[file]) - start))
+            sizes = files.stamps[:, 0].clip(0).tolist()
+            blocks = max(1, _SAMPLED // len(sizes))  # of each file
+            for file in range(0, len(sizes), 1 + len(sizes) // _SAMPLED):
+                for start in np.linspace(0, max(0, sizes[file] - _BLOCK), blocks).astype(np.int64).tolist():
+                    yield files.read_bytes(file, start, min(_BLOCK, sizes[file] - start))
 
 
 def hashes_of(names: Sequence[str]) -> bytes:
@@ -285,29 +290,26 @@ class Names(Sequence[str]):
     a string changes when it is read, and so copies its memory page. They must not contain null characters.
     """
 
-    _prefix = ""
-    _text = b""
-    _ends: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
-
     def __init__(self, names: Iterable[str]) -> None:
         # In large pieces, because millions of small objects would take several times the memory.
         waiting = iter(names)
         pieces = iter(lambda: _SEPARATOR.join(map(os.fsencode, itertools.islice(waiting, _BLOCK))), b"")
-        self.__setstate__({"_text": _SEPARATOR.join(pieces)})
+        self._text = _SEPARATOR.join(pieces)
+        self._prefix = ""
+
+    @cached_property
+    def _ends(self) -> NDArray[np.intp]:
+        separators = np.flatnonzero(np.frombuffer(self._text, dtype=np.uint8) == 0)
+        return np.append(separators, len(self._text)) if self._text else separators
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: each for name, each in vars(self).items() if name != "_ends"}  # other ranks find them again
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        if text := state.get("_text"):
-            self._ends = np.append(np.flatnonzero(np.frombuffer(text, dtype=np.uint8) == 0), len(text))
+        return {name: value for name, value in vars(self).items() if name != "_ends"}  # other ranks find them again
 
     def after(self, prefix: str) -> Names:
         """Returns these names after a prefix. They share the memory."""
-        found = Names.__new__(Names)
-        vars(found).update(vars(self), _prefix=prefix)
-        return found
+        names = copy.copy(self)
+        names._prefix = prefix
+        return names
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -356,9 +358,8 @@ def check_numbers(problem: str, path: str, stored: Sequence[str], setting: str, 
 
 def split_common_folder(paths: Sequence[str]) -> tuple[str, list[str]]:
     """Returns the common folder of several paths, with a trailing slash or empty, and the rest of each path."""
-    folders = [path.split("/")[:-1] for path in paths]
-    shared = itertools.takewhile(lambda level: len(set(level)) == 1, zip(*folders, strict=False))
-    prefix = "".join(f"{level[0]}/" for level in shared)
+    shared = os.path.commonprefix(paths)  # noqa: RUF071 - it is cut at a slash
+    prefix = shared[: shared.rfind("/") + 1]
     return prefix, [path[len(prefix) :] for path in paths]
 
 

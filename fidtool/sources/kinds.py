@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import itertools
+import math
 import os
 import re
 import zlib
 from collections import Counter
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,8 +43,9 @@ _CONTAINERS = {
 _AGAIN = "download it again, as a server sent this in its place, for example a login or an error"
 JSON = "JSON text: write a list of paths as .txt or .jsonl; if a server sent it as an error, download the file again"
 PLAIN = "plain text: download or create the file again, or name it .txt if it is a list of paths"
+EMPTY = "empty (0 bytes): copy or download it again"
 DAMAGED = {
-    "empty (0 bytes): copy or download it again": rb"\Z",
+    EMPTY: rb"\Z",
     "a Git LFS pointer, not the file itself: run `git lfs pull` in its repository": rb"version https://(git-lfs|hawser)",
     "a git-annex pointer, not the file itself: run `git annex get` in its repository": rb"/annex/objects/",
     f"a web page (HTML): {_AGAIN}": rb"(?i)\W*(<!--.*?-->\s*)?<(!doctype html|html|head|body|script|title)\b",
@@ -210,15 +213,15 @@ class PassedOver:
     @property
     def words(self) -> str:
         """A summary such as ``3 files (.txt), 1 hidden``, the most frequent kind first; empty if there are none."""
-        others = (each for each in self.kinds.items() if each[0] not in (SUBFOLDER, HIDDEN))
-        kinds = sorted(others, key=lambda each: (-each[1], each[0]))  # independent of the listing order
-        named = [f"{counted(count, 'file')} ({suffix})" for suffix, count in kinds[:4]]
-        if more := sum(count for _, count in kinds[4:]):
+        counts = sorted(self.kinds.items(), key=lambda item: (-item[1], item[0]))  # independent of the listing order
+        files = [(suffix, count) for suffix, count in counts if suffix not in (SUBFOLDER, HIDDEN)]
+        named = [f"{counted(count, 'file')} ({suffix})" for suffix, count in files[:4]]
+        if more := sum(count for _, count in files[4:]):
             named.append(counted(more, "other"))
-        if self.kinds[SUBFOLDER]:
-            named.append(counted(self.kinds[SUBFOLDER], SUBFOLDER))
-        if self.kinds[HIDDEN]:
-            named.append(f"{self.kinds[HIDDEN]} {HIDDEN}")
+        if subfolders := self.kinds[SUBFOLDER]:
+            named.append(counted(subfolders, SUBFOLDER))
+        if hidden := self.kinds[HIDDEN]:
+            named.append(f"{hidden} {HIDDEN}")
         return ", ".join(named)
 
     @property
@@ -250,41 +253,42 @@ _MOST = 1_000_000
 
 def is_pattern(path: str) -> bool:
     """Whether a path contains braces or wildcards. A local path that exists is not a pattern."""
-    if "://" in path:
-        return bool(_BRACES.search(path) or URL_WILDCARD.search(path))
-    return bool(_BRACES.search(path) or glob.has_magic(path)) and not os.path.lexists(path)
+    is_url = "://" in path
+    has_wildcard = URL_WILDCARD.search(path) if is_url else glob.has_magic(path)
+    return bool(has_wildcard or _BRACES.search(path)) and (is_url or not os.path.lexists(path))
 
 
 def expand(path: str) -> list[str]:
     """Returns the files that match a pattern, in the order of its braces; the matches of a wildcard are sorted."""
     found: list[str] = []
     for name in expand_braces(path):
-        matches = sorted(glob.glob(name)) if glob.has_magic(name) else [name] if os.path.lexists(name) else []
+        matches = sorted(glob.glob(name))
         if not matches:
             raise InputError(f"no such file: {name}" + ("" if name == path else f" (from {path})"))
         found += matches
     if len(set(found)) < len(found):
         raise InputError(f"{path} matches a file twice")
-    if folders := [each for each in found if os.path.isdir(each)]:
-        problem = f"{path} matches a folder, {folders[0]}, but patterns are for files:"
+    if folder := next(filter(os.path.isdir, found), ""):
+        problem = f"{path} matches a folder, {folder}, but patterns are for files:"
         raise InputError(problem, "pass one folder", "omit the quotes, so that the shell passes each folder as a set")
     return found
 
 
 def expand_braces(path: str) -> list[str]:
     """Expands braces as a shell does: ``a{00..02}`` to ``a00``, ``a01``, ``a02``, and ``a{b,c}`` to ``ab``, ``ac``."""
-    braces = _BRACES.search(path)
-    if braces is None:
-        return [path]
-    before, inside, after = path[: braces.start()], braces.group(1), path[braces.end() :]
-    if span := _RANGE.fullmatch(inside):
-        first, last = (int(end) for end in span.groups())
-        if not 0 <= last - first < _MOST:
-            raise InputError(f"{{{inside}}} in {path} is an empty range or has more than {_MOST} numbers")
-        choices = [str(number).zfill(len(span.group(1))) for number in range(first, last + 1)]
-    else:
-        choices = inside.split(",")
-    rest = expand_braces(after)
-    if len(choices) * len(rest) > _MOST:
+    texts = _BRACES.split(path)  # every other one was in braces
+    choices = [_choices(text, path) if place % 2 else [text] for place, text in enumerate(texts)]
+    if math.prod(map(len, choices)) > _MOST:
         raise InputError(f"{path} matches more than {_MOST} files")
-    return [f"{before}{choice}{end}" for choice in choices for end in rest]
+    return ["".join(chosen) for chosen in itertools.product(*choices)]
+
+
+def _choices(inside: str, path: str) -> Sequence[str]:
+    """Returns the texts that stand for braces with this text inside."""
+    span = _RANGE.fullmatch(inside)
+    if span is None:
+        return inside.split(",")
+    first, last = map(int, span.groups())
+    if not 0 <= last - first < _MOST:
+        raise InputError(f"{{{inside}}} in {path} is an empty range or has more than {_MOST} numbers")
+    return [str(number).zfill(len(span[1])) for number in range(first, last + 1)]

@@ -82,28 +82,27 @@ class Images:
     ) -> None:
         self.name, self.sharded = name, sharded
         name = name or "the argument"
-        parts = [images.get(each) for each in ("mu", "sigma")] if isinstance(images, Mapping) else images
+        parts = [images.get("mu"), images.get("sigma")] if isinstance(images, Mapping) else images
         if isinstance(parts, (list, tuple)) and [getattr(part, "ndim", 0) for part in parts[:3]] == [1, 2]:
             raise InputError("a mean and a covariance are not images:", "pass fidtool.Statistics.of(mu, sigma)")
         self._images: Any = _undecoded(images)
         self._generate = generator_of(images, latent, name)
         self.generates = self._generate is not None
-        if self.generates:
-            self.is_stream = True
-            return
         # torch's IterableDataset has the methods of a sequence, but they raise.
         only = any(c.__name__ == "IterableDataset" and "__getitem__" not in vars(c) for c in type(images).__mro__)
-        self.is_stream = only or not (hasattr(images, "__len__") and hasattr(images, "__getitem__"))
+        self.is_stream = self.generates or only or not (hasattr(images, "__len__") and hasattr(images, "__getitem__"))
         kind = f"{name} is of type {type(images).__name__}, which is"
-        if self.is_stream and not isinstance(images, Iterable):
+        if self.is_stream and not self.generates and not isinstance(images, Iterable):
             raise InputError(f"{kind} neither a sequence of images nor an iterable")
         if not self.is_stream and sharded:
             problem = f"{name} is a sequence, which must be the same on all ranks:"
             raise InputError(problem, "pass iter(…) of each rank's shard")
+        if type(images).__name__ in ("DatasetDict", "IterableDatasetDict"):
+            raise InputError(
+                f"{kind} not a sequence of images:", *(f"pass its split {split!r}" for split in self._images)
+            )
         if isinstance(images, (str, bytes, Mapping, type)):
-            splits: Any = images if type(images).__name__ in ("DatasetDict", "IterableDatasetDict") else ()
-            remedies = [f"pass its split {each!r}" for each in splits]
-            raise InputError(f"{kind} not a sequence of images{':' * bool(remedies)}", *remedies)
+            raise InputError(f"{kind} not a sequence of images")
 
     @property
     def kind(self) -> str:
@@ -125,13 +124,12 @@ class Images:
             raise InputError(f"no images in {self.name}: it is empty")
         if getattr(self._images, "ndim", 0) > 1:
             channel_axis(self._images.shape, self.name)  # refuses a single image, whose rows would count as images
-        # Decoding workers are forks of this process, which cannot use its GPU.
-        images = _on_host(self._images)
-        reader = MemoryReader(self.name, images, value_range)
+        images = _on_host(self._images)  # decoding workers are forks of this process, which cannot use its GPU
+        reader = MemoryReader(self.name, images, count, value_range)
         if isinstance(images, (list, tuple)) or hasattr(images, "ndim"):  # to read others may take long
             refuse_values(reader, [0])
-        kind, file_index = f"Python {type(self._images).__name__}", np.zeros(count, dtype=np.int32)
-        return ImageSet(self.name, kind, Numbered(count), self.name, reader, Files([]), np.arange(count), file_index)
+        kind = f"Python {type(self._images).__name__}"
+        return ImageSet(self.name, kind, Numbered(count), self.name, reader, np.arange(count))
 
     def features(self) -> NDArray[Any] | None:
         """Returns the array if it has two dimensions, as features of images have; of a list of them, all rows."""
@@ -139,7 +137,7 @@ class Images:
         if not parts or any(getattr(part, "ndim", 0) != 2 for part in parts):
             return None
         arrays = [_as_array(part, self.name) for part in parts]
-        return np.concatenate([widened(each) if each.dtype == BFLOAT16 else each for each in arrays])
+        return np.concatenate([widened(array) if array.dtype == BFLOAT16 else array for array in arrays])
 
     def stream(self, value_range: ValueRange | None) -> Generator[Read, None, None]:
         """Yields the images of an iterable, one at a time even if it yields batches."""
@@ -211,36 +209,38 @@ def generator_of(images: Any, latent: int | tuple[int, ...] | None, name: str) -
     """
     import torch
 
-    function: Any
-    if isinstance(images, torch.nn.Module):
+    function = images
+    module = images if isinstance(images, torch.nn.Module) else torch.nn.Module()
+    if module is images:
         if latent is None:
             problem = f"{name} is a network ({type(images).__name__}), whose input is not known:"
             other = "pass a function, such as lambda n: network(torch.randn(n, 512))"
             raise InputError(problem, "pass fidtool.Images(network, latent=512) for normal noise", other)
-        shape = (latent,) if isinstance(latent, int) else tuple(latent)
-        device = next(iter(images.parameters()), torch.zeros(0)).device
-        function, module = lambda count: images(torch.randn(count, *shape, device=device)), images
+        shape = (latent,) if isinstance(latent, int) else latent
+        device = next(module.parameters(), torch.zeros(0)).device
+        function = lambda count: images(torch.randn(count, *shape, device=device))  # noqa: E731
     elif not callable(images) or isinstance(images, type) or hasattr(images, "__iter__") or hasattr(images, "__len__"):
         return None
-    else:
-        function, module = images, torch.nn.Module()
-
-    def called(count: int, seed: int) -> Any:
-        parameters = inspect.signature(function).parameters
-        asked = [each for each in parameters.values() if each.name != "seed" and each.kind not in _BY_NAME]
-        numbers = (count,) if asked else ()
-        if "seed" in parameters:
-            return function(*numbers, seed=seed)
-        wanted = [each for each in asked[1:2] if each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD]
-        return function(count, seed) if wanted else function(*numbers)
 
     def generate(count: int, seed: int) -> Items:
         with evaluating(module):
             torch.manual_seed(seed)
-            result = called(count, seed)
+            result = _called(function, count, seed)
             yield from result if isinstance(result, Iterator) else (result,)
 
     return generate
+
+
+def _called(function: Callable[..., Any], count: int, seed: int) -> Any:
+    """Calls a function with the arguments that it has: the number of images, and the seed."""
+    parameters = inspect.signature(function).parameters
+    asked = [each for each in parameters.values() if each.name != "seed" and each.kind not in _BY_NAME]
+    arguments = [count] if asked else []
+    if "seed" in parameters:
+        return function(*arguments, seed=seed)
+    if any(each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD for each in asked[1:2]):
+        arguments.append(seed)
+    return function(*arguments)
 
 
 def _is_tensor(item: Any) -> bool:
@@ -259,18 +259,15 @@ def _undecoded(images: Any) -> Any:
 
 
 def _on_host(images: Any) -> Any:
-    """Returns the same images with tensors of an accelerator and JAX arrays as such of the CPU; else the same object.
+    """Returns the same images with tensors of an accelerator and JAX arrays as such of the CPU.
 
     On the CPU, NumPy shares the memory of a JAX array.
     """
-    if isinstance(images, (list, tuple, Mapping)):
-        pairs = [(each, _on_host(each)) for each in (images.values() if isinstance(images, Mapping) else images)]
-        if all(each is moved for each, moved in pairs):
-            return images
-        found = [moved for _, moved in pairs]
-        if isinstance(images, Mapping):
-            return dict(zip(images, found, strict=True))
-        return tuple(found) if isinstance(images, tuple) else found
+    if isinstance(images, (list, tuple)):
+        moved = [_on_host(image) for image in images]
+        return tuple(moved) if isinstance(images, tuple) else moved
+    if isinstance(images, dict):
+        return {key: _on_host(value) for key, value in images.items()}
     if hasattr(images, "sharding") and hasattr(images, "__array__"):
         return np.asarray(images)
     accelerated = _is_tensor(images) and images.device.type not in ("cpu", "meta")
@@ -292,7 +289,10 @@ class MemoryReader(Reader):
 
     scaled = True
 
-    def __init__(self, name: str, images: Any, value_range: ValueRange | None) -> None:
+    def __init__(
+        self, name: str, images: Any, count: int, value_range: ValueRange | None, in_order: bool = False
+    ) -> None:
+        super().__init__(Files([]), np.zeros(count, dtype=np.int32), in_order)
         self._name, self._images, self._value_range = name, images, value_range
         self.encoded = not hasattr(images, "ndim")
 
@@ -325,18 +325,18 @@ def contents_of(item: Any, value_range: ValueRange | None, what: str) -> list[Re
             keys = ", ".join(map(str, list(item)[:8]))
             raise InputError(f"{what} is a dict with the keys {keys}; its image must have the key 'image'")
         item = item[key]
-    # In a tuple, a string or bytes may also be a label.
-    files = isinstance(item, list) and all(isinstance(each, _FILES) for each in item)
-    if isinstance(item, list) and len(item) > 1 and (files or _are_images(item)):
-        return [content for each in item for content in contents_of(each, value_range, what)]
-    if isinstance(item, tuple) and len(item) > 1 and _are_images(item):
-        problem = f"{what} is a tuple of {len(item)} images:"
-        raise InputError(problem, "yield a list for a batch", "yield only the image to evaluate")
     if isinstance(item, (tuple, list)) and item:
+        are_images = len(item) > 1 and _are_images(item)
+        if isinstance(item, tuple) and are_images:
+            problem = f"{what} is a tuple of {len(item)} images:"
+            raise InputError(problem, "yield a list for a batch", "yield only the image to evaluate")
+        # In a tuple, a string or bytes may also be a label.
+        if isinstance(item, list) and (are_images or all(isinstance(each, _FILES) for each in item)):
+            return [content for each in item for content in contents_of(each, value_range, what)]
         item = item[0]
     if isinstance(item, _FILES):
         return [image_in(item)]
-    if hasattr(item, "convert") and hasattr(item, "getbands"):
+    if isinstance(item, Image.Image):
         return [copy_image(item)]
     return _of_array(_as_array(item, what), value_range, what)
 
@@ -347,9 +347,7 @@ def _are_images(items: Sequence[Any]) -> bool:
     Together with an image in colour, an array of two dimensions may be something else, such as a mask or a text
     embedding.
     """
-    pillow = (hasattr(item, "convert") and hasattr(item, "getbands") for item in items)
-    dimensions = {3 if is_pillow else getattr(item, "ndim", 0) for is_pillow, item in zip(pillow, items, strict=True)}
-    return dimensions in ({2}, {3})
+    return {3 if isinstance(item, Image.Image) else getattr(item, "ndim", 0) for item in items} in ({2}, {3})
 
 
 def _as_array(item: Any, what: str) -> NDArray[Any]:
@@ -364,7 +362,7 @@ def _as_array(item: Any, what: str) -> NDArray[Any]:
             return np.asarray(item)
         except TypeError as error:
             raise InputError(f"{what} is no array ({item.dtype}, {error}):", "pass tensor.float()") from None
-    if isinstance(item, np.ndarray) or hasattr(item, "__array__"):
+    if hasattr(item, "__array__"):
         array = np.asarray(item)
         return array.view(BFLOAT16) if array.dtype.name == "bfloat16" else array  # of ml_dtypes, as JAX has it
     remedy = _SEVERAL_SETS if isinstance(item, Iterator) else "fidtool.Images documents what is accepted"
@@ -381,13 +379,13 @@ def _of_array(values: NDArray[Any], value_range: ValueRange | None, what: str) -
     return [as_pixels(as_hwc(image, axis).copy(), value_range, what) for image in batch]
 
 
-def copy_image(image: Any) -> Read:
+def copy_image(image: Image.Image) -> Read:
     """Copies a program's Pillow image, because the program may change it, for example to the next frame."""
     if image.size[0] * image.size[1] > MAX_PIXELS:  # decoding refuses it, before the memory of a copy is needed
-        return image  # type: ignore[no-any-return]
+        return image
     try:
         with pillow_defaults():
-            copy: Image.Image = image.copy()
+            copy = image.copy()
     except MemoryError as error:
         return error
     except Exception as error:  # the copy decodes the image, and Pillow's plugins raise many kinds of exceptions

@@ -5,21 +5,21 @@ from __future__ import annotations
 import codecs
 import contextlib
 import csv
+import heapq
 import io
 import itertools
 import json
 import os
-import posixpath
 import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, BinaryIO, NamedTuple, TextIO
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from fidtool.sources.contents import Files, ValueRange, broken_link, explained, 
 from fidtool.sources.image_set import ImageSet, NamedFiles, Names, split_common_folder
 from fidtool.sources.kinds import (
     DAMAGED,
+    EMPTY,
     FILE_KINDS,
     HIDDEN,
     IS_HIDDEN,
@@ -69,22 +70,23 @@ def open_images(
     list on standard input. ``value_range`` is how an array of floats becomes bytes, ``say`` prints progress.
     """
     began = time.time_ns()
-    if path in (STDIN, "/dev/stdin") or (suffix_of(path) in ("", *LISTS) and Path(path).is_fifo()):  # <(find …)
-        found = list_paths(path)
+    name, _ = split_key(path)
+    suffix = suffix_of(name)
+    if path in (STDIN, "/dev/stdin") or (suffix in ("", *LISTS) and Path(path).is_fifo()):  # <(find …)
+        images = list_paths(path)
     elif os.path.isdir(path) and not saved_shards(path):
-        found = list_folder(path, recursive)
+        images = list_folder(path, recursive)
     elif "://" not in path:
-        found = _listed(path, Files(local_paths(path)), value_range)
+        images = _listed(path, Files(local_paths(path)), value_range)
     else:
         from fidtool.sources.remote import list_remote_folder, remote_files  # lazily: a local set needs none of it
 
-        name, _ = split_key(path)
-        if suffix_of(name):
-            found = _listed(path, remote_files(name, say), value_range)
+        if suffix:
+            images = _listed(path, remote_files(name, say), value_range)
         else:
             _refuse_image(path, name)
-            found = list_remote_folder(name, recursive)
-    return replace(found, listed=began)
+            images = list_remote_folder(name, recursive)
+    return replace(images, listed=began)
 
 
 def local_paths(path: str) -> list[str]:
@@ -104,36 +106,39 @@ def saved_shards(folder: str) -> list[str]:
 
     Empty for anything else. An InputError for a folder of a ``DatasetDict``, which is several sets.
     """
-
-    def stated(name: str, key: str, entry: str = "") -> list[str]:
-        with contextlib.suppress(OSError, ValueError, TypeError, KeyError):  # there is none, or another program's
-            listed = json.loads(read_file(os.path.join(folder, name)))[key]
-            return [str(each[entry] if entry else each) for each in listed]
-        return []
-
-    if splits := stated("dataset_dict.json", "splits"):
-        remedies = [f"pass {os.path.join(folder, each)}" for each in splits]
+    if splits := _entries_in(folder, "dataset_dict.json", "splits"):
+        remedies = [f"pass {os.path.join(folder, split)}" for split in splits]
         raise InputError(f"{folder} is a DatasetDict of {counted(len(splits), 'set')}:", *remedies)
-    return [os.path.join(folder, os.path.basename(each)) for each in stated("state.json", "_data_files", "filename")]
+    shards = _entries_in(folder, "state.json", "_data_files")
+    names = [shard["filename"] for shard in shards if isinstance(shard, dict) and "filename" in shard]
+    return [os.path.join(folder, os.path.basename(name)) for name in names]
+
+
+def _entries_in(folder: str, name: str, key: str) -> list[Any]:
+    """Returns what a JSON file lists under a key; nothing if there is no such file, or it is another program's."""
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        return list(json.loads(read_file(os.path.join(folder, name)))[key])
+    return []
 
 
 def _listed(path: str, files: Files, value_range: ValueRange | None) -> ImageSet:
     name, key = split_key(path)
-    first, single = files.paths[0], len(files.paths) == 1
+    first = files.paths[0]
+    single = len(files.paths) == 1
     suffix = suffix_of(first if os.path.isdir(name) else name)
     is_list = suffix in LISTS
     head = b"\0" if files.remote and not is_list else head_of(files)  # of an archive, that would be a download
-    if head or not is_list:
-        refuse_foreign(first, head, [*[JSON] * (suffix == ".jsonl"), *[PLAIN] * is_list])
     actual = container_of(head) or ("an image" if format_of(head) and not is_list else "")
     module, content = FILE_KINDS.get(suffix, ("", ""))
     if suffix and actual and actual != content:
         raise InputError(f"{first} is named {suffix} but is {actual}:", "rename it")
     if is_list and single:
+        refuse_foreign(first, head, (EMPTY, PLAIN, *[JSON] * (suffix == _JSON_LINES)))
         return list_paths(path, files, suffix, key)
     if not suffix and first_member(head).endswith(b".npy"):
         module, _ = FILE_KINDS[".npz"]
     if not module:
+        refuse_foreign(first, head)
         _refuse_image(path, first)
         problem = f"{path} is neither a folder nor a file of a supported kind ({' '.join(KNOWN)})"
         raise InputError(problem, *["decompress it, with gunzip"] * head.startswith(b"\x1f\x8b"))
@@ -158,12 +163,12 @@ def split_key(path: str) -> tuple[str, str]:
     For other paths, the second part is empty. It may also name one of several statistics in a pickle, as in
     ``references.pkl:imagenet.npz``.
     """
-    name, colon, key = path.rpartition(":")
+    name, _, key = path.rpartition(":")
     has_query = "?" in name and "://" in name  # a query may contain colons
-    if not colon or not key or has_query or os.path.lexists(path):
+    if not name or not key or has_query or os.path.lexists(path):
         return path, ""
     if suffix := suffix_of(name):
-        is_keyed = suffix in TABLES or (suffix in FILE_KINDS and suffix != ".npy")
+        is_keyed = suffix not in (".npy", TEXT)
     else:  # then the name says nothing
         is_local = "://" not in name and (os.path.isfile(name) or bool(saved_shards(name)))
         is_keyed = is_local or name.lower().endswith(STATISTICS_SUFFIXES)
@@ -182,60 +187,48 @@ def list_folder(path: str, recursive: bool = True) -> ImageSet:
     except OSError as error:
         raise InputError(f"cannot list the folder {error.filename or path}: {error.strerror or error}") from None
     if not found:
-        below = (os.path.join(place, name) for place, _, names in os.walk(path) for name in sorted(names))
+        below = (file for file in Path(path).rglob("*") if file.is_file())
         for file in itertools.islice(below, 100):  # the images may be in a form that is not read
-            refuse_foreign(f"no images in {path}: {file}", head_of(Files([file])), [*DAMAGED, PLAIN])
+            refuse_foreign(f"no images in {path}: {file}", head_of(Files([str(file)])), [*DAMAGED, PLAIN])
         raise passed_over.nothing_found(path, "folder", recursive)
     if recursive:
         del passed_over.kinds[SUBFOLDER]
     warning = ""
-    archives = [kind for kind, _ in passed_over.kinds.most_common() if kind in FILE_KINDS and kind not in OFTEN_OTHER]
-    if archives:
-        number = counted(passed_over.kinds[archives[0]], f"{archives[0]} file")
-        warning = f"{path} contains {number}: archives in a folder are not read"
+    archive = max((kind for kind in FILE_KINDS if kind not in OFTEN_OTHER), key=passed_over.kinds.__getitem__)
+    if number := passed_over.kinds[archive]:
+        warning = f"{path} contains {counted(number, f'{archive} file')}: archives in a folder are not read"
     names, prefix = Names(found), os.path.join(path, "")
-    files, order = Files(names.after(prefix)), np.arange(len(names), dtype=np.uint32)
-    return ImageSet(path, "folder", names, prefix, files, files, order, None, passed_over, warning)
+    order = np.arange(len(names), dtype=np.uint32)
+    return ImageSet(path, "folder", names, prefix, Files(names.after(prefix)), order, passed_over, warning)
 
 
 def _images_below(path: str, recursive: bool, passed_over: PassedOver) -> Iterator[str]:
     """Yields the relative names of the images in a folder, in any order. A folder is listed once, not by a link."""
-    folders, links = [""], list[str]()
+    waiting = [(False, "")]  # links come last, so that a folder has its own name rather than that of a link
     seen: set[tuple[int, int]] = set()
-    while folders or links:
-        if not folders:  # links come last, so that a folder has its own name rather than that of a link
-            folders, links = sorted(links), []
-        below: list[str] = []
-        for folder in folders:
-            status = os.stat(os.path.join(path, folder))
-            if (status.st_dev, status.st_ino) in seen:  # links may form loops
-                continue
-            seen.add((status.st_dev, status.st_ino))
-            for name, kind in _entries(path, folder, passed_over):
-                if kind == "image":
-                    yield name
-                elif recursive:
-                    (links if kind == "link" else below).append(name)
-        folders = below
-
-
-def _entries(path: str, prefix: str, passed_over: PassedOver) -> Iterator[tuple[str, str]]:
-    """Yields the names of images, subfolders and links to folders in a folder, and which of these they are."""
-    with os.scandir(os.path.join(path, prefix)) as entries:
-        for entry in entries:
-            name, is_link = f"{prefix}/{entry.name}" if prefix else entry.name, entry.is_symlink()
-            # Unlike the methods of entries, os.path accepts links that point to themselves.
-            is_folder = os.path.isdir(entry.path) if is_link else entry.is_dir()
-            if is_folder and IS_HIDDEN(entry.name):
-                passed_over.kinds[HIDDEN] += 1
-            elif is_folder:
-                passed_over.kinds[SUBFOLDER] += 1
-                yield name, "link" if is_link else "folder"
-            elif passed_over.takes(entry.name):
-                if (os.path.isfile(entry.path) or not os.path.exists(entry.path)) if is_link else entry.is_file():
-                    yield name, "image"
-                else:
-                    passed_over.kinds["not a regular file"] += 1
+    while waiting:
+        _, folder = heapq.heappop(waiting)
+        status = os.stat(os.path.join(path, folder))
+        if (status.st_dev, status.st_ino) in seen:  # links may form loops
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        with os.scandir(os.path.join(path, folder)) as entries:
+            for entry in entries:
+                name = os.path.join(folder, entry.name)
+                is_link = entry.is_symlink()
+                # Unlike the methods of entries, os.path accepts links that point to themselves.
+                is_folder = os.path.isdir(entry.path) if is_link else entry.is_dir()
+                if is_folder and IS_HIDDEN(entry.name):
+                    passed_over.kinds[HIDDEN] += 1
+                elif is_folder:
+                    passed_over.kinds[SUBFOLDER] += 1
+                    if recursive:
+                        heapq.heappush(waiting, (is_link, name))
+                elif passed_over.takes(entry.name):
+                    if is_link or entry.is_file():
+                        yield name
+                    else:
+                        passed_over.kinds["not a regular file"] += 1
 
 
 # --- lists -----------------------------------------------------------------------------------------------------------
@@ -244,13 +237,17 @@ def _entries(path: str, prefix: str, passed_over: PassedOver) -> Iterator[tuple[
 _JSON_LINES = ".jsonl"
 _COLUMNS = ("path", "file", "filename", "filepath", "image", "imagepath", "imagefile", "img", "imgpath")
 """Usual names of a column of paths, as `folded`."""
-_OBJECTS = (
-    'write one object per line, such as {"path": "a.png"}',
-    "download it again if a server sent an error in its place",
-)
-_LONGEST, _LONGEST_ROW = 1 << 16, 1 << 24
-"""Maximum number of bytes in a line. No system has longer paths, but tables have further columns."""
-Entry = tuple[str, int]  # a path and its line
+_OBJECTS = 'write one object per line, such as {"path": "a.png"}'
+_AGAIN = "download it again if a server sent an error in its place"
+_LONGEST = 1 << 16
+"""Maximum number of bytes in a line of a list. No system has longer paths."""
+
+
+class Entry(NamedTuple):
+    """A path in a list, and the number of its line."""
+
+    path: str
+    line: int
 
 
 def list_paths(path: str, files: Files | None = None, suffix: str = TEXT, column: str = "") -> ImageSet:
@@ -262,134 +259,166 @@ def list_paths(path: str, files: Files | None = None, suffix: str = TEXT, column
     they are relative to the working directory, and for a pipe. A `TEXT` has one path per line or separates them by null
     bytes, as ``find -print0``. ``column`` is empty if only one is named like one of paths or has names of images.
     """
-    is_stdin, name = path in (STDIN, "/dev/stdin"), path if files is None else files.paths[0]
+    is_stdin = path in (STDIN, "/dev/stdin")
+    name = path if files is None else files.paths[0]
     what = "standard input" if is_stdin else f"the list {name}"
     if is_stdin and sys.stdin is None:  # closed by the shell (<&-)
         raise InputError("the list cannot be read: standard input is closed")
-    with explained(what):
-        if is_stdin:
-            handle: IO[bytes] = sys.stdin.buffer
+    with explained(what), contextlib.ExitStack() as stack:
+        handle: BinaryIO
+        if files is not None:
+            handle = stack.enter_context(files.open(0))
         else:
-            handle = io.BytesIO(read_file(path)) if files is None else files.open(0)
-        with contextlib.nullcontext() if is_stdin else handle:
-            entries = list(_in_column(handle, what, suffix, column) if suffix in TABLES else _in_text(handle, what))
+            handle = sys.stdin.buffer if is_stdin else io.BytesIO(read_file(path))
+        entries = list(_in_column(handle, what, suffix, column) if suffix in TABLES else _in_text(handle, what))
     if not entries:
         raise InputError(f"{what} is empty:", "list one image per line")
     prefix = "" if is_stdin or name.startswith("/dev/") else os.path.join(os.path.dirname(name), "")
-    return _set_of(path, what, entries, prefix, Files if files is None else type(files))
+    whole = [Entry(_address(what, prefix, entry.path), entry.line) for entry in entries]
+    _refuse_repeated(what, whole, entries)
+    if any(address.path == entry.path for address, entry in zip(whole, entries, strict=True)):  # some are absolute
+        entries, prefix = whole, ""
+    entries.sort()
+    names = Names(entry.path for entry in entries)
+    lines = np.array([entry.line for entry in entries])
+    reader = (Files if files is None else type(files))(names.after(prefix))
+    order = np.arange(len(names), dtype=np.uint32)
+    return ImageSet(path, "list of files", names, prefix, reader, order, lines=lines)
 
 
-def _set_of(path: str, what: str, entries: list[Entry], prefix: str, files_of: type[Files]) -> ImageSet:
-    """Returns the images in a list, sorted by path. An InputError if it names a file twice."""
-    if "://" in prefix:
-        store = prefix.partition("://")[0].replace("https", "http")
-        for each, _ in entries:
-            if "://" in each and each.partition("://")[0].lower().replace("https", "http") != store:
-                raise InputError(f"{what} names {each}, which is in a different kind of store")
-        whole = [each if "://" in each else f"{prefix}{each.removeprefix('./')}" for each, _ in entries]
-        meant = list(map(posixpath.normpath, whole))
-    else:
-        whole = [os.path.join(prefix, each) for each, _ in entries]
-        meant = list(map(os.path.abspath, whole))
-    if len(set(meant)) < len(meant):
-        twice, times = Counter(meant).most_common(1)[0]
+def _address(what: str, prefix: str, path: str) -> str:
+    """Returns the path or URL of an image that a list names, of which ``prefix`` is the folder."""
+    if "://" not in prefix:
+        return os.path.join(prefix, path)
+    if "://" not in path:
+        return f"{prefix}{path.removeprefix('./')}"
+    stores = [url.partition("://")[0].lower().replace("https", "http") for url in (prefix, path)]
+    if stores[0] != stores[1]:
+        raise InputError(f"{what} names {path}, which is in a different kind of store")
+    return path
+
+
+def _refuse_repeated(what: str, whole: list[Entry], entries: list[Entry]) -> None:
+    meant = [os.path.abspath(address.path) for address in whole]
+    twice, times = Counter(meant).most_common(1)[0]
+    if times > 1:
         named, line = entries[meant.index(twice)]
         raise InputError(f"{what} names {named} {times} times, first in line {line}:", "list each image once")
-    if any(each == given for each, (given, _) in zip(whole, entries, strict=True)):  # some are absolute
-        entries, prefix = [(each, line) for each, (_, line) in zip(whole, entries, strict=True)], ""
-    entries = sorted(entries)
-    names, lines = Names(each for each, _ in entries), np.array([line for _, line in entries])
-    files, order = files_of(names.after(prefix)), np.arange(len(names), dtype=np.uint32)
-    return ImageSet(path, "list of files", names, prefix, files, files, order, lines=lines)
 
 
 def missing_error(path: str, missing: Sequence[str], *remedies: str) -> InputError:
     """Returns the error for a list of which these lines name files that do not exist, see `ImageSet.missing`."""
     line = missing[0].partition(": ")[2]
     more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-    kind, _, remedy = broken_link(line).partition(": ")
-    seems, advice = f", which is {kind}" * bool(kind), [remedy or "fix the list"]
     written = os.path.relpath(line, os.path.dirname(path))
-    if os.path.exists(written):
-        seems = f", but {written} exists, and paths are relative to the folder of the list"
-        advice = ["move the list here"]
     odd = re.search(r"(\.\w+)[\s,;|]+[^./]+$|^\d+[\s,;|]+\S+(\.\w+)$", written)
+    seems, advice = "", ["fix the list"]
     if odd and is_image_name(f"a{odd[1] or odd[2]}"):
         seems = ", and the line seems to have a label beside the path"
         advice = ["remove the labels", "write a .csv file whose first line is path,label"]
+    elif os.path.exists(written):
+        seems = f", but {written} exists, and paths are relative to the folder of the list"
+        advice = ["move the list here"]
+    elif kind := broken_link(line):
+        kind, _, remedy = kind.partition(": ")
+        seems, advice = f", which is {kind}", [remedy or "fix the list"]
     return InputError(f"{path} lists files that do not exist ({missing[0]}{more}){seems}:", *advice, *remedies)
 
 
-def _in_text(handle: IO[bytes], what: str) -> Iterator[Entry]:
-    rest, number = handle.read(_LONGEST).removeprefix(codecs.BOM_UTF8), 0
-    refuse_foreign(what, rest or b"\0", [PLAIN])
-    end = b"\0" if b"\0" in rest else b"\n"
-    while rest:
-        *whole, rest = rest.split(end)
-        more = handle.read(_LONGEST)
-        if len(rest) >= _LONGEST or (rest and not more):
-            whole, rest = [*whole, rest], b""
-        for line in whole:
-            number += 1
-            if len(line) >= _LONGEST or b"\0" in line or (end == b"\0" and not line):
-                problem = f"{what} is not a list of paths: line {number} is too long or contains null bytes:"
-                raise InputError(problem, "write one path per line", "separate all paths by null bytes")
-            if text := os.fsdecode(line if end == b"\0" else line.rstrip(b"\r")):
-                yield text, number
-        rest += more
+def _in_text(handle: BinaryIO, what: str) -> Iterator[Entry]:
+    head = handle.read(_LONGEST).removeprefix(codecs.BOM_UTF8)
+    refuse_foreign(what, head or b"\0", [PLAIN])
+    end = b"\0" if b"\0" in head else b"\n"
+    for number, line in enumerate(_divided(handle, head, end), 1):
+        if len(line) >= _LONGEST or b"\0" in line or (end == b"\0" and not line):
+            problem = f"{what} is not a list of paths: line {number} is too long or contains null bytes:"
+            raise InputError(problem, "write one path per line", "separate all paths by null bytes")
+        if text := os.fsdecode(line if end == b"\0" else line.rstrip(b"\r")):
+            yield Entry(text, number)
 
 
-def _in_column(handle: IO[bytes], what: str, suffix: str, column: str) -> Iterator[Entry]:
+def _divided(handle: BinaryIO, head: bytes, end: bytes) -> Iterator[bytes]:
+    """Yields the lines in a file that begins with ``head``, up to the first one that is too long."""
+    *lines, rest = head.split(end)
+    while block := handle.read(_LONGEST):
+        yield from lines
+        *lines, rest = (rest + block).split(end)
+        if len(rest) >= _LONGEST:
+            break
+    yield from lines
+    if rest:
+        yield rest
+
+
+def _in_column(handle: BinaryIO, what: str, suffix: str, column: str) -> Iterator[Entry]:
     for line, row in rows_of(handle, what, suffix):
         place = f"{what}, line {line}"
         found = [column] if column else columns_of_paths(row)
         if len(found) != 1 or found[0] not in row:
-            if suffix != _JSON_LINES and any(map(is_image_name, row)):
-                problem = f"{what} has no header: its first line is {', '.join(map(repr, row))}, not names of columns:"
-                raise InputError(problem, "add a first line such as path,label")
-            lacks = f"no column {column!r}" if column else f"{len(found) or 'no'} columns of paths"
-            named = f"name one, as in {what.removeprefix('the list ')}:COLUMN"
-            server = _OBJECTS[1:] if suffix == _JSON_LINES and not found else ()
-            raise InputError(f"{place} has {lacks}; it has {', '.join(map(repr, row)) or 'none'}:", named, *server)
-        column, path = found[0], path_of(row[found[0]])
+            raise _columns_error(place, what, suffix, row, column, found)
+        column = found[0]
+        path = path_of(row[column])
         with contextlib.suppress(TypeError, ValueError):  # not a string, or one that cannot be the name of a file
             if path and b"\0" not in os.fsencode(path):
-                yield path, line
+                yield Entry(path, line)
                 continue
         raise InputError(f"{place}, column {column}: {path!r:.60} is not a path")
 
 
-def rows_of(handle: IO[bytes], what: str, suffix: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def _columns_error(
+    place: str, what: str, suffix: str, row: Mapping[str, Any], column: str, found: Sequence[str]
+) -> InputError:
+    """Returns the error for a row without the ``column``, or in which not one column has paths, but those found."""
+    has = ", ".join(map(repr, row)) or "none"
+    is_json = suffix == _JSON_LINES
+    if not is_json and any(map(is_image_name, row)):
+        problem = f"{what} has no header: its first line is {has}, not names of columns:"
+        return InputError(problem, "add a first line such as path,label")
+    lacks = f"no column {column!r}" if column else f"{len(found) or 'no'} columns of paths"
+    remedies = [f"name one, as in {what.removeprefix('the list ')}:COLUMN"]
+    if is_json and not found:
+        remedies.append(_AGAIN)
+    return InputError(f"{place} has {lacks}; it has {has}:", *remedies)
+
+
+def rows_of(handle: BinaryIO, what: str, suffix: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields the numbers of the lines of a table, and their values by column, None where a row ends early.
 
     Raises:
         InputError: if a row is none, or has more values than there are columns, or two columns have one name.
     """
     text = io.TextIOWrapper(handle, "utf-8-sig", "surrogateescape", newline="")
-    lines, number = iter(partial(text.readline, _LONGEST_ROW), ""), 0
-    header = "" if suffix == _JSON_LINES else next(lines, "")
+    return _objects_in(text, what) if suffix == _JSON_LINES else _cells_in(text, what, suffix)
+
+
+def _objects_in(lines: Iterable[str], what: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, line in enumerate(lines, 1):
+        place = f"{what}, line {number}"
+        try:
+            row = json.loads(line, object_pairs_hook=partial(_by_column, place)) if line.strip() else None
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise InputError(f"{place}: {getattr(error, 'msg', error)}", _OBJECTS, _AGAIN) from None
+        if isinstance(row, dict):
+            yield number, row
+        elif line.strip():
+            raise InputError(f"{place} is not a JSON object:", _OBJECTS, _AGAIN)
+
+
+def _cells_in(text: TextIO, what: str, suffix: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    header = text.readline()
     if "\0" in header:
         raise InputError(f"{what} is not UTF-8 text:", "save it as UTF-8")
-    separator = "\t" if suffix == ".tsv" else next((each for each in ",;\t" if each in header), ",")
-    table = csv.DictReader(itertools.chain([header], lines), delimiter=separator, strict=True)
+    separator = "\t" if suffix == ".tsv" else next((sign for sign in ",;\t" if sign in header), ",")
+    table = csv.DictReader(itertools.chain([header], text), delimiter=separator, strict=True)
     try:
-        if suffix == _JSON_LINES:
-            for number, line in enumerate(lines, 1):
-                if line.strip():
-                    place = f"{what}, line {number}"
-                    row = json.loads(line, object_pairs_hook=partial(_by_column, place))
-                    if not isinstance(row, dict):
-                        raise InputError(f"{place} is not a JSON object:", *_OBJECTS)
-                    yield number, row
         columns = _by_column(f"{what}, line 1", [(name, None) for name in table.fieldnames or ()])
         for row in table:
             if None in row:
                 problem = f"{what}, line {table.line_num} has more values than the header has columns ({len(columns)}):"
                 raise InputError(problem, f"put values with {separator!r} in quotes", "name all columns")
             yield table.line_num, row
-    except (csv.Error, json.JSONDecodeError, RecursionError) as error:
-        problem = f"{what}, line {number or table.reader.line_num}: {getattr(error, 'msg', error)}"
-        raise InputError(problem, *(_OBJECTS if number else ())) from None
+    except csv.Error as error:
+        raise InputError(f"{what}, line {table.reader.line_num}: {error}") from None
 
 
 def _by_column(place: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -407,7 +436,7 @@ def path_of(value: Any) -> Any:
 
 def columns_of_paths(row: Mapping[str, Any]) -> list[str]:
     """Returns the names of the columns that may be those of paths in a table with this first row."""
-    images = [each for each in row if is_image_name(f"{path_of(row[each])}")]
-    likely = [each for each in images if not is_image_name(each)]  # a header is no image
-    known = [each for each in row if folded(each) in _COLUMNS]
-    return [each for each in known if each in likely] or known or likely
+    # A header that is an image's name is no name of a column.
+    likely = [name for name, value in row.items() if is_image_name(f"{path_of(value)}") and not is_image_name(name)]
+    known = [name for name in row if folded(name) in _COLUMNS]
+    return [name for name in known if name in likely] or known or likely

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,15 +42,16 @@ def paired(fake: ImageSet, real: ImageSet, how: str | None, say: Callable[[str],
             problem = f"pairs are read in any order, but {each.path} ({each.kind}) can only be read sequentially:"
             raise InputError(problem, "unpack it")
     named = [each for each in (fake, real) if each.lines is None and not isinstance(each.stored, Numbered)]
-    if how == "sorted":
-        partners = _by_place(fake, real, [_in_natural_order(each.stored) for each in (fake, real)])
-    elif how == "position" or (how is None and not named):
-        partners = _by_position(fake, real, named)
-    elif how == "number":
-        partners = _by_key(fake, real, last_numbers(fake), last_numbers(real), "number")
-    else:
-        suffix = (how or "").removeprefix(SUFFIX) if how != "name" else ""
-        partners = _by_name(fake, real, suffix)
+    if how is None:
+        how = "name" if named else "position"
+    if how == "position":
+        _refuse_unordered(named)
+    generated, usual = _keys(fake, how), _keys(real, how)
+    counts = len(fake.stored), len(real.stored)
+    if how in ("position", "sorted") and counts[0] != counts[1]:
+        problem = f"pairs by position need as many images: {fake.path} has {counts[0]}, and {real.path} {counts[1]}:"
+        raise InputError(problem, "pass as many of both", setting="pairs")
+    partners = _partners(fake, real, generated, usual, how)
     if how in ("number", "sorted"):
         examples = [
             f"{fake.prefix}{fake.stored[partners[number]]} and {real.prefix}{real.stored[number]}"
@@ -59,37 +61,30 @@ def paired(fake: ImageSet, real: ImageSet, how: str | None, say: Callable[[str],
     return replace(fake, order=partners[real.order.astype(np.int64)])
 
 
-def _by_position(fake: ImageSet, real: ImageSet, named: Sequence[ImageSet]) -> NDArray[np.int64]:
+def _refuse_unordered(named: Sequence[ImageSet]) -> None:
+    """Refuse pairs by position if both sets have names, or the names of one are not in the order of their numbers."""
     in_order = f"pass {option('pairs', 'sorted')} for the natural order of the names"
     for each in named:
         if len(named) == 2:
             problem = f"{option('pairs', 'position')} is for arrays and lists, and {each.path} is neither:"
             raise InputError(problem, in_order, setting="pairs")
         check_numbers(option("pairs", "position"), each.path, each.stored, "pairs", in_order)
-    places = [np.arange(len(each.stored)) if each.lines is None else np.argsort(each.lines) for each in (fake, real)]
-    return _by_place(fake, real, places)
 
 
-def _by_place(fake: ImageSet, real: ImageSet, places: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """The number in FAKE of the partner of each stored image of REAL, for those of both sets in the order of pairs."""
-    counts = len(fake.stored), len(real.stored)
-    if counts[0] != counts[1]:
-        problem = f"pairs by position need as many images: {fake.path} has {counts[0]}, and {real.path} {counts[1]}:"
-        raise InputError(problem, "pass as many of both", setting="pairs")
-    found = np.empty(counts[0], dtype=np.int64)
-    found[places[1]] = places[0]
-    return found
+def _keys(images: ImageSet, how: str) -> Mapping[Any, int]:
+    """The number of each stored image by the key that it has in common with its partner."""
+    if how == "position":
+        return dict(enumerate(range(len(images.stored)) if images.lines is None else np.argsort(images.lines).tolist()))
+    if how == "sorted":
+        keys = [in_natural_order(_stem(name)) for name in images.stored]
+        return dict(enumerate(sorted(range(len(keys)), key=keys.__getitem__)))
+    if how == "number":
+        return last_numbers(images)
+    return _numbers(images, [_stem(name, _suffix_of(how)) for name in images.stored])
 
 
-def _in_natural_order(names: Sequence[str]) -> NDArray[np.int64]:
-    keys = [in_natural_order(_stem(name)) for name in names]
-    return np.array(sorted(range(len(keys)), key=keys.__getitem__), dtype=np.int64)
-
-
-def _by_name(fake: ImageSet, real: ImageSet, suffix: str) -> NDArray[np.int64]:
-    generated, usual = (_numbers(each, [_stem(name, suffix) for name in each.stored]) for each in (fake, real))
-    ending = f" and then {suffix!r}" if suffix else ""
-    return _by_key(fake, real, generated, usual, f"relative path without suffix{ending}")
+def _suffix_of(how: str) -> str:
+    return how.removeprefix(SUFFIX) if how.startswith(SUFFIX) else ""
 
 
 def last_numbers(images: ImageSet) -> dict[str, int]:
@@ -102,16 +97,18 @@ def last_numbers(images: ImageSet) -> dict[str, int]:
     return _numbers(images, [numbers[-1].lstrip("0") for numbers in found], remedy)
 
 
-def _by_key(
-    fake: ImageSet, real: ImageSet, generated: Mapping[str, int], usual: Mapping[str, int], what: str
+def _partners(
+    fake: ImageSet, real: ImageSet, generated: Mapping[Any, int], usual: Mapping[Any, int], how: str
 ) -> NDArray[np.int64]:
     """The number in FAKE of the partner of each stored image of REAL, for those of both sets by what pairs them."""
-    alone = [
-        f"{counted(len(names), 'image')} of {each.path} ({', '.join(names[:3])}{', …' if names[3:] else ''})"
-        for each, own, others in ((fake, generated, usual), (real, usual, generated))
-        if (names := [each.stored[number] for name, number in own.items() if name not in others])
-    ]
+    alone = []
+    for each, own, others in ((fake, generated, usual), (real, usual, generated)):
+        if names := [each.stored[number] for key, number in own.items() if key not in others]:
+            examples = ", ".join(names[:3]) + ", …" * bool(names[3:])
+            alone.append(f"{counted(len(names), 'image')} of {each.path} ({examples})")
     if alone:
+        ending = f" and then {_suffix_of(how)!r}" if _suffix_of(how) else ""
+        what = "number" if how == "number" else f"relative path without suffix{ending}"
         problem = f"no partner of the same {what} for {' and '.join(alone)}:"
         fitting = _that_fits(fake, real) if generated.keys().isdisjoint(usual) else None
         remedies = [f"pass {option('pairs', fitting)}", "rename them"]
@@ -119,8 +116,7 @@ def _by_key(
             remedies = ["rename them", f"see {option('pairs', ...)}"]
         raise InputError(problem, *remedies, setting="pairs")
     found = np.empty(len(usual), dtype=np.int64)
-    for name, number in usual.items():
-        found[number] = generated[name]
+    found[[*usual.values()]] = [generated[key] for key in usual]
     return found
 
 

@@ -10,8 +10,10 @@ import os
 import time
 import zipfile
 import zlib
+from bisect import bisect_right
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
@@ -224,6 +226,9 @@ _ALL = (
 )
 REFERENCES = {reference.name: reference for reference in _ALL}
 """All references by name."""
+_BY_NAME = {folded(f"{each.name.partition(':')[0]}:{Path(each.url).stem}"): each for each in _ALL}
+_BY_NAME |= {folded(name): each for name, each in REFERENCES.items()}
+"""The same by their names and those of their published files, without case, hyphens and underscores."""
 
 
 def reference_at(path: str) -> Reference | None:
@@ -248,15 +253,11 @@ def named_reference(text: str) -> tuple[Reference, str]:
     """
     project, _, rest = text.partition(":")
     name, _, key = rest.partition(":")
-    wanted = folded(f"{project}:{name}")
-    for known, reference in REFERENCES.items():
-        file = reference.url.rpartition("/")[2].rpartition(".")[0]
-        if wanted in (folded(known), folded(f"{known.partition(':')[0]}:{file}")):
-            break
-    else:
+    reference = _BY_NAME.get(folded(f"{project}:{name}"))
+    if reference is None:
         typed = f"{project}:{name}" if rest else project
         raise InputError(unknown("reference", typed, suggested_references(typed), "those of `fidtool refs`"))
-    array = {folded(each): each for each in reference.arrays}.get(folded(key), "")
+    array = {folded(array): array for array in reference.arrays}.get(folded(key), "")
     if key and not array:
         raise InputError(f"{reference.name} has no array {key!r}; it has {', '.join(reference.arrays)}")
     return reference, array
@@ -278,9 +279,24 @@ class PublishedFile:
     name: str
     url: str
     path: Path
-    pickle: str = ""
-    arrays: tuple[str, ...] = ()
-    size: int = 0
+
+    @property
+    def pickle(self) -> str:
+        return Path(self.url).name if self.url.endswith(".pkl") else ""
+
+    @cached_property
+    def arrays(self) -> tuple[str, ...]:
+        try:
+            if self.pickle:
+                return (self.pickle,) if self.path.exists() else ()
+            with zipfile.ZipFile(self.path) as archive:
+                return tuple(map(_array, archive.infolist()))
+        except (OSError, *_UNREADABLE):
+            return ()
+
+    @property
+    def size(self) -> int:
+        return self.path.stat().st_size
 
     def __str__(self) -> str:
         """Return what is in the cache: ``mu, sigma (33.6 MB)``."""
@@ -298,24 +314,11 @@ def folder() -> Path:
 
 def published_files(reference: Reference) -> list[PublishedFile]:
     """Return the file of a reference, and the one with its features if there is one."""
-    found = []
-    endings = {reference.url: Path(reference.url).suffix, reference.features_url: "-kid.npz"}
-    for url, ending in endings.items():
-        if not url:
-            continue
-        path = folder() / f"{reference.name.replace(':', '-')}{ending}"
-        pickle = Path(url).name if ending == ".pkl" else ""
-        arrays: tuple[str, ...] = (pickle,)
-        size = 0
-        try:
-            size = path.stat().st_size
-            if not pickle:
-                with zipfile.ZipFile(path) as archive:
-                    arrays = tuple(map(_array, archive.infolist()))
-        except (OSError, *_UNREADABLE):
-            arrays = ()
-        found.append(PublishedFile(reference.name, url, path, pickle, arrays, size))
-    return found
+    name = reference.name.replace(":", "-")
+    files = [PublishedFile(reference.name, reference.url, folder() / f"{name}{Path(reference.url).suffix}")]
+    if reference.features_url:
+        files.append(PublishedFile(reference.name, reference.features_url, folder() / f"{name}-kid.npz"))
+    return files
 
 
 def fetch(reference: Reference, arrays: Collection[str], say: Say) -> tuple[Path, dict[str, str]]:
@@ -331,15 +334,15 @@ def fetch(reference: Reference, arrays: Collection[str], say: Say) -> tuple[Path
     file = published_files(reference)[with_features]
     if file.pickle:
         wanted = frozenset({file.pickle})
-    held = {*file.arrays} & {*reference.arrays, *wanted}
-    if not wanted <= held:
-        sha256 = _download(file, wanted | held, say)
-    else:
+    held = wanted.union(reference.arrays).intersection(file.arrays)
+    if wanted <= held:
         try:
             with open(file.path, "rb") as handle:
                 sha256 = _hashes(file, handle, wanted)
         except (OSError, *_UNREADABLE) as error:
             raise InputError(f"{file.path} cannot be read ({error}):", "delete it to download it again") from None
+    else:
+        sha256 = _download(file, wanted | held, say)
     return file.path, {array: sha256[array] for array in sorted(wanted)}
 
 
@@ -352,11 +355,11 @@ def _hashes(file: PublishedFile, handle: IO[bytes], wanted: Collection[str]) -> 
         handle.seek(0)
         return {file.pickle: _sha256(handle)}
     with zipfile.ZipFile(handle) as archive:
-        found = {}
+        hashes = {}
         for info in _members(file, archive, wanted):
             with archive.open(info) as member:
-                found[_array(info)] = _sha256(member)
-    return found
+                hashes[_array(info)] = _sha256(member)
+    return hashes
 
 
 def _sha256(handle: IO[bytes]) -> str:
@@ -417,24 +420,24 @@ def _download(file: PublishedFile, wanted: Collection[str], say: Say) -> dict[st
 def _copy(file: PublishedFile, url: str, target: IO[bytes], wanted: Collection[str], say: Say) -> None:
     """Write the file, or an ``.npz`` with its wanted arrays."""
     remote = RemoteFile(url)
-    size, large = remote.size, remote.size is not None and remote.size > _WHOLE_BYTES and not file.pickle
-    if not large or not remote.seekable():
-        shown = "unknown size" if size is None else megabytes(size)
-        partless = ", all of it because the server returns no parts of files" if large else ""
+    size = remote.size or 0
+    is_large = size > _WHOLE_BYTES and not file.pickle
+    if not is_large or not remote.seekable():
+        shown = megabytes(size) if size else "unknown size"
+        partless = ", all of it because the server returns no parts of files" if is_large else ""
         say(f"downloading {file.name} from {url} ({shown}{partless})")
-        _copy_blocks(remote, target, file.name, size, say)
+        _copy_blocks(remote, target, file.name, remote.size, say)
         return
     with zipfile.ZipFile(remote) as archive, zipfile.ZipFile(target, "w") as kept:
         members = _members(file, archive, wanted)
-        starts = sorted(info.header_offset for info in archive.infolist())
-        names = ", ".join(_array(info) for info in members)
-        shown = f"{megabytes(sum(info.compress_size for info in members))} of {megabytes(size or 0)}"
+        starts = sorted([*(info.header_offset for info in archive.infolist()), archive.start_dir])
+        names = ", ".join(map(_array, members))
+        shown = f"{megabytes(sum(info.compress_size for info in members))} of {megabytes(size)}"
         say(f"downloading {names} of {file.name} from {url} ({shown})")
         for info in members:
-            named = f"{_array(info)} of {file.name}"
-            remote.stop = next((start for start in starts if start > info.header_offset), archive.start_dir)
+            remote.stop = starts[bisect_right(starts, info.header_offset)]
             with archive.open(info) as member, kept.open(zipfile.ZipInfo(info.filename), "w", force_zip64=True) as out:
-                _copy_blocks(member, out, named, info.file_size, say)
+                _copy_blocks(member, out, f"{_array(info)} of {file.name}", info.file_size, say)
 
 
 def _copy_blocks(source: Any, target: IO[bytes], name: str, size: int | None, say: Say) -> None:

@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 from fidtool.cache_dir import byte_limit, cache_dir, one_at_a_time
 from fidtool.distributed.signals import in_background
 from fidtool.download import MAX_TRIES, RETRIED_STATUSES, attempts, megabytes
-from fidtool.errors import FidtoolError, InputError, RunError, message_of, redacted
-from fidtool.sources.contents import MOST_BYTES, ContentError, Files, Read, Stamps, too_large
+from fidtool.errors import FidtoolError, InputError, RunError, message_of
+from fidtool.sources.contents import MOST_BYTES, ContentError, Files, Read, Reader, Stamps, too_large
 from fidtool.sources.image_set import ImageSet, Names
 from fidtool.sources.kinds import URL_WILDCARD, PassedOver, expand_braces
 
@@ -72,23 +72,25 @@ class RemoteFiles(Files):
     remote = True
 
     def __init__(self, paths: Sequence[str], stamps: Stamps | None = None) -> None:
+        Reader.__init__(self, self)
         self.paths = paths
         self.stamps = np.zeros((len(paths), 5), dtype=np.int64) if stamps is None else stamps
         self.versioned = bool(self.stamps[:, 1].all())  # whether the store states the versions of all objects
         self._unversioned = uuid.uuid4().hex
 
     def changed(self) -> list[str]:
-        def changed_path(file: int) -> str:
-            with contextlib.suppress(InputError):  # it was deleted
-                if stamp_of(object_info(self.paths[file])) == tuple(self.stamps[file].tolist()):
-                    return ""
-            return self.paths[file]
-
-        is_constant = _IN_COMMIT.match(self.paths[0]) if len(self.paths) else None
-        count = len(self.paths) if self.versioned and not is_constant else 0
-        sampled = np.unique(np.linspace(0, count - 1, min(count, 1024)).astype(np.int64)).tolist()
+        if not self.versioned or _IN_COMMIT.match(self.paths[0]):
+            return []
+        sampled = np.unique(np.linspace(0, len(self.paths) - 1, min(len(self.paths), 1024)).astype(np.int64)).tolist()
         with ThreadPoolExecutor(AT_ONCE, "fidtool-request") as pool:
-            return list(filter(None, pool.map(changed_path, sampled)))
+            verdicts = list(pool.map(self._has_changed, sampled))
+        return [self.paths[file] for file, has_changed in zip(sampled, verdicts, strict=True) if has_changed]
+
+    def _has_changed(self, file: int) -> bool:
+        try:
+            return stamp_of(object_info(self.paths[file])) != tuple(self.stamps[file].tolist())
+        except InputError:  # it was deleted
+            return True
 
     def read(self, items: NDArray[np.int64]) -> Iterator[Read]:
         """Requests objects, without a copy on this machine.
@@ -116,18 +118,16 @@ class RemoteFiles(Files):
 
     def open(self, file: int) -> BinaryIO:
         """Opens a copy of the object on this machine, which all its processes share."""
-        if not self.stamps[file, 0]:
+        size = int(self.stamps[file, 0])
+        if not size:
             return io.BytesIO()
         path = self.copy(file)
-        while True:
-            with contextlib.suppress(FileNotFoundError):
-                handle: BinaryIO = open(path, "rb")  # noqa: SIM115 - the caller closes it
-                with contextlib.suppress(OSError):
-                    os.utime(path)  # the least recently used copies are deleted first
-                return handle
-            with one_at_a_time(f"remote-{path.name[:2]}", _COPY_TIMEOUT):
-                if not path.exists():
-                    _download(self.paths[file], path, int(self.stamps[file, 0]))
+        with contextlib.suppress(FileNotFoundError):
+            return _opened_copy(path)
+        with one_at_a_time(f"remote-{path.name[:2]}", _COPY_TIMEOUT):
+            if not path.exists():
+                _download(self.paths[file], path, size)
+            return _opened_copy(path)
 
     def copy(self, file: int) -> Path:
         size, version, *_ = self.stamps[file].tolist()
@@ -137,6 +137,13 @@ class RemoteFiles(Files):
 
 def _copies() -> Path:
     return cache_dir() / "remote"
+
+
+def _opened_copy(path: Path) -> BinaryIO:
+    handle = open(path, "rb")  # noqa: SIM115 - the caller closes it
+    with contextlib.suppress(OSError):
+        os.utime(path)  # the least recently used copies are deleted first
+    return handle
 
 
 def delete_copies() -> None:
@@ -155,11 +162,11 @@ def _download(url: str, path: Path, size: int) -> None:
         _make_room(url, path.parent, max(0, size))
         _queried(lambda: file_system(url).get_file(url, str(part)), url, _SILENCE_SECONDS, moved)
         if size not in (-1, found := part.stat().st_size):
-            raise RunError(f"{redacted(url)} has {found} bytes, but {size} when it was listed: run it again")
+            raise RunError(f"{url} has {found} bytes, but {size} when it was listed: run it again")
         os.replace(part, path)
     except OSError as error:
         reason = error.strerror or message_of(error)
-        raise InputError(f"{redacted(url)} cannot be downloaded into {path.parent}: {reason}") from None
+        raise InputError(f"{url} cannot be downloaded into {path.parent}: {reason}") from None
     finally:
         part.unlink(missing_ok=True)
 
@@ -172,12 +179,11 @@ def _make_room(url: str, folder: Path, size: int) -> None:
             status = path.stat()
             if path.suffix != ".part" or time.time() - status.st_mtime > _ABANDONED_SECONDS:
                 copies.append((status.st_mtime, status.st_size, path))
-    total = size + sum(each for _, each, _ in copies)
-    limit = byte_limit("FIDTOOL_REMOTE_BYTES")
-    for _, each, path in sorted(copies):
-        if total > limit:
+    excess = size + sum(copy_size for _, copy_size, _ in copies) - byte_limit("FIDTOOL_REMOTE_BYTES")
+    for _, copy_size, path in sorted(copies):
+        if excess > 0:
             path.unlink(missing_ok=True)  # a process that has opened it can still read it
-            total -= each
+            excess -= copy_size
     if size > (free := shutil.disk_usage(folder).free):
         problem = f"{url} has {megabytes(size)}, but {folder} has space for {megabytes(free)}:"
         raise InputError(problem, "set FIDTOOL_CACHE to a folder on a larger disk")
@@ -197,22 +203,24 @@ def stamp_of(info: Mapping[str, Any]) -> tuple[int, int, int, int, int]:
 
 def list_remote_folder(url: str, recursive: bool) -> ImageSet:
     """Lists the images below a URL, sorted by relative name. Hidden names are ignored, as in a folder."""
-    prefix, source = (each if each.endswith("/") else f"{each}/" for each in (url, _in_commit(url)))
+    prefix = f"{url.removesuffix('/')}/"
+    source = f"{_in_commit(url).removesuffix('/')}/"
     store = file_system(source)
-    root, depth = store._strip_protocol(source).rstrip("/"), None if recursive else 1
+    depth = None if recursive else 1
     found = _queried(lambda: store.find(source, maxdepth=depth, detail=True), url, _LISTING_TIMEOUT)
     if not found:
         raise InputError(f"there is nothing below {url}:", "check that the URL is correct and can be listed")
-    # Remove one slash only: names in a store may begin with another one.
-    objects = {path.removeprefix(root).removeprefix("/"): info for path, info in found.items()}
+    root = store._strip_protocol(source).rstrip("/")
     passed_over = PassedOver()
-    images = {name: info for name, info in objects.items() if passed_over.takes(name)}
+    # Remove one slash only: names in a store may begin with another one.
+    objects = ((path.removeprefix(root).removeprefix("/"), info) for path, info in found.items())
+    images = {name: stamp_of(info) for name, info in objects if passed_over.takes(name)}
     if not images:
         raise passed_over.nothing_found(url, "location")
     names = Names(sorted(images))
-    stamps = np.array([stamp_of(images[name]) for name in names], dtype=np.int64)
-    files, order = RemoteFiles(names.after(source), stamps), np.arange(len(names), dtype=np.uint32)
-    return ImageSet(url, "remote folder", names, prefix, files, files, order, passed_over=passed_over)
+    files = RemoteFiles(names.after(source), np.array([images[name] for name in names], dtype=np.int64))
+    order = np.arange(len(names), dtype=np.uint32)
+    return ImageSet(url, "remote folder", names, prefix, files, order, passed_over)
 
 
 def remote_files(url: str, say: Callable[[str], None]) -> RemoteFiles:
@@ -220,32 +228,36 @@ def remote_files(url: str, say: Callable[[str], None]) -> RemoteFiles:
 
     ``say`` prints the size of large ones, which are downloaded when they are opened.
     """
-    urls: list[str] = []
-    for each in expand_braces(_in_commit(url)):
-        matches, exists = [each], False
-        if "[" in each:  # it may be part of a name
-            with contextlib.suppress(InputError):
-                exists = bool(object_info(each))
-        if URL_WILDCARD.search(each) and not exists:
-            store = file_system(each)
-            found = _queried(partial(store.glob, each), each, _LISTING_TIMEOUT)
-            matches = sorted(map(store.unstrip_protocol, found))
-        if not matches:
-            problem = f"no object matches {each}, or its location cannot be listed"
-            raise InputError(f"{problem}; braces ({{000..127}}) need no listing")
-        urls += matches
+    urls = [match for address in expand_braces(_in_commit(url)) for match in _matches(address)]
     if len(set(urls)) < len(urls):
         raise InputError(f"{url} matches an object twice")
     with ThreadPoolExecutor(AT_ONCE, "fidtool-request") as pool:
         # The first alone: the Hub's file system keeps its listing of the folder for the others.
         infos = [object_info(urls[0]), *pool.map(object_info, urls[1:])]
-    if folders := [each for each, info in zip(urls, infos, strict=True) if info.get("type") == "directory"]:
-        raise InputError(f"{folders[0]} is a folder, not a file")
+    for address, info in zip(urls, infos, strict=True):
+        if info.get("type") == "directory":
+            raise InputError(f"{address} is a folder, not a file")
     files = RemoteFiles(urls, np.array([stamp_of(info) for info in infos], dtype=np.int64))
-    sizes = [int(files.stamps[file, 0]) for file in range(len(urls)) if not files.copy(file).exists()]
-    if sum(sizes) >= _SAID_BYTES:
-        say(f"downloading {url} ({megabytes(sum(sizes))}) into {_copies()}; FIDTOOL_CACHE selects another disk")
+    size = sum(int(files.stamps[file, 0]) for file in range(len(urls)) if not files.copy(file).exists())
+    if size >= _SAID_BYTES:
+        say(f"downloading {url} ({megabytes(size)}) into {_copies()}; FIDTOOL_CACHE selects another disk")
     return files
+
+
+def _matches(url: str) -> list[str]:
+    """Returns the objects that match a URL, which may have wildcards. A bracket may also be a part of a name."""
+    if not URL_WILDCARD.search(url):
+        return [url]
+    if "[" in url:
+        with contextlib.suppress(InputError):
+            object_info(url)
+            return [url]
+    store = file_system(url)
+    matches = _queried(partial(store.glob, url), url, _LISTING_TIMEOUT)
+    if not matches:
+        problem = f"no object matches {url}, or its location cannot be listed"
+        raise InputError(f"{problem}; braces ({{000..127}}) need no listing")
+    return sorted(map(store.unstrip_protocol, matches))
 
 
 # --- requests --------------------------------------------------------------------------------------------------------
@@ -253,17 +265,17 @@ def remote_files(url: str, say: Callable[[str], None]) -> RemoteFiles:
 
 def file_system(url: str) -> Any:
     """Returns fsspec's file system for a URL. Each process has its own, because forks cannot share connections."""
-    shown, scheme = redacted(url), url.partition("://")[0]
+    scheme = url.partition("://")[0]
     install = f"pip install 'fidtool[{_EXTRAS.get(scheme, 'remote')}]'"
     try:
         from fsspec.config import conf
         from fsspec.core import url_to_fs
     except ImportError:
-        raise InputError(f"reading {shown} needs the package fsspec:", install) from None
+        raise InputError(f"reading {url} needs the package fsspec:", install) from None
     if scheme != scheme.lower():
-        raise InputError(f"{shown} must begin with {scheme.lower()}:// in lower case")
+        raise InputError(f"{url} must begin with {scheme.lower()}:// in lower case")
     if scheme == "s3" and "@" in url.split("/")[2]:  # s3fs would treat it as part of the bucket's name
-        raise InputError(f"{shown}: an S3 URL cannot contain a user name or password:", _S3_ADVICE)
+        raise InputError(f"{url}: an S3 URL cannot contain a user name or password:", _S3_ADVICE)
     settings: dict[str, Any] = {}
     try:
         if scheme in ("http", "https"):
@@ -282,9 +294,9 @@ def file_system(url: str) -> Any:
         return store
     except ImportError as error:
         installs = install if scheme in _EXTRAS else f"{install} installs those for s3 and http"
-        raise InputError(f"{shown}: {message_of(error)} ({installs})") from None
+        raise InputError(f"{url}: {message_of(error)} ({installs})") from None
     except ValueError as error:
-        raise InputError(f"{shown}: {message_of(error)}") from None
+        raise InputError(f"{url}: {message_of(error)}") from None
 
 
 @cache
@@ -325,7 +337,7 @@ def _queried(work: Callable[[], T], url: str, seconds: float, moved: Callable[[]
     try:
         return request(work, url, seconds, moved)
     except ContentError as error:
-        raise InputError(f"{redacted(url)} cannot be read: {error}") from None
+        raise InputError(f"{url} cannot be read: {error}") from None
 
 
 def request(work: Callable[[], T], url: str, seconds: float, moved: Callable[[], object] = lambda: None) -> T:
@@ -354,27 +366,33 @@ def request(work: Callable[[], T], url: str, seconds: float, moved: Callable[[],
             if (lasting := _lasting(cause, url)) is not None:
                 raise lasting from None
             failure = f"after {attempt} attempt{'s' * (attempt > 1)}: {message_of(cause)}"
-    raise RunError(f"{redacted(url)} could not be read {failure}")
+    raise RunError(f"{url} could not be read {failure}")
 
 
 def _lasting(error: Exception, url: str) -> FidtoolError | ContentError | None:
     """Returns what to raise if a retry of a request that failed with ``error`` would not help; otherwise None."""
-    response: Any = getattr(error, "response", None)  # botocore's errors have a dict, in which a dict has the status
-    metadata = response.get("ResponseMetadata") if isinstance(response, dict) else None
-    status = getattr(error, "status", getattr(response, "status_code", None))  # aiohttp's errors; those of the Hub
-    status = metadata.get("HTTPStatusCode") if isinstance(metadata, dict) else status
     if isinstance(error, FidtoolError):
         return error
+    status = _status_of(error)
     kind = type(error).__name__
     hidden = " or no such repository" if kind in ("RepositoryNotFoundError", "BucketNotFoundError") else ""
     if hidden or isinstance(error, PermissionError) or status in (401, 403) or "Credentials" in kind:
         reason = f"the store returned HTTP status {status}: access denied{hidden}" if status else message_of(error)
         advice = _ADVICE.get(url.partition("://")[0], "check the address and the credentials for it")
-        return InputError(f"{redacted(url)} cannot be read: {reason}:", advice)
+        return InputError(f"{url} cannot be read: {reason}:", advice)
     if isinstance(error, FileNotFoundError) or status in (404, 410):
         return ContentError("it does not exist")
     if isinstance(error, (IsADirectoryError, NotADirectoryError, ImportError, NotImplementedError, ValueError)):
         return ContentError(f"it cannot be requested: {message_of(error)}")
-    if isinstance(status, int) and 400 <= status < 500 and status not in RETRIED_STATUSES:
+    if 400 <= status < 500 and status not in RETRIED_STATUSES:
         return ContentError(f"the store returned HTTP status {status} ({message_of(error)[:120]})")
     return None
+
+
+def _status_of(error: Any) -> int:
+    """Returns the HTTP status of a failed request; 0 if there is none."""
+    response = getattr(error, "response", None)
+    if isinstance(response, dict):  # botocore's
+        return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    status = getattr(error, "status", None) or getattr(response, "status_code", None)  # aiohttp's; the Hub's
+    return status if isinstance(status, int) else 0

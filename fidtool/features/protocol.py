@@ -221,13 +221,12 @@ class Definition:
     def from_json(cls, text: str) -> Definition:
         """Parse the result of `to_json`."""
         values, types = json.loads(text), {each.name: each.type for each in fields(cls)}
-        if not isinstance(values, dict) or not set(types) <= set(values):
+        if not isinstance(values, dict) or not types.keys() <= values.keys():
             raise ValueError(f"it should be a JSON object with {', '.join(types)}")
-        if unknown := set(values) - set(types):
-            raise ValueError(f"a newer version wrote {', '.join(sorted(unknown))}")
-        for name, kind in types.items():
-            value = values[name]
-            if type(value).__name__ != kind or (kind == "int" and abs(value) > _LARGEST):
+        for name, value in sorted(values.items()):
+            if name not in types:
+                raise ValueError(f"a newer version wrote {name}")
+            if type(value).__name__ != types[name] or (isinstance(value, int) and abs(value) > _LARGEST):
                 raise ValueError(f"{name} cannot be {repr(value)[:80]}")
         return cls(**values)
 

@@ -58,7 +58,8 @@ def fetch(choice: NetworkChoice, say: Callable[[str], None], text: bool = False)
         raise choice.refused("extractor", problem, "choose a different model")
     if weights is not None and os.path.isfile(weights):
         try:
-            if (tensors := _openai(Path(weights), choice)) is not None:
+            tensors = _openai(Path(weights), choice)
+            if tensors is not None:
                 return State(_part(tensors, text), weights, "openai")
             return State(_part(_model(name, weights).state_dict(), text), weights)
         except InputError:
@@ -72,11 +73,12 @@ def fetch(choice: NetworkChoice, say: Callable[[str], None], text: bool = False)
         remedy = f"pass {choice.option('weights', None if tags else ...)}{listed}"
         raise choice.refused("weights", f"there are no weights {tag!r} for clip:{name}:", remedy)
     published = open_clip.get_pretrained_cfg(name, tag)
+    url = published.get("url")
     hub = published.get("hf_hub")  # preferred by open_clip
-    source = f"https://huggingface.co/{hub.rstrip('/')}" if hub else published.get("url") or f"open_clip's {tag}"
+    source = f"https://huggingface.co/{hub.rstrip('/')}" if hub else url or f"open_clip's {tag}"
     with downloading(choice, source, say):
-        if not hub and published.get("url"):
-            kept_file(source, _CACHE)
+        if url and not hub:
+            kept_file(url, _CACHE)
         return State(_part(_model(name, tag).state_dict(), text), tag, tag)
 
 

@@ -29,8 +29,10 @@ from fidtool.features.protocol import OWN_PROTOCOLS
 from fidtool.features.resize import Preparation
 
 _ARCHITECTURES = {
-    name: f"vit_{size}_patch14_dinov2"
-    for name, size in {"vits14": "small", "vitb14": "base", "vitl14": "large", "vitg14": "giant"}.items()
+    "vits14": "vit_small_patch14_dinov2",
+    "vitb14": "vit_base_patch14_dinov2",
+    "vitl14": "vit_large_patch14_dinov2",
+    "vitg14": "vit_giant_patch14_dinov2",
 }
 """timm's names of the models."""
 _HASHES = {

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import index
 from os.path import basename
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fidtool.errors import InputError, brief, option
@@ -82,7 +81,7 @@ def is_published(extractor: str) -> bool:
 
 def is_program(extractor: str) -> bool:
     """Whether ``extractor`` has the file name extension of an exported program or a TorchScript program."""
-    return Path(extractor).suffix in (*EXPORTED, *TORCHSCRIPT)
+    return extractor.endswith((*EXPORTED, *TORCHSCRIPT))
 
 
 IN_VALUE = {
@@ -227,26 +226,23 @@ def networks_of(value: object) -> list[NetworkChoice]:
 def _of_table(table: Mapping[str, Any]) -> NetworkChoice:
     found: dict[str, Any] = {"extractor": ""}
     for name, value in table.items():
-        if name in ("name", "weights", "protocol"):
-            converted: str | int | None = f"{value}"
-        else:
-            converted = _integer(value)
-        if converted is None or name not in ("name", *IN_VALUE):
-            problem = "must be an integer" if name in IN_VALUE else f"is none of name, {', '.join(IN_VALUE)}"
-            raise InputError(f"{option('extractor')}: {name}={value} {problem}", setting="extractor")
+        if name not in ("name", *IN_VALUE):
+            raise _refused(f"{name}={value} is none of name, {', '.join(IN_VALUE)}")
+        converted: str | int = f"{value}"
+        if name in ("size", "step", "dims"):
+            try:
+                converted = int(value) if isinstance(value, str) else index(value)
+            except (TypeError, ValueError):
+                raise _refused(f"{name}={value} must be an integer") from None
         found[IN_VALUE.get(name, "extractor")] = converted
-    extractor = found["extractor"]
-    if unknown_setting := re.search(r"@(\w+)=", extractor):
-        problem = f"{unknown_setting[1]!r} in {extractor} is none of {', '.join(IN_VALUE)}"
-        raise InputError(f"{option('extractor')}: {problem}", setting="extractor")
-    return _of_value(NetworkChoice(**{**found, "extractor": usual_spelling(extractor)}))
+    if unknown_setting := re.search(r"@(\w+)=", found["extractor"]):
+        raise _refused(f"{unknown_setting[1]!r} in {found['extractor']} is none of {', '.join(IN_VALUE)}")
+    found["extractor"] = usual_spelling(found["extractor"])
+    return _of_value(NetworkChoice(**found))
 
 
-def _integer(value: Any) -> int | None:
-    try:
-        return int(value) if isinstance(value, str) else index(value)
-    except (TypeError, ValueError):
-        return None
+def _refused(problem: str) -> InputError:
+    return InputError(f"{option('extractor')}: {problem}", setting="extractor")
 
 
 def _of_value(choice: NetworkChoice) -> NetworkChoice:
@@ -289,21 +285,21 @@ def layers_in(definitions: Mapping[str, Definition | None], networks: Mapping[st
     """
     found = dict[str, str]()
     for layer, choice in networks.items():
-        ranks = {name: _likeness(choice, name, definition) for name, definition in definitions.items()}
-        best = max(ranks, key=lambda name: (ranks[name], name == layer), default=layer)
-        if ranks.get(best):
+        names = sorted(definitions, key=lambda name: name != layer)  # the same layer if others fit as well
+        best = max(names, key=lambda name: _likeness(choice, name, definitions[name]), default="")
+        if best and _likeness(choice, best, definitions[best]):
             found[layer] = best
     taken = {*found.values()}
     return found | {name: name for name in definitions if name not in found and (name not in taken or name == FEATURES)}
 
 
 def _likeness(choice: NetworkChoice, name: str, definition: Definition | None) -> int:
-    """Return how well a file's layer with this name fits a network: 0 is not at all, 4 with all its settings."""
-    if definition is not None and choice.made(definition.network):
-        protocols, steps = (None, definition.protocol_name), (None, definition.feature_step)
-        return 4 if choice.protocol in protocols and choice.feature_step in steps else 3
-    named = (choice.family, layer_name(choice.extractor))
-    return named.index(name) + 1 if name in named else 0
+    """Return how well a file's layer with this name fits a network: 0 is not at all, 3 with all its settings."""
+    if definition is None or not choice.made(definition.network):
+        return int(name in (choice.family, layer_name(choice.extractor)))
+    same_protocol = choice.protocol in (None, definition.protocol_name)
+    same_step = choice.feature_step in (None, definition.feature_step)
+    return 3 if same_protocol and same_step else 2
 
 
 def layer_name(text: str) -> str:

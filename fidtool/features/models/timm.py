@@ -119,5 +119,4 @@ def _read(choice: NetworkChoice, model: Any) -> dict[str, torch.Tensor]:
     convert = getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", None)
     if convert is not None and set(kept) != wanted:
         kept = without_classifier(dict(convert(tensors, model)))
-    load_strictly(model, kept, choice, str(path))
     return kept

@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 from fidtool.errors import InputError
+from fidtool.features.extractor import channels_last
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.network import (
     Network,
     State,
-    channels_last,
     downloading,
     hub_folder,
     kept_file,
@@ -81,8 +81,8 @@ def build(choice: NetworkChoice, state: State) -> Network:
     return Network(
         _at_node(module, model, node) if node else module,
         preset.crop_size[0],
-        tuple(preset.mean),
-        tuple(preset.std),
+        preset.mean,
+        preset.std,
         preparation=Preparation(PILLOW_RESIZES[preset.interpolation.value], "shorter edge", preset.resize_size[0]),
     )
 

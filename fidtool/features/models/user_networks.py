@@ -105,7 +105,7 @@ class _Exported(nn.Module):
 def _loaded(choice: NetworkChoice, content: IO[bytes]) -> tuple[nn.Module, str | bytes]:
     """The program in a file, and its extra file."""
     path, extra = choice.extractor, {_EXTRA: ""}
-    exported = Path(path).suffix in EXPORTED
+    exported = path.endswith(EXPORTED)
     try:
         with silent_logging(), warnings.catch_warnings():
             for kind in (DeprecationWarning, FutureWarning):  # the user chose this format

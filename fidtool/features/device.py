@@ -54,14 +54,15 @@ def choose_device(requested: str | TorchDevice | None, launch: Launch) -> Device
     """
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     usable = ["cpu", "cuda", *(f"cuda:{index}" for index in range(gpus))] if gpus else ["cpu"]
-    requested = str(requested or usable[min(1, gpus)])
-    problem = ""
+    if requested is None:
+        requested = "cuda" if gpus else "cpu"
+    named, problem = option("device", str(requested)), ""
     try:
-        device = torch.device(requested)
+        device = torch.device(str(requested))
         if str(device) not in ("cpu:0", *usable):
-            problem = f"{option('device', requested)}: no such device on this machine is supported"
+            problem = f"{named}: no such device on this machine is supported"
     except RuntimeError:
-        problem = f"{option('device', requested)} is not a name of a device:"
+        problem = f"{named} is not a name of a device:"
     if problem:
         raise InputError(problem, f"use {' or '.join(usable)}", setting="device")
     if device.type == "cuda" and device.index is None:
@@ -108,14 +109,15 @@ class TorchSettings:
         """Replace the calling program's settings until ``held`` is closed, and make a GPU current in this thread."""
         self.held.close()
         self.device = device
+        hold = self.held.enter_context
         # Selected each time: the program's code may have switched between torch's old and new precision settings.
-        self.held.enter_context(_strict([*_kernel_switches(), *_precision_switches(self.tf32)]))
-        self.held.enter_context(torch.random.fork_rng(devices=[]))  # restores the random state
-        self.held.enter_context(torch.inference_mode(False))
+        hold(_strict([*_kernel_switches(), *_precision_switches(self.tf32)]))
+        hold(torch.random.fork_rng(devices=[]))  # restores the random state
+        hold(torch.inference_mode(False))
         if torch.empty(0).device.type != "cpu":
-            self.held.enter_context(torch.device("cpu"))
+            hold(torch.device("cpu"))
         if device is not None and device.type == "cuda":
-            self.held.enter_context(torch.cuda.device(device))
+            hold(torch.cuda.device(device))
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:

@@ -249,14 +249,13 @@ class ForwardPasses(Generic[Item]):
         batch, early = job
         last = self._inputs(batch)
         # The earlier ones were submitted before, so they are done, or other threads are working on them.
-        parts = [*(future.result() for future in early), last]
-        found: list[dict[str, torch.Tensor]] = []
+        parts = [inputs for inputs in (*(future.result() for future in early), last) if inputs]
+        groups = range(len(parts[0])) if parts else ()
+        found: list[dict[str, torch.Tensor]] = [{} for _ in groups]
         with self.timed():
-            for group in zip(*filter(None, parts), strict=True):
-                features: dict[str, torch.Tensor] = {}
-                for network, inputs in zip(self.extractors, zip(*group, strict=True), strict=True):
-                    features |= network.vectors(inputs)
-                found.append(features)
+            for group in groups:
+                for place, network in enumerate(self.extractors):
+                    found[group] |= network.vectors([inputs[group][place] for inputs in parts])
         return found
 
     def _wait(self, future: Future[Any]) -> None:

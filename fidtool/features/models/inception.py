@@ -190,8 +190,13 @@ class Inception(nn.Module):
         if dims > 64:
             stem += [*(Convolution(state, name) for name in large), nn.MaxPool2d(3, stride=2)]
         self.stem = nn.Sequential(*stem)
-        wanted = [name for name in _BLOCKS if dims > (768 if name.startswith("Mixed_7") else 192)]
-        self.blocks = nn.ModuleDict({name: _Block(state, name, _BLOCKS[name]) for name in wanted})
+        self.blocks = nn.ModuleDict(
+            {
+                name: _Block(state, name, chains)
+                for name, chains in _BLOCKS.items()
+                if dims > (768 if name.startswith("Mixed_7") else 192)
+            }
+        )
         self.spatial = "Mixed_6d" if spatial else ""
         self.eval()
 

@@ -71,6 +71,10 @@ class Extractor:
         half = HALVES.get(self.precision)
         self._dtype = half if self._standard else None
         self._autocast = None if self._standard else half
+        self._offset, self._scale = (
+            torch.tensor(values, dtype=torch.float32, device="cpu").view(1, -1, 1, 1)
+            for values in (self.offset, self.scale)
+        )
         self.to(self.device)
 
     @property
@@ -81,11 +85,8 @@ class Extractor:
     def to(self, device: Device) -> None:
         self.device = device
         self.module.to(device.torch_device, self._dtype)
-        self._offset = self._per_channel(self.offset)
-        self._scale = self._per_channel(self.scale)
-
-    def _per_channel(self, values: tuple[float, ...]) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.float32, device=self.device.torch_device).view(1, -1, 1, 1)
+        self._offset = self._offset.to(device.torch_device)
+        self._scale = self._scale.to(device.torch_device)
 
     def tensors(self) -> dict[str, torch.Tensor]:
         return named_tensors(self.module)

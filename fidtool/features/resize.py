@@ -100,9 +100,9 @@ class Preparation:
 
     def describe(self, size: int) -> str:
         """Return the description for the fingerprint, for a network with a square input of side ``size``."""
-        if self.framing == "squash" and (self.edge or size) == size:
-            return self.resize
         edge = self.edge or size
+        if self.framing == "squash" and edge == size:
+            return self.resize
         how = {
             "squash": f"{self.resize}, squashed to {edge}",
             "shorter edge": f"{self.resize}, shorter edge {edge}",
@@ -222,20 +222,28 @@ def network_input(
     Returns:
         float32 tensor of shape (n, 3, size, size), channels-last in memory.
     """
-    by_shape: dict[torch.Size, list[int]] = {}
+    largest = _bytes_at_once(images[0].device) // 8
+    alike: dict[object, list[int]] = {}
     for position, image in enumerate(images):
-        by_shape.setdefault(image.shape, []).append(position)
-    squares: dict[int, torch.Tensor] = {}
-    for positions in by_shape.values():
-        alike = [images[position] for position in positions]
-        batch = resize(torch.stack(alike), size, preparation)
-        squares.update(zip(positions, batch.permute(0, 2, 3, 1), strict=True))
-    if len(by_shape) == 1:
-        batch = batch.contiguous(memory_format=torch.channels_last)
+        # A large image is resized alone, which saves a copy.
+        alike.setdefault(image.shape if image.numel() <= largest else position, []).append(position)
+    resized = []
+    for positions in alike.values():
+        first, *others = (images[position] for position in positions)
+        resized.append(resize(torch.stack([first, *others]) if others else first[None], size, preparation))
+    if len(resized) == 1:
+        batch = resized[0].contiguous(memory_format=torch.channels_last)
     else:
         # With the channels as the last axis, one launch gives a channels-last batch in the order of the images.
+        squares: dict[int, torch.Tensor] = {}
+        for positions, part in zip(alike.values(), resized, strict=True):
+            squares.update(zip(positions, part.permute(0, 2, 3, 1), strict=True))
         batch = torch.stack([squares[position] for position in range(len(images))]).permute(0, 3, 1, 2)
     return batch.sub_(offset).div_(scale)
+
+
+def _bytes_at_once(device: torch.device) -> int:
+    return _CPU_BYTES if device.type == "cpu" else _GPU_BYTES
 
 
 def _in_parts(
@@ -245,7 +253,7 @@ def _in_parts(
 
     ``bytes_each`` is the size of the largest intermediate tensor for one element of dimension 0.
     """
-    at_once = max(1, (_CPU_BYTES if x.device.type == "cpu" else _GPU_BYTES) // bytes_each)
+    at_once = max(1, _bytes_at_once(x.device) // bytes_each)
     parts = [function(part) for part in torch.split(x, at_once)]
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
 

@@ -33,14 +33,14 @@ _FRAMINGS: dict[str, Framing] = {"center": "shorter edge", "squash": "squash"}
 
 def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
     """Read a .pth or .safetensors file, or let timm download its own weights."""
-    model, _ = _architecture(choice)  # refused before anything is downloaded
-    return fetched(choice, say, _creates(choice), model)
+    network = _architecture(choice)  # refused before anything is downloaded
+    return fetched(choice, say, _creates(choice), network.module)
 
 
 def build(choice: NetworkChoice, state: State) -> Network:
     """Build the network, whose features are the input of timm's classifier."""
-    model, network = _architecture(choice)
-    load_strictly(model, state.tensors, choice, state.origin)
+    network = _architecture(choice)
+    load_strictly(network.module, state.tensors, choice, state.origin)
     return network
 
 
@@ -72,8 +72,8 @@ def _creates(choice: NetworkChoice) -> partial[Any]:
     return partial(timm.create_model, name, num_classes=0, **({"global_pool": pool} if pool else {}))
 
 
-def _architecture(choice: NetworkChoice) -> tuple[Any, Network]:
-    """The model without weights, and as a network with the preparation of its evaluation transform."""
+def _architecture(choice: NetworkChoice) -> Network:
+    """The model without weights, with the preparation of its evaluation transform."""
     from timm.data import resolve_model_data_config
 
     create, name = _creates(choice), choice.model
@@ -83,7 +83,7 @@ def _architecture(choice: NetworkChoice) -> tuple[Any, Network]:
         raise choice.refused("extractor", f"timm cannot build {name}: {message_of(error)[:200]}") from None
     config = resolve_model_data_config(model)
     size, preparation = config["input_size"][1], preparation_of(name, config)
-    return model, Network(model, size, config["mean"], config["std"], preparation=preparation)
+    return Network(model, size, config["mean"], config["std"], preparation=preparation)
 
 
 def preparation_of(name: str, config: Mapping[str, Any]) -> Preparation:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fidtool.errors import InputError, brief, option
 from fidtool.features.models.families import (
-    FEATURE_STEPS,
     IN_VALUE,
     MODEL_FAMILIES,
     NAMED_EXTRACTORS,
@@ -19,6 +18,7 @@ from fidtool.features.models.families import (
 )
 from fidtool.features.protocol import (
     DEFAULT_PROTOCOL,
+    FEATURE_STEPS,
     FEATURES,
     NAMED_PROTOCOLS,
     OwnProtocolName,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import platform
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -50,24 +52,23 @@ def choose_device(requested: str | TorchDevice | None, launch: Launch) -> Device
 
     None is CUDA if available, else the CPU. ``cuda`` without an index is the GPU whose index is the local rank.
     """
-    numbers = {"cpu": 1, "cuda": torch.cuda.device_count() if torch.cuda.is_available() else 0}
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    usable = ["cpu", "cuda", *(f"cuda:{index}" for index in range(gpus))] if gpus else ["cpu"]
     if requested is None:
-        requested = "cuda" if numbers["cuda"] else "cpu"
-    problem = ""
+        requested = "cuda" if gpus else "cpu"
+    named, problem = option("device", str(requested)), ""
     try:
         device = torch.device(str(requested))
-        if (device.index or 0) >= numbers.get(device.type, 0):
-            problem = f"{option('device', f'{requested}')}: no such device on this machine is supported"
+        if str(device) not in ("cpu:0", *usable):
+            problem = f"{named}: no such device on this machine is supported"
     except RuntimeError:
-        problem = f"{option('device', f'{requested}')} is not a name of a device:"
+        problem = f"{named} is not a name of a device:"
     if problem:
-        usable = [kind for kind, number in numbers.items() if number]
-        usable += [f"cuda:{index}" for index in range(numbers["cuda"])]
         raise InputError(problem, f"use {' or '.join(usable)}", setting="device")
     if device.type == "cuda" and device.index is None:
         # A program without a launcher has selected its device; one process per GPU is usual even there.
         chosen = launch.local_world_size == 1 and torch.cuda.is_initialized()
-        index = torch.cuda.current_device() if chosen else launch.local_rank % numbers["cuda"]
+        index = torch.cuda.current_device() if chosen else launch.local_rank % gpus
         device = torch.device("cuda", index)
     return device_of(device, launch)
 
@@ -78,14 +79,18 @@ def device_of(device: torch.device, launch: Launch | None = None) -> Device:
     if device.type != "cpu":
         workers = max(1, min(16, available_cores(launch.local_world_size) - 1))
         return Device(device, torch.cuda.get_device_name(device), _GPU_BATCH, workers)
-    try:
-        with open("/proc/cpuinfo") as handle:
-            model = next(line.split(":", 1)[1].strip() for line in handle if line.startswith("model name"))
-    except (OSError, StopIteration):
-        model = platform.processor() or platform.machine()
     # The instruction set selects the kernels, which round differently.
-    name, threads = f"{model} ({torch.backends.cpu.get_cpu_capability()})", available_threads(launch.local_world_size)
+    name = f"{_cpu_model()} ({torch.backends.cpu.get_cpu_capability()})"
+    threads = available_threads(launch.local_world_size)
     return Device(torch.device("cpu"), name, _CPU_BATCH, threads // _THREADS_PER_WORKER, threads)
+
+
+def _cpu_model() -> str:
+    with contextlib.suppress(OSError):
+        found = re.search(r"^model name\s*:\s*(.*\S)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        if found:
+            return found[1]
+    return platform.processor() or platform.machine()
 
 
 _Switch = tuple[Callable[[], Any], Callable[[Any], None], Any]
@@ -104,14 +109,15 @@ class TorchSettings:
         """Replace the calling program's settings until ``held`` is closed, and make a GPU current in this thread."""
         self.held.close()
         self.device = device
+        hold = self.held.enter_context
         # Selected each time: the program's code may have switched between torch's old and new precision settings.
-        self.held.enter_context(_strict([*_kernel_switches(), *_precision_switches(self.tf32)]))
-        self.held.enter_context(torch.random.fork_rng(devices=[]))  # restores the random state
-        self.held.enter_context(torch.inference_mode(False))
+        hold(_strict([*_kernel_switches(), *_precision_switches(self.tf32)]))
+        hold(torch.random.fork_rng(devices=[]))  # restores the random state
+        hold(torch.inference_mode(False))
         if torch.empty(0).device.type != "cpu":
-            self.held.enter_context(torch.device("cpu"))
+            hold(torch.device("cpu"))
         if device is not None and device.type == "cuda":
-            self.held.enter_context(torch.cuda.device(device))
+            hold(torch.cuda.device(device))
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -151,8 +157,8 @@ def repeatable(tf32: bool = False) -> Iterator[TorchSettings]:
 
 
 @contextlib.contextmanager
-def computing_on(device: torch.device) -> Iterator[None]:
-    """Make ``device`` the current one and switch its autocast off in a ``with`` block that calls a network.
+def computing_on(device: torch.device, half: torch.dtype | None = None) -> Iterator[None]:
+    """Make ``device`` the current one in a ``with`` block that calls a network, with autocast to ``half`` or without.
 
     The program's current stream of the device stays current, so that the network is ordered with the program's work.
     """
@@ -160,7 +166,7 @@ def computing_on(device: torch.device) -> Iterator[None]:
         if device.type == "cuda":
             stack.enter_context(torch.cuda.device(device))
         if torch.amp.is_autocast_available(device.type):
-            stack.enter_context(torch.autocast(device.type, enabled=False))
+            stack.enter_context(torch.autocast(device.type, half, enabled=half is not None))
         yield
 
 

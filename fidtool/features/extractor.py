@@ -6,6 +6,7 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
@@ -33,10 +34,16 @@ def fixed_batch(count: int, device: torch.device) -> list[torch.Tensor]:
     """Return ``count`` different images of noise, uint8 of shape (64, 64, 3), with the same values on every device."""
     values = torch.arange(count * 64 * 64 * 3, dtype=torch.int64, device="cpu")
     # A multiplicative hash of the position, because torch's random numbers are the program's.
-    pixels = values.mul_(2654435761).bitwise_right_shift_(16).bitwise_and_(255).to(torch.uint8)
-    return list(pixels.view(count, 64, 64, 3).to(device))
+    pixels = (values * 2654435761 >> 16) % 256
+    return list(pixels.to(torch.uint8).view(count, 64, 64, 3).to(device))
 
 
+def channels_last(output: torch.Tensor) -> bool:
+    """Whether a network's output for square images seems to have shape (n, h, w, D), with h equal to w."""
+    return output.ndim == 4 and output.shape[1] == output.shape[2] != output.shape[3] and output.shape[1] > 1
+
+
+@dataclass(eq=False)
 class Extractor:
     """Computes feature vectors of batches of images.
 
@@ -45,35 +52,44 @@ class Extractor:
 
     Args:
         module: returns one tensor of features, or a tuple with one tensor per definition if there are several.
-        definitions: the definitions of the features by layer; the first is that of `features`.
+        definitions: the definitions of the features by layer; the first is that of `features`. ``dims`` is 0 if the
+            length of a vector is not known yet. With an ``input_size`` of 0, the network gets images as they are.
         offset, scale: a pixel value x in 0..255 enters the network as (x - offset) / scale.
         precision: see `fidtool.settings.Settings`. TF32 is switched on by `fidtool.features.device.repeatable`.
     """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        definitions: Mapping[str, Definition],
-        preparation: Preparation,
-        offset: tuple[float, ...],
-        scale: tuple[float, ...],
-        device: Device,
-        precision: str = "fp32",
-    ) -> None:
-        self.definitions, self.definition = definitions, next(iter(definitions.values()))
-        self._module, self._preparation, self._offset_scale = module, preparation, (offset, scale)
-        self._standard, self._half = self.definition.standard, HALVES.get(precision)
-        self.to(device)
+    module: nn.Module
+    definitions: Mapping[str, Definition]
+    preparation: Preparation
+    offset: tuple[float, ...]
+    scale: tuple[float, ...]
+    device: Device
+    precision: str = "fp32"
+
+    def __post_init__(self) -> None:
+        self._standard = self.definition.standard
+        half = HALVES.get(self.precision)
+        self._dtype = half if self._standard else None
+        self._autocast = None if self._standard else half
+        self._offset, self._scale = (
+            torch.tensor(values, dtype=torch.float32, device="cpu").view(1, -1, 1, 1)
+            for values in (self.offset, self.scale)
+        )
+        self.to(self.device)
+
+    @property
+    def definition(self) -> Definition:
+        """The definition of the features of the first layer."""
+        return next(iter(self.definitions.values()))
 
     def to(self, device: Device) -> None:
-        self.device, place = device, device.torch_device
-        self._module.to(place, self._half if self._standard else None)
-        self._offset, self._scale = (
-            torch.tensor(values, dtype=torch.float32, device=place).view(1, -1, 1, 1) for values in self._offset_scale
-        )
+        self.device = device
+        self.module.to(device.torch_device, self._dtype)
+        self._offset = self._offset.to(device.torch_device)
+        self._scale = self._scale.to(device.torch_device)
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        return named_tensors(self._module)
+        return named_tensors(self.module)
 
     def features(self, images: list[torch.Tensor]) -> torch.Tensor:
         """Return the feature vectors of one batch for the first layer, see `inputs` and `vectors`."""
@@ -87,7 +103,7 @@ class Extractor:
         """
         with torch.inference_mode(), self._explained(len(images)):
             size = self.definition.input_size
-            return network_input(images, size, self._preparation, self._offset, self._scale)
+            return network_input(images, size, self.preparation, self._offset, self._scale)
 
     def vectors(self, inputs: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return the feature vectors of the `inputs` of a batch's parts, by layer: float32, shape (images, dims)."""
@@ -106,31 +122,38 @@ class Extractor:
         Returns:
             float32 tensor of shape (n, dims) on the device.
         """
-        resized = resize(images.permute(0, 2, 3, 1), self.definition.input_size, self._preparation)
+        resized = resize(images.permute(0, 2, 3, 1), self.definition.input_size, self.preparation)
         return next(iter(self._vectors((resized - self._offset) / self._scale).values()))
 
     def _vectors(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
-        count, place, found = len(x), self.device.torch_device, {}
+        count = len(x)
         with self._explained(count):
-            lowers = self._half is not None and not self._standard
-            with computing_on(place), torch.autocast(place.type, self._half) if lowers else contextlib.nullcontext():
-                output = self._module(x.to(self._half) if self._standard and self._half else x)
+            with computing_on(self.device.torch_device, self._autocast):
+                output = self.module(x if self._dtype is None else x.to(self._dtype))
             outputs = output if len(self.definitions) > 1 else (output,)
-            for (layer, definition), part in zip(self.definitions.items(), outputs, strict=True):
-                # Of a module that a training metric calls with images as they are, the length is unknown; it must
-                # return vectors. Of other networks, maps are averaged over their positions.
-                if isinstance(part, torch.Tensor) and part.ndim == 4 and definition.dims:
-                    part = part.mean((2, 3))
-                shape = tuple(part.shape) if isinstance(part, torch.Tensor) else type(part).__name__
-                if shape != (count, definition.dims or shape[-1]):
-                    wanted = f"({count}, {definition.dims or 'D'})"
-                    raise RunError(f"{definition.extractor} returned {shape} for {count} images, not {wanted}")
-                if part.is_complex():
-                    problem = f"{definition.extractor} returned complex numbers, which are no features:"
-                    raise RunError(problem, "return their absolute values, or torch.view_as_real(output).flatten(1)")
-                # A custom network may write the next result into the same memory, while this one is being copied.
-                found[layer] = part.float() if self._standard else part.to(torch.float32, copy=True)
-        return found
+            layers = zip(self.definitions.items(), outputs, strict=True)
+            return {layer: self._checked(part, definition, count) for (layer, definition), part in layers}
+
+    def _checked(self, part: Any, definition: Definition, count: int) -> torch.Tensor:
+        """Return the feature vectors in an output of the network, which must have one for each of ``count`` images."""
+        tensor = isinstance(part, torch.Tensor)
+        wanted = f"({count}, {definition.dims or 'D'})"
+        # A module that a training metric calls with images as they are must return vectors. Of other networks, maps
+        # are averaged over their positions.
+        if definition.input_size:
+            wanted += f" or ({count}, {definition.dims or 'D'}, h, w), not with the channels last"
+            if tensor and part.ndim == 4 and not channels_last(part):
+                part = part.mean((2, 3))
+        shape = tuple(part.shape) if tensor else type(part).__name__
+        if shape != (count, definition.dims or shape[-1]):
+            problem = f"{definition.extractor} returned {shape} for {counted(count, 'image')}"
+            raise RunError(f"{problem}; it should return {wanted}")
+        if part.is_complex():
+            problem = f"{definition.extractor} returned complex numbers, which are no features:"
+            raise RunError(problem, "return their absolute values, or torch.view_as_real(output).flatten(1)")
+        # A custom network may write the next result into the same memory, while this one is being copied.
+        vectors: torch.Tensor = part.to(torch.float32, copy=not self._standard)
+        return vectors
 
     @contextlib.contextmanager
     def _explained(self, count: int) -> Iterator[None]:
@@ -151,6 +174,7 @@ class _StoppedError(Exception):
     """Raised to leave `ForwardPasses.run` early."""
 
 
+@dataclass(eq=False)
 class ForwardPasses(Generic[Item]):
     """Runs forward passes over batches, in order. Each image is decoded once for all networks.
 
@@ -163,29 +187,26 @@ class ForwardPasses(Generic[Item]):
             program's torch settings.
     """
 
-    def __init__(
-        self,
-        extractors: Sequence[Extractor],
-        threads: int,
-        images: Callable[[Item], Sequence[list[torch.Tensor]]],
-        stop: Callable[[], bool] = lambda: False,
-        timed: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
-        in_turns: bool = False,
-    ) -> None:
-        self._extractors, self._images, self._stop, self._timed = extractors, images, stop, timed
-        self._threads = threads
-        self._pool = DaemonThreads(self._threads)
-        self._in_turns = in_turns and self._threads > 0
+    extractors: Sequence[Extractor]
+    threads: int
+    images: Callable[[Item], Sequence[list[torch.Tensor]]]
+    stop: Callable[[], bool] = lambda: False
+    timed: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
+    in_turns: bool = False
+
+    def __post_init__(self) -> None:
+        self.in_turns = self.in_turns and self.threads > 0
+        self._pool = DaemonThreads(self.threads)
         self._early: list[Future[Any]] = []  # the resized images of the next batch
         self._resizing: deque[Future[Any]] = deque()  # those that may not be resized yet
 
     def resize(self, item: Item) -> None:
         """Resizes the first images of the next batch, so that all its images need not be in memory at the same time."""
-        pool = DaemonThreads(0) if self._in_turns else self._pool
+        pool = DaemonThreads(0) if self.in_turns else self._pool
         future = pool.submit(self._inputs, item)
         self._early.append(future)
         self._resizing.append(future)
-        if len(self._resizing) > self._threads:
+        if len(self._resizing) > self.threads:
             self._wait(self._resizing.popleft())
 
     def run(self, batches: Iterator[Item]) -> Iterator[tuple[Item, BatchFeatures]]:
@@ -194,12 +215,12 @@ class ForwardPasses(Generic[Item]):
         There are none for a batch without images.
         """
         running: deque[tuple[Item, Future[Any]]] = deque()
-        together, most = (self._threads, 0) if self._in_turns else (1, self._threads)
+        together, most = (self.threads, 0) if self.in_turns else (1, self.threads)
         try:
             while True:
                 jobs = []
                 for batch in islice(batches, together):
-                    if self._stop():
+                    if self.stop():
                         return
                     jobs.append((batch, self._early))
                     self._early = []
@@ -216,30 +237,30 @@ class ForwardPasses(Generic[Item]):
         finally:
             for future in (*self._resizing, *(future for _, future in running)):
                 future.cancel()
-            self._pool.close(0.0 if self._stop() else _LEAVING_SECONDS)
+            self._pool.close(0.0 if self.stop() else _LEAVING_SECONDS)
 
     def _inputs(self, item: Item) -> list[list[torch.Tensor]]:
         """The inputs of each network for each group of images."""
-        groups = self._images(item)
-        with self._timed():
-            return [[network.inputs(images) for network in self._extractors] for images in groups if images]
+        groups = self.images(item)
+        with self.timed():
+            return [[network.inputs(images) for network in self.extractors] for images in groups if images]
 
     def _features(self, job: tuple[Item, list[Future[Any]]]) -> BatchFeatures:
         """The features of a batch, of which the last images are resized here."""
         batch, early = job
         last = self._inputs(batch)
         # The earlier ones were submitted before, so they are done, or other threads are working on them.
-        parts = [each for each in (*(future.result() for future in early), last) if each]
-        found: list[dict[str, torch.Tensor]] = []
-        with self._timed():
-            for group in zip(*parts, strict=True):
-                found.append({})
-                for network, inputs in zip(self._extractors, zip(*group, strict=True), strict=False):
-                    found[-1] |= network.vectors(inputs)
+        parts = [inputs for inputs in (*(future.result() for future in early), last) if inputs]
+        groups = range(len(parts[0])) if parts else ()
+        found: list[dict[str, torch.Tensor]] = [{} for _ in groups]
+        with self.timed():
+            for group in groups:
+                for place, network in enumerate(self.extractors):
+                    found[group] |= network.vectors([inputs[group][place] for inputs in parts])
         return found
 
     def _wait(self, future: Future[Any]) -> None:
-        while not self._stop():
+        while not self.stop():
             if wait([future], 0.1).done:
                 return
         raise _StoppedError

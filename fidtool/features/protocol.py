@@ -69,6 +69,8 @@ INCEPTION_SIZES = {64: (11.4, 39.3, 5.5), 192: (22.7, 53.6, 10.2), 768: (2.1, 3.
 """By dimensions, of photos, noise, stripes and flat colours of many sizes: the smallest and the largest length of the
 mean, and the largest spread, the square root of the covariance's trace. Statistics that are several times outside are
 not Inception's: with random weights, the length of 2048 dimensions is 1e-6 or 1e11."""
+FEATURE_STEPS = (-100, 100)
+"""Limits of the ``feature_step`` of other networks."""
 FEATURES = "features"
 """The layer of the run's extractor."""
 SPATIAL = "spatial"
@@ -219,13 +221,12 @@ class Definition:
     def from_json(cls, text: str) -> Definition:
         """Parse the result of `to_json`."""
         values, types = json.loads(text), {each.name: each.type for each in fields(cls)}
-        if not isinstance(values, dict) or not set(types) <= set(values):
+        if not isinstance(values, dict) or not types.keys() <= values.keys():
             raise ValueError(f"it should be a JSON object with {', '.join(types)}")
-        if unknown := set(values) - set(types):
-            raise ValueError(f"a newer version wrote {', '.join(sorted(unknown))}")
-        for name, kind in types.items():
-            value = values[name]
-            if type(value).__name__ != kind or (kind == "int" and abs(value) > _LARGEST):
+        for name, value in sorted(values.items()):
+            if name not in types:
+                raise ValueError(f"a newer version wrote {name}")
+            if type(value).__name__ != types[name] or (isinstance(value, int) and abs(value) > _LARGEST):
                 raise ValueError(f"{name} cannot be {repr(value)[:80]}")
         return cls(**values)
 

@@ -100,9 +100,9 @@ class Preparation:
 
     def describe(self, size: int) -> str:
         """Return the description for the fingerprint, for a network with a square input of side ``size``."""
-        if self.framing == "squash" and (self.edge or size) == size:
-            return self.resize
         edge = self.edge or size
+        if self.framing == "squash" and edge == size:
+            return self.resize
         how = {
             "squash": f"{self.resize}, squashed to {edge}",
             "shorter edge": f"{self.resize}, shorter edge {edge}",
@@ -133,8 +133,6 @@ class Preparation:
 _ONE = float(1 << 22)
 _BAND = 32
 """Largest number of results that share a matrix. Most entries of a single matrix for all results would be zero."""
-_CPU_PIXELS, _GPU_PIXELS = 1 << 22, 1 << 24
-"""Largest number of pixels that are resized together, counted before or after the resize, whichever are more."""
 _CPU_BYTES, _GPU_BYTES = 8 << 20, 256 << 20
 """Largest size of an intermediate tensor. On the CPU it should fit the cache; on a GPU every part costs launches."""
 _TABLES = 512
@@ -172,8 +170,13 @@ def resize(pixels: torch.Tensor, size: int, preparation: Preparation) -> torch.T
     mode, _, antialias = preparation.resize.partition("-")
     # For three channels as the last axis, torch's bilinear kernel for CUDA would copy both the input and the result.
     layout = torch.contiguous_format if pixels.is_cuda and preparation.resize == "bilinear" else torch.preserve_format
-    channels_first = pixels.permute(0, 3, 1, 2).to(torch.float32, memory_format=layout)
-    square = F.interpolate(channels_first, size=(size, size), mode=mode, align_corners=False, antialias=bool(antialias))
+
+    def interpolated(part: torch.Tensor) -> torch.Tensor:
+        channels_first = part.permute(0, 3, 1, 2).to(torch.float32, memory_format=layout)
+        return F.interpolate(channels_first, (size, size), mode=mode, align_corners=False, antialias=bool(antialias))
+
+    # All photos of a batch in float32 would take gigabytes.
+    square = _in_parts(interpolated, pixels, max(height * width, size * size) * 3 * 4)
     return square.clamp(0.0, 255.0) if preparation.resize == "bicubic-antialias" else square
 
 
@@ -219,25 +222,28 @@ def network_input(
     Returns:
         float32 tensor of shape (n, 3, size, size), channels-last in memory.
     """
-    by_shape: dict[torch.Size, list[int]] = {}
+    largest = _bytes_at_once(images[0].device) // 8
+    alike: dict[object, list[int]] = {}
     for position, image in enumerate(images):
-        by_shape.setdefault(image.shape, []).append(position)
-    pixels = _CPU_PIXELS if images[0].device.type == "cpu" else _GPU_PIXELS
-    parts: list[list[int]] = []
-    for (height, width, _), positions in by_shape.items():
-        # All photos of a batch in float32 would take gigabytes.
-        at_once = max(1, pixels // max(height * width, size * size))
-        parts += [positions[start : start + at_once] for start in range(0, len(positions), at_once)]
-    alike = ([images[position] for position in part] for part in parts)
-    resized = [resize(torch.stack(each) if len(each) > 1 else each[0][None], size, preparation) for each in alike]
-    if len(parts) == 1:
+        # A large image is resized alone, which saves a copy.
+        alike.setdefault(image.shape if image.numel() <= largest else position, []).append(position)
+    resized = []
+    for positions in alike.values():
+        first, *others = (images[position] for position in positions)
+        resized.append(resize(torch.stack([first, *others]) if others else first[None], size, preparation))
+    if len(resized) == 1:
         batch = resized[0].contiguous(memory_format=torch.channels_last)
     else:
         # With the channels as the last axis, one launch gives a channels-last batch in the order of the images.
-        squares = [square.permute(1, 2, 0) for part in resized for square in part]
-        placed = dict(zip([position for part in parts for position in part], squares, strict=True))
-        batch = torch.stack([placed[position] for position in range(len(images))]).permute(0, 3, 1, 2)
+        squares: dict[int, torch.Tensor] = {}
+        for positions, part in zip(alike.values(), resized, strict=True):
+            squares.update(zip(positions, part.permute(0, 2, 3, 1), strict=True))
+        batch = torch.stack([squares[position] for position in range(len(images))]).permute(0, 3, 1, 2)
     return batch.sub_(offset).div_(scale)
+
+
+def _bytes_at_once(device: torch.device) -> int:
+    return _CPU_BYTES if device.type == "cpu" else _GPU_BYTES
 
 
 def _in_parts(
@@ -247,7 +253,7 @@ def _in_parts(
 
     ``bytes_each`` is the size of the largest intermediate tensor for one element of dimension 0.
     """
-    at_once = max(1, (_CPU_BYTES if x.device.type == "cpu" else _GPU_BYTES) // bytes_each)
+    at_once = max(1, _bytes_at_once(x.device) // bytes_each)
     parts = [function(part) for part in torch.split(x, at_once)]
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
 

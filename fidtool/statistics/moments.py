@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from fidtool.distributed.launch import machine_memory
 from fidtool.distributed.world import World
 from fidtool.errors import RunError, option
-from fidtool.features.models.families import FEATURE_STEPS
+from fidtool.features.protocol import FEATURE_STEPS
 from fidtool.statistics.set_statistics import INTEGER_BITS, check_sums
 
 FEWEST_BITS = 11

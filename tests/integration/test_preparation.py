@@ -43,5 +43,5 @@ def test_a_custom_network_with_a_custom_preparation(here: Any, tmp_path: Path) -
     assert (statistics.definition.ddof, statistics.definition.protocol_name) == (1, None)
     refused = here("compute", "set", "set", "--extractor", "own.py:network", "--protocol", "clean", "--quiet")
     assert refused.status == 2
-    assert "--protocol clean cannot be combined with --extractor own.py:network@" in refused.error
+    assert "--protocol clean cannot be combined with --extractor own.py:network, which" in refused.error
     assert "pillow-bilinear, shorter edge 10, centre 8" in refused.error

@@ -292,7 +292,7 @@ def test_statistics_are_completed_without_running_the_first_network_again(
     run, ran = ForwardPasses.run, list[int]()
 
     def counted(passes: ForwardPasses[Any], batches: Any) -> Any:
-        ran.append(len(passes._extractors))
+        ran.append(len(passes.extractors))
         return run(passes, batches)
 
     with monkeypatch.context() as patched:

@@ -217,7 +217,7 @@ def test_an_image_of_the_right_side_stays_as_it_is(side: int) -> None:
 def test_the_map_is_not_normalised(narrow: None) -> None:
     choice = NetworkChoice("fdr:convnext")
     model = timm.create_model(_MODELS["convnext"].name, pretrained=False, num_classes=0)
-    made, _ = build(choice, State(model.state_dict(), "made up"))
+    made = build(choice, State(model.state_dict(), "made up"))
     assert made.module.eval()(torch.zeros(1, 3, 224, 224)).shape == (1, 32, 7, 7)
 
 

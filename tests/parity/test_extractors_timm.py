@@ -118,7 +118,7 @@ def test_a_short_name_is_that_of_the_values(here: Run, place: Path, monkeypatch:
 def test_a_checkpoint_of_another_project(place: Path) -> None:
     """DINOv2's checkpoint has different tensor names, which timm's model converts."""
     choice = NetworkChoice("timm:vit_small_patch14_dinov2", str(place / "dinov2.pth"))
-    model, _ = _architecture(choice)
+    model = _architecture(choice).module
     tensors = {**model.state_dict(), "mask_token": torch.zeros(1, 384)}
     torch.save(tensors, place / "dinov2.pth")
     read = _read(choice, model)

@@ -39,8 +39,8 @@ ADDED_LOG = os.environ.get("ADDED_LOG")
 LAPACK_LOG = os.environ.get("LAPACK_LOG")
 SIGN = os.environ.get("FIDTOOL_TEST_SIGN")
 BATCHES_BEFORE = int(os.environ.get("FAULT_AFTER", "8"))
-PROBES = 4
-"""Passes before those on images: one for the shape, two for repeatability, one for the bits."""
+PROBES = 3
+"""Passes before those on images: two for the dimensions and repeatability, one for the bits."""
 PACE = float(os.environ.get("FAULT_PACE", "0.02"))
 if "FAULT_IDLE" in os.environ and os.environ["FAULT_IDLE"] == os.environ.get("RANK"):
     PACE = 0.0  # this rank finishes early and waits for the others in a collective

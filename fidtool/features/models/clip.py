@@ -47,17 +47,19 @@ def fetch(choice: NetworkChoice, say: Callable[[str], None], text: bool = False)
     """Read the image tower's weights, or with ``text`` all others, from a file, or let open_clip download them."""
     import open_clip
 
-    name, weights, setting = choice.model, choice.weights, choice.named("extractor")
+    name, weights = choice.model, choice.weights
     # Not one in a folder (local-dir:) or on the hub (hf-hub:), whose configuration open_clip would read or download.
     config = open_clip.get_model_config(name) if name in open_clip.list_models() else None
     if config is None:
-        raise InputError(f"open_clip has no model {name!r}{suggestion(name, open_clip.list_models())}", setting=setting)
+        problem = f"open_clip has no model {name!r}{suggestion(name, open_clip.list_models())}"
+        raise choice.refused("extractor", problem)
     if "hf_model_name" in config["text_cfg"] or (choice.protocol and "hf_tokenizer_name" in config["text_cfg"]):
         problem = f"clip:{name} would download a text network or a tokenizer of another project:"
-        raise InputError(problem, "choose a different model", setting=setting)
+        raise choice.refused("extractor", problem, "choose a different model")
     if weights is not None and os.path.isfile(weights):
         try:
-            if (tensors := _openai(Path(weights), choice)) is not None:
+            tensors = _openai(Path(weights), choice)
+            if tensors is not None:
                 return State(_part(tensors, text), weights, "openai")
             return State(_part(_model(name, weights).state_dict(), text), weights)
         except InputError:
@@ -69,13 +71,14 @@ def fetch(choice: NetworkChoice, say: Callable[[str], None], text: bool = False)
     if tag not in tags:
         listed = f" with one of {', '.join(tags)}, or a file" if tags else ""
         remedy = f"pass {choice.option('weights', None if tags else ...)}{listed}"
-        raise InputError(f"there are no weights {tag!r} for clip:{name}:", remedy, setting=choice.named("weights"))
+        raise choice.refused("weights", f"there are no weights {tag!r} for clip:{name}:", remedy)
     published = open_clip.get_pretrained_cfg(name, tag)
+    url = published.get("url")
     hub = published.get("hf_hub")  # preferred by open_clip
-    source = f"https://huggingface.co/{hub.rstrip('/')}" if hub else published.get("url") or f"open_clip's {tag}"
+    source = f"https://huggingface.co/{hub.rstrip('/')}" if hub else url or f"open_clip's {tag}"
     with downloading(choice, source, say):
-        if not hub and published.get("url"):
-            kept_file(source, _CACHE)
+        if url and not hub:
+            kept_file(url, _CACHE)
         return State(_part(_model(name, tag).state_dict(), text), tag, tag)
 
 
@@ -95,7 +98,7 @@ def on_disk(choice: NetworkChoice) -> bool:
     return bool(file) and Path(_CACHE, file).is_file()
 
 
-def build(choice: NetworkChoice, state: State) -> tuple[Network, str]:
+def build(choice: NetworkChoice, state: State) -> Network:
     """Build the image tower, whose features are its embedding divided by the Euclidean norm."""
     visual = _model(choice.model, None).visual
     load_strictly(visual, state.tensors, choice, state.origin)
@@ -103,7 +106,7 @@ def build(choice: NetworkChoice, state: State) -> tuple[Network, str]:
     size = visual.image_size
     side = size[0] if isinstance(size, tuple) else size
     preparation = Preparation("pillow-bicubic", "shorter edge" if choice.protocol else "largest square")
-    return Network(_Unit(visual), side, mean, std, _FEATURE_STEP, preparation), choice.full
+    return Network(_Unit(visual), side, mean, std, _FEATURE_STEP, preparation)
 
 
 def _colours(name: str, entry: str, visual: Any) -> tuple[Any, Any]:
@@ -136,7 +139,7 @@ def _openai(file: Path, choice: NetworkChoice) -> dict[str, torch.Tensor] | None
         if f"/{sha256_of(handle)}/" not in address:
             problem = f"the weights file {file} is a TorchScript program, which can run code, and not OpenAI's file of"
             remedy = "if you trust it, save its state_dict with torch.save and pass that file"
-            raise InputError(f"{problem} {choice.full}:", remedy, setting=choice.named("weights"))
+            raise choice.refused("weights", f"{problem} {choice.full}:", remedy)
     state = torch.jit.load(str(file), map_location="cpu").state_dict()  # type: ignore[no-untyped-call]
     facts = {"input_resolution", "context_length", "vocab_size"}
     return {name: each.float() for name, each in state.items() if name not in facts}

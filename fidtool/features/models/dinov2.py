@@ -14,7 +14,6 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 
-from fidtool.errors import InputError
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.network import (
     Network,
@@ -30,8 +29,10 @@ from fidtool.features.protocol import OWN_PROTOCOLS
 from fidtool.features.resize import Preparation
 
 _ARCHITECTURES = {
-    name: f"vit_{size}_patch14_dinov2"
-    for name, size in {"vits14": "small", "vitb14": "base", "vitl14": "large", "vitg14": "giant"}.items()
+    "vits14": "vit_small_patch14_dinov2",
+    "vitb14": "vit_base_patch14_dinov2",
+    "vitl14": "vit_large_patch14_dinov2",
+    "vitg14": "vit_giant_patch14_dinov2",
 }
 """timm's names of the models."""
 _HASHES = {
@@ -49,8 +50,8 @@ def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
     """Read a file, or the published one from torch.hub's folder or a download."""
     name = choice.model
     if name not in _ARCHITECTURES:
-        problem = f"there is no dinov2:{name}; there are {', '.join(_ARCHITECTURES)}"
-        raise InputError(problem, setting=choice.named("extractor"))
+        listed = ", ".join(_ARCHITECTURES)
+        raise choice.refused("extractor", f"there is no dinov2:{name}; there are {listed}")
     if choice.weights is not None:
         return State(read_tensors(weights_file(choice)), choice.weights)
     published = f"https://dl.fbaipublicfiles.com/dinov2/dinov2_{name}/dinov2_{name}_pretrain.pth"
@@ -60,7 +61,7 @@ def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
     return State(read_tensors(file), source)
 
 
-def build(choice: NetworkChoice, state: State) -> tuple[Network, str]:
+def build(choice: NetworkChoice, state: State) -> Network:
     """Build the network, whose features are the class token after the final norm."""
     import timm
 
@@ -75,7 +76,7 @@ def build(choice: NetworkChoice, state: State) -> tuple[Network, str]:
         tensors["pos_embed"] = position_embedding(tensors["pos_embed"], _SIZE // _PATCH)
     load_strictly(module, tensors, choice, state.origin)
     preparation = Preparation(*OWN_PROTOCOLS[choice.family][choice.protocol or "pil"])
-    return Network(module, _SIZE, _MEAN, _STD, preparation=preparation), choice.full
+    return Network(module, _SIZE, _MEAN, _STD, preparation=preparation)
 
 
 def position_embedding(table: torch.Tensor, side: int) -> torch.Tensor:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import index
 from os.path import basename
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fidtool.errors import InputError, brief, option
@@ -75,14 +75,13 @@ TORCHSCRIPT = (".pt", ".pth", ".ts", ".jit")
 
 def is_published(extractor: str) -> bool:
     """Whether an extractor's name in a fingerprint is a network of a `ModelFamily`."""
-    kind, _, model = extractor.partition(":")
     # Not a path, the code of a module of that name, or an address on a hub.
-    return kind in MODEL_FAMILIES and re.fullmatch(r"[\w.:-]+", model) is not None
+    return re.fullmatch(rf"({'|'.join(MODEL_FAMILIES)}):[\w.:-]+", extractor) is not None
 
 
 def is_program(extractor: str) -> bool:
     """Whether ``extractor`` has the file name extension of an exported program or a TorchScript program."""
-    return Path(extractor).suffix in (*EXPORTED, *TORCHSCRIPT)
+    return extractor.endswith((*EXPORTED, *TORCHSCRIPT))
 
 
 IN_VALUE = {
@@ -94,8 +93,6 @@ IN_VALUE = {
 }
 """Settings of a network in its own value, ``dinov2@weights=FILE,step=12``, and their names in a `NetworkChoice`."""
 _SETTING = rf"(?=(?:{'|'.join(IN_VALUE)})=)"
-FEATURE_STEPS = (-100, 100)
-"""Limits of ``feature_step``."""
 
 
 @dataclass(frozen=True)
@@ -134,20 +131,26 @@ class NetworkChoice:
         return {**vars(self), "given": None}  # each rank has its own
 
     @property
+    def full(self) -> str:
+        """The extractor, of a published network with its family and its model."""
+        usual = SHORT_NAMES.get(self.extractor, self.extractor)
+        family = MODEL_FAMILIES.get(usual)
+        return f"{usual}:{family.default}" if family else usual
+
+    @property
     def family(self) -> str:
         """For a published network, its key in `MODEL_FAMILIES`."""
-        return SHORT_NAMES.get(self.extractor, self.extractor).partition(":")[0]
+        return self.full.partition(":")[0]
 
     @property
     def model(self) -> str:
         """The model of a published network: the part after the family's name, or the family's default."""
-        stated = SHORT_NAMES.get(self.extractor, self.extractor).partition(":")[2]
-        return stated or MODEL_FAMILIES[self.family].default
+        return self.full.partition(":")[2]
 
     @property
-    def full(self) -> str:
-        """The extractor of a published network with its model."""
-        return f"{self.family}:{self.model}"
+    def published(self) -> ModelFamily | None:
+        """The family of a published network; None for Inception and for custom networks."""
+        return MODEL_FAMILIES.get(self.family)
 
     @property
     def untagged(self) -> str:
@@ -160,18 +163,21 @@ class NetworkChoice:
 
         `torch.export.load` unpickles parts of a file and evaluates others, and TorchScript can write files.
         """
-        return self.family not in MODEL_FAMILIES and self.extractor != "inception"
+        return not self.published and self.extractor != "inception"
 
     def made(self, network: str) -> bool:
         """Whether this is the network of that name in the definition of features, see `Definition.network`."""
-        known = {self.extractor, basename(self.extractor), INCEPTION if self.extractor == "inception" else ""}
-        if self.family in MODEL_FAMILIES:
-            known.add(self.untagged)
-        return network in known
+        if self.extractor == "inception":
+            return network in ("inception", INCEPTION)
+        return network in (self.extractor, basename(self.extractor), self.untagged)
 
     def named(self, setting: str) -> str:
         """The name of one of the settings, for messages; empty if it cannot be set."""
         return setting if self.apart and setting != "extractor" else self.setting
+
+    def refused(self, setting: str, problem: str, *remedies: str) -> InputError:
+        """Return the error about one of the settings."""
+        return InputError(problem, *remedies, setting=self.named(setting))
 
     @property
     def step_setting(self) -> str:
@@ -218,21 +224,25 @@ def networks_of(value: object) -> list[NetworkChoice]:
 
 
 def _of_table(table: Mapping[str, Any]) -> NetworkChoice:
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {"extractor": ""}
     for name, value in table.items():
-        try:
-            is_text = name in ("name", "weights", "protocol")
-            found[name] = f"{value}" if is_text else int(value) if isinstance(value, str) else index(value)
-        except (TypeError, ValueError):
-            found[name] = None
-        if found[name] is None or name not in {"name", *IN_VALUE}:
-            problem = "must be an integer" if name in IN_VALUE else f"is none of name, {', '.join(IN_VALUE)}"
-            raise InputError(f"{option('extractor')}: {name}={value} {problem}", setting="extractor")
-    if unknown_setting := re.search(r"@(\w+)=", found.get("name", "")):
-        problem = f"{unknown_setting[1]!r} in {found['name']} is none of {', '.join(IN_VALUE)}"
-        raise InputError(f"{option('extractor')}: {problem}", setting="extractor")
-    settings = {IN_VALUE[name]: value for name, value in found.items() if name != "name"}
-    return _of_value(NetworkChoice(usual_spelling(found.get("name", "")), **settings))
+        if name not in ("name", *IN_VALUE):
+            raise _refused(f"{name}={value} is none of name, {', '.join(IN_VALUE)}")
+        converted: str | int = f"{value}"
+        if name in ("size", "step", "dims"):
+            try:
+                converted = int(value) if isinstance(value, str) else index(value)
+            except (TypeError, ValueError):
+                raise _refused(f"{name}={value} must be an integer") from None
+        found[IN_VALUE.get(name, "extractor")] = converted
+    if unknown_setting := re.search(r"@(\w+)=", found["extractor"]):
+        raise _refused(f"{unknown_setting[1]!r} in {found['extractor']} is none of {', '.join(IN_VALUE)}")
+    found["extractor"] = usual_spelling(found["extractor"])
+    return _of_value(NetworkChoice(**found))
+
+
+def _refused(problem: str) -> InputError:
+    return InputError(f"{option('extractor')}: {problem}", setting="extractor")
 
 
 def _of_value(choice: NetworkChoice) -> NetworkChoice:
@@ -250,17 +260,19 @@ def further_networks(first: NetworkChoice, others: Sequence[NetworkChoice]) -> d
     Raises:
         InputError: if two are the same, or both are Inception.
     """
-    found, extractors = dict[str, NetworkChoice](), [first.extractor, *(each.extractor for each in others)]
-    taken = {FEATURES, SPATIAL, EMBEDDING, layer_name(first.extractor)}
-    for each in others:
-        name = each.extractor if extractors.count(each.extractor) == 1 else str(each)
-        if each.given is not None and layer_name(name) in taken | found.keys():  # two modules of one class
+    found = dict[str, NetworkChoice]()
+    extractors = Counter(choice.extractor for choice in (first, *others))
+    taken = {FEATURES, SPATIAL, EMBEDDING, layer_name("inception"), layer_name(first.extractor)}
+    for choice in others:
+        name = choice.extractor if extractors[choice.extractor] == 1 else str(choice)
+        if choice.given is not None and layer_name(name) in taken:  # two modules of one class
             name = f"{name} {len(found) + 2}"
         layer = layer_name(name)
-        if each.extractor == "inception" or layer in taken | found.keys():
+        if layer in taken:
             problem = f"{option('extractor')} has {name} twice, or another network whose values have this name:"
             raise InputError(problem, "name each network once", setting="extractor")
-        found[layer] = replace(each, subject=name)
+        taken.add(layer)
+        found[layer] = replace(choice, subject=name)
     return found
 
 
@@ -271,20 +283,23 @@ def layers_in(definitions: Mapping[str, Definition | None], networks: Mapping[st
         definitions: the file's definitions, by layer. Without one, a layer's name is that of its network.
         networks: the run's networks, by layer.
     """
-    found, stated = dict[str, str](), {name: each for name, each in definitions.items() if each is not None}
+    found = dict[str, str]()
     for layer, choice in networks.items():
-        own = [name for name, each in stated.items() if choice.made(each.network)]
-        alike = [
-            name
-            for name in own
-            if choice.protocol in (None, stated[name].protocol_name)
-            if choice.feature_step in (None, stated[name].feature_step)
-        ]
-        unstated = [name for name in (layer_name(choice.extractor), choice.family) if name in definitions]
-        if known := [*({layer} & {*alike}), *alike, *own, *unstated]:
-            found[layer] = known[0]
+        names = sorted(definitions, key=lambda name: name != layer)  # the same layer if others fit as well
+        best = max(names, key=lambda name: _likeness(choice, name, definitions[name]), default="")
+        if best and _likeness(choice, best, definitions[best]):
+            found[layer] = best
     taken = {*found.values()}
     return found | {name: name for name in definitions if name not in found and (name not in taken or name == FEATURES)}
+
+
+def _likeness(choice: NetworkChoice, name: str, definition: Definition | None) -> int:
+    """Return how well a file's layer with this name fits a network: 0 is not at all, 3 with all its settings."""
+    if definition is None or not choice.made(definition.network):
+        return int(name in (choice.family, layer_name(choice.extractor)))
+    same_protocol = choice.protocol in (None, definition.protocol_name)
+    same_step = choice.feature_step in (None, definition.feature_step)
+    return 3 if same_protocol and same_step else 2
 
 
 def layer_name(text: str) -> str:
@@ -298,8 +313,10 @@ def protocol_of(choice: NetworkChoice, name: str | None, asked: str = "protocol"
     Raises:
         InputError: if the network has no protocol of this name.
     """
-    if name is None or choice.family not in MODEL_FAMILIES:
-        return name and protocol_named(name).name
+    if name is None:
+        return None
+    if not choice.published:
+        return protocol_named(name).name
     own = OWN_PROTOCOLS.get(choice.family, {})
     if folded(name) not in own:
         raise no_protocol(choice, name, asked, f" ({' or '.join(own)})" if own else "")
@@ -308,49 +325,53 @@ def protocol_of(choice: NetworkChoice, name: str | None, asked: str = "protocol"
 
 def no_protocol(choice: NetworkChoice, protocol: str, asked: str = "protocol", how: str = "") -> InputError:
     """Return the error that ``asked`` asks for a protocol, but a network prepares the images in its own way."""
-    named = choice.option("extractor", choice.extractor) if choice.apart else choice.family
-    problem = f"{choice.option('protocol', protocol)} cannot be combined with {named}, which prepares the images with "
-    omit = f"omit {option(asked)}" if choice.apart else f"omit protocol={protocol}"
-    return InputError(f"{problem}its own transform{how}:", omit, setting=asked if choice.apart else choice.setting)
+    named, remedy, setting = choice.extractor, f"omit protocol={protocol}", choice.setting
+    if choice.apart:
+        named, remedy, setting = choice.option("extractor", choice.extractor), f"omit {option(asked)}", asked
+    problem = f"cannot be combined with {named}, which prepares the images with its own transform{how}:"
+    return InputError(f"{choice.option('protocol', protocol)} {problem}", remedy, setting=setting)
 
 
 def usual_spelling(extractor: str) -> str:
     """Return the extractor with ``inception``, a short name, or the name of a family, in its usual case."""
     kind, colon, model = extractor.partition(":")
-    usual = next((each for each in ("inception", *MODEL_FAMILIES, *SHORT_NAMES) if each == folded(kind)), kind)
-    return extractor if usual == "inception" and colon else f"{usual}{colon}{model}"
+    usual = folded(kind)
+    known = usual in (*MODEL_FAMILIES, *SHORT_NAMES) or (usual == "inception" and not colon)
+    return f"{usual}{colon}{model}" if known else extractor
 
 
 def check_extractor(choice: NetworkChoice) -> None:
     """Refuse an extractor that has none of the known forms, and settings that are not for it."""
     extractor = choice.extractor
-    inception, given = extractor == "inception", choice.given is not None
-    if choice.dims is not None and not inception:
-        problem = "selects a layer of Inception; a custom network's output decides its dimensions"
-        raise InputError(f"{choice.option('dims')} {problem}", setting=choice.named("dims"))
-    for name in ("input_size", "feature_step") if inception else ():
-        if getattr(choice, name) is not None:
-            problem = "is fixed for Inception, so that its values are comparable; it is for other extractors"
-            raise InputError(f"{choice.option(name)} {problem}", setting=choice.named(name))
-    if inception or given:
-        return
-    program = is_program(extractor)
-    setting, named = choice.named("extractor"), choice.option("extractor", extractor)
-    family = MODEL_FAMILIES.get(choice.family)
-    if family is not None:
-        if not choice.model or extractor.endswith(":"):
-            problem = f"{named} needs the name of a model, as in {choice.family}:{family.default or family.example}"
-            raise InputError(problem, setting=setting)
-    elif not (program or is_code_spec(extractor)):
+    inception = extractor == "inception"
+    if not (inception or choice.given):
+        _check_name(choice)
+    fixed = "is fixed for Inception, so that its values are comparable; it is for other extractors"
+    size_known = fixed if inception else f"is for exported programs; the input size of {extractor} is known"
+    for setting, fits, problem in (
+        ("dims", inception, "selects a layer of Inception; a custom network's output decides its dimensions"),
+        ("input_size", is_program(extractor), size_known),
+        ("feature_step", not inception, fixed),
+        (
+            "weights",
+            inception or choice.published,
+            "is for Inception and published networks; a custom network comes with its weights",
+        ),
+    ):
+        if getattr(choice, setting) is not None and not fits:
+            raise choice.refused(setting, f"{choice.option(setting)} {problem}")
+
+
+def _check_name(choice: NetworkChoice) -> None:
+    extractor = choice.extractor
+    family = choice.published
+    if family is not None and not choice.model:
+        named, example = choice.option("extractor", extractor), family.default or family.example
+        raise choice.refused("extractor", f"{named} needs the name of a model, as in {choice.family}:{example}")
+    if family is None and not (is_program(extractor) or is_code_spec(extractor)):
         listed = (
             f"{NAMED_EXTRACTORS}, FILE.pt2 or TorchScript FILE.pt, and FILE.py:NAME or package.module:NAME "
             "for a custom network"
         )
         close = closest(extractor, ("inception", *MODEL_FAMILIES, *SHORT_NAMES))
-        raise InputError(unknown("extractor", extractor, close, listed), setting=setting)
-    elif choice.weights is not None:
-        problem = "is for Inception and published networks; a custom network comes with its weights"
-        raise InputError(f"{choice.option('weights')} {problem}", setting=choice.named("weights"))
-    if choice.input_size is not None and not program:
-        problem = f"is for exported programs; the input size of {extractor} is known"
-        raise InputError(f"{choice.option('input_size')} {problem}", setting=choice.named("input_size"))
+        raise choice.refused("extractor", unknown("extractor", extractor, close, listed))

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from fidtool.errors import InputError
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.models.timm import fetched
 from fidtool.features.network import Network, State, load_strictly
@@ -45,12 +44,11 @@ _MODELS = {
 def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
     """Read a .pth or .safetensors file, or let timm download its own weights."""
     if choice.model not in _MODELS:
-        problem = f"there is no fdr:{choice.model}; there are {', '.join(_MODELS)}"
-        raise InputError(problem, setting=choice.named("extractor"))
+        raise choice.refused("extractor", f"there is no fdr:{choice.model}; there are {', '.join(_MODELS)}")
     return fetched(choice, say, _creates(choice.model))
 
 
-def build(choice: NetworkChoice, state: State) -> tuple[Network, str]:
+def build(choice: NetworkChoice, state: State) -> Network:
     """Build the network, whose features are those of the whole image."""
     from timm.data import resolve_model_data_config
 
@@ -61,7 +59,7 @@ def build(choice: NetworkChoice, state: State) -> tuple[Network, str]:
     if choice.model == "convnext":
         module.head = nn.Identity()  # fidtool averages the map
     preparation = Preparation("bicubic-antialias-unclamped")
-    return Network(module, side, config["mean"], config["std"], step, preparation), choice.full
+    return Network(module, side, config["mean"], config["std"], step, preparation)
 
 
 def _creates(model: str) -> partial[Any]:

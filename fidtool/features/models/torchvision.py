@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 from fidtool.errors import InputError
+from fidtool.features.extractor import channels_last
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.network import (
     Network,
     State,
-    channels_last,
     downloading,
     hub_folder,
     kept_file,
@@ -29,65 +29,62 @@ from fidtool.names import suggestion
 
 def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
     """Read a file, or download an entry of the model's weights (``IMAGENET1K_V1``), or else the default entry."""
-    import torchvision
+    from torchvision.models import get_model
 
     model, weights = choice.model.partition(":")[0], choice.weights
     entries = _entries(model)
+    listed = ", ".join(entries.__members__)
     if weights is not None and os.path.isfile(weights):
-        named = [entry for entry in entries if Path(entry.url).name == Path(weights).name]
-        entry = named[0] if named else entries.DEFAULT
-        warning = ""
-        if not named and len(entries) > 1:
-            others = ", ".join(entries.__members__)
-            warning = (
-                f"{weights}: images are prepared as for {entry.name}, one of {others}; to use the transform of "
-                "another, give the file the name of the published one"
-            )
-        return State(read_tensors(Path(weights)), weights, entry.name, warning)
-    if weights is not None and weights not in entries.__members__:
-        raise InputError(
-            f"{choice.option('weights', weights)} is neither a file nor one of the weights of {model}: "
-            f"{', '.join(entries.__members__)}",
-            setting=choice.named("weights"),
+        tensors, file = read_tensors(Path(weights)), Path(weights).name
+        for entry in entries:
+            if Path(entry.url).name == file:
+                return State(tensors, weights, entry.name)
+        warning = (
+            f"{weights}: images are prepared as for {entries.DEFAULT.name}, one of {listed}; to use the transform of "
+            "another, give the file the name of the published one"
         )
+        return State(tensors, weights, entries.DEFAULT.name, warning if len(entries) > 1 else "")
+    if weights not in (None, *entries.__members__):
+        problem = f"is neither a file nor one of the weights of {model}: {listed}"
+        raise choice.refused("weights", f"{choice.option('weights', weights)} {problem}")
     entry = entries[weights or "DEFAULT"]
     _preset(model, entry)  # refused before anything is downloaded
     with downloading(choice, entry.url, say):
         kept_file(entry.url, hub_folder(), torch.hub.HASH_REGEX.findall(entry.url)[-1])
-        loaded = torchvision.models.get_model(model, weights=entry, progress=False)
-    return State(loaded.state_dict(), entry.url, entry.name)
+        return State(get_model(model, weights=entry, progress=False).state_dict(), entry.url, entry.name)
 
 
-def build(choice: NetworkChoice, state: State) -> tuple[Network, str]:
+def build(choice: NetworkChoice, state: State) -> Network:
     """Build the network: its features are the output of the node, or else the input of the last Linear layer."""
     model, _, node = choice.model.partition(":")
     preset = _preset(model, _entries(model)[state.entry])
     module = _architecture(model, preset.crop_size[0]).eval()
     tensors = copy(state.tensors)  # with the version numbers of its modules, which some models use
     # Auxiliary outputs of googlenet and inception_v3 are used only in training.
-    dropped = [key for key in tensors if key.startswith(("aux1.", "aux2.", "AuxLogits."))]
+    unused = ["aux1.", "aux2.", "AuxLogits."]
     linear = [name for name, child in module.named_modules() if isinstance(child, nn.Linear)]
-    if not (node or linear):
-        problem = f"torchvision:{model} has no Linear layer whose input could be used as features:"
-        raise InputError(problem, f"name a node, as in torchvision:{model}:features")
-    # A network that was fine-tuned on other classes differs only in the classifier.
-    weight = tensors.get(f"{linear[-1]}.weight") if linear else None
+    classifier = linear[-1] if linear else ""
+    weight = tensors.get(f"{classifier}.weight")
     if not node:
-        _replace(module, linear[-1], nn.Identity())
-        dropped += [key for key in tensors if key.startswith(f"{linear[-1]}.")]
-    elif weight is not None and weight.ndim == 2 and len(weight) != module.get_submodule(linear[-1]).out_features:
-        _replace(module, linear[-1], nn.Linear(weight.shape[1], weight.shape[0], f"{linear[-1]}.bias" in tensors))
-    for key in dropped:
-        del tensors[key]
+        if not linear:
+            problem = f"torchvision:{model} has no Linear layer whose input could be used as features:"
+            raise InputError(problem, f"name a node, as in torchvision:{model}:features")
+        unused.append(f"{classifier}.")
+        _replace(module, classifier, nn.Identity())
+    elif linear and weight is not None and weight.ndim == 2:
+        # A network that was fine-tuned on other classes differs only in the classifier.
+        width, bias = module.get_submodule(classifier).in_features, f"{classifier}.bias" in tensors
+        _replace(module, classifier, nn.Linear(width, len(weight), bias))
+    for name in [name for name in tensors if name.startswith(tuple(unused))]:
+        del tensors[name]
     load_strictly(module, tensors, choice, state.origin)
-    network = Network(
+    return Network(
         _at_node(module, model, node) if node else module,
         preset.crop_size[0],
-        tuple(preset.mean),
-        tuple(preset.std),
+        preset.mean,
+        preset.std,
         preparation=Preparation(PILLOW_RESIZES[preset.interpolation.value], "shorter edge", preset.resize_size[0]),
     )
-    return network, choice.full
 
 
 def _entries(model: str) -> Any:
@@ -118,11 +115,12 @@ def _architecture(model: str, size: int) -> Any:
     """The model without weights, as torchvision builds it for its published weights."""
     from torchvision.models import get_model
 
+    settings: dict[str, object] = {}
     if model in ("googlenet", "inception_v3"):
-        return get_model(model, weights=None, transform_input=True, aux_logits=False, init_weights=False)
-    if model.startswith("vit_"):
-        return get_model(model, weights=None, image_size=size)
-    return get_model(model, weights=None)
+        settings = {"transform_input": True, "aux_logits": False, "init_weights": False}
+    elif model.startswith("vit_"):
+        settings = {"image_size": size}
+    return get_model(model, weights=None, **settings)
 
 
 def _replace(module: Any, name: str, other: nn.Module) -> None:

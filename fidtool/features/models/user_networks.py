@@ -18,7 +18,7 @@ from typing import IO
 import torch
 from torch import nn
 
-from fidtool.errors import InputError, RunError, in_short
+from fidtool.errors import InputError, RunError, about, in_short
 from fidtool.features.models.families import EXPORTED, NetworkChoice, is_program
 from fidtool.features.network import Network, silent_logging
 from fidtool.local_files import read_file
@@ -30,7 +30,7 @@ _EXTRA = "fidtool.json"
 _KEYS = ("input_size", "mean", "std", "feature_step")
 
 
-def build(choice: NetworkChoice, state: None) -> tuple[Network, str]:
+def build(choice: NetworkChoice) -> tuple[Network, str]:
     """Load a program, or run a factory, with the caller's rights.
 
     A program's name for the fingerprint is the file's name with the start of its SHA-256; for that of a factory see
@@ -40,42 +40,40 @@ def build(choice: NetworkChoice, state: None) -> tuple[Network, str]:
         return choice.given, choice.extractor
     if is_program(choice.extractor):
         return _from_program(choice)
-    setting, named = choice.named("extractor"), choice.option("extractor", choice.extractor)
-    network, name = load(choice.extractor, lambda factory: factory(), named, setting)
+    named = choice.option("extractor", choice.extractor)
+    network, name = load(choice.extractor, lambda factory: factory(), named, choice.named("extractor"))
     if not isinstance(network, Network):
         problem = f"{named} returned {type(network).__name__}; it must return a fidtool.Network"
-        raise InputError(problem, setting=setting)
+        raise choice.refused("extractor", problem)
     return network, name
 
 
 def _from_program(choice: NetworkChoice) -> tuple[Network, str]:
     """Load a program, which can run code: see `NetworkChoice.runs_code`."""
-    spec, path = choice.extractor, Path(choice.extractor)
-    if not os.path.isfile(path):
-        problem = f"no file {spec} (from {choice.option('extractor', spec)})"
-        raise InputError(problem, setting=choice.named("extractor"))
+    spec = choice.extractor
+    if not os.path.isfile(spec):
+        raise choice.refused("extractor", f"no file {spec} (from {choice.option('extractor', spec)})")
     with explained(spec):
-        content = read_file(path)
+        content = read_file(Path(spec))
     module, extra = _loaded(choice, io.BytesIO(content))
     try:
         settings = json.loads(extra or "{}")
     except ValueError as error:
         raise InputError(f"{_EXTRA} in {spec} is not valid JSON ({error})") from None
-    if not isinstance(settings, dict) or set(settings) - set(_KEYS):
+    if not isinstance(settings, dict) or not settings.keys() <= {*_KEYS}:
         raise InputError(f"{_EXTRA} in {spec} must be an object with {', '.join(_KEYS)} and nothing else")
-    setting, stated = choice.named("input_size"), settings.pop("input_size", choice.input_size)
+    stated = settings.setdefault("input_size", choice.input_size)
     if stated is None:
-        remedies = [f"pass {choice.option('input_size', ...)}"] if setting else []
-        remedies.append(f'save the program with an extra file {_EXTRA} that holds {{"input_size": N}}')
-        raise InputError(f"{spec} does not state the size of its input:", *remedies, setting=setting or None)
+        remedies = [f'save the program with an extra file {_EXTRA} that holds {{"input_size": N}}']
+        if choice.named("input_size"):
+            remedies.insert(0, f"pass {choice.option('input_size', ...)}")
+        raise choice.refused("input_size", f"{spec} does not state the size of its input:", *remedies)
     if choice.input_size not in (None, stated):
-        problem = f"{choice.option('input_size', choice.input_size)}: {spec} states an input of {stated} pixels"
-        raise InputError(problem, setting=setting)
-    try:
-        network = Network(module, stated, **settings)
-    except InputError as error:
-        raise InputError(f"{_EXTRA} in {spec}: {error}") from None
-    return network, f"{path.name}@{hashlib.sha256(content).hexdigest()[:12]}"
+        asked = choice.option("input_size", choice.input_size)
+        raise choice.refused("input_size", f"{asked}: {spec} states an input of {stated} pixels")
+    with about(f"{_EXTRA} in {spec}"):
+        network = Network(module, **settings)
+    return network, f"{Path(spec).name}@{hashlib.sha256(content).hexdigest()[:12]}"
 
 
 class _Exported(nn.Module):
@@ -107,7 +105,7 @@ class _Exported(nn.Module):
 def _loaded(choice: NetworkChoice, content: IO[bytes]) -> tuple[nn.Module, str | bytes]:
     """The program in a file, and its extra file."""
     path, extra = choice.extractor, {_EXTRA: ""}
-    exported, named = Path(path).suffix in EXPORTED, choice.named("extractor")
+    exported = path.endswith(EXPORTED)
     try:
         with silent_logging(), warnings.catch_warnings():
             for kind in (DeprecationWarning, FutureWarning):  # the user chose this format
@@ -119,10 +117,10 @@ def _loaded(choice: NetworkChoice, content: IO[bytes]) -> tuple[nn.Module, str |
         refuse_foreign(path, head_of(Files([path])))
         if exported:
             problem = f"{path} is not a program written by torch.export.save ({in_short(error)})"
-            raise InputError(problem, setting=named) from None
-        raise InputError(
+            raise choice.refused("extractor", problem) from None
+        raise choice.refused(
+            "extractor",
             f"{path} is not a TorchScript program ({in_short(error)}); a state_dict needs its network:",
             f"pass it with {choice.option('weights')} and name the network with {choice.option('extractor')}",
             "write a factory (FILE.py:NAME)",
-            setting=named,
         ) from None

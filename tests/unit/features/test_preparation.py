@@ -15,6 +15,7 @@ from torchvision.transforms._presets import ImageClassification
 
 import fidtool
 from fidtool.features.resize import Preparation, Resize, resize
+from fidtool.settings import Settings
 from support.preparations import BLANK, FILTERS, noise, ours
 
 
@@ -88,3 +89,10 @@ def test_a_crop_larger_than_the_image_is_refused() -> None:
         fidtool.Network(nn.Identity(), 64, preparation=Preparation("pillow-bicubic", "shorter edge", 60))
     with pytest.raises(fidtool.InputError, match=r"must be a fidtool\.Preparation, not str"):
         fidtool.Network(nn.Identity(), 64, preparation="pillow-bicubic")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("setting", [{"input_size": 8}, {"weights": "weights.pth"}])
+def test_settings_without_effect_on_a_passed_network_are_refused(setting: dict[str, Any]) -> None:
+    network = fidtool.Network(nn.AvgPool2d(4), input_size=4)
+    with pytest.raises(fidtool.InputError, match=f"^{next(iter(setting))} is for "):
+        Settings(extractor=network, **setting)

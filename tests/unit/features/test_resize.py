@@ -145,7 +145,6 @@ def test_processing_in_parts_changes_nothing(method: Resize, monkeypatch: pytest
     whole = network_input(list(pixels), 40, Preparation(method), *plain)
     monkeypatch.setattr(resizing, "_CPU_BYTES", 20000)
     assert torch.equal(resize(pixels, 40, Preparation(method)), whole)
-    monkeypatch.setattr(resizing, "_CPU_PIXELS", 6000)
     assert torch.equal(network_input(list(pixels), 40, Preparation(method), *plain), whole)
 
 

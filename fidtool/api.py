@@ -207,7 +207,7 @@ def evaluated(
     kinds = ("report", "plot", "history", "pairs_output")
     shown = {each: Path(file) for each in kinds if (file := vars(settings)[each]) is not None}
     read: list[object] = [each.path for each in sets if each.given is None]
-    read += [settings.weights, settings.labels, settings.captions, settings.fail_worse_than]
+    read += [settings.network.weights, settings.labels, settings.captions, settings.fail_worse_than]
 
     def check_files() -> None:
         check(read)

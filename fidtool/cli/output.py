@@ -27,9 +27,8 @@ def shown(text: str) -> str:
 
 def as_flag(name: str, value: object = None) -> str:
     """Format a setting as a flag: ``--on-error skip``. See `fidtool.errors.option`."""
-    from fidtool.metrics.registry import METRIC_SETTINGS, key_of  # deferred: only messages need it
-    from fidtool.settings import Settings
-    from fidtool.validation import declared
+    from fidtool.metrics.registry import key_of  # deferred: only messages need it
+    from fidtool.settings import ALL_SETTINGS
 
     if name.endswith(")"):
         owner, _, setting = name[:-1].partition("(")[2].partition(".")
@@ -39,7 +38,7 @@ def as_flag(name: str, value: object = None) -> str:
         return f"--metric-option {name}" if value is None else f"--metric-option {name}={shown}"
     if name in ("real", "fake"):
         return name.upper()
-    field = METRIC_SETTINGS[name][1] if name in METRIC_SETTINGS else declared(Settings).get(name)
+    field = ALL_SETTINGS.get(name)
     if field is None or not field.group:
         return as_argument(name, value)
     flag = field.flag.split()[0]

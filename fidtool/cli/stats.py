@@ -109,7 +109,7 @@ def stats(
     statistics, sample = statistics_of([(images, "")], chosen, console, check, layout == "adm", stored, **known)
     if statistics is None:
         return
-    form = "" if layout is None else f", layout {layout}, protocol {chosen.protocol}"
+    form = "" if layout is None else f", layout {layout}, protocol {chosen.network.protocol}"
     form += "" if statistics.part is None else f", part {statistics.part.name} of {statistics.part.total} images"
     form += "" if sample is None else f", {len(sample)} of them in arr_0"
     _write(target, force, console, form, statistics, layout=layout, images=sample)
@@ -157,9 +157,9 @@ def _in_layout(settings: Settings, layout: str) -> Settings:
     """Return the settings with which a layout's project computes statistics."""
     protocol: Any = protocol_named(layout).name
     others = {
-        "preset" if settings.preset else "protocol": settings.protocol not in (None, protocol),
+        "preset" if settings.preset else "protocol": settings.network.protocol not in (None, protocol),
         "extractor": settings.network.extractor != "inception",
-        "dims": settings.dims not in (None, 2048),
+        "dims": settings.network.dims not in (None, 2048),
         "metrics": click.get_current_context().get_parameter_source("metrics") == TYPED,
     }
     for name in (name for name, differs in others.items() if differs):

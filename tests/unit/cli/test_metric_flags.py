@@ -14,7 +14,7 @@ from fidtool.cli.output import as_flag
 from fidtool.errors import rendered
 from fidtool.metrics.metric import METRICS
 from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS, NAMES
-from fidtool.settings import Settings
+from fidtool.settings import ALL_SETTINGS, Settings
 from fidtool.validation import declared
 
 
@@ -34,6 +34,7 @@ def settings_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Settings]:
     """Return a function that parses arguments, with `Energy` among the built-in metrics."""
     monkeypatch.setitem(BUILT_IN, "energy", Energy)
     monkeypatch.setitem(NAMES, "energy", Energy)
+    monkeypatch.setitem(ALL_SETTINGS, "energy_subset_size", declared(Energy)["subset_size"])
     monkeypatch.setitem(METRIC_SETTINGS, "energy_subset_size", (Energy, declared(Energy)["subset_size"]))
 
     @click.command(cls=Command, settings=Settings)

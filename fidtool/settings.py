@@ -277,8 +277,10 @@ class StatisticsSettings(CheckSettings):
     @cached_property
     def networks(self) -> Mapping[str, NetworkChoice]:
         """All networks by the layer of their features, also those of metrics with their own."""
-        of_metrics = {each.layer: each.metric.own_network for each in self.chosen}
-        own = {layer: network for layer, network in of_metrics.items() if network is not None}
+        own = dict[str, NetworkChoice]()
+        for each in self.chosen:
+            if each.metric.own_network is not None:
+                own.setdefault(each.layer, each.metric.own_network)
         return {**own, FEATURES: self.network, **self.further}
 
     @property

@@ -266,7 +266,7 @@ def _prepared(
         chosen, images = run.world.on_rank_zero(lambda: (opening.settings, opening.images))
     # Rank zero's default on all ranks: the plan must not depend on a rank's device.
     batch_size = run.world.broadcast(chosen.batch_size or run.device.default_batch_size)
-    classifier = not alone and chosen.metric("is") is not None
+    classifier = not alone and any(each.metric.classifier for each in chosen.chosen)
     networks = RunNetworks(run, chosen, batch_size, classifier, images, settings.networks)
     plan = run.world.on_rank_zero(lambda: make_plan(opening, networks.definitions or None, batch_size))
     contents = dict.fromkeys(plan.needs, Content()) if opened is None else opened.contents

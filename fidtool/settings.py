@@ -349,10 +349,6 @@ class StatisticsSettings(CheckSettings):
             return error
         return None
 
-    def metric(self, name: str) -> Metric | None:
-        """Return the metric of this name; None if it was not requested."""
-        return next((each.metric for each in self.chosen if each.metric.name == name), None)
-
     def most_skipped(self, count: int) -> int:
         """Return how many of ``count`` files may be skipped."""
         return most_skipped(self.max_skip, count) if self.on_error == "skip" else 0

@@ -42,6 +42,7 @@ class InceptionScore(Metric):
         ),
     )
     fake_features = True
+    classifier = True
     further = ("is_order",)
 
     @property

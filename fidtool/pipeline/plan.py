@@ -342,6 +342,6 @@ def _idle_with_files(opening: Opening) -> list[str]:
         if own == network:
             return []  # the two settings together select the layer of the metric's features
         idle += [own.setting] if own and own != type(metric)().network() else []
-    if settings.metric("is") is not None:  # the weights include the classifier
+    if any(each.metric.classifier for each in settings.chosen):  # a part of the weights
         idle = [name for name in idle if name != "weights"]
     return [option(name) for name in (idle if settings.checkpoint is None else [*idle, "checkpoint"])]

@@ -34,8 +34,7 @@ def computed(
     state = {"fc.weight": torch.from_numpy(WEIGHT), "fc.bias": torch.ones(CLASSES)}
     classifier: Any = SimpleNamespace(state=state)
     context = MetricContext(alone(), FeatureSettings(feature_step=18), lambda: classifier)
-    metric = settings.metric(name)
-    assert metric is not None
+    (metric,) = (each.metric for each in settings.chosen if each.metric.name == name)
     found = dict(metric.compute(real, fake, context))
     if warnings is not None:
         warnings += context.warnings

@@ -52,9 +52,13 @@ def settings_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Settings]:
 
 
 def test_a_metrics_setting_has_its_own_flag(settings_of: Callable[..., Settings]) -> None:
-    assert settings_of("--metrics", "energy", "--energy-subset-size", "3").metric("energy") == Energy(subset_size=3)
-    assert settings_of("--metrics", "energy", "--energy-subset-size", "20").metric("energy") == Energy()
-    assert settings_of("--metrics", "energy").metric("energy") == Energy()
+    def metric(*flags: str) -> Metric:
+        (asked,) = settings_of("--metrics", "energy", *flags).chosen
+        return asked.metric
+
+    assert metric("--energy-subset-size", "3") == Energy(subset_size=3)
+    assert metric("--energy-subset-size", "20") == Energy()
+    assert metric() == Energy()
 
 
 def test_the_option_for_custom_metrics_says_where_the_flag_is(settings_of: Callable[..., Settings]) -> None:

@@ -68,9 +68,13 @@ def _nearest() -> list[Path]:
 
     Without a repository, only the working directory counts: others may write to the folders above it.
     """
-    folders = ["../" * levels for levels in range(_MOST_LEVELS)]
-    roots = (level for level, folder in enumerate(folders) if any(os.path.exists(folder + name) for name in _ROOTS))
-    return [Path(folder + _NAME) for folder in folders[: next(roots, 0) + 1]]
+    files = []
+    for levels in range(_MOST_LEVELS):
+        folder = "../" * levels
+        files.append(Path(folder + _NAME))
+        if any(os.path.exists(folder + name) for name in _ROOTS):
+            return files
+    return files[:1]
 
 
 def _check_no_code(settings: Mapping[str, Any], file: str) -> None:

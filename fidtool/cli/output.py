@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import sys
 import textwrap
@@ -143,6 +144,11 @@ def print_lines(lines: Sequence[str], what: str = "the result", exact: bool = Fa
         raise  # the reader has enough: click exits in silence
     except OSError as error:
         raise RunError(f"{what} could not be written to stdout ({error.strerror or error})") from None
+
+
+def document(**entries: object) -> str:
+    """Return the JSON of a command."""
+    return json.dumps({"schema": 1, **entries}, indent=2)
 
 
 def paragraph(text: str, first: str, other: str) -> str:

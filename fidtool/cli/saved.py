@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -14,7 +13,17 @@ import click
 
 from fidtool.cache_dir import check_target
 from fidtool.cli.options import OnceCommand, outputs_option
-from fidtool.cli.output import as_flag, columns, local_file, print_lines, publish, result_file, shown, write_lines
+from fidtool.cli.output import (
+    as_flag,
+    columns,
+    document,
+    local_file,
+    print_lines,
+    publish,
+    result_file,
+    shown,
+    write_lines,
+)
 from fidtool.errors import InputError
 from fidtool.features.protocol import FEATURES
 from fidtool.history import Differing, change_of, changes_of, lines_of, path_of, read_history
@@ -61,7 +70,7 @@ def diff(before: str, after: str, as_json: bool) -> None:
     names = short_names([before, after])
     if as_json:
         rendered = [asdict(replace(each, reason=shown(each.reason))) for each in changes]
-        print_lines([json.dumps({"schema": 1, "changes": rendered}, indent=2)])
+        print_lines([document(changes=rendered)])
         return
     lines = list[str]()
     for each in changes:

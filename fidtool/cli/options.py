@@ -204,7 +204,7 @@ def _option_of(name: str, setting: Setting) -> GroupedOption:
     if name in ("metrics", "extractor"):
         given |= {"multiple": True, "default": [setting.default] if setting.default else [], "callback": _joined}
     if setting.choices:
-        given |= {"type": click.Choice(setting.choices), "metavar": None}
+        given["type"] = click.Choice(setting.choices)
     elif setting.kind in (int, float):
         given["type"] = setting.kind
     flags = setting.flag.split()
@@ -215,9 +215,9 @@ def _option_of(name: str, setting: Setting) -> GroupedOption:
 
 def _settings_of(typed: Mapping[str, Any], filed: Mapping[str, Any]) -> Settings:
     """Return the settings on the command line and in a file."""
-    given, usual = dict(typed), dict(filed)
-    usual_options = usual.pop("metric_option", ())
-    options = given.pop("metric_option", usual_options)
+    usual = dict(filed)
+    given = dict(typed)
+    options = [*usual.pop("metric_option", ()), *given.pop("metric_option", ())]
     return Settings(**with_preset(usual, given | _assignments(options)))
 
 

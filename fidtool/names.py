@@ -33,8 +33,8 @@ def images_of(counts: Sequence[int | None]) -> str:
     known = [count for count in counts if count is not None]
     if len(known) < len(counts):
         return "unknown number of images"
-    least, most = min(known), max(known)
-    return f"{'' if least == most else f'{least:,} to '}{most:,} image{'s' if most != 1 else ''}"
+    most = f"{max(known):,} image{'s' if max(known) != 1 else ''}"
+    return most if min(known) == max(known) else f"{min(known):,} to {most}"
 
 
 def in_natural_order(name: str) -> list[tuple[int, int, str]]:
@@ -124,10 +124,13 @@ def split_title(title: str) -> tuple[str, str]:
 def short_names(paths: Sequence[str]) -> list[str]:
     """Return each path without the folders that all share; the whole paths if two would be equal."""
     paths = [redacted(path) for path in paths]
-    parts = [path.rstrip("/").split("/") or [path] for path in paths]
-    common = sum(1 for _ in itertools.takewhile(lambda level: len(set(level)) == 1, zip(*parts, strict=False)))
-    names = ["/".join(each[min(common, len(each) - 1) :]) or path for each, path in zip(parts, paths, strict=True)]
-    return names if len(set(names)) == len(names) else list(paths)
+    levels = zip(*(path.rstrip("/").split("/") for path in paths), strict=False)
+    common = len([*itertools.takewhile(lambda level: len(set(level)) == 1, levels)])
+    names = []
+    for path in paths:
+        parts = path.rstrip("/").split("/")
+        names.append("/".join(parts[min(common, len(parts) - 1) :]) or path)
+    return names if len(set(names)) == len(names) else paths
 
 
 def numbers_of(paths: Sequence[str]) -> tuple[list[float], str] | None:

@@ -194,39 +194,38 @@ PRESETS = {
 """The presets by name."""
 
 
-_WAYS = {"is_splits", "is_part_size"}
-"""Two ways to divide a set, one of which replaces the other."""
-
-
 def preset_named(name: str) -> Preset:
     """Return the preset with this name, or with one of its other names; case, hyphens and underscores do not matter."""
-    names = {each: preset for preset in PRESETS.values() for each in (preset.name, *preset.other_names)}
-    found = {folded(each): preset for each, preset in names.items()}.get(folded(name))
-    if found is None:
-        problem = unknown("preset", name, closest(name, names), ", ".join(PRESETS))
-        raise InputError(problem, setting="preset")
-    return found
+    names = [each for preset in PRESETS.values() for each in (preset.name, *preset.other_names)]
+    for preset in PRESETS.values():
+        if folded(name) in map(folded, (preset.name, *preset.other_names)):
+            return preset
+    problem = unknown("preset", name, closest(name, names), ", ".join(PRESETS))
+    raise InputError(problem, setting="preset")
 
 
-def with_preset(
-    given: Mapping[str, Any], metric_values: Mapping[str, Any] | None = None, usual: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """Return the settings of a run that were ``given``, completed by those of their preset.
+def with_preset(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return keywords of `fidtool.settings.Settings`, completed by those of the preset among them.
 
-    ``metric_values`` are of the metrics named in ``metrics``, by `fidtool.metrics.registry.key_of`. The ``usual`` ones,
-    which they override and which override the preset, need not be.
+    Args:
+        layers: settings, of which those in a later mapping override the others, and all override the preset. They can
+            have settings of metrics, by `fidtool.metrics.registry.key_of`; in the last one, only of those in
+            ``metrics``.
     """
-    name = given.get("preset")
+    passed = {name: value for layer in layers for name, value in layer.items()}
+    name = passed.get("preset")
     preset = preset_named(name) if isinstance(name, str) else None
-    settings, known = dict(preset.settings) if preset else {}, dict[str, Any]()
-    for each in (settings, usual or {}, metric_values or {}):
-        replaced = set() if _WAYS.isdisjoint(each) else _WAYS
-        known = {name: value for name, value in known.items() if name not in replaced} | dict(each)
-    settings = {each: value for each, value in settings.items() if each not in METRIC_SETTINGS} | dict(given)
-    settings["metrics"] = requested(settings.get("metrics", "fid"), metric_values, known)
-    if preset and "metrics" not in given:
-        settings["metrics"] = tuple(
-            each._replace(optional=option("preset", preset.name)) if each.metric.name in preset.optional else each
-            for each in settings["metrics"]
+    merged = dict[str, Any]()
+    for layer in (preset.settings if preset else {}, *layers):
+        excluded = {METRIC_SETTINGS[key][1].excludes for key in layer if key in METRIC_SETTINGS}
+        merged = {key: value for key, value in merged.items() if key not in excluded} | dict(layer)
+    keys = [key for key in merged if key in METRIC_SETTINGS or "." in key]
+    of_metrics = {key: merged.pop(key) for key in keys}
+    needed = [key for key in keys if key in layers[-1]]
+    metrics = requested(merged.get("metrics", "fid"), of_metrics, needed)
+    if preset and "metrics" not in passed:
+        optional = option("preset", preset.name)
+        metrics = tuple(
+            each._replace(optional=optional) if each.metric.name in preset.optional else each for each in metrics
         )
-    return settings
+    return merged | {"metrics": metrics}

@@ -10,10 +10,11 @@ from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 from fidtool.errors import option
-from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS, key_of, requested
+from fidtool.features.models.families import IN_VALUE
+from fidtool.metrics.registry import BUILT_IN, key_of
 from fidtool.names import counted
 from fidtool.presets import PRESETS, with_preset
-from fidtool.settings import OUTPUT, PYTHON, Settings
+from fidtool.settings import ALL_SETTINGS, OUTPUT, PYTHON, Settings
 from fidtool.validation import declared
 
 
@@ -98,29 +99,35 @@ def recorded(settings: Settings) -> dict[str, Any]:
     """
     fields = declared(Settings).items()
     values = {name: getattr(settings, name) for name, each in fields if each.group not in (OUTPUT, PYTHON)}
+    values |= {name: getattr(settings.network, name) for name in IN_VALUE.values()}
     values["extractor"] = values["extractor"] and ",".join(map(str, values["extractor"]))
-    values |= {"captions": counted(len(given), "caption")} if isinstance(given := settings.captions, tuple) else {}
-    custom: dict[str, Any] = {}
+    values["float_to_byte"] = settings.rounding
+    values["metrics"] = [each.spec for each in settings.asked]
+    if isinstance(settings.captions, tuple):
+        values["captions"] = counted(len(settings.captions), "caption")
+    custom = dict[str, Any]()
     for metric in (each.metric for each in settings.chosen):
         for name, each in declared(type(metric)).items():
-            value, built_in = getattr(metric, name), metric.name in BUILT_IN
-            if built_in or value != each.default:
-                (values if built_in else custom)[key_of(metric.name, name)] = value
-    values |= {"metrics": [each.spec for each in requested(settings.metrics)], "metric_options": custom or None}
-    values["float_to_byte"] = settings.rounding
+            key, value = key_of(metric.name, name), getattr(metric, name)
+            if metric.name in BUILT_IN:
+                values[key] = value
+            elif value != each.default:
+                custom[key] = value
+    values["metric_options"] = custom or None
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
 def changed_settings(settings: Settings) -> dict[str, Any]:
     """Returns the `recorded` settings that differ from their defaults; with a value range, how floats become bytes."""
-    of_metrics = {key: each.default for key, (_, each) in METRIC_SETTINGS.items()}
-    defaults = recorded(Settings()) | of_metrics | ({} if settings.floats is None else {"float_to_byte": None})
+    defaults = {name: each.default for name, each in ALL_SETTINGS.items()} | recorded(Settings())
+    if settings.floats is not None:
+        defaults["float_to_byte"] = None
     return {name: value for name, value in recorded(settings).items() if value != defaults[name]}
 
 
 def stored_settings(settings: Settings) -> dict[str, Any]:
     """Returns the `changed_settings` that can change the statistics of a set, whose file has them."""
-    others = {name for name, each in declared(Settings).items() if not each.defines}
+    others = {name for name, each in ALL_SETTINGS.items() if not each.defines}
     return {name: value for name, value in changed_settings(settings).items() if name not in others}
 
 
@@ -128,10 +135,11 @@ def overrides(settings: Settings) -> list[str]:
     """Returns one sentence per setting that replaces that of the preset, if there is one."""
     if settings.preset is None:
         return []
-    found, usual = recorded(settings), recorded(Settings(**with_preset({"preset": settings.preset})))
+    values = recorded(settings)
+    usual = recorded(Settings(**with_preset({"preset": settings.preset})))
+    changed = [name for name in PRESETS[settings.preset].settings if name in values and values[name] != usual[name]]
     named = option("preset", settings.preset)
-    changed = [name for name in PRESETS[settings.preset].settings if name in found and found[name] != usual[name]]
-    return [f"{named}: {option(name, _shown(found[name]))} instead of {_shown(usual[name])}" for name in changed]
+    return [f"{named}: {option(name, _shown(values[name]))} instead of {_shown(usual[name])}" for name in changed]
 
 
 def _shown(value: object) -> str:
@@ -140,8 +148,7 @@ def _shown(value: object) -> str:
 
 def known_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the settings of a statistics file that this version knows."""
-    known = {*declared(Settings), *METRIC_SETTINGS, "metric_options"}
-    return {name: value for name, value in config.items() if name in known}
+    return {name: value for name, value in config.items() if name in ALL_SETTINGS or name == "metric_options"}
 
 
 def versions() -> dict[str, str]:

@@ -2,7 +2,8 @@
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from fidtool.errors import InputError, brief, option
@@ -28,7 +29,7 @@ from fidtool.features.protocol import (
 from fidtool.images.framing import CROPS, EXAMPLE, Crop
 from fidtool.metrics.metric import METRICS, Metric, MetricFacts
 from fidtool.metrics.pairs import PairMetric
-from fidtool.metrics.registry import BUILT_IN, Requested, requested
+from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS, Requested, requested
 from fidtool.presets import PRESETS, preset_named
 from fidtool.validation import (
     LONGEST_SECONDS,
@@ -41,7 +42,6 @@ from fidtool.validation import (
     black_and_white,
     declared,
     most_skipped,
-    text_of,
 )
 
 if TYPE_CHECKING:
@@ -57,6 +57,49 @@ PYTHON = ""
 """In place of a heading: the setting is a keyword in Python, has no option and is not recorded."""
 
 
+def _observer(progress: object) -> object:
+    is_class = isinstance(getattr(progress, "func", progress), type)  # tqdm, or a partial of it
+    if is_class or (not callable(progress) and not isinstance(progress, bool)):
+        problem = f"{option('progress')} must be True or a function, not {brief(progress)}:"
+        raise InputError(problem, f"pass {option('progress', True)} for progress bars", setting="progress")
+    return progress
+
+
+def _in_order(extractor: object) -> tuple[NetworkChoice, ...]:
+    """Return the networks of a run, each with the settings in its own value.
+
+    The first is Inception, if that is among them. Of several with the first's extractor, it is the one without settings
+    in its value, which has the plain name.
+    """
+    networks = sorted(networks_of(extractor), key=lambda network: network.extractor != "inception")
+    plain = (network for network in networks if str(network) == networks[0].extractor)
+    first = next(plain, networks[0])
+    return (first, *(network for network in networks if network is not first))
+
+
+def _device_name(device: object) -> str:
+    if not isinstance(device, str) and not hasattr(device, "type"):
+        problem = f"{option('device')} must be a string or a torch.device, not {brief(device)}"
+        raise InputError(problem, setting="device")
+    return str(device)
+
+
+def _local_folder(checkpoint: str) -> str:
+    if "://" in checkpoint or not checkpoint:
+        problem = f"{option('checkpoint')} must be a folder on this machine, not {checkpoint!r}"
+        raise InputError(problem, setting="checkpoint")
+    return checkpoint
+
+
+def _captions(captions: object) -> object:
+    if isinstance(captions, str | os.PathLike):
+        return captions
+    texts = tuple(captions) if isinstance(captions, Sequence) else ()
+    if not texts or not all(isinstance(text, str) for text in texts):
+        raise InputError(f"{option('captions')} must be a file or a list of strings", setting="captions")
+    return texts
+
+
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class CheckSettings(Validated):
     """Keywords of `fidtool.check`: which images of a set are read, and how."""
@@ -70,7 +113,7 @@ class CheckSettings(Validated):
     )
     seed: int = Setting(0, IMAGES).help("Seed of the random sample and of the order of the images.")
     recursive: bool = Setting(True, IMAGES).help("Search folders with their subfolders.", default="recursive")
-    value_range: tuple[float, float] | None = Setting(None, IMAGES, "LOW,HIGH").help(
+    value_range: tuple[float, float] | None = Setting(None, IMAGES, "LOW,HIGH", convert=black_and_white).help(
         "Values of black and white in arrays and files of floats, such as 0,1 or -1,1. Not needed for integers."
     )
     float_to_byte: Literal["round", "floor"] | None = Setting(None, IMAGES).help(
@@ -96,7 +139,7 @@ class CheckSettings(Validated):
         "must start within the same time, or within 120 s if that is shorter."
     )
 
-    progress: bool | Callable[[str, int, int | None], None] | None = Setting(None, PYTHON).help(
+    progress: bool | Callable[[str, int, int | None], None] | None = Setting(None, PYTHON, convert=_observer).help(
         "True shows progress bars, in a notebook as widgets. Or a function of the name of a set, the number of its "
         "images that rank zero has processed, and how many it will process, or None."
     )
@@ -104,15 +147,6 @@ class CheckSettings(Validated):
         "In a program of several ranks, do everything on this one, for example under `if rank == 0`. By default all "
         "ranks must make the call, and share the work."
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.value_range is not None:
-            vars(self)["value_range"] = black_and_white(self.value_range)
-        is_class = isinstance(getattr(self.progress, "func", self.progress), type)  # tqdm, or a partial of it
-        if is_class or not (self.progress is None or isinstance(self.progress, bool) or callable(self.progress)):
-            problem = f"{option('progress')} must be True or a function, not {brief(self.progress)}:"
-            raise InputError(problem, f"pass {option('progress', True)} for progress bars", setting="progress")
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "progress": None}  # a function of the program, which other ranks cannot get
@@ -126,7 +160,9 @@ class StatisticsSettings(CheckSettings):
     `fidtool.presets.with_preset`.
     """
 
-    preset: str | None = Setting(None, MEASURE, "NAME", common=True, defines=False).help(
+    preset: str | None = Setting(
+        None, MEASURE, "NAME", common=True, defines=False, convert=lambda name: preset_named(name).name
+    ).help(
         f"Settings with which published values were computed: {', '.join(PRESETS)}; see `fidtool presets`. "
         "Other options override them."
     )
@@ -136,7 +172,9 @@ class StatisticsSettings(CheckSettings):
         "openai. See `fidtool protocols`.",
         default="pytorch-fid; with a statistics file, the file's",
     )
-    extractor: str | NetworkChoice | Sequence[Any] | None = Setting(None, MEASURE, "NAME,NAME", common=True).help(
+    extractor: str | NetworkChoice | Sequence[Any] | None = Setting(
+        None, MEASURE, "NAME,NAME", common=True, convert=_in_order
+    ).help(
         f"Networks through which each image passes: {NAMED_EXTRACTORS}, an exported program FILE.pt2, a TorchScript "
         "FILE.pt, or a function that returns a custom network, FILE.py:NAME or package.module:NAME, whose code is "
         "executed. NAME@weights=FILE,step=S,size=N,protocol=P has settings of one network.",
@@ -156,7 +194,7 @@ class StatisticsSettings(CheckSettings):
         "Round the features to multiples of 2^-S; they must be below 2^(23-S). Not for Inception.",
         default="declared by the network",
     )
-    metrics: str | Sequence[str | Metric] = Setting("fid", METRICS, "NAME,NAME", common=True).help(
+    metrics: str | Sequence[str | Metric] = Setting("fid", METRICS, "NAME,NAME", common=True, convert=requested).help(
         f"Metrics to compute in one pass over the images: {', '.join(BUILT_IN)}, all (each of these that can "
         "be computed), or FILE.py:NAME for a custom metric, whose code is executed. See `fidtool metrics`."
     )
@@ -166,12 +204,12 @@ class StatisticsSettings(CheckSettings):
     max_skip: float = Setting(MAX_SKIP, IMAGES, "FRACTION", least=0, most=1).help(
         "Maximum fraction of a set's files that may be skipped as unreadable."
     )
-    crop: str | None = Setting(None, IMAGES, "NAME:SIZE", common=True).help(
+    crop: str | None = Setting(None, IMAGES, "NAME:SIZE", common=True, convert=lambda crop: str(Crop.parse(crop))).help(
         f"Crop and resize the images of REAL, or those of `stats`, as published code does: a name "
         f"({', '.join(CROPS)}) and the side of the square in pixels, such as {EXAMPLE}.",
         default="images as they are",
     )
-    device: str | TorchDevice | None = Setting(None, MACHINE, "NAME", common=True).help(
+    device: str | TorchDevice | None = Setting(None, MACHINE, "NAME", common=True, convert=_device_name).help(
         "cpu, cuda or cuda:0.", default="cuda if available"
     )
     batch_size: int | None = Setting(None, MACHINE, "N", least=1, common=True).help(
@@ -188,68 +226,99 @@ class StatisticsSettings(CheckSettings):
         "Look for duplicates and faulty images, and store records of the images with the statistics.",
         default="diagnosis",
     )
-    checkpoint: File = Setting(None, RESUME, "DIR", common=True, defines=False).help(
+    checkpoint: File = Setting(None, RESUME, "DIR", common=True, defines=False, convert=_local_folder).help(
         "Folder to save finished work in. After a kill the same command resumes from it, with any number of ranks."
     )
 
-    # What follows from the settings:
-    network: NetworkChoice = field(init=False)
-    """Inception if it is among the networks, or else the first. The settings ``protocol``, ``dims``, ``weights``,
-    ``input_size`` and ``feature_step`` are its own."""
-    further: Mapping[str, NetworkChoice] = field(init=False)
-    """Further networks of the run, by the layer of their features."""
-    shared_protocol: str | None = field(init=False)
-    """``protocol``, for further networks without their own preparation that state none; None if the first's value has
-    it."""
-    rounding: str = field(init=False)
-    """``float_to_byte``, or how the protocol's tool converts floats to bytes if it is None."""
-    chosen: list[Requested] = field(init=False)
-    """The metrics of each network, in the order in which they are computed and listed: built-in ones first."""
-    first_frechet: str = field(init=False)
-    """Name of the first requested Fréchet distance, which ``fail_above`` limits; empty if there is none."""
-    networks: Mapping[str, NetworkChoice] = field(init=False)
-    """All networks by the layer of their features, also those of metrics with their own."""
+    left_out: Collection[str] = ()
+    """Names of metrics that this run cannot compute, as `Requested.name`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.device, str | None) and not hasattr(self.device, "type"):
-            problem = f"{option('device')} must be a string or a torch.device, not {brief(self.device)}"
-            raise InputError(problem, setting="device")
-        (first, further), asked = self._networks(), requested(self.metrics)
-        names = [*BUILT_IN, *(each.metric.name for each in asked)]
-        in_order = sorted(asked, key=lambda each: names.index(each.metric.name))
-        usual = DEFAULT_PROTOCOL if first.family in MODEL_FAMILIES else first.protocol or DEFAULT_PROTOCOL
-        vars(self).update(
-            preset=None if self.preset is None else preset_named(self.preset).name,
-            device=self.device and str(self.device),
-            crop=None if self.crop is None else str(Crop.parse(self.crop)),
-            metrics=asked,
-            network=first,
-            further=further,
-            rounding=self.float_to_byte or protocol_named(usual).float_to_byte,
-            first_frechet=next((each.metric.numbers[0].name for each in asked if each.metric.frechet), ""),
-        )
-        once = [each._replace(layer=self.layer_of(each.metric)) for each in in_order]
-        per_network = [each for each in in_order if each.metric.per_network]
-        of_further = [
-            each._replace(layer=layer, further=network.subject)
-            for layer, network in further.items()
-            for each in per_network
-        ]
-        own = dict[str, NetworkChoice]()
-        for each in once:
-            network = each.metric.own_network
-            if network and own.setdefault(each.layer, further.get(each.layer, network)) != network:
+        for each in self.chosen:
+            if each.metric.own_network not in (None, self.network_of(each.layer)):
                 problem = f"{each.metric.name} has another network for the layer {each.layer!r} than another metric or"
                 remedy = "choose another layer for its values"
                 raise InputError(f"{problem} {option('extractor')}:", remedy, setting="metrics")
-        vars(self).update(chosen=once + of_further, networks={**own, FEATURES: first, **further})
-        for each in self.chosen:
             if not each.optional:
                 each.metric.check(self.facts(each.layer))
-        if self.checkpoint is not None and ("://" in str(self.checkpoint) or not str(self.checkpoint)):
-            problem = f"{option('checkpoint')} must be a folder on this machine, not {str(self.checkpoint)!r}"
-            raise InputError(problem, setting="checkpoint")
+
+    # What a run uses, which follows from the settings and is determined once:
+
+    @cached_property
+    def _networks(self) -> tuple[NetworkChoice, ...]:
+        """The networks as they are stated in ``extractor``."""
+        stated: Any = self.extractor
+        return stated or (NetworkChoice("inception"),)
+
+    @cached_property
+    def network(self) -> NetworkChoice:
+        """Inception if it is among the networks, or else the first.
+
+        The settings ``protocol``, ``dims``, ``weights``, ``input_size`` and ``feature_step`` are its own.
+        """
+        stated = self._networks[0]
+        settings = dict[str, Any]()
+        for name in IN_VALUE.values():
+            typed, own = getattr(self, name), getattr(stated, name)
+            if own is not None and typed not in (None, own):
+                problem = f"{option(name, typed)} contradicts {option('extractor', str(stated))}"
+                raise InputError(problem, setting=name)
+            settings[name] = typed if own is None else declared(type(self))[name].checked(own)
+        first = replace(stated, **settings, apart=str(stated) == stated.extractor)
+        check_extractor(first)
+        return replace(first, protocol=protocol_of(first, first.protocol, "preset" if self.preset else "protocol"))
+
+    @cached_property
+    def further(self) -> Mapping[str, NetworkChoice]:
+        """Further networks of the run, by the layer of their features."""
+        return further_networks(self.network, self._networks[1:])
+
+    @cached_property
+    def networks(self) -> Mapping[str, NetworkChoice]:
+        """All networks by the layer of their features, also those of metrics with their own."""
+        own = dict[str, NetworkChoice]()
+        for each in self.chosen:
+            if each.metric.own_network is not None:
+                own.setdefault(each.layer, each.metric.own_network)
+        return {**own, FEATURES: self.network, **self.further}
+
+    @property
+    def shared_protocol(self) -> str | None:
+        """``protocol``, for further networks without their own preparation that state none; None if the first's value
+        has it."""
+        is_own = self._networks[0].protocol or self.network.family in MODEL_FAMILIES
+        return None if is_own else self.network.protocol
+
+    @property
+    def rounding(self) -> str:
+        """``float_to_byte``, or how the protocol's tool converts floats to bytes if it is None."""
+        own = DEFAULT_PROTOCOL if self.network.family in MODEL_FAMILIES else self.network.protocol
+        return self.float_to_byte or protocol_named(own or DEFAULT_PROTOCOL).float_to_byte
+
+    @cached_property
+    def chosen(self) -> list[Requested]:
+        """The metrics of each network, in the order in which they are computed and listed: built-in ones first."""
+        asked: Any = self.metrics
+        names = [*BUILT_IN, *(each.metric.name for each in asked)]
+        in_order = sorted(asked, key=lambda each: names.index(each.metric.name))
+        chosen = [each._replace(layer=self.layer_of(each.metric)) for each in in_order]
+        for layer, network in self.further.items():
+            per_network = (each for each in in_order if each.metric.per_network)
+            chosen += [each._replace(layer=layer, further=network.subject) for each in per_network]
+        return [each for each in chosen if each.name not in self.left_out]
+
+    @property
+    def asked(self) -> list[Requested]:
+        """The metrics in the order in which they were requested."""
+        asked: Any = self.metrics
+        names = {each.metric.name for each in self.chosen}
+        return [each for each in asked if each.metric.name in names]
+
+    @property
+    def first_frechet(self) -> str:
+        """Name of the first requested Fréchet distance, which ``fail_above`` limits; empty if there is none."""
+        return next((each.metric.numbers[0].name for each in self.asked if each.metric.frechet), "")
 
     @property
     def floats(self) -> "ValueRange | None":
@@ -257,29 +326,6 @@ class StatisticsSettings(CheckSettings):
         from fidtool.sources.contents import ValueRange  # lazily, so that --help is fast
 
         return None if self.value_range is None else ValueRange(*self.value_range, self.rounding == "floor")
-
-    def _networks(self) -> tuple[NetworkChoice, dict[str, NetworkChoice]]:
-        """Return the first network, whose settings are those of this object, and further ones by their layers."""
-        listed = networks_of("inception" if self.extractor is None else self.extractor)
-        listed.sort(key=lambda each: each.extractor != "inception")
-        # Of several with this extractor, the one without settings in its value, which has the plain name.
-        stated = next((each for each in listed if str(each) == listed[0].extractor), listed[0])
-        others = [each for each in listed if each is not stated]
-        for name in IN_VALUE.values():
-            typed, own = getattr(self, name), getattr(stated, name)
-            if own is not None and typed not in (None, own):
-                problem = f"{option(name, typed)} contradicts {option('extractor', str(stated))}"
-                raise InputError(problem, setting=name)
-            vars(self)[name] = typed if own is None else declared(type(self))[name].checked(own)
-        own = {name: getattr(self, name) for name in IN_VALUE.values()} | {"weights": text_of(self.weights)}
-        first = replace(stated, **own, apart=str(stated) == stated.extractor)
-        check_extractor(first)
-        first = replace(first, protocol=protocol_of(first, self.protocol, "preset" if self.preset else "protocol"))
-        vars(self)["protocol"] = first.protocol
-        if self.extractor is not None:
-            vars(self)["extractor"] = (stated, *others)
-        vars(self)["shared_protocol"] = None if stated.protocol or first.family in MODEL_FAMILIES else first.protocol
-        return first, further_networks(first, others)
 
     def layer_of(self, metric: Metric) -> str:
         """Return the layer whose features a metric uses: that of the run's network if both have the same."""
@@ -302,10 +348,6 @@ class StatisticsSettings(CheckSettings):
         except InputError as error:
             return error
         return None
-
-    def metric(self, name: str) -> Metric | None:
-        """Return the metric of this name; None if it was not requested."""
-        return next((each.metric for each in self.chosen if each.metric.name == name), None)
 
     def most_skipped(self, count: int) -> int:
         """Return how many of ``count`` files may be skipped."""
@@ -338,11 +380,13 @@ class Settings(StatisticsSettings):
     features: bool = Setting(False, IMAGES).help(
         "Sets can be features of images, floats of shape (N, D): FILE.npy, FILE.pt, or an array FILE.npz:NAME."
     )
-    captions: File | Sequence[str] = Setting(None, METRICS, "FILE").help(
+    captions: File | Sequence[str] = Setting(None, METRICS, "FILE", convert=_captions).help(
         "Captions of the images of every FAKE: a table with columns path and caption, a folder of .txt files named as "
         "the images are, or a .txt with a caption per line, in the order of the images; in Python also a list."
     )
-    crop_fake: str | None = Setting(None, IMAGES, "NAME:SIZE").help(
+    crop_fake: str | None = Setting(
+        None, IMAGES, "NAME:SIZE", convert=lambda crop: str(Crop.parse(crop, "crop_fake"))
+    ).help(
         f"Crop and resize the images of every FAKE by a name and a side as for REAL, such as {EXAMPLE}.",
         default="images as they are",
     )
@@ -396,53 +440,40 @@ class Settings(StatisticsSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        vars(self)["crop_fake"] = None if self.crop_fake is None else str(Crop.parse(self.crop_fake, "crop_fake"))
-        if not isinstance(self.captions, str | os.PathLike | None):
-            vars(self)["captions"] = texts = tuple(self.captions) if isinstance(self.captions, Sequence) else ()
-            if not texts or not all(isinstance(text, str) for text in texts):
-                raise InputError(f"{option('captions')} must be a file or a list of strings", setting="captions")
-        listed = self.log if isinstance(self.log, Sequence) and not isinstance(self.log, str) else [self.log]
-        vars(self)["log"] = tuple(map(str, listed))
         if self.sample == "first" and not (self.num or self.num_real or self.num_fake):
             problem = f"{option('sample', 'first')} needs the number of images:"
             raise InputError(problem, f"pass {option('num', ...)}", setting="sample")
-        diagnosis = "needs the diagnosis, which looks for duplicates", f"omit {option('diagnose', False)}"
-        frechet = "limits a Fréchet distance, and none is computed", f"add {_FRECHET} to {option('metrics')}"
-        fid = "is about the metric fid, which is not requested", f"add fid to {option('metrics')}"
-        score = "is for the CLIP score, which is not requested", f"add clip-score to {option('metrics')}"
-        of_pairs = any(isinstance(each.metric, PairMetric) for each in self.chosen)
-        paired = "is for metrics of pairs, and none is requested", f"add psnr, or clip-score, to {option('metrics')}"
-        for name, has_it, problem, remedy in (
-            ("fail_above", self.first_frechet, *frechet),
-            ("fail_worse_than", self.uncertainty, "compares error bars", f"add {option('uncertainty', True)}"),
-            ("max_duplicates", self.diagnose, *diagnosis),
-            ("uncertainty", self.diagnose, *diagnosis),
-            ("uncertainty", self.metric("fid"), *fid),
-            ("influence", self.metric("fid"), *fid),
-            ("plot", self.metric("fid"), *fid),
-            ("pairs", of_pairs, *paired),
-            ("pairs_output", of_pairs or self.metric("clip-score"), *paired),
-            ("captions", any(each.metric.captions for each in self.chosen), *score),
-            ("per_folder", not self.per_class, "divides the images otherwise", f"omit {option('per_class', True)}"),
-        ):
+        asked: Any = self.metrics  # also those that are left out
+        has_pairs = any(isinstance(each.metric, PairMetric) for each in asked)
+        has_captions = any(each.metric.captions for each in asked)
+        has_bars = any(number.error_bars for each in self.chosen for number in each.metric.numbers)
+        metrics = option("metrics")
+        no_pairs = "is for metrics of pairs, and none is requested"
+        no_frechet = "limits a Fréchet distance, and none is computed"
+        no_diagnosis = "needs the diagnosis, which looks for duplicates"
+        self._require("fail_above", self.first_frechet, no_frechet, f"add {_FRECHET} to {metrics}")
+        self._require("fail_worse_than", self.uncertainty, "compares error bars", f"add {option('uncertainty', True)}")
+        self._require("max_duplicates uncertainty", self.diagnose, no_diagnosis, f"omit {option('diagnose', False)}")
+        no_fid = "is about the metric fid, which is not requested"
+        no_score = "is for the CLIP score, which is not requested"
+        self._require("uncertainty influence plot", has_bars, no_fid, f"add fid to {metrics}")
+        self._require("pairs", has_pairs, no_pairs, f"add psnr, or clip-score, to {metrics}")
+        self._require("pairs_output", has_pairs or has_captions, no_pairs, f"add psnr, or clip-score, to {metrics}")
+        self._require("captions", has_captions, no_score, f"add clip-score to {metrics}")
+        other = "divides the images otherwise"
+        self._require("per_folder", not self.per_class, other, f"omit {option('per_class', True)}")
+
+    def _require(self, names: str, is_met: object, problem: str, remedy: str) -> None:
+        """Refuse those of the settings that were passed, if what they need is lacking."""
+        for name in names.split():
             value = getattr(self, name)
-            if not (value is None or value is False or has_it):
+            if not (value is None or value is False or is_met):
                 raise InputError(f"{option(name)} {problem}:", remedy, setting=name)
 
     @property
     def grouped_by(self) -> Literal["", "class", "folder"]:
         """By what the metrics are computed as well; empty for whole sets alone."""
         return "class" if self.per_class else "folder" if self.per_folder else ""
-
-    def without(self, names: Collection[str]) -> "Settings":
-        """Return the settings without these metrics, by the names of `chosen`."""
-        left = {each.metric.name for each in self.chosen if each.name not in names}
-        kept: Any = tuple(each for each in requested(self.metrics) if each.metric.name in left)
-        found = replace(self, metrics=kept, captions=None, pairs=None, pairs_output=None)
-        # They need not fit the metrics that are left.
-        vars(found).update(captions=self.captions, pairs=self.pairs, pairs_output=self.pairs_output)
-        vars(found)["chosen"] = [each for each in found.chosen if each.name not in names]
-        return found
 
     def sampling(self, setting: str = "num") -> "Sampling":
         """Return which images of a set are used; ``setting`` is ``num_real`` for REAL and ``num_fake`` for a FAKE."""
@@ -451,3 +482,7 @@ class Settings(StatisticsSettings):
         used = "num" if getattr(self, setting) is None else setting
         other = {"num_real": "num_fake", "num_fake": "num_real"}.get(setting, "") if used == "num" else ""
         return Sampling(getattr(self, used), self.seed, self.sample == "first", used, other)
+
+
+ALL_SETTINGS = {**declared(Settings), **{key: setting for key, (_, setting) in METRIC_SETTINGS.items()}}
+"""The settings by name, and those of the built-in metrics by `fidtool.metrics.registry.key_of`."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
 from math import floor, inf
 from numbers import Real
 from operator import index
-from types import NoneType, UnionType
-from typing import Any, Literal, Protocol, Union, get_args, get_origin, get_type_hints
+from types import NoneType
+from typing import Any, Literal, Protocol, get_args, get_origin, get_type_hints
 
 from fidtool.errors import InputError, brief, option
 
@@ -68,8 +68,8 @@ class Setting:
     Attributes:
         default: the default, which is immutable.
         name: the field's name, which `declared` adds, with the next two.
-        kind: ``int``, ``float``, ``bool``, ``str``, or ``os.PathLike`` for paths; ``object`` for any other type, which
-            the class must check itself.
+        kind: ``int``, ``float``, ``bool``, ``str``, ``os.PathLike`` for paths, or ``tuple`` for strings, of which one
+            can be passed alone; ``object`` for any other type, which the class must check itself.
         optional: whether it may be None.
         text: one or two sentences for ``--help`` and for ``help(fidtool.compute)``.
         group: heading in ``--help``; empty if the setting has no option.
@@ -84,6 +84,9 @@ class Setting:
             decides which images are used, or their pixels, must be part of `ImageSet.identity` or of
             `fidtool.pipeline.measure.Measurer.arithmetic` as well, which are part of the keys of the cache and of
             checkpoints.
+        excludes: for a metric's setting, `fidtool.metrics.registry.key_of` another one that it replaces.
+        convert: returns the value that the object holds in place of the one that was passed, or refuses it; it must
+            return its own values unchanged. None stands for itself if the setting is ``optional``.
     """
 
     default: Any
@@ -95,6 +98,8 @@ class Setting:
     most: float = inf
     common: bool = False
     defines: bool = True
+    excludes: str = ""
+    convert: Callable[[Any], Any] | None = None
     text: str = ""
     shown: str = ""
     name: str = ""
@@ -127,9 +132,10 @@ class Setting:
             return None
         wanted = _WANTED.get(self.kind, "")
         with contextlib.suppress(TypeError):
-            value, wanted = _plain(value, self.kind), self.allowed
-            fits = str(value) in self.choices if self.choices else True
-            if fits and (self.kind not in (int, float) or self.least <= value <= self.most):
+            value = _plain(value, self.kind)
+            wanted = self.allowed
+            is_choice = not self.choices or str(value) in self.choices
+            if is_choice and (self.kind not in (int, float) or self.least <= value <= self.most):
                 return value
         raise InputError(f"{named or option(self.name)} must be {wanted}, not {brief(value)}", setting=self.name)
 
@@ -141,52 +147,73 @@ class Setting:
         return value
 
 
-_WANTED = {int: "an integer", float: "a number", bool: "True or False", str: "a string", os.PathLike: "a string"}
+_WANTED = {
+    int: "an integer",
+    float: "a number",
+    bool: "True or False",
+    str: "a string",
+    os.PathLike: "a string",
+    tuple: "a string or a list of strings",
+}
+_KINDS: Mapping[Any, type] = {
+    int: int,
+    float: float,
+    bool: bool,
+    str: str,
+    str | Sequence[str]: tuple,
+    os.PathLike[str]: os.PathLike,
+    str | os.PathLike[str]: os.PathLike,
+}
+"""Kinds of settings, see `Setting`, by the types of their fields."""
 
 
 def _plain(value: Any, kind: type) -> Any:
     """Return a value as a plain Python type; a TypeError if it is not of this kind, see `Setting`."""
     if kind is object:
         return value
-    if kind is bool and not isinstance(value, str) and value in (True, False):
+    if kind is bool and value in (True, False):
         return bool(value)
     if kind is int and not isinstance(value, bool):
         return index(value)
     if kind is float and isinstance(value, Real) and not isinstance(value, bool):
         return float(value)
-    if (kind is str and isinstance(value, str)) or (kind is os.PathLike and isinstance(value, (str, os.PathLike))):
+    if kind in (str, os.PathLike) and isinstance(value, (str, kind)):
         return os.fspath(value)
+    if kind is tuple:
+        items = (value,) if isinstance(value, str) else value
+        if isinstance(items, Sequence) and all(isinstance(item, str) for item in items):
+            return tuple(items)
     raise TypeError
 
 
-_known: dict[type, Mapping[str, Setting]] = {}
+_declared: dict[type, Mapping[str, Setting]] = {}
 
 
 def declared(kind: type) -> Mapping[str, Setting]:
     """Return the settings of a dataclass by name, in their order, with what follows from the types of their fields."""
-    if kind in _known:
-        return _known[kind]
-    hints, found = get_type_hints(kind), dict[str, Setting]()
-    owner = f"{name}-" if (name := getattr(kind, "name", "")) else ""
-    for each in fields(kind) if is_dataclass(kind) else ():
-        if (made := each.metadata.get("setting")) is None:
-            continue
-        accepted = hints[each.name]
-        types = get_args(accepted) if get_origin(accepted) in (Union, UnionType) else (accepted,)
-        literals = tuple(choice for each in types if get_origin(each) is Literal for choice in get_args(each))
-        kinds = {str if get_origin(each) is Literal else get_origin(each) or each for each in types} - {NoneType}
-        is_file = {os.PathLike} <= kinds <= {os.PathLike, str}
-        only = os.PathLike if is_file else kinds.pop() if len(kinds) == 1 else object
-        found[each.name] = replace(
-            made,
-            name=each.name,
-            flag=made.flag or f"--{owner}{each.name.replace('_', '-')}",
-            kind=only if only in _WANTED else object,
-            optional=NoneType in types,
-            choices=literals or None if made.choices is None else made.choices,
-        )
-    _known[kind] = found
-    return found
+    if kind not in _declared:
+        hints = get_type_hints(kind)
+        owner = getattr(kind, "name", "")
+        made = [each for each in fields(kind) if "setting" in each.metadata] if is_dataclass(kind) else []
+        _declared[kind] = {each.name: _setting_of(each, hints[each.name], owner) for each in made}
+    return _declared[kind]
+
+
+def _setting_of(made: Field[Any], accepted: Any, owner: str) -> Setting:
+    """Return the setting of a field, whose type is ``accepted``; ``owner`` is the name of its metric."""
+    setting: Setting = made.metadata["setting"]
+    types = [accepted, *get_args(accepted)]
+    literals = tuple(choice for each in types if get_origin(each) is Literal for choice in get_args(each))
+    kinds = [kind for known, kind in _KINDS.items() if accepted in (known, known | None)]
+    words = f"{owner}-{made.name}".lstrip("-").replace("_", "-")
+    return replace(
+        setting,
+        name=made.name,
+        flag=setting.flag or f"--{words}",
+        kind=str if literals else next(iter(kinds), object),
+        optional=NoneType in types,
+        choices=literals or None if setting.choices is None else setting.choices,
+    )
 
 
 class Validated:
@@ -194,4 +221,7 @@ class Validated:
 
     def __post_init__(self) -> None:
         for name, each in declared(type(self)).items():
-            object.__setattr__(self, name, each.checked(getattr(self, name)))
+            value = each.checked(getattr(self, name))
+            if each.convert is not None and not (value is None and each.optional):
+                value = each.convert(value)
+            object.__setattr__(self, name, value)

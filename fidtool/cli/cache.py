@@ -47,28 +47,29 @@ def cache(as_json: bool, remove: str | None, older_than: str | None, clear: bool
     FIDTOOL_CACHE_BYTES (default 2 GiB) of statistics; the least recently used are deleted first. The weights and
     the references are in the same folder.
     """
-    passed = {"--json": as_json, "--remove": remove is not None, "--older-than": older_than is not None}
-    flags = [flag for flag, there in {**passed, "--clear": clear}.items() if there]
+    passed = {"--json": as_json or None, "--remove": remove, "--older-than": older_than, "--clear": clear or None}
+    flags = [flag for flag, value in passed.items() if value is not None]
     if len(flags) > 1:
         raise InputError(f"{' and '.join(flags)} cannot be combined:", "pass one of them")
     entries = cache_entries() if remove is None else matching(remove)
+    if as_json:
+        yield _json(entries)
+        return
+    if not flags:
+        yield from _table(entries)
+        return
     if older_than is not None:
         before = _moment(older_than)
         entries = [entry for entry in entries if entry.used < before]
-    if clear or remove is not None or older_than is not None:
-        try:
-            for entry in entries:
-                entry.path.unlink(missing_ok=True)
-        except OSError as error:
-            raise RunError(f"the cache {cache_dir()} could not be changed: {error}") from None
-        if clear:
-            sweep()
-            delete_copies()
-        yield f"deleted {counted(len(entries), 'entry', 'entries')} from {cache_dir()}"
-    elif as_json:
-        yield _json(entries)
-    else:
-        yield from _table(entries)
+    try:
+        for entry in entries:
+            entry.path.unlink(missing_ok=True)
+    except OSError as error:
+        raise RunError(f"the cache {cache_dir()} could not be changed: {error}") from None
+    if clear:
+        sweep()
+        delete_copies()
+    yield f"deleted {counted(len(entries), 'entry', 'entries')} from {cache_dir()}"
 
 
 def _moment(text: str) -> float:
@@ -106,8 +107,12 @@ def _as_dict(entry: Entry) -> dict[str, Any]:
         "protocol": None if definition is None else definition.protocol_name,
         "framing": summary.framing,
         "bytes": entry.size,
-        "used": datetime.fromtimestamp(entry.used, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "used": _date(entry),
     }
+
+
+def _date(entry: Entry) -> str:
+    return datetime.fromtimestamp(entry.used, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _table(entries: Sequence[Entry]) -> list[str]:
@@ -116,19 +121,19 @@ def _table(entries: Sequence[Entry]) -> list[str]:
     lines = [f"{cache_dir()}: {count}, {total / 2**20:.1f} of {byte_limit('FIDTOOL_CACHE_BYTES') / 2**20:.0f} MiB"]
     rows = [("ID", "images", "network (dims)", "protocol", "MiB", "last used", "path")]
     for entry in entries:
-        known = _as_dict(entry)
-        images, network = known["images"], known["network"]
-        sampled = f" of {known['found']}" if images and known["found"] not in (None, images) else ""
-        framing = f" (framed by {known['framing']})" if known["framing"] else ""
+        summary = read_summary(entry.path)
+        made = summary.definition
+        sampled = f" of {summary.found}" if summary.count and summary.found not in (None, summary.count) else ""
+        framing = f" (framed by {summary.framing})" if summary.framing else ""
         rows.append(
             (
                 entry.path.stem[:SHOWN_DIGITS],
-                f"{images or '?'}{sampled}",
-                f"{legible(network)} ({known['dims']})" if network else "?",
-                known["protocol"] or ("its own" if network else "?"),
+                f"{summary.count or '?'}{sampled}",
+                f"{legible(made.extractor)} ({made.dims})" if made else "?",
+                (made.protocol_name or "its own") if made else "?",
                 f"{entry.size / 2**20:.1f}",
-                known["used"],
-                (legible(known["path"] or "") or "?") + framing,
+                _date(entry),
+                (legible(summary.source) or "?") + framing,
             )
         )
     return [*lines, *(columns(rows) if entries else [])]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 
 import click
@@ -79,17 +78,19 @@ def _list(path: str, settings: Settings, as_json: bool, quiet: bool) -> int:
         raise InputError(f"{path} is a statistics file, which has no images")
     if settings.num is not None:
         source = source.draw(settings.sampling())
-    files = (redacted(source.file(index)) for index in range(len(source)))
-    count, found, in_order, ignored = len(source), len(source.stored), source.reader.in_order, source.passed_over.words
+    files = [redacted(source.file(index)) for index in range(len(source))]
+    found = len(source.stored)
+    in_order = source.reader.in_order
+    ignored = source.passed_over.words
     if as_json:
-        facts = {"schema": 1, "source": source.path, "kind": source.kind, "count": count, "found": found}
-        facts |= {"in_order": in_order, "passed_over": ignored, "files": list(files)}
+        facts = {"schema": 1, "source": source.path, "kind": source.kind, "count": len(files), "found": found}
+        facts |= {"in_order": in_order, "passed_over": ignored, "files": files}
         print_lines([dumps(without_secrets(facts))])
         return 0
     if not quiet:
-        drawn = f"{count} of " * (count < found) + counted(found, "image")
-        access = f"read {'sequentially' if in_order else 'in any order'}" + f"; ignored: {ignored}" * bool(ignored)
-        click.echo(redacted(f"{path}: {source.kind}, {drawn}, {access}"), err=True)
-    while some := list(itertools.islice(files, 1000)):
-        print_lines(some, exact=True)
+        number = counted(found, "image") if len(files) == found else f"{len(files)} of {counted(found, 'image')}"
+        access = "sequentially" if in_order else "in any order"
+        passed_over = f"; ignored: {ignored}" if ignored else ""
+        click.echo(redacted(f"{path}: {source.kind}, {number}, read {access}{passed_over}"), err=True)
+    print_lines(files, exact=True)
     return 0

@@ -18,7 +18,7 @@ from fidtool.console import Console
 from fidtool.distributed.launch import discover_or_alone, will_be_restarted
 from fidtool.distributed.signals import call_with_timeout, stopped_error
 from fidtool.errors import FidtoolError, InputError, RunError, StoppedError, without_secrets
-from fidtool.metrics.registry import BUILT_IN, requested
+from fidtool.metrics.registry import BUILT_IN
 from fidtool.names import legible
 from fidtool.record import Origin, changed_settings, origin_of
 from fidtool.saved import is_replaceable
@@ -87,7 +87,7 @@ def compute(
         console = Console(warnings=True, progress=not quiet, on_failure=on_failure, spelling=as_flag)
         spaced = [each for each in (real, *fakes) if each in BUILT_IN and not Path(each).exists()]
         if spaced and "--" not in origin.command:
-            metrics = ",".join((*(each.spec for each in requested(chosen.metrics)), *spaced))
+            metrics = ",".join([*(each.spec for each in chosen.asked), *spaced])
             problem = f"no such file or folder: {spaced[0]}, which is a metric:"
             raise InputError(problem, f"separate metrics by commas, {as_flag('metrics', metrics)}", setting="metrics")
         third = [] if chosen.heldout is None else [chosen.heldout]
@@ -115,7 +115,7 @@ def compute(
     console.say(timing_line(evaluation))
     several = sum(len(result.values) for result in evaluation.results) > 1
     form = form or ("table" if several and on_terminal() else "lines")
-    first = requested(chosen.metrics)[0].metric.numbers[0]
+    first = chosen.asked[0].metric.numbers[0]
     values = [result.value(first.name) for result in evaluation.results]
     try:
         _show(evaluation, form, values, tables, files)
@@ -142,10 +142,10 @@ def _check_files(files: Iterable[Path], settings: Settings, inputs: Sequence[obj
 
 def _form(form: str | None, as_json: bool, value: bool, to_stdout: bool) -> str | None:
     """Return the format that the options ask for, which is ``value`` for a number alone; None if they ask for none."""
-    asked = {f"--format {form}": form} if form else {}
-    asked |= ({"--json": "json"} if as_json else {}) | ({"--value": "value"} if value else {})
+    flags = {"--value": "value" if value else None, "--json": "json" if as_json else None, f"--format {form}": form}
+    asked = {flag: wanted for flag, wanted in flags.items() if wanted}
     if len({*asked.values()}) > 1:
-        raise InputError(f"{' and '.join(reversed(asked))} contradict each other:", "pass one of them")
+        raise InputError(f"{' and '.join(asked)} contradict each other:", "pass one of them")
     return next(iter(asked.values()), "json" if to_stdout else None)  # for stdout, as in other programs
 
 
@@ -160,12 +160,15 @@ def _show(
     from fidtool.report.tables import class_lines, lines_in
     from fidtool.report.text import framing_lines, influence_lines
 
-    saved, with_notes = {"": evaluation}, form in ("table", "markdown", "latex")
-    besides = [] if with_notes else [*framing_lines(evaluation), *class_lines(evaluation)]
-    for line in [*influence_lines(evaluation), *besides]:
+    notes = influence_lines(evaluation)
+    if form not in ("table", "markdown", "latex"):  # which have them
+        notes += [*framing_lines(evaluation), *class_lines(evaluation)]
+    for line in notes:
         click.echo(line, err=True)
+    saved = {"": evaluation}
     lines = [repr(nan if each is None else each) for each in values] if form == "value" else lines_in(form, saved)
-    publish(lines, {**{file: partial(write_lines, lines_in(each, saved)) for file, each in tables.items()}, **files})
+    written = {file: partial(write_lines, lines_in(each, saved)) for file, each in tables.items()}
+    publish(lines, {**written, **files})
 
 
 def _publish_failure(
@@ -187,12 +190,13 @@ def _publish_failure(
     text = dumps(without_secrets({**found, "exit": {"code": error.exit_code, "reason": shown(error.text)}}))
 
     def write() -> None:
-        replaced = [file for file in outputs if is_replaceable(file)]
+        files = {}
         for file in outputs:
-            if file not in replaced:
+            if is_replaceable(file):
+                files[file] = partial(write_lines, [text])
+            else:
                 click.echo(legible(f"{file} keeps its earlier content: this run has no values"), err=True)
-        lines = [text] if as_json and not again else []
-        publish(lines, {file: partial(write_lines, [text]) for file in replaced})
+        publish([text] if as_json and not again else [], files)
 
     with contextlib.suppress(RunError, TimeoutError):
         call_with_timeout(write, _WRITING_SECONDS)

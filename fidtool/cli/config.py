@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -12,21 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from fidtool.cli.output import local_file
-from fidtool.errors import InputError, about, brief, message_of
+from fidtool.errors import InputError, about, message_of
 from fidtool.features.models.families import networks_of
 from fidtool.local_files import read_file
 from fidtool.metrics.metric import METRICS
 from fidtool.metrics.registry import METRIC_SETTINGS
 from fidtool.names import closest, legible
-from fidtool.settings import Settings
+from fidtool.settings import ALL_SETTINGS, Settings
 from fidtool.user_code import is_code_spec
 from fidtool.validation import Setting, declared
 
 _NAME, _SECTION, _MOST_LEVELS = "pyproject.toml", "[tool.fidtool]", 64
 _ROOTS = (".git", ".hg", ".jj", ".svn")
 """What the root of a repository contains."""
-_SETTINGS = {name: each for name, each in declared(Settings).items() if each.group}
-_SETTINGS["heldout"] = replace(_SETTINGS["heldout"], kind=str)  # a path; in Python also images
 METRIC_OPTION = Setting(
     (),
     METRICS,
@@ -34,17 +32,34 @@ METRIC_OPTION = Setting(
     "--metric-option",
     text="Setting of a metric from a file; `fidtool metrics FILE.py:NAME` lists them. Can be repeated.",
     name="metric_option",
+    kind=tuple,
 )
-_KNOWN = _SETTINGS | {name: each for name, (_, each) in METRIC_SETTINGS.items()} | {METRIC_OPTION.name: METRIC_OPTION}
+_KNOWN = {name: each for name, each in ALL_SETTINGS.items() if each.group} | {METRIC_OPTION.name: METRIC_OPTION}
 """What a file can have, by key; a command passes over what only another has."""
+_KNOWN["heldout"] = replace(_KNOWN["heldout"], kind=str)  # a path; in Python also images
 
 
-def read_settings(typed: str | None) -> tuple[str, dict[str, Any]]:
-    """Return the name and the settings of the file ``typed``, or of a pyproject.toml, which need not exist."""
+def settings_of(kind: type) -> dict[str, Setting]:
+    """Return the settings of a command by name, whose class of settings this is."""
+    settings = {name: each for name, each in declared(kind).items() if each.group}
+    if METRICS in {each.group for each in settings.values()}:
+        for key, (metric, each) in METRIC_SETTINGS.items():
+            if kind is Settings or metric().network() is not None:  # on which a statistics file depends
+                settings[key] = each
+        settings[METRIC_OPTION.name] = METRIC_OPTION
+    return settings
+
+
+def read_settings(typed: str | None, names: Collection[str]) -> tuple[str, dict[str, Any]]:
+    """Return the name and some settings of the file ``typed``, or of a pyproject.toml, which need not exist."""
     for path in _nearest() if typed is None else [local_file("--config", typed)]:
         file = legible(str(path))
-        if (table := _table_in(path, file, typed is None)) is not None:
-            return file, _checked(table, file)
+        table = _table_in(path, file, typed is None)
+        if table is not None:
+            settings = {name: value for name, value in _checked(table, file).items() if name in names}
+            if typed is None:
+                _check_no_code(settings, file)
+            return file, settings
     return "", {}
 
 
@@ -53,12 +68,16 @@ def _nearest() -> list[Path]:
 
     Without a repository, only the working directory counts: others may write to the folders above it.
     """
-    folders = ["../" * levels for levels in range(_MOST_LEVELS)]
-    roots = (level for level, folder in enumerate(folders) if any(os.path.exists(folder + name) for name in _ROOTS))
-    return [Path(folder + _NAME) for folder in folders[: next(roots, 0) + 1]]
+    files = []
+    for levels in range(_MOST_LEVELS):
+        folder = "../" * levels
+        files.append(Path(folder + _NAME))
+        if any(os.path.exists(folder + name) for name in _ROOTS):
+            return files
+    return files[:1]
 
 
-def check_no_code(settings: Mapping[str, Any], file: str) -> None:
+def _check_no_code(settings: Mapping[str, Any], file: str) -> None:
     """Refuse settings of a pyproject.toml that run code, which must be typed, or be in a file that was named."""
     for name, value in settings.items():
         code = list[str]()
@@ -99,23 +118,20 @@ def _table_in(path: Path, file: str, optional: bool) -> Mapping[str, Any] | None
 
 def _checked(table: Mapping[str, Any], file: str) -> dict[str, Any]:
     """Return the settings in a file by name, of the types that they have in Python."""
-    found: dict[str, Any] = {}
+    settings = dict[str, Any]()
     for key, value in table.items():
         name, named = key.replace("-", "_"), f"{legible(key)} in {file}"
         if name not in _KNOWN:
-            close = [f"did you mean {each}?" for each in closest(key, _KNOWN, 0.75)[:1]]
-            raise InputError(f"{named} is not a setting:", *close or ["see `fidtool guide config`"])
-        if name in found:
+            close = closest(key, _KNOWN, 0.75)
+            remedy = f"did you mean {close[0]}?" if close else "see `fidtool guide config`"
+            raise InputError(f"{named} is not a setting:", remedy)
+        if name in settings:
             raise InputError(f"{named} is set twice")
-        found[name] = _KNOWN[name].checked(value, named)
+        settings[name] = _KNOWN[name].checked(value, named)
         if name == "extractor":
             with about(named):
-                found[name] = ",".join(map(str, networks_of(value)))  # a table may have the settings of each
-        if _KNOWN[name].default == ():
-            found[name] = [value] if isinstance(value, str) else value
-            if not isinstance(value, (str, list)) or not all(isinstance(each, str) for each in value):
-                raise InputError(f"{named} must be a string or a list of strings, not {brief(value)}")
-    return found
+                settings[name] = ",".join(map(str, networks_of(value)))  # a table may have the settings of each
+    return settings
 
 
 def lines_of(settings: Mapping[str, Any]) -> list[str]:

@@ -55,22 +55,26 @@ def _instead(name: str, message: str, typed: Sequence[str]) -> str:
 
 def advice(error: click.UsageError, typed: Sequence[str], commands: Sequence[str]) -> str:
     """Return click's message about the arguments of ``fidtool``, with what to write instead."""
-    name, typed = typed[0], [each for each in typed if each not in {"-h", "--help", "--help-all"}]
-    message, wrong, close = error.message.rstrip("."), name, get_close_matches(name, commands)
+    name = typed[0]
+    typed = [each for each in typed if each not in {"-h", "--help", "--help-all"}]
+    is_command = name in commands
     if isinstance(error, click.NoSuchOption):
         wrong, close = error.option_name, error.possibilities or []
         message = f"No such option '{wrong}'"  # click's words depend on its version
-    elif name in commands:
-        return shortened(error.format_message().rstrip(".")) + _instead(name, message, typed[1:])
+    elif is_command:
+        return shortened(error.format_message().rstrip(".")) + _instead(name, error.message.rstrip("."), typed[1:])
+    else:
+        wrong, close = name, get_close_matches(name, commands)
+        message = error.message.rstrip(".")
     if name.startswith("-") and not {*commands}.isdisjoint(typed):
         return f"{message}; options follow the command"
-    flags = [each.partition("=")[0] for each in typed if each.startswith("-") and name not in commands]
+    flags = [] if is_command else [each.partition("=")[0] for each in typed if each.startswith("-")]
     words = {each: each.replace("_", "-").removesuffix(".py") for each in (wrong, *flags)}
     habits = [f"{each} is {_HABITS[word]}" for each, word in words.items() if word in _HABITS]
     if habits and (words[wrong] in _HABITS or not close):
         return f"{message}: in fidtool {', '.join(habits)}"
-    if name not in commands and any(map(_exists, typed if name.startswith("-") else [name])):
+    if not is_command and any(map(_exists, typed if name.startswith("-") else [name])):
         return f"{message}; to compare two sets write `fidtool compute REAL FAKE`"
     if close:
         return f"{message}; did you mean {close[0]}?"
-    return message if name in commands else f"{message}; the commands are {', '.join(commands)}"
+    return message if is_command else f"{message}; the commands are {', '.join(commands)}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -15,8 +14,8 @@ from typing import Any
 import click
 
 from fidtool.cli.options import OnceCommand, completing
-from fidtool.cli.output import as_flag, columns, on_terminal, paragraph, print_lines, shown
-from fidtool.comparability import NOT_KNOWN
+from fidtool.cli.output import as_flag, columns, document, on_terminal, paragraph, print_lines, shown
+from fidtool.comparability import NOT_KNOWN, YES, Verdict
 from fidtool.comparability import verify as verdicts_on
 from fidtool.download import megabytes
 from fidtool.errors import InputError, redacted
@@ -45,29 +44,30 @@ def metrics(names: tuple[str, ...], as_json: bool) -> Iterator[str]:
     NAME can be FILE.py:NAME for a custom metric, whose code is executed.
     """
     chosen = [metric_named(name).metric for name in names or BUILT_IN]
-    found = [_described(metric) for metric in chosen]
     if as_json:
-        yield json.dumps({"schema": 1, "metrics": found}, indent=2)
+        yield document(metrics=[_described(metric) for metric in chosen])
         return
-    for each, metric in zip(chosen, found, strict=True):
-        yield f"{metric['name']}: {metric['about']}"
-        for number in metric["numbers"] if names else ():
-            yield f"  {number['title']} ({number['better'] or 'neither'} is better): {number['meaning']}"
-        for setting in metric["settings"] if names else ():
-            value = "VALUE" if setting["default"] is None else setting["default"]
-            flag = as_flag(each.named(setting["name"]), value)
-            yield f"  {flag}: {setting['help']}"
+    for metric in chosen:
+        facts = _described(metric)
+        yield f"{metric.name}: {facts['about']}"
+        if names:
+            for number in facts["numbers"]:
+                yield f"  {number['title']} ({number['better'] or 'neither'} is better): {number['meaning']}"
+            for setting in facts["settings"]:
+                default = "VALUE" if setting["default"] is None else setting["default"]
+                yield f"  {as_flag(metric.named(setting['name']), default)}: {setting['help']}"
 
 
 def _described(metric: Metric) -> dict[str, Any]:
-    about = " ".join((inspect.getdoc(metric) or "").split("\n\n")[0].split())
-    parts, settings = ("name", "title", "better", "meaning"), declared(type(metric)).items()
+    about = (inspect.getdoc(metric) or "").split("\n\n")[0]
+    parts = ("name", "title", "better", "meaning")
     return {
         "name": metric.name,
-        "about": about,
-        "numbers": [{name: getattr(each, name) for name in parts} for each in (*metric.numbers, *metric.summary)],
+        "about": " ".join(about.split()),
+        "numbers": [{part: getattr(each, part) for part in parts} for each in (*metric.numbers, *metric.summary)],
         "settings": [
-            {"name": name, "default": getattr(metric, name), "help": each.described} for name, each in settings
+            {"name": name, "default": getattr(metric, name), "help": each.described}
+            for name, each in declared(type(metric)).items()
         ],
     }
 
@@ -77,11 +77,11 @@ def _described(metric: Metric) -> dict[str, Any]:
 @_JSON
 def presets(names: tuple[str, ...], as_json: bool) -> Iterator[str]:
     """List the values of --preset; with NAMEs, show these with their settings and what a comparable value needs."""
-    found = [preset_named(name) for name in names] or [*PRESETS.values()]
+    chosen = [preset_named(name) for name in names or PRESETS]
     if as_json:
-        yield json.dumps({"schema": 1, "presets": [asdict(preset) for preset in found]}, indent=2)
+        yield document(presets=[asdict(preset) for preset in chosen])
         return
-    for preset in found:
+    for preset in chosen:
         also = f" (also {', '.join(preset.other_names)})" if preset.other_names else ""
         yield paragraph(f"{preset.name}{also}: {preset.about}", "", "  ")
         fakes = "as many images as in the paper" if preset.fakes is None else f"{preset.fakes:,} images"
@@ -95,8 +95,8 @@ def presets(names: tuple[str, ...], as_json: bool) -> Iterator[str]:
             *(("note", note) for note in preset.notes),
             ("source", preset.source),
         ]
-        for label, text in details if names else ():
-            if text:
+        for label, text in details:
+            if names and text:
                 yield paragraph(text, f"  {label:11}", " " * 13)
 
 
@@ -188,20 +188,25 @@ def verify(result: str, preset: str | None, strict: bool, as_json: bool) -> int:
     RESULT.json is what `compute -o` or `compute --json` wrote, or - for stdin. Exit status: 0 no requirement is missed,
     2 bad usage or input, 3 a requirement is missed.
     """
-    found = verdicts_on(result, preset)
-    lines = [json.dumps({"schema": 1, "verdicts": [verdict.to_dict() for verdict in found]}, indent=2)] * as_json
-    for verdict in () if as_json else found:
-        outcome = "not comparable" if verdict.comparable is False else "comparable"
-        of_all = f"{len(verdict.named(NOT_KNOWN))} of {len(verdict.items)} not known"
-        known = f", as far as is known ({of_all})" if verdict.comparable is None else ""
-        lines.append(f"{verdict.fake}: {outcome} with published values of {verdict.preset}{known}")
-        for item in verdict.items:
-            lines.append(paragraph(f"{item.name}: {item.found}", f"  {item.verdict:10}", " " * 12))
-            if item.verdict != "yes":
-                lines.append(paragraph(f"expected: {item.expected} ({item.source})", " " * 12, " " * 12))
-    print_lines(lines)
-    missed = [verdict for verdict in found if verdict.comparable is False or (strict and verdict.comparable is None)]
-    return 3 if missed else 0  # like a missed gate
+    verdicts = verdicts_on(result, preset)
+    if as_json:
+        print_lines([document(verdicts=[verdict.to_dict() for verdict in verdicts])])
+    else:
+        print_lines([line for verdict in verdicts for line in _lines_of(verdict)])
+    missed = {False, None} if strict else {False}
+    return 3 if any(verdict.comparable in missed for verdict in verdicts) else 0  # like a missed gate
+
+
+def _lines_of(verdict: Verdict) -> Iterator[str]:
+    outcome = "not comparable" if verdict.comparable is False else "comparable"
+    of_all = f"{len(verdict.named(NOT_KNOWN))} of {len(verdict.items)} not known"
+    known = f", as far as is known ({of_all})" if verdict.comparable is None else ""
+    yield f"{verdict.fake}: {outcome} with published values of {verdict.preset}{known}"
+    indent = " " * 12
+    for item in verdict.items:
+        yield paragraph(f"{item.name}: {item.found}", f"  {item.verdict:10}", indent)
+        if item.verdict != YES:
+            yield paragraph(f"expected: {item.expected} ({item.source})", indent, indent)
 
 
 @click.command(cls=OnceCommand)
@@ -235,7 +240,7 @@ def refs(names: tuple[str, ...], as_json: bool, download: str | None) -> Iterato
     found = dict.fromkeys(each for name in names for each in projects[name] or [named_reference(name)[0]])
     chosen = [*(found or REFERENCES.values())]
     if as_json:
-        yield json.dumps({"schema": 1, "references": [*map(_as_dict, chosen)]}, indent=2)
+        yield document(references=[*map(_as_dict, chosen)])
     elif names and not any(projects.values()):
         for each in chosen:
             yield from _details(each)

@@ -17,10 +17,10 @@ from fidtool.errors import FidtoolError, InputError
 from fidtool.features.models.families import MODEL_FAMILIES
 from fidtool.features.protocol import NAMED_PROTOCOLS
 from fidtool.metrics.metric import ALL
-from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS
+from fidtool.metrics.registry import BUILT_IN
 from fidtool.presets import PRESETS, with_preset
-from fidtool.settings import GROUPS, OUTPUT, CheckSettings, Settings, StatisticsSettings
-from fidtool.validation import Setting, declared
+from fidtool.settings import GROUPS, OUTPUT, Settings
+from fidtool.validation import Setting
 
 TYPED = click.core.ParameterSource.COMMANDLINE
 """Source of a parameter that is on the command line."""
@@ -63,25 +63,20 @@ class Command(click.Command):
     `Settings`, and raises `InputError` if they are invalid.
 
     Args:
-        settings: the class of the settings; None if the command has none. Settings of metrics are added.
+        settings: the class of the settings, by default one without any. Settings of metrics are added.
         examples: pairs of a comment and a command.
     """
 
     def __init__(
         self,
         *args: Any,
-        settings: type[CheckSettings] | None = None,
+        settings: type = object,
         examples: Sequence[tuple[str, str]] = (),
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
         self.examples = tuple(examples)
-        self.fields = {name: each for name, each in declared(settings).items() if each.group} if settings else {}
-        for key, (metric, each) in METRIC_SETTINGS.items():  # a statistics file depends on the networks of metrics
-            if settings is Settings or (settings is StatisticsSettings and metric().network() is not None):
-                self.fields[key] = each
-        if "metrics" in self.fields:
-            self.fields["metric_option"] = config.METRIC_OPTION
+        self.fields = config.settings_of(settings)
         options = [_option_of(name, each) for name, each in self.fields.items()]
         self.params = [*options, *self.params, *(_OF_SETTINGS if options else ())]
         for parameter in self.params:
@@ -91,24 +86,20 @@ class Command(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         if not self.fields:
             return super().invoke(ctx)
-        values = {name: ctx.params.pop(name) for name in self.fields}
+        values = {name: each.parsed(ctx.params.pop(name)) for name, each in self.fields.items()}
         typed = {name: value for name, value in values.items() if ctx.get_parameter_source(name) == TYPED}
-        named = ctx.params.pop("config")
-        file, found = config.read_settings(named)
-        filed = {name: value for name, value in found.items() if name in self.fields and name not in typed}
-        if named is None:
-            config.check_no_code(filed, file)
+        file, filed = config.read_settings(ctx.params.pop("config"), self.fields.keys() - typed.keys())
         prints = discover_or_alone().rank == 0
         try:
-            if ctx.params.pop("dump_config"):
-                with apart_from_prints():
-                    _settings_of(typed, filed)
-                print_lines(config.lines_of({**filed, **typed}) if prints else [], "the settings")
-                return 0
-            if filed and prints:  # also with --quiet: they may change the values
-                click.echo(f"settings from {file}: {', '.join(config.lines_of(filed)[1:])}", err=True)
-            ctx.params["settings"] = functools.partial(_settings_of, typed, filed)
             with apart_from_prints():
+                settings = functools.partial(_settings_of, typed, filed)
+                if ctx.params.pop("dump_config"):
+                    settings()
+                    print_lines(config.lines_of({**filed, **typed}) if prints else [], "the settings")
+                    return 0
+                if filed and prints:  # also with --quiet: they may change the values
+                    click.echo(f"settings from {file}: {', '.join(config.lines_of(filed)[1:])}", err=True)
+                ctx.params["settings"] = settings
                 return super().invoke(ctx)
         except FidtoolError as error:
             if error.setting in filed:
@@ -117,13 +108,15 @@ class Command(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write one section per group, and options without a group after them; then the examples."""
-        # Recent versions of click list the arguments, too; the command's description explains them.
-        options = [each for each in self.get_params(ctx) if isinstance(each, click.Option)]
-        options = [each for each in options if _HELP_ALL.name in ctx.meta or getattr(each, "common", True)]
-        groups = [*GROUPS, "Help"] if any(isinstance(each, GroupedOption) for each in options) else ["Options"]
-        for name in groups:
-            listed = [each for each in options if getattr(each, "group", groups[-1]) == name]
-            if records := [record for each in listed if (record := each.get_help_record(ctx))]:
+        ungrouped = "Help" if any(isinstance(each, GroupedOption) for each in self.params) else "Options"
+        sections = {name: list[tuple[str, str]]() for name in (*GROUPS, ungrouped)}
+        for each in self.get_params(ctx):
+            is_shown = _HELP_ALL.name in ctx.meta or getattr(each, "common", True)
+            # Recent versions of click list the arguments, too; the command's description explains them.
+            if isinstance(each, click.Option) and is_shown and (record := each.get_help_record(ctx)):
+                sections[getattr(each, "group", ungrouped)].append(record)
+        for name, records in sections.items():
+            if records:
                 with formatter.section(name):
                     formatter.write_dl(records)
         if self.examples:
@@ -198,32 +191,34 @@ def _joined(context: click.Context, parameter: click.Parameter, names: Sequence[
     return ",".join(names) if names else None
 
 
-def _option_of(name: str, field: Setting) -> GroupedOption:
-    shown = f" [default: {field.shown}]" if field.shown else ""
-    text = f"{field.text}{_NOTES.get(name, '')}{shown}"
-    given: dict[str, Any] = {"help": text, "metavar": field.metavar, "shell_complete": _COMPLETING.get(name)}
-    given |= {"default": field.default, "multiple": field.default == ()}
+def _option_of(name: str, setting: Setting) -> GroupedOption:
+    shown = f" [default: {setting.shown}]" if setting.shown else ""
+    given: dict[str, Any] = {
+        "help": f"{setting.text}{_NOTES.get(name, '')}{shown}",
+        "metavar": setting.metavar,
+        "shell_complete": _COMPLETING.get(name),
+        "default": setting.default,
+        "multiple": setting.kind is tuple,
+        "show_default": setting.kind is not bool and setting.default is not None and not shown,
+    }
     if name in ("metrics", "extractor"):
-        given |= {"multiple": True, "default": [field.default] if field.default else [], "callback": _joined}
-    if field.choices:
-        given |= {"type": click.Choice(field.choices), "metavar": None}
-        if field.kind is int:
-            given |= {"callback": lambda context, parameter, value: None if value is None else int(value)}
-    elif field.kind in (int, float):
-        given |= {"type": field.kind}
-    given["show_default"] = field.kind is not bool and field.default is not None and not shown
-    flags = field.flag.split()
-    if field.kind is bool:  # so that a flag overrides a file
-        flags = [f"{field.flag}/--no-{field.flag[2:]}"]
-    return GroupedOption([*flags, name], group=field.group, common=field.common, **given)
+        given |= {"multiple": True, "default": [setting.default] if setting.default else [], "callback": _joined}
+    if setting.choices:
+        given["type"] = click.Choice(setting.choices)
+    elif setting.kind in (int, float):
+        given["type"] = setting.kind
+    flags = setting.flag.split()
+    if setting.kind is bool:  # so that a flag overrides a file
+        flags = [f"{setting.flag}/--no-{setting.flag[2:]}"]
+    return GroupedOption([*flags, name], group=setting.group, common=setting.common, **given)
 
 
 def _settings_of(typed: Mapping[str, Any], filed: Mapping[str, Any]) -> Settings:
     """Return the settings on the command line and in a file."""
-    given = {name: value for name, value in {**filed, **typed}.items() if name not in METRIC_SETTINGS}
-    of_metrics, usual = ({name: each[name] for name in METRIC_SETTINGS if name in each} for each in (typed, filed))
-    of_metrics |= _assignments(given.pop("metric_option", ()))
-    return Settings(**with_preset(given, of_metrics, usual))
+    usual = dict(filed)
+    given = dict(typed)
+    options = [*usual.pop("metric_option", ()), *given.pop("metric_option", ())]
+    return Settings(**with_preset(usual, given | _assignments(options)))
 
 
 def _assignments(texts: Sequence[str]) -> dict[str, str]:

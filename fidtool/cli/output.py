@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import sys
 import textwrap
@@ -27,9 +28,8 @@ def shown(text: str) -> str:
 
 def as_flag(name: str, value: object = None) -> str:
     """Format a setting as a flag: ``--on-error skip``. See `fidtool.errors.option`."""
-    from fidtool.metrics.registry import METRIC_SETTINGS, key_of  # deferred: only messages need it
-    from fidtool.settings import Settings
-    from fidtool.validation import declared
+    from fidtool.metrics.registry import key_of  # deferred: only messages need it
+    from fidtool.settings import ALL_SETTINGS
 
     if name.endswith(")"):
         owner, _, setting = name[:-1].partition("(")[2].partition(".")
@@ -39,7 +39,7 @@ def as_flag(name: str, value: object = None) -> str:
         return f"--metric-option {name}" if value is None else f"--metric-option {name}={shown}"
     if name in ("real", "fake"):
         return name.upper()
-    field = METRIC_SETTINGS[name][1] if name in METRIC_SETTINGS else declared(Settings).get(name)
+    field = ALL_SETTINGS.get(name)
     if field is None or not field.group:
         return as_argument(name, value)
     flag = field.flag.split()[0]
@@ -144,6 +144,11 @@ def print_lines(lines: Sequence[str], what: str = "the result", exact: bool = Fa
         raise  # the reader has enough: click exits in silence
     except OSError as error:
         raise RunError(f"{what} could not be written to stdout ({error.strerror or error})") from None
+
+
+def document(**entries: object) -> str:
+    """Return the JSON of a command."""
+    return json.dumps({"schema": 1, **entries}, indent=2)
 
 
 def paragraph(text: str, first: str, other: str) -> str:

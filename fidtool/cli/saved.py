@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,7 +13,17 @@ import click
 
 from fidtool.cache_dir import check_target
 from fidtool.cli.options import OnceCommand, outputs_option
-from fidtool.cli.output import as_flag, columns, local_file, print_lines, publish, result_file, shown, write_lines
+from fidtool.cli.output import (
+    as_flag,
+    columns,
+    document,
+    local_file,
+    print_lines,
+    publish,
+    result_file,
+    shown,
+    write_lines,
+)
 from fidtool.errors import InputError
 from fidtool.features.protocol import FEATURES
 from fidtool.history import Values, change_of, changes_of, lines_of, read_history
@@ -56,10 +65,11 @@ def diff(before: str, after: str, as_json: bool) -> None:
     A.json and B.json are what `compute -o` wrote. FAKEs of the same name are compared, or the only one of each. With
     the error bars of both (--uncertainty), a FAKE is worse or better if the 95 % interval of the difference excludes 0.
     """
-    changes, names = changes_of(read_evaluation(before), read_evaluation(after)), short_names([before, after])
+    changes = changes_of(read_evaluation(before), read_evaluation(after))
+    names = short_names([before, after])
     if as_json:
         rendered = [replace(each, reason=shown(each.reason)).to_dict() for each in changes]
-        print_lines([json.dumps({"schema": 1, "changes": rendered}, indent=2)])
+        print_lines([document(changes=rendered)])
         return
     lines = list[str]()
     for each in changes:
@@ -67,9 +77,11 @@ def diff(before: str, after: str, as_json: bool) -> None:
         of_classes = _class_rows(each.classes)
         rows = [("", *names, "difference"), *starmap(_value_row, each.metrics.items()), *of_classes[:_MOST_CLASSES]]
         lines += columns(rows)
-        lines += [f"  and {len(of_classes) - _MOST_CLASSES} more, see --json"] * (len(of_classes) > _MOST_CLASSES)
+        if len(of_classes) > _MOST_CLASSES:
+            lines.append(f"  and {len(of_classes) - _MOST_CLASSES} more, see --json")
+        if not each.besides:
+            lines.append("  no difference in settings, protocol, sets and environment")
         lines += [f"  {line}" for line in lines_of(each.besides) if line not in each.reason]
-        lines += [] if each.besides else ["  no difference in settings, protocol, sets and environment"]
     print_lines([legible(shown(line)).rstrip() for line in lines])
 
 
@@ -172,10 +184,14 @@ def table(results: tuple[str, ...], form: str, columns: str | None, outputs: tup
     """
     for name in outputs:
         check_target(f"--output {name}", local_file("--output", name, (".csv", ".md", ".tex")))
-    tables, saved = dict(map(result_file, outputs)), {name: read_evaluation(name) for name in results}
-    saved = saved if columns is None else narrowed(saved, columns.split(","))
+    tables = dict(map(result_file, outputs))
+    saved = {name: read_evaluation(name) for name in results}
+    if columns is not None:
+        saved = narrowed(saved, columns.split(","))
+    warnings: list[str] = [alert for alert in joined(saved).alerts if alert.severity == "high"]
+    if form == "csv":  # the other formats have them
+        warnings = [*doubts_about(saved)[1], *warnings]
     lines = lines_in(form, saved)
-    alerts = [alert for alert in joined(saved).alerts if alert.severity == "high"]
-    for line in [*(doubts_about(saved)[1] if form == "csv" else []), *alerts]:  # the other formats have them
+    for line in warnings:
         click.echo(f"warning: {legible(line)}", err=True)
     publish(lines, {file: partial(write_lines, lines_in(written, saved)) for file, written in tables.items()})

@@ -94,8 +94,8 @@ def stats(
     chosen = settings()
     if layout is not None:
         chosen = _in_layout(chosen, layout)
-    if layout is not None and (part is not None or since is not None):
-        raise InputError("--layout is for statistics that are computed at once:", "omit --part and --since")
+        if part is not None or since is not None:
+            raise InputError("--layout is for statistics that are computed at once:", "omit --part and --since")
     if stored is not None and layout != "adm":
         raise InputError("only files with --layout adm have --images")
     target = local_file("-o", output)
@@ -105,14 +105,19 @@ def stats(
     from fidtool.pipeline.evaluate import measure_statistics
 
     console = Console(warnings=True, progress=not quiet, spelling=as_flag)
-    known: dict[str, Any] = {"known": complete, "part": part, "since": since}
-    statistics, sample = measure_statistics([(images, "")], chosen, console, check, layout == "adm", stored, **known)
+    statistics, sample = measure_statistics(
+        [(images, "")], chosen, console, check, layout == "adm", stored, known=complete, part=part, since=since
+    )
     if statistics is None:
         return
-    form = "" if layout is None else f", layout {layout}, protocol {chosen.protocol}"
-    form += "" if statistics.part is None else f", part {statistics.part.name} of {statistics.part.total} images"
-    form += "" if sample is None else f", {len(sample)} of them in arr_0"
-    _write(target, force, console, form, statistics, layout=layout, images=sample)
+    notes = list[str]()
+    if layout is not None:
+        notes.append(f"layout {layout}, protocol {chosen.network.protocol}")
+    if statistics.part is not None:
+        notes.append(f"part {statistics.part.name} of {statistics.part.total} images")
+    if sample is not None:
+        notes.append(f"{len(sample)} of them in arr_0")
+    _write(target, force, console, notes, statistics, layout=layout, images=sample)
 
 
 @click.command(cls=OnceCommand, examples=_OF_MERGE)
@@ -136,11 +141,13 @@ def merge(parts: tuple[str, ...], output: str, force: bool, quiet: bool) -> None
     statistics = merge_statistics(parts)
     for line in warnings_about(output, statistics):
         console.warn(line)
-    _write(target, force, console, f", {len(parts)} parts", statistics)
+    _write(target, force, console, [f"{len(parts)} parts"], statistics)
 
 
-def _write(target: Path, force: bool, console: Console, form: str, statistics: Statistics, **in_layout: Any) -> None:
-    """Write the file, with the arguments ``in_layout`` of `write_statistics`, and say so."""
+def _write(
+    target: Path, force: bool, console: Console, notes: Sequence[str], statistics: Statistics, **in_layout: Any
+) -> None:
+    """Write the file, with the arguments ``in_layout`` of `write_statistics`, and say so with further ``notes``."""
     from fidtool.statistics.statistics_file import write_statistics
 
     try:
@@ -150,21 +157,23 @@ def _write(target: Path, force: bool, console: Console, form: str, statistics: S
         raise RunError(problem, "name another file", "pass --force to overwrite it") from None
     except OSError as error:
         raise RunError(f"the statistics could not be written to {target}: {error.strerror or error}") from None
-    console.say(f"wrote {target}: {statistics.count} images, {statistics.dims} dimensions{form}")
+    said = [f"{statistics.count} images", f"{statistics.dims} dimensions", *notes]
+    console.say(f"wrote {target}: {', '.join(said)}")
 
 
 def _in_layout(settings: Settings, layout: str) -> Settings:
     """Return the settings with which a layout's project computes statistics."""
     protocol: Any = protocol_named(layout).name
     others = {
-        "preset" if settings.preset else "protocol": settings.protocol not in (None, protocol),
+        "preset" if settings.preset else "protocol": settings.network.protocol not in (None, protocol),
         "extractor": settings.network.extractor != "inception",
-        "dims": settings.dims not in (None, 2048),
+        "dims": settings.network.dims not in (None, 2048),
         "metrics": click.get_current_context().get_parameter_source("metrics") == TYPED,
     }
-    for name in (name for name, differs in others.items() if differs):
-        problem = f"--layout {layout} is for Inception's 2048 dimensions and the protocol {protocol}:"
-        raise InputError(problem, f"omit {as_flag(name)}, which follows from it", setting=name)
+    for name, differs in others.items():
+        if differs:
+            problem = f"--layout {layout} is for Inception's 2048 dimensions and the protocol {protocol}:"
+            raise InputError(problem, f"omit {as_flag(name)}, which follows from it", setting=name)
     return replace(settings, protocol=protocol, metrics=WRITTEN_LAYOUTS[layout])
 
 

@@ -20,10 +20,10 @@ more than so many standard errors."""
 class InceptionScore(Metric):
     """Inception Score (Salimans et al. 2016) of each FAKE, from its features and Inception's classifier."""
 
-    splits: int = Setting(10, METRICS, "N", least=1).help(
+    splits: int = Setting(10, METRICS, "N", least=1, excludes="is_part_size").help(
         "Inception Score: number of consecutive parts of a FAKE to average over."
     )
-    part_size: int | None = Setting(None, METRICS, "N", least=1).help(
+    part_size: int | None = Setting(None, METRICS, "N", least=1, excludes="is_splits").help(
         "Inception Score: average over consecutive parts of N images in stored order instead, of which the "
         "last may have fewer; ADM's evaluator uses 5000."
     )
@@ -43,8 +43,8 @@ class InceptionScore(Metric):
         ),
     )
     fake_features = True
-    further = ("is_order",)
     classifier = True
+    further = ("is_order",)
 
     @property
     def stored_order(self) -> bool:

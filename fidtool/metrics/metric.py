@@ -201,6 +201,7 @@ class Metric(Validated):
         fewest: the smallest number of images in a set whose per-image features it needs.
         frechet: the metric is a Fréchet distance, so ``fail_above`` can be a gate on it.
         by_name: it is only computed if it is requested by name, not by ``all``.
+        classifier: it needs Inception's classifier, which is a part of the weights.
         phase: name of its time in the record; empty for the metric's name.
         usual_network: for a metric with its own network, the network of the metric's authors as a `Definition` names
             it.

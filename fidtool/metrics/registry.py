@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass, replace
 from inspect import get_annotations
 from typing import Any, NamedTuple
@@ -123,7 +123,7 @@ METRIC_SETTINGS: dict[str, tuple[type[Metric], Setting]] = {
 
 
 def requested(
-    metrics: object, values: Mapping[str, Any] | None = None, usual: Mapping[str, Any] | None = None
+    metrics: object, values: Mapping[str, Any] | None = None, needed: Collection[str] = ()
 ) -> tuple[Requested, ...]:
     """Return the requested metrics in their order.
 
@@ -131,7 +131,7 @@ def requested(
         metrics: as the setting of this name. A metric that is also requested by name or as an object replaces that of
             ``all``.
         values: settings of the metrics that are requested by name, by `key_of`. Strings are parsed.
-        usual: the same of a preset, which may be of metrics that are not requested.
+        needed: those of the values that must be of a requested metric.
     """
     chosen: dict[str, Requested] = {}
     listed = metrics.split(",") if isinstance(metrics, str) else metrics
@@ -140,7 +140,7 @@ def requested(
             f"{option('metrics')} must be a string or a list of metrics, not {brief(metrics)}", setting="metrics"
         )
     for each in listed:
-        for new in _selected(each, {**(usual or {}), **(values or {})}):
+        for new in _selected(each, values or {}):
             known = chosen.get(new.metric.name)
             if known is None or (known.optional and not new.optional):
                 chosen[new.metric.name] = new
@@ -149,8 +149,7 @@ def requested(
                 raise InputError(problem, setting="metrics")
     if not chosen:
         raise InputError(f"{option('metrics')} is empty; the metrics are {', '.join(BUILT_IN)}", setting="metrics")
-    if values:
-        _check_keys(values, chosen)
+    _check_keys(needed, chosen)
     if any(type(each.metric) not in BUILT_IN.values() for each in chosen.values()):
         _check_together([each.metric for each in chosen.values()])
     return tuple(chosen.values())

@@ -60,7 +60,7 @@ def evaluate(
     sets = named_sets(*sources, *([] if settings.heldout is None else [(settings.heldout, "heldout")]))
     settings = settings if settings.heldout is None else replace(settings, heldout=sets[-1].path)
     read: list[object] = [each.path for each in sets if each.given is None]
-    read += [settings.weights, settings.labels, settings.captions, settings.fail_worse_than]
+    read += [settings.network.weights, settings.labels, settings.captions, settings.fail_worse_than]
     with open_run(sets, settings, console) as run:
         run.world.on_rank_zero(lambda: check(read))
         plan, measurer, contents = _prepared(run, sets, settings)

@@ -57,7 +57,7 @@ class RunNetworks:
         self._run, self._world, self._device, self._settings = run, run.world, run.device, settings
         self._batch_size = batch_size
         of_inception = settings.network.extractor == "inception"
-        self._protocol = protocol_named(settings.protocol if of_inception and settings.protocol else DEFAULT_PROTOCOL)
+        self._protocol = protocol_named((of_inception and settings.network.protocol) or DEFAULT_PROTOCOL)
         half = HALVES.get(settings.precision, torch.float32)
         packed = of_inception and run.device.torch_device.type == "cpu" and packs(half)
         self.kernels = "oneDNN, packed" if packed else "torch"
@@ -73,7 +73,7 @@ class RunNetworks:
             with self._world.together():
                 _check_matrix_products(settings, run.device.torch_device)
                 if of_inception:
-                    features = inception_definition(self._protocol, settings.dims or max(INCEPTION_DIMS))
+                    features = inception_definition(self._protocol, settings.network.dims or max(INCEPTION_DIMS))
                     self.definitions[FEATURES] = features
                     if SPATIAL in set_needs(settings, real=True, fake=True).layers:
                         self.definitions[SPATIAL] = spatial_definition(features)

@@ -171,9 +171,9 @@ def _taken(
     extractors = {each.extractor for each in definitions.values()}
     if settings.network.extractor == "inception" and extractors <= {INCEPTION}:
         dims, protocols = {each.dims for each in files.values()}, {each.protocol_name for each in definitions.values()}
-        if settings.dims is None and len(dims) == 1 and dims <= {*INCEPTION_DIMS} - {max(INCEPTION_DIMS)}:
+        if settings.network.dims is None and len(dims) == 1 and dims <= {*INCEPTION_DIMS} - {max(INCEPTION_DIMS)}:
             taken["dims"] = dims.pop()
-        if settings.protocol is None and len(protocols) == 1 and protocols <= {*PROTOCOLS} - {DEFAULT_PROTOCOL}:
+        if settings.network.protocol is None and len(protocols) == 1 and protocols <= {*PROTOCOLS} - {DEFAULT_PROTOCOL}:
             taken["protocol"] = protocols.pop()
         return taken
     asked = settings.extractor is not None or settings.dims is not None or settings.protocol is not None

@@ -80,7 +80,7 @@ def choose(opening: Opening, console: Console) -> Opening:
         omissions.append(omission(each, reason))
         left_out.append(NotComputed(each.name, each.title, reason.stated, not each.optional))
     if left_out:
-        settings = settings.without({each.metric for each in left_out})
+        settings = replace(settings, left_out={each.metric for each in left_out})
     for fake in opening.sets[1:]:
         lacking_images(chosen, settings, opening.sets[0], fake)
     for line in omissions:
@@ -211,7 +211,7 @@ def agree(
             elif layer in file.layers:
                 parts[each.path] = file.layers[layer]
         definition = None if measured is None else measured[layer]
-        dims = definition.dims if definition else settings.dims if layer == FEATURES else None
+        dims = definition.dims if definition else settings.network.dims if layer == FEATURES else None
         # The settings `protocol` and `extractor` are those of the first network.
         asked = None if definition or (layer != FEATURES and layer in settings.networks) else settings
         common, mismatches = _common_definition(parts, definition, asked, dims) if parts else (definition, [])
@@ -225,8 +225,8 @@ def agree(
             dims = next(iter(parts.values())).dims
         path = "" if definition is not None else next(iter(parts), "")
         of_inception = layer == FEATURES and settings.network.extractor == "inception" and dims in INCEPTION_DIMS
-        if common is None and settings.protocol is not None and of_inception:
-            stated = inception_definition(protocol_named(settings.protocol), dims)
+        if common is None and settings.network.protocol is not None and of_inception:
+            stated = inception_definition(protocol_named(settings.network.protocol), dims)
         for metric in metrics:
             metric.check(replace(settings.facts(layer), definition=stated, dims=dims, file=path))
             if metric.usual_network and common is not None and common.extractor != metric.usual_network:
@@ -302,11 +302,9 @@ def _against_request(path: str, definition: Definition, settings: Settings) -> l
         named = option("extractor")
         problem = f"{path} has features of {definition.network}, not of Inception, which {named} requests:"
         return [InputError(problem, f"omit {named}", "pass statistics of Inception", setting="extractor")]
-    if settings.protocol is None:
+    if settings.network.protocol in (None, definition.protocol_name):
         return []
-    if definition.protocol_name == settings.protocol:
-        return []
-    problem = f"{path} was computed with the protocol {definition.protocol_name}, not {settings.protocol}"
+    problem = f"{path} was computed with the protocol {definition.protocol_name}, not {settings.network.protocol}"
     return [InputError(problem, setting="protocol")]
 
 

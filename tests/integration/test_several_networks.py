@@ -63,7 +63,7 @@ def test_inception_comes_first(here: Run, sets: tuple[Path, Path]) -> None:
     settings = Settings(extractor=f"{TINY},inception", dims=64)
     assert [each.extractor for each in settings.networks.values()] == ["inception", TINY]
     with_own = Settings(extractor=f"{TINY}@step=12,Inception@dims=64,protocol=edm")
-    assert (with_own.dims, with_own.protocol) == (64, "tensorflow")
+    assert (with_own.network.dims, with_own.network.protocol) == (64, "tensorflow")
 
 
 def test_the_protocol_is_that_of_each_network_without_its_own(

@@ -19,7 +19,7 @@ from fidtool.statistics.moments import Gaussian
 from support import adm_evaluator
 from support.feature_sets import Features, alone, mixture, normal
 
-SETTINGS = Settings(**with_preset({"preset": "adm"}, {"is_part_size": 100}))
+SETTINGS = Settings(**with_preset({"preset": "adm", "is_part_size": 100}))
 """With smaller parts, of which the last is shorter."""
 COUNT, DIMS, SPATIAL_DIMS, CLASSES = 330, 24, 17, 10
 WEIGHT = normal(CLASSES, DIMS, 9)
@@ -34,8 +34,7 @@ def computed(
     state = {"fc.weight": torch.from_numpy(WEIGHT), "fc.bias": torch.ones(CLASSES)}
     classifier: Any = SimpleNamespace(state=state)
     context = MetricContext(alone(), FeatureSettings(feature_step=18), lambda: classifier)
-    metric = settings.metric(name)
-    assert metric is not None
+    (metric,) = (each.metric for each in settings.chosen if each.metric.name == name)
     found = dict(metric.compute(real, fake, context))
     if warnings is not None:
         warnings += context.warnings
@@ -98,7 +97,7 @@ def test_few_images_stored_by_class_have_a_warning_and_shuffled_ones_none(count:
     order = random.permutation(count)
     features = (30 * np.linalg.pinv(WEIGHT).T[stored[order]] + normal(count, DIMS, 4) / 10).astype(np.float32)
     warnings: list[str] = []
-    settings = Settings(**with_preset({"preset": "adm"}, {"is_part_size": part}))
+    settings = Settings(**with_preset({"preset": "adm", "is_part_size": part}))
     computed("is", as_set(REAL, TRAINING), as_set(features, FAKE, order), warnings, settings)
     found = [line.startswith(f"set: parts of {part} images in stored order have 0.") for line in warnings]
     assert found == [True] * bool(ranks)

@@ -97,7 +97,7 @@ def test_a_file_without_the_name_of_its_contents(tmp_path: Path) -> None:
 )
 def test_protocols(typed: str, meant: str) -> None:
     assert protocol_named(typed).name == meant
-    assert Settings(protocol=typed).protocol == meant, "the usual name is recorded"
+    assert Settings(protocol=typed).network.protocol == meant, "the usual name is recorded"
 
 
 def test_type_checkers_know_the_protocols_that_the_help_lists() -> None:

@@ -14,7 +14,7 @@ from fidtool.cli.output import as_flag
 from fidtool.errors import rendered
 from fidtool.metrics.metric import METRICS
 from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS, NAMES
-from fidtool.settings import Settings
+from fidtool.settings import ALL_SETTINGS, Settings
 from fidtool.validation import declared
 
 
@@ -34,6 +34,7 @@ def settings_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Settings]:
     """Return a function that parses arguments, with `Energy` among the built-in metrics."""
     monkeypatch.setitem(BUILT_IN, "energy", Energy)
     monkeypatch.setitem(NAMES, "energy", Energy)
+    monkeypatch.setitem(ALL_SETTINGS, "energy_subset_size", declared(Energy)["subset_size"])
     monkeypatch.setitem(METRIC_SETTINGS, "energy_subset_size", (Energy, declared(Energy)["subset_size"]))
 
     @click.command(cls=Command, settings=Settings)
@@ -51,9 +52,13 @@ def settings_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Settings]:
 
 
 def test_a_metrics_setting_has_its_own_flag(settings_of: Callable[..., Settings]) -> None:
-    assert settings_of("--metrics", "energy", "--energy-subset-size", "3").metric("energy") == Energy(subset_size=3)
-    assert settings_of("--metrics", "energy", "--energy-subset-size", "20").metric("energy") == Energy()
-    assert settings_of("--metrics", "energy").metric("energy") == Energy()
+    def metric(*flags: str) -> Metric:
+        (asked,) = settings_of("--metrics", "energy", *flags).chosen
+        return asked.metric
+
+    assert metric("--energy-subset-size", "3") == Energy(subset_size=3)
+    assert metric("--energy-subset-size", "20") == Energy()
+    assert metric() == Energy()
 
 
 def test_the_option_for_custom_metrics_says_where_the_flag_is(settings_of: Callable[..., Settings]) -> None:

@@ -45,7 +45,7 @@ class SettingPart(NamedTuple):
 
 
 SettingName = str | MetricSetting | SettingPart
-"""What messages call a setting: the keyword of `fidtool.compute` or of a class of `fidtool.training`, or one of these."""
+"""What names a setting: the keyword of `fidtool.compute` or of a class of `fidtool.training`, or one of these."""
 Spelling = Callable[[str | MetricSetting, object], str]
 """Formats the name of a setting and its value, see `option`."""
 _WITHIN = "\x04"

@@ -150,9 +150,12 @@ _TIMES_REAL, _BEYOND_REAL = 2.0, 0.1
 """Sets of simple images naturally have duplicates. FAKE's share of duplicates is therefore compared with REAL's: it is
 unusual from this multiple of it, or this much above it, whichever is less."""
 _MOST_BY_NATURE = 0.5
-"""Largest share of near duplicates that REAL can excuse: a small REAL says little about a large FAKE."""
+"""No kind of images naturally has a larger share of near duplicates. It is also the largest share that REAL can excuse:
+a small REAL says little about a large FAKE."""
 FEWEST_COPIES = 2
 """Fewer duplicates than this are regarded as accidental, even in a small set."""
+COPIES = "copies"
+"""Code of the finding about duplicates."""
 _GROUPS, _FILES = 8, 8
 """Maximum number of groups of duplicates listed as examples, and of files listed per group."""
 _MOST_REPEATED = 0.8
@@ -284,6 +287,11 @@ def has_notable_copies(fake: Duplicates, real: Duplicates | None) -> bool:
     return fake.exact / fake.images >= max(NOTABLE_SHARE, most_exact) or fake.share >= max(_NOTABLE_NEAR_SHARE, most)
 
 
+def has_unnatural_copies(found: Duplicates) -> bool:
+    """Returns whether a set has more duplicates than any kind of images naturally has."""
+    return found.exact >= max(NOTABLE_SHARE * found.images, FEWEST_COPIES) or found.share >= _MOST_BY_NATURE
+
+
 def are_dependent(fake: Duplicates, real: Duplicates | None) -> bool:
     """Returns whether ``fake`` has too many duplicates for its images to be treated as independent samples."""
     usual = 0.0 if real is None else real.share
@@ -329,7 +337,7 @@ def lossless_texts(real: ImageRecords, fake: ImageRecords) -> list[str]:
 def copies_finding(found: Duplicates, generated: bool) -> Finding:
     """Returns the finding about a set with at least one duplicate."""
     example = next((group[0] for group in found.examples), "")
-    return Finding("copies", "high", found.copies, example, duplicates_message(found, generated))
+    return Finding(COPIES, "high", found.copies, example, duplicates_message(found, generated))
 
 
 def shared_finding(real: str, shared: SharedCopies, images: int) -> Finding:
@@ -340,4 +348,4 @@ def shared_finding(real: str, shared: SharedCopies, images: int) -> Finding:
         "remove real images that were mixed in; otherwise the generator has memorised training images"
     )
     severity: Severity = "high" if shared.count >= NOTABLE_SHARE * images else "medium"
-    return Finding("leak", severity, shared.count, one, message)
+    return Finding("leak", severity, shared.count, one, message, "pair")

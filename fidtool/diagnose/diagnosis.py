@@ -289,12 +289,11 @@ class Checkup:
     @property
     def findings(self) -> list[tuple[str, Finding]]:
         """All findings, each with the path of the set it is about. Those about REAL alone come last."""
-        found = [(self.images.path, finding) for finding in self.images.findings]
+        found = [(self.images.path, self.images.findings)]
         if self.against is not None:
-            path = f"{self.images.path} against {self.against.path}"
-            found += [(path, finding) for finding in self.between]
-            found += [(self.against.path, finding) for finding in self.against.findings]
-        return found
+            found.append((f"{self.images.path} against {self.against.path}", self.between))
+            found.append((self.against.path, self.against.findings))
+        return [(path, finding) for path, findings in found for finding in findings]
 
     @property
     def exit_code(self) -> int:

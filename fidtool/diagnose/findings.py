@@ -117,13 +117,15 @@ _Found = tuple[str, Severity, Flags, str]
 
 def set_findings(images: ImageRecords) -> list[Finding]:
     """Returns the findings about the images of one set, the most severe first."""
-    found = []
-    measures = Measures(images.records)
+    found, measures = list[Finding](), Measures(images.records)
     for code, severity, which, detail in (*_values(measures), *_mixtures(measures)):
-        indices = np.flatnonzero(which)
-        message = f"{len(indices)} of {len(images)} images {_TEXTS[code].format(detail)}"
-        found.append(Finding(code, severity, len(indices), images.file(int(indices[0])), message))
+        message = f"{which.sum()} of {len(images)} images {_TEXTS[code].format(detail)}"
+        found.append(_finding(code, severity, images, which, message))
     return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
+
+
+def _finding(code: str, severity: Severity, images: ImageRecords, which: Flags, message: str) -> Finding:
+    return Finding(code, severity, int(which.sum()), images.file(int(which.argmax())), message)
 
 
 def unreadable_findings(files: Sequence[BadFile]) -> list[Finding]:
@@ -154,14 +156,12 @@ def property_warnings(counts: Mapping[str, int]) -> dict[str, str]:
 
 def property_findings(images: ImageRecords) -> list[Finding]:
     """Returns the `property_warnings` as findings; `set_findings` lacks them, as `fidtool stats` gives them anyway."""
-    flags = images.records["flags"]
     modes = (mode.decode().partition("+") for mode in np.unique(images.records["mode"]).tolist())
     most_bands = max((len(mode) + int(more) for mode, _, more in modes if more), default=0)
-    which = {name: np.flatnonzero(flags >> bit & 1) for name, bit in FLAGS.items()}
-    texts = property_warnings({"most_bands": most_bands, **{name: len(found) for name, found in which.items()}})
-    return [
-        Finding(name, "low", len(which[name]), images.file(int(which[name][0])), text) for name, text in texts.items()
-    ]
+    which = {name: images.records["flags"] >> bit & 1 == 1 for name, bit in FLAGS.items()}
+    counts = {name: int(some.sum()) for name, some in which.items()}
+    texts = property_warnings(counts | {"most_bands": most_bands})
+    return [_finding(name, "low", images, which[name], text) for name, text in texts.items()]
 
 
 def _values(images: Measures) -> Iterator[_Found]:

@@ -117,17 +117,6 @@ class Measures:
         return float(np.sqrt(varied.mean()))
 
     @cached_property
-    def torn(self) -> Floats:
-        """Shares of the values that are 0 in pixels that are not black: clipping sets single channels to 0."""
-        return (self.records["zeros"] - 3.0 * self.records["black"]) / self.records["values"]
-
-    @cached_property
-    def clipped(self) -> Floats:
-        """Shares of the values that are 0 or 255, without those of black borders and backgrounds."""
-        ends = self.records["zeros"] + self.records["full"].astype(float) - 3.0 * self.records["black"]
-        return ends / self.records["values"]
-
-    @cached_property
     def colourful(self) -> Flags:
         """Which have values in most bins between their ends: others, such as masks, repeat pixels by nature."""
         between = (self.records["high"] >> 4) - (self.records["low"] >> 4) + 1
@@ -142,6 +131,16 @@ class Measures:
     def full(self) -> Floats:
         """Shares of the values that are 255."""
         return self.records["full"] / self.records["values"]
+
+    @cached_property
+    def torn(self) -> Floats:
+        """Shares of the values that are 0 in pixels that are not black: clipping sets single channels to 0."""
+        return self.zeros - 3.0 * self.records["black"] / self.records["values"]
+
+    @cached_property
+    def clipped(self) -> Floats:
+        """Shares of the values that are 0 or 255, without those of black borders and backgrounds."""
+        return self.torn + self.full
 
     @cached_property
     def repeated(self) -> Flags:

@@ -13,6 +13,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 T = TypeVar("T")
@@ -285,17 +286,38 @@ class FidtoolWarning(UserWarning):
     """A warning about a metric value or about the calling program, issued through the module ``warnings``."""
 
 
+@dataclass(frozen=True)
+class Caution:
+    """A warning about metric values.
+
+    Attributes:
+        set: path of the set that it is about, or a name of it.
+        text: the rest of the sentence.
+        severity: see `fidtool.diagnose.findings.Finding`.
+        detail: what follows the set in parentheses, such as ``only 60 images``; empty if nothing does.
+    """
+
+    set: str
+    text: str
+    severity: Severity = "low"
+    detail: str = ""
+
+    def __str__(self) -> str:
+        detail = f" ({self.detail})" if self.detail else ""
+        return f"{self.set}{detail}: {self.text}"
+
+
 class Alert(str):
-    """A warning about metric values, with a severity: see `fidtool.diagnose.findings.Finding`.
+    """A `Caution` as a sentence of a result, with its severity.
 
     One that may hold for several sets begins ``SET:`` or ``SET (``: `merged` names all sets before the text.
     """
 
     severity: Severity
 
-    def __new__(cls, text: str, severity: Severity | None = None) -> Alert:
+    def __new__(cls, text: str | Caution, severity: Severity | None = None) -> Alert:
         alert = super().__new__(cls, text)
-        alert.severity = severity or (text.severity if isinstance(text, Alert) else "low")
+        alert.severity = severity or (text.severity if isinstance(text, (Alert, Caution)) else "low")
         return alert
 
 

@@ -232,7 +232,7 @@ class Comparer:
                 if fake is not real:
                     seen = self.real, inspect_set(fake.path, other.pictures, passed_over[1], other.skipped)
                 diagnosis = diagnosis_of(*seen, settings.max_duplicates, bool(fake.pairs), self.run.console.shown)
-                lines += diagnosis.lines
+                lines += map(Alert, diagnosis.lines)
         for each in settings.chosen:
             if not settings.uncertainty or diagnosis is None or each.metric.name != "fid":
                 continue
@@ -298,8 +298,8 @@ class Comparer:
             *self.plan.warnings,
             *([] if self.heldout is None else self.heldout.warnings(real)),
             *([Alert(f"{fake.path} is the same set as REAL: the values say nothing about a generator", "high")] * same),
-            *set_warnings(sets, layers),
-            *pair_warnings(real.statistics, names[1], fake.statistics, bool(layers), larger.file is None),
+            *map(Alert, set_warnings(sets, layers)),
+            *map(Alert, pair_warnings(real.statistics, names[1], fake.statistics, bool(layers), larger.file is None)),
         ]
 
 

@@ -10,6 +10,7 @@ import pytest
 from fidtool.diagnose import duplicates
 from fidtool.diagnose.diagnosis import SetInspection, findings_about, inspection_warnings
 from fidtool.diagnose.duplicates import Duplicates, are_dependent, find_duplicates, has_notable_copies, tolerances
+from fidtool.errors import Caution
 from support.records import pictures, thumbnail
 
 
@@ -65,7 +66,7 @@ def test_examples() -> None:
     assert found.multiplicities == {9: 9}
 
 
-def lines(images: int, exact: int = 0, near: int = 0) -> list[str]:
+def lines(images: int, exact: int = 0, near: int = 0) -> list[Caution]:
     inspection = SetInspection("set", pictures(images), found(images, exact, near), [])
     return inspection_warnings(inspection, findings_about(inspection, None))
 
@@ -104,4 +105,4 @@ def test_in_very_large_sets_near_duplicates_are_not_searched_for(monkeypatch: py
     many = find_duplicates(pictures(10))
     assert not many.complete
     (warning,) = inspection_warnings(SetInspection("set", pictures(10), many, []), [])
-    assert "only exact duplicates were searched for" in warning
+    assert "only exact duplicates were searched for" in str(warning)

@@ -225,7 +225,7 @@ def find_duplicates(images: ImageRecords) -> Duplicates:
     copies, exact_copies = len(images) - len(firsts), len(images) - len(np.unique(exact))
     kinds, numbers = np.unique(counts, return_counts=True)
     often = np.argsort(-counts, kind="stable")[:_GROUPS]
-    largest = (np.flatnonzero(groups == firsts[group]) for group in often if counts[group] > 1)
+    largest = (np.flatnonzero(groups == firsts[group]).tolist() for group in often if counts[group] > 1)
     return Duplicates(
         images=len(images),
         unique=len(firsts),
@@ -233,7 +233,7 @@ def find_duplicates(images: ImageRecords) -> Duplicates:
         near=copies - exact_copies,
         multiplicities=dict(zip(kinds.tolist(), numbers.tolist(), strict=True)),
         pattern=same_seed(images.names, groups) if copies >= NOTABLE_SHARE * len(images) else None,
-        examples=tuple(tuple(images.file(int(image)) for image in group[:_FILES]) for group in largest),
+        examples=tuple(tuple(images.file(image) for image in group[:_FILES]) for group in largest),
         complete=near is not None,
     )
 
@@ -262,14 +262,13 @@ def same_seed(names: Sequence[str], groups: Groups) -> SameSeed | None:
 
 def shared_copies_of(real: ImageRecords, fake: ImageRecords) -> SharedCopies:
     """Finds the images of FAKE that are also in REAL, except those of a single colour."""
-    wanted = fake.records["digest"]
-    order = np.argsort(real.records["digest"], kind="stable")
-    digests = real.records["digest"][order]
-    positions = np.searchsorted(digests, wanted)
-    equal = digests[np.minimum(positions, len(digests) - 1)] == wanted
-    found = np.flatnonzero(equal & (fake.records["low"] < fake.records["high"]))
-    pairs = ((fake.file(int(one)), real.file(int(order[positions[one]]))) for one in found[:_FILES])
-    return SharedCopies(len(found), tuple(pairs))
+    digests, wanted = real.records["digest"], fake.records["digest"]
+    shared = np.flatnonzero(np.isin(wanted, digests) & (fake.records["low"] < fake.records["high"]))
+    pairs = []
+    for image in shared[:_FILES].tolist():
+        partner = int((digests == wanted[image]).argmax())
+        pairs.append((fake.file(image), real.file(partner)))
+    return SharedCopies(len(shared), tuple(pairs))
 
 
 def has_notable_copies(fake: Duplicates, real: Duplicates | None) -> bool:

@@ -33,6 +33,11 @@ class Measures:
     def __len__(self) -> int:
         return len(self.records)
 
+    @property
+    def older(self) -> bool:
+        """Whether an earlier version recorded them, without the range and detail of the whole image."""
+        return bool((self.records["highest"] < self.records["high"]).any())
+
     @cached_property
     def side(self) -> float:
         """Median side, in pixels, of squares with as many pixels as each image."""
@@ -47,17 +52,16 @@ class Measures:
     @cached_property
     def usual_size(self) -> tuple[int, int] | None:
         """The width and height that nearly all images have; None if they vary."""
-        sizes, counts = np.unique(_packed(self.records["width"], self.records["height"]), return_counts=True)
-        width, height = divmod(int(sizes[counts.argmax()]), 1 << 32)
-        return (width, height) if counts.max() >= _MOST * len(self) else None
+        sizes = _packed(self.records["width"], self.records["height"])
+        size = _most_frequent(sizes)
+        return divmod(size, 1 << 32) if np.count_nonzero(sizes == size) >= _MOST * len(self) else None
 
     @cached_property
     def odd_sized(self) -> Flags:
         """Which do not have the most frequent size; photos of one camera in portrait and landscape have the same."""
         width, height = self.records["width"], self.records["height"]
         sizes = _packed(np.minimum(width, height), np.maximum(width, height))
-        kinds, counts = np.unique(sizes, return_counts=True)
-        return sizes != kinds[counts.argmax()]
+        return sizes != _most_frequent(sizes)
 
     @cached_property
     def lossy(self) -> Flags:
@@ -162,3 +166,8 @@ class Measures:
 def _packed(width: NDArray[np.uint32], height: NDArray[np.uint32]) -> NDArray[np.int64]:
     """Return sizes as single numbers, which sort quickly."""
     return width.astype(np.int64) << 32 | height
+
+
+def _most_frequent(numbers: NDArray[np.int64]) -> int:
+    kinds, counts = np.unique(numbers, return_counts=True)
+    return int(kinds[counts.argmax()])

@@ -13,11 +13,44 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any, Literal, TypeVar, get_args
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 T = TypeVar("T")
-Spelling = Callable[[str, object], str]
+
+
+class MetricSetting(NamedTuple):
+    """A setting of a metric, as messages name it.
+
+    Attributes:
+        kind: name of the metric's class, such as ``KID``.
+        metric: name of the metric, such as ``kid``.
+        name: the field of the class.
+    """
+
+    kind: str
+    metric: str
+    name: str
+
+
+class SettingPart(NamedTuple):
+    """A part of the value of a setting, such as the step in ``extractor=NAME@step=14``.
+
+    Attributes:
+        setting: the setting.
+        before: the value up to the part, such as ``NAME@step``.
+    """
+
+    setting: str | MetricSetting
+    before: str
+
+
+SettingName = str | MetricSetting | SettingPart
+"""What names a setting: the keyword of `fidtool.compute` or of a class of `fidtool.training`, or one of these."""
+Spelling = Callable[[str | MetricSetting, object], str]
 """Formats the name of a setting and its value, see `option`."""
+_WITHIN = "\x04"
+"""Separates the parts of a `MetricSetting` in a message."""
 _OPTION = re.compile("\x01([^\x01-\x03]*)\x02([^\x01-\x03]*)\x03")
 _URL = re.compile(r"(?<![\w+.-])([\w+.-]*)://([^\s'\"]*)")
 """A scheme and the rest of the word. Every pattern here runs in linear time, because the text may be hostile."""
@@ -36,15 +69,30 @@ _MOST_NAMED = 6
 """Maximum number of sets that one warning names."""
 
 
-def option(name: str, value: object = None) -> str:
+def option(setting: SettingName, value: object = None) -> str:
     """Return a setting as a part of a message, which `rendered` replaces by ``--on-error skip`` or ``on_error='skip'``.
 
-    Args:
-        name: keyword of `fidtool.compute` or of a class of `fidtool.training`; ``KID(kid.subset_size)`` for a setting
-            of a metric.
-        value: its value. None names the setting only; ``...`` is a placeholder for any value.
+    ``value`` None names the setting only; ``...`` is a placeholder for any value.
     """
-    return f"\x01{name}\x02{'...' if value is ... else repr(value)}\x03"
+    if isinstance(setting, SettingPart):
+        return option(setting.setting, f"{setting.before}={value}")
+    return f"{_mark_of(setting)}{_shown_value(value)}\x03"
+
+
+def _mark_of(setting: str | MetricSetting) -> str:
+    """Return what stands before a setting's value in a message."""
+    name = setting if isinstance(setting, str) else _WITHIN.join(setting)
+    return f"\x01{name}\x02"
+
+
+def _shown_value(value: object) -> str:
+    return "..." if value is ... else repr(value)
+
+
+def _field_of(setting: SettingName) -> str:
+    """Return the keyword of a setting, or the field of its metric's class."""
+    whole = setting.setting if isinstance(setting, SettingPart) else setting
+    return whole if isinstance(whole, str) else whole.name
 
 
 def brief(value: object, longest: int = 200) -> str:
@@ -53,35 +101,39 @@ def brief(value: object, longest: int = 200) -> str:
     return text if len(text) <= longest else f"{text[:longest]}…"
 
 
-def as_argument(name: str, value: object = None) -> str:
+def as_argument(setting: str | MetricSetting, value: object = None) -> str:
     """Format a setting as a Python argument: ``on_error='skip'``. See `option`."""
-    if name.endswith(")"):
-        kind, _, setting = name[:-1].partition("(")
-        setting = setting.rpartition(".")[2]
-        return f"{setting} of {kind}(...)" if value is None else f"{kind}({setting}={value!r})"
-    return name if value is None else f"{name}={'...' if value is ... else repr(value)}"
+    argument = _field_of(setting)
+    if value is not None:
+        argument += f"={_shown_value(value)}"
+    if isinstance(setting, str):
+        return argument
+    return f"{argument} of {setting.kind}(...)" if value is None else f"{setting.kind}({argument})"
 
 
 def rendered(text: str, spelling: Spelling = as_argument) -> str:
     """Return a message as the user reads it: settings as flags or arguments, and no secrets in URLs."""
 
-    def spelled(found: re.Match[str]) -> str:
+    def spelled(mark: re.Match[str]) -> str:
+        name, *others = mark[1].split(_WITHIN)
+        setting = MetricSetting(name, *others) if len(others) == 2 else name
         try:
-            return spelling(found[1], ast.literal_eval(found[2]))
+            return spelling(setting, ast.literal_eval(mark[2]))
         except (ValueError, SyntaxError):  # an object that a program passed, or a file whose name has these characters
-            return spelling(found[1], found[2])
+            return spelling(setting, mark[2])
 
     return redacted(_OPTION.sub(spelled, text) if "\x01" in text else text)
 
 
 @contextlib.contextmanager
-def renamed(setting: str, name: str) -> Iterator[None]:
+def renamed(setting: str | MetricSetting, name: str | MetricSetting) -> Iterator[None]:
     """Context manager in whose errors a setting has another name."""
     try:
         yield
     except FidtoolError as error:
-        error.args = tuple(each.replace(f"\x01{setting}\x02", f"\x01{name}\x02") for each in error.args)
-        error.setting = name if error.setting == setting else error.setting
+        error.args = tuple(text.replace(_mark_of(setting), _mark_of(name)) for text in error.args)
+        if error.setting == _field_of(setting):
+            error.setting = _field_of(name)
         raise
 
 
@@ -140,9 +192,17 @@ class FidtoolError(Exception):
     printed = False
     """Whether the ranks have printed the error: this process must not."""
 
-    def __init__(self, problem: str, *remedies: str, setting: str | None = None) -> None:
+    def __init__(self, problem: str, *remedies: str, setting: SettingName | None = None) -> None:
         super().__init__(problem, *remedies)
-        self.setting = setting and re.sub(r".*[(.]|\)$", "", setting)
+        self.setting = None if setting is None else _field_of(setting)
+
+    def advise(self, *remedies: str) -> None:
+        """Add ways to fix it."""
+        self.args += remedies
+
+    def append(self, note: str) -> None:
+        """Add text to the end of the message."""
+        self.note += note
 
     @property
     def stated(self) -> str:
@@ -226,17 +286,38 @@ class FidtoolWarning(UserWarning):
     """A warning about a metric value or about the calling program, issued through the module ``warnings``."""
 
 
+@dataclass(frozen=True)
+class Caution:
+    """A warning about metric values.
+
+    Attributes:
+        set: path of the set that it is about, or a name of it.
+        text: the rest of the sentence.
+        severity: see `fidtool.diagnose.findings.Finding`.
+        detail: what follows the set in parentheses, such as ``only 60 images``; empty if nothing does.
+    """
+
+    set: str
+    text: str
+    severity: Severity = "low"
+    detail: str = ""
+
+    def __str__(self) -> str:
+        detail = f" ({self.detail})" if self.detail else ""
+        return f"{self.set}{detail}: {self.text}"
+
+
 class Alert(str):
-    """A warning about metric values, with a severity: see `fidtool.diagnose.findings.Finding`.
+    """A `Caution` as a sentence of a result, with its severity.
 
     One that may hold for several sets begins ``SET:`` or ``SET (``: `merged` names all sets before the text.
     """
 
     severity: Severity
 
-    def __new__(cls, text: str, severity: Severity | None = None) -> Alert:
+    def __new__(cls, text: str | Caution, severity: Severity | None = None) -> Alert:
         alert = super().__new__(cls, text)
-        alert.severity = severity or (text.severity if isinstance(text, Alert) else "low")
+        alert.severity = severity or (text.severity if isinstance(text, (Alert, Caution)) else "low")
         return alert
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from fidtool.errors import InputError, message_of
+from fidtool.errors import InputError, SettingName, message_of
 
 Made = TypeVar("Made")
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
@@ -26,7 +26,9 @@ def is_code_spec(spec: str) -> bool:
     return bool(name) and (Path(path).suffix == ".py" or _MODULE.fullmatch(spec) is not None)
 
 
-def load(spec: str, make: Callable[[Any], Made], named: str, setting: str, reuse: bool = False) -> tuple[Made, str]:
+def load(
+    spec: str, make: Callable[[Any], Made], named: str, setting: SettingName, reuse: bool = False
+) -> tuple[Made, str]:
     """Load the object that ``spec`` names and pass it to ``make``. This runs the file's code with the caller's rights.
 
     A module can also be in the current folder. Returned with what ``make`` returns is a name that changes with the

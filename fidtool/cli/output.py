@@ -17,7 +17,7 @@ import click
 
 from fidtool.cache_dir import atomic_write, moved_descriptors, open_descriptor
 from fidtool.distributed.launch import discover
-from fidtool.errors import FidtoolError, InputError, RunError, as_argument, rendered
+from fidtool.errors import FidtoolError, InputError, MetricSetting, RunError, as_argument, rendered
 from fidtool.local_files import READ_SECONDS, in_time
 
 
@@ -26,14 +26,12 @@ def shown(text: str) -> str:
     return rendered(text, as_flag)
 
 
-def as_flag(name: str, value: object = None) -> str:
+def as_flag(setting: str | MetricSetting, value: object = None) -> str:
     """Format a setting as a flag: ``--on-error skip``. See `fidtool.errors.option`."""
     from fidtool.metrics.registry import key_of  # deferred: only messages need it
     from fidtool.settings import ALL_SETTINGS
 
-    if name.endswith(")"):
-        owner, _, setting = name[:-1].partition("(")[2].partition(".")
-        name = key_of(owner, setting)
+    name = setting if isinstance(setting, str) else key_of(setting.metric, setting.name)
     shown = ",".join(map(str, value)) if isinstance(value, tuple) else f"{value}"
     if "." in name:
         return f"--metric-option {name}" if value is None else f"--metric-option {name}={shown}"

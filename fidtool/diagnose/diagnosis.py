@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -11,22 +11,32 @@ from numpy.typing import NDArray
 
 from fidtool.diagnose.differences import NOT_COMPARED, pair_findings
 from fidtool.diagnose.duplicates import (
-    FEWEST_COPIES,
-    NOTABLE_SHARE,
+    COPIES,
     Duplicates,
     SharedCopies,
     copies_finding,
     find_duplicates,
     has_notable_copies,
+    has_unnatural_copies,
     lossless_texts,
     shared_copies_of,
     shared_finding,
 )
-from fidtool.diagnose.findings import ALWAYS_UNUSUAL, Finding, property_findings, property_warnings, set_findings
+from fidtool.diagnose.findings import (
+    ALWAYS_UNUSUAL,
+    UNREADABLE,
+    About,
+    Finding,
+    property_findings,
+    property_warnings,
+    set_findings,
+    unreadable_findings,
+)
+from fidtool.diagnose.measures import Measures
 from fidtool.diagnose.order import order_findings
-from fidtool.errors import Alert, option, without_secrets
+from fidtool.errors import Caution, option, without_secrets
 from fidtool.features.protocol import FEATURES, SPATIAL
-from fidtool.images.records import BRIGHTNESS, ImageRecords
+from fidtool.images.records import ImageRecords
 from fidtool.names import counted, or_none
 from fidtool.saved import restored
 from fidtool.sources.contents import BadFile
@@ -37,72 +47,94 @@ CHECKUP_SCHEMA = 1
 """Version of the JSON format of a `Checkup`."""
 _KINDS = 3
 """Maximum number of formats, modes or sizes in a summary."""
-_HALF = 0.5
-"""Share of duplicates that gives a warning about a set with nothing to compare it with: no kind of image naturally has
-that many near duplicates."""
 
 
 @dataclass(frozen=True)
 class SetInspection:
-    """Diagnosis of a set of images."""
+    """A set of images with its duplicates, the findings about its images, and what the source holds besides them."""
 
     path: str
     pictures: ImageRecords
     duplicates: Duplicates
     findings: list[Finding]
     passed_over: PassedOver | None = None
+    unreadable: Sequence[BadFile] = ()
 
 
-def inspect_set(path: str, images: ImageRecords | None, passed_over: PassedOver | None = None) -> SetInspection | None:
-    """Diagnoses a set of images."""
+def inspect_set(
+    path: str, images: ImageRecords | None, passed_over: PassedOver | None = None, unreadable: Sequence[BadFile] = ()
+) -> SetInspection | None:
+    """Diagnoses a set of images by itself; None without records of them."""
     if images is None:
         return None
-    return SetInspection(path, images, find_duplicates(images), set_findings(images), passed_over)
+    return SetInspection(path, images, find_duplicates(images), set_findings(images), passed_over, unreadable)
 
 
 def unusual_findings(own: SetInspection, other: SetInspection | None) -> list[Finding]:
     """Returns the findings that are unusual for the kind of images: with more than twice the share in the other set."""
     if other is None:
-        return [*own.findings]
-    usual = {each.code: each.count / len(other.pictures) for each in other.findings}
+        return own.findings
+    usual = {finding.code: finding.count / len(other.pictures) for finding in other.findings}
     return [
-        each
-        for each in own.findings
-        if each.code in ALWAYS_UNUSUAL or each.count / len(own.pictures) > 2.0 * usual.get(each.code, 0.0)
+        finding
+        for finding in own.findings
+        if finding.code in ALWAYS_UNUSUAL or finding.count / len(own.pictures) > 2.0 * usual.get(finding.code, 0.0)
     ]
 
 
-def inspection_findings(own: SetInspection, other: SetInspection | None = None) -> list[Finding]:
-    """Returns the findings about a set that was not generated, or may not have been."""
-    found = own.duplicates
-    notable = found.exact >= max(NOTABLE_SHARE * found.images, FEWEST_COPIES) or found.share >= _HALF
-    copies = [copies_finding(found, False)] if notable else []
-    return [*copies, *unusual_findings(own, other)]
+def findings_about(
+    own: SetInspection, other: SetInspection | None, about: About = "real", gate: float | None = None
+) -> list[Finding]:
+    """Returns the findings about a set. What it has in common with ``other`` is not one.
+
+    Args:
+        about: ``fake`` for a set that was generated, ``real`` for one that was not, or may not have been.
+        gate: a larger share of duplicates in a set that was generated always is a finding.
+    """
+    duplicates, generated = own.duplicates, about == "fake"
+    notable = has_notable_copies(duplicates, None if other is None else other.duplicates)
+    if generated:
+        notable |= gate is not None and duplicates.share > gate
+    else:
+        notable |= has_unnatural_copies(duplicates)
+    findings = [
+        *unreadable_findings(own.unreadable),
+        *([copies_finding(duplicates, generated)] if notable else []),
+        *unusual_findings(own, other),
+        *property_findings(own.pictures),
+    ]
+    return [replace(finding, set=about) for finding in findings]
 
 
-def inspection_warnings(own: SetInspection | None, other: SetInspection | None = None) -> list[Alert]:
-    """Returns warnings about a set that was not generated, or may not have been."""
-    if own is None:
-        return []
-    warnings = _alerts(own.path, inspection_findings(own, other))
+def finding_warnings(own: SetInspection, findings: Sequence[Finding]) -> list[Caution]:
+    """Returns warnings about a set, and about the pair with it as FAKE; ``set_warnings`` has those of skipped files."""
+    return [
+        Caution(own.path, finding.message, finding.severity)
+        for finding in findings
+        if finding.severity != "low"
+        and finding.code != UNREADABLE
+        and (finding.code != COPIES or finding.set == "fake" or has_unnatural_copies(own.duplicates))
+    ]
+
+
+def inspection_warnings(own: SetInspection, findings: Sequence[Finding]) -> list[Caution]:
+    """Returns warnings about a set that was not generated, or may not have been, from the ``findings`` about it."""
+    warnings = finding_warnings(own, findings)
     if not own.duplicates.complete:
         reason = "the set has too many images to search for near duplicates"
-        warnings.append(Alert(f"{own.path}: only exact duplicates were searched for: {reason}"))
+        warnings.append(Caution(own.path, f"only exact duplicates were searched for: {reason}"))
     return warnings
 
 
 def warnings_about(path: str, statistics: Statistics) -> list[str]:
     """Returns the warnings about a set whose statistics are stored; about a part of one, only the skipped files."""
-    skipped = [f"skipped {each.file}: {each.reason}" for each in statistics.skipped]
+    skipped = [f"skipped {bad.file}: {bad.reason}" for bad in statistics.skipped]
     if statistics.part is not None:
         return skipped
-    of_images = inspection_warnings(inspect_set(path, statistics.pictures))
-    return [*skipped, *set_warnings({path: statistics}), *of_images]
-
-
-def _alerts(path: str, findings: Sequence[Finding]) -> list[Alert]:
-    """Returns the findings about a set that are not of low severity as warnings."""
-    return [Alert(f"{path}: {each.message}", each.severity) for each in findings if each.severity != "low"]
+    warnings = set_warnings({path: statistics})
+    if (inspection := inspect_set(path, statistics.pictures)) is not None:
+        warnings += inspection_warnings(inspection, findings_about(inspection, None))
+    return [*skipped, *map(str, warnings)]
 
 
 @dataclass(frozen=True)
@@ -112,8 +144,8 @@ class Diagnosis:
     Attributes:
         real, fake: duplicates in each set; None without records of its images.
         shared: images of FAKE that are also in REAL; None without records of both sets, or if both are the same set.
-        findings: faulty images in FAKE, its duplicates, images of REAL in it, and differences between the two.
-        real_findings: faulty images in REAL.
+        findings: what is wrong with FAKE, the differences between the two and images of REAL in FAKE, and what is wrong
+            with REAL.
         lines: the warnings that result.
     """
 
@@ -121,71 +153,61 @@ class Diagnosis:
     fake: Duplicates | None = None
     shared: SharedCopies | None = None
     findings: tuple[Finding, ...] = ()
-    real_findings: tuple[Finding, ...] = ()
-    lines: tuple[Alert, ...] = ()
+    lines: tuple[Caution, ...] = ()
+
+    def about(self, about: About) -> tuple[Finding, ...]:
+        """Returns the findings about FAKE, REAL or the pair."""
+        return tuple(finding for finding in self.findings if finding.set == about)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the diagnosis as it appears in the JSON, without ``lines``, which are among the warnings there."""
         return {
             "duplicates": {"real": self.real and self.real.to_dict(), "fake": self.fake and self.fake.to_dict()},
             "shared": self.shared and asdict(self.shared),
-            "findings": [
-                {"set": name, **asdict(finding)}
-                for name, findings in (("fake", self.findings), ("real", self.real_findings))
-                for finding in findings
-            ],
+            "findings": [asdict(finding) for finding in self.findings],
         }
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Diagnosis:
         """Returns the diagnosis whose `to_dict` gave ``content``."""
-        duplicates, findings = restored(dict[str, Duplicates | None], content["duplicates"]), content["findings"]
+        duplicates = restored(dict[str, Duplicates | None], content["duplicates"])
         shared = restored(SharedCopies | None, content["shared"])
-        about_fake, about_real = (
-            restored(tuple[Finding, ...], [each for each in findings if each["set"] == role])
-            for role in ("fake", "real")
-        )
-        return cls(duplicates["real"], duplicates["fake"], shared, about_fake, about_real)
+        return cls(duplicates["real"], duplicates["fake"], shared, restored(tuple[Finding, ...], content["findings"]))
 
 
 def diagnosis_of(
     real: SetInspection | None,
     fake: SetInspection | None,
-    gate: float | None,
+    gate: float | None = None,
     paired: bool = False,
     shown: Callable[[str], str] = str,
 ) -> Diagnosis:
-    """Diagnoses a comparison.
+    """Diagnoses a comparison, or one set.
 
     Args:
         gate: a larger share of duplicates in FAKE always gives a warning.
         paired: whether each image of FAKE is compared with that of REAL in the same row.
-        shown: returns a message of a difference as it is printed.
+        shown: returns a message as it is printed.
     """
-    real_copies, fake_copies = (None if one is None else one.duplicates for one in (real, fake))
+    copies, fake_copies = (None if one is None else one.duplicates for one in (real, fake))
     if fake is real:
         fake = None
-    lines = inspection_warnings(real, fake)
-    real_findings = [] if real is None else inspection_findings(real, fake)
-    if fake is None:
-        return Diagnosis(real_copies, fake_copies, None, (), tuple(real_findings), tuple(lines))
-    found, findings, shared = fake.duplicates, list[Finding](), None
-    if has_notable_copies(found, real_copies) or (gate is not None and found.share > gate):
-        findings.append(copies_finding(found, True))
-    unusual = unusual_findings(fake, real)
-    findings += unusual
-    if real is not None:
+    of_real = [] if real is None else findings_about(real, fake)
+    findings = [] if fake is None else findings_about(fake, real, "fake", gate)
+    lines, shared = [] if real is None else inspection_warnings(real, of_real), None
+    if real is not None and fake is not None:
         shared = shared_copies_of(real.pictures, fake.pictures)
         if paired:
-            lines += [Alert(f"{fake.path}: {text}") for text in lossless_texts(real.pictures, fake.pictures)]
+            lines += [Caution(fake.path, text) for text in lossless_texts(real.pictures, fake.pictures)]
         elif shared.count and fake.path != real.path:  # one path may be sampled in two ways
             findings.append(shared_finding(real.path, shared, len(fake.pictures)))
-        between = pair_findings(real.pictures, fake.pictures, unusual, paired)
+        findings += pair_findings(real.pictures, fake.pictures, unusual_findings(fake, real), paired)
         if paired:
-            between += order_findings(real.pictures, fake.pictures)
-        findings += [replace(finding, message=shown(finding.message)) for finding in between]
-    lines += _alerts(fake.path, findings)
-    return Diagnosis(real_copies, fake_copies, shared, tuple(findings), tuple(real_findings), tuple(lines))
+            findings += order_findings(real.pictures, fake.pictures)
+    if fake is not None:
+        lines += finding_warnings(fake, findings)
+    as_shown = tuple(replace(finding, message=shown(finding.message)) for finding in [*findings, *of_real])
+    return Diagnosis(copies, fake_copies, shared, as_shown, tuple(lines))
 
 
 # --- the results of ``fidtool check`` --------------------------------------------------------------------------------
@@ -205,7 +227,8 @@ class Health:
         grayscale: share of grayscale images, 0 to 1.
         unreadable: files that cannot be read.
         duplicates: duplicates in the set.
-        findings: findings about unreadable files, then about duplicates, then all others, the most severe first.
+        findings: what `fidtool.check` found: unreadable files, then duplicates, then all others, the most severe first;
+            those of a comparison are in its `Diagnosis`.
         passed_over: what the source holds besides its images; None for a statistics file.
     """
 
@@ -221,7 +244,7 @@ class Health:
     grayscale: float
     unreadable: tuple[BadFile, ...]
     duplicates: Duplicates
-    findings: tuple[Finding, ...]
+    findings: tuple[Finding, ...] = ()
     passed_over: PassedOver | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -267,12 +290,11 @@ class Checkup:
     @property
     def findings(self) -> list[tuple[str, Finding]]:
         """All findings, each with the path of the set it is about. Those about REAL alone come last."""
-        found = [(self.images.path, finding) for finding in self.images.findings]
+        found = [(self.images.path, self.images.findings)]
         if self.against is not None:
-            path = f"{self.images.path} against {self.against.path}"
-            found += [(path, finding) for finding in self.between]
-            found += [(self.against.path, finding) for finding in self.against.findings]
-        return found
+            found.append((f"{self.images.path} against {self.against.path}", self.between))
+            found.append((self.against.path, self.against.findings))
+        return [(path, finding) for path, findings in found for finding in findings]
 
     @property
     def exit_code(self) -> int:
@@ -297,48 +319,29 @@ class Checkup:
         return without_secrets(found)
 
 
-def health_of(
-    inspection: SetInspection,
-    unreadable: Sequence[BadFile],
-    other: SetInspection | None,
-    generated: bool,
-    shown: Callable[[str], str] = str,
-) -> Health:
-    """Describes a set of at least one image. What it has in common with ``other`` is not a finding.
-
-    Messages of findings are as ``shown`` returns them.
-    """
-    images, found = inspection.pictures, inspection.duplicates
-    records = images.records
+def health_of(inspection: SetInspection, findings: tuple[Finding, ...] = ()) -> Health:
+    """Describes a set of at least one image, with the ``findings`` about it."""
+    records, measures = inspection.pictures.records, Measures(inspection.pictures.records)
     sizes = np.char.add(np.char.add(records["width"].astype("U"), "x"), records["height"].astype("U"))
-    light = records["thumb"][:, :BRIGHTNESS].mean(axis=1)  # of each image
     bins = records["bins"].sum(axis=0, dtype=np.int64)
-    qualities, quality = None, records["quality"][records["quality"] > 0]
-    if len(quality):
-        least, median, most = map(round, _spread(quality))
+    qualities = None
+    if len(measures.qualities):
+        least, median, most = map(round, _spread(measures.qualities))
         qualities = least, median, most
-    findings: list[Finding] = []
-    if unreadable:
-        first, files = unreadable[0], counted(len(unreadable), "file")
-        message = f"{files} cannot be read (for example: {first.reason}): fix or remove unreadable files"
-        findings.append(Finding("unreadable", "high", len(unreadable), first.file, message))
-    if has_notable_copies(found, None if other is None else other.duplicates):
-        findings.append(copies_finding(found, generated))
-    findings += [*unusual_findings(inspection, other), *property_findings(images)]
     return Health(
         path=inspection.path,
-        images=len(images),
+        images=len(records),
         formats=_counts(records["format"].astype("U"), None),
         modes=_counts(records["mode"].astype("U"), None),
         sizes=_counts(sizes, 10),
-        aspect_ratios=_spread(records["width"] / records["height"]),
+        aspect_ratios=_spread(measures.shapes),
         jpeg_quality=qualities,
-        brightness=(float(light.mean()), float(light.std())),
+        brightness=(float(measures.light.mean()), float(measures.light.std())),
         histogram=tuple((bins / bins.sum()).tolist()),
-        grayscale=float((records["gray"] == 1).mean()),
-        unreadable=tuple(unreadable),
-        duplicates=found,
-        findings=tuple(replace(each, message=shown(each.message)) for each in findings),
+        grayscale=float(measures.gray.mean()),
+        unreadable=tuple(inspection.unreadable),
+        duplicates=inspection.duplicates,
+        findings=findings,
         passed_over=inspection.passed_over,
     )
 
@@ -353,81 +356,77 @@ def _spread(values: NDArray[Any]) -> tuple[float, float, float]:
     return float(values.min()), float(np.median(values)), float(values.max())
 
 
-def set_warnings(sets: Mapping[str, Statistics], gaussians: Collection[str] = (FEATURES,)) -> list[Alert]:
+def set_warnings(sets: Mapping[str, Statistics], gaussians: Collection[str] = (FEATURES,)) -> list[Caution]:
     """Returns warnings about sets, each by itself; ``gaussians`` are the layers whose covariance is compared."""
-    stated = "the file does not state its protocol: the result is only correct if it is that of this run"
-    features = {name: each.layers[FEATURES] for name, each in sets.items() if FEATURES in each.layers}
-    found = [Alert(f"{name}: {stated}", "medium") for name, layer in features.items() if layer.definition is None]
-    if gaussians:
-        found += _covariance_warnings(sets, gaussians)
-    for name, statistics in sets.items():
-        count, traits = statistics.count, statistics.traits
-        if count is not None and count > 1 and name in features and not features[name].sigma.any():
-            causes = "either they are all the same image, or the network ignores its input"
-            found.append(Alert(f"{name}: all {count} images have the same features: {causes}", "high"))
-        found += [Alert(f"{name}: {text}") for text in (property_warnings(vars(traits)).values() if traits else ())]
-        if skipped := statistics.skipped:
-            used = "" if count is None else f"; {count} images were used"
-            files = f"{counted(len(skipped), 'unreadable file')} skipped (for example {skipped[0].file})"
-            found.append(Alert(f"{name}: {files}{used}"))
-    return found
+    return [caution for name, statistics in sets.items() for caution in _set_warnings(name, statistics, gaussians)]
 
 
-def _covariance_warnings(sets: Mapping[str, Statistics], gaussians: Collection[str]) -> list[Alert]:
-    layers = {
-        (of_set.layers[name].dims, name) for of_set in sets.values() for name in gaussians if name in of_set.layers
-    }
-    dims, largest = max(layers, default=(0, FEATURES))
-    counts = {name: statistics.count for name, statistics in sets.items() if statistics.count is not None}
-    single = "a single image: its covariance is taken to be zero"
-    found = [Alert(f"{name}: {single}", "high") for name, count in counts.items() if count == 1]
-    distances = "sFID values" if largest == SPATIAL else "Fréchet distances"
-    few = (
-        f"too few for {dims} dimensions: {distances} are far too high; use more than {dims}, and to compare with a "
-        "paper as many as it used (most use 50,000)"
-    )
-    return found + [
-        Alert(f"{name} (only {count} images): {few}", "high") for name, count in counts.items() if 1 < count <= dims
-    ]
+def _set_warnings(name: str, statistics: Statistics, gaussians: Collection[str]) -> Iterator[Caution]:
+    features, count = statistics.layers.get(FEATURES), statistics.count
+    if features is not None and features.definition is None:
+        stated = "the file does not state its protocol: the result is only correct if it is that of this run"
+        yield Caution(name, stated, "medium")
+    layers = [(statistics.layers[layer].dims, layer) for layer in gaussians if layer in statistics.layers]
+    if layers and count == 1:
+        yield Caution(name, "a single image: its covariance is taken to be zero", "high")
+    elif layers and count is not None and count <= max(layers)[0]:
+        dims, largest = max(layers)
+        distances = "sFID values" if largest == SPATIAL else "Fréchet distances"
+        few = (
+            f"too few for {dims} dimensions: {distances} are far too high; use more than {dims}, and to compare with a "
+            "paper as many as it used (most use 50,000)"
+        )
+        yield Caution(name, few, "high", f"only {count} images")
+    if features is not None and count is not None and count > 1 and not features.sigma.any():
+        causes = "either they are all the same image, or the network ignores its input"
+        yield Caution(name, f"all {count} images have the same features: {causes}", "high")
+    if statistics.traits is not None:
+        for text in property_warnings(vars(statistics.traits)).values():
+            yield Caution(name, text)
+    if skipped := statistics.skipped:
+        used = "" if count is None else f"; {count} images were used"
+        files = f"{counted(len(skipped), 'unreadable file')} skipped (for example {skipped[0].file})"
+        yield Caution(name, f"{files}{used}")
 
 
 def pair_warnings(
     real: Statistics, fake_name: str, fake: Statistics, frechet: bool = True, sampled: bool = True
-) -> list[Alert]:
+) -> list[Caution]:
     """Returns warnings about the comparison of two sets, in addition to the `set_warnings` of each.
 
     ``sampled`` is whether a sample of the larger set can be used, which a statistics file does not have.
     """
     found = []
-    if frechet and real.count is not None and fake.count is not None:
-        ratio = max(real.count, fake.count) / min(real.count, fake.count)
-        if ratio > 2:
-            how = ", for example" if sampled else ": more in the smaller set, or images in place of the statistics,"
-            text = (
-                "the number of images differs by more than a factor of 2 from that of REAL: the bias of the Fréchet "
-                f"distance depends on the smaller one; use equal numbers{how} with {option('num')}"
-            )
-            found.append(Alert(f"{fake_name} ({fake.count} images against {real.count}): {text}", "medium"))
+    counts = [statistics.count for statistics in (real, fake) if statistics.count is not None]
+    if frechet and len(counts) == 2 and max(counts) > 2 * min(counts):
+        how = ", for example" if sampled else ": more in the smaller set, or images in place of the statistics,"
+        text = (
+            "the number of images differs by more than a factor of 2 from that of REAL: the bias of the Fréchet "
+            f"distance depends on the smaller one; use equal numbers{how} with {option('num')}"
+        )
+        found.append(Caution(fake_name, text, "medium", f"{fake.count} images against {real.count}"))
     one, other = real.arithmetic, fake.arithmetic
     if one is None or other is None:
         return found
-    # Earlier versions did not store the kernels, which are Inception's.
-    standard = real.definition is None or real.definition.standard
-    keys = ["device", "precision", "torch", *(["kernels"] if standard and "kernels" in {*one} & {*other} else [])]
+    keys = ["device", "precision", "torch"]
+    if real.definition is None or real.definition.standard:
+        keys.append("kernels")
     differing = [key for key in keys if one.get(key) != other.get(key)]
     if differing:
         pairs = ", ".join(f"{key} {or_none(one.get(key))} against {or_none(other.get(key))}" for key in differing)
-        text = f"REAL was computed differently ({pairs}): the last digits may differ"
+        differently = f"REAL was computed differently ({pairs})"
+        caution = Caution(fake_name, f"{differently}: the last digits may differ")
         if "precision" in differing:
-            text = f"REAL was computed differently ({pairs}): part of the distance is due to that; compute both alike"
-        found.append(Alert(f"{fake_name}: {text}", "medium" if "precision" in differing else "low"))
+            effect = "part of the distance is due to that; compute both alike"
+            caution = Caution(fake_name, f"{differently}: {effect}", "medium")
+        found.append(caution)
     elif one.get("batch_size") == other.get("batch_size"):  # on a GPU the probe batch has the batch size
-        same = [each.definition for name, each in real.layers.items() if each.definition and name in fake.layers]
-        probes = {f"{each.fingerprint}_probe" for each in same} & {*one} & {*other}
+        same = [layer.definition for name, layer in real.layers.items() if layer.definition and name in fake.layers]
+        probes = {f"{definition.fingerprint}_probe" for definition in same} & {*one} & {*other}
         if any(one[probe] != other[probe] for probe in probes):
             text = (
                 "its network and that of REAL give different features for the same image, although their files and "
                 "tensors are the same: code or files that they import or read have changed; compute both again"
             )
-            found.append(Alert(f"{fake_name}: {text}", "high"))
+            found.append(Caution(fake_name, text, "high"))
     return found

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.diagnose.findings import Finding, contrast, usual_size
+from fidtool.diagnose.findings import Finding
+from fidtool.diagnose.measures import Floats, Measures
 from fidtool.errors import Severity
 from fidtool.images.framing import crops_to_one_size
-from fidtool.images.records import BANDS, BRIGHTNESS, FLAGS, NOISE, ImageRecords, RecordArray
+from fidtool.images.records import BANDS, NOISE, ImageRecords
 
 _BRIGHTER = 0.75
 """A difference between the mean brightnesses is reported beyond this many standard deviations of the brightness of
@@ -22,7 +24,7 @@ NOT_COMPARED = "not compared"
 """Code of a finding that says which comparisons were not possible, and is no fault of the images."""
 _ENOUGH, _CERTAIN = 50, 4.0
 """Sets of at least 50 images are compared by their medians alone. In smaller ones, the images of one set must also rank
-so much higher than those of the other: in standard deviations of a rank sum."""
+so much higher than those of the other: in standard deviations of a rank sum (Mann & Whitney 1947)."""
 _THROUGHOUT = 0.3
 """A finding about FAKE alone that concerns more than this share of its images explains the differences from REAL that
 follow from it; these are not reported again."""
@@ -63,15 +65,14 @@ two of those sampled; median), as stretching leaves them. Of photos of 32 pixels
 or 90 %, depending on the filter that shrank them, and then they have more values there."""
 _SIMILAR_SIDE = 1.25
 """Detail and range are compared if the median sides differ by at most this factor."""
-_TEXTURED = 10.0
-"""Images with less in the lowest band of detail, in levels squared, are flat: they have no detail to lose."""
 _LOST, _CLIFF, _GONE = 4.5, 3.5, 8.0
 """Decibels that a set lacks in the upper half of its bands, on average; by which the loss grows within two bands; and
 from which on a band counts as gone. Enlarging by 1.5 costs at least 5.3 on average and 4.3 within two bands, shrinking
 by another filter up to 4.0 and 3.0, and other photos of the same kind 2.5 and 2.4."""
-_REPEATS, _SOME_REPEATS, _FEW_REPEATS = 18, 0.2, 0.05
-"""Images of repeated pixels have at least 18 % uneven columns or rows: 24 % if enlarged by 8, whereas cartoons have
-about 10 % and photos none. They are reported if they are more than 20 % of a set and less than 5 % of the other."""
+_SOME_REPEATS, _FEW_REPEATS = 0.2, 0.05
+"""Images of repeated pixels are reported if they are more than 20 % of a set and less than 5 % of the other."""
+_PARTS = ((0.75, ""), (0.5, "at least half of "), (0.25, "at least a quarter of "))
+"""Quantiles of the images at which detail is compared, and the part of the images that then lack it."""
 
 _SEVERITIES: dict[str, Severity] = {
     NOT_COMPARED: "low",
@@ -137,62 +138,67 @@ def pair_findings(
 
     With ``paired``, FAKE's images are reconstructions of REAL's, which also reproduce the artefacts of lossy formats.
     """
-    records = real.records, fake.records
-    # Of a square with as many pixels as each image.
-    sides = [float(np.median(np.sqrt(each["width"] * each["height"].astype(np.float64)))) for each in records]
-    found = [*_sizes(*records, sides), *_colours(*records), *_qualities(*records, paired), *_values(*records, sides)]
-    # Earlier versions did not record the range and the detail of an image.
-    named = zip(("REAL", "FAKE"), records, strict=True)
-    older = [name for name, each in named if (each["highest"] < each["high"]).any()]
-    if not older and max(sides) <= _SIMILAR_SIDE * min(sides):
-        found += [*_stretching(*records), *_detail(*records)]
-    if min(len(real), len(fake)) < _ENOUGH:
-        reason = f"too few images ({len(fake)} in FAKE, {len(real)} in REAL)"
-        but = ", except where nearly all differ" * (_most_certain(len(real), len(fake)) > _CERTAIN)
-        found.append((NOT_COMPARED, (f"{reason} to compare brightness, colours, values, variety and detail{but}",)))
-    if older:
-        message = f"the statistics of {' and '.join(older)} are of an earlier version, without the range and detail of "
-        found.append((NOT_COMPARED, (f"{message}images: create them again to compare these as well",)))
-    throughout = {finding.code for finding in own if finding.count > _THROUGHOUT * len(fake)}
-    following = [_FOLLOWING.get(code, set()) for code, _ in found]
-    explained = set().union(*following, _OF_FAULTS if throughout & _FAULTS else ())
+    found = [*_differences(Measures(real.records), Measures(fake.records), paired)]
+    explained = set[str]().union(*(_FOLLOWING.get(code, set()) for code, _ in found))
+    if any(finding.code in _FAULTS and finding.count > _THROUGHOUT * len(fake) for finding in own):
+        explained |= _OF_FAULTS
     return [
-        Finding(code, _SEVERITIES.get(code, "medium"), len(fake), "", _TEXTS[code].format(*values))
+        Finding(code, _SEVERITIES.get(code, "medium"), len(fake), "", _TEXTS[code].format(*values), "pair")
         for code, values in found
         if code not in explained
     ]
+
+
+def _differences(real: Measures, fake: Measures, paired: bool) -> Iterator[_Difference]:
+    yield from _sizes(real, fake)
+    yield from _colours(real, fake)
+    yield from _qualities(real, fake, paired)
+    yield from _values(real, fake)
+    # Earlier versions did not record the range and the detail of an image.
+    older = [name for name, images in (("REAL", real), ("FAKE", fake)) if images.older]
+    if not older and max(real.side, fake.side) <= _SIMILAR_SIDE * min(real.side, fake.side):
+        yield from _stretching(real, fake)
+        yield from _detail(real, fake)
+    if min(len(real), len(fake)) < _ENOUGH:
+        reason = f"too few images ({len(fake)} in FAKE, {len(real)} in REAL)"
+        but = ", except where nearly all differ" if _most_certain(len(real), len(fake)) > _CERTAIN else ""
+        yield NOT_COMPARED, (f"{reason} to compare brightness, colours, values, variety and detail{but}",)
+    if older:
+        files = f"the statistics of {' and '.join(older)} are of an earlier version"
+        remedy = "create them again to compare these as well"
+        yield NOT_COMPARED, (f"{files}, without the range and detail of images: {remedy}",)
 
 
 def _certain(real: NDArray[np.generic], fake: NDArray[np.generic]) -> bool:
     """Returns whether the images are so many that a difference in these values, one per image, is not by chance."""
     if min(len(real), len(fake)) >= _ENOUGH:
         return True
-    usual, most = np.sort(real), _most_certain(len(real), len(fake))
-    below, up_to = (np.searchsorted(usual, fake, side).mean() / len(real) for side in ("left", "right"))
-    equal = np.unique(np.concatenate([real, fake]), return_counts=True)[1].astype(float)
-    count = equal.sum()
-    spread = 1 - (equal**3 - equal).sum() / (count**3 - count)  # of rank sums, in which equal values vary less
-    return bool(most > _CERTAIN and abs(below + up_to - 1.0) * most > _CERTAIN * np.sqrt(spread))
+    if _most_certain(len(real), len(fake)) <= _CERTAIN:
+        return False
+    from scipy.stats import mannwhitneyu, norm  # deferred: it takes a second
+
+    values = np.asarray(real, dtype=np.float64), np.asarray(fake, dtype=np.float64)
+    chance = mannwhitneyu(*values, use_continuity=False, method="asymptotic").pvalue
+    return bool(chance < 2 * norm.sf(_CERTAIN))
 
 
 def _most_certain(images: int, others: int) -> float:
     """Returns how many standard deviations the rank sums of two sets differ by if no values overlap."""
-    return float(np.sqrt(3.0 * images * others / (images + others + 1.0)))
+    return math.sqrt(3.0 * images * others / (images + others + 1.0))
 
 
-def _sizes(real: RecordArray, fake: RecordArray, sides: Sequence[float]) -> Iterator[_Difference]:
-    one, other = usual_size(real), usual_size(fake)
-    smaller, differing, remedy = min(sides), "", "prepare both sets at the same size"
-    shapes = [np.log(records["width"] / records["height"]) for records in (real, fake)]
-    wide, other_wide = (float(np.median(shape)) for shape in shapes)
-    stretched = abs(wide - other_wide) > np.log(1.2)
+def _sizes(real: Measures, fake: Measures) -> Iterator[_Difference]:
+    one, other = real.usual_size, fake.usual_size
+    shape, other_shape = np.median(real.shapes), np.median(fake.shapes)
+    stretched = abs(np.log(shape / other_shape)) > np.log(1.2)
+    smaller, differing = min(real.side, fake.side), ""
     if one is not None and other is not None and one != other:
         smaller = min(*one, *other)
         differing = f"FAKE's images are {other[0]} x {other[1]} pixels and REAL's {one[0]} x {one[1]}"
-    elif max(sides) > _COARSER * smaller and smaller < _INPUT_SIDE:
-        differing = f"the median side of FAKE's images is {sides[1]:.0f} pixels and that of REAL's {sides[0]:.0f}"
+    elif max(real.side, fake.side) > _COARSER * smaller and smaller < _INPUT_SIDE:
+        differing = f"the median side of FAKE's images is {fake.side:.0f} pixels and that of REAL's {real.side:.0f}"
     if differing:
-        effect = "they are shrunk by different factors"
+        effect, remedy = "they are shrunk by different factors", "prepare both sets at the same size"
         if smaller < _INPUT_SIDE:
             effect = "the smaller ones are blurred when they are enlarged"
         if stretched and one is not None and other is not None:
@@ -201,118 +207,107 @@ def _sizes(real: RecordArray, fake: RecordArray, sides: Sequence[float]) -> Iter
         yield "other size", (differing, effect, remedy)
     # If the sizes of both vary, they are photos, and the protocol squeezes them to squares alike.
     if stretched and (one is None) != (other is None):
-        yield "other shape", (np.exp(wide), np.exp(other_wide), crops_to_one_size(one, other))
+        yield "other shape", (shape, other_shape, crops_to_one_size(one, other))
 
 
-def _colours(real: RecordArray, fake: RecordArray) -> Iterator[_Difference]:
-    light = [each["thumb"][:, :BRIGHTNESS].mean(axis=1) for each in (real, fake)]
-    shift = float(light[1].mean() - light[0].mean())
-    if abs(shift) > max(_BRIGHTER * float(light[0].std()), _LEAST_SHIFT) and _certain(*light):
+def _colours(real: Measures, fake: Measures) -> Iterator[_Difference]:
+    shift = fake.light.mean() - real.light.mean()
+    if abs(shift) > max(_BRIGHTER * real.light.std(), _LEAST_SHIFT) and _certain(real.light, fake.light):
         yield "brightness", ("lighter" if shift > 0 else "darker", abs(shift))
-    # B - Y and R - Y in the parts of each image: shape (images, 2, parts).
-    parts = [2.0 * (each["thumb"][:, BRIGHTNESS:].reshape(len(each), 2, -1) - 128.0) for each in (real, fake)]
-    chroma = [each.mean(axis=2) for each in parts]
-    (blue, red), (fake_blue, fake_red) = (each.mean(axis=0) for each in chroma)
-    straight = abs(blue - fake_blue) + abs(red - fake_red)
-    swapped = abs(blue - fake_red) + abs(red - fake_blue)
-    balances = [each @ [1.0, -1.0] for each in chroma]
+    tints, fake_tints = real.chroma.mean(axis=2), fake.chroma.mean(axis=2)
+    mean, fake_mean = tints.mean(axis=0), fake_tints.mean(axis=0)
+    straight, swapped = abs(mean - fake_mean).sum(), abs(mean - fake_mean[::-1]).sum()
+    balances = tints @ [1.0, -1.0], fake_tints @ [1.0, -1.0]
     if straight > 2 * _LEAST_COLOUR and swapped < _SWAPPED * straight and _certain(*balances):
         yield "swapped channels", ()
-    gray = [float((records["gray"] == 1).mean()) for records in (real, fake)]
-    if abs(gray[0] - gray[1]) > _GRAYER and _certain(real["gray"], fake["gray"]):
-        yield "grayscale", tuple(gray)
+    gray, fake_gray = real.gray.mean(), fake.gray.mean()
+    if abs(gray - fake_gray) > _GRAYER and _certain(real.gray, fake.gray):
+        yield "grayscale", (gray, fake_gray)
         return
-    colours = [np.hypot(each[:, 0], each[:, 1]).mean(axis=1) for each in parts]
-    colour, faint = (float(np.median(each)) for each in colours)
-    if colour >= _LEAST_COLOUR and faint < _FAINTER * colour and _certain(*colours):
+    colour, faint = np.median(real.colour), np.median(fake.colour)
+    if colour >= _LEAST_COLOUR and faint < _FAINTER * colour and _certain(real.colour, fake.colour):
         yield "colourless", (faint, colour)
 
 
-def _values(real: RecordArray, fake: RecordArray, sides: Sequence[float]) -> Iterator[_Difference]:
-    rough, rougher = (float(np.median(records["roughness"])) for records in (real, fake))
+def _values(real: Measures, fake: Measures) -> Iterator[_Difference]:
+    roughness, fake_roughness = real.records["roughness"], fake.records["roughness"]
+    rough, rougher = np.median(roughness), np.median(fake_roughness)
     # Smaller images of the same things are rougher.
-    comparable = sides[1] > _AS_FINE * sides[0] and _certain(real["roughness"], fake["roughness"])
-    if comparable and rough < NOISE and rougher > _ROUGHER * rough + _LEAST_ROUGHER and rougher < NOISE:
+    comparable = fake.side > _AS_FINE * real.side and max(rough, rougher) < NOISE
+    if comparable and rougher > _ROUGHER * rough + _LEAST_ROUGHER and _certain(roughness, fake_roughness):
         yield "rough", (rougher, rough)
-    ends = [(one["zeros"] + one["full"].astype(float) - 3.0 * one["black"]) / one["values"] for one in (real, fake)]
-    clipped = [float(np.median(each)) for each in ends]
-    contrasts = [contrast(records) for records in (real, fake)]
-    usual, other = (float(np.median(each)) for each in contrasts)
-    # Black borders and backgrounds are not clipping, which sets single channels to 0.
-    if clipped[1] > max(_CLIPPED, _MORE_CLIPPED * clipped[0]) and _certain(*ends):
-        yield "clipped", (clipped[1], clipped[0])
-    elif not _FLATTER * usual <= other <= usual / _FLATTER and _certain(*contrasts):
+    few, many = np.median(real.clipped), np.median(fake.clipped)
+    usual, other = np.median(real.contrast), np.median(fake.contrast)
+    if many > max(_CLIPPED, _MORE_CLIPPED * few) and _certain(real.clipped, fake.clipped):
+        yield "clipped", (many, few)
+    elif not _FLATTER * usual <= other <= usual / _FLATTER and _certain(real.contrast, fake.contrast):
         yield "contrast", ("less" if other < usual else "more", other, usual)
-    thumbs = [records["thumb"][:, :BRIGHTNESS] for records in (real, fake)]
-    # In the half of the thumbnail that varies most between images; the other may be a background.
-    variances = [np.sort(each.var(axis=0))[BRIGHTNESS // 2 :] for each in thumbs]
-    varied, varied_fake = (float(np.sqrt(each.mean())) for each in variances)
     # Images of less contrast naturally differ less.
-    inside, inside_fake = (max(float(np.median(each.std(axis=1))), 1.0) for each in thumbs)
-    from_mean = [(each - each.mean(axis=0)).std(axis=1) for each in (real["thumb"], fake["thumb"])]
-    if varied_fake / inside_fake < _ALIKE * varied / inside and _certain(*from_mean):
-        yield "alike", (varied_fake, varied)
+    share, usual_share = (images.variety / max(np.median(images.cells.std(axis=1)), 1.0) for images in (fake, real))
+    if share < _ALIKE * usual_share and _certain(real.deviation, fake.deviation):
+        yield "alike", (fake.variety, real.variety)
 
 
-def _qualities(real: RecordArray, fake: RecordArray, paired: bool) -> Iterator[_Difference]:
-    lossy = [float((records["flags"] >> FLAGS["lossy"] & 1).mean()) for records in (real, fake)]
-    gap = lossy[1] - lossy[0]
+def _qualities(real: Measures, fake: Measures, paired: bool) -> Iterator[_Difference]:
+    share, fake_share = real.lossy.mean(), fake.lossy.mean()
+    gap = fake_share - share
     if (gap if paired else abs(gap)) > _LOSSY_GAP:
-        yield "lossy", (lossy[1], lossy[0])
-    if min(float((records["quality"] > 0).mean()) for records in (real, fake)) < 0.5:
-        return
-    one, other = (float(np.median(records["quality"][records["quality"] > 0])) for records in (real, fake))
-    if abs(one - other) > _QUALITY:
-        yield "other quality", (one, other)
+        yield "lossy", (fake_share, share)
+    if all(len(images.qualities) >= 0.5 * len(images) for images in (real, fake)):
+        quality, fake_quality = np.median(real.qualities), np.median(fake.qualities)
+        if abs(quality - fake_quality) > _QUALITY:
+            yield "other quality", (quality, fake_quality)
 
 
-def _stretching(real: RecordArray, fake: RecordArray) -> Iterator[_Difference]:
-    lossy = bool((fake["flags"] >> FLAGS["lossy"] & 1).mean() > 0.5)
+def _stretching(real: Measures, fake: Measures) -> Iterator[_Difference]:
+    lossy = bool(fake.lossy.mean() > 0.5)
     slack, most = _STRETCHED[lossy]
-    usual, full = ((one["lowest"] <= slack) & (one["highest"] >= 255 - slack) for one in (real, fake))
-    few = np.minimum(fake["zeros"], fake["full"]) <= np.maximum(2, _FEW_AT_END * fake["values"])
-    least = _FEW_UNSTRETCHED if few.mean() > 0.5 and not lossy else _UNSTRETCHED
+    usual, full = (
+        (records["lowest"] <= slack) & (records["highest"] >= 255 - slack) for records in (real.records, fake.records)
+    )
+    few = np.minimum(fake.records["zeros"], fake.records["full"])
+    is_few = few <= np.maximum(2, _FEW_AT_END * fake.records["values"])
+    least = _FEW_UNSTRETCHED if is_few.mean() > 0.5 and not lossy else _UNSTRETCHED
     if full.mean() > most and usual.mean() < least and _certain(usual, full):
         yield "stretched", (full.mean(), usual.mean())
 
 
-def _detail(real: RecordArray, fake: RecordArray) -> Iterator[_Difference]:
+def _detail(real: Measures, fake: Measures) -> Iterator[_Difference]:
     """Yields what one of the sets lacks: detail above a part of its resolution, or pixels that differ."""
-    colourful = []
-    for each in (real, fake):
-        # Values in most bins between its ends: other images, such as masks, repeat pixels by nature.
-        between = (each["high"] >> 4) - (each["low"] >> 4) + 1
-        colourful.append(np.count_nonzero(each["bins"], axis=1) > 0.8 * between)
-    if min(float(each.mean()) for each in colourful) < 0.5:
+    if min(real.colourful.mean(), fake.colourful.mean()) < 0.5:
         return
-    repeated = [(each["repeats"] >= _REPEATS) & many for each, many in zip((real, fake), colourful, strict=True)]
-    sides = (fake, "FAKE", repeated[1], "the generator leaves it out"), (real, "REAL", repeated[0], "FAKE's is noise")
-    for (one, name, repeats, reason), (other, other_name, others, _) in (sides, sides[::-1]):
-        share, other_share = float(repeats.mean()), float(others.mean())
-        if share > _SOME_REPEATS and other_share < _FEW_REPEATS and _certain(repeats, others):
+    for one, name, other, other_name, reason in (
+        (fake, "FAKE", real, "REAL", "the generator leaves it out"),
+        (real, "REAL", fake, "FAKE", "FAKE's is noise"),
+    ):
+        share, other_share = one.repeated.mean(), other.repeated.mean()
+        if share > _SOME_REPEATS and other_share < _FEW_REPEATS and _certain(one.repeated, other.repeated):
             yield "repeated pixels", (share, name, other_share, other_name)
             return
-        for part, words in ((0.75, ""), (0.5, "at least half of "), (0.25, "at least a quarter of ")):
+        for part, words in _PARTS:
             if (kept := _kept_detail(one, other, part)) is not None:
                 yield "less detail", (words, name, kept, other_name, reason)
                 return
 
 
-def _kept_detail(one: RecordArray, other: RecordArray, part: float) -> Fraction | None:
+def _kept_detail(one: Measures, other: Measures, part: float) -> Fraction | None:
     """Returns up to which part of the resolution a set has the detail of the other; None if it lacks nothing.
 
     The sets are compared at a quantile of their images, in each band of frequencies: as it is and relative to the
     lowest band, so that neither contrast nor content count.
     """
-    levels = [10.0 * np.log10(each["bands"].astype(np.float64) + 1.0) for each in (one, other)]
-    levels = [each[each[:, 0] > 10.0 * np.log10(_TEXTURED)] for each in levels]
-    if not all(map(len, levels)):
+    if not len(one.detail) or not len(other.detail):
         return None
-    relative = [each - each[:, :1] for each in levels]
-    here, there = (np.quantile(each, part, axis=0) for each in levels)
-    lost = there - here
-    least = np.minimum(lost, np.subtract(*(np.quantile(each, part, axis=0) for each in relative[::-1])))
-    upper = [each[:, BANDS // 2 :].mean(axis=1) for each in relative]
-    if least[BANDS // 2 :].mean() <= _LOST or (least[2:] - least[:-2]).max() <= _CLIFF or not _certain(*upper):
+    lost = _lost(one.detail, other.detail, part)
+    least = np.minimum(lost, _lost(one.relative_detail, other.relative_detail, part))
+    upper = slice(BANDS // 2, None)
+    if least[upper].mean() <= _LOST or (least[2:] - least[:-2]).max() <= _CLIFF:
+        return None
+    if not _certain(one.relative_detail[:, upper].mean(axis=1), other.relative_detail[:, upper].mean(axis=1)):
         return None
     return Fraction(max(1, int((lost >= min(_GONE, 0.8 * lost.max())).argmax())), BANDS)
+
+
+def _lost(one: Floats, other: Floats, part: float) -> Floats:
+    """Returns how much less the images have than the others, in each column, at a quantile."""
+    return np.asarray(np.quantile(other, part, axis=0) - np.quantile(one, part, axis=0))

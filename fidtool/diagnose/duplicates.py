@@ -150,9 +150,12 @@ _TIMES_REAL, _BEYOND_REAL = 2.0, 0.1
 """Sets of simple images naturally have duplicates. FAKE's share of duplicates is therefore compared with REAL's: it is
 unusual from this multiple of it, or this much above it, whichever is less."""
 _MOST_BY_NATURE = 0.5
-"""Largest share of near duplicates that REAL can excuse: a small REAL says little about a large FAKE."""
+"""No kind of images naturally has a larger share of near duplicates. It is also the largest share that REAL can excuse:
+a small REAL says little about a large FAKE."""
 FEWEST_COPIES = 2
 """Fewer duplicates than this are regarded as accidental, even in a small set."""
+COPIES = "copies"
+"""Code of the finding about duplicates."""
 _GROUPS, _FILES = 8, 8
 """Maximum number of groups of duplicates listed as examples, and of files listed per group."""
 _MOST_REPEATED = 0.8
@@ -222,7 +225,7 @@ def find_duplicates(images: ImageRecords) -> Duplicates:
     copies, exact_copies = len(images) - len(firsts), len(images) - len(np.unique(exact))
     kinds, numbers = np.unique(counts, return_counts=True)
     often = np.argsort(-counts, kind="stable")[:_GROUPS]
-    largest = (np.flatnonzero(groups == firsts[group]) for group in often if counts[group] > 1)
+    largest = (np.flatnonzero(groups == firsts[group]).tolist() for group in often if counts[group] > 1)
     return Duplicates(
         images=len(images),
         unique=len(firsts),
@@ -230,7 +233,7 @@ def find_duplicates(images: ImageRecords) -> Duplicates:
         near=copies - exact_copies,
         multiplicities=dict(zip(kinds.tolist(), numbers.tolist(), strict=True)),
         pattern=same_seed(images.names, groups) if copies >= NOTABLE_SHARE * len(images) else None,
-        examples=tuple(tuple(images.file(int(image)) for image in group[:_FILES]) for group in largest),
+        examples=tuple(tuple(images.file(image) for image in group[:_FILES]) for group in largest),
         complete=near is not None,
     )
 
@@ -259,14 +262,13 @@ def same_seed(names: Sequence[str], groups: Groups) -> SameSeed | None:
 
 def shared_copies_of(real: ImageRecords, fake: ImageRecords) -> SharedCopies:
     """Finds the images of FAKE that are also in REAL, except those of a single colour."""
-    wanted = fake.records["digest"]
-    order = np.argsort(real.records["digest"], kind="stable")
-    digests = real.records["digest"][order]
-    positions = np.searchsorted(digests, wanted)
-    equal = digests[np.minimum(positions, len(digests) - 1)] == wanted
-    found = np.flatnonzero(equal & (fake.records["low"] < fake.records["high"]))
-    pairs = ((fake.file(int(one)), real.file(int(order[positions[one]]))) for one in found[:_FILES])
-    return SharedCopies(len(found), tuple(pairs))
+    digests, wanted = real.records["digest"], fake.records["digest"]
+    shared = np.flatnonzero(np.isin(wanted, digests) & (fake.records["low"] < fake.records["high"]))
+    pairs = []
+    for image in shared[:_FILES].tolist():
+        partner = int((digests == wanted[image]).argmax())
+        pairs.append((fake.file(image), real.file(partner)))
+    return SharedCopies(len(shared), tuple(pairs))
 
 
 def has_notable_copies(fake: Duplicates, real: Duplicates | None) -> bool:
@@ -282,6 +284,11 @@ def has_notable_copies(fake: Duplicates, real: Duplicates | None) -> bool:
         usual = exact + min(near, _MOST_BY_NATURE)
     most_exact, most = (min(_TIMES_REAL * each, each + _BEYOND_REAL) for each in (exact, usual))
     return fake.exact / fake.images >= max(NOTABLE_SHARE, most_exact) or fake.share >= max(_NOTABLE_NEAR_SHARE, most)
+
+
+def has_unnatural_copies(found: Duplicates) -> bool:
+    """Returns whether a set has more duplicates than any kind of images naturally has."""
+    return found.exact >= max(NOTABLE_SHARE * found.images, FEWEST_COPIES) or found.share >= _MOST_BY_NATURE
 
 
 def are_dependent(fake: Duplicates, real: Duplicates | None) -> bool:
@@ -329,7 +336,7 @@ def lossless_texts(real: ImageRecords, fake: ImageRecords) -> list[str]:
 def copies_finding(found: Duplicates, generated: bool) -> Finding:
     """Returns the finding about a set with at least one duplicate."""
     example = next((group[0] for group in found.examples), "")
-    return Finding("copies", "high", found.copies, example, duplicates_message(found, generated))
+    return Finding(COPIES, "high", found.copies, example, duplicates_message(found, generated))
 
 
 def shared_finding(real: str, shared: SharedCopies, images: int) -> Finding:
@@ -340,4 +347,4 @@ def shared_finding(real: str, shared: SharedCopies, images: int) -> Finding:
         "remove real images that were mixed in; otherwise the generator has memorised training images"
     )
     severity: Severity = "high" if shared.count >= NOTABLE_SHARE * images else "medium"
-    return Finding("leak", severity, shared.count, one, message)
+    return Finding("leak", severity, shared.count, one, message, "pair")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fidtool.diagnose.measures import Flags, Measures
 from fidtool.errors import SEVERITIES, Severity, option
-from fidtool.images.records import BRIGHTNESS, FLAGS, NOISE, ImageRecords, RecordArray
+from fidtool.images.records import FLAGS, NOISE, ImageRecords
 from fidtool.names import counted
+from fidtool.sources.contents import BadFile
 
 _UNSCALED = 2
 """Largest pixel value of an image that is black or unscaled: values in [0, 1] saved as bytes are 0 or 1, and lossy
@@ -81,6 +83,12 @@ _TEXTS = {
 """What is said of the images of a finding, by its code. ``{}`` is replaced by a detail."""
 
 
+About = Literal["fake", "real", "pair"]
+"""What a finding is about: FAKE, REAL, or FAKE compared with REAL."""
+UNREADABLE = "unreadable"
+"""Code of the finding about files that cannot be read."""
+
+
 @dataclass(frozen=True)
 class Finding:
     """Something that is, or may be, wrong with a set of images.
@@ -92,6 +100,7 @@ class Finding:
         count: number of images concerned.
         example: path of one of these images; empty if the finding is about the set as a whole.
         message: a sentence with what was found, how many images, the probable cause and the remedy.
+        set: what it is about.
     """
 
     code: str
@@ -99,20 +108,33 @@ class Finding:
     count: int
     example: str
     message: str
+    set: About = "fake"
 
 
-_Found = tuple[str, Severity, NDArray[np.bool_], str]
+_Found = tuple[str, Severity, Flags, str]
 """Code, severity, which images are concerned, and what replaces ``{}`` in the text."""
 
 
 def set_findings(images: ImageRecords) -> list[Finding]:
     """Returns the findings about the images of one set, the most severe first."""
-    found = []
-    for code, severity, which, detail in (*_values(images.records), *_mixtures(images.records)):
-        indices = np.flatnonzero(which)
-        message = f"{len(indices)} of {len(images)} images {_TEXTS[code].format(detail)}"
-        found.append(Finding(code, severity, len(indices), images.file(int(indices[0])), message))
+    found, measures = list[Finding](), Measures(images.records)
+    for code, severity, which, detail in (*_values(measures), *_mixtures(measures)):
+        message = f"{which.sum()} of {len(images)} images {_TEXTS[code].format(detail)}"
+        found.append(_finding(code, severity, images, which, message))
     return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
+
+
+def _finding(code: str, severity: Severity, images: ImageRecords, which: Flags, message: str) -> Finding:
+    return Finding(code, severity, int(which.sum()), images.file(int(which.argmax())), message)
+
+
+def unreadable_findings(files: Sequence[BadFile]) -> list[Finding]:
+    """Returns the finding about the files of a set that cannot be read, if there are any."""
+    if not files:
+        return []
+    number = counted(len(files), "file")
+    message = f"{number} cannot be read (for example: {files[0].reason}): fix or remove unreadable files"
+    return [Finding(UNREADABLE, "high", len(files), files[0].file, message)]
 
 
 def property_warnings(counts: Mapping[str, int]) -> dict[str, str]:
@@ -134,78 +156,58 @@ def property_warnings(counts: Mapping[str, int]) -> dict[str, str]:
 
 def property_findings(images: ImageRecords) -> list[Finding]:
     """Returns the `property_warnings` as findings; `set_findings` lacks them, as `fidtool stats` gives them anyway."""
-    flags = images.records["flags"]
     modes = (mode.decode().partition("+") for mode in np.unique(images.records["mode"]).tolist())
     most_bands = max((len(mode) + int(more) for mode, _, more in modes if more), default=0)
-    which = {name: np.flatnonzero(flags >> bit & 1) for name, bit in FLAGS.items()}
-    texts = property_warnings({"most_bands": most_bands, **{name: len(found) for name, found in which.items()}})
-    return [
-        Finding(name, "low", len(which[name]), images.file(int(which[name][0])), text) for name, text in texts.items()
-    ]
+    which = {name: images.records["flags"] >> bit & 1 == 1 for name, bit in FLAGS.items()}
+    counts = {name: int(some.sum()) for name, some in which.items()}
+    texts = property_warnings(counts | {"most_bands": most_bands})
+    return [_finding(name, "low", images, which[name], text) for name, text in texts.items()]
 
 
-def _values(records: RecordArray) -> Iterator[_Found]:
-    low, high, roughness = records["low"], records["high"], records["roughness"]
+def _values(images: Measures) -> Iterator[_Found]:
+    low, high = images.records["low"], images.records["high"]
     constant, unscaled = low == high, high <= _UNSCALED
     if unscaled.mean() > 0.5:
         yield "unscaled" if (high[unscaled] > 0).mean() > _ODD_ONES else "black", "high", unscaled, ""
     elif constant.any():
         yield "constant", "high" if constant.mean() > 0.01 else "low", constant, ""
-    two_valued = records["bins"][:, [0, -1]].sum(axis=1) > _MOST * records["values"]
-    spread, light = contrast(records), records["thumb"][:, :BRIGHTNESS].mean(axis=1)
-    strong = (spread >= _NOISE_CONTRAST) | ((spread >= _FAINT) & (light >= _DARK))
-    noise = (roughness >= NOISE) & strong & ~two_valued
-    if noise.sum() > max(min(_FEW, len(noise) // 2), 0.01 * len(noise)):
+    noise = _noise(images)
+    if noise.sum() > max(min(_FEW, len(images) // 2), 0.01 * len(images)):
         yield "noise", "high", noise, ""
-    zeros, full = (records[name] / records["values"] for name in ("zeros", "full"))
-    torn = (records["zeros"] - 3.0 * records["black"]) / records["values"] > _TORN
-    black = (zeros > _BLACK_SHARE) & (zeros < _MOSTLY_BLACK) & (full < _MIXED) & torn & (spread >= _CLIPPED_CONTRAST)
-    pale, ends = (low >= _PALE) & ~constant, zeros + full
-    clipped = torn & (np.minimum(zeros, full) > _EACH_END) & (ends > _SATURATED) & (ends < _MOST)
-    dark = (high <= _DARK) & (high > _UNSCALED) & ~constant
-    if black.mean() > _NEGATIVE:
-        yield "negative", "medium", black, ""
-    elif pale.mean() > _MOST:
+    torn, ends = images.torn > _TORN, images.zeros + images.full
+    negative = torn & (images.zeros > _BLACK_SHARE) & (images.zeros < _MOSTLY_BLACK) & (images.full < _MIXED)
+    negative &= images.contrast >= _CLIPPED_CONTRAST
+    pale = (low >= _PALE) & ~constant
+    if negative.mean() > _NEGATIVE:
+        yield "negative", "medium", negative, ""
+        return
+    if pale.mean() > _MOST:
         yield "pale", "high", pale, ""
-    else:
-        if clipped.mean() > _CLIPPED:
-            yield "clipped", "high", clipped, ""
-        if dark.mean() > _MIXED and dark.sum() > _FEW:
-            yield "dark", "low", dark, ""
+        return
+    clipped = torn & (np.minimum(images.zeros, images.full) > _EACH_END) & (ends > _SATURATED) & (ends < _MOST)
+    if clipped.mean() > _CLIPPED:
+        yield "clipped", "high", clipped, ""
+    dark = (high <= _DARK) & (high > _UNSCALED) & ~constant
+    if dark.mean() > _MIXED and dark.sum() > _FEW:
+        yield "dark", "low", dark, ""
 
 
-def _mixtures(records: RecordArray) -> Iterator[_Found]:
-    # Portrait and landscape photos of the same camera count as the same size.
-    sides = np.sort(np.stack([records["width"], records["height"]], axis=1).astype(np.int64), axis=1)
-    sizes = sides[:, 0] << 32 | sides[:, 1]
-    kinds, counts = np.unique(sizes, return_counts=True)
-    odd = sizes != kinds[counts.argmax()]
-    if len(kinds) > 1 and counts.max() >= (1 - _OTHER_SIZES) * len(sizes):
-        usual = records[odd.argmin()]
+def _noise(images: Measures) -> Flags:
+    two_valued = images.records["bins"][:, [0, -1]].sum(axis=1) > _MOST * images.records["values"]
+    strong = (images.contrast >= _NOISE_CONTRAST) | ((images.contrast >= _FAINT) & (images.light >= _DARK))
+    return np.asarray((images.records["roughness"] >= NOISE) & strong & ~two_valued)
+
+
+def _mixtures(images: Measures) -> Iterator[_Found]:
+    odd = images.odd_sized
+    if 0 < odd.sum() <= _OTHER_SIZES * len(images):
+        usual = images.records[odd.argmin()]
         yield "odd size", "low", odd, f"{usual['width']} x {usual['height']}"
-    gray = (records["gray"] == 1) & (records["low"] < records["high"])
+    gray = images.gray & (images.records["low"] < images.records["high"])
     if _MIXED < gray.mean() <= 0.5 and gray.sum() > _FEW:
         yield "gray", "low", gray, ""
-    quality = records["quality"]
-    jpeg = quality > 0
-    if jpeg.any() and (median := np.median(quality[jpeg])) < _STRONG:
-        yield "strong compression", "medium", jpeg & (quality < _STRONG), f"{median:.0f}"
-    lossy = (records["flags"] >> FLAGS["lossy"] & 1).astype(np.bool_)
-    if _MIXED < lossy.mean() < 1 - _MIXED:
-        yield "mixed formats", "low", lossy, ""
-
-
-def usual_size(records: RecordArray) -> tuple[int, int] | None:
-    """Returns the width and height that nearly all images have; None if they vary."""
-    pairs, counts = np.unique(np.stack([records["width"], records["height"]], axis=1), axis=0, return_counts=True)
-    width, height = pairs[counts.argmax()]
-    return (int(width), int(height)) if counts.max() >= _MOST * len(records) else None
-
-
-def contrast(records: RecordArray) -> NDArray[np.float64]:
-    """Standard deviation of each image's values in levels, in steps of 16: float64 array of shape (images,)."""
-    shares = records["bins"] / records["values"][:, None]
-    levels = 16.0 * np.arange(shares.shape[1])
-    mean = shares @ levels
-    result: NDArray[np.float64] = np.sqrt(np.maximum(shares @ levels**2 - mean**2, 0.0))
-    return result
+    quality = images.records["quality"]
+    if len(images.qualities) and (median := np.median(images.qualities)) < _STRONG:
+        yield "strong compression", "medium", (quality > 0) & (quality < _STRONG), f"{median:.0f}"
+    if _MIXED < images.lossy.mean() < 1 - _MIXED:
+        yield "mixed formats", "low", images.lossy, ""

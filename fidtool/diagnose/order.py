@@ -39,7 +39,7 @@ def order_findings(real: ImageRecords, fake: ImageRecords) -> list[Finding]:
         f"({example}): the two sets are probably in different orders, and the values of their pairs are then "
         f"meaningless; put both into the same order, or choose the pairs in another way ({option('pairs', ...)})"
     )
-    return [Finding(OTHER_ORDER, "high", len(found), fake.file(first), message)]
+    return [Finding(OTHER_ORDER, "high", len(found), fake.file(first), message, "pair")]
 
 
 def misplaced(real: Thumbnails, fake: Thumbnails) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

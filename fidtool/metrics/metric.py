@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from math import fsum, sqrt
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from fidtool.errors import InputError, TooFewImagesError, option
+from fidtool.errors import InputError, MetricSetting, TooFewImagesError, option
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.protocol import FEATURES
 from fidtool.validation import Validated, declared
@@ -201,7 +201,6 @@ class Metric(Validated):
         fewest: the smallest number of images in a set whose per-image features it needs.
         frechet: the metric is a Fréchet distance, so ``fail_above`` can be a gate on it.
         by_name: it is only computed if it is requested by name, not by ``all``.
-        classifier: it needs Inception's classifier, which is a part of the weights.
         phase: name of its time in the record; empty for the metric's name.
         usual_network: for a metric with its own network, the network of the metric's authors as a `Definition` names
             it.
@@ -250,9 +249,10 @@ class Metric(Validated):
         setting = self.named("extractor") if "extractor" in declared(type(self)) else ""
         return replace(network, subject=f"{self.numbers[0].title}'s network", setting=setting, apart=False)
 
-    def named(self, setting: str) -> str:
+    @classmethod
+    def named(cls, setting: str) -> MetricSetting:
         """Return the name of one of the metric's settings, as `fidtool.errors.option` takes it."""
-        return f"{type(self).__name__}({self.name}.{setting})"
+        return MetricSetting(cls.__name__, cls.name, setting)
 
     def check(self, facts: MetricFacts) -> None:
         """Refuse, with an `InputError`, what the metric is not defined for; called whenever more facts are known."""

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fidtool.console import Console
-from fidtool.diagnose.diagnosis import Checkup, health_of, inspect_set, unusual_findings
-from fidtool.diagnose.differences import pair_findings
-from fidtool.diagnose.duplicates import shared_copies_of, shared_finding
+from fidtool.diagnose.diagnosis import Checkup, diagnosis_of, health_of, inspect_set
 from fidtool.distributed.launch import available_cores
 from fidtool.errors import InputError
 from fidtool.images.batches import broadcast_images
@@ -42,22 +40,12 @@ def _inspect(run: RunContext, requests: Sequence[RequestedSet], settings: Settin
     read = [_read(run, each, settings) for each in requests]
 
     def conclude() -> Checkup:
-        shown = run.console.shown
-        inspections = [inspect_set(each.path, *found[:2]) for each, found in zip(requests, read, strict=True)]
+        inspections = [inspect_set(each.path, *found) for each, found in zip(requests, read, strict=True)]
         fake, real = inspections[0], inspections[1] if len(inspections) > 1 else None
         assert fake is not None
-        health = health_of(fake, read[0][2], real, generated=True, shown=shown)
-        if real is None:
-            return Checkup(health, None, (), strict)
-        usual = health_of(real, read[1][2], fake, generated=False, shown=shown)
-        between = [
-            replace(each, message=shown(each.message))
-            for each in pair_findings(real.pictures, fake.pictures, unusual_findings(fake, real))
-        ]
-        shared = shared_copies_of(real.pictures, fake.pictures)
-        if shared.count:
-            between.append(shared_finding(real.path, shared, len(fake.pictures)))
-        return Checkup(health, usual, tuple(between), strict)
+        diagnosis = diagnosis_of(real, fake, shown=run.console.shown)
+        usual = None if real is None else health_of(real, diagnosis.about("real"))
+        return Checkup(health_of(fake, diagnosis.about("fake")), usual, diagnosis.about("pair"), strict)
 
     return run.world.on_rank_zero(conclude)
 

@@ -7,7 +7,7 @@ import math
 import os
 import traceback
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -248,12 +248,13 @@ class Comparer:
         uncertainties = dict[str, Uncertainty]()
         if settings.diagnose:
             with clock("diagnosis"):
-                self.real = self.real or inspect_set(real.path, real.statistics.pictures, passed_over[0])
+                one, other = real.statistics, fake.statistics
+                self.real = self.real or inspect_set(real.path, one.pictures, passed_over[0], one.skipped)
                 seen = self.real, self.real
                 if fake is not real:
-                    seen = self.real, inspect_set(fake.path, fake.statistics.pictures, passed_over[1])
+                    seen = self.real, inspect_set(fake.path, other.pictures, passed_over[1], other.skipped)
                 diagnosis = diagnosis_of(*seen, settings.max_duplicates, bool(fake.pairs), self.run.console.shown)
-                lines += diagnosis.lines
+                lines += map(Alert, diagnosis.lines)
         for value in plan.values:
             if not settings.uncertainty or diagnosis is None or not value.number.error_bars:
                 continue
@@ -277,7 +278,7 @@ class Comparer:
                 harmful = _influence_of(real, fake, distance, title, features, world)
         if settings.report is not None:
             with clock("exhibits"):
-                exhibit = _exhibit_of(real, fake, seen, features.device, self.run.console.shown)
+                exhibit = _exhibit_of(real, fake, seen, features.device)
                 exhibit = replace(exhibit, worst_pairs=worst_pairs(single, plan.values) if single else ())
         sets = [real, *([] if fake is real else [fake]), *([] if self.heldout is None else [self.heldout.heldout])]
         skipped = (SkippedFile(each.path, bad.file, bad.reason) for each in sets for bad in each.statistics.skipped)
@@ -308,8 +309,8 @@ class Comparer:
             *self.plan.warnings,
             *([] if self.heldout is None else self.heldout.warnings(real)),
             *([Alert(f"{fake.path} is the same set as REAL: the values say nothing about a generator", "high")] * same),
-            *set_warnings(sets, layers),
-            *pair_warnings(real.statistics, names[1], fake.statistics, bool(layers), larger.file is None),
+            *map(Alert, set_warnings(sets, layers)),
+            *map(Alert, pair_warnings(real.statistics, names[1], fake.statistics, bool(layers), larger.file is None)),
         ]
 
 
@@ -454,13 +455,12 @@ def _exhibit_of(
     fake: MeasuredSet,
     seen: tuple[SetInspection | None, SetInspection | None],
     device: torch.device,
-    shown: Callable[[str], str],
 ) -> Exhibit:
     """What a report shows of ``fake``: random images of both sets, and some of its own with the nearest real ones."""
     healths, random = [], []
-    for measured, own, other in zip((fake, real), seen[::-1], seen, strict=True):
-        skipped, pictures = measured.statistics.skipped, measured.statistics.pictures
-        healths.append(None if own is None else health_of(own, skipped, other, measured is fake, shown))
+    for measured, own in zip((fake, real), seen[::-1], strict=True):
+        pictures = measured.statistics.pictures
+        healths.append(None if own is None else health_of(own))
         random.append(tuple(map(pictures.file, range(min(_MOST_RANDOM, len(pictures))))) if pictures else ())
     rows, known = fake.features.get(FEATURES), real.features.get(FEATURES)
     neighbours: list[Neighbour] = []

@@ -53,7 +53,8 @@ class HeldoutComparer:
     def warnings(self, training: MeasuredSet) -> list[Alert]:
         """Returns warnings about the held-out set and REAL, on rank zero, after the first comparison."""
         path, (real, heldout) = self.heldout.path, (training.statistics, self.heldout.statistics)
-        found = [*set_warnings({path: heldout}, ()), *pair_warnings(real, path, heldout, frechet=False)]
+        of_sets = [*set_warnings({path: heldout}, ()), *pair_warnings(real, path, heldout, frechet=False)]
+        found = [*map(Alert, of_sets)]
         if same := 0 if self.distances is None else int((self.distances == 0).sum()):
             text = f"{counted(same, 'image')} at distance 0 from REAL, so not held out: no image of FAKE can be closer"
             found.append(Alert(f"{path}: {text}", "high"))

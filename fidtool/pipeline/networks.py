@@ -104,7 +104,8 @@ class RunNetworks:
                 failed[choice.extractor] = error
         if failed:
             (_, first), *others = failed.items()
-            first.note += f"; nor are there weights for {' and '.join(name for name, _ in others)}" if others else ""
+            if others:
+                first.append(f"; nor are there weights for {' and '.join(name for name, _ in others)}")
             raise first
         return found
 

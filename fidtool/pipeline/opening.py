@@ -150,7 +150,7 @@ def complete_settings(files: Mapping[str, Statistics], settings: Settings, image
     try:
         return replace(settings, **taken), line
     except InputError as error:
-        error.note += f" ({line})"
+        error.append(f" ({line})")
         raise
 
 
@@ -456,7 +456,7 @@ def check_paths(paths: Sequence[str], real: str | None = None, heldout: str | No
                 from fidtool.sources.references import suggested_references
 
                 names = suggested_references(path)[:2]
-                error.args += tuple(f"the published reference is {name}" for name in names)
+                error.advise(*(f"the published reference is {name}" for name in names))
                 raise
     remote = [path for path in paths if "://" in path or is_reference(path)]
     if real is None or not remote:

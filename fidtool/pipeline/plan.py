@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 
 from fidtool.console import Console
-from fidtool.errors import Alert, FidtoolError, InputError, RunError, option
+from fidtool.errors import Alert, FidtoolError, InputError, MetricSetting, RunError, option
 from fidtool.explanations import NotComputed
 from fidtool.features.protocol import FEATURES, INCEPTION_DIMS, Definition, inception_definition, protocol_named
 from fidtool.metrics.registry import Requested
@@ -342,7 +342,7 @@ def _idle_with_files(opening: Opening) -> list[str]:
     made = [f"{(file.config or {}).get('extractor')}" for file in opening.files.values()]
     selects = any("," in each for each in made)  # one of the networks in a file
     names = [*([] if selects else ["extractor"]), "weights", "input_size", "feature_step"]
-    idle = [name for name in names if getattr(network, name) != getattr(usual, name)]
+    idle: list[str | MetricSetting] = [name for name in names if getattr(network, name) != getattr(usual, name)]
     for metric in (each.metric for each in settings.chosen if not each.further):
         own = metric.own_network
         if own == network:

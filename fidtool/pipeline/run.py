@@ -103,7 +103,7 @@ def open_run(requests: Sequence[RequestedSet], settings: Settings, console: Cons
         console.warn(f"waiting for the other {launch.world_size - 1} tasks of the SLURM job; {launch.hint}")
 
     def on_failure(error: FidtoolError, prints: bool) -> None:
-        error.note += finished.advice()
+        error.append(finished.advice())
         console.fail(error, prints)
 
     if not _running.acquire(blocking=False):
@@ -140,7 +140,8 @@ def open_run(requests: Sequence[RequestedSet], settings: Settings, console: Cons
                     versions=installed,
                 )
         except FidtoolError as error:
-            error.note += "" if error.printed else finished.advice()
+            if not error.printed:
+                error.append(finished.advice())
             raise
         finally:
             _running.release()

@@ -22,6 +22,8 @@ LONGEST_SIDE = 128
 """Limit of the long side of a thumbnail, in pixels."""
 _SMALL = 64
 """Images up to this long side are stored losslessly."""
+_ABOUT = {"fake": "FAKE", "pair": "FAKE against REAL", "real": "REAL"}
+"""What a page calls that which a finding is about."""
 
 
 class Thumbnail(NamedTuple):
@@ -51,18 +53,10 @@ def thumbnail_of(framing: str | None, content: Read, floats: ValueRange | None =
     return Thumbnail(f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}")
 
 
-def findings_of(exhibit: Exhibit, diagnosis: Diagnosis) -> list[tuple[str, Finding]]:
-    """Return the findings in FAKE, in REAL and between the two, each once, with the set or sets; the worst first."""
-    sets = (("FAKE", exhibit.fake), ("REAL", exhibit.real))
-    known = [(name, each.findings) for name, each in sets if each is not None]
-    # Without the properties of FAKE, its own findings are not distinguished from differences between the sets.
-    known.append(("FAKE against REAL" if exhibit.fake is not None else "", diagnosis.findings))
-    known.append(("REAL", diagnosis.real_findings))
-    where: dict[Finding, str] = {}
-    for name, findings in known:
-        for each in findings:
-            where.setdefault(each, name)
-    return sorted(((name, each) for each, name in where.items()), key=lambda row: SEVERITIES.index(row[1].severity))
+def findings_of(diagnosis: Diagnosis) -> list[tuple[str, Finding]]:
+    """Return the findings in FAKE, between the two and in REAL, each with the set or sets; the worst first."""
+    found = sorted(diagnosis.findings, key=lambda finding: SEVERITIES.index(finding.severity))
+    return [(_ABOUT[finding.set], finding) for finding in found]
 
 
 def duplicates_of(diagnosis: Diagnosis) -> list[str]:

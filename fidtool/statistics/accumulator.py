@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from fidtool.distributed.world import World
-from fidtool.errors import RunError, about
+from fidtool.errors import RunError, SettingName, about
 from fidtool.features.extractor import BatchFeatures
 from fidtool.features.protocol import Definition, layer_prefix
 from fidtool.images.decode import ImageProperties
@@ -45,7 +45,7 @@ class Layer(NamedTuple):
     definition: Definition
     with_features: bool = False
     subject: str = ""
-    step_setting: str | None = "feature_step"
+    step_setting: SettingName | None = "feature_step"
 
 
 class Accumulator:

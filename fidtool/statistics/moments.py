@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from fidtool.distributed.launch import machine_memory
 from fidtool.distributed.world import World
-from fidtool.errors import RunError, option
+from fidtool.errors import RunError, SettingName, option
 from fidtool.features.protocol import FEATURE_STEPS
 from fidtool.statistics.set_statistics import INTEGER_BITS, check_sums
 
@@ -62,7 +62,7 @@ def better_step(feature_step: int, largest: float) -> int:
     return feature_step + INTEGER_BITS - 2 - room
 
 
-def step_remedy(setting: str | None, better: int) -> str:
+def step_remedy(setting: SettingName | None, better: int) -> str:
     """Returns what to do about features that a step does not suit; for ``setting`` see `ExactMoments`."""
     if not FEATURE_STEPS[0] <= better <= FEATURE_STEPS[1]:
         return "scale the features in the network"
@@ -70,8 +70,7 @@ def step_remedy(setting: str | None, better: int) -> str:
         return "check the weights, because Inception's step is fixed"
     if not setting:
         return f"set feature_step={better} where the network is specified"
-    name, in_value, network = setting.partition("=")
-    return f"pass {option(name, f'{network}={better}' if in_value else better)}"
+    return f"pass {option(setting, better)}"
 
 
 def check_dims(dims: int) -> None:
@@ -93,15 +92,18 @@ class ExactMoments:
         feature_step: features are rounded to multiples of 2 ** -feature_step.
         device: device of the sums; it must support float64.
         setting: setting that determines ``feature_step``, see `fidtool.errors.option`; None for Inception, whose step
-            is fixed; empty for networks that are configured where they are named; ``extractor=NAME@step`` for one whose
-            step is a part of the value of this setting.
+            is fixed; empty for networks that are configured where they are named.
 
     Attributes:
         count: number of feature vectors added.
     """
 
     def __init__(
-        self, dims: int, feature_step: int, device: torch.device | str = "cpu", setting: str | None = "feature_step"
+        self,
+        dims: int,
+        feature_step: int,
+        device: torch.device | str = "cpu",
+        setting: SettingName | None = "feature_step",
     ) -> None:
         check_dims(dims)
         self.count, self.dims, self.feature_step, self._setting = 0, dims, feature_step, setting

@@ -14,7 +14,7 @@ from fidtool.diagnose.diagnosis import set_warnings
 from fidtool.distances.exact import feature_settings
 from fidtool.distances.parallel import fork_safe
 from fidtool.distributed.world import World
-from fidtool.errors import InputError, TooFewImagesError, merged, renamed, rendered
+from fidtool.errors import Alert, InputError, TooFewImagesError, merged, renamed, rendered
 from fidtool.features.network import Network
 from fidtool.features.protocol import ProtocolName
 from fidtool.metrics.metric import FeatureSet, MetricContext
@@ -105,7 +105,7 @@ class ImageMetric(SyncedMetric[Values, MetricSums]):
         settings = feature_settings(sums.network.definition, self.device)
         context = MetricContext(world, settings, lambda: self._classifier)
         values = self._metric.compute(real, fake, context)
-        of_sets = set_warnings({names[side]: each for side, each in found.items()})
+        of_sets = map(Alert, set_warnings({names[side]: each for side, each in found.items()}))
         warnings = merged([*of_sets, *context.warnings], names.values())
         values, warnings = world.broadcast((values, warnings))
         counts = (sums.sides["real"].count if "real" in sets else None, sums.sides["fake"].count or 0)

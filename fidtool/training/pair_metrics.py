@@ -455,6 +455,6 @@ class LearnedPerceptualImagePatchSimilarity(ReconstructionMetric):
         weights: PathLike | None = None,
         **options: Any,
     ) -> None:
-        with renamed("net", "net_type"), renamed("LPIPS(lpips.weights)", "weights"):
+        with renamed("net", "net_type"), renamed(LPIPS.named("weights"), "weights"):
             self._metric = LPIPS(net=net_type, weights=weights)
             super().__init__(normalize=normalize, **options)

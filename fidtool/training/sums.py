@@ -275,7 +275,7 @@ class ImageSums:
         try:
             yield
         except RunError as error:
-            error.note += f". The statistics lack some {SIDES[self.side]}; {self._reset} before compute()"
+            error.append(f". The statistics lack some {SIDES[self.side]}; {self._reset} before compute()")
             raise
 
     def to(self, device: torch.device) -> None:

@@ -117,10 +117,11 @@ def test_the_worst_findings_are_on_the_page(here: Run, real: Path, tmp_path: Pat
     outcome = here("compute", real, fake, "--extractor", TINY, "--report", "page.html", "--json")
     result = outcome.json["results"][0]
     found = {(each["set"], each["code"]): each for each in result["diagnosis"]["findings"]}
-    assert {("fake", "leak"), ("fake", "copies"), ("real", "copies")} <= found.keys()
-    for (role, _), each in found.items():
-        assert (each["severity"] == "low") != (f"{result[role]}: {each['message']}" in result["warnings"])
-    assert found["fake", "leak"]["severity"] == "high"
+    assert {("pair", "leak"), ("fake", "copies"), ("real", "copies")} <= found.keys()
+    for (about, _), each in found.items():
+        path = result["real" if about == "real" else "fake"]
+        assert (each["severity"] == "low") != (f"{path}: {each['message']}" in result["warnings"])
+    assert found["pair", "leak"]["severity"] == "high"
     page = html.unescape((tmp_path / "page.html").read_text())
     section = page.partition('id="fake-findings"')[2].partition("</section>")[0]
     assert [each["message"] for each in found.values() if each["message"] not in section] == []
@@ -128,6 +129,24 @@ def test_the_worst_findings_are_on_the_page(here: Run, real: Path, tmp_path: Pat
     assert here("report", "r.json", "-o", "again.html").status == 0
     again = html.unescape((tmp_path / "again.html").read_text())
     assert "pixel-identical to images in" in again.partition('id="fake-findings"')[2].partition("</section>")[0]
+
+
+def test_what_is_no_warning_is_a_finding_as_well(here: Run, real: Path, tmp_path: Path) -> None:
+    """Unreadable files, which another warning counts, and near duplicates that REAL alone has, but not unnaturally."""
+    fake = make_pictures(tmp_path / "fake", 40, 7)
+    (fake / "broken.png").write_bytes(b"no image")
+    for number in range(12):
+        Image.open(real / f"{number:05}.png").save(real / f"again{number}.webp", quality=95)
+    outcome = here("compute", real, fake, "--extractor", TINY, "--on-error", "skip", "--max-skip", 0.1, "--json")
+    result = outcome.json["results"][0]
+    found = {(each["set"], each["code"]): each for each in result["diagnosis"]["findings"]}
+    assert {("fake", "unreadable"), ("real", "copies")} <= found.keys()
+    for name in (("fake", "unreadable"), ("real", "copies")):
+        assert not any(found[name]["message"] in warning for warning in result["warnings"])
+    assert any("1 unreadable file skipped" in warning for warning in result["warnings"])
+    checked = here("check", fake, "--against", real, "--json").json
+    assert "unreadable" in {each["code"] for each in checked["images"]["findings"]}
+    assert "copies" in {each["code"] for each in checked["against"]["findings"]}
 
 
 def test_a_set_against_itself_is_no_leak(here: Run, tmp_path: Path) -> None:

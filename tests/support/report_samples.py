@@ -80,7 +80,7 @@ def duplicates(files: Sequence[str] = (), copies: int = 0) -> Duplicates:
     return Duplicates(100, 100 - copies, copies, 0, {1: 100 - 2 * copies, 2: copies}, None, examples)
 
 
-def health(path: str, found: Duplicates, findings: Sequence[Finding] = ()) -> Health:
+def health(path: str, found: Duplicates) -> Health:
     """Return the health of a set of 100 images."""
     histogram = tuple((place + 1) / 136 for place in range(16))
     return Health(
@@ -96,7 +96,6 @@ def health(path: str, found: Duplicates, findings: Sequence[Finding] = ()) -> He
         grayscale=0.0,
         unreadable=(),
         duplicates=found,
-        findings=tuple(findings),
     )
 
 
@@ -149,7 +148,7 @@ def rich(evaluation: Evaluation, files: Sequence[str]) -> Evaluation:
         result = _full(each, many, place)
         assert result.diagnosis is not None
         assert result.diagnosis.fake is not None
-        own = health(result.fake.name, result.diagnosis.fake, result.diagnosis.findings[:1])
+        own = health(result.fake.name, result.diagnosis.fake)
         neighbours = tuple(Neighbour(fake, real, 5.5) for fake, real in itertools.pairwise(many[:30]))
         random = tuple(many[:48])
         exhibit = Exhibit(own, health(result.real.name, duplicates()), random, neighbours, random)
@@ -182,7 +181,7 @@ def _full(result: Comparison, files: Sequence[str], place: int) -> Comparison:
             duplicates(),
             duplicates(files[:8], 20),
             SharedCopies(20, tuple(itertools.pairwise(files[:9]))),
-            (found, Finding("other size", "medium", 100, "", "FAKE's images are smaller")),
+            (found, Finding("other size", "medium", 100, "", "FAKE's images are smaller", "pair")),
         ),
         {"fid": Uncertainty(1.0, corrected, "", ((25, fid + 6), (50, fid + 3), (75, fid + 1), (100, fid)))}
         if place % 2 == 0

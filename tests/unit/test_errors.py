@@ -15,7 +15,9 @@ from fidtool import InputError, RunError, StoppedError
 from fidtool.cli.compute import compute
 from fidtool.cli.output import as_flag
 from fidtool.distributed.rendezvous import AbsentRanksError
-from fidtool.errors import FidtoolError, TooFewImagesError, option, renamed, rendered
+from fidtool.errors import FidtoolError, SettingPart, TooFewImagesError, option, renamed, rendered
+from fidtool.metrics.kid import KID
+from fidtool.metrics.prdc import PRDC
 from fidtool.settings import PYTHON, Settings
 from fidtool.validation import declared
 from support.places import ROOT
@@ -28,9 +30,11 @@ SPELLINGS = [
     (("weights", ...), "--weights FILE", "weights=..."),
     (("diagnose",), "--diagnosis", "diagnose"),
     (("diagnose", False), "--no-diagnosis", "diagnose=False"),
-    (("KID(kid.subset_size)", 5), "--kid-subset-size 5", "KID(subset_size=5)"),
-    (("PRDC(prdc.nearest_k)",), "--nearest-k", "nearest_k of PRDC(...)"),
+    ((KID.named("subset_size"), 5), "--kid-subset-size 5", "KID(subset_size=5)"),
+    ((PRDC.named("nearest_k"),), "--nearest-k", "nearest_k of PRDC(...)"),
     (("feature", 64), "feature=64", "feature=64"),
+    ((SettingPart("extractor", "dinov2@step"), 9), "--extractor dinov2@step=9", "extractor='dinov2@step=9'"),
+    ((SettingPart(KID.named("kernel"), "a"), 9), "--kid-kernel a=9", "KID(kernel='a=9')"),
 ]
 
 
@@ -49,6 +53,20 @@ def test_a_setting_can_have_another_name_in_the_errors_of_a_block() -> None:
         raise InputError(f"no file x (from {option('weights')}):", f"pass {option('weights', 'y')}")
 
 
+def test_a_setting_of_a_metric_can_have_another_name_as_well() -> None:
+    setting = KID.named("subset_size")
+    with pytest.raises(InputError, match=r"^size is 0: pass size=2$") as caught, renamed(setting, "size"):
+        raise InputError(f"{option(setting)} is 0:", f"pass {option(setting, 2)}", setting=setting)
+    assert caught.value.setting == "size"
+
+
+def test_remedies_and_a_note_can_be_added() -> None:
+    error = InputError("a is not b:", "give c")
+    error.advise("leave d out")
+    error.append(" (from e)")
+    assert str(error) == "a is not b: give c, or leave d out (from e)"
+
+
 def test_every_setting_has_a_flag_that_click_accepts() -> None:
     flags = {flag for each in compute.params if isinstance(each, click.Option) for flag in each.opts}
     assert {as_flag(name) for name, each in declared(Settings).items() if each.group != PYTHON} <= flags
@@ -63,7 +81,7 @@ def test_a_message_is_composed_of_its_parts() -> None:
 
 
 def test_the_parts_of_an_error_are_as_python_writes_them() -> None:
-    error = InputError(f"{option('num')} is 3:", f"omit {option('diagnose', False)}", setting="PRDC(prdc.nearest_k)")
+    error = InputError(f"{option('num')} is 3:", f"omit {option('diagnose', False)}", setting=PRDC.named("nearest_k"))
     assert (error.problem, error.remedies, error.setting) == ("num is 3", ("omit diagnose=False",), "nearest_k")
     assert repr(error) == "InputError('num is 3: omit diagnose=False')"
 

@@ -10,7 +10,7 @@ from operator import index
 from os.path import basename
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fidtool.errors import InputError, brief, option
+from fidtool.errors import InputError, MetricSetting, SettingName, SettingPart, brief, option
 from fidtool.features.protocol import (
     EMBEDDING,
     FEATURES,
@@ -118,7 +118,7 @@ class NetworkChoice:
     dims: int | None = None
     given: Network | None = field(default=None, compare=False, repr=False)
     subject: str = field(default="", compare=False)
-    setting: str = field(default="extractor", compare=False)
+    setting: str | MetricSetting = field(default="extractor", compare=False)
     apart: bool = field(default=True, compare=False)
 
     def __str__(self) -> str:
@@ -171,7 +171,7 @@ class NetworkChoice:
             return network in ("inception", INCEPTION)
         return network in (self.extractor, basename(self.extractor), self.untagged)
 
-    def named(self, setting: str) -> str:
+    def named(self, setting: str) -> str | MetricSetting:
         """The name of one of the settings, for messages; empty if it cannot be set."""
         return setting if self.apart and setting != "extractor" else self.setting
 
@@ -180,9 +180,11 @@ class NetworkChoice:
         return InputError(problem, *remedies, setting=self.named(setting))
 
     @property
-    def step_setting(self) -> str:
+    def step_setting(self) -> SettingName:
         """What determines the step of its features, see `fidtool.statistics.moments.ExactMoments`."""
-        return self.named("feature_step") if self.apart or not self.setting else f"{self.setting}={self.extractor}@step"
+        if self.apart or not self.setting:
+            return self.named("feature_step")
+        return SettingPart(self.setting, f"{self.extractor}@step")
 
     def option(self, setting: str, value: object = None) -> str:
         """Return `fidtool.errors.option` of one of the settings, or the value alone if it cannot be set."""

@@ -8,7 +8,8 @@ import pytest
 
 from fidtool.diagnose.diagnosis import SetInspection, unusual_findings
 from fidtool.diagnose.duplicates import Duplicates
-from fidtool.diagnose.findings import Finding, set_findings, usual_size
+from fidtool.diagnose.findings import Finding, set_findings
+from fidtool.diagnose.measures import Measures
 from fidtool.images.records import ImageRecords
 from support.records import flagged, histogram, pictures, records, share, some, thumbnail
 
@@ -168,9 +169,9 @@ def test_a_single_colour_is_severe_unless_it_is_rare() -> None:
 
 
 def test_a_set_has_a_usual_size_if_nearly_all_images_have_it() -> None:
-    assert usual_size(odd_sizes(10).records) == (100, 100)
-    assert usual_size(odd_sizes(11).records) is None
-    assert usual_size(records()) == (100, 100)
+    assert Measures(odd_sizes(10).records).usual_size == (100, 100)
+    assert Measures(odd_sizes(11).records).usual_size is None
+    assert Measures(records()).usual_size == (100, 100)
 
 
 def test_unusual_findings() -> None:

@@ -481,8 +481,8 @@ def test_findings_name_the_set_that_they_are_about(files: list[str], full_page: 
     full = evaluation.results[0].exhibit
     assert full is not None
     assert "fake-properties" not in html_report(shown(evaluation, replace(full, fake=None, real=None)))
-    text = section(html_report(shown(evaluation, replace(full, fake=None))), "fake-findings")
-    assert "medium FAKE's images are smaller" in text, "it is unknown which findings are about FAKE alone"
+    text = section(html_report(shown(evaluation, replace(full, fake=None, real=None))), "fake-findings")
+    assert "medium FAKE against REAL: FAKE's images are smaller" in text, "also of sets whose properties are unknown"
 
 
 def test_settings_and_notes_are_on_the_page() -> None:

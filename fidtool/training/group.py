@@ -50,22 +50,24 @@ atexit.register(_known.clear)  # destroys their groups: gloo's threads must end 
 
 
 class Ranks:
-    """The ranks of a torch process group, as global ranks, or only this process if there is none."""
+    """The ranks of a torch process group, as global ranks; by default only this process.
 
-    def __init__(self, group: Group) -> None:
-        self.ranks: tuple[int, ...] = (0,)
-        self.group_rank = 0
+    Attributes:
+        ranks: all of them, in the group's order.
+        group_rank: place of this process among them.
+        calls: number of rendezvous by purpose, including failed ones.
+    """
+
+    def __init__(self, ranks: Sequence[int] = (0,), group_rank: int = 0) -> None:
+        self.ranks = tuple(ranks)
+        self.group_rank = group_rank
+        self.size = len(ranks)
+        self.rank = ranks[group_rank]
+        self.calls = Counter[str]()
         self._rendezvous: GroupRendezvous | None = None
         self._store: Any = None
         self._gloo: Any = None
         self._reported = False
-        self.calls = Counter[str]()  # number of rendezvous by purpose, including failed ones
-        if _initialized():
-            self.ranks = tuple(dist.get_process_group_ranks(group or dist.group.WORLD))
-            if dist.get_rank() not in self.ranks:
-                raise InputError(f"rank {dist.get_rank()} is not in the process group of ranks {list(self.ranks)}")
-            self.group_rank = self.ranks.index(dist.get_rank())
-        self.size, self.rank = len(self.ranks), self.ranks[self.group_rank]
 
     def exchange(
         self, purpose: str, payload: dict[str, Any], seconds: float, remedy: str, counted: bool = True
@@ -199,10 +201,14 @@ def _initialized() -> bool:
 
 def ranks_of(group: Group = None) -> Ranks:
     """The ranks of ``group``; the same object as long as the program's default process group is the same."""
-    made = Ranks(group)
-    if made.size == 1:
-        return made
-    return _known.setdefault((dist.group.WORLD, made.ranks), made)  # a program may initialise torch.distributed again
+    if not _initialized():
+        return Ranks()
+    members = dist.get_process_group_ranks(group or dist.group.WORLD)
+    own = dist.get_rank()
+    if own not in members:
+        raise InputError(f"rank {own} is not in the process group of ranks {members}")
+    # A program may initialise torch.distributed again.
+    return _known.setdefault((dist.group.WORLD, tuple(members)), Ranks(members, members.index(own)))
 
 
 def group_rank_and_size(group: Group) -> tuple[int, int]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
+from fidtool.distributed.world import World
 from fidtool.features.models.inception import Weights
 from fidtool.features.protocol import INCEPTION_DIMS
 from fidtool.metrics.fid import FID
@@ -21,6 +22,7 @@ from fidtool.statistics.set_statistics import Statistics
 from fidtool.training.feature_extractor import Feature, PathLike, flag, inception_weights
 from fidtool.training.metric import ImageMetric
 from fidtool.training.samples import Index
+from fidtool.training.sums import MetricSums, Result
 from fidtool.validation import text_of
 
 _LOGITS = "logits_unbiased"
@@ -97,7 +99,6 @@ class KernelInceptionDistance(ImageMetric[_Pair]):
     """
 
     _title = "KID"
-    _without_subsets: ClassVar[Mapping[str, float]] = {"kid_std": 0.0}
 
     def __init__(
         self,
@@ -116,6 +117,11 @@ class KernelInceptionDistance(ImageMetric[_Pair]):
         self._metric = KID(subsets=subsets, subset_size=subset_size, seed=seed, degree=degree, gamma=gamma, coef=coef)
         self._least = subset_size, f" for subset_size={subset_size}"
         super().__init__(feature, reset_real_features, normalize, **options)
+
+    def _measure(self, sums: MetricSums, world: World) -> Result:
+        result = super()._measure(sums, world)
+        deviation = result.values.get("kid_std", 0.0)  # omitted if each subset is the whole set
+        return replace(result, values={**result.values, "kid_std": deviation})
 
 
 class MemorizationInformedFrechetInceptionDistance(ImageMetric[torch.Tensor]):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -37,14 +37,12 @@ class ImageMetric(SyncedMetric[Values, MetricSums]):
     Attributes:
         _title, _metric: see `SyncedMetric`.
         _classifier: weights of Inception's classifier, for a metric that needs it.
-        _without_subsets: values that the metric omits if the set has no proper subsets.
         _least: smallest number of images of a set, and a phrase for the setting that demands it.
     """
 
     _theirs = re.compile(r"inception\.|(real|fake)_features|features$")
     _classifier: Any = None
     _least: tuple[int, str] = (2, "")
-    _without_subsets: ClassVar[Mapping[str, float]] = {}
     higher_is_better = False
 
     @fork_safe
@@ -87,31 +85,31 @@ class ImageMetric(SyncedMetric[Values, MetricSums]):
             self._sums = MetricSums(network, self._metric, real_statistics, batch_size, asked)
             self._sums.to(self.device)
 
-    def _measure(self, sums: MetricSums, world: World, scope: str) -> Result:
-        """Computes the values. A collective; ``sums`` are the same on all ranks."""
-        sets = SIDES if self._metric.frechet or self._metric.real_features else ("fake",)
+    def _measure(self, sums: MetricSums, world: World) -> Result:
+        metric = self._metric
+        sides = list(SIDES) if metric.frechet or metric.real_features else ["fake"]
+        counts = {side: sums.sides[side].count for side in sides}
         least, setting = self._least
-        for side in sets:
-            if (count := sums.sides[side].count) is not None and count < least:
+        for side, count in counts.items():
+            if count is not None and count < least:
                 problem = f"{self._title} needs at least {least} {SIDES[side]}{setting}, but there are {count}"
                 kept = ", which reset() discards unless reset_real_features=False" if side == "real" else ""
                 raise TooFewImagesError(f"{problem}: add them with update(images, real={side == 'real'}){kept}")
         names = {"real": sums.fixed_name or "the set of real images", "fake": "the set of generated images"}
-        of = sets if self._metric.frechet else ()
-        found = world.only_on_rank_zero(lambda: {side: sums.sides[side].statistics() for side in of}) or {}
-        rows = {side: sums.sides[side].rows() for side in sets if self._metric.fake_features}
-        gaussians = {side: Gaussian(each.mu, each.sigma, each.count) for side, each in found.items()}
-        real, fake = (FeatureSet(names[side], rows.get(side), gaussians.get(side)) for side in SIDES)
+        statistics: dict[str, Statistics] = {}
+        if metric.frechet:
+            found = world.only_on_rank_zero(lambda: {names[side]: sums.sides[side].statistics() for side in sides})
+            statistics = found or {}
+        gaussians = {name: Gaussian(each.mu, each.sigma, each.count) for name, each in statistics.items()}
+        rows = {names[side]: sums.sides[side].rows() for side in sides if metric.fake_features}
+        real, fake = (FeatureSet(name, rows.get(name), gaussians.get(name)) for name in names.values())
         settings = feature_settings(sums.network.definition, self.device)
         context = MetricContext(world, settings, lambda: self._classifier)
-        values = self._metric.compute(real, fake, context)
-        of_sets = set_warnings({names[side]: each for side, each in found.items()})
-        warnings = merged([*of_sets, *context.warnings], names.values())
+        values = metric.compute(real, fake, context)
+        warnings = merged([*set_warnings(statistics), *context.warnings], names.values())
         values, warnings = world.broadcast((values, warnings))
-        counts = (sums.sides["real"].count if "real" in sets else None, sums.sides["fake"].count or 0)
-        values = {**self._without_subsets, **values}
-        of_all = {self._key(name): values[name] for name in self._names}
-        return Result(of_all, *counts, scope, tuple(map(rendered, warnings)))
+        values = {name: values[name] for name in self._names if name in values}
+        return Result(values, counts.get("real"), counts["fake"] or 0, warnings=tuple(map(rendered, warnings)))
 
     def _key(self, name: str) -> str:
         return labels_of_network(self._sums.network.choice).key(name)

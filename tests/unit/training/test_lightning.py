@@ -150,7 +150,7 @@ def test_names_of_values(name: str | None, feature: Any, logged: list[str]) -> N
 def test_weights_are_not_those_of_the_model() -> None:
     with pytest.raises(fidtool.InputError, match=r"weights is a file of .*: pass model_weights='raw'"):
         FIDCallback("generate", "real.npz", weights="raw")
-    with pytest.raises(fidtool.InputError, match=r"model_weights must be 'averaged' or 'raw', not 'ema'"):
+    with pytest.raises(fidtool.InputError, match=r"model_weights must be averaged or raw, not 'ema'"):
         FIDCallback("generate", "real.npz", model_weights="ema")  # type: ignore[arg-type]
 
 

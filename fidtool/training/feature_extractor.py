@@ -25,7 +25,7 @@ from fidtool.console import log_warning
 from fidtool.errors import InputError, brief, in_short, option, own_exceptions, renamed, warn_program
 from fidtool.features.device import Device, computing_on, device_of, full_fp32, repeatable
 from fidtool.features.extractor import Extractor
-from fidtool.features.models.families import NetworkChoice, networks_of, protocol_of
+from fidtool.features.models.families import NetworkChoice
 from fidtool.features.models.inception import Weights, inception_extractor, load_weights
 from fidtool.features.network import Network, custom_extractor, digest_of, fetch_state, frozen
 from fidtool.features.protocol import (
@@ -42,9 +42,9 @@ from fidtool.features.protocol import (
 from fidtool.features.resize import Preparation
 from fidtool.labels import Labels
 from fidtool.metrics.registry import NUMBERS
-from fidtool.settings import CheckSettings
+from fidtool.settings import CheckSettings, StatisticsSettings
 from fidtool.sources.arrays import hint_of_videos
-from fidtool.validation import declared, text_of
+from fidtool.validation import declared
 
 PathLike = str | os.PathLike[str]
 Feature = int | str | Network | nn.Module
@@ -191,16 +191,17 @@ def chosen(feature: Feature, protocol: str | None, weights: PathLike | None) -> 
             f"'FILE.py:NAME', a fidtool.Network or a torch.nn.Module, not {type(feature).__name__}",
             setting="feature",
         )
-    with renamed("extractor", "feature"):
-        networks = networks_of(NetworkChoice("inception", dims=feature) if isinstance(feature, int) else feature)
-    if len(networks) > 1:
+    of_inception = isinstance(feature, int)
+    with renamed("extractor", "feature"), renamed("dims", "feature"):
+        settings = StatisticsSettings(
+            extractor="inception" if of_inception else feature,  # type: ignore[arg-type]
+            dims=feature if of_inception else None,  # type: ignore[arg-type]
+            protocol=protocol,  # type: ignore[arg-type]
+            weights=weights,
+        )
+    if settings.further:
         raise InputError(f"{option('feature', feature)} has several networks:", "pass one of them", setting="feature")
-    choice = replace(networks[0], setting="feature", apart=weights is not None or protocol is not None)
-    asked: dict[str, Any] = {"weights": text_of(weights), "protocol": protocol_of(choice, protocol)}
-    for name, value in asked.items():
-        if (own := getattr(choice, name)) and value not in (None, own):
-            raise InputError(f"{option(name, value)} contradicts {option('feature', feature)}", setting=name)
-    return replace(choice, **{name: value for name, value in asked.items() if value is not None})
+    return replace(settings.network, setting="feature", apart=weights is not None or protocol is not None)
 
 
 def labels_of_network(choice: NetworkChoice) -> Labels:

@@ -66,6 +66,7 @@ class Ranks:
         self.calls = Counter[str]()
         self._rendezvous: GroupRendezvous | None = None
         self._store: Any = None
+        self._reports: Any = None
         self._gloo: Any = None
         self._reported = False
 
@@ -109,7 +110,7 @@ class Ranks:
         """Stores why this rank gives up, for `explain_lost_ranks` on the others."""
         self._reported = bool(text)
         with contextlib.suppress(RuntimeError):
-            _reports(self._store).set(_ABSENCE, text)
+            self._reports.set(_ABSENCE, text)
 
     def abandon(self, purpose: str, reason: str, seconds: float) -> None:
         """Called in place of a counted `exchange` on a rank that failed: the others immediately raise ``reason``."""
@@ -117,11 +118,10 @@ class Ranks:
             self.exchange(purpose, {"failed": reason}, seconds, "")
 
     def _begin(self) -> GroupRendezvous:
-        default = default_store()
-        if default is None:
-            raise RunError(f"torch {torch.__version__} does not provide access to the store of its process group")
+        root = _own_store()
+        self._reports = _reports_in(root)
         name = f"fidtool-training/{restart_count()}/{'-'.join(map(str, self.ranks))}"
-        store = dist.PrefixStore(name, connect_to_store_of(default) or default)
+        store = dist.PrefixStore(name, root)
         # A program may destroy its process group and create another, whose store is empty or has the first one's keys.
         self._store = dist.PrefixStore(str(store.add(f"groups/{self.group_rank}", 1)), store)
         return GroupRendezvous(self._store, self.ranks, self.group_rank)
@@ -151,11 +151,17 @@ class Ranks:
                 raise RunError(f"{purpose}: {lost} ({first_line(error.__cause__ or error)})") from error
 
 
-def _reports(store: dist.Store) -> dist.Store:
-    """Where the ranks of a program tell each other why they give up, whatever their groups; ``store`` is of a group."""
-    while isinstance(store, dist.PrefixStore):
-        store = store.underlying_store
-    return dist.PrefixStore(f"fidtool-training/{restart_count()}/reports", store)
+def _own_store() -> dist.Store:
+    """The store of the default process group, by a connection of our own."""
+    default = default_store()
+    if default is None:
+        raise RunError(f"torch {torch.__version__} does not provide access to the store of its process group")
+    return connect_to_store_of(default) or default
+
+
+def _reports_in(root: dist.Store) -> dist.Store:
+    """Where the ranks of a program tell each other why they give up, whatever their groups."""
+    return dist.PrefixStore(f"fidtool-training/{restart_count()}/reports", root)
 
 
 @cache
@@ -181,10 +187,7 @@ def explain_lost_ranks() -> None:
 
 
 def _read_report() -> str:
-    default = default_store()
-    if default is None:
-        return ""
-    reports = _reports(connect_to_store_of(default) or default)
+    reports = _reports_in(_own_store())
     return reports.get(_ABSENCE).decode() if reports.check([_ABSENCE]) else ""
 
 

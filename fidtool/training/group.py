@@ -26,6 +26,7 @@ from fidtool.distributed.watchdog import LostContactError, first_line
 from fidtool.distributed.world import World, find_differences, named_tensors, tensor_hashes
 from fidtool.errors import InputError, RunError, on_every_rank, warn_program
 from fidtool.torch_internals import default_store, new_gloo_group
+from fidtool.validation import Setting
 
 Group = Any
 """A ``torch.distributed.ProcessGroup``, or None for all ranks."""
@@ -34,6 +35,7 @@ DEFAULT_TIMEOUT = 60.0
 _TRANSPORT_SECONDS = 300.0
 """After the rendezvous, how long a rank may keep the others waiting inside a collective."""
 Grad = Literal["sum", "mean", "local"]
+GRAD = Setting("sum", choices=get_args(Grad), name="grad", kind=str)
 GATHERING = "gather_with_grad()"
 _FORWARD_REMEDY = "every rank must call it, one without samples with an empty tensor"
 _BACKWARD_REMEDY = (
@@ -132,23 +134,25 @@ class Ranks:
         if self.size == 1:
             yield World(Launch())
             return
-        # A view must reference its base while gloo uses it; in inference mode it does not.
-        with outside_autograd():
-            try:
-                if self._gloo is None:
-                    assert self._rendezvous is not None
-                    # Under new keys: those of an earlier group refer to closed sockets.
-                    store = dist.PrefixStore(f"gloo/{self._rendezvous.round}", self._store)
-                    try:
-                        self._gloo = new_gloo_group(store, self.group_rank, self.size, _TRANSPORT_SECONDS)
-                    except RuntimeError as error:
-                        raise LostContactError(first_line(error)) from error
+        try:
+            # A view must reference its base while gloo uses it; in inference mode it does not.
+            with outside_autograd():
+                self._gloo = self._gloo or self._new_gloo()
                 # A new World each time: one that has seen a failure cannot be reused.
                 yield World(Launch(self.group_rank, self.size, self.group_rank, self.size), group=self._gloo)
-            except LostContactError as error:
-                self._gloo = None
-                lost = f"a rank was lost, or the other ranks waited for it for more than {_TRANSPORT_SECONDS:.0f} s"
-                raise RunError(f"{purpose}: {lost} ({first_line(error.__cause__ or error)})") from error
+        except LostContactError as error:
+            self._gloo = None
+            lost = f"a rank was lost, or the other ranks waited for it for more than {_TRANSPORT_SECONDS:.0f} s"
+            raise RunError(f"{purpose}: {lost} ({first_line(error.__cause__ or error)})") from error
+
+    def _new_gloo(self) -> Any:
+        assert self._rendezvous is not None
+        # Under new keys: those of an earlier group refer to closed sockets.
+        store = dist.PrefixStore(f"gloo/{self._rendezvous.round}", self._store)
+        try:
+            return new_gloo_group(store, self.group_rank, self.size, _TRANSPORT_SECONDS)
+        except RuntimeError as error:
+            raise LostContactError(first_line(error)) from error
 
 
 def _own_store() -> dist.Store:
@@ -287,13 +291,8 @@ def dist_sync_fn(
     return list(joined.unbind()) if scalar else list(torch.split(joined, lengths))
 
 
-def check_mode(grad: object) -> None:
-    if grad not in (modes := get_args(Grad)):
-        raise InputError(f"grad must be one of {', '.join(modes)}, not {grad!r}")
-
-
 def _gathered(tensor: torch.Tensor, group: Group, grad: Grad, timeout: float) -> tuple[torch.Tensor, list[int]]:
-    check_mode(grad)
+    GRAD.checked(grad)
     if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
         what = f"a {tensor.layout} tensor" if isinstance(tensor, torch.Tensor) else type(tensor).__name__
         raise InputError(f"only dense tensors can be gathered, not {what}")
@@ -350,14 +349,14 @@ def _check_compatible(ranks: Ranks, payloads: list[dict[str, Any]]) -> dict[str,
 
 def _joined(tensor: torch.Tensor, ranks: Ranks, lengths: list[int]) -> torch.Tensor:
     """The rows of all ranks, each of which has so many."""
-    row, shape = prod(tensor.shape[1:]) * tensor.element_size(), (sum(lengths), *tensor.shape[1:])
-    if not shape[0] * row:
+    shape = sum(lengths), *tensor.shape[1:]
+    row = prod(tensor.shape[1:]) * tensor.element_size()
+    if not row or not shape[0]:
         return tensor.new_empty(shape)
     with ranks.world(GATHERING) as world:
-        flat = tensor.detach().resolve_conj().resolve_neg().contiguous().flatten()
-        if not len(flat):
-            flat = tensor.new_empty(0)  # an empty array of NumPy may have a stride that forbids a view as bytes
-        parts = world.gather_bytes(flat.view(torch.uint8), [length * row for length in lengths])
+        # A copy, because an empty array of NumPy may have a stride that forbids a view as bytes.
+        rows = tensor.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
+        parts = world.gather_bytes(rows.flatten().view(torch.uint8), [length * row for length in lengths])
         return torch.cat(parts).view(tensor.dtype).view(shape)
 
 

@@ -82,7 +82,6 @@ class FrechetInceptionDistance(ImageMetric[torch.Tensor]):
         fidtool.InputError: if there is no such layer, protocol, weights file or statistics file.
     """
 
-    _title = "FID"
     _metric = FID()
 
 
@@ -97,8 +96,6 @@ class KernelInceptionDistance(ImageMetric[_Pair]):
         seed: seed of the subsets, as in ``fidtool compute``; torchmetrics draws from torch's global generator.
         feature, reset_real_features, normalize, options: see `FrechetInceptionDistance`.
     """
-
-    _title = "KID"
 
     def __init__(
         self,
@@ -130,9 +127,6 @@ class MemorizationInformedFrechetInceptionDistance(ImageMetric[torch.Tensor]):
     The FID, divided by the mean cosine distance of the real images to the nearest generated image if that is below
     ``cosine_distance_eps``, a number above 0 and up to 1. Other arguments: see `FrechetInceptionDistance`.
     """
-
-    _title = "MIFID"
-
     def __init__(
         self,
         feature: Feature = 2048,

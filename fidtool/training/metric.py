@@ -35,7 +35,7 @@ class ImageMetric(SyncedMetric[Values, MetricSums]):
     A subclass sets these before it calls ``__init__``, whose arguments are those of `FrechetInceptionDistance`.
 
     Attributes:
-        _title, _metric: see `SyncedMetric`.
+        _metric: see `SyncedMetric`.
         _classifier: weights of Inception's classifier, for a metric that needs it.
         _least: smallest number of images of a set, and a phrase for the setting that demands it.
     """

@@ -285,7 +285,7 @@ def _first_of(samples: Sequence[NDArray[Any]]) -> NDArray[Any]:
 class ReconstructionMetric(SyncedMetric[torch.Tensor, PairValues]):
     """Base class of the metrics of pairs of images, whose arguments are those of `PeakSignalNoiseRatio`.
 
-    A subclass sets ``_title`` and ``_metric`` before it calls ``__init__``.
+    A subclass sets ``_metric`` before it calls ``__init__``.
     """
 
     _metric: PairMetric
@@ -414,7 +414,6 @@ class PeakSignalNoiseRatio(ReconstructionMetric):
         fidtool.InputError: if a setting is out of range.
     """
 
-    _title = "PSNR"
     _metric = PSNR()
 
 
@@ -425,7 +424,6 @@ class StructuralSimilarityIndexMeasure(ReconstructionMetric):
     at least 6x6 pixels. Values are ``ssim`` and ``ssim_std``; for the arguments see `PeakSignalNoiseRatio`.
     """
 
-    _title = "SSIM"
     _metric = SSIM()
     plot_upper_bound = 1.0
 
@@ -437,7 +435,6 @@ class MultiScaleStructuralSimilarityIndexMeasure(ReconstructionMetric):
     least 176x176 pixels. Values are ``ms_ssim`` and ``ms_ssim_std``; for the arguments see `PeakSignalNoiseRatio`.
     """
 
-    _title = "MS-SSIM"
     _metric = MultiScaleSSIM()
     plot_upper_bound = 1.0
 
@@ -459,7 +456,6 @@ class LearnedPerceptualImagePatchSimilarity(ReconstructionMetric):
         fidtool.RunError: if the weights cannot be downloaded.
     """
 
-    _title = "LPIPS"
     higher_is_better = False
     plot_upper_bound = 1.0
 

@@ -88,13 +88,11 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
     A subclass sets ``_sums`` after it calls ``__init__``, and overrides ``update``, ``reset`` and `_measure`.
 
     Attributes:
-        _title: name of the metric in messages.
         _metric: computes the values.
         _theirs: matches the names in checkpoints of torchmetrics' metrics.
         _sums: what was added on this rank, or while synced on all ranks.
     """
 
-    _title: str
     _metric: Metric
     _theirs: ClassVar[re.Pattern[str]]
     _sums: Kept
@@ -132,6 +130,11 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
         self.result: Result | None = None
         self._saved = False
         self._warned: set[str] = set()
+
+    @property
+    def _title(self) -> str:
+        """Name of the metric in messages."""
+        return self._metric.numbers[0].title
 
     @abstractmethod
     def _measure(self, sums: Kept, world: World) -> Result:

@@ -97,17 +97,14 @@ class SharedExtractor:
         if device != self._extractor.device.torch_device:
             # Tensors that are moved in inference mode could not be used with gradients later.
             with torch.inference_mode(False), torch.no_grad():
-                self._extractor.to(self._device(device))
+                self._extractor.to(device_of(device))
         return self._extractor
-
-    def _device(self, device: torch.device) -> Device:
-        here = device_of(device)
-        return replace(here, forward_threads=min(1, here.forward_threads)) if self.plain else here
 
     @own_exceptions()
     @repeatable()
     def _load(self, feature: Feature, feature_step: int | None) -> Extractor:
-        choice, cpu = self.choice, self._device(torch.device("cpu"))
+        choice = self.choice
+        cpu = device_of(torch.device("cpu"))
         if isinstance(feature, nn.Module):
             return _PlainExtractor(feature, choice.extractor, PLAIN_STEP if feature_step is None else feature_step, cpu)
         if choice.extractor == "inception":
@@ -155,6 +152,9 @@ class _PlainExtractor(Extractor):
             name, digest_of(module.state_dict()), 0, feature_step, 0, "none", "none", DECODER, ddof=1
         )
         super().__init__(module, {FEATURES: definition}, Preparation("bilinear"), (0.0,), (1.0,), device)
+
+    def to(self, device: Device) -> None:
+        super().to(replace(device, forward_threads=min(1, device.forward_threads)))
 
     def inputs(self, images: list[torch.Tensor]) -> torch.Tensor:
         return torch.stack(images)
@@ -290,8 +290,7 @@ class FeatureExtractor(nn.Module):
             fidtool.InputError: if the shape, dtype or range is wrong.
         """
         if images.ndim != 4 or images.shape[1] != 3 or not images.is_floating_point():
-            shape = f"{images.dtype} of shape {tuple(images.shape)}"
-            raise InputError(f"images must be a floating-point tensor of shape (n, 3, height, width), not {shape}")
+            raise not_floats("images", "(n, 3, height, width)", images)
         scaled = images.float() * 255.0
         _check_range(scaled.detach())
         with own_exceptions(), computing_on(images.device), full_fp32():
@@ -362,14 +361,22 @@ def pixels_of(
 
 
 def _check_range(scaled: torch.Tensor, when: str = "") -> None:
-    low, high = (float(value) / 255 for value in scaled.aminmax()) if scaled.numel() else (0.0, 1.0)
-    if math.isnan(low) or math.isnan(high):
+    if not scaled.numel():
+        return
+    low, high = (float(value) / 255 for value in scaled.aminmax())
+    if math.isnan(low):  # both are, if any value is
         raise InputError(f"{when}values must be in 0..1, but some are NaN")
-    if not (low > -1 / 255 and high < 256 / 255):
+    if low <= -1 / 255 or high >= 256 / 255:
         raise InputError(
             f"{when}values must be in 0..1, but these are in {low:g}..{high:g}: images / 255 rescales from 0..255 and "
             "(images + 1) / 2 from -1..1, images * std + mean undoes a normalisation, and images.clamp(0, 1) clips"
         )
+
+
+def not_floats(name: str, shape: str, given: torch.Tensor) -> InputError:
+    """Returns the error for a tensor that is not floating-point or has another shape."""
+    got = f"{given.dtype} of shape {tuple(given.shape)}"
+    return InputError(f"{name} must be a floating-point tensor of shape {shape}, not {got}")
 
 
 def image_hashes(images: torch.Tensor) -> torch.Tensor:

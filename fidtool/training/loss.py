@@ -15,7 +15,7 @@ from fidtool.distances.frechet import covariance_factor
 from fidtool.errors import InputError, TooFewImagesError
 from fidtool.statistics.set_statistics import Statistics
 from fidtool.statistics.statistics_file import read_statistics
-from fidtool.training.feature_extractor import PathLike, warn_of_dtype
+from fidtool.training.feature_extractor import PathLike, not_floats, warn_of_dtype
 from fidtool.training.group import DEFAULT_TIMEOUT, GATHERING, Grad, Group, gather_with_grad, outside_autograd, ranks_of
 
 _SMALL_SQUARE = 1e-8
@@ -89,10 +89,9 @@ class FrechetLoss(nn.Module):
             See also `gather_with_grad`.
         """
         if features.ndim != 2 or features.shape[1] != len(self._mu) or not features.is_floating_point():
-            shape = f"{features.dtype} of shape {tuple(features.shape)}"
-            problem = f"features must be a floating-point tensor of shape (n, {len(self._mu)}), not {shape}"
-            ranks_of(self.group).abandon(GATHERING, problem, self.timeout)
-            raise InputError(problem)
+            error = not_floats("features", f"(n, {len(self._mu)})", features)
+            ranks_of(self.group).abandon(GATHERING, error.text, self.timeout)
+            raise error
         if self._mu.device != (device := features.device) and device.type != "meta":  # where their values would be lost
             with outside_autograd():
                 self._mu, self._factor = (each.to(device, torch.float64) for each in (self._mu, self._factor))

@@ -127,6 +127,7 @@ class MemorizationInformedFrechetInceptionDistance(ImageMetric[torch.Tensor]):
     The FID, divided by the mean cosine distance of the real images to the nearest generated image if that is below
     ``cosine_distance_eps``, a number above 0 and up to 1. Other arguments: see `FrechetInceptionDistance`.
     """
+
     def __init__(
         self,
         feature: Feature = 2048,
@@ -140,11 +141,12 @@ class MemorizationInformedFrechetInceptionDistance(ImageMetric[torch.Tensor]):
 
 
 class _Scores(Scores):
+    """The score with the sample standard deviation; without a classifier the features are its logits."""
+
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
-        if not context.classifier():  # the features are its logits
-            dims = fake.rows.shape[1]
-            state = {"fc.weight": torch.eye(dims, device="cpu"), "fc.bias": torch.zeros(dims, device="cpu")}
-            context = replace(context, classifier=lambda: Weights(state, ""))
+        if not context.classifier():
+            identity = torch.eye(fake.rows.shape[1], device="cpu")
+            context = replace(context, classifier=lambda: Weights({"fc.weight": identity}, ""))
         found = super().compute(real, fake, context)
         sample = math.sqrt(self.splits / (self.splits - 1)) if self.splits > 1 else math.nan
         return {**found, "is_std": found["is_std"] * sample}
@@ -181,8 +183,8 @@ class InceptionScore(ImageMetric[_Pair]):
         if feature == _LOGITS:
             # The network may be that of another metric, which found its weights elsewhere.
             file = options.get("weights") or options.get("feature_extractor_weights_path")
-            found = inception_weights(text_of(file), classifier=True)
-            self._classifier = replace(found, state={name: found.state[name] for name in ("fc.weight", "fc.bias")})
+            weights = inception_weights(text_of(file), classifier=True)
+            self._classifier = Weights({"fc.weight": weights.state["fc.weight"]}, weights.origin)
 
     def update(self, imgs: torch.Tensor, real: bool = False, index: Index | None = None) -> None:
         """Adds generated images. Real ones, which other metrics of a ``MetricCollection`` need, are not added."""

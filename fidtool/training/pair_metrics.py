@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from statistics import fmean
 from typing import Any, Literal
 
 import numpy as np
@@ -182,10 +183,8 @@ class PairValues(MetricState):
 
     def _add_to_sample(self, hashes: NDArray[np.uint64], real: torch.Tensor, fake: torch.Tensor) -> None:
         """Adds the thumbnails of pairs that may be among those of the lowest hashes, of images as in `_values`."""
-        if len(self._sample) == SAMPLE:
-            chosen = np.flatnonzero(hashes < self._sample["hash"][-1])
-        else:
-            chosen = np.arange(len(hashes))
+        limit = self._sample["hash"][-1] if len(self._sample) == SAMPLE else np.iinfo(np.uint64).max
+        chosen = np.flatnonzero(hashes < limit)
         if len(chosen):
             added = np.empty(len(chosen), _SAMPLED)
             added["hash"] = hashes[chosen]
@@ -335,18 +334,18 @@ class ReconstructionMetric(SyncedMetric[torch.Tensor, PairValues]):
             fidtool.RunError: if a value is not finite.
         """
         self._refuse_while_synced("update()")
-        shapes = [tuple(getattr(images, "shape", ())) for images in (preds, target)]
-        if shapes[0] != shapes[1]:
-            raise InputError(f"preds and target must have the same shape, not {shapes[0]} and {shapes[1]}")
+        given, wanted = (tuple(getattr(images, "shape", ())) for images in (preds, target))
+        if given != wanted:
+            raise InputError(f"preds and target must have the same shape, not {given} and {wanted}")
         with outside_autograd():
             with about("preds"):
                 fake = pixels_of(preds, self.normalize, self.device, "round")
             with about("target"):
                 real = pixels_of(target, self.normalize, self.device, "round")
             samples = None if index is None else sample_numbers(index, len(real), "pairs")
-            values = self._sums.add(real, fake, samples)
+            values = self._sums.add(real, fake, samples).tolist()
             self._warn(*self._sums.mixed())
-            mean = math.fsum(values.tolist()) / len(values) if len(values) else math.nan
+            mean = fmean(values) if values else math.nan
             # Lightning logs it with on_step=True.
             self._forward_cache = torch.tensor(mean, dtype=torch.float64, device=self.device)
 

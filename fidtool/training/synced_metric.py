@@ -36,7 +36,8 @@ from fidtool.training.sums import ALL, EVALUATED, Kept, Result
 from fidtool.validation import LONGEST_SECONDS, Setting
 
 _TRAINERS = ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer")
-_made, _made_local = itertools.count(1), itertools.count(1)
+_made = itertools.count(1)
+_made_local = itertools.count(1)
 """Numbers of unnamed metrics, the same on all ranks. Unsynced ones, which may exist on one only, are counted apart."""
 Values = TypeVar("Values")
 """What ``compute`` returns: a tensor, a tuple of two, or a dictionary."""
@@ -125,7 +126,8 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
         self.normalize = flag("normalize", normalize)
         limits = Setting(DEFAULT_TIMEOUT, least=1e-3, most=LONGEST_SECONDS, name="sync_timeout", kind=float)
         self.sync_timeout = limits.checked(sync_timeout)
-        self._name, self._label = name, name or _numbered_label(sync_on_compute)
+        self._name = name
+        self._label = name or _numbered_label(sync_on_compute)
         self._own: Kept | None = None  # this rank's, while `_sums` are those of all ranks
         self.result: Result | None = None
         self._saved = False
@@ -226,12 +228,14 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
             return
         self._refuse_while_synced("sync()")
         with outside_autograd(), self._sums.of_all(ranks, self._purpose("sync()"), self.sync_timeout) as (sums, _):
-            self._own, self._sums = self._sums, sums
+            self._own = self._sums
+            self._sums = sums
 
     def unsync(self, should_unsync: bool = True) -> None:
         """Restores this rank's own images after ``sync``."""
         if should_unsync and self._own is not None:
-            self._sums, self._own = self._own, None
+            self._sums = self._own
+            self._own = None
 
     @contextlib.contextmanager
     def sync_context(

@@ -195,7 +195,7 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
             fidtool.InputError: if it is not a metric of this class, or its settings differ.
         """
         self._refuse_while_synced("merge_state()")
-        if not isinstance(incoming_state, SyncedMetric) or incoming_state._title != self._title:
+        if not isinstance(incoming_state, SyncedMetric) or incoming_state._metric.name != self._metric.name:
             kind = type(incoming_state).__name__
             raise InputError(f"merge_state() takes a fidtool.training.{type(self).__name__}, not {kind}")
         with outside_autograd():

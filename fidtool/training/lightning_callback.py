@@ -24,8 +24,7 @@ from fidtool.statistics.set_statistics import Statistics
 from fidtool.torch_internals import averaging_callback, swapped_weights
 from fidtool.training.feature_extractor import PathLike, chosen, labels_of_network
 from fidtool.training.group import ranks_of
-from fidtool.training.inception_metrics import FrechetInceptionDistance
-from fidtool.training.metric import ImageMetric
+from fidtool.training.inception_metrics import FrechetInceptionDistance, ImageMetric
 from fidtool.validation import Setting
 
 Generate = Callable[[int, int], torch.Tensor]

@@ -108,12 +108,12 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
 
     def __init__(
         self,
-        normalize: bool = False,
-        sync_on_compute: bool = True,
-        sync_timeout: float = DEFAULT_TIMEOUT,
-        process_group: Group = None,
-        name: str | None = None,
-        of_torchmetrics: Sequence[object] = (),
+        normalize: bool,
+        sync_on_compute: bool,
+        sync_timeout: float,
+        process_group: Group,
+        name: str | None,
+        of_torchmetrics: Sequence[object],
     ) -> None:
         """``of_torchmetrics``: dist_sync_on_step, dist_sync_fn and distributed_available_fn, which are refused."""
         if any(of_torchmetrics):

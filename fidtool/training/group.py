@@ -299,7 +299,7 @@ def _gathered(tensor: torch.Tensor, group: Group, grad: Grad, timeout: float) ->
     ranks = ranks_of(group)
     if ranks.size == 1:
         warn_without_group(GATHERING)
-        return tensor, [len(tensor)]
+        return tensor, list(tensor.shape[:1])
     grad_enabled = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
     payload = {
         "shape": list(tensor.shape),

@@ -300,9 +300,9 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
 
     def _warn(self, *lines: str) -> None:
         """Issues each warning once, even if its numbers change between epochs."""
-        checking = _in_sanity_check()
         for line in lines:
-            if line and (kind := re.sub(r"\d+", "", line)) not in self._warned and not checking:
+            kind = re.sub(r"\d+", "", line)
+            if line and kind not in self._warned and not _in_sanity_check():
                 self._warned.add(kind)
                 warn_program(line)
 

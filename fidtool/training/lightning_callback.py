@@ -171,8 +171,9 @@ class FIDCallback(Base):
         averaging = averaging_callback(trainer.callbacks)
         if averaging is not None:
             kind = type(averaging).__name__
-            averaged, raw = f"averaged weights of {kind}", f"trained weights, not the averages of {kind}"
-            self._measures = averaged if self.model_weights == "averaged" else raw
+            self._measures = f"averaged weights of {kind}"
+            if self.model_weights == "raw":
+                self._measures = f"trained weights, not the averages of {kind}"
             _say_on_rank_zero(f"{self.state_key} measures the {self._measures}")
         self._prepare(pl_module)
 

@@ -258,7 +258,8 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
 
     def _result(self, ranks: Ranks) -> Result:
         """Returns the result, whose values have the metric's own names for them."""
-        covers, warning = "this process", ""
+        covers = "this process"
+        warning = ""
         covered = ranks if self.sync_on_compute else Ranks([ranks.rank])
         if ranks.size > 1 and covered.size == 1 and self._own is None:
             covers = f"rank {ranks.rank} of {ranks.size} alone"

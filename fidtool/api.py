@@ -138,7 +138,7 @@ def compute(real: Source, fake: Source | Sequence[PathOrURL | Images | Statistic
 
     Returns:
         The evaluation: ``.fid`` for one FAKE, ``.results`` for several, ``.to_dict()`` for the content of the JSON. A
-        different network or layer has a ``.frechet_distance`` instead of a FID, see `fidtool.labels`. Warnings are in
+        different network or layer has a ``.frechet_distance`` instead of a FID, see `fidtool.values`. Warnings are in
         ``.results[i].warnings`` and ``.run.warnings``, and rank zero issues each as a `FidtoolWarning`, as it does for
         a metric that is left out and a value that is not comparable with those of ``preset``. If a report or plot
         cannot be written at the end, a `RuntimeWarning` is issued.

@@ -136,7 +136,7 @@ def rank_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankServer
 def training_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankServer]:
     """A server for training scripts, which has already imported the slow libraries that are installed."""
     libraries = ["lightning.pytorch", "torchmetrics.image.fid", "pytorch_metric_learning.losses"]
-    own = ["fidtool.training", "fidtool.training.metric"]
+    own = ["fidtool.training", "fidtool.training.inception_metrics"]
     with _serving(tmp_path_factory.mktemp("training"), *libraries, *own) as started:
         yield started
 

@@ -165,7 +165,7 @@ def _taken(
 ) -> dict[str, Any]:
     """The network of all files, or the dims and protocol of Inception, unless they are the defaults or set by the user.
 
-    Files that do not name their network count as Inception's, as in `fidtool.labels`.
+    Files that do not name their network count as Inception's, as in `fidtool.values`.
     """
     taken: dict[str, Any] = {}
     extractors = {each.extractor for each in definitions.values()}

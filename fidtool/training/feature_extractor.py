@@ -15,6 +15,7 @@ from functools import lru_cache
 from types import FunctionType, MethodType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -24,9 +25,9 @@ from fidtool.console import log_warning
 from fidtool.errors import InputError, brief, in_short, option, own_exceptions, renamed, warn_program
 from fidtool.features.device import Device, computing_on, device_of, full_fp32, repeatable
 from fidtool.features.extractor import Extractor
-from fidtool.features.models.families import NetworkChoice, networks_of, protocol_of
+from fidtool.features.models.families import NetworkChoice
 from fidtool.features.models.inception import Weights, inception_extractor, load_weights
-from fidtool.features.network import Network, bytes_of, custom_extractor, digest_of, fetch_state, frozen
+from fidtool.features.network import Network, custom_extractor, digest_of, fetch_state, frozen
 from fidtool.features.protocol import (
     DECODER,
     DEFAULT_PROTOCOL,
@@ -39,50 +40,52 @@ from fidtool.features.protocol import (
     protocol_named,
 )
 from fidtool.features.resize import Preparation
-from fidtool.settings import CheckSettings
+from fidtool.settings import CheckSettings, StatisticsSettings
 from fidtool.sources.arrays import hint_of_videos
-from fidtool.validation import declared, text_of
+from fidtool.validation import declared
 from fidtool.values import Features
 
 PathLike = str | os.PathLike[str]
 Feature = int | str | Network | nn.Module
 WEIGHTS_SECONDS = 1800.0
-_GOLDEN = -7046029254386353131  # 2 ** 64 over the golden ratio, as a signed integer
-_MIX1, _MIX2 = -4658895280553007687, -7723592293110705685
-
-_used: weakref.WeakValueDictionary[tuple[Definition, object], SharedExtractor] = weakref.WeakValueDictionary()
+PLAIN_STEP = 18
+"""Default of ``feature_step``."""
+_GOLDEN = 0x9E3779B97F4A7C15
+"""2 ** 64 over the golden ratio."""
 
 
 class SharedExtractor:
     """One network with one protocol, see `FeatureExtractor`. Copies share the network; unpickling loads it again.
 
     A custom network is copied, so that training it later does not change the features.
+
+    Attributes:
+        choice: the network; of a plain module only its name.
+        plain: whether it is a plain module, which gets the images as they are.
+        warnings: about the weights.
     """
 
     def __init__(
-        self, feature: Feature, protocol: str | None, weights: PathLike | None, feature_step: int = 18
+        self, feature: Feature, protocol: str | None, weights: PathLike | None, feature_step: int | None = None
     ) -> None:
         if isinstance(feature, Network):
             feature = replace(feature, module=_copied(feature.module))
         elif isinstance(feature, nn.Module):
             feature = _copied(feature)
-        self._arguments = feature, protocol, weights, feature_step
-        self.plain, self.content = isinstance(feature, nn.Module), content_of(feature)
-        self.several, self._latest = False, dict[str, tuple[object, torch.Tensor]]()
         self.choice = chosen(feature, protocol, weights)
-        self.warnings: list[str] = []  # about the weights
+        self._arguments = feature, protocol, weights, feature_step
+        self.plain = isinstance(feature, nn.Module)
+        self.warnings: list[str] = []
+        self._latest: dict[str, tuple[object, torch.Tensor]] = {}
         with renamed("extractor", "feature"):
-            self._extractor = self._load()
+            self._extractor = self._load(feature, feature_step)
         self.definition = self._extractor.definition
 
     def once(self, side: str, images: object, compute: Callable[[], torch.Tensor]) -> torch.Tensor:
         """Returns the features of images, which several metrics pass one after the other and the first computes."""
-        if (latest := self._latest.get(side)) and latest[0] == images:
-            return latest[1]
-        features = compute()
-        if self.several:
-            self._latest[side] = images, features
-        return features
+        if side not in self._latest or self._latest[side][0] != images:
+            self._latest[side] = images, compute()
+        return self._latest[side][1]
 
     def rounding(self, float_to_byte: str | None) -> str:
         """How floats become bytes, see `fidtool.settings.StatisticsSettings.rounding`."""
@@ -93,27 +96,19 @@ class SharedExtractor:
         if device != self._extractor.device.torch_device:
             # Tensors that are moved in inference mode could not be used with gradients later.
             with torch.inference_mode(False), torch.no_grad():
-                self._extractor.to(self._device(device))
+                self._extractor.to(device_of(device))
         return self._extractor
-
-    def _device(self, device: torch.device) -> Device:
-        here = device_of(device)
-        return replace(here, forward_threads=min(1, here.forward_threads)) if self.plain else here
 
     @own_exceptions()
     @repeatable()
-    def _load(self) -> Extractor:
-        choice, cpu = self.choice, self._device(torch.device("cpu"))
-        if isinstance(feature := self._arguments[0], nn.Module):
-            module = frozen(feature)
-            # The length of a feature vector is unknown.
-            digest, step = digest_of(module.state_dict()), self._arguments[3]
-            definition = Definition(choice.extractor, digest, 0, step, 0, "none", "none", DECODER, ddof=1)
-            return _PlainExtractor(module, {FEATURES: definition}, Preparation("bilinear"), (0.0,), (1.0,), cpu)
+    def _load(self, feature: Feature, feature_step: int | None) -> Extractor:
+        choice = self.choice
+        cpu = device_of(torch.device("cpu"))
+        if isinstance(feature, nn.Module):
+            return _PlainExtractor(feature, choice.extractor, PLAIN_STEP if feature_step is None else feature_step, cpu)
         if choice.extractor == "inception":
             protocol = protocol_named(choice.protocol or DEFAULT_PROTOCOL)
-            dims = max(INCEPTION_DIMS) if choice.dims is None else choice.dims
-            definitions = {FEATURES: inception_definition(protocol, dims, "feature")}
+            definitions = {FEATURES: inception_definition(protocol, choice.dims or max(INCEPTION_DIMS), "feature")}
             return inception_extractor(protocol, definitions, inception_weights(choice.weights).state, cpu)
         with one_at_a_time("weights", WEIGHTS_SECONDS):
             state = fetch_state(choice, log_warning)
@@ -122,12 +117,57 @@ class SharedExtractor:
             log_warning(state.warning)
         return custom_extractor(choice, state, cpu)
 
+    def content(self) -> object:
+        """Returns an object that equals that of another network if the networks do: weights, attributes and hooks.
+
+        If that cannot be told, it equals no other. It is valid as long as the network lives.
+        """
+        written = io.BytesIO()
+        try:
+            _Pickler(written).dump(self._arguments[0])
+        except Exception:  # a custom module may raise anything
+            return object()
+        return self.definition, hashlib.sha256(written.getvalue()).hexdigest()
+
     def __deepcopy__(self, memo: dict[int, Any]) -> SharedExtractor:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The network is not pickled: it belongs to a device, and can be loaded again.
-        return SharedExtractor, self._arguments, {"several": self.several}
+        return SharedExtractor, self._arguments
+
+
+_used: weakref.WeakValueDictionary[object, SharedExtractor] = weakref.WeakValueDictionary()
+"""The networks of the metrics that a program has, by their content."""
+
+
+class _PlainExtractor(Extractor):
+    """Its module maps images, of any shape and dtype, to features of shape (n, D). One thread calls it."""
+
+    def __init__(self, module: nn.Module, name: str, feature_step: int, device: Device) -> None:
+        module = frozen(module)
+        # The length of a feature vector is unknown.
+        definition = Definition(
+            name, digest_of(module.state_dict()), 0, feature_step, 0, "none", "none", DECODER, ddof=1
+        )
+        super().__init__(module, {FEATURES: definition}, Preparation("bilinear"), (0.0,), (1.0,), device)
+
+    def to(self, device: Device) -> None:
+        super().to(replace(device, forward_threads=min(1, device.forward_threads)))
+
+    def inputs(self, images: list[torch.Tensor]) -> torch.Tensor:
+        return torch.stack(images)
+
+
+class _Pickler(pickle.Pickler):
+    """Pickles what `copy.deepcopy` shares between copies, functions and classes, by its identity."""
+
+    def persistent_id(self, value: object) -> object:
+        if isinstance(value, torch.Tensor):
+            return digest_of({f"{type(value).__name__} {value.device} {value.stride()}": value})
+        if isinstance(value, MethodType):
+            return id(value.__func__), value.__self__
+        return id(value) if isinstance(value, (FunctionType, type)) else None
 
 
 def chosen(feature: Feature, protocol: str | None, weights: PathLike | None) -> NetworkChoice:
@@ -150,28 +190,22 @@ def chosen(feature: Feature, protocol: str | None, weights: PathLike | None) -> 
             f"'FILE.py:NAME', a fidtool.Network or a torch.nn.Module, not {type(feature).__name__}",
             setting="feature",
         )
-    with renamed("extractor", "feature"):
-        found = networks_of(NetworkChoice("inception", dims=feature) if isinstance(feature, int) else feature)
-    if len(found) > 1:
+    of_inception = isinstance(feature, int)
+    with renamed("extractor", "feature"), renamed("dims", "feature"):
+        settings = StatisticsSettings(
+            extractor="inception" if of_inception else feature,  # type: ignore[arg-type]
+            dims=feature if of_inception else None,  # type: ignore[arg-type]
+            protocol=protocol,  # type: ignore[arg-type]
+            weights=weights,
+        )
+    if settings.further:
         raise InputError(f"{option('feature', feature)} has several networks:", "pass one of them", setting="feature")
-    choice = replace(found[0], setting="feature", apart=weights is not None or protocol is not None)
-    asked: dict[str, Any] = {"weights": text_of(weights), "protocol": protocol_of(choice, protocol)}
-    for name, value in asked.items():
-        if (own := getattr(choice, name)) and value not in (None, own):
-            raise InputError(f"{option(name, value)} contradicts {option('feature', feature)}", setting=name)
-    return replace(choice, **{name: value for name, value in asked.items() if value is not None})
+    return replace(settings.network, setting="feature", apart=weights is not None or protocol is not None)
 
 
 def features_of_network(choice: NetworkChoice) -> Features:
     """Returns the features of a network, after which values are called in results."""
     return Features.of_network(choice.extractor, choice.dims or max(INCEPTION_DIMS))
-
-
-class _PlainExtractor(Extractor):
-    """Its module maps images, of any shape and dtype, to features of shape (n, D). One thread calls it."""
-
-    def inputs(self, images: list[torch.Tensor]) -> torch.Tensor:
-        return torch.stack(images)
 
 
 def shared_extractor(
@@ -180,16 +214,14 @@ def shared_extractor(
     """Returns the network for a metric's arguments of these names: that of another metric if it is the same."""
     if feature_step is not None and not isinstance(feature, nn.Module):
         raise InputError("feature_step is for a plain module as feature; other networks have their own")
-    if antialias is not None and (isinstance(feature, int) or f"{feature}".lower().partition("@")[0] == "inception"):
+    if antialias is not None and chosen(feature, None, weights).extractor == "inception":
         meant = "torchmetrics" if flag("antialias", antialias) else "tensorflow"
         if protocol is not None and protocol_named(protocol).name != meant:
             problem = f"antialias={antialias} selects the protocol {meant!r}, and protocol={protocol!r} another one:"
             raise InputError(problem, "pass one of the two", setting="protocol")
         protocol = meant
-    new = SharedExtractor(feature, protocol, weights, 18 if feature_step is None else feature_step)
-    shared = _used.setdefault((new.definition, new.content), new)
-    shared.several |= shared is not new
-    return shared
+    new = SharedExtractor(feature, protocol, weights, feature_step)
+    return _used.setdefault(new.content(), new)
 
 
 def inception_weights(file: str | None, classifier: bool = False) -> Weights:
@@ -255,8 +287,7 @@ class FeatureExtractor(nn.Module):
             fidtool.InputError: if the shape, dtype or range is wrong.
         """
         if images.ndim != 4 or images.shape[1] != 3 or not images.is_floating_point():
-            shape = f"{images.dtype} of shape {tuple(images.shape)}"
-            raise InputError(f"images must be a floating-point tensor of shape (n, 3, height, width), not {shape}")
+            raise not_floats("images", "(n, 3, height, width)", images)
         scaled = images.float() * 255.0
         _check_range(scaled.detach())
         with own_exceptions(), computing_on(images.device), full_fp32():
@@ -327,39 +358,22 @@ def pixels_of(
 
 
 def _check_range(scaled: torch.Tensor, when: str = "") -> None:
-    low, high = (float(value) / 255 for value in scaled.aminmax()) if scaled.numel() else (0.0, 1.0)
-    if math.isnan(low) or math.isnan(high):
+    if not scaled.numel():
+        return
+    low, high = (float(value) / 255 for value in scaled.aminmax())
+    if math.isnan(low):  # both are, if any value is
         raise InputError(f"{when}values must be in 0..1, but some are NaN")
-    if not (low > -1 / 255 and high < 256 / 255):
+    if low <= -1 / 255 or high >= 256 / 255:
         raise InputError(
             f"{when}values must be in 0..1, but these are in {low:g}..{high:g}: images / 255 rescales from 0..255 and "
             "(images + 1) / 2 from -1..1, images * std + mean undoes a normalisation, and images.clamp(0, 1) clips"
         )
 
 
-class _Pickler(pickle.Pickler):
-    """Pickles what `copy.deepcopy` shares between copies, functions and classes, by its identity."""
-
-    def persistent_id(self, each: object) -> object:
-        if isinstance(each, torch.Tensor):
-            kind = type(each).__name__, str(each.dtype), str(each.device), tuple(each.shape), each.stride()
-            return kind, hashlib.sha256(bytes_of(each)).digest()
-        if isinstance(each, MethodType):
-            return id(each.__func__), each.__self__
-        return id(each) if isinstance(each, (FunctionType, type)) else None
-
-
-def content_of(feature: object) -> object:
-    """Returns an object that equals that of another network if the networks do: weights, attributes and hooks.
-
-    If that cannot be told, it equals no other. It is valid as long as the network lives.
-    """
-    written = io.BytesIO()
-    try:
-        _Pickler(written).dump(feature)
-    except Exception:  # a custom module may raise anything
-        return object()
-    return hashlib.sha256(written.getvalue()).hexdigest()
+def not_floats(name: str, shape: str, given: torch.Tensor) -> InputError:
+    """Returns the error for a tensor that is not floating-point or has another shape."""
+    got = f"{given.dtype} of shape {tuple(given.shape)}"
+    return InputError(f"{name} must be a floating-point tensor of shape {shape}, not {got}")
 
 
 def image_hashes(images: torch.Tensor) -> torch.Tensor:
@@ -378,8 +392,7 @@ def image_hashes(images: torch.Tensor) -> torch.Tensor:
 @lru_cache(maxsize=4)
 def _weights(count: int, device: torch.device) -> torch.Tensor:
     """Pseudo-random odd numbers from the mixing function of SplitMix64 (Steele, Lea and Flood 2014)."""
-    with torch.inference_mode(False):
-        values = torch.arange(1, count + 1, dtype=torch.int64, device=device) * _GOLDEN
-        for bits, factor in ((30, _MIX1), (27, _MIX2), (31, 1)):
-            values = (values ^ (values >> bits) & ((1 << (64 - bits)) - 1)) * factor  # a logical shift
-        return values | 1
+    values = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
+    for bits, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
+        values = (values ^ (values >> np.uint64(bits))) * np.uint64(factor)
+    return torch.from_numpy((values | np.uint64(1)).view(np.int64)).to(device)

@@ -26,6 +26,7 @@ from fidtool.distributed.watchdog import LostContactError, first_line
 from fidtool.distributed.world import World, find_differences, named_tensors, tensor_hashes
 from fidtool.errors import InputError, RunError, on_every_rank, warn_program
 from fidtool.torch_internals import default_store, new_gloo_group
+from fidtool.validation import Setting
 
 Group = Any
 """A ``torch.distributed.ProcessGroup``, or None for all ranks."""
@@ -34,6 +35,7 @@ DEFAULT_TIMEOUT = 60.0
 _TRANSPORT_SECONDS = 300.0
 """After the rendezvous, how long a rank may keep the others waiting inside a collective."""
 Grad = Literal["sum", "mean", "local"]
+GRAD = Setting("sum", choices=get_args(Grad), name="grad", kind=str)
 GATHERING = "gather_with_grad()"
 _FORWARD_REMEDY = "every rank must call it, one without samples with an empty tensor"
 _BACKWARD_REMEDY = (
@@ -50,22 +52,25 @@ atexit.register(_known.clear)  # destroys their groups: gloo's threads must end 
 
 
 class Ranks:
-    """The ranks of a torch process group, as global ranks, or only this process if there is none."""
+    """The ranks of a torch process group, as global ranks; by default only this process.
 
-    def __init__(self, group: Group) -> None:
-        self.ranks: tuple[int, ...] = (0,)
-        self.group_rank = 0
+    Attributes:
+        ranks: all of them, in the group's order.
+        group_rank: place of this process among them.
+        calls: number of rendezvous by purpose, including failed ones.
+    """
+
+    def __init__(self, ranks: Sequence[int] = (0,), group_rank: int = 0) -> None:
+        self.ranks = tuple(ranks)
+        self.group_rank = group_rank
+        self.size = len(ranks)
+        self.rank = ranks[group_rank]
+        self.calls = Counter[str]()
         self._rendezvous: GroupRendezvous | None = None
         self._store: Any = None
+        self._reports: Any = None
         self._gloo: Any = None
         self._reported = False
-        self.calls = Counter[str]()  # number of rendezvous by purpose, including failed ones
-        if _initialized():
-            self.ranks = tuple(dist.get_process_group_ranks(group or dist.group.WORLD))
-            if dist.get_rank() not in self.ranks:
-                raise InputError(f"rank {dist.get_rank()} is not in the process group of ranks {list(self.ranks)}")
-            self.group_rank = self.ranks.index(dist.get_rank())
-        self.size, self.rank = len(self.ranks), self.ranks[self.group_rank]
 
     def exchange(
         self, purpose: str, payload: dict[str, Any], seconds: float, remedy: str, counted: bool = True
@@ -107,7 +112,7 @@ class Ranks:
         """Stores why this rank gives up, for `explain_lost_ranks` on the others."""
         self._reported = bool(text)
         with contextlib.suppress(RuntimeError):
-            _reports(self._store).set(_ABSENCE, text)
+            self._reports.set(_ABSENCE, text)
 
     def abandon(self, purpose: str, reason: str, seconds: float) -> None:
         """Called in place of a counted `exchange` on a rank that failed: the others immediately raise ``reason``."""
@@ -115,11 +120,10 @@ class Ranks:
             self.exchange(purpose, {"failed": reason}, seconds, "")
 
     def _begin(self) -> GroupRendezvous:
-        default = default_store()
-        if default is None:
-            raise RunError(f"torch {torch.__version__} does not provide access to the store of its process group")
+        root = _own_store()
+        self._reports = _reports_in(root)
         name = f"fidtool-training/{restart_count()}/{'-'.join(map(str, self.ranks))}"
-        store = dist.PrefixStore(name, connect_to_store_of(default) or default)
+        store = dist.PrefixStore(name, root)
         # A program may destroy its process group and create another, whose store is empty or has the first one's keys.
         self._store = dist.PrefixStore(str(store.add(f"groups/{self.group_rank}", 1)), store)
         return GroupRendezvous(self._store, self.ranks, self.group_rank)
@@ -130,30 +134,38 @@ class Ranks:
         if self.size == 1:
             yield World(Launch())
             return
-        # A view must reference its base while gloo uses it; in inference mode it does not.
-        with outside_autograd():
-            try:
-                if self._gloo is None:
-                    assert self._rendezvous is not None
-                    # Under new keys: those of an earlier group refer to closed sockets.
-                    store = dist.PrefixStore(f"gloo/{self._rendezvous.round}", self._store)
-                    try:
-                        self._gloo = new_gloo_group(store, self.group_rank, self.size, _TRANSPORT_SECONDS)
-                    except RuntimeError as error:
-                        raise LostContactError(first_line(error)) from error
+        try:
+            # A view must reference its base while gloo uses it; in inference mode it does not.
+            with outside_autograd():
+                self._gloo = self._gloo or self._new_gloo()
                 # A new World each time: one that has seen a failure cannot be reused.
                 yield World(Launch(self.group_rank, self.size, self.group_rank, self.size), group=self._gloo)
-            except LostContactError as error:
-                self._gloo = None
-                lost = f"a rank was lost, or the other ranks waited for it for more than {_TRANSPORT_SECONDS:.0f} s"
-                raise RunError(f"{purpose}: {lost} ({first_line(error.__cause__ or error)})") from error
+        except LostContactError as error:
+            self._gloo = None
+            lost = f"a rank was lost, or the other ranks waited for it for more than {_TRANSPORT_SECONDS:.0f} s"
+            raise RunError(f"{purpose}: {lost} ({first_line(error.__cause__ or error)})") from error
+
+    def _new_gloo(self) -> Any:
+        assert self._rendezvous is not None
+        # Under new keys: those of an earlier group refer to closed sockets.
+        store = dist.PrefixStore(f"gloo/{self._rendezvous.round}", self._store)
+        try:
+            return new_gloo_group(store, self.group_rank, self.size, _TRANSPORT_SECONDS)
+        except RuntimeError as error:
+            raise LostContactError(first_line(error)) from error
 
 
-def _reports(store: dist.Store) -> dist.Store:
-    """Where the ranks of a program tell each other why they give up, whatever their groups; ``store`` is of a group."""
-    while isinstance(store, dist.PrefixStore):
-        store = store.underlying_store
-    return dist.PrefixStore(f"fidtool-training/{restart_count()}/reports", store)
+def _own_store() -> dist.Store:
+    """The store of the default process group, by a connection of our own."""
+    default = default_store()
+    if default is None:
+        raise RunError(f"torch {torch.__version__} does not provide access to the store of its process group")
+    return connect_to_store_of(default) or default
+
+
+def _reports_in(root: dist.Store) -> dist.Store:
+    """Where the ranks of a program tell each other why they give up, whatever their groups."""
+    return dist.PrefixStore(f"fidtool-training/{restart_count()}/reports", root)
 
 
 @cache
@@ -179,10 +191,7 @@ def explain_lost_ranks() -> None:
 
 
 def _read_report() -> str:
-    default = default_store()
-    if default is None:
-        return ""
-    reports = _reports(connect_to_store_of(default) or default)
+    reports = _reports_in(_own_store())
     return reports.get(_ABSENCE).decode() if reports.check([_ABSENCE]) else ""
 
 
@@ -199,10 +208,14 @@ def _initialized() -> bool:
 
 def ranks_of(group: Group = None) -> Ranks:
     """The ranks of ``group``; the same object as long as the program's default process group is the same."""
-    made = Ranks(group)
-    if made.size == 1:
-        return made
-    return _known.setdefault((dist.group.WORLD, made.ranks), made)  # a program may initialise torch.distributed again
+    if not _initialized():
+        return Ranks()
+    members = dist.get_process_group_ranks(group or dist.group.WORLD)
+    own = dist.get_rank()
+    if own not in members:
+        raise InputError(f"rank {own} is not in the process group of ranks {members}")
+    # A program may initialise torch.distributed again.
+    return _known.setdefault((dist.group.WORLD, tuple(members)), Ranks(members, members.index(own)))
 
 
 def group_rank_and_size(group: Group) -> tuple[int, int]:
@@ -278,20 +291,15 @@ def dist_sync_fn(
     return list(joined.unbind()) if scalar else list(torch.split(joined, lengths))
 
 
-def check_mode(grad: object) -> None:
-    if grad not in (modes := get_args(Grad)):
-        raise InputError(f"grad must be one of {', '.join(modes)}, not {grad!r}")
-
-
 def _gathered(tensor: torch.Tensor, group: Group, grad: Grad, timeout: float) -> tuple[torch.Tensor, list[int]]:
-    check_mode(grad)
+    GRAD.checked(grad)
     if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
         what = f"a {tensor.layout} tensor" if isinstance(tensor, torch.Tensor) else type(tensor).__name__
         raise InputError(f"only dense tensors can be gathered, not {what}")
     ranks = ranks_of(group)
     if ranks.size == 1:
         warn_without_group(GATHERING)
-        return tensor, [len(tensor)]
+        return tensor, list(tensor.shape[:1])
     grad_enabled = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
     payload = {
         "shape": list(tensor.shape),
@@ -341,14 +349,14 @@ def _check_compatible(ranks: Ranks, payloads: list[dict[str, Any]]) -> dict[str,
 
 def _joined(tensor: torch.Tensor, ranks: Ranks, lengths: list[int]) -> torch.Tensor:
     """The rows of all ranks, each of which has so many."""
-    row, shape = prod(tensor.shape[1:]) * tensor.element_size(), (sum(lengths), *tensor.shape[1:])
-    if not shape[0] * row:
+    shape = sum(lengths), *tensor.shape[1:]
+    row = prod(tensor.shape[1:]) * tensor.element_size()
+    if not row or not shape[0]:
         return tensor.new_empty(shape)
     with ranks.world(GATHERING) as world:
-        flat = tensor.detach().resolve_conj().resolve_neg().contiguous().flatten()
-        if not len(flat):
-            flat = tensor.new_empty(0)  # an empty array of NumPy may have a stride that forbids a view as bytes
-        parts = world.gather_bytes(flat.view(torch.uint8), [length * row for length in lengths])
+        # A copy, because an empty array of NumPy may have a stride that forbids a view as bytes.
+        rows = tensor.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
+        parts = world.gather_bytes(rows.flatten().view(torch.uint8), [length * row for length in lengths])
         return torch.cat(parts).view(tensor.dtype).view(shape)
 
 

@@ -7,14 +7,14 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import torch
 from torch import nn
 
 from fidtool.api import compute_statistics
-from fidtool.errors import InputError, brief, warn_program
+from fidtool.errors import InputError, brief, in_short, warn_program
 from fidtool.features.network import Network
 from fidtool.features.protocol import ProtocolName
 from fidtool.seeds import sample_seed
@@ -24,11 +24,14 @@ from fidtool.statistics.set_statistics import Statistics
 from fidtool.torch_internals import averaging_callback, swapped_weights
 from fidtool.training.feature_extractor import PathLike, chosen, features_of_network
 from fidtool.training.group import ranks_of
-from fidtool.training.inception_metrics import FrechetInceptionDistance
-from fidtool.training.metric import ImageMetric
+from fidtool.training.inception_metrics import FrechetInceptionDistance, ImageMetric
+from fidtool.validation import Setting
 
 Generate = Callable[[int, int], torch.Tensor]
 ModelWeights = Literal["averaged", "raw"]
+_NUM_SAMPLES = Setting(10_000, least=2, name="num_samples", kind=int)
+_EVERY_N_EPOCHS = Setting(1, least=1, name="every_n_epochs", kind=int)
+_MODEL_WEIGHTS = Setting("averaged", choices=get_args(ModelWeights), name="model_weights", kind=str)
 _PURPOSE = "FIDCallback's reference"
 _FID = re.compile("(?<![A-Za-z0-9])fid(?![A-Za-z])")
 """The word in a name, such as that of ``val_fid`` and ``fid50k``, but not of ``confident``."""
@@ -116,39 +119,35 @@ class FIDCallback(Base):
         if weights in get_args(ModelWeights):
             problem = f"weights is a file of the network that measures, not {weights!r}:"
             raise InputError(problem, f"pass model_weights={weights!r} for the model's weights", setting="weights")
-        if model_weights not in get_args(ModelWeights):
-            raise InputError(f"model_weights must be 'averaged' or 'raw', not {model_weights!r}")
-        self._network = chosen("inception" if feature is None else feature, protocol, weights)
-        for what, value, least in (("num_samples", num_samples, 2), ("every_n_epochs", every_n_epochs, 1)):
-            if value < least:
-                raise InputError(f"{what} must be at least {least}, not {value}")
         if not isinstance(reference, (str, os.PathLike, Statistics)):
             problem = f"reference must be a folder, a statistics file or statistics, not {type(reference).__name__}:"
             raise InputError(problem, "pass fidtool.compute_statistics(images)")
-        metrics = (metrics,) if isinstance(metrics, str) or callable(metrics) else tuple(metrics or ())
-        for metric in metrics or (None,):
-            other = isinstance(metric, type) and not issubclass(metric, ImageMetric)  # such as torchmetrics'
-            if other or isinstance(metric, ImageMetric) or not callable(metric):
-                problem = "metrics takes classes such as fidtool.training.KernelInceptionDistance"
-                raise InputError(f"{problem}, not {brief(metric)}")
-        self.generate, self.reference, self.name, self.metrics = generate, reference, name, metrics
-        self.model_weights = model_weights
+        self._network = chosen("inception" if feature is None else feature, protocol, weights)
+        self.generate = generate
+        self.reference = reference
+        self.num_samples = _NUM_SAMPLES.checked(num_samples)
+        self.every_n_epochs = _EVERY_N_EPOCHS.checked(every_n_epochs)
+        self.seed = seed
+        self.batch_size = batch_size
+        self.name = name
+        self.metrics = _classes(metrics)
+        self.model_weights: ModelWeights = _MODEL_WEIGHTS.checked(model_weights)
         self._called = name or "fid"
-        self.num_samples, self.every_n_epochs = num_samples, every_n_epochs
-        self.seed, self.batch_size = seed, batch_size
-        options: dict[str, Any] = {
+        options = {
             "feature": feature,
             "protocol": protocol,
             "float_to_byte": float_to_byte,
             "weights": weights,
+            "feature_step": feature_step,
+            "sync_timeout": sync_timeout,
+            "name": f"of FIDCallback {self._called!r}",
         }
-        options |= {"feature_step": feature_step, "sync_timeout": sync_timeout}
-        options["name"] = f"of FIDCallback {self._called!r}"
         # None would replace what a functools.partial in `metrics` passes.
-        self._options = {name: value for name, value in options.items() if value is not None}
+        self._options: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
         self.frechet_distance: float | None = None
-        self._values: Mapping[str, torch.Tensor] = {}
-        self._measured, self._measured_epoch = False, -1
+        self._values: dict[str, torch.Tensor] = {}
+        self._measured = False
+        self._measured_epoch = -1
         self._fingerprint: str | None = None
         self._measures = ""
         self._metrics: list[ImageMetric[Any]] = []
@@ -172,8 +171,9 @@ class FIDCallback(Base):
         averaging = averaging_callback(trainer.callbacks)
         if averaging is not None:
             kind = type(averaging).__name__
-            names = {"averaged": f"averaged weights of {kind}", "raw": f"trained weights, not the averages of {kind}"}
-            self._measures = names[self.model_weights]
+            self._measures = f"averaged weights of {kind}"
+            if self.model_weights == "raw":
+                self._measures = f"trained weights, not the averages of {kind}"
             _say_on_rank_zero(f"{self.state_key} measures the {self._measures}")
         self._prepare(pl_module)
 
@@ -186,16 +186,17 @@ class FIDCallback(Base):
     ) -> None:
         """Computes the FID: every callback has replaced the weights that it replaces, and none has restored them."""
         if batch_idx == dataloader_idx == 0 and self._due_in_validation(trainer):
-            self._measure(trainer, pl_module, self._other_weights(trainer, "averaged"))
+            self._measure(trainer, pl_module, "averaged")
 
     def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Logs the FID before ModelCheckpoint and EarlyStopping read it, which is right after the validation."""
         if not self._due_in_validation(trainer):
             return
         if not self._values:  # a rank without a batch, where an averaging callback that comes first has swapped back
-            averaging, callbacks = averaging_callback(trainer.callbacks), list(trainer.callbacks)
-            is_first = averaging in callbacks[callbacks.index(self) + 1 :] if self in callbacks else True
-            self._measure(trainer, pl_module, self._other_weights(trainer, "averaged" if is_first else "raw"))
+            callbacks = list(trainer.callbacks)
+            averaging = averaging_callback(callbacks)
+            swapped_back = averaging is not None and callbacks.index(averaging) < callbacks.index(self)
+            self._measure(trainer, pl_module, "raw" if swapped_back else "averaged")
         self._log(pl_module)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
@@ -205,12 +206,12 @@ class FIDCallback(Base):
         averaging = averaging_callback(trainer.callbacks)
         if averaging is not None:
             averaging.on_train_epoch_end(trainer, pl_module)  # updates the average, only once an epoch
-        self._measure(trainer, pl_module, self._other_weights(trainer, "raw"))
+        self._measure(trainer, pl_module, "raw")
         self._log(pl_module)
 
     def on_test_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Computes and logs the FID in ``trainer.test``."""
-        self._measure(trainer, pl_module)
+        self._measure(trainer, pl_module, self.model_weights)
         self._log(pl_module)
 
     def state_dict(self) -> dict[str, Any]:
@@ -231,32 +232,29 @@ class FIDCallback(Base):
     def _due_in_validation(self, trainer: Any) -> bool:
         return not trainer.sanity_checking and (trainer.state.fn != "fit" or self._due(trainer))
 
-    def _other_weights(self, trainer: Any, current: ModelWeights) -> Any:
-        """Returns the callback with the weights to generate with, if the model has others; None if it has them."""
-        return averaging_callback(trainer.callbacks) if current != self.model_weights else None
-
     def _prepare(self, pl_module: Any) -> list[ImageMetric[Any]]:
         if self._metrics:
             return self._metrics
         real = self._statistics(pl_module)
-        made = [metric(real_statistics=real, **self._options) for metric in self.metrics]
-        logged = [self._logged_name(metric, number.name) for metric in made for number in metric._metric.numbers]
-        if again := {name for name in logged if logged.count(name) > 1}:
+        metrics = [metric(real_statistics=real, **self._options) for metric in self.metrics]
+        names = [self._logged_name(metric, number.name) for metric in metrics for number in metric._metric.numbers]
+        if again := {name for name in names if names.count(name) > 1}:
             problem = f"two metrics of FIDCallback would be logged as {', '.join(sorted(again))}:"
             raise InputError(problem, "pass each to a FIDCallback with its own name")
-        for metric in made:
-            if metric._least[0] > self.num_samples:
-                needs = f"{metric._title} needs at least {metric._least[0]} images{metric._least[1]}:"
+        for metric in metrics:
+            least, setting = metric._least
+            if least > self.num_samples:
+                needs = f"{metric._title} needs at least {least} images{setting}:"
                 raise InputError(needs, f"raise num_samples, which is {self.num_samples}", setting="num_samples")
-        fingerprint = f"{made[0].reference_digest} {self._measures}".rstrip()
+        fingerprint = f"{metrics[0].reference_digest} {self._measures}".rstrip()
         if self._fingerprint not in (None, fingerprint):
             warn_program(
                 f"the {self._called} in the checkpoint was computed with a different reference, protocol, network, "
                 "float_to_byte or model_weights: values from before and after the checkpoint are not comparable"
             )
-        self._metrics = made
         self._fingerprint = fingerprint
-        return made
+        self._metrics = metrics
+        return metrics
 
     def _statistics(self, pl_module: Any) -> PathLike | Statistics:
         if isinstance(self.reference, Statistics) or not os.path.isdir(self.reference):
@@ -266,44 +264,45 @@ class FIDCallback(Base):
                 "a folder as FIDCallback's reference needs a network that is specified by name:",
                 "pass feature='FILE.py:NAME', or the statistics file that `fidtool stats` writes for the folder",
             )
+        only_fid = self.metrics == (FrechetInceptionDistance,)
         statistics = compute_statistics(
             self.reference,
             extractor=self._network,
-            metrics="fid" if self.metrics == (FrechetInceptionDistance,) else "kid",  # with the features of each image
+            metrics="fid" if only_fid else "kid",  # with the features of each image
             device=str(pl_module.device),
         )
         ranks = ranks_of()
         ranks.exchange(_PURPOSE, {}, self._options["sync_timeout"], "every rank must run the trainer")
         with ranks.world(_PURPOSE) as world:
-            found = world.broadcast(statistics)
-        assert found is not None
-        return found
+            return cast(Statistics, world.broadcast(statistics))
 
-    def _measure(self, trainer: Any, pl_module: Any, averaging: Any = None) -> None:
-        """Computes the values, with the weights that the callback ``averaging`` has if it is not None."""
-        samples, metrics = self.num_samples, self._prepare(pl_module)
+    def _measure(self, trainer: Any, pl_module: Any, current: ModelWeights) -> None:
+        """Computes the values. The model has the ``current`` weights; a callback has the others."""
+        samples = self.num_samples
+        metrics = self._prepare(pl_module)
         if getattr(trainer, "fast_dev_run", 0):  # it only exercises the code, and its FID is meaningless
             samples = min(samples, 16)
             metrics = [metric for metric in metrics if metric._least[0] <= samples]
         for metric in metrics:
             metric.to(pl_module.device).reset()
+        averaging = averaging_callback(trainer.callbacks) if current != self.model_weights else None
         try:
             with swapped_weights(averaging, pl_module), evaluating(pl_module):
                 self._fill(metrics, pl_module, samples)
         except Exception as error:
             for metric in metrics[:1]:  # whose value the other ranks compute first
-                metric.abandon(f"{type(error).__name__}: {error}")
+                metric.abandon(in_short(error, None))
             raise
         self.frechet_distance = None
-        self._measured, self._measured_epoch = True, trainer.current_epoch
-        values: dict[str, torch.Tensor] = {}
+        self._measured = True
+        self._measured_epoch = trainer.current_epoch
+        self._values = {}
         for metric in metrics:
             for name, value in metric._compute_by_name().items():
-                values[self._logged_name(metric, name)] = value
+                self._values[self._logged_name(metric, name)] = value
                 if name == "fid":
                     self.frechet_distance = float(value)
             metric.reset()
-        self._values = values
 
     def _logged_name(self, metric: ImageMetric[Any], name: str) -> str:
         if self.name is None:
@@ -314,23 +313,34 @@ class FIDCallback(Base):
         return replaced if words else f"{self.name}_{name}"
 
     def _log(self, pl_module: Any) -> None:
-        for name, value in self._values.items():
-            # The value is the same on every rank, and so is its maximum over the ranks.
-            settings = {"on_step": False, "on_epoch": True, "sync_dist": True, "reduce_fx": "max", "prog_bar": True}
-            pl_module.log(name, value, **settings)
+        # The values are the same on every rank, and so are their maxima over the ranks.
+        pl_module.log_dict(self._values, on_step=False, on_epoch=True, sync_dist=True, reduce_fx="max", prog_bar=True)
         self._values = {}
 
     def _fill(self, metrics: list[ImageMetric[Any]], pl_module: Any, samples: int) -> None:
-        ranks = ranks_of()
         generate: Generate = getattr(pl_module, self.generate) if isinstance(self.generate, str) else self.generate
+        ranks = ranks_of()
         starts = range(0, samples, self.batch_size)
         for start in starts[ranks.group_rank :: ranks.size]:
-            count, seed = min(self.batch_size, samples - start), sample_seed(self.seed, start)
+            numbers = range(start, min(start + self.batch_size, samples))
+            seed = sample_seed(self.seed, start)
             torch.manual_seed(seed)
-            images = generate(count, seed)
-            if not isinstance(images, torch.Tensor) or len(images) != count:
+            images = generate(len(numbers), seed)
+            if not isinstance(images, torch.Tensor) or len(images) != len(numbers):
                 got = f"{len(images)} images" if isinstance(images, torch.Tensor) else type(images).__name__
-                raise InputError(f"generate({count}, …) must return a tensor of {count} images, not {got}")
+                asked = f"generate({len(numbers)}, …) must return a tensor of {len(numbers)} images"
+                raise InputError(f"{asked}, not {got}")
             for metric in metrics:
                 metric.normalize = images.is_floating_point()
-                metric.update(images, real=False, index=range(start, start + count))
+                metric.update(images, real=False, index=numbers)
+
+
+def _classes(metrics: Any) -> tuple[Callable[..., ImageMetric[Any]], ...]:
+    """Validates ``metrics`` of `FIDCallback`."""
+    given = [metrics] if isinstance(metrics, str) or callable(metrics) else [*(metrics or [None])]
+    for metric in given:
+        other = isinstance(metric, type) and not issubclass(metric, ImageMetric)  # such as torchmetrics'
+        if other or isinstance(metric, ImageMetric) or not callable(metric):
+            problem = "metrics takes classes such as fidtool.training.KernelInceptionDistance"
+            raise InputError(f"{problem}, not {brief(metric)}")
+    return tuple(given)

@@ -16,7 +16,7 @@ from fidtool.errors import InputError, TooFewImagesError
 from fidtool.statistics.moments import Gaussian
 from fidtool.statistics.set_statistics import Statistics
 from fidtool.statistics.statistics_file import read_statistics
-from fidtool.training.feature_extractor import PathLike, warn_of_dtype
+from fidtool.training.feature_extractor import PathLike, not_floats, warn_of_dtype
 from fidtool.training.group import DEFAULT_TIMEOUT, GATHERING, Grad, Group, gather_with_grad, outside_autograd, ranks_of
 
 _SMALL_SQUARE = 1e-8
@@ -68,7 +68,10 @@ class FrechetLoss(nn.Module):
             raise InputError(problem, "put any other head into the extractor, and compute the statistics with it")
         if queue < 0:
             raise InputError(f"queue must be at least 0, not {queue}")
-        self.projection, self.group, self.grad, self.timeout = projection, group, grad, timeout
+        self.projection = projection
+        self.group = group
+        self.grad = grad
+        self.timeout = timeout
         self._ddof = 1 if statistics.definition is None else statistics.definition.ddof
         # Not buffers, because `half()` must not convert them. They follow the features to their device.
         self._mu = torch.from_numpy(statistics.mu).clone()
@@ -90,13 +93,13 @@ class FrechetLoss(nn.Module):
             See also `gather_with_grad`.
         """
         if features.ndim != 2 or features.shape[1] != len(self._mu) or not features.is_floating_point():
-            shape = f"{features.dtype} of shape {tuple(features.shape)}"
-            problem = f"features must be a floating-point tensor of shape (n, {len(self._mu)}), not {shape}"
-            ranks_of(self.group).abandon(GATHERING, problem, self.timeout)
-            raise InputError(problem)
-        if self._mu.device != (device := features.device) and device.type != "meta":  # where their values would be lost
+            error = not_floats("features", f"(n, {len(self._mu)})", features)
+            ranks_of(self.group).abandon(GATHERING, error.text, self.timeout)
+            raise error
+        if features.device.type != "meta":  # where their values would be lost
             with outside_autograd():
-                self._mu, self._factor = (each.to(device, torch.float64) for each in (self._mu, self._factor))
+                self._mu = self._mu.to(features.device)
+                self._factor = self._factor.to(features.device)
         kind = torch.promote_types(features.dtype, torch.float32)
         joined = gather_with_grad(features.to(kind), self.group, self.grad, timeout=self.timeout)
         with torch.amp.autocast(features.device.type, enabled=False):
@@ -105,20 +108,27 @@ class FrechetLoss(nn.Module):
             if len(every) < 2:
                 raise TooFewImagesError(f"FrechetLoss needs at least two features, not {len(every)}")
             distance = self._distance(every)
-        if self.training and len(self.queue):  # the latest features come first; a batch that is not finite is ignored
-            with torch.no_grad():
-                finite = torch.isfinite(joined).all()  # used on the device only: the host does not wait for it
-                kept = torch.cat([joined.to(self.queue.dtype), self.queue[:queued]])[: len(self.queue)]
-                self.queue[: len(kept)] = torch.where(finite, kept, self.queue[: len(kept)])
-                self.queued.copy_(torch.where(finite, len(kept), queued))
+        if self.training and len(self.queue):
+            self._enqueue(joined, queued)
         return distance.to(kind)
 
+    @torch.no_grad()
+    def _enqueue(self, features: torch.Tensor, queued: int) -> None:
+        """Puts the latest features before the ``queued`` ones. A batch that is not finite is ignored."""
+        finite = torch.isfinite(features).all()  # used on the device only: the host does not wait for it
+        kept = torch.cat([features.to(self.queue.dtype), self.queue[:queued]])[: len(self.queue)]
+        self.queue[: len(kept)] = torch.where(finite, kept, self.queue[: len(kept)])
+        self.queued.copy_(torch.where(finite, len(kept), queued))
+
     def _distance(self, x: torch.Tensor) -> torch.Tensor:
-        mu, factor = self._mu, self._factor
+        mu = self._mu
+        factor = self._factor
         if self.projection is not None:
             weight = self.projection.weight.to(mu.dtype)
             bias = None if self.projection.bias is None else self.projection.bias.to(mu.dtype)
-            x, mu, factor = F.linear(x, weight, bias), F.linear(mu, weight, bias), weight @ factor
+            x = F.linear(x, weight, bias)
+            mu = F.linear(mu, weight, bias)
+            factor = weight @ factor
         mean = x.mean(0)
         centred = (x - mean) / max(len(x) - self._ddof, 1) ** 0.5
         overlap: torch.Tensor = NuclearNorm.apply(centred @ factor)

@@ -6,8 +6,8 @@ import copy
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
+from statistics import fmean
 from typing import Any, Literal
 
 import numpy as np
@@ -40,7 +40,6 @@ from fidtool.training.sums import (
     PADDED,
     SHARE,
     UNKNOWN,
-    KnownSamples,
     MetricState,
     Result,
     State,
@@ -67,19 +66,26 @@ _HASH_FACTOR = 6364136223846793005
 
 
 class _Comparison:
-    """A metric of pairs, and its network on one device. Copies share it; unpickling loads it again."""
+    """A metric of pairs, and its network on one device. Copies share it; unpickling loads it again.
+
+    Attributes:
+        title: the metric and its network, which must be the same on all ranks. It has not the path of the weights,
+            which may differ between ranks.
+    """
 
     def __init__(self, metric: PairMetric) -> None:
-        self.metric, self._device = metric, torch.device("meta")
-        self._compare: Compare = metric.of_pair
+        self.metric = metric
         with one_at_a_time("weights", WEIGHTS_SECONDS), repeatable():
             self._state = metric.fetch(log_warning)
-        self.digest = "" if self._state is None else f" of SHA-256 {digest_of(self._state.tensors)[:12]}"
+        self.title = metric.name
+        if self._state is not None:
+            self.title += f" of SHA-256 {digest_of(self._state.tensors)[:12]}"
+        self._by_device: dict[torch.device, Compare] = {}
 
     def on(self, device: torch.device) -> Compare:
-        if device != self._device:
-            self._compare, self._device = self.metric.on_device(self._state, device), device
-        return self._compare
+        if device not in self._by_device:
+            self._by_device = {device: self.metric.on_device(self._state, device)}
+        return self._by_device[device]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _Comparison:
         return self
@@ -92,9 +98,9 @@ class PairValues(MetricState):
     """The values of pairs of images.
 
     Attributes:
+        left_out: number of pairs that were left out although another pair has their number. Of the pairs of two ranks
+            only the targets are compared, because reconstructions of a sample that a sampler gives to both may differ.
         lost: pairs were lost when a checkpoint was loaded.
-        different: after a merge, how many were left out because another rank has another target with their number.
-            The reconstructions of a sample that a sampler gives to several ranks may differ.
         of_ranks: the hashes of each rank's pairs after a merge.
     """
 
@@ -102,15 +108,17 @@ class PairValues(MetricState):
     noun = "pairs"
 
     def __init__(self, metric: PairMetric) -> None:
-        self.comparison, self._device = _Comparison(metric), torch.device("cpu")
+        self.comparison = _Comparison(metric)
+        self._device = torch.device("cpu")
         self.clear()
 
     def clear(self) -> None:
         super().clear()
-        self._parts: list[NDArray[Any]] = []
-        self._samples = KnownSamples()
+        self._parts = [np.empty(0, _ROW)]
         self._sample = np.empty(0, _SAMPLED)
-        self.lost, self.different, self.of_ranks = False, 0, list[NDArray[np.int64]]()
+        self.left_out = 0
+        self.lost = False
+        self.of_ranks: list[NDArray[np.int64]] = []
 
     def emptied(self) -> PairValues:
         other = copy.copy(self)
@@ -123,8 +131,13 @@ class PairValues(MetricState):
 
     @property
     def rows(self) -> NDArray[Any]:
-        """A row for each pair, in the order in which they were added."""
-        return np.concatenate([np.empty(0, _ROW), *self._parts])
+        """A row for each pair, in the order in which they were added. Those that repeat a sample are left out here."""
+        if len(self._parts) > 1:
+            rows = np.concatenate(self._parts)
+            kept = each_once([rows["sample"]], [len(rows)])
+            self.left_out += count_different([rows["sample"]], [rows["hash"]], kept)
+            self._parts = [rows[kept[0]]]
+        return self._parts[0]
 
     @property
     def counted(self) -> str:
@@ -132,7 +145,7 @@ class PairValues(MetricState):
 
     @property
     def added(self) -> int:
-        return sum(map(len, self._parts))
+        return len(self.rows)
 
     def flush(self) -> None:
         """Does nothing: values are computed when pairs are added."""
@@ -147,71 +160,70 @@ class PairValues(MetricState):
         targets = image_hashes(real)
         rows["target"] = targets.numpy()
         rows["hash"] = (targets * _HASH_FACTOR + image_hashes(fake)).numpy()
-        images = [each.permute(0, 2, 3, 1).contiguous() for each in (real, fake)]
+        real, fake = (images.permute(0, 2, 3, 1).contiguous() for images in (real, fake))
+        rows["value"] = self._values(real, fake)
+        if not np.isfinite(rows["value"]).all():
+            raise RunError(f"{self.comparison.metric.numbers[0].title} of a pair is NaN or infinite")
+        self._parts.append(rows)
+        self._add_to_sample(rows["hash"].view(np.uint64), real, fake)
+        return rows["value"]
+
+    def _values(self, real: torch.Tensor, fake: torch.Tensor) -> list[float]:
+        """Returns the values of pairs of images, of shape (n, height, width, 3)."""
         with repeatable(), computing_on(self._device):
             compare = self.comparison.on(self._device)
             pool = DaemonThreads(device_of(self._device).forward_threads)
-            futures = [pool.submit(lambda pair: compare(*pair), pair) for pair in zip(*images, strict=True)]
+            futures = [pool.submit(lambda pair: compare(*pair), pair) for pair in zip(real, fake, strict=True)]
             try:
-                rows["value"] = [future.result() for future in futures]
+                return [future.result() for future in futures]
             except InputError as error:
                 raise InputError(error.stated) from None  # the remedy is to omit a metric from a run
             finally:
                 pool.close(1.0)
-        if not np.isfinite(rows["value"]).all():
-            raise RunError(f"{self.comparison.metric.numbers[0].title} of a pair is NaN or infinite")
-        self._append_new(rows)
-        self._sample = _first_of([self._sample, self._sampled(rows["hash"].view(np.uint64), *images)])
-        return rows["value"]
 
-    def _sampled(self, hashes: NDArray[np.uint64], real: torch.Tensor, fake: torch.Tensor) -> NDArray[Any]:
-        """Returns the thumbnails of pairs that may be in the sample, of images of shape (n, height, width, 3)."""
-        highest = self._sample["hash"][-1] if len(self._sample) == SAMPLE else None
-        chosen = np.flatnonzero(hashes < highest) if highest is not None else np.arange(len(hashes))
-        found = np.empty(len(chosen), _SAMPLED)
-        found["hash"] = hashes[chosen]
+    def _add_to_sample(self, hashes: NDArray[np.uint64], real: torch.Tensor, fake: torch.Tensor) -> None:
+        """Adds the thumbnails of pairs that may be among those of the lowest hashes, of images as in `_values`."""
+        limit = self._sample["hash"][-1] if len(self._sample) == SAMPLE else np.iinfo(np.uint64).max
+        chosen = np.flatnonzero(hashes < limit)
         if len(chosen):
-            for name, images in (("real", real), ("fake", fake)):
-                found[name] = thumbnails(images[chosen].cpu().numpy())
-        return found
-
-    def _append_new(self, rows: NDArray[Any], different: int = 0) -> None:
-        """Adds pairs whose sample was not added before, and ``different`` that were left out earlier."""
-        new, others = self._samples.find_new(rows["sample"], rows["hash"])
-        rows = rows[new]
-        self._parts.append(rows)
-        self._samples.add(rows["sample"], rows["hash"], different + others)
+            added = np.empty(len(chosen), _SAMPLED)
+            added["hash"] = hashes[chosen]
+            added["real"] = thumbnails(real[chosen].cpu().numpy())
+            added["fake"] = thumbnails(fake[chosen].cpu().numpy())
+            self._sample = _first_of([self._sample, added])
 
     # Synchronisation of all ranks.
 
     def settings(self) -> dict[str, Any]:
-        # Without the path of the weights, which may differ between ranks.
-        return {"own": f"{self.comparison.metric.name}{self.comparison.digest}"}
+        return {"own": self.comparison.title}
 
     def merged(self, world: World) -> PairValues:
         other = copy.copy(self)
-        own = self.lost, self._samples.different, self.rows, self._sample
-        of_lost, of_different, of_rows, of_sample = zip(*world.gather(own), strict=True)
-        samples, targets = ([rows[name] for rows in of_rows] for name in ("sample", "target"))
-        kept = each_once(samples, list(map(len, samples)))
-        other._parts = [rows[own] for rows, own in zip(of_rows, kept, strict=True)]
-        other.lost, other._sample = any(of_lost), _first_of(of_sample)
-        other._samples = KnownSamples()
-        other._samples.different = sum(of_different)
-        other.different = count_different(samples, targets, kept)
-        other.of_ranks = [rows["hash"][rows["sample"] == UNKNOWN] for rows in other._parts]
+        rows = self.rows
+        every = world.gather((rows, self._sample, self.left_out, self.lost))
+        of_rows, of_samples, of_left_out, of_lost = zip(*every, strict=True)
+        numbers = [rows["sample"] for rows in of_rows]
+        kept = each_once(numbers, [len(rows) for rows in of_rows])
+        different = count_different(numbers, [rows["target"] for rows in of_rows], kept)
+        each_rank = [rows[own] for rows, own in zip(of_rows, kept, strict=True)]
+        other._parts = [np.concatenate(each_rank)]
+        other._sample = _first_of(of_samples)
+        other.left_out = sum(of_left_out) + different
+        other.lost = any(of_lost)
+        other.of_ranks = [rows["hash"][rows["sample"] == UNKNOWN] for rows in each_rank]
         return other
 
     def warnings(self, ranks: Sequence[int]) -> Iterator[str]:
         rows = self.rows
+        restored = rows["restored"]
         if self.lost:
             yield "pairs from before the checkpoint are missing from the value"
-        if again := added_again(*(rows["hash"][rows["restored"] == old] for old in (False, True))):
+        if again := added_again(rows["hash"][~restored], rows["hash"][restored]):
             yield (
                 f"{again} pairs that were added after a checkpoint was loaded are in it too and count twice: call "
                 "reset() after loading it, or omit persistent(True)"
             )
-        yield from left_out(self._samples.different + self.different, self.noun)
+        yield from left_out(self.left_out, self.noun)
         if wrong := len(misplaced(self._sample["real"], self._sample["fake"])[0]):
             yield (
                 f"{wrong} of {len(self._sample)} sampled preds fit the target of another pair better than their own: "
@@ -224,9 +236,10 @@ class PairValues(MetricState):
 
     def absorb(self, other: PairValues) -> None:
         check_same_settings([self.settings(), other.settings()], ("this metric", "the other metric"))
-        self.lost |= other.lost
+        self._parts.append(other.rows)
         self._sample = _first_of([self._sample, other._sample])
-        self._append_new(other.rows, other._samples.different)
+        self.left_out += other.left_out
+        self.lost |= other.lost
 
     # Checkpoints.
 
@@ -235,9 +248,10 @@ class PairValues(MetricState):
         if not len(rows):
             return {}
         state = {key: torch.from_numpy(rows[name].copy()) for name, key in _IN_STATE.items()}
-        state[_DIFFERENT] = torch.tensor(self._samples.different, device="cpu")
-        state[_SETTINGS] = torch.frombuffer(bytearray(self.settings()["own"].encode()), dtype=torch.uint8)
-        return {**state, SHARE: torch.tensor([group_rank, size], device="cpu")}
+        state[_DIFFERENT] = torch.tensor(self.left_out, device="cpu")
+        state[_SETTINGS] = torch.frombuffer(bytearray(self.comparison.title.encode()), dtype=torch.uint8)
+        state[SHARE] = torch.tensor([group_rank, size], device="cpu")
+        return state
 
     def _saved_settings(self, state: State) -> dict[str, Any]:
         return {"own": bytes(state[_SETTINGS].tolist()).decode()}
@@ -247,17 +261,17 @@ class PairValues(MetricState):
 
     def _take(self, state: State) -> None:
         try:
-            columns = {name: state[key].cpu().numpy() for name, key in _IN_STATE.items()}
-            rows = np.zeros(len(columns["value"]), _ROW)
-            for name, column in columns.items():
-                if column.shape != rows.shape or column.dtype != rows[name].dtype or not np.isfinite(column).all():
-                    raise ValueError(f"{_IN_STATE[name]} has {column.dtype} of shape {column.shape}")
+            rows = np.zeros(len(state[_IN_STATE["value"]]), _ROW)
+            for name, key in _IN_STATE.items():
+                column = state[key].cpu().numpy()
+                if column.shape != rows.shape or column.dtype != _COLUMNS[name] or not np.isfinite(column).all():
+                    raise ValueError(f"{key} has {column.dtype} of shape {column.shape}")
                 rows[name] = column
-            different = int(state[_DIFFERENT])
+            self.left_out = int(state[_DIFFERENT])
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InputError(f"the checkpoint's values of pairs are not those of a metric: {error}") from None
         rows["restored"] = True
-        self._append_new(rows, different)
+        self._parts.append(rows)
 
 
 def _first_of(samples: Sequence[NDArray[Any]]) -> NDArray[Any]:
@@ -270,7 +284,7 @@ def _first_of(samples: Sequence[NDArray[Any]]) -> NDArray[Any]:
 class ReconstructionMetric(SyncedMetric[torch.Tensor, PairValues]):
     """Base class of the metrics of pairs of images, whose arguments are those of `PeakSignalNoiseRatio`.
 
-    A subclass sets ``_title`` and ``_metric`` before it calls ``__init__``.
+    A subclass sets ``_metric`` before it calls ``__init__``.
     """
 
     _metric: PairMetric
@@ -320,18 +334,18 @@ class ReconstructionMetric(SyncedMetric[torch.Tensor, PairValues]):
             fidtool.RunError: if a value is not finite.
         """
         self._refuse_while_synced("update()")
-        shapes = [tuple(getattr(images, "shape", ())) for images in (preds, target)]
-        if shapes[0] != shapes[1]:
-            raise InputError(f"preds and target must have the same shape, not {shapes[0]} and {shapes[1]}")
+        given, wanted = (tuple(getattr(images, "shape", ())) for images in (preds, target))
+        if given != wanted:
+            raise InputError(f"preds and target must have the same shape, not {given} and {wanted}")
         with outside_autograd():
             with about("preds"):
                 fake = pixels_of(preds, self.normalize, self.device, "round")
             with about("target"):
                 real = pixels_of(target, self.normalize, self.device, "round")
             samples = None if index is None else sample_numbers(index, len(real), "pairs")
-            values = self._sums.add(real, fake, samples)
+            values = self._sums.add(real, fake, samples).tolist()
             self._warn(*self._sums.mixed())
-            mean = math.fsum(values.tolist()) / len(values) if len(values) else math.nan
+            mean = fmean(values) if values else math.nan
             # Lightning logs it with on_step=True.
             self._forward_cache = torch.tensor(mean, dtype=torch.float64, device=self.device)
 
@@ -359,15 +373,16 @@ class ReconstructionMetric(SyncedMetric[torch.Tensor, PairValues]):
         super().reset()
         self._sums.clear()
 
-    def _measure(self, sums: PairValues, world: World, scope: str) -> Result:
+    def _measure(self, sums: PairValues, world: World) -> Result:
         values = sums.rows["value"]
         if not len(values):
             problem = f"{self._title} needs at least 1 pair of images, but there are 0:"
             raise on_every_rank(TooFewImagesError(problem, "add them with update(preds, target)"))
+        real = FeatureSet("real images", None, None)
+        fake = FeatureSet("generated images", None, None, pairs={self._metric.name: values})
         context = MetricContext(world, feature_settings(None, self.device), partial(Weights, {}, ""))
-        real, fake = FeatureSet("real images", None, None), FeatureSet("generated images", None, None)
-        found = self._metric.compute(real, replace(fake, pairs={self._metric.name: values}), context)
-        return Result(found, len(values), len(values), scope, tuple(map(rendered, context.warnings)))
+        found = self._metric.compute(real, fake, context)
+        return Result(found, len(values), len(values), warnings=tuple(map(rendered, context.warnings)))
 
 
 class PeakSignalNoiseRatio(ReconstructionMetric):
@@ -398,7 +413,6 @@ class PeakSignalNoiseRatio(ReconstructionMetric):
         fidtool.InputError: if a setting is out of range.
     """
 
-    _title = "PSNR"
     _metric = PSNR()
 
 
@@ -409,7 +423,6 @@ class StructuralSimilarityIndexMeasure(ReconstructionMetric):
     at least 6x6 pixels. Values are ``ssim`` and ``ssim_std``; for the arguments see `PeakSignalNoiseRatio`.
     """
 
-    _title = "SSIM"
     _metric = SSIM()
     plot_upper_bound = 1.0
 
@@ -421,7 +434,6 @@ class MultiScaleStructuralSimilarityIndexMeasure(ReconstructionMetric):
     least 176x176 pixels. Values are ``ms_ssim`` and ``ms_ssim_std``; for the arguments see `PeakSignalNoiseRatio`.
     """
 
-    _title = "MS-SSIM"
     _metric = MultiScaleSSIM()
     plot_upper_bound = 1.0
 
@@ -443,7 +455,6 @@ class LearnedPerceptualImagePatchSimilarity(ReconstructionMetric):
         fidtool.RunError: if the weights cannot be downloaded.
     """
 
-    _title = "LPIPS"
     higher_is_better = False
     plot_upper_bound = 1.0
 

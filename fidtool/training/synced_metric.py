@@ -36,7 +36,8 @@ from fidtool.training.sums import ALL, EVALUATED, Kept, Result
 from fidtool.validation import LONGEST_SECONDS, Setting
 
 _TRAINERS = ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer")
-_made, _made_local = itertools.count(1), itertools.count(1)
+_made = itertools.count(1)
+_made_local = itertools.count(1)
 """Numbers of unnamed metrics, the same on all ranks. Unsynced ones, which may exist on one only, are counted apart."""
 Values = TypeVar("Values")
 """What ``compute`` returns: a tensor, a tuple of two, or a dictionary."""
@@ -49,10 +50,15 @@ class PlainMetric(nn.Module):
     state is not registered with torchmetrics, which does not synchronise it.
     """
 
+    _anchor: torch.Tensor
+    """Follows the module to its device."""
+
     def __init__(self, sync_on_compute: bool, process_group: Any, compute_with_cache: bool) -> None:
         super().__init__()
-        self.sync_on_compute, self.process_group, self._update_count = sync_on_compute, process_group, 0
-        self._anchor = torch.zeros(0, dtype=torch.uint8)
+        self.sync_on_compute = sync_on_compute
+        self.process_group = process_group
+        self._update_count = 0
+        self.register_buffer("_anchor", torch.zeros(0, dtype=torch.uint8), persistent=False)
 
     @property
     def device(self) -> torch.device:
@@ -66,11 +72,6 @@ class PlainMetric(nn.Module):
 
     def clone(self) -> PlainMetric:
         return copy.deepcopy(self)
-
-    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> PlainMetric:
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self._anchor = fn(self._anchor)
-        return self
 
 
 if TYPE_CHECKING:
@@ -88,13 +89,11 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
     A subclass sets ``_sums`` after it calls ``__init__``, and overrides ``update``, ``reset`` and `_measure`.
 
     Attributes:
-        _title: name of the metric in messages.
         _metric: computes the values.
         _theirs: matches the names in checkpoints of torchmetrics' metrics.
         _sums: what was added on this rank, or while synced on all ranks.
     """
 
-    _title: str
     _metric: Metric
     _theirs: ClassVar[re.Pattern[str]]
     _sums: Kept
@@ -109,12 +108,12 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
 
     def __init__(
         self,
-        normalize: bool = False,
-        sync_on_compute: bool = True,
-        sync_timeout: float = DEFAULT_TIMEOUT,
-        process_group: Group = None,
-        name: str | None = None,
-        of_torchmetrics: Sequence[object] = (),
+        normalize: bool,
+        sync_on_compute: bool,
+        sync_timeout: float,
+        process_group: Group,
+        name: str | None,
+        of_torchmetrics: Sequence[object],
     ) -> None:
         """``of_torchmetrics``: dist_sync_on_step, dist_sync_fn and distributed_available_fn, which are refused."""
         if any(of_torchmetrics):
@@ -127,15 +126,21 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
         self.normalize = flag("normalize", normalize)
         limits = Setting(DEFAULT_TIMEOUT, least=1e-3, most=LONGEST_SECONDS, name="sync_timeout", kind=float)
         self.sync_timeout = limits.checked(sync_timeout)
-        self._name, self._label = name, name or _numbered_label(sync_on_compute)
+        self._name = name
+        self._label = name or _numbered_label(sync_on_compute)
         self._own: Kept | None = None  # this rank's, while `_sums` are those of all ranks
         self.result: Result | None = None
         self._saved = False
         self._warned: set[str] = set()
 
+    @property
+    def _title(self) -> str:
+        """Name of the metric in messages."""
+        return self._metric.numbers[0].title
+
     @abstractmethod
-    def _measure(self, sums: Kept, world: World, scope: str) -> Result:
-        """Computes the values. A collective; ``sums`` are the same on all ranks."""
+    def _measure(self, sums: Kept, world: World) -> Result:
+        """Computes the values, by their plain names. A collective; ``sums`` are the same on all ranks."""
 
     def compute(self) -> Values:
         """Returns one value, two, or a dictionary, see the class. A collective, unless ``sync_on_compute`` is False.
@@ -149,20 +154,23 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
             fidtool.RunError: if a rank was lost or failed.
         """
         values = self._compute_by_name()
-        found = values if len(values) > 2 else tuple(values.values()) if len(values) == 2 else values.popitem()[1]
-        return cast(Values, found)
+        returned: Any = values
+        if len(values) <= 2:
+            first, *spread = values.values()
+            returned = (first, *spread) if spread else first
+        return cast(Values, returned)
 
     @fork_safe
     def _compute_by_name(self) -> dict[str, torch.Tensor]:
+        """Computes the values by the metric's own names for them."""
         with outside_autograd():
-            self.result = self._result(ranks_of(self.process_group))
+            result = self._result(ranks_of(self.process_group))
+            self.result = replace(result, values={self._key(name): value for name, value in result.values.items()})
             for sums in filter(None, (self._sums, self._own)):
                 sums.evaluated = sums.added
-            values = self.result.values
             return {
-                name: torch.tensor(values[self._key(name)], dtype=torch.float64, device=self.device)
-                for name in self._names
-                if self._key(name) in values  # one pair has no deviation
+                name: torch.tensor(value, dtype=torch.float64, device=self.device)
+                for name, value in result.values.items()
             }
 
     def plot(self, val: Any = None, ax: Any = None) -> Any:
@@ -187,7 +195,7 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
             fidtool.InputError: if it is not a metric of this class, or its settings differ.
         """
         self._refuse_while_synced("merge_state()")
-        if not isinstance(incoming_state, SyncedMetric) or incoming_state._title != self._title:
+        if not isinstance(incoming_state, SyncedMetric) or incoming_state._metric.name != self._metric.name:
             kind = type(incoming_state).__name__
             raise InputError(f"merge_state() takes a fidtool.training.{type(self).__name__}, not {kind}")
         with outside_autograd():
@@ -220,12 +228,14 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
             return
         self._refuse_while_synced("sync()")
         with outside_autograd(), self._sums.of_all(ranks, self._purpose("sync()"), self.sync_timeout) as (sums, _):
-            self._own, self._sums = self._sums, sums
+            self._own = self._sums
+            self._sums = sums
 
     def unsync(self, should_unsync: bool = True) -> None:
         """Restores this rank's own images after ``sync``."""
         if should_unsync and self._own is not None:
-            self._sums, self._own = self._own, None
+            self._sums = self._own
+            self._own = None
 
     @contextlib.contextmanager
     def sync_context(
@@ -247,35 +257,38 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
         return f"{type(self).__name__}.{method} of metric {self._label}"
 
     def _result(self, ranks: Ranks) -> Result:
-        warning, scope = "", f"all {ranks.size} ranks" if ranks.size > 1 else "this process"
-        together = self.sync_on_compute and self._own is None and ranks.size > 1
-        if together:
-            with self._sums.of_all(ranks, self._purpose("compute()"), self.sync_timeout) as (sums, world):
-                result = self._measured(sums, world, scope)
+        """Returns the result, whose values have the metric's own names for them."""
+        covers = "this process"
+        warning = ""
+        covered = ranks if self.sync_on_compute else Ranks([ranks.rank])
+        if ranks.size > 1 and covered.size == 1 and self._own is None:
+            covers = f"rank {ranks.rank} of {ranks.size} alone"
+            warning = f"sync_on_compute is False: this {self._title} covers {covers} ({self._sums.counted})"
+        elif ranks.size > 1:
+            covers = f"all {ranks.size} ranks"
+        elif size := launched_without_group():
+            covers = f"one process of {size} alone"
+            remedy = "call torch.distributed.init_process_group before compute()"
+            warning = f"this {self._title} covers {covers}: {remedy}"
+        if self._own is None:
+            with self._sums.of_all(covered, self._purpose("compute()"), self.sync_timeout) as (sums, world):
+                result = self._measured(sums, world)
         else:
-            self._sums.flush()
-            sums = self._sums.merged(World(Launch())) if self._own is None else self._sums
-            covers = f"this {self._title} covers"
-            if self._own is None and ranks.size > 1:
-                scope = f"rank {ranks.rank} of {ranks.size} alone"
-                warning = f"sync_on_compute is False: {covers} {scope} ({sums.counted})"
-            elif size := launched_without_group():
-                scope = f"one process of {size} alone"
-                warning = f"{covers} {scope}: call torch.distributed.init_process_group before compute()"
-            result = self._measured(sums, World(Launch()), scope)
-        of_images = *sums.mixed(), *sums.warnings(ranks.ranks)
-        result = replace(result, warnings=(*of_images, *filter(None, [warning]), *result.warnings))
-        if not together or ranks.group_rank == 0:
+            sums = self._sums
+            result = self._measured(sums, World(Launch()))
+        warnings = (*sums.mixed(), *sums.warnings(ranks.ranks), warning, *result.warnings)
+        result = replace(result, scope=covers, warnings=tuple(filter(None, warnings)))
+        if covered.group_rank == 0:
             self._warn(*result.warnings)
         return result
 
-    def _measured(self, sums: Kept, world: World, scope: str) -> Result:
+    def _measured(self, sums: Kept, world: World) -> Result:
         try:
-            return self._measure(sums, world, scope)
+            return self._measure(sums, world)
         except TooFewImagesError:
             if not _in_sanity_check():
                 raise
-            return Result(dict.fromkeys(map(self._key, self._names), math.nan), None, 0, scope)
+            return Result(dict.fromkeys(self._names, math.nan), None, 0)
 
     @property
     def _names(self) -> list[str]:
@@ -288,9 +301,9 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
 
     def _warn(self, *lines: str) -> None:
         """Issues each warning once, even if its numbers change between epochs."""
-        checking = _in_sanity_check()
         for line in lines:
-            if line and (kind := re.sub(r"\d+", "", line)) not in self._warned and not checking:
+            kind = re.sub(r"\d+", "", line)
+            if line and kind not in self._warned and not _in_sanity_check():
                 self._warned.add(kind)
                 warn_program(line)
 
@@ -332,11 +345,12 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
 
     @fork_safe
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        known = self._sums.names
-        names = [name for name in state_dict if name.startswith(prefix) and name.removeprefix(prefix) in known]
-        state = {name.removeprefix(prefix): state_dict.pop(name) for name in names}
-        theirs = [name for name in state_dict if name.startswith(prefix) and self._theirs.match(name, len(prefix))]
-        if [state_dict.pop(name) for name in theirs]:
+        own = {name: name.removeprefix(prefix) for name in state_dict if name.startswith(prefix)}
+        state = {short: state_dict.pop(name) for name, short in own.items() if short in self._sums.names}
+        theirs = [name for name, short in own.items() if self._theirs.match(short)]
+        for name in theirs:
+            del state_dict[name]
+        if theirs:
             self._warn("the checkpoint's metric is torchmetrics': its network and images are not used")
         super()._load_from_state_dict(state_dict, prefix, *args)
         if not state:  # saved without statistics

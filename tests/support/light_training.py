@@ -42,3 +42,7 @@ class Model(torch.nn.Module):
 
     def log(self, *arguments: Any, **settings: Any) -> None:
         self.logged.append((*arguments, settings))
+
+    def log_dict(self, values: dict[str, Any], **settings: Any) -> None:
+        for name, value in values.items():
+            self.log(name, value, **settings)

@@ -151,3 +151,4 @@ def test_gathering_with_a_single_rank() -> None:
     (gather_with_grad(x) * torch.tensor([1.0, 2.0])).sum().backward()
     assert x.grad is not None
     assert x.grad.tolist() == [[1.0, 2.0]] * 3
+    assert gather_with_grad(torch.tensor(3.0)) == 3.0, "one without dimensions too"

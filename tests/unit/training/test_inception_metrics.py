@@ -20,7 +20,7 @@ from fidtool.training import (
     MemorizationInformedFrechetInceptionDistance,
     PrecisionRecallDensityCoverage,
 )
-from fidtool.training.metric import ImageMetric
+from fidtool.training.inception_metrics import ImageMetric
 from support.pictures import fill, pictures
 from support.tiny_network import network
 

@@ -19,7 +19,7 @@ from fidtool.training import (
     KernelInceptionDistance,
     PrecisionRecallDensityCoverage,
 )
-from fidtool.training.feature_extractor import labels_of_network
+from fidtool.training.feature_extractor import features_of_network
 from support.exact_sets import NETWORK, beside_network
 from support.goldens import Golden, near
 from support.light_training import Model, Trainer
@@ -143,14 +143,14 @@ def test_an_old_state_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_names_of_values(name: str | None, feature: Any, logged: list[str]) -> None:
     """Those of the results of ``fidtool compute``, or with the word fid of the given name replaced."""
     callback = FIDCallback("generate", "real.npz", name=name, feature=feature)
-    metric: Any = SimpleNamespace(_key=labels_of_network(callback._network).key)
+    metric: Any = SimpleNamespace(_key=features_of_network(callback._network).key)
     assert [callback._logged_name(metric, each) for each in ("fid", "kid", "kid_std")] == logged
 
 
 def test_weights_are_not_those_of_the_model() -> None:
     with pytest.raises(fidtool.InputError, match=r"weights is a file of .*: pass model_weights='raw'"):
         FIDCallback("generate", "real.npz", weights="raw")
-    with pytest.raises(fidtool.InputError, match=r"model_weights must be 'averaged' or 'raw', not 'ema'"):
+    with pytest.raises(fidtool.InputError, match=r"model_weights must be averaged or raw, not 'ema'"):
         FIDCallback("generate", "real.npz", model_weights="ema")  # type: ignore[arg-type]
 
 

@@ -138,6 +138,8 @@ def test_merging_and_checkpoints_of_other_metrics(metric: FrechetInceptionDistan
         metric.merge_state(KernelInceptionDistance(network()))
     with pytest.raises(fidtool.InputError, match="this metric and the other metric differ"):
         metric.merge_state(FrechetInceptionDistance(network(), protocol="tensorflow"))
+    with pytest.raises(fidtool.InputError, match=r"this metric and the other metric differ \(own: KID\(.*degree=3"):
+        KernelInceptionDistance(network()).merge_state(KernelInceptionDistance(network(), degree=2))
     with pytest.raises(RuntimeError, match="mean_squared_error"):
         metric.load_state_dict({"mean_squared_error": torch.zeros(16)})
     assert metric.compute() == whole.compute()

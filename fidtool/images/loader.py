@@ -60,6 +60,7 @@ class DecodedBatch:
         pixels: pixels of those that have not been passed on, uint8 array of shape (sum of height * width * 3,).
         sizes: (height, width) of these.
         records: empty unless `DecodeOptions.records` is set.
+        used: of each of its images, whether it was decoded, and not skipped.
         partner: the images of `ImageSet.partner` that belong to these, of the same sizes; None if there are none.
         pairs: values of the pairs, by the position in the batch of the first of them; parts of a batch share them.
     """
@@ -71,6 +72,7 @@ class DecodedBatch:
     properties: ImageProperties = field(default_factory=ImageProperties)
     records: RecordArray = field(default_factory=lambda: NO_RECORDS)
     skipped: list[BadFile] = field(default_factory=list)
+    used: list[bool] = field(default_factory=list)
     partner: DecodedBatch | None = None
     pairs: dict[int, NDArray[np.float64]] = field(default_factory=dict)
 
@@ -87,6 +89,7 @@ class DecodedBatch:
         self.properties = ImageProperties.total((earlier.properties, self.properties))
         self.records = np.concatenate([earlier.records, self.records])
         self.skipped, self.pairs = earlier.skipped + self.skipped, earlier.pairs
+        self.used = earlier.used + self.used
         if self.partner is not None and earlier.partner is not None:
             self.partner.follow(earlier.partner)
 
@@ -104,6 +107,7 @@ def decode_batch(source: ImageSet | None, options: DecodeOptions, batch: Batch) 
         for (file, _), result in zip(some, results, strict=False):
             if isinstance(result, DecodedImage) and result.mode == "F" and not may_have_floats(file):
                 result = DecodeError("it has floats, which the name of its file hides: rename it to .tif or .pfm")
+            found.used.append(isinstance(result, DecodedImage))
             if isinstance(result, DecodedImage):
                 images.append(result)
                 size += result.pixels.nbytes

@@ -148,7 +148,7 @@ def other_type(values: torch.Tensor) -> Any:
         (FrechetInceptionDistance, "fake_held", lambda values: values[:, :3]),
         (FrechetInceptionDistance, "fake_samples", cut),
         (FrechetInceptionDistance, "fake_marks", missing),
-        (KernelInceptionDistance, "fake_rows", cut),
+        (KernelInceptionDistance, "fake_held", cut),
         (KernelInceptionDistance, "fake_samples", cut),
         (KernelInceptionDistance, "definition", missing),
         (PeakSignalNoiseRatio, "pair_value", cut),

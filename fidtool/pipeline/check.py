@@ -81,7 +81,7 @@ def _read(
     )
     found = extraction.run(0, images)
     with run.world.together():
-        records = ImageRecords.of(images, found.rows()[RECORDS], found.skipped)
+        records = ImageRecords.of(images.without(found.skipped), found.rows()[RECORDS])
         return records, images.passed_over, found.skipped
 
 

@@ -335,7 +335,7 @@ class Measurer:
         images, needs = self._contents[planned].images, self._plan.needs[planned]
         if images is None:
             raise InputError(f"{planned.path} is an iterable, whose images have no names:", "pass a sequence of images")
-        layers = {layer: (self.networks.definitions[layer], layer in needs.collected) for layer in needs.layers}
+        layers = self._layers(planned, needs.layers)
         facts = facts_of(layers, self.arithmetic, config, planned.framing, self._settings.diagnose)
         return located(images, name, before, facts)
 

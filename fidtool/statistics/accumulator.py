@@ -234,7 +234,7 @@ class Accumulator:
         self, images: ImageSet, rows: Rows, arithmetic: dict[str, Any], sums_alone: bool = False
     ) -> Statistics:
         """Returns the statistics of the images of a set, or of a part of one, with their ``rows``."""
-        layers = self.layer_statistics(rows, sums_alone)
+        layers, images = self.layer_statistics(rows, sums_alone), images.without(self.skipped)
         with_features = any(layer.features is not None for layer in layers.values())
         return Statistics(
             layers,
@@ -243,10 +243,10 @@ class Accumulator:
             traits=self.traits,
             skipped=tuple(self.skipped),
             found=len(images.stored),
-            pictures=ImageRecords.of(images, rows[RECORDS], self.skipped) if RECORDS in rows else None,
-            order=images.numbers(self.skipped) if with_features else None,
+            pictures=ImageRecords.of(images, rows[RECORDS]) if RECORDS in rows else None,
+            order=images.numbers() if with_features else None,
             framing=images.framing,
-            part=images.part_without(self.skipped),
+            part=images.part,
         )
 
 

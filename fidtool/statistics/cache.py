@@ -12,13 +12,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from fidtool.cache_dir import byte_limit, cache_dir
 from fidtool.errors import InputError, RunError, redacted
 from fidtool.features.protocol import FEATURES, PROBE, Definition
 from fidtool.sources.image_set import ImageSet, real_path
 from fidtool.sources.opening import STDIN
 from fidtool.statistics.set_statistics import Statistics
-from fidtool.statistics.statistics_file import read_statistics, read_summary, write_unredacted
+from fidtool.statistics.statistics_file import arrays_of, read_statistics, read_summary, save_arrays
 
 SHOWN_DIGITS = 12
 """Hexadecimal digits of an entry's name that lists show; enough to identify the entry."""
@@ -132,7 +134,8 @@ def put_in_cache(images: ImageSet, statistics: Statistics, warn: Callable[[str],
             if missing or there.definition is None:
                 order = None if layer.features is None else statistics.order
                 own = replace(statistics, layers={FEATURES: layer}, pictures=pictures, order=order)
-                write_unredacted(path, own, _listed_path(images.path))
+                source = np.frombuffer(os.fsencode(_listed_path(images.path)), dtype=np.uint8)
+                save_arrays(path, arrays_of(own) | {"source": source})
         sweep(_ABANDONED_SECONDS)
         total = 0
         for position, entry in enumerate(cache_entries()):  # the least recently used exceed the limit

@@ -32,7 +32,7 @@ from fidtool.sources.image_set import ImageSet, SetPart
 from fidtool.statistics.accumulator import PAIRS, Accumulator
 from fidtool.statistics.layouts import NamedArrays
 from fidtool.statistics.set_statistics import Statistics
-from fidtool.statistics.statistics_file import arrays_of, own_statistics
+from fidtool.statistics.statistics_file import arrays_of, own_statistics, save_arrays
 
 if TYPE_CHECKING:
     from fidtool.features.extractor import BatchFeatures
@@ -151,8 +151,7 @@ class Checkpoint:
         arrays["sha256"] = np.array(_sha256(arrays))
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with atomic_write(self._file(part)) as handle:
-                np.savez(handle, **arrays)
+            save_arrays(self._file(part), arrays)
         except OSError as error:
             self._warn(_failure(self.folder, error))
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fidtool.errors import InputError, option
-from fidtool.features.protocol import PROBE, Definition, layer_prefix
+from fidtool.features.protocol import PROBE, layer_prefix
 from fidtool.images.records import ImageRecords
 from fidtool.names import counted, or_none, shortened
 from fidtool.sources.contents import explained
@@ -55,34 +55,39 @@ Facts = Mapping[str, Any]
 
 
 def facts_of(
-    layers: Mapping[str, tuple[Definition, bool]],
+    layers: Mapping[str, Layer],
     arithmetic: Mapping[str, Any],
     config: Mapping[str, Any],
     crop: str | None,
     records: bool,
 ) -> Facts:
-    """Returns the facts of a run. Each layer has its definition and whether the features of each image are kept."""
-    facts: dict[str, Any] = {"networks": " and ".join(definition.network for definition, _ in layers.values())}
-    for layer, (definition, kept) in layers.items():
-        prefix = layer_prefix(layer, " ")
-        facts |= {f"{prefix}{key}": value for key, value in asdict(definition).items()}
-        facts[f"{prefix}features of each image"] = kept
+    """Returns the facts of a run."""
+    facts: dict[str, Any] = {"networks": " and ".join(layer.definition.network for layer in layers.values())}
+    for name, layer in layers.items():
+        prefix = layer_prefix(name, " ")
+        facts |= {f"{prefix}{key}": value for key, value in asdict(layer.definition).items()}
+        facts[f"{prefix}features of each image"] = layer.with_features
     facts |= {key: config.get(key, "none") for key in ("value_range", "float_to_byte")}
     return {**facts, "crop": crop or "none", "diagnosis": records, **arithmetic}
 
 
 def known_facts(name: str, statistics: Statistics) -> Facts:
     """Returns the facts of statistics. An InputError if they have no exact sums."""
-    layers = {
-        layer: (each.definition, each.features is not None)
-        for layer, each in statistics.layers.items()
-        if each.definition is not None and each.sums is not None
-    }
+    layers = _layers(statistics)
     if len(layers) < len(statistics.layers) or statistics.arithmetic is None:
         problem = f"{name} has no exact sums; another tool or an earlier version wrote it:"
         raise InputError(problem, "compute it again with `fidtool stats`")
     records = statistics.pictures is not None
     return facts_of(layers, statistics.arithmetic, statistics.config or {}, statistics.framing, records)
+
+
+def _layers(statistics: Statistics) -> dict[str, Layer]:
+    """Returns the layers with exact sums."""
+    return {
+        name: Layer(layer.definition, layer.features is not None)
+        for name, layer in statistics.layers.items()
+        if layer.definition is not None and layer.sums is not None
+    }
 
 
 def refuse_other(name: str, facts: Facts, other_name: str, other: Facts) -> None:
@@ -105,12 +110,7 @@ class _Merger:
         self._first, self._facts = first, known_facts(name, first)
         self._parts: list[tuple[str, SetPart, Statistics]] = []
         self._total = first.part.total if first.part else 0
-        layers = {
-            layer: Layer(each.definition, each.features is not None)
-            for layer, each in first.layers.items()
-            if each.definition is not None
-        }
-        self._sums = Accumulator(layers, self._total)
+        self._sums = Accumulator(_layers(first), self._total)
 
     def add(self, name: str, statistics: Statistics) -> None:
         if (part := statistics.part) is None:
@@ -169,8 +169,8 @@ class _Merger:
 
     def _incomplete(self, missing: int) -> InputError:
         names = {part.name for _, part, _ in self._parts}
-        numbers = {name.partition("/")[2] for name in names}
-        every = [f"{number}/{of}" for of in numbers if len(numbers) == 1 for number in range(1, int(of) + 1)]
+        total, *others = {name.partition("/")[2] for name in names}
+        every = [] if others else [f"{number}/{total}" for number in range(1, int(total) + 1)]
         which = shortened(", ".join(name for name in every if name not in names))
         lacking = f"no file has {counted(missing, 'image')} of the set's {self._total}"
         return InputError(f"{lacking}{f': part {which}' if which else ''}:", "pass all parts of the set")

@@ -300,24 +300,23 @@ class MeasuredSet:
 
 def spread_features(path: str, statistics: Statistics, layers: Iterable[str], world: World) -> MeasuredSet:
     """Returns a set with the features that rank zero has, on all ranks. A collective."""
-    found: dict[str, Features] = {}
-    for name in layers:
-        own = statistics.layers[name].features if statistics.layers else None
-        shape = world.broadcast(None if own is None else own.shape)
-        if shape is None:
-            continue
+    own = {name: statistics.layers[name].features for name in layers} if statistics.layers else {}
+    shapes = world.broadcast({name: rows.shape for name, rows in own.items() if rows is not None})
+    return MeasuredSet(path, statistics, {name: _spread(own.get(name), shape, world) for name, shape in shapes.items()})
+
+
+def _spread(own: Features | None, shape: tuple[int, ...], world: World) -> Features:
+    """Returns the rows that rank zero has, on all ranks. A collective."""
+    count, dims = shape
+    with world.together():
+        storage = RowStorage(count if own is None else 0, dims)
+    chunk = max(1, CHUNK_BYTES // storage.row_bytes)
+    for start in range(0, count if world.size > 1 else 0, chunk):
+        rows = world.broadcast(None if own is None else np.array(own[start : start + chunk]))
         with world.together():
-            storage = RowStorage(*shape) if own is None else None
-        chunk = max(1, CHUNK_BYTES // (4 * shape[1]))
-        for start in range(0, shape[0] if world.size > 1 else 0, chunk):
-            rows = world.broadcast(None if own is None else np.array(own[start : start + chunk]))
-            with world.together():
-                if storage is not None and rows is not None:
-                    storage.write(start, rows)
-        own = storage.array() if storage is not None else own
-        assert own is not None
-        found[name] = own
-    return MeasuredSet(path, statistics, found)
+            if own is None and rows is not None:
+                storage.write(start, rows)
+    return storage.array() if own is None else own
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,13 @@ def write_statistics(
     skipped = tuple(BadFile(redacted(bad.file), redacted(bad.reason)) for bad in statistics.skipped)
     config = None if statistics.config is None else without_secrets(statistics.config)
     shown = replace(statistics, pictures=pictures, skipped=skipped, config=config)
-    write_unredacted(path, shown, overwrite=overwrite)
+    save_arrays(path, arrays_of(shown), overwrite)
+
+
+def save_arrays(path: str | Path, arrays: Mapping[str, Any], overwrite: bool = True) -> None:
+    """Writes an ``.npz`` archive atomically."""
+    with atomic_write(Path(path), overwrite) as handle:
+        np.savez(handle, **arrays)
 
 
 def _write_layout(
@@ -110,13 +116,11 @@ def _write_layout(
             needed = f"{option('protocol', protocol)} and {option('metrics', metrics)}"
             raise InputError(f"{layout}'s statistics are others than these:", f"compute them with {needed}")
         arrays |= _arrays(name, replace(layer, features=None, sums=None))
-    with atomic_write(path, overwrite) as handle:
-        np.savez(handle, **arrays)
+    save_arrays(path, arrays, overwrite)
     if layout == "clean-fid" and statistics.features is not None:
         order = np.arange(len(statistics.features)) if statistics.order is None else statistics.order
-        with atomic_write(features_file(path), overwrite) as handle:
-            rows = reordered(statistics.features, np.argsort(order))
-            np.savez(handle, feats=rows, fingerprint=arrays["fingerprint"])
+        rows = reordered(statistics.features, np.argsort(order))
+        save_arrays(features_file(path), {"feats": rows, "fingerprint": arrays["fingerprint"]}, overwrite)
 
 
 def features_file(path: Path) -> Path:
@@ -124,17 +128,8 @@ def features_file(path: Path) -> Path:
     return path.with_name(f"{path.stem}_kid.npz")
 
 
-def write_unredacted(path: str | Path, statistics: Statistics, source: str = "", overwrite: bool = True) -> None:
-    """Writes a statistics file with complete URLs, for use on this machine only."""
-    arrays = arrays_of(statistics)
-    if source:
-        arrays["source"] = np.frombuffer(os.fsencode(source), dtype=np.uint8)
-    with atomic_write(Path(path), overwrite) as handle:
-        np.savez(handle, **arrays)
-
-
 def arrays_of(statistics: Statistics) -> dict[str, Any]:
-    """Returns the arrays of a statistics file, for `own_statistics`."""
+    """Returns the arrays of a statistics file, with complete URLs, for `own_statistics`."""
     arrays: dict[str, Any] = {}
     for name, layer in statistics.layers.items():
         if name not in _SUFFIXES and layer.definition is None:
@@ -143,15 +138,11 @@ def arrays_of(statistics: Statistics) -> dict[str, Any]:
     if statistics.count is not None:
         arrays["count"] = np.int64(statistics.count)
     if statistics.arithmetic is not None and statistics.traits is not None:
-        run: dict[str, Any] = {
-            "arithmetic": statistics.arithmetic,
-            "traits": asdict(statistics.traits),
-            "skipped": [[bad.file, bad.reason] for bad in statistics.skipped],
-            "found": statistics.found,
-            "config": statistics.config,
-            **({} if statistics.framing is None else {"framing": statistics.framing}),
-        }
-        arrays["run"] = np.array(json.dumps(run, sort_keys=True))
+        run = {field.name: getattr(statistics, field.name) for field in fields(_Run)}
+        run["skipped"] = [[bad.file, bad.reason] for bad in statistics.skipped]
+        if statistics.framing is None:
+            del run["framing"]
+        arrays["run"] = np.array(json.dumps(run, sort_keys=True, default=asdict))
     if statistics.order is not None:
         arrays["order"] = statistics.order
     if statistics.pictures is not None:
@@ -367,7 +358,7 @@ def _definition(arrays: NamedArrays, name: str) -> Definition | None:
 
 @dataclass(frozen=True)
 class _Run:
-    """The file's record of the run that computed the statistics, as `write_unredacted` writes it."""
+    """The file's record of the run that computed the statistics, as `arrays_of` returns it."""
 
     arithmetic: dict[str, Any]
     traits: ImageProperties
@@ -393,5 +384,4 @@ def _with_run(statistics: Statistics, arrays: NamedArrays) -> Statistics:
         raise ValueError(f"it has {len(skipped)} skipped files, but the places of {len(statistics.part.skipped)}")
     if run.found is not None and run.found < (statistics.count or 0):
         raise ValueError(f"it has {statistics.count} images of {run.found}")
-    known = {field.name: getattr(run, field.name) for field in fields(run)}
-    return replace(statistics, **{**known, "skipped": skipped})
+    return replace(statistics, **{**vars(run), "skipped": skipped})

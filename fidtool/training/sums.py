@@ -745,16 +745,15 @@ class MetricSums(MetricState):
 def check_same_settings(settings: Sequence[dict[str, Any]], names: Sequence[str]) -> None:
     """Checks that `MetricSums.settings`, of which some may be unknown, are the same everywhere."""
     first = settings[0]
-    for name, each in zip(names, settings, strict=True):
+    for name, other in zip(names, settings, strict=True):
         differences = []
         if "definition" in first:  # a metric of pairs has none
-            differences += Definition.from_json(first["definition"]).differences(
-                Definition.from_json(each["definition"])
-            )
+            mine, theirs = (Definition.from_json(each["definition"]) for each in (first, other))
+            differences += mine.differences(theirs)
         for key in ("real", "float_to_byte", "own"):
-            mine, theirs = first.get(key, ""), each.get(key, "")
-            if mine != theirs:
-                differences.append(f"{key}: {mine or 'as usual'} against {theirs or 'as usual'}")
+            values = [each.get(key) or "as usual" for each in (first, other)]
+            if len({*values}) > 1:
+                differences.append(f"{key}: {' against '.join(values)}")
         if differences:
             problem = f"{names[0]} and {name} differ ({', '.join(differences)}):"
             raise on_every_rank(InputError(problem, "make them with the same arguments"))

@@ -31,7 +31,6 @@ from fidtool.sources.contents import Files
 from fidtool.sources.image_set import ImageSet, SetPart
 from fidtool.statistics.accumulator import PAIRS, Accumulator
 from fidtool.statistics.layouts import NamedArrays
-from fidtool.statistics.set_statistics import Statistics
 from fidtool.statistics.statistics_file import arrays_of, own_statistics, save_arrays
 
 if TYPE_CHECKING:
@@ -127,16 +126,16 @@ class Checkpoint:
                 arrays = dict(archive)
             if _sha256(arrays) != str(arrays.get("sha256")):
                 raise ValueError("its content has changed")
-            own, partner = (_statistics_in(arrays, prefix) for prefix in ("", _PARTNER))
+            own = own_statistics(NamedArrays(arrays))
+            prefixed = {name for name in arrays if name.startswith(_PARTNER)}
+            of_partner = NamedArrays({name.removeprefix(_PARTNER): arrays[name] for name in prefixed})
+            partner = own_statistics(of_partner) if prefixed else None
         except Exception as error:  # damaged archives raise many kinds of exceptions
             return f"damaged ({message_of(error)})"
-        assert own is not None
-        assert own.part is not None
-        assert own.config is not None
-        if own.part.whole != part.images.whole:
+        if own.part != part.images:
             return "not used (files of the set have changed since)"
         if own.config != self._config:
-            return f"not used (it was made with {option('max_pixels', own.config['max_pixels'])})"
+            return f"not used (it was made with {option('max_pixels', (own.config or {}).get('max_pixels'))})"
         total.add_part(own, arrays.get(PAIRS))
         if total.partner is not None and partner is not None:
             total.partner.add_part(partner)
@@ -179,12 +178,6 @@ class Checkpoint:
                 total.absorb(own, part.images.places)
 
         return add
-
-
-def _statistics_in(arrays: Mapping[str, Any], prefix: str) -> Statistics | None:
-    """Returns the statistics in the arrays whose names have a prefix; None if there are none."""
-    own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-    return own_statistics(NamedArrays(own)) if own else None
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,6 @@ from fidtool.training.sums import (
     State,
     added_again,
     check_same_settings,
-    count_different,
     each_once,
     left_out,
     on_several,
@@ -193,12 +192,11 @@ class PairValues(MetricState):
         own = self.lost, self._samples.different, self.rows, self._sample
         of_lost, of_different, of_rows, of_sample = zip(*world.gather(own), strict=True)
         samples, targets = ([rows[name] for rows in of_rows] for name in ("sample", "target"))
-        kept = each_once(samples, list(map(len, samples)))
+        kept, other.different = each_once(samples, targets, list(map(len, samples)))
         other._parts = [rows[own] for rows, own in zip(of_rows, kept, strict=True)]
         other.lost, other._sample = any(of_lost), _first_of(of_sample)
         other._samples = KnownSamples()
         other._samples.different = sum(of_different)
-        other.different = count_different(samples, targets, kept)
         other.of_ranks = [rows["hash"][rows["sample"] == UNKNOWN] for rows in other._parts]
         return other
 

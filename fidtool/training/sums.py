@@ -280,7 +280,7 @@ class ImageSums:
         lengths, of_lost, of_different, of_held, of_seen = zip(*every, strict=True)
         check_lengths(lengths)
         samples, hashes = ([seen[name] for seen in of_seen] for name in ("sample", "hash"))
-        kept = each_once(samples, of_held)
+        kept, other.different = each_once(samples, hashes, of_held)
         held = held[torch.from_numpy(kept[world.rank][len(seen) - len(held) :]).to(held.device)]
         other._held = deque()
         if self.per_image:
@@ -296,7 +296,6 @@ class ImageSums:
         other.lost = any(of_lost)
         other._samples = KnownSamples()
         other._samples.different = sum(of_different)
-        other.different = count_different(samples, hashes, kept)
         other.of_ranks = [seen[own] for seen, own in zip(of_seen, kept, strict=True)]
         other._seen = other.of_ranks
         return other
@@ -402,29 +401,24 @@ class ImageSums:
         self._samples.add(samples, seen["hash"], different)
 
 
-def each_once(samples: Sequence[NDArray[np.int64]], free: Sequence[int]) -> list[NDArray[np.bool_]]:
-    """Which images of each rank to keep, so that each sample remains once: bool arrays of the shapes of ``samples``.
+def each_once(
+    samples: Sequence[NDArray[np.int64]], marks: Sequence[NDArray[np.int64]], free: Sequence[int]
+) -> tuple[list[NDArray[np.bool_]], int]:
+    """Returns which images of each rank to keep, so that each sample remains once: bool arrays of these shapes.
 
-    Of each rank only the last ``free`` images can be left out. Images whose sample is unknown remain.
+    Also returns how many of the others have another mark than the one that is kept of their sample. Of each rank only
+    the last ``free`` images can be left out. Images whose sample is unknown remain.
     """
     bound = [np.arange(len(own)) < len(own) - last for own, last in zip(samples, free, strict=True)]
-    every, must = np.concatenate(samples), np.concatenate(bound)
+    every, hashes, must = (np.concatenate(of_ranks) for of_ranks in (samples, marks, bound))
     order = np.lexsort((~must, every))  # those that must remain come first, then those of the first rank
-    ordered = every[order]
-    keep = np.ones(len(every), dtype=bool)
-    keep[order[1:]] = ordered[1:] != ordered[:-1]
-    keep |= must | (every == UNKNOWN)
-    return np.split(keep, np.cumsum([len(own) for own in samples])[:-1])
-
-
-def count_different(
-    samples: Sequence[NDArray[np.int64]], hashes: Sequence[NDArray[np.int64]], kept: Sequence[NDArray[np.bool_]]
-) -> int:
-    """Returns how many of the ranks' images that are not kept differ from the one that is kept of their sample."""
-    every, marks, keep = np.concatenate(samples), np.concatenate(hashes), np.concatenate(kept)
-    order = np.argsort(every[keep], kind="stable")
-    places = order[np.searchsorted(every[keep][order], every[~keep])]
-    return int((marks[keep][places] != marks[~keep]).sum())
+    starts = np.ones(len(order), dtype=bool)
+    starts[1:] = np.diff(every[order]) != 0
+    keep = must | (every == UNKNOWN)
+    keep[order[starts]] = True
+    kept = order[starts][np.cumsum(starts) - 1]  # of the sample of each image in this order
+    different = int(((hashes[kept] != hashes[order]) & ~keep[order]).sum())
+    return np.split(keep, np.cumsum([len(own) for own in samples])[:-1]), different
 
 
 def added_again(added: NDArray[np.int64], restored: NDArray[np.int64]) -> int:

@@ -410,7 +410,8 @@ def each_once(
     the last ``free`` images can be left out. Images whose sample is unknown remain.
     """
     bound = [np.arange(len(own)) < len(own) - last for own, last in zip(samples, free, strict=True)]
-    every, hashes, must = (np.concatenate(of_ranks) for of_ranks in (samples, marks, bound))
+    every, hashes = (np.concatenate(of_ranks) for of_ranks in (samples, marks))
+    must = np.concatenate(bound)
     order = np.lexsort((~must, every))  # those that must remain come first, then those of the first rank
     starts = np.ones(len(order), dtype=bool)
     starts[1:] = np.diff(every[order]) != 0

@@ -17,7 +17,7 @@ from fidtool.errors import InputError, RunError
 from fidtool.names import counted, legible
 from fidtool.report.text import dumps
 from fidtool.sources.remote import delete_copies
-from fidtool.statistics.saved import SHOWN_DIGITS, Entry, cache_entries, matching, sweep
+from fidtool.statistics.cache import SHOWN_DIGITS, Entry, cache_entries, matching, sweep
 from fidtool.statistics.statistics_file import read_summary
 
 _EXAMPLES = (

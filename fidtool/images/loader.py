@@ -61,6 +61,7 @@ class DecodedBatch:
         pixels: uint8 array of shape (sum of height * width * 3,).
         sizes: (height, width) of the images with these pixels.
         records: empty unless `DecodeOptions.records` is set.
+        used: of each of its images, whether it was decoded, and not skipped.
         partner: the images of `ImageSet.partner` that belong to these, of the same sizes; None if there are none.
         pairs: values of the pairs, float64 array of shape (count, values), once they have been computed.
         last: whether no further piece of the batch follows.
@@ -73,6 +74,7 @@ class DecodedBatch:
     properties: ImageProperties = field(default_factory=ImageProperties)
     records: RecordArray = field(default_factory=lambda: NO_RECORDS)
     skipped: list[BadFile] = field(default_factory=list)
+    used: list[bool] = field(default_factory=list)
     partner: DecodedBatch | None = None
     pairs: NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 0)))
     last: bool = True
@@ -87,6 +89,7 @@ class DecodedBatch:
             properties=ImageProperties.total(piece.properties for piece in pieces),
             records=np.concatenate([piece.records for piece in pieces]),
             skipped=[bad for piece in pieces for bad in piece.skipped],
+            used=[used for piece in pieces for used in piece.used],
             partner=cls.joined(partners) if partners else None,
             pairs=np.concatenate([piece.pairs for piece in pieces]),
         )
@@ -104,23 +107,27 @@ def decode_batch(source: ImageSet | None, options: DecodeOptions, batch: Batch) 
 
     Raises a FidtoolError if an image cannot be decoded and is not to be skipped.
     """
-    images, skipped = _decode(source, options, batch.images)
+    images, skipped, used = _decode(source, options, batch.images)
     piece = _piece(batch.number, images, options)
     piece.skipped = skipped
+    piece.used = used
     piece.last = batch.last and len(images) + len(skipped) == len(batch.images)
     if images and source is not None and source.partner is not None:
         crop = None if source.partner.framing is None else Crop.parse(source.partner.framing)
-        partners, _ = _decode(source.partner, replace(options, crop=crop), batch.images[: len(images)])
+        partners, *_ = _decode(source.partner, replace(options, crop=crop), batch.images[: len(images)])
         for index, image, partner in zip(batch.images, images, partners, strict=False):
             _check_sizes(source.file(index), image, source.partner.file(index), partner)
         piece.partner = _piece(batch.number, partners, options)
     return piece
 
 
-def _decode(source: ImageSet | None, options: DecodeOptions, images: Any) -> tuple[list[DecodedImage], list[BadFile]]:
-    """Decodes images until their pixels fill `AT_ONCE_BYTES`; returns them, and those that are skipped."""
+def _decode(
+    source: ImageSet | None, options: DecodeOptions, images: Any
+) -> tuple[list[DecodedImage], list[BadFile], list[bool]]:
+    """Decodes images until their pixels fill `AT_ONCE_BYTES`; returns them, what is skipped, and which are used."""
     decoded: list[DecodedImage] = []
     skipped: list[BadFile] = []
+    used: list[bool] = []
     left = AT_ONCE_BYTES
     if source is not None and not isinstance(images[0], tuple):
         images = zip(map(source.file, images), source.read(images), strict=True)
@@ -135,16 +142,18 @@ def _decode(source: ImageSet | None, options: DecodeOptions, images: Any) -> tup
                         raise DecodeError(f"{hides}: rename it to .tif or .pfm")
                 except Exception as error:
                     skipped.append(_skipped(file, error, options))
+                    used.append(False)
                     continue
                 decoded.append(image)
+                used.append(True)
                 left -= image.pixels.nbytes
                 if left <= 0:
-                    return decoded, skipped
-    return decoded, skipped
+                    return decoded, skipped, used
+    return decoded, skipped, used
 
 
 def _piece(number: int, images: Sequence[DecodedImage], options: DecodeOptions) -> DecodedBatch:
-    piece = DecodedBatch(number, len(images))
+    piece = DecodedBatch(number, len(images), used=[True] * len(images))
     piece.sizes = [image.pixels.shape[:2] for image in images]
     piece.properties = ImageProperties.total(image.properties for image in images)
     if images and options.records:

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from fidtool.errors import redacted
 from fidtool.images.decode import DecodedImage, ImageProperties
-from fidtool.sources.contents import BadFile
 from fidtool.sources.image_set import ImageSet, Names, real_path
 
 SIDE = 8
@@ -275,11 +274,11 @@ class ImageRecords:
     stamps: NDArray[np.int64] = field(default_factory=lambda: _NO_STAMPS, repr=False)
 
     @classmethod
-    def of(cls, images: ImageSet, records: NDArray[np.uint8], skipped: Sequence[BadFile]) -> ImageRecords:
-        """Returns the records of a set, from a uint8 array of shape (images not skipped, bytes of `RECORD`)."""
-        names = Names(images.stored[number] for number in map(int, images.numbers(skipped)))
+    def of(cls, images: ImageSet, records: NDArray[np.uint8]) -> ImageRecords:
+        """Returns the records of images, from a uint8 array of shape (images, bytes of `RECORD`)."""
+        names = Names(images.stored[number] for number in images.order.tolist())
         found = np.ascontiguousarray(records).view(RECORD).reshape(-1)
-        return cls(found, names, images.prefix, images.stamps(skipped))
+        return cls(found, names, images.prefix, images.stamps())
 
     @classmethod
     def joined(cls, parts: Sequence[ImageRecords], order: NDArray[np.int64]) -> ImageRecords:

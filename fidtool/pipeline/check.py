@@ -20,7 +20,7 @@ from fidtool.sources.contents import BadFile
 from fidtool.sources.kinds import PassedOver
 from fidtool.sources.opening import missing_error
 from fidtool.statistics.accumulator import RECORDS
-from fidtool.statistics.set_statistics import Statistics, in_canonical_order
+from fidtool.statistics.set_statistics import Statistics
 
 _BATCH = 32
 
@@ -79,8 +79,8 @@ def _read(
     )
     found = extraction.run(0, images)
     with run.world.together():
-        records = in_canonical_order(images, found.rows()[RECORDS], found.skipped)
-        return ImageRecords.of(images, records, found.skipped), images.passed_over, found.skipped
+        records = ImageRecords.of(images.without(found.skipped), found.rows()[RECORDS])
+        return records, images.passed_over, found.skipped
 
 
 def _opened(run: RunContext, request: RequestedSet, settings: Settings) -> Content:

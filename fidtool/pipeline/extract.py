@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +26,7 @@ from fidtool.settings import Settings
 from fidtool.sources.contents import BadFile
 from fidtool.sources.image_set import ImageSet
 from fidtool.statistics.accumulator import Accumulator, Layer
-from fidtool.statistics.saved import Checkpoint, Part, parts_of
+from fidtool.statistics.checkpoint import Checkpoint, Part, parts_of
 from fidtool.statistics.set_statistics import RowStorage
 
 
@@ -65,10 +64,10 @@ class Extraction:
         """Returns the set's statistics, on every rank; ``number`` is its index in the checkpoint. A collective."""
         world, settings = self.context.world, self.settings
         batches = plan_batches(source, self.batch_size)
+        places = [np.asarray(batch.images) for batch in batches]
         with world.together():
-            sizes = [len(batch.images) for batch in batches]
             pairs, device = len(self.pairs.metrics) if self.pairs else 0, self.context.device.torch_device
-            statistics = Accumulator(self.layers, sizes, device, settings.diagnose, 0, pairs, self.of_partner)
+            statistics = Accumulator(self.layers, len(source), device, settings.diagnose, pairs, self.of_partner)
         add: Callable[..., None] = statistics.add
         if self.checkpoint is None:
             mine = deal(batches, world.rank, world.size, source.reader.in_order)
@@ -76,51 +75,69 @@ class Extraction:
             left = self._resume(self.checkpoint, number, source, batches, statistics)
             parts = deal(left, world.rank, world.size, source.reader.in_order)
             mine = [batches[batch] for part in parts for batch in part.batches]
-            add = self.checkpoint.part_by_part(parts, statistics)
-        resumed = statistics.counts[statistics.counts >= 0]
-        sets = bool(self.layers) + bool(self.of_partner)
-        self.work["images_resumed"] += sets * (int(resumed.sum()) + len(statistics.skipped))
+            add = self.checkpoint.part_by_part(parts, source, statistics)
+        resumed = statistics.used.copy()
+        self.work["images_resumed"] += self._sets * int((resumed | statistics.unusable).sum())
         with self.context.clock("extract"), world.together():
-            self._extract(source, source.path, mine, sum(len(batch.images) for batch in mine), add)
+            total = sum(len(batch.images) for batch in mine)
+
+            def add_batch(batch: DecodedBatch, features: BatchFeatures) -> None:
+                add(batch, features, places[batch.number])
+
+            self._extract(source, source.path, mine, total, add_batch)
             statistics.flush()  # here, where a failure reaches every rank, not between two collectives
-        self._merge(statistics, resumed, source.whole_count, source.path)
+        self._merge(statistics, resumed, places, source.whole_count, source.path)
         return statistics
 
     def run_stream(self, stream: Stream) -> tuple[Accumulator, ImageSet]:
         """Returns the statistics of an iterable, whose length is not known in advance, and its images. A collective."""
-        context = self.context
+        context, size = self.context, self.batch_size
         device, inspected = context.device.torch_device, self.settings.diagnose
         # Closed here, while torch's settings can still be switched to the calling program's.
         with context.clock("extract"), context.world.together(), contextlib.closing(iter(stream)) as fetched:
-            # Of an iterable the number of batches is unknown: more capacity is added below.
-            own = Accumulator(self.layers, [self.batch_size] * 64, device, inspected)
+            # Of an iterable the number of images is unknown: more capacity is added below.
+            own = Accumulator(self.layers, 64 * size, device, inspected)
 
             def add(batch: DecodedBatch, features: BatchFeatures) -> None:
                 nonlocal own
-                if batch.number >= len(own.counts):
-                    smaller = own
-                    own = Accumulator(self.layers, [self.batch_size] * 2 * (batch.number + 1), device, inspected)
-                    own.absorb(smaller)
-                own.add(batch, features)
+                places = batch.number * size + np.arange(len(batch.used))
+                if places[-1] >= len(own.used):
+                    smaller, own = own, own.emptied(2 * (batch.number + 1) * size)
+                    own.absorb(smaller, np.arange(len(smaller.used)))
+                own.add(batch, features, places)
 
             self._extract(None, stream.name, fetched, None, add)
             own.flush()
         with context.clock("merge"):
-            images, sizes, own.first = stream.conclude()
+            images, sizes, first = stream.conclude()
+            places, edges = np.argsort(images.order), np.cumsum([0, *sizes])
             with context.world.together():
-                statistics = Accumulator(self.layers, sizes, device, inspected)
-                statistics.absorb(own)
-        self._merge(statistics, np.zeros(0), len(images), stream.name)
+                statistics = own.emptied(len(images))
+                statistics.absorb(own, places[edges[first] :])
+        nothing = np.zeros(len(images), dtype=bool)
+        self._merge(statistics, nothing, np.split(places, edges[1:-1]), len(images), stream.name)
         return statistics, images
 
-    def _merge(self, statistics: Accumulator, resumed: NDArray[Any], count: int, name: str) -> None:
-        """Merges the ranks' statistics, of which rank zero's include batches of ``resumed`` numbers of images."""
+    @property
+    def _sets(self) -> int:
+        """Number of sets that are measured in one pass."""
+        return bool(self.layers) + bool(self.of_partner)
+
+    def _merge(
+        self,
+        statistics: Accumulator,
+        resumed: NDArray[np.bool_],
+        batches: Sequence[NDArray[np.int64]],
+        count: int,
+        name: str,
+    ) -> None:
+        """Merges the ranks' statistics, of which rank zero's include ``resumed`` images; ``batches`` are places."""
         with self.context.clock("merge"):
             statistics.merge(self.context.world, name)
             self.context.world.on_rank_zero(lambda: self._check_skipped(count, name, statistics.skipped))
-        sets = bool(self.layers) + bool(self.of_partner)
-        self.work["images_computed"] += sets * (statistics.count - int(resumed.sum()))
-        self.work["forward_passes"] += sets * int((statistics.counts > 0).sum() - (resumed > 0).sum())
+        computed = statistics.used & ~resumed
+        self.work["images_computed"] += self._sets * int(computed.sum())
+        self.work["forward_passes"] += self._sets * sum(bool(computed[places].any()) for places in batches)
 
     def _resume(
         self, checkpoint: Checkpoint, number: int, source: ImageSet, batches: Sequence[Batch], total: Accumulator
@@ -135,8 +152,8 @@ class Extraction:
                 raise InputError(f"{bad.file}: {bad.reason}", "fix the file", f"pass {option('on_error', 'skip')}")
             self._check_skipped(source.whole_count, source.path, total.skipped)
             if len(left) < len(parts):
-                have = f"{(total.counts >= 0).sum()} of {len(batches)} batches of {source.path}"
-                self.context.console.say(f"{self.settings.checkpoint} already has {have}")
+                have = f"{len(batches) - sum(len(part.batches) for part in left)} of {len(batches)} batches"
+                self.context.console.say(f"{self.settings.checkpoint} already has {have} of {source.path}")
             return left
 
         return self.context.world.on_rank_zero(load)

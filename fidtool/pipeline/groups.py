@@ -107,7 +107,7 @@ def rows_of_groups(sets: Iterable[tuple[Content, Statistics]], seed: int) -> Gro
         if not groups:
             return {}
         if content.images is not None:
-            order = content.images.numbers(measured.skipped)
+            order = content.images.without(measured.skipped).numbers()
             groups = [groups[number] for number in order.tolist()]
         for row in range(len(groups)) if order is None else np.argsort(order).tolist():
             rows[groups[row]].append(row)

@@ -10,13 +10,11 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import torch
-from numpy.typing import NDArray
 
-from fidtool.errors import InputError, about, on_every_rank, option, redacted
+from fidtool.errors import InputError, on_every_rank, option, redacted
 from fidtool.features.protocol import FEATURES, PROBE
 from fidtool.images.batches import Stream, broadcast_images, part_of
 from fidtool.images.framing import Crop
-from fidtool.images.records import ImageRecords
 from fidtool.pipeline.extract import Extraction
 from fidtool.pipeline.networks import RunNetworks
 from fidtool.pipeline.pairs import Pairs
@@ -26,16 +24,11 @@ from fidtool.pipeline.run import RunContext
 from fidtool.pipeline.sets import Content, RequestedSet, SetPlan
 from fidtool.sources.image_set import ImageSet, real_path
 from fidtool.sources.memory import Images
-from fidtool.statistics.accumulator import PAIRS, RECORDS, Accumulator, Layer
-from fidtool.statistics.merging import facts_of, layer_statistics, merge_statistics
-from fidtool.statistics.saved import Checkpoint, claim, find_cached, put_in_cache
-from fidtool.statistics.set_statistics import (
-    Features,
-    MeasuredSet,
-    Statistics,
-    in_canonical_order,
-    spread_features,
-)
+from fidtool.statistics.accumulator import PAIRS, Accumulator, Layer, Rows
+from fidtool.statistics.cache import find_cached, put_in_cache
+from fidtool.statistics.checkpoint import Checkpoint, Identity, claim
+from fidtool.statistics.merging import facts_of, merge_statistics
+from fidtool.statistics.set_statistics import MeasuredSet, Statistics, spread_features
 
 
 class Measurer:
@@ -84,7 +77,9 @@ class Measurer:
         settings = self._settings
         if settings.checkpoint is not None and (self.networks.definitions or self.pairs.metrics):
             name = self._world.on_rank_zero(self._claim_checkpoint)
-            self._run.finished.checkpoint = Checkpoint(str(settings.checkpoint), name, settings.max_pixels, self._warn)
+            self._run.finished.checkpoint = Checkpoint(
+                str(settings.checkpoint), name, self.arithmetic, settings.max_pixels, self._warn
+            )
 
     def _claim_checkpoint(self) -> str:
         settings, definitions, sets = self._settings, self.networks.definitions, []
@@ -112,12 +107,9 @@ class Measurer:
         main = asdict(definitions[FEATURES]) if definitions else {}
         order = {name: getattr(settings, name) for name in ("num", "seed", "sample", "diagnose")}
         parts = [each.images.part.name for each in self._contents.values() if each.images and each.images.part]
-        identity = {
-            "definition": {**main, "layers": further},
-            "arithmetic": self.arithmetic,
-            "order": {**order, **({"part": parts[0]} if parts else {})},
-            "sets": sets,
-        }
+        if parts:
+            order["part"] = parts[0]
+        identity = Identity({**main, "layers": further}, self.arithmetic, order, tuple(sets))
         return claim(str(settings.checkpoint), identity, self._warn)
 
     def measure(self, planned: SetPlan, given: Statistics | None = None) -> MeasuredSet:
@@ -267,9 +259,9 @@ class Measurer:
             partial = extraction.run([*self._plan.needs].index(planned), images)
         for line in itertools.chain.from_iterable(world.gather(self.warnings)):
             self._warn(line)
-        found, other = self._concluded(planned, images, partial, layers), None
+        found, other = self._concluded(planned, images, partial), None
         if real is not None and images.partner is not None and partial.partner is not None:
-            other = self._concluded(real, images.partner, partial.partner, of_partner or {})
+            other = self._concluded(real, images.partner, partial.partner)
         return found, other
 
     def _layers(self, planned: SetPlan, names: Sequence[str]) -> dict[str, Layer]:
@@ -286,23 +278,19 @@ class Measurer:
         assert not isinstance(given, Statistics)
         return broadcast_images(self._world, self._contents[planned].images, given, self._settings.floats)
 
-    def _concluded(
-        self, planned: SetPlan, images: ImageSet, partial: Accumulator, layers: Mapping[str, Layer]
-    ) -> MeasuredSet:
+    def _concluded(self, planned: SetPlan, images: ImageSet, partial: Accumulator) -> MeasuredSet:
         """The set whose statistics were extracted. A collective."""
         world, finished = self._world, self._run.finished
         with world.together():
             rows = partial.rows()
-            values = rows.pop(PAIRS, None)
-            features = {name: in_canonical_order(images, each, partial.skipped) for name, each in rows.items()}
-            records = features.pop(RECORDS, None)
-        found = world.only_on_rank_zero(lambda: self._finished(planned, images, partial, layers, features, records))
+        found = world.only_on_rank_zero(lambda: self._finished(planned, images, partial, rows))
         statistics, cached = found or (Statistics({}), False)
         if world.broadcast(cached):
             finished.cached.append(planned.path)
             finished.unsaved_since = None
-        metrics = self._plan.needs[planned].pairs
-        pairs = {} if values is None else {each.name: values[:, column] for column, each in enumerate(metrics)}
+        metrics = self._plan.needs[planned].pairs if PAIRS in rows else ()
+        pairs = {metric.name: rows[PAIRS][:, column] for column, metric in enumerate(metrics)}
+        features = {name: rows[name] for name in partial.layers if name in rows}
         return MeasuredSet(images.path, statistics, features, pairs=pairs)
 
     def _warn(self, line: str) -> None:
@@ -347,7 +335,7 @@ class Measurer:
         images, needs = self._contents[planned].images, self._plan.needs[planned]
         if images is None:
             raise InputError(f"{planned.path} is an iterable, whose images have no names:", "pass a sequence of images")
-        layers = {layer: (self.networks.definitions[layer], layer in needs.collected) for layer in needs.layers}
+        layers = self._layers(planned, needs.layers)
         facts = facts_of(layers, self.arithmetic, config, planned.framing, self._settings.diagnose)
         return located(images, name, before, facts)
 
@@ -374,36 +362,18 @@ class Measurer:
         )
 
     def _finished(
-        self,
-        planned: SetPlan,
-        images: ImageSet,
-        partial: Accumulator,
-        layers: Mapping[str, Layer],
-        features: Mapping[str, Features],
-        records: NDArray[Any] | None,
+        self, planned: SetPlan, images: ImageSet, partial: Accumulator, rows: Rows
     ) -> tuple[Statistics, bool]:
         """The statistics that were extracted, and whether they are in the cache now."""
-        found = {}
-        for name, moments in partial.moments.items():
-            definition = layers[name].definition
-            with about(layers[name].subject):
-                found[name] = layer_statistics(moments, definition, features.get(name))
-        statistics = Statistics(
-            found,
-            partial.count,
-            arithmetic=self.arithmetic,
-            traits=partial.traits,
-            skipped=tuple(partial.skipped),
-            found=None if planned.holds == "stream" and planned.sampling.num is not None else len(images.stored),
-            pictures=None if records is None else ImageRecords.of(images, records, partial.skipped),
-            order=images.numbers(partial.skipped) if features else None,
-            framing=images.framing,
-            part=images.part_without(partial.skipped),
-        )
+        partial.check_precision()
+        statistics = partial.statistics(images, rows, self.arithmetic)
+        if planned.holds == "stream" and planned.sampling.num is not None:
+            statistics = replace(statistics, found=None)
         if changes := images.change_warning():
             self.warnings.append(changes)
         # A skipped file may be fixed later, and a part is hardly computed twice.
-        caches = self._settings.cache and bool(found) and not (changes or statistics.skipped or statistics.part)
+        caches = self._settings.cache and bool(statistics.layers)
+        caches = caches and not (changes or statistics.skipped or statistics.part)
         return statistics, caches and put_in_cache(images, statistics, self._warn)
 
 

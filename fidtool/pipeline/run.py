@@ -17,8 +17,8 @@ from fidtool.features.device import Device, choose_device, repeatable
 from fidtool.pipeline.sets import RequestedSet
 from fidtool.record import recorded, versions
 from fidtool.settings import Settings
+from fidtool.statistics.checkpoint import Checkpoint
 from fidtool.statistics.moments import check_exact_products
-from fidtool.statistics.saved import Checkpoint
 
 WORTH_TELLING_SECONDS = 30.0
 """Lost work is only reported if it took at least this long."""

@@ -158,29 +158,28 @@ class ImageSet:
         """Returns the images of a part of this set."""
         return replace(self, order=self.order[part.places], part=part)
 
-    def numbers(self, without: Collection[BadFile] = ()) -> NDArray[np.int64]:
-        """Returns the number in stored order of each image but ``without``, int64 array of shape (images,)."""
-        return self.order[self._kept(without)].astype(np.int64)
+    def without(self, skipped: Collection[BadFile]) -> ImageSet:
+        """Returns the images without those that were skipped, whose places the part states."""
+        if not skipped:
+            return self
+        files, part = {bad.file for bad in skipped}, self.part
+        used = np.array([self.file(index) not in files for index in range(len(self))])
+        if part is not None:
+            part = replace(part, places=part.places[used], skipped=part.places[~used])
+        return replace(self, order=self.order[used], part=part)
 
-    def part_without(self, without: Collection[BadFile]) -> SetPart | None:
-        """Returns the part of the set that these images are, of which some were skipped."""
-        if self.part is None:
-            return None
-        kept = self.part.places[self._kept(without)]
-        return replace(self.part, places=kept, skipped=np.setdiff1d(self.part.places, kept))
+    def numbers(self) -> NDArray[np.int64]:
+        """Returns the number in stored order of each image, int64 array of shape (images,)."""
+        return self.order.astype(np.int64)
 
-    def _kept(self, without: Collection[BadFile]) -> slice | list[bool]:
-        left_out = {bad.file for bad in without}
-        return [self.file(index) not in left_out for index in range(len(self))] if without else slice(None)
-
-    def stamps(self, without: Collection[BadFile] = ()) -> NDArray[np.int64]:
-        """Returns the size and mtime, or remote version, of the file of each image but ``without``.
+    def stamps(self) -> NDArray[np.int64]:
+        """Returns the size and mtime, or remote version, of the file of each image.
 
         It is an int64 array of shape (images, 2); (0, 2) if they are not known.
         """
         if not self.files.versioned:
             return np.zeros((0, 2), dtype=np.int64)
-        return self.files.stamps[self._files_of(self.numbers(without)), :2]
+        return self.files.stamps[self._files_of(self.order), :2]
 
     def _files_of(self, numbers: NDArray[np.integer]) -> NDArray[np.integer]:
         """Returns the index of the file of each of these images, by their numbers in stored order."""

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,22 +12,22 @@ from numpy.typing import NDArray
 from fidtool.distributed.world import World
 from fidtool.errors import RunError, SettingName, about
 from fidtool.features.extractor import BatchFeatures
-from fidtool.features.protocol import Definition, layer_prefix
+from fidtool.features.protocol import Definition
 from fidtool.images.decode import ImageProperties
 from fidtool.images.loader import DecodedBatch
-from fidtool.images.records import RECORD
+from fidtool.images.records import RECORD, ImageRecords, RecordArray
 from fidtool.sources.contents import BadFile
+from fidtool.sources.image_set import ImageSet
 from fidtool.statistics.moments import FEWEST_BITS, ExactMoments
-from fidtool.statistics.set_statistics import CHUNK_BYTES, RowStorage, reordered
+from fidtool.statistics.set_statistics import CHUNK_BYTES, LayerStatistics, RowStorage, Statistics, reordered
 
 _FIRST_BATCH_BITS = FEWEST_BITS - 3
 """If the features of the first batch have fewer bits than this, the whole set would be refused in the end."""
-_ROWS = "kept."
-"""Prefix of the names of the arrays with the rows of each image."""
 RECORDS, PAIRS = "records", "pairs"
 """Keys of the bytes of the images' records, and of the values of pairs, in `Accumulator.rows`."""
-_PARTNER = "real/"
-"""Prefix of the names of the arrays with the statistics of the partners."""
+
+Rows = Mapping[str, NDArray[Any]]
+"""Rows of images by name, arrays of shape (images, dims)."""
 
 
 class Layer(NamedTuple):
@@ -49,43 +46,41 @@ class Layer(NamedTuple):
 
 
 class Accumulator:
-    """Statistics of the images in some batches of a plan: those of one rank, of a part of a checkpoint, or all.
+    """Statistics of images by their places in a set: of one rank, of a part of the set, or of all ranks.
 
     Args:
-        sizes: number of images in each batch, which has fewer if files are skipped.
+        count: number of images in the set, or in the part.
         inspected: whether the images' records are collected, too.
-        first: number of the first batch in the plan.
         pairs: number of values that each pair of images has.
         of_partner: layers of the images' partners of which the statistics are collected, too; None for none.
 
     Attributes:
-        counts: number of images of each batch, -1 for batches not added: int64 array of shape (batches,).
+        layers: the kinds of feature vectors, by name.
+        used: which images are in the statistics, bool array of shape (count,).
+        unusable: which images were skipped, bool array of shape (count,).
         partner: statistics of the partners; None if they are not collected.
     """
 
     def __init__(
         self,
         layers: Mapping[str, Layer],
-        sizes: Sequence[int] | NDArray[np.int64],
+        count: int,
         device: torch.device | str = "cpu",
         inspected: bool = False,
-        first: int = 0,
         pairs: int = 0,
         of_partner: Mapping[str, Layer] | None = None,
     ) -> None:
-        self._layers, self._device, self._inspected, self.first = layers, device, inspected, first
-        self._pairs, self._of_partner = pairs, of_partner
-        self.partner = None if of_partner is None else Accumulator(of_partner, sizes, device, inspected, first)
-        self._sizes = np.array(sizes, dtype=np.int64)
-        self._starts = np.cumsum(self._sizes) - self._sizes
-        self.counts = np.full(len(sizes), -1, dtype=np.int64)
+        self.layers = layers
+        self._settings = device, inspected, pairs, of_partner
+        self.partner = None if of_partner is None else Accumulator(of_partner, count, device, inspected)
+        self.used = np.zeros(count, dtype=bool)
+        self.unusable = np.zeros(count, dtype=bool)
         self.moments = {
             name: ExactMoments(layer.definition.dims, layer.definition.feature_step, device, layer.step_setting)
             for name, layer in layers.items()
         }
-        count = int(self._sizes.sum())
         self._rows = {
-            name: RowStorage(count, each.definition.dims) for name, each in layers.items() if each.with_features
+            name: RowStorage(count, layer.definition.dims) for name, layer in layers.items() if layer.with_features
         }
         if inspected:
             self._rows[RECORDS] = RowStorage(count, RECORD.itemsize, np.uint8)
@@ -94,40 +89,42 @@ class Accumulator:
         self.traits = ImageProperties()
         self.skipped: list[BadFile] = []
 
-    def of_batches(self, batches: range) -> Accumulator:
-        """Returns empty statistics of some of the batches."""
-        sizes = self._sizes[batches.start - self.first : batches.stop - self.first]
-        settings = self._device, self._inspected, batches.start, self._pairs, self._of_partner
-        return Accumulator(self._layers, sizes, *settings)
+    def emptied(self, count: int) -> Accumulator:
+        """Returns empty statistics of the same kind, of ``count`` images."""
+        return Accumulator(self.layers, count, *self._settings)
 
     @property
     def count(self) -> int:
-        return int(self.counts.clip(0).sum())
+        return int(self.used.sum())
+
+    @property
+    def seen(self) -> NDArray[np.bool_]:
+        """Which images are in the statistics, or were skipped."""
+        return self.used | self.unusable
 
     def rows(self) -> dict[str, NDArray[Any]]:
-        """Returns the rows of the images in the order of the plan, without gaps for skipped files.
+        """Returns the rows of the images in the order of the set, without gaps for skipped files.
 
         They are the features of layers that need them by the name of the layer, the bytes of the images' records under
         `RECORDS`, and the values of pairs under `PAIRS`: arrays of shape (images, dims), memory-mapped if they are
         large.
         """
         found = {name: storage.array() for name, storage in self._rows.items()}
-        if np.array_equal(self.counts, self._sizes):
+        if self.used.all():
             return found
-        places = map(self._place, map(int, np.flatnonzero(self.counts > 0)))
-        kept = np.concatenate([np.arange(0), *(np.arange(each.start, each.stop) for each in places)])
-        return {name: reordered(rows, kept) for name, rows in found.items()}
+        places = np.flatnonzero(self.used)
+        return {name: reordered(rows, places) for name, rows in found.items()}
 
-    def _place(self, batch: int) -> slice:
-        """Returns the place of a batch, by its number here, in the storage of rows."""
-        return slice(int(self._starts[batch]), int(self._starts[batch] + self.counts[batch]))
+    def add(self, batch: DecodedBatch, features: BatchFeatures, places: NDArray[np.int64]) -> None:
+        """Adds a batch.
 
-    def add(self, batch: DecodedBatch, features: BatchFeatures) -> None:
-        """Adds a batch; ``features`` are those of its images, and of their partners, if they have layers."""
-        records = batch.records.view(np.uint8).reshape(-1, RECORD.itemsize)
-        rows: dict[str, NDArray[Any]] = {RECORDS: records, PAIRS: batch.pairs}
-        own, others = (features[:1], features[1:]) if self._layers else ((), features)
-        for name, layer in self._layers.items() if batch.count else ():
+        Args:
+            features: those of its images, and of their partners, if they have layers.
+            places: places of its images, also of those that were skipped.
+        """
+        rows: dict[str, NDArray[Any]] = {RECORDS: _bytes_of(batch.records), PAIRS: batch.pairs}
+        own, of_partner = (features[:1], features[1:]) if self.layers else ((), features)
+        for name, layer in self.layers.items() if batch.count else ():
             vectors = own[0][name]
             with about(layer.subject):
                 self.moments[name].add(vectors)
@@ -135,106 +132,121 @@ class Accumulator:
                     self.moments[name].check_precision(_FIRST_BATCH_BITS)
             if layer.with_features:
                 rows[name] = vectors.cpu().numpy()
-        place = batch.number - self.first
-        if batch.count:
-            for name, storage in self._rows.items():
-                storage.write(int(self._starts[place]), rows[name])
-        self.traits = ImageProperties.total((self.traits, batch.properties))
-        self.skipped += batch.skipped
-        self.counts[place] = batch.count
+        used = np.array(batch.used, dtype=bool)
+        self._take(places[used], places[~used], rows)
+        self._add_facts(batch.properties, batch.skipped)
         if self.partner is not None and batch.partner is not None:
-            self.partner.add(batch.partner, others)
+            self.partner.add(batch.partner, of_partner, places)
 
     def flush(self) -> None:
         """Adds the rows that the sums hold back, so that errors are raised now."""
         for name, moments in self.moments.items():
-            with about(self._layers[name].subject):
+            with about(self.layers[name].subject):
                 moments.flush()
         if self.partner is not None:
             self.partner.flush()
 
-    def absorb(self, other: Accumulator) -> None:
-        """Adds the statistics of other batches."""
-        start = other.first - self.first
+    def absorb(self, other: Accumulator, places: NDArray[np.int64]) -> None:
+        """Adds statistics of the same kind; ``places`` are those of their images here."""
         for name, moments in self.moments.items():
             moments.add_sums(other.moments[name])
-        added = np.flatnonzero(other.counts >= 0)
-        for name, storage in self._rows.items():
-            theirs = other._rows[name].array()
-            for batch in map(int, added):
-                storage.write(int(self._starts[start + batch]), theirs[other._place(batch)])
-        self.counts[start + added] = other.counts[added]
-        self.traits = ImageProperties.total((self.traits, other.traits))
-        self.skipped += other.skipped
+        used, unusable = np.flatnonzero(other.used), np.flatnonzero(other.unusable)
+        self._take(places[used], places[unusable], other.rows())
+        self._add_facts(other.traits, other.skipped)
         if self.partner is not None and other.partner is not None:
-            self.partner.absorb(other.partner)
+            self.partner.absorb(other.partner, places)
 
-    def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Returns everything as arrays, for `restore`. All batches must have been added."""
-        self.flush()
-        arrays: dict[str, NDArray[Any]] = {}
+    def add_part(self, part: Statistics, pairs: NDArray[np.float64] | None = None) -> None:
+        """Adds statistics of a part of the set, with the values of its pairs; a ValueError if its sums are damaged."""
+        assert part.part is not None
+        rows: dict[str, Any] = {name: layer.features for name, layer in part.layers.items()}
+        rows[PAIRS] = pairs
+        if part.pictures is not None:
+            rows[RECORDS] = _bytes_of(part.pictures.records)
         for name, moments in self.moments.items():
-            arrays |= {f"{layer_prefix(name, '.')}{key}": array for key, array in moments.totals().items()}
-        arrays |= {f"{_ROWS}{name}": storage.array() for name, storage in self._rows.items()}
-        if self.partner is not None:
-            arrays |= {f"{_PARTNER}{name}": array for name, array in self.partner.to_arrays().items()}
-        record = {"traits": asdict(self.traits), "skipped": [[bad.file, bad.reason] for bad in self.skipped]}
-        return {**arrays, "counts": self.counts, "record": np.array(json.dumps(record))}
+            moments.absorb(part.layers[name].sums or {})
+        self._take(part.part.places, part.part.skipped, rows)
+        self._add_facts(part.traits or ImageProperties(), part.skipped)
 
-    def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Adds what `to_arrays` returned to empty statistics of the same batches.
+    def _take(self, used: NDArray[np.int64], unusable: NDArray[np.int64], rows: Rows) -> None:
+        """Notes images by their places, and stores the rows of those that are used."""
+        for name, storage in self._rows.items() if len(used) else ():
+            storage.scatter(used, rows[name])
+        self.used[used] = True
+        self.unusable[unusable] = True
 
-        Raises an exception of any kind if the arrays are damaged; the statistics must then not be used.
-        """
-        record = json.loads(str(arrays["record"]))
-        self.traits = ImageProperties(**record["traits"])
-        self.skipped = [BadFile(file, reason) for file, reason in record["skipped"]]
-        self.counts[:] = arrays["counts"]
-        for name, moments in self.moments.items():
-            prefix = layer_prefix(name, ".")
-            own = {each.removeprefix(prefix): array for each, array in arrays.items() if each.startswith(prefix)}
-            moments.absorb(own)
-        for name, storage in self._rows.items():
-            rows = arrays[f"{_ROWS}{name}"]
-            if len(rows) != self._sizes.sum():
-                raise ValueError("it does not have all of its rows")
-            storage.write(0, rows)
-        if self.partner is not None:
-            own = {name.removeprefix(_PARTNER): each for name, each in arrays.items() if name.startswith(_PARTNER)}
-            self.partner.restore(own)
-        if not self._is_whole():
-            raise ValueError("it does not have all of its images")
-
-    def _is_whole(self) -> bool:
-        """Whether every batch was added, and everything is of the same number of images."""
-        counts = {self.count, int(self._sizes.sum()) - len(self.skipped)}
-        counts |= {moments.count for moments in self.moments.values()}
-        return len(counts) == 1 and bool((self.counts >= 0).all())
+    def _add_facts(self, traits: ImageProperties, skipped: Sequence[BadFile]) -> None:
+        self.traits = ImageProperties.total((self.traits, traits))
+        self.skipped += skipped
 
     def merge(self, world: World, name: str) -> None:
         """Sums over the ranks, in place: all ranks get the statistics of the whole set. A collective."""
-        everyone = world.gather((self.counts, self.traits, self.skipped))
         for moments in self.moments.values():
             moments.merge(world)
         if world.size > 1:
             for storage in self._rows.values():
                 self._merge_rows(storage, world)
-        times = sum((counts >= 0).astype(np.int64) for counts, _, _ in everyone)
-        self.counts = np.maximum.reduce([counts for counts, _, _ in everyone])
-        self.traits = ImageProperties.total(traits for _, traits, _ in everyone)
-        self.skipped = sorted((bad for _, _, skipped in everyone for bad in skipped), key=lambda bad: bad.file)
-        if np.any(times != 1) or not self._is_whole():
+        everyone = world.gather((self.traits, self.skipped))
+        self.traits = ImageProperties.total(traits for traits, _ in everyone)
+        self.skipped = sorted((bad for _, skipped in everyone for bad in skipped), key=lambda bad: bad.file)
+        times = world.sum_(torch.from_numpy(np.array([self.used, self.unusable], dtype=np.uint8))).numpy()
+        self.used, self.unusable = times > 0
+        counts = {self.count, *(moments.count for moments in self.moments.values())}
+        if (times.sum(axis=0) != 1).any() or len(counts) > 1:
             raise RunError(f"not every image of {name} was counted exactly once", "please report this")
         if self.partner is not None:
             self.partner.merge(world, name)
 
     def _merge_rows(self, storage: RowStorage, world: World) -> None:
         """Gives all ranks the rows of all ranks, a limited number of bytes at a time. A collective."""
-        everything, own = storage.array(), [int(batch) for batch in np.flatnonzero(self.counts > 0)]
-        at_once = max(1, CHUNK_BYTES // (world.size * storage.row_bytes * int(self._sizes.max(initial=1))))
-        for start in range(0, max(world.gather(len(own))), at_once):
-            mine = [(batch, np.array(everything[self._place(batch)])) for batch in own[start : start + at_once]]
-            received = world.gather(mine)
+        rows, places = storage.array(), np.flatnonzero(self.used)
+        at_once = max(1, CHUNK_BYTES // (world.size * storage.row_bytes))
+        for start in range(0, max(world.gather(len(places))), at_once):
+            own = places[start : start + at_once]
+            received = world.gather((own, np.array(rows[own])))
             with world.together():
-                for batch, rows in itertools.chain(*received[: world.rank], *received[world.rank + 1 :]):
-                    storage.write(int(self._starts[batch]), rows)
+                for theirs, part in received:
+                    storage.scatter(theirs, part)
+
+    def check_precision(self) -> None:
+        """Raises a RunError if the features of a network other than Inception have too few bits."""
+        for name, layer in self.layers.items():
+            if not layer.definition.standard:
+                with about(layer.subject):
+                    self.moments[name].check_precision()
+
+    def layer_statistics(self, rows: Rows, sums_alone: bool = False) -> dict[str, LayerStatistics]:
+        """Returns the statistics of the layers, with the features in ``rows``; see `LayerStatistics` for sums alone."""
+        found = {}
+        for name, layer in self.layers.items():
+            moments, mean_covariance = self.moments[name], (np.zeros(0), np.zeros((0, 0)))
+            with about(layer.subject):
+                if moments.count and not sums_alone:
+                    gaussian = moments.mean_covariance(layer.definition.ddof)
+                    mean_covariance = gaussian.mu, gaussian.sigma
+                totals = moments.totals()
+            found[name] = LayerStatistics(*mean_covariance, layer.definition, rows.get(name), totals)
+        return found
+
+    def statistics(
+        self, images: ImageSet, rows: Rows, arithmetic: dict[str, Any], sums_alone: bool = False
+    ) -> Statistics:
+        """Returns the statistics of the images of a set, or of a part of one, with their ``rows``."""
+        layers, images = self.layer_statistics(rows, sums_alone), images.without(self.skipped)
+        with_features = any(layer.features is not None for layer in layers.values())
+        return Statistics(
+            layers,
+            self.count,
+            arithmetic=arithmetic,
+            traits=self.traits,
+            skipped=tuple(self.skipped),
+            found=len(images.stored),
+            pictures=ImageRecords.of(images, rows[RECORDS]) if RECORDS in rows else None,
+            order=images.numbers() if with_features else None,
+            framing=images.framing,
+            part=images.part,
+        )
+
+
+def _bytes_of(records: RecordArray) -> NDArray[np.uint8]:
+    return np.ascontiguousarray(records).view(np.uint8).reshape(-1, RECORD.itemsize)

@@ -32,6 +32,7 @@ from fidtool.features.protocol import (
     protocol_named,
     spatial_definition,
 )
+from fidtool.names import shortened
 from fidtool.saved import restored
 from fidtool.sources.arrays import SAMPLES, array_headers, read_header
 from fidtool.sources.contents import ContentError, Files, head_of
@@ -46,8 +47,6 @@ _FAR = 3.0
 """How many times the sizes of statistics may be outside `INCEPTION_SIZES`, which are of the sets that were measured."""
 MOST_IMAGES = (1 << 31) - 1
 """Largest number of images in a set."""
-_NAMED = 12
-"""Maximum number of entries that a message names."""
 _STYLEGAN = "StyleGAN2-ADA or StyleGAN3 (it has raw_mean)"
 LAYOUTS = {
     ("ref_mu", "ref_sigma"): "MeanFlow's code (it has ref_mu)",
@@ -144,10 +143,8 @@ class NamedArrays:
         values = self.array(name)
         if values.dtype.kind not in "iu" or values.shape != (values.size if count is None else count,):
             raise ValueError(f"its array {name} is not one integer per image")
-        if values.size and not 0 <= int(values.min()) <= int(values.max()) < below:
-            raise ValueError(f"its array {name} has numbers that are not from 0 to {below - 1}")
-        if len(np.unique(values)) < len(values):
-            raise ValueError(f"its array {name} has a number twice")
+        if len(np.unique(values[(values >= 0) & (values < below)])) < len(values):
+            raise ValueError(f"its array {name} has a number twice, or one that is not from 0 to {below - 1}")
         return values.astype(np.int64)
 
     def rows(self, name: str) -> Features:
@@ -158,11 +155,12 @@ class NamedArrays:
         parts: Iterable[NDArray[Any]]
         with contextlib.ExitStack() as stack:
             if isinstance(self._arrays, NpzFile):
+                self._check_size(name)
                 assert self._arrays.zip is not None
                 member = stack.enter_context(self._arrays.zip.open(f"{name}.npy"))
                 array = read_header(member)
                 by_column, dtype, shapes = not array.strides, array.dtype, [array.shape]
-                parts = _chunks(member, name, array.shape, dtype)
+                parts = _chunks(member, array.shape, dtype)
             else:
                 value = self._arrays[name]
                 arrays = value if isinstance(value, list) else [np.asarray(value)]
@@ -201,15 +199,10 @@ def _not_finite(text: str) -> None:
     raise ValueError(f"it contains {text}")
 
 
-def _chunks(member: IO[bytes], name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
-    count, dims = shape
-    chunk = max(1, CHUNK_BYTES // (dtype.itemsize * dims))
-    for start in range(0, count, chunk):
-        rows = min(chunk, count - start)
-        data = member.read(rows * dims * dtype.itemsize)
-        if len(data) != rows * dims * dtype.itemsize:
-            raise ValueError(f"{name} is truncated")
-        yield np.frombuffer(data, dtype=dtype).reshape(rows, dims)
+def _chunks(member: IO[bytes], shape: tuple[int, ...], dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
+    row = dtype.itemsize * shape[1]
+    while data := member.read(max(1, CHUNK_BYTES // row) * row):
+        yield np.frombuffer(data, dtype=dtype).reshape(-1, shape[1])
 
 
 def _checked(values: dict[str, NDArray[np.float64]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -266,11 +259,16 @@ def _arrays_of(value: Any) -> dict[str, Any]:
     return found
 
 
-def _entries_of(value: Any) -> dict[str, Mapping[Any, Any]]:
-    """Returns the statistics by name in a pickled dict of several; empty if it is none, or itself is statistics."""
-    if not isinstance(value, dict) or known_layout(_arrays_of(value)):
-        return {}
-    return {str(name): each for name, each in value.items() if known_layout(_arrays_of(each))}
+def _entries_of(value: Any) -> dict[str, dict[str, Any]]:
+    """Returns the arrays of each of the statistics in a pickled dict by name, an empty one if it is statistics itself.
+
+    There are none if it is neither.
+    """
+    if known_layout(arrays := _arrays_of(value)):
+        return {"": arrays}
+    items = value.items() if isinstance(value, dict) else ()
+    entries = {str(name): _arrays_of(each) for name, each in items}
+    return {name: arrays for name, arrays in entries.items() if known_layout(arrays)}
 
 
 @contextlib.contextmanager
@@ -302,24 +300,24 @@ def _pickled(path: str, value: Any, entry: str) -> NamedArrays:
         problem = f"{path} is a pickled {type(value).__name__}; statistics are a dict of arrays:"
         raise InputError(problem, AS_ARRAY)
     entries = _entries_of(value)
-    if not entries and not entry:
+    named = [name for name in entries if name]
+    if not named and not entry:
         return NamedArrays(_arrays_of(value))
-    more = f" and {len(entries) - _NAMED} more" if len(entries) > _NAMED else ""
-    listed = "it has " + (", ".join([*entries][:_NAMED]) + more if entries else "none with a name")
-    known = [name for name in entries if name in _LAYERS or name.startswith(_OF_OTHERS)]
+    listed = f"it has {shortened(', '.join(named)) or 'none with a name'}"
+    known = [name for name in named if name in _LAYERS or name.startswith(_OF_OTHERS)]
     layers = {name: _LAYERS.get(name, name.removeprefix(_OF_OTHERS)) for name in known}
     counted = {"count": value["num_images"]} if isinstance(value.get("num_images"), int) else {}
     if layers and not entry:
         for name, layer in layers.items():
-            counted |= {f"{array}_{layer}".rstrip("_"): each for array, each in _arrays_of(entries[name]).items()}
+            counted |= {f"{array}_{layer}".rstrip("_"): each for array, each in entries[name].items()}
         writer = _FD_LOSS if known[0].endswith(".npz") else _EDM2.format(known[0])
         return NamedArrays(counted, writer, [*filter(None, layers.values())])
-    if not entry and len(entries) > 1:
+    if not entry and len(named) > 1:
         raise InputError(f"{path} has several statistics: {listed}:", f"name one, {path}:NAME")
-    entry = entry or next(iter(entries))
-    if entry not in entries:
+    entry = entry or named[0]
+    if entry not in named:
         raise InputError(f"{path}: the file has no statistics named {entry}; {listed}")
-    return NamedArrays(_arrays_of({**entries[entry], **counted}), _EDM2.format(entry) if entry in layers else "")
+    return NamedArrays(entries[entry] | counted, _EDM2.format(entry) if entry in layers else "")
 
 
 def layout_of(files: Files) -> tuple[str, bool, str]:
@@ -341,7 +339,7 @@ def layout_of(files: Files) -> tuple[str, bool, str]:
         value: Any = None
         with contextlib.suppress(InputError, OSError, ContentError), files.open(0) as handle:
             value = _read_pickle(files.paths[0], handle, kind)
-        statistics = bool(_entries_of(value) or known_layout(_arrays_of(value)))
+        statistics = bool(_entries_of(value))
         if kind == PICKLE or statistics:  # without statistics, a file of torch.save may have tensors, which are images
             return PICKLE, statistics, ""
     return "", False, ""

@@ -10,28 +10,15 @@ from typing import Any
 import numpy as np
 
 from fidtool.errors import InputError, option
-from fidtool.features.protocol import PROBE, Definition, layer_prefix
-from fidtool.images.decode import ImageProperties
+from fidtool.features.protocol import PROBE, layer_prefix
 from fidtool.images.records import ImageRecords
 from fidtool.names import counted, or_none, shortened
 from fidtool.sources.contents import explained
 from fidtool.sources.image_set import SetPart
-from fidtool.statistics.moments import ExactMoments
-from fidtool.statistics.set_statistics import Features, LayerStatistics, RowStorage, Statistics, reordered
+from fidtool.statistics.accumulator import Accumulator, Layer
+from fidtool.statistics.set_statistics import Statistics
 from fidtool.statistics.statistics_file import statistics_in
 from fidtool.validation import MAX_SKIP, most_skipped
-
-
-def layer_statistics(moments: ExactMoments, definition: Definition, features: Features | None) -> LayerStatistics:
-    """Returns the statistics of a layer from its exact sums. A RunError if the features have too few bits."""
-    if not definition.standard:
-        moments.check_precision()
-    if not moments.count:  # of a part whose files are all skipped
-        return LayerStatistics(
-            np.zeros(moments.dims), np.zeros((moments.dims,) * 2), definition, features, moments.totals()
-        )
-    gaussian = moments.mean_covariance(definition.ddof)
-    return LayerStatistics(gaussian.mu, gaussian.sigma, definition, features, moments.totals())
 
 
 def merge_statistics(parts: Iterable[str | os.PathLike[str] | Statistics]) -> Statistics:
@@ -68,34 +55,39 @@ Facts = Mapping[str, Any]
 
 
 def facts_of(
-    layers: Mapping[str, tuple[Definition, bool]],
+    layers: Mapping[str, Layer],
     arithmetic: Mapping[str, Any],
     config: Mapping[str, Any],
     crop: str | None,
     records: bool,
 ) -> Facts:
-    """Returns the facts of a run. Each layer has its definition and whether the features of each image are kept."""
-    facts: dict[str, Any] = {"networks": " and ".join(definition.network for definition, _ in layers.values())}
-    for layer, (definition, kept) in layers.items():
-        prefix = layer_prefix(layer, " ")
-        facts |= {f"{prefix}{key}": value for key, value in asdict(definition).items()}
-        facts[f"{prefix}features of each image"] = kept
+    """Returns the facts of a run."""
+    facts: dict[str, Any] = {"networks": " and ".join(layer.definition.network for layer in layers.values())}
+    for name, layer in layers.items():
+        prefix = layer_prefix(name, " ")
+        facts |= {f"{prefix}{key}": value for key, value in asdict(layer.definition).items()}
+        facts[f"{prefix}features of each image"] = layer.with_features
     facts |= {key: config.get(key, "none") for key in ("value_range", "float_to_byte")}
     return {**facts, "crop": crop or "none", "diagnosis": records, **arithmetic}
 
 
 def known_facts(name: str, statistics: Statistics) -> Facts:
     """Returns the facts of statistics. An InputError if they have no exact sums."""
-    layers = {
-        layer: (each.definition, each.features is not None)
-        for layer, each in statistics.layers.items()
-        if each.definition is not None and each.sums is not None
-    }
+    layers = _layers(statistics)
     if len(layers) < len(statistics.layers) or statistics.arithmetic is None:
         problem = f"{name} has no exact sums; another tool or an earlier version wrote it:"
         raise InputError(problem, "compute it again with `fidtool stats`")
     records = statistics.pictures is not None
     return facts_of(layers, statistics.arithmetic, statistics.config or {}, statistics.framing, records)
+
+
+def _layers(statistics: Statistics) -> dict[str, Layer]:
+    """Returns the layers with exact sums."""
+    return {
+        name: Layer(layer.definition, layer.features is not None)
+        for name, layer in statistics.layers.items()
+        if layer.definition is not None and layer.sums is not None
+    }
 
 
 def refuse_other(name: str, facts: Facts, other_name: str, other: Facts) -> None:
@@ -115,13 +107,10 @@ class _Merger:
     """Adds the statistics of the parts of a set, each of which must be like the ``first``."""
 
     def __init__(self, name: str, first: Statistics) -> None:
-        self._first, self._facts, self._parts = first, known_facts(name, first), list[tuple[str, SetPart, Statistics]]()
+        self._first, self._facts = first, known_facts(name, first)
+        self._parts: list[tuple[str, SetPart, Statistics]] = []
         self._total = first.part.total if first.part else 0
-        self._owners = np.zeros(self._total, dtype=np.int32)  # numbers of the parts from 1, 0 for none
-        steps = {layer: each.definition.feature_step for layer, each in first.layers.items() if each.definition}
-        self._moments = {layer: ExactMoments(first.layers[layer].dims, step) for layer, step in steps.items()}
-        kept = {layer: each.dims for layer, each in first.layers.items() if each.features is not None}
-        self._rows = {layer: RowStorage(self._total, dims) for layer, dims in kept.items()}
+        self._sums = Accumulator(_layers(first), self._total)
 
     def add(self, name: str, statistics: Statistics) -> None:
         if (part := statistics.part) is None:
@@ -134,49 +123,44 @@ class _Merger:
         if (statistics.order is None) != (self._first.order is None):
             problem = f"only one of {name} and {first_name} has the stored order of its images:"
             raise InputError(problem, "compute both again, with this version")
-        every = np.concatenate([part.places, part.skipped])
-        owners = self._owners[every]
-        if common := int(np.count_nonzero(owners)):
-            other, its, _ = self._parts[int(owners.max()) - 1]
+        images = np.concatenate([part.places, part.skipped])
+        if common := int(self._sums.seen[images].sum()):
+            other, its = next(
+                (other, its)
+                for other, its, _ in self._parts
+                if np.isin(images, np.concatenate([its.places, its.skipped])).any()
+            )
             both = f"{name} ({part.name}) and {other} ({its.name})"
             raise InputError(f"{both} have {counted(common, 'image')} in common:", "pass each part once")
-        self._owners[every] = len(self._parts) + 1
-        for layer, each in statistics.layers.items():
-            with explained(name):
-                self._moments[layer].absorb(each.sums or {})
-            if each.features is not None:
-                self._rows[layer].write(sum(len(its.places) for _, its, _ in self._parts), each.features)
+        with explained(name):
+            self._sums.add_part(statistics)
         self._parts.append((name, part, replace(statistics, layers={})))
 
     def merged(self) -> Statistics:
         """Returns the statistics of the whole set, whose rows are in its order."""
-        places, parts = np.concatenate([part.places for _, part, _ in self._parts]), [each for *_, each in self._parts]
-        if missing := self._total - int(np.count_nonzero(self._owners)):
+        sums, parts = self._sums, [statistics for *_, statistics in self._parts]
+        if missing := self._total - int(sums.seen.sum()):
             raise self._incomplete(missing)
-        skipped = sorted((bad for each in parts for bad in each.skipped), key=lambda bad: bad.file)
+        skipped = sorted(sums.skipped, key=lambda bad: bad.file)
         allowed = most_skipped((self._first.config or {}).get("max_skip", MAX_SKIP), self._total)
-        if len(skipped) > allowed or not len(places):
+        if len(skipped) > allowed or not sums.count:
             problem = (
                 f"{len(skipped)} of {counted(self._total, 'file')} cannot be used, but {option('max_skip')} allows"
             )
             raise InputError(
                 f"{problem} {allowed} ({skipped[0].file}: {skipped[0].reason}):", "fix them, and do their parts again"
             )
-        layers, order = {}, np.argsort(places)
-        for name, moments in self._moments.items():
-            definition = self._first.layers[name].definition
-            assert definition is not None
-            rows = reordered(self._rows[name].array(), order) if name in self._rows else None
-            layers[name] = layer_statistics(moments, definition, rows)
+        order = np.argsort(np.concatenate([part.places for _, part, _ in self._parts]))
         numbers = [each.order for each in parts if each.order is not None]
-        if numbers and len(np.unique(np.concatenate(numbers))) < len(places):
+        if numbers and len(np.unique(np.concatenate(numbers))) < sums.count:
             raise InputError("parts state the same number in the stored order for two images:", "compute them again")
         pictures = [each.pictures for each in parts if each.pictures is not None]
+        sums.check_precision()
         return replace(
             min((each for each in self._parts if len(each[1].places)), key=lambda each: each[1].places[0])[2],
-            layers=layers,
-            count=len(places),
-            traits=ImageProperties.total(each.traits for each in parts if each.traits is not None),
+            layers=sums.layer_statistics(sums.rows()),
+            count=sums.count,
+            traits=sums.traits,
             skipped=tuple(skipped),
             pictures=ImageRecords.joined(pictures, order) if pictures else None,
             order=np.concatenate(numbers)[order] if numbers else None,
@@ -185,8 +169,8 @@ class _Merger:
 
     def _incomplete(self, missing: int) -> InputError:
         names = {part.name for _, part, _ in self._parts}
-        numbers = {name.partition("/")[2] for name in names}
-        every = [f"{number}/{of}" for of in numbers if len(numbers) == 1 for number in range(1, int(of) + 1)]
+        total, *others = {name.partition("/")[2] for name in names}
+        every = [] if others else [f"{number}/{total}" for number in range(1, int(total) + 1)]
         which = shortened(", ".join(name for name in every if name not in names))
         lacking = f"no file has {counted(missing, 'image')} of the set's {self._total}"
         return InputError(f"{lacking}{f': part {which}' if which else ''}:", "pass all parts of the set")

@@ -328,18 +328,20 @@ def check_exact_products(device: torch.device) -> None:
     # Integers of all lengths and both signs, so that few rounding errors can cancel.
     rows = (bits >> torch.randint(INTEGER_BITS, bits.shape, generator=random, device="cpu")) * (1 - 2 * (bits & 1))
     small = rows[:_CHECKED_COLUMNS] >> _CHECKED_SHIFT
-    integers = {"rows": rows, "gram": rows.T @ rows, "small": small, "products": copies * (small @ small.T)}
-    one, gram, other, products = (
-        each.double().to(device).repeat(1 if name == "rows" else copies, copies) for name, each in integers.items()
+    gram, products = (
+        each.double().to(device).repeat(copies, copies) for each in (rows.T @ rows, copies * (small @ small.T))
     )
+    one, other = rows.double().to(device).repeat(1, copies), small.double().to(device).repeat(copies, copies)
+    squares = products.diagonal()
     # The Gram matrix of the sums, and inner products of as many terms as a feature has dimensions, as in distances and
     # resizes: a library may decide for each function.
-    differ = (one.T @ one != gram).any()
-    squares = products.diagonal()
-    differ |= (other @ other.T != products).any()
-    differ |= (torch.addmm(squares, other, other.T, alpha=-2.0) != squares - 2.0 * products).any()
-    differ |= (torch.bmm(other[None], other.T[None])[0] != products).any()
-    if differ.item():
+    expected = [
+        (one.T @ one, gram),
+        (other @ other.T, products),
+        (torch.addmm(squares, other, other.T, alpha=-2.0), squares - 2.0 * products),
+        (torch.bmm(other[None], other.T[None])[0], products),
+    ]
+    if not all(torch.equal(found, exact) for found, exact in expected):
         raise RunError(
             f"float64 matrix products on {device} are not exact, so that results would not be reproducible:",
             "unset CUBLAS_EMULATE_DOUBLE_PRECISION and CUBLAS_EMULATION_STRATEGY, which replace float64 arithmetic",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ from fidtool.features.protocol import FEATURES, Definition
 from fidtool.images.decode import ImageProperties
 from fidtool.images.records import ImageRecords
 from fidtool.sources.contents import BadFile
-from fidtool.sources.image_set import ImageSet, SetPart
+from fidtool.sources.image_set import SetPart
 
 if TYPE_CHECKING:
     from fidtool.statistics.moments import Gaussian  # it needs torch, which reading a result does not
@@ -56,6 +56,8 @@ def check_sums(sums: Mapping[str, NDArray[Any]], dims: int) -> None:
 class LayerStatistics:
     """Mean and covariance of the features of one layer.
 
+    A part of a checkpoint, and a part without a readable image, has sums alone, and an empty mean and covariance.
+
     Attributes:
         mu: float64 array of shape (dims,).
         sigma: float64 array of shape (dims, dims).
@@ -72,12 +74,16 @@ class LayerStatistics:
 
     @property
     def dims(self) -> int:
-        return len(self.mu)
+        return self.definition.dims if self.definition is not None and not len(self.mu) else len(self.mu)
 
 
 def check_layer(layer: LayerStatistics) -> None:
     """Checks that the mean and covariance are those of the sums and of the features; a ValueError if not."""
     definition, sums, features = layer.definition, layer.sums, layer.features
+    if sums is not None:
+        check_sums(sums, layer.dims)
+    if not len(layer.mu):
+        return
     size = float(np.sqrt(np.max(layer.mu**2 + layer.sigma.diagonal())))  # of the largest feature
     if features is not None and len(features):
         mean = features.mean(axis=0, dtype=np.float64)
@@ -85,7 +91,6 @@ def check_layer(layer: LayerStatistics) -> None:
             raise ValueError("its mean is not that of its features")
     if sums is None or definition is None:
         return
-    check_sums(sums, layer.dims)
     count, step = max(1, int(sums["count"])), 2.0**-definition.feature_step
     mean = sums["sum"] / count
     second = (sums["low"] + sums.get("high", 0) * 2.0**32) / count
@@ -234,6 +239,13 @@ class RowStorage:
         except OSError as error:
             raise self._no_room(error) from None
 
+    def scatter(self, places: NDArray[np.int64], rows: NDArray[Any]) -> None:
+        """Writes each of the rows to its place."""
+        cuts = np.flatnonzero(np.diff(places) != 1) + 1
+        for run, part in zip(np.split(places, cuts), np.split(rows, cuts), strict=True):
+            if len(run):
+                self.write(int(run[0]), part)
+
     def array(self) -> NDArray[Any]:
         """Returns the matrix for reading: shape (count, dims), memory-mapped if it is stored in a file."""
         if self._file is None:
@@ -248,17 +260,6 @@ class RowStorage:
             "set FIDTOOL_CACHE to a folder with enough space",
             "omit the metrics that need per-image features",
         )
-
-
-def in_canonical_order(images: ImageSet, rows: NDArray[Any], skipped: Sequence[BadFile]) -> NDArray[Any]:
-    """Returns the rows of a set's images in the canonical order of the set, by which subsets are drawn.
-
-    The ``rows``, without those of ``skipped`` images, have the order of the plan. They are returned themselves if that
-    is the canonical order; otherwise the result is a copy, memory-mapped if it is large.
-    """
-    if not images.reader.in_order:
-        return rows
-    return reordered(rows, np.argsort(np.argsort(images.numbers(skipped))))
 
 
 def reordered(rows: NDArray[Any], order: NDArray[np.int64]) -> NDArray[Any]:
@@ -297,21 +298,20 @@ class MeasuredSet:
 
 def spread_features(path: str, statistics: Statistics, layers: Iterable[str], world: World) -> MeasuredSet:
     """Returns a set with the features that rank zero has, on all ranks. A collective."""
-    found: dict[str, Features] = {}
-    for name in layers:
-        own = statistics.layers[name].features if statistics.layers else None
-        shape = world.broadcast(None if own is None else own.shape)
-        if shape is None:
-            continue
+    own = {name: statistics.layers[name].features for name in layers} if statistics.layers else {}
+    shapes = world.broadcast({name: rows.shape for name, rows in own.items() if rows is not None})
+    return MeasuredSet(path, statistics, {name: _spread(own.get(name), shape, world) for name, shape in shapes.items()})
+
+
+def _spread(own: Features | None, shape: tuple[int, ...], world: World) -> Features:
+    """Returns the rows that rank zero has, on all ranks. A collective."""
+    count, dims = shape
+    with world.together():
+        storage = RowStorage(count if own is None else 0, dims)
+    chunk = max(1, CHUNK_BYTES // storage.row_bytes)
+    for start in range(0, count if world.size > 1 else 0, chunk):
+        rows = world.broadcast(None if own is None else np.array(own[start : start + chunk]))
         with world.together():
-            storage = RowStorage(*shape) if own is None else None
-        chunk = max(1, CHUNK_BYTES // (4 * shape[1]))
-        for start in range(0, shape[0] if world.size > 1 else 0, chunk):
-            rows = world.broadcast(None if own is None else np.array(own[start : start + chunk]))
-            with world.together():
-                if storage is not None and rows is not None:
-                    storage.write(start, rows)
-        own = storage.array() if storage is not None else own
-        assert own is not None
-        found[name] = own
-    return MeasuredSet(path, statistics, found)
+            if own is None and rows is not None:
+                storage.write(start, rows)
+    return storage.array() if own is None else own

@@ -87,7 +87,13 @@ def write_statistics(
     skipped = tuple(BadFile(redacted(bad.file), redacted(bad.reason)) for bad in statistics.skipped)
     config = None if statistics.config is None else without_secrets(statistics.config)
     shown = replace(statistics, pictures=pictures, skipped=skipped, config=config)
-    write_unredacted(path, shown, overwrite=overwrite)
+    save_arrays(path, arrays_of(shown), overwrite)
+
+
+def save_arrays(path: str | Path, arrays: Mapping[str, Any], overwrite: bool = True) -> None:
+    """Writes an ``.npz`` archive atomically."""
+    with atomic_write(Path(path), overwrite) as handle:
+        np.savez(handle, **arrays)
 
 
 def _write_layout(
@@ -110,13 +116,11 @@ def _write_layout(
             needed = f"{option('protocol', protocol)} and {option('metrics', metrics)}"
             raise InputError(f"{layout}'s statistics are others than these:", f"compute them with {needed}")
         arrays |= _arrays(name, replace(layer, features=None, sums=None))
-    with atomic_write(path, overwrite) as handle:
-        np.savez(handle, **arrays)
+    save_arrays(path, arrays, overwrite)
     if layout == "clean-fid" and statistics.features is not None:
         order = np.arange(len(statistics.features)) if statistics.order is None else statistics.order
-        with atomic_write(features_file(path), overwrite) as handle:
-            rows = reordered(statistics.features, np.argsort(order))
-            np.savez(handle, feats=rows, fingerprint=arrays["fingerprint"])
+        rows = reordered(statistics.features, np.argsort(order))
+        save_arrays(features_file(path), {"feats": rows, "fingerprint": arrays["fingerprint"]}, overwrite)
 
 
 def features_file(path: Path) -> Path:
@@ -124,25 +128,21 @@ def features_file(path: Path) -> Path:
     return path.with_name(f"{path.stem}_kid.npz")
 
 
-def write_unredacted(path: str | Path, statistics: Statistics, source: str = "", overwrite: bool = True) -> None:
-    """Writes a statistics file with complete URLs, for use on this machine only."""
+def arrays_of(statistics: Statistics) -> dict[str, Any]:
+    """Returns the arrays of a statistics file, with complete URLs, for `own_statistics`."""
     arrays: dict[str, Any] = {}
     for name, layer in statistics.layers.items():
         if name not in _SUFFIXES and layer.definition is None:
-            raise InputError(f"the layer {name!r} has no definition, without which it cannot be found in {path} again")
+            raise InputError(f"the layer {name!r} has no definition, without which it cannot be found in a file again")
         arrays |= _arrays(name, layer)
     if statistics.count is not None:
         arrays["count"] = np.int64(statistics.count)
     if statistics.arithmetic is not None and statistics.traits is not None:
-        run: dict[str, Any] = {
-            "arithmetic": statistics.arithmetic,
-            "traits": asdict(statistics.traits),
-            "skipped": [[bad.file, bad.reason] for bad in statistics.skipped],
-            "found": statistics.found,
-            "config": statistics.config,
-            **({} if statistics.framing is None else {"framing": statistics.framing}),
-        }
-        arrays["run"] = np.array(json.dumps(run, sort_keys=True))
+        run = {field.name: getattr(statistics, field.name) for field in fields(_Run)}
+        run["skipped"] = [[bad.file, bad.reason] for bad in statistics.skipped]
+        if statistics.framing is None:
+            del run["framing"]
+        arrays["run"] = np.array(json.dumps(run, sort_keys=True, default=asdict))
     if statistics.order is not None:
         arrays["order"] = statistics.order
     if statistics.pictures is not None:
@@ -150,16 +150,13 @@ def write_unredacted(path: str | Path, statistics: Statistics, source: str = "",
     if (part := statistics.part) is not None:
         arrays |= {"part": np.array(json.dumps([part.name, part.whole, part.total])), "places": part.places}
         arrays["skipped_places"] = part.skipped
-    if source:
-        arrays["source"] = np.frombuffer(os.fsencode(source), dtype=np.uint8)
-    with atomic_write(Path(path), overwrite) as handle:
-        np.savez(handle, **arrays)
+    return arrays
 
 
 def _arrays(name: str, layer: LayerStatistics) -> dict[str, Any]:
     """Returns one layer's arrays, by their names in the archive."""
     suffix = _SUFFIXES.get(name, f"_{name}")
-    arrays: dict[str, Any] = {f"mu{suffix}": layer.mu, f"sigma{suffix}": layer.sigma}
+    arrays: dict[str, Any] = {f"mu{suffix}": layer.mu, f"sigma{suffix}": layer.sigma} if len(layer.mu) else {}
     if layer.definition is not None:
         arrays[f"fingerprint{suffix}"] = np.array(layer.definition.to_json())
     if layer.features is not None:
@@ -243,7 +240,7 @@ def read_statistics(
     with explained(str(path)), open_arrays(str(path), files, key) as arrays:
         statistics = read_foreign(arrays, features_of)
         if statistics is None:
-            statistics = _read(str(path), arrays, features_of, networks or {})
+            statistics = own_statistics(arrays, str(path), features_of, networks)
         elif (definition := _definition(arrays, "fingerprint")) is not None:  # of features for clean-fid
             main = replace(statistics.layers[FEATURES], definition=definition)
             statistics = replace(statistics, layers={FEATURES: main})
@@ -266,38 +263,48 @@ def read_features_alone(path: str, source: Files | NDArray[Any], name: str, want
         return of_features(arrays.rows(name), wanted, ddof=1)
 
 
-def _read(
-    path: str, arrays: NamedArrays, features_of: Collection[str] | None, networks: Mapping[str, NetworkChoice]
+def own_statistics(
+    arrays: NamedArrays,
+    path: str = "",
+    features_of: Collection[str] | None = None,
+    networks: Mapping[str, NetworkChoice] | None = None,
 ) -> Statistics:
-    """Reads statistics in our own layout, of which other tools' ``mu`` and ``sigma`` are a part."""
-    names = {*arrays.names}
-    if missing := [name for name in ("mu", "sigma") if name not in names and not arrays.layers]:
+    """Reads statistics in our own layout, of which other tools' ``mu`` and ``sigma`` are a part.
+
+    The arguments are those of `read_statistics`. A part of a set may have no layer, or layers of sums alone.
+    """
+    names, of_part = {*arrays.names}, "part" in arrays.names
+    missing = [] if of_part or arrays.layers else [name for name in ("mu", "sigma") if name not in names]
+    if missing:
         has = ", ".join([*arrays.names][:8]) or "nothing"
         problem = f"the statistics file {path} has no {' and no '.join(missing)}; it contains {has}:"
         raise InputError(problem, "create it with `fidtool stats`", AS_ARRAY)
     # Of a part, no image may have been readable.
-    count = arrays.count(least="part" not in names) if "count" in names else None
+    count = arrays.count(least=not of_part) if "count" in names else None
     # Only layers with a fingerprint, which other tools do not write: the meaning of their arrays is unknown.
     own = [name.removeprefix("fingerprint_") for name in arrays.names if name.startswith("fingerprint_")]
     suffixes = _SUFFIXES | {name: f"_{name}" for name in (*own, *arrays.layers) if f"_{name}" not in _SUFFIXES.values()}
-    suffixes = {name: suffix for name, suffix in suffixes.items() if {f"mu{suffix}", f"sigma{suffix}"} <= names}
-    definitions = {name: _definition(arrays, f"fingerprint{suffix}") for name, suffix in suffixes.items()}
-    found = {
-        layer: _layer(arrays, suffixes[name], count, definitions[name], features_of is None or layer in features_of)
-        for layer, name in layers_in(definitions, networks).items()
+    in_file = {
+        name: suffix
+        for name, suffix in suffixes.items()
+        if {f"mu{suffix}", f"sigma{suffix}"} <= names or (of_part and f"{_SUMS}count{suffix}" in names)
     }
-    if FEATURES not in found:
-        network = networks[FEATURES].extractor if FEATURES in networks else "inception"
+    definitions = {name: _definition(arrays, f"fingerprint{suffix}") for name, suffix in in_file.items()}
+    found = {
+        layer: _layer(arrays, in_file[name], count, definitions[name], features_of is None or layer in features_of)
+        for layer, name in layers_in(definitions, networks or {}).items()
+    }
+    if FEATURES not in found and not of_part:
+        network = networks[FEATURES].extractor if networks else "inception"
         problem = f"{path} has no statistics of {network}; it has those of {' and '.join(found)}:"
         raise InputError(problem, f"pass {option('extractor', next(iter(found)))}", setting="extractor")
-    order = arrays.numbers("order", count) if "order" in names else None
     records = {name: arrays.array(name) for name in (*RECORD_ARRAYS, DETAILS, STAMPS) if name in names}
     statistics = Statistics(
         found,
         count,
         pictures=ImageRecords.from_arrays(records, count),
-        order=order,
-        part=_part(arrays, count) if "part" in names else None,
+        order=arrays.numbers("order", count) if "order" in names else None,
+        part=_part(arrays, count) if of_part else None,
     )
     return _with_run(statistics, arrays) if "run" in names else statistics
 
@@ -306,21 +313,23 @@ def _layer(
     arrays: NamedArrays, suffix: str, count: int | None, definition: Definition | None, with_features: bool
 ) -> LayerStatistics:
     """Returns one layer of the file after checking it."""
-    mu, sigma = arrays.gaussian(f"mu{suffix}", f"sigma{suffix}")
-    kept = f"features{suffix}"
-    if definition is not None and definition.dims != len(mu):
-        raise ValueError(f"its fingerprint states {definition.dims} dims, but mu has {len(mu)}")
-    # Without a count, another tool wrote them.
-    is_stored = with_features and count is not None and kept in arrays.names
-    features = (arrays.rows(kept) if count else np.zeros((0, len(mu)), np.float32)) if is_stored else None
-    if features is not None and features.shape != (count, len(mu)):
-        raise ValueError(f"it has {kept} of shape {features.shape}, but {count} images and {len(mu)} dims")
     sums = {key: arrays.array(f"{_SUMS}{key}{suffix}") for key in SUMS if f"{_SUMS}{key}{suffix}" in arrays.names}
     if sums and sums["count"].tolist() != count:
         raise ValueError("its count of images is not that of its exact sums")
     if sums and definition is None:
         raise ValueError("it has exact sums, but no fingerprint")
-    found = LayerStatistics(mu, sigma, definition, features, sums or None)
+    mu, sigma = np.zeros(0), np.zeros((0, 0))
+    if f"mu{suffix}" in arrays.names:
+        mu, sigma = arrays.gaussian(f"mu{suffix}", f"sigma{suffix}")
+    found = LayerStatistics(mu, sigma, definition, sums=sums or None)
+    if definition is not None and definition.dims != found.dims:
+        raise ValueError(f"its fingerprint states {definition.dims} dims, but mu has {found.dims}")
+    kept = f"features{suffix}"
+    if with_features and count is not None and kept in arrays.names:  # without a count, another tool wrote them
+        features = arrays.rows(kept) if count else np.zeros((0, found.dims), np.float32)
+        if features.shape != (count, found.dims):
+            raise ValueError(f"it has {kept} of shape {features.shape}, but {count} images and {found.dims} dims")
+        found = replace(found, features=features)
     if definition is not None:  # fidtool wrote them
         check_layer(found)
     return found
@@ -349,7 +358,7 @@ def _definition(arrays: NamedArrays, name: str) -> Definition | None:
 
 @dataclass(frozen=True)
 class _Run:
-    """The file's record of the run that computed the statistics, as `write_unredacted` writes it."""
+    """The file's record of the run that computed the statistics, as `arrays_of` returns it."""
 
     arithmetic: dict[str, Any]
     traits: ImageProperties
@@ -375,5 +384,4 @@ def _with_run(statistics: Statistics, arrays: NamedArrays) -> Statistics:
         raise ValueError(f"it has {len(skipped)} skipped files, but the places of {len(statistics.part.skipped)}")
     if run.found is not None and run.found < (statistics.count or 0):
         raise ValueError(f"it has {statistics.count} images of {run.found}")
-    known = {field.name: getattr(run, field.name) for field in fields(run)}
-    return replace(statistics, **{**known, "skipped": skipped})
+    return replace(statistics, **{**vars(run), "skipped": skipped})

@@ -45,7 +45,6 @@ from fidtool.training.sums import (
     State,
     added_again,
     check_same_settings,
-    count_different,
     each_once,
     left_out,
     on_several,
@@ -134,9 +133,9 @@ class PairValues(MetricState):
         """A row for each pair, in the order in which they were added. Those that repeat a sample are left out here."""
         if len(self._parts) > 1:
             rows = np.concatenate(self._parts)
-            kept = each_once([rows["sample"]], [len(rows)])
-            self.left_out += count_different([rows["sample"]], [rows["hash"]], kept)
-            self._parts = [rows[kept[0]]]
+            (kept,), different = each_once([rows["sample"]], [rows["hash"]], [len(rows)])
+            self.left_out += different
+            self._parts = [rows[kept]]
         return self._parts[0]
 
     @property
@@ -203,8 +202,7 @@ class PairValues(MetricState):
         every = world.gather((rows, self._sample, self.left_out, self.lost))
         of_rows, of_samples, of_left_out, of_lost = zip(*every, strict=True)
         numbers = [rows["sample"] for rows in of_rows]
-        kept = each_once(numbers, [len(rows) for rows in of_rows])
-        different = count_different(numbers, [rows["target"] for rows in of_rows], kept)
+        kept, different = each_once(numbers, [rows["target"] for rows in of_rows], [len(rows) for rows in of_rows])
         each_rank = [rows[own] for rows, own in zip(of_rows, kept, strict=True)]
         other._parts = [np.concatenate(each_rank)]
         other._sample = _first_of(of_samples)

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -27,7 +27,7 @@ from fidtool.features.protocol import FEATURES, Definition
 from fidtool.metrics.metric import Metric
 from fidtool.statistics.layouts import inception_doubts
 from fidtool.statistics.moments import ExactMoments, check_exact_products
-from fidtool.statistics.set_statistics import Statistics
+from fidtool.statistics.set_statistics import SUMS, Statistics
 from fidtool.statistics.statistics_file import read_statistics
 from fidtool.training.feature_extractor import PathLike, SharedExtractor, image_hashes
 from fidtool.training.group import Ranks
@@ -38,11 +38,8 @@ EVALUATED = "evaluated"
 ALL = -1
 """In place of a rank: the images are those of all ranks."""
 SIDES = {"real": "real images", "fake": "generated images"}
-_TOTALS = (
-    *("count", "largest", "sizes", "bits", "sum", "low", "high"),
-    *("marks", "rows", "order", "samples", "different", "held"),
-)
-"""Possible keys of `ImageSums.totals`; ``bits`` was written by earlier versions."""
+_TOTALS = (*SUMS, "marks", "samples", "different", "held")
+"""Possible keys of `ImageSums.totals`."""
 _REMEDY = (
     "call it on every rank, outside `if rank == 0` and @rank_zero_only; or create the metric with "
     "sync_on_compute=False to compute the value of this rank only"
@@ -50,8 +47,6 @@ _REMEDY = (
 
 State = dict[str, torch.Tensor]
 Kept = TypeVar("Kept", bound="MetricState")
-_Image = tuple[torch.Tensor, int, int]
-"""Pixels, their hash, and the number of the sample."""
 UNKNOWN = -1
 """In place of the number of a sample."""
 _HELD_ROWS = 1024
@@ -65,27 +60,10 @@ PADDED = (
 """Why several ranks have the same samples."""
 
 
-class _Images(NamedTuple):
-    """Images that went through the network.
-
-    Attributes:
-        hashes: int64 array of shape (n,).
-        samples: int64 array of shape (n,), the numbers of the samples in the data set, or `UNKNOWN`.
-        restored: bool array of shape (n,), whether they come from a checkpoint.
-        rows: their features if the metric needs them, float32 array of shape (n, D); otherwise of shape (n, 0).
-    """
-
-    hashes: NDArray[np.int64]
-    samples: NDArray[np.int64]
-    restored: NDArray[np.bool_]
-    rows: NDArray[np.float32]
-
-    def take(self, places: NDArray[Any]) -> _Images:
-        return _Images(*(array[places] for array in self))
-
-
-_NO_NUMBERS = np.zeros(0, dtype=np.int64)
-_NO_IMAGES = _Images(_NO_NUMBERS, _NO_NUMBERS, np.zeros(0, dtype=bool), np.zeros((0, 0), dtype=np.float32))
+_SEEN = np.dtype([("hash", np.int64), ("sample", np.int64), ("restored", np.bool_)])
+"""What is known of an image: its hash, the number of its sample or `UNKNOWN`, and whether it is from a checkpoint."""
+_Waiting = tuple[torch.Tensor, Any]
+"""The pixels of an image, and a row of `_SEEN`."""
 
 
 class KnownSamples:
@@ -143,9 +121,10 @@ class ImageSums:
     are bit-identical regardless of how the images were passed. A hash of each image is stored to detect images that
     several ranks have, and those that are added again after a checkpoint that has them was restored.
 
-    With ``per_image`` the features themselves are kept, otherwise their exact sums. ``fixed`` are statistics in place
-    of images. ``lost``: images were lost when a checkpoint was loaded. After a merge, ``of_ranks`` are each rank's
-    images, and ``different`` were left out because another rank has another image with their number.
+    With ``per_image`` all features are held, otherwise those of the latest samples, and the exact sums of those before.
+    ``fixed`` are statistics in place of images. ``lost``: images were lost when a checkpoint was loaded. After a merge,
+    ``of_ranks`` are each rank's images, and ``different`` were left out because another rank has another image with
+    their number.
     """
 
     network: SharedExtractor
@@ -162,11 +141,11 @@ class ImageSums:
 
     def clear(self) -> None:
         self._moments: ExactMoments | None = None  # a plain module's first output shows the length of a vector
-        self._held = deque[torch.Tensor]()  # features of the last images of `_seen`, which are not in the sums yet
-        self._waiting: list[_Image] = []
-        self._seen: list[_Images] = []
+        self._held = deque[torch.Tensor]()  # features of the last images of `_seen`, which are not in the sums
+        self._waiting: list[_Waiting] = []
+        self._seen: list[NDArray[np.void]] = []
         self._samples = KnownSamples()
-        self.lost, self.different, self.of_ranks = False, 0, list[_Images]()
+        self.lost, self.different, self.of_ranks = False, 0, list[NDArray[np.void]]()
 
     def _empty(self, dims: int) -> ExactMoments:
         definition = self.network.definition
@@ -178,33 +157,38 @@ class ImageSums:
         """Number of images; None if the statistics file does not have it."""
         if self.fixed is not None:
             return self.fixed.count
-        return sum(len(images.hashes) for images in self._seen) + len(self._waiting)
+        return sum(map(len, self._seen)) + len(self._waiting)
 
     @property
     def length(self) -> int:
         """Length of a feature vector; 0 if it is not known yet."""
         if self._moments is not None:
             return self._moments.dims
-        if self._held:
-            return self._held[0].shape[1]
-        return self._seen[0].rows.shape[1] if self._seen else 0
+        return self._held[0].shape[1] if self._held else 0
+
+    @property
+    def seen(self) -> NDArray[np.void]:
+        """What is known of the images that went through the network, an array of `_SEEN`."""
+        return np.concatenate([np.empty(0, _SEEN), *self._seen])
+
+    def _features(self) -> torch.Tensor:
+        """The features that are held, shape (n, D)."""
+        return torch.cat([*self._held]) if self._held else torch.zeros(0, 0, device="cpu")
 
     def add(self, images: torch.Tensor, samples: NDArray[np.int64] | None = None) -> None:
         """Adds images and runs the network on full batches. If the network fails, none of the images are added.
 
         An image whose number in ``samples`` was added before is left out.
         """
-        hashes, different = image_hashes(images).numpy(), 0
-        if samples is None:
-            samples = np.full(len(images), UNKNOWN)
-        else:
-            new, different = self._samples.find_new(samples, hashes)
-            images, samples, hashes = images[new], samples[new], hashes[new]
+        seen = np.zeros(len(images), _SEEN)
+        seen["hash"] = image_hashes(images).numpy()
+        seen["sample"] = UNKNOWN if samples is None else samples
+        new, different = self._samples.find_new(seen["sample"], seen["hash"])
+        images, seen = images[new], seen[new]
         laid_out = images if self.network.plain else images.permute(0, 2, 3, 1)
         pixels = laid_out.clone(memory_format=torch.contiguous_format)
-        added = zip(pixels, hashes.tolist(), samples.tolist(), strict=True)
-        self._waiting = self._extract([*self._waiting, *added], partial=False)
-        self._samples.add(samples, hashes, different)
+        self._waiting = self._extract([*self._waiting, *zip(pixels, seen, strict=True)], partial=False)
+        self._samples.add(seen["sample"], seen["hash"], different)
 
     def flush(self) -> None:
         """Runs the network on the waiting images; the last batch is padded with black images."""
@@ -212,29 +196,26 @@ class ImageSums:
         with self._explaining_refusal():
             if self._moments is not None:
                 self._moments.flush()
-            finite = all(np.isfinite(images.rows).all() for images in self._seen)
-            if not finite or not all(torch.isfinite(features).all() for features in self._held):
+            if not all(torch.isfinite(features).all() for features in self._held):
                 problem = "the network returned a feature that is NaN or infinite:"
                 raise RunError(problem, "check its weights and input")
 
-    def _extract(self, images: list[_Image], partial: bool) -> list[_Image]:
+    def _extract(self, waiting: list[_Waiting], partial: bool) -> list[_Waiting]:
         """Adds the features of images, and returns those of a partial batch, which are only added if ``partial``."""
         extractor = self.network.extractor(self._device)
         batch_size = self.batch_size or extractor.device.default_batch_size
         at_once = batch_size * max(1, extractor.device.forward_threads)  # batches that run in parallel
-        ready = len(images) if partial else len(images) // at_once * at_once
+        ready = len(waiting) if partial else len(waiting) // at_once * at_once
         if not ready:
-            return images
-        images, left = images[:ready], images[ready:]
-        alike: dict[object, list[_Image]] = {}
-        for each in images:
-            alike.setdefault((each[0].shape, each[0].dtype) if self.network.plain else (), []).append(each)
+            return waiting
+        alike: dict[object, list[_Waiting]] = {}
+        for image, row in waiting[:ready]:
+            alike.setdefault((image.shape, image.dtype) if self.network.plain else (), []).append((image, row))
         batches = [part[at : at + batch_size] for part in alike.values() for at in range(0, len(part), batch_size)]
-        hashes = [number for batch in batches for _, number, _ in batch]
-        samples = [sample for batch in batches for *_, sample in batch]
+        seen = np.array([row for batch in batches for _, row in batch], dtype=_SEEN)
 
-        def filled(batch: list[_Image]) -> list[list[torch.Tensor]]:
-            pixels = [image for image, *_ in batch]
+        def filled(batch: list[_Waiting]) -> list[list[torch.Tensor]]:
+            pixels = [image for image, _ in batch]
             return [pixels + [torch.zeros_like(pixels[0])] * (batch_size - len(batch))]
 
         def compute() -> torch.Tensor:
@@ -245,19 +226,18 @@ class ImageSums:
             check_lengths(part.shape[1] for part in parts)
             return torch.cat(parts)
 
-        rows = np.zeros((len(hashes), 0), dtype=np.float32)
         with computing_on(extractor.device.torch_device):
-            features = self.network.once(self.side, (self._device, batch_size, hashes), compute)
+            features = self.network.once(self.side, (self._device, batch_size, seen["hash"].tolist()), compute)
             check_lengths((self.length, features.shape[1]))
             if self.per_image:
-                rows = features.to("cpu", torch.float32).numpy()
-            elif self._held or any(sample != UNKNOWN for sample in samples):
+                self._held.append(features.to("cpu", torch.float32))
+            elif self._held or (seen["sample"] != UNKNOWN).any():
                 self._held.append(features)
             else:
                 self._sum(features)
             self._sum_earlier()
-        self._seen.append(_Images(np.array(hashes), np.array(samples), np.zeros(len(hashes), dtype=bool), rows))
-        return left
+        self._seen.append(seen)
+        return waiting[ready:]
 
     def _sum(self, features: torch.Tensor) -> None:
         self._moments = self._moments or self._empty(features.shape[1])
@@ -266,6 +246,8 @@ class ImageSums:
 
     def _sum_earlier(self) -> None:
         """Adds features to the sums as long as those of the latest images remain."""
+        if self.per_image:
+            return
         while self._held and sum(map(len, self._held)) - len(self._held[0]) >= _HELD_ROWS:
             self._sum(self._held.popleft())
 
@@ -284,51 +266,51 @@ class ImageSums:
             self._device = device
             if self._moments is not None:
                 self._moments.to(device)
-            self._held = deque(features.to(device) for features in self._held)
-            self._waiting = [(image.to(device), mark, sample) for image, mark, sample in self._waiting]
+            if not self.per_image:
+                self._held = deque(features.to(device) for features in self._held)
+            self._waiting = [(image.to(device), row) for image, row in self._waiting]
 
     def merged(self, world: World) -> ImageSums:
         """Returns the statistics of all ranks, without changing this object. A collective; call `flush` first.
 
         An image of whose sample several ranks have a copy counts once.
         """
-        other, seen = copy.copy(self), _joined(self._seen)
-        free = len(seen.hashes) if self.per_image else sum(map(len, self._held))  # how many can be left out
-        every = world.gather((self.length, self.lost, self._samples.different, free, seen))
-        lengths, of_lost, of_different, of_free, of_seen = zip(*every, strict=True)
+        other, seen, held = copy.copy(self), self.seen, self._features()
+        every = world.gather((self.length, self.lost, self._samples.different, len(held), seen))
+        lengths, of_lost, of_different, of_held, of_seen = zip(*every, strict=True)
         check_lengths(lengths)
-        samples, hashes = [seen.samples for seen in of_seen], [seen.hashes for seen in of_seen]
-        kept = each_once(samples, of_free)
-        if not self.per_image and any(lengths) and (world.size > 1 or self._held):
+        samples, hashes = ([seen[name] for seen in of_seen] for name in ("sample", "hash"))
+        kept, other.different = each_once(samples, hashes, of_held)
+        held = held[torch.from_numpy(kept[world.rank][len(seen) - len(held) :]).to(held.device)]
+        other._held = deque()
+        if self.per_image:
+            other._held.extend(torch.from_numpy(rows) for rows in world.gather(held.numpy()) if len(rows))
+        elif any(lengths) and (world.size > 1 or self._held):
             with world.together():  # memory may run out on one rank, or a feature may be out of range
                 other._moments = copy.deepcopy(self._moments) or self._empty(max(lengths))
-                if self._held:
-                    mine = torch.from_numpy(kept[world.rank][len(seen.hashes) - free :])
-                    features = torch.cat(list(self._held))
+                if len(held):
                     with self._explaining_refusal():
-                        other._moments.add(features[mine.to(features.device)])
+                        other._moments.add(held)
                         other._moments.flush()
             other._moments.merge(world)
-        other._held = deque()
         other.lost = any(of_lost)
         other._samples = KnownSamples()
         other._samples.different = sum(of_different)
-        other.different = count_different(samples, hashes, kept)
-        other.of_ranks = [seen.take(own) for seen, own in zip(of_seen, kept, strict=True)]
-        other._seen = list(other.of_ranks)
+        other.of_ranks = [seen[own] for seen, own in zip(of_seen, kept, strict=True)]
+        other._seen = other.of_ranks
         return other
 
     def warnings(self, ranks: Sequence[int]) -> Iterator[str]:
         """Warnings about images that are missing, count twice, or that several of the ``ranks`` have."""
         if self.lost:
             yield f"{SIDES[self.side]} from before the checkpoint are missing from the value"
-        seen = _joined(self._seen)
-        if again := added_again(seen.hashes[~seen.restored], seen.hashes[seen.restored]):
+        seen = self.seen
+        if again := added_again(*(seen["hash"][seen["restored"] == old] for old in (False, True))):
             yield (
                 f"{again} {SIDES[self.side]} that were added after a checkpoint was loaded are in it too and count "
                 f"twice: {self._reset} after loading it, or omit persistent(True)"
             )
-        known = seen.samples[seen.samples != UNKNOWN]
+        known = seen["sample"][seen["sample"] != UNKNOWN]
         if twice := len(known) - len(np.unique(known)):
             yield (
                 f"{twice} of {self.count} {SIDES[self.side]} count again, because several ranks or merged metrics have "
@@ -343,11 +325,10 @@ class ImageSums:
 
     def _shared(self, ranks: Sequence[int]) -> Iterator[str]:
         """Warns about equal images on several ranks. Real ones of known samples are equal in the data set."""
-        numbered = all((images.samples != UNKNOWN).all() for images in self.of_ranks)
+        numbered = all((seen["sample"] != UNKNOWN).all() for seen in self.of_ranks)
         if numbered and self.side == "real":
             return
-        # Earlier versions have no hashes of real images in a state.
-        shared, on = on_several([images.hashes[images.hashes != 0] for images in self.of_ranks], ranks)
+        shared, on = on_several([seen["hash"] for seen in self.of_ranks], ranks)
         if not shared:
             return
         causes = [] if numbered else [PADDED]
@@ -379,86 +360,66 @@ class ImageSums:
         if self.fixed is not None:
             assert self.fixed.features is not None
             return self.fixed.features
-        return _by_hash(_joined(self._seen)).rows
+        rows: NDArray[np.float32] = self._features().numpy()
+        return rows[np.argsort(self.seen["hash"], kind="stable")]
 
     def totals(self) -> State:
         """The sums as CPU tensors, for symmetric matrices the upper triangle. Call `flush` first."""
-        seen = _joined(self._seen)
-        totals: dict[str, Any]
-        if self.per_image:
-            seen = _by_hash(seen)
-            totals = {"count": np.array(self.count), "rows": seen.rows, "order": seen.hashes}
-        else:
-            totals = (self._moments or self._empty(self.length)).totals()
-            totals["marks"] = seen.hashes
-        if (seen.samples != UNKNOWN).any():
-            totals |= {"samples": seen.samples, "different": self._samples.different}
+        seen = self.seen
+        totals: dict[str, Any] = {} if self._moments is None else self._moments.totals()
+        totals["marks"] = seen["hash"]
+        if (seen["sample"] != UNKNOWN).any():
+            totals |= {"samples": seen["sample"], "different": self._samples.different}
         state = {name: torch.from_numpy(np.array(values)) for name, values in totals.items()}
-        return state | ({"held": torch.cat(list(self._held)).cpu()} if self._held else {})
+        return state | ({"held": self._features().cpu()} if self._held else {})
 
     def absorb(self, totals: State, restored: bool = False) -> None:
         """Adds the sums that `totals` returned, ``restored`` from a checkpoint or of another metric."""
         try:
             arrays = {name: values.cpu().numpy() for name, values in totals.items()}
-            summed = 0 if self.per_image else int(arrays["count"])
-            # Earlier versions have no hashes of real images.
-            hashes = arrays["order"] if self.per_image else arrays.get("marks", np.zeros(summed, np.int64))
-            rows = arrays["rows"] if self.per_image else np.zeros((len(hashes), 0), np.float32)
-            samples = arrays.get("samples", np.full(len(hashes), UNKNOWN))
-            different = int(arrays.get("different", 0))
-            if not len(samples) == len(rows) == len(hashes):
+            seen = np.zeros(len(arrays["marks"]), _SEEN)
+            samples = arrays.get("samples", np.full(len(seen), UNKNOWN))
+            seen["hash"], seen["sample"], seen["restored"] = arrays["marks"], samples, restored
+            summed, different = int(arrays.get("count", 0)), int(arrays.get("different", 0))
+            held = totals.get("held", torch.zeros(0, 0, device="cpu"))
+            if not len(samples) == len(seen) == summed + len(held):
                 raise ValueError("their numbers of images differ")
-            if not self.per_image:
-                moments = self._moments or self._empty(self.network.definition.dims or len(arrays["sum"]))
-                held = arrays.get("held", np.zeros((0, moments.dims)))
-                if held.shape != (len(hashes) - summed, moments.dims):
-                    raise ValueError("their numbers of images differ")
+            dims = {self.network.definition.dims, self.length, len(arrays.get("sum", ())), held.shape[1]} - {0}
+            if len(dims) > 1:
+                raise ValueError("their features have another length")
+            moments = self._moments
+            if "count" in arrays:
+                moments = self._moments or self._empty(*dims)
                 moments.absorb(arrays)
-                self._moments = moments
-            images = _Images(hashes, samples, np.full(len(hashes), restored), rows)
-            places = np.arange(len(hashes))
-            early, late = images.take(places[:summed]), images.take(places[summed:])
         except (AttributeError, ValueError, KeyError, TypeError, IndexError) as error:
             raise InputError(f"the statistics to add are not those of this metric's features: {error}") from None
-        self._seen = [early, *self._seen, late]
-        if "held" in totals:
-            self._held.append(totals["held"].to(self._device))
+        self._moments = moments
+        self._seen = [seen[:summed], *self._seen, seen[summed:]]
+        if len(held):
+            self._held.append(held.to("cpu" if self.per_image else self._device))
             self._sum_earlier()
-        self._samples.add(samples, hashes, different)
+        self._samples.add(samples, seen["hash"], different)
 
 
-def _joined(parts: Sequence[_Images]) -> _Images:
-    some = [part for part in parts if len(part.hashes)] or [_NO_IMAGES]
-    return _Images(*map(np.concatenate, zip(*some, strict=True)))
+def each_once(
+    samples: Sequence[NDArray[np.int64]], marks: Sequence[NDArray[np.int64]], free: Sequence[int]
+) -> tuple[list[NDArray[np.bool_]], int]:
+    """Returns which images of each rank to keep, so that each sample remains once: bool arrays of these shapes.
 
-
-def _by_hash(images: _Images) -> _Images:
-    return images.take(np.argsort(images.hashes, kind="stable"))
-
-
-def each_once(samples: Sequence[NDArray[np.int64]], free: Sequence[int]) -> list[NDArray[np.bool_]]:
-    """Which images of each rank to keep, so that each sample remains once: bool arrays of the shapes of ``samples``.
-
-    Of each rank only the last ``free`` images can be left out. Images whose sample is unknown remain.
+    Also returns how many of the others have another mark than the one that is kept of their sample. Of each rank only
+    the last ``free`` images can be left out. Images whose sample is unknown remain.
     """
     bound = [np.arange(len(own)) < len(own) - last for own, last in zip(samples, free, strict=True)]
-    every, must = np.concatenate(samples), np.concatenate(bound)
+    every, hashes = (np.concatenate(of_ranks) for of_ranks in (samples, marks))
+    must = np.concatenate(bound)
     order = np.lexsort((~must, every))  # those that must remain come first, then those of the first rank
-    ordered = every[order]
-    keep = np.ones(len(every), dtype=bool)
-    keep[order[1:]] = ordered[1:] != ordered[:-1]
-    keep |= must | (every == UNKNOWN)
-    return np.split(keep, np.cumsum([len(own) for own in samples])[:-1])
-
-
-def count_different(
-    samples: Sequence[NDArray[np.int64]], hashes: Sequence[NDArray[np.int64]], kept: Sequence[NDArray[np.bool_]]
-) -> int:
-    """Returns how many of the ranks' images that are not kept differ from the one that is kept of their sample."""
-    every, marks, keep = np.concatenate(samples), np.concatenate(hashes), np.concatenate(kept)
-    order = np.argsort(every[keep], kind="stable")
-    places = order[np.searchsorted(every[keep][order], every[~keep])]
-    return int((marks[keep][places] != marks[~keep]).sum())
+    starts = np.ones(len(order), dtype=bool)
+    starts[1:] = np.diff(every[order]) != 0
+    keep = must | (every == UNKNOWN)
+    keep[order[starts]] = True
+    kept = order[starts][np.cumsum(starts) - 1]  # of the sample of each image in this order
+    different = int(((hashes[kept] != hashes[order]) & ~keep[order]).sum())
+    return np.split(keep, np.cumsum([len(own) for own in samples])[:-1]), different
 
 
 def added_again(added: NDArray[np.int64], restored: NDArray[np.int64]) -> int:
@@ -469,7 +430,8 @@ def added_again(added: NDArray[np.int64], restored: NDArray[np.int64]) -> int:
 
 def on_several(of_ranks: Sequence[NDArray[np.int64]], ranks: Sequence[int]) -> tuple[int, str]:
     """Returns how many of the hashes of each of the ``ranks`` are on another one too, and which ranks these are."""
-    hashes, owners = np.unique(np.concatenate([_NO_NUMBERS, *map(np.unique, of_ranks)]), return_counts=True)
+    every = np.concatenate([np.empty(0, np.int64), *map(np.unique, of_ranks)])
+    hashes, owners = np.unique(every, return_counts=True)
     shared = [int(np.isin(own, hashes[owners > 1]).sum()) for own in of_ranks]
     return sum(shared), listed_ranks([rank for rank, number in zip(ranks, shared, strict=False) if number])
 
@@ -766,7 +728,7 @@ class MetricSums(MetricState):
 
     def _lose(self, state: State) -> None:
         for side, sums in self.sides.items():
-            sums.lost = sums.fixed is None and f"{side}_count" in state
+            sums.lost = sums.fixed is None and f"{side}_marks" in state
 
     def _take(self, state: State) -> None:
         for side, sums in self.sides.items():
@@ -778,16 +740,15 @@ class MetricSums(MetricState):
 def check_same_settings(settings: Sequence[dict[str, Any]], names: Sequence[str]) -> None:
     """Checks that `MetricSums.settings`, of which some may be unknown, are the same everywhere."""
     first = settings[0]
-    for name, each in zip(names, settings, strict=True):
+    for name, other in zip(names, settings, strict=True):
         differences = []
         if "definition" in first:  # a metric of pairs has none
-            differences += Definition.from_json(first["definition"]).differences(
-                Definition.from_json(each["definition"])
-            )
+            mine, theirs = (Definition.from_json(each["definition"]) for each in (first, other))
+            differences += mine.differences(theirs)
         for key in ("real", "float_to_byte", "own"):
-            mine, theirs = first.get(key, ""), each.get(key, "")
-            if mine != theirs:
-                differences.append(f"{key}: {mine or 'as usual'} against {theirs or 'as usual'}")
+            values = [each.get(key) or "as usual" for each in (first, other)]
+            if len({*values}) > 1:
+                differences.append(f"{key}: {' against '.join(values)}")
         if differences:
             problem = f"{names[0]} and {name} differ ({', '.join(differences)}):"
             raise on_every_rank(InputError(problem, "make them with the same arguments"))

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from fidtool.sources.opening import list_folder
-from fidtool.statistics.saved import _too_fresh
+from fidtool.statistics.cache import _too_fresh
 from support.command_line import Outcome, Run
 from support.pictures import make_pictures
 from support.places import COLOURS, TINY

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fidtool.statistics.saved import _listed_path
+from fidtool.statistics.cache import _listed_path
 from support.command_line import Run
 from support.pictures import make_pictures
 from support.places import COLOURS, TINY

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fidtool.statistics.saved import MANIFEST
+from fidtool.statistics.checkpoint import MANIFEST
 from support.command_line import Run, changed
 from support.pictures import make_pictures
 from support.places import TINY

@@ -20,8 +20,8 @@ from fidtool.images import decode as decoding
 from fidtool.images.decode import DecodedImage
 from fidtool.pipeline import run
 from fidtool.statistics.accumulator import Accumulator
+from fidtool.statistics.checkpoint import Checkpoint
 from fidtool.statistics.moments import ExactMoments
-from fidtool.statistics.saved import Checkpoint
 
 sys.path.insert(0, os.path.dirname(__file__))
 from patching import replace

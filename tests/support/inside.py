@@ -27,8 +27,8 @@ from fidtool.sources.arrays import as_pixels
 from fidtool.sources.contents import ValueRange
 from fidtool.sources.image_set import Sampling, hashes_of
 from fidtool.sources.opening import open_images
+from fidtool.statistics.cache import cache_file
 from fidtool.statistics.moments import ExactMoments, Gaussian
-from fidtool.statistics.saved import cache_file
 from fidtool.training.feature_extractor import pixels_of
 
 Features = NDArray[np.float32]

@@ -29,8 +29,8 @@ from fidtool.settings import Settings
 from fidtool.sources.contents import ContentError, Pixels
 from fidtool.sources.opening import open_images
 from fidtool.sources.remote import request
+from fidtool.statistics.cache import cache_entries, sweep
 from fidtool.statistics.moments import ExactMoments
-from fidtool.statistics.saved import cache_entries, sweep
 from fidtool.training import FrechetLoss, gather_with_grad
 from fidtool.training.feature_extractor import SharedExtractor
 from fidtool.training.loss import NuclearNorm

@@ -15,30 +15,58 @@ from fidtool.images.batches import Batch
 from fidtool.images.decode import ImageProperties
 from fidtool.images.loader import DecodedBatch
 from fidtool.images.records import RECORD
-from fidtool.sources.contents import BadFile
-from fidtool.statistics.accumulator import RECORDS, Accumulator, Layer
-from fidtool.statistics.saved import Checkpoint, Part, parts_of
+from fidtool.sources.contents import BadFile, Files
+from fidtool.sources.image_set import ImageSet
+from fidtool.statistics.accumulator import PAIRS, RECORDS, Accumulator, Layer
+from fidtool.statistics.checkpoint import Checkpoint, Part, parts_of
 from support.edits import arrays_of, edits_of, save
 
 DEFINITION = Definition("made up", "", 2, 18, 8, "", "bilinear", "pillow", 1)
-PARTS = [Part("000-00", range(3), 7), Part("000-01", range(3, 4), 8), Part("000-02", range(4, 8), 9)]
+LAYERS = {FEATURES: Layer(DEFINITION, with_features=True), EMBEDDING: Layer(DEFINITION)}
+BATCHES = np.split(np.random.RandomState(0).permutation(44), np.cumsum(range(2, 9)))
+"""Places of the images of each batch, as of an archive; batch b has b + 2 images, of which the last is damaged."""
+NAMES = [f"{number:02}.png" for number in range(44)]
+
+
+def images(touched: str = "") -> ImageSet:
+    """Returns the set, of which one file may have another mtime."""
+    files = Files(NAMES)
+    files.stamps[:] = np.arange(5 * 44).reshape(44, 5)
+    files.stamps[[name == touched for name in NAMES], 1] = -1
+    partner = ImageSet("real", "folder", NAMES, "real/", files, files, np.arange(44))
+    return ImageSet("set", "folder", NAMES, "set/", files, files, np.arange(44), partner=partner)
+
+
+def parts_in(found: ImageSet) -> list[Part]:
+    """Returns parts of three, one and four batches."""
+    batches = [Batch(number, places) for number, places in enumerate(BATCHES)]
+    parts = []
+    for number, edges in enumerate((range(3), range(3, 4), range(4, 8))):
+        (whole,) = parts_of(0, found, [Batch(0, np.concatenate([batches[each].images for each in edges]))])
+        parts.append(Part(f"000-0{number}", edges, whole.images))
+    return parts
+
+
+PARTS = parts_in(images())
 
 
 def empty() -> Accumulator:
-    layers = {FEATURES: Layer(DEFINITION, with_features=True), EMBEDDING: Layer(DEFINITION)}
-    return Accumulator(layers, range(2, 10), inspected=True)
+    return Accumulator(LAYERS, 44, inspected=True)
 
 
 def add(batches: list[int], into: Callable[..., None]) -> None:
-    """Add batches. Batch b has b + 1 images, each with different features, and a file that was skipped."""
+    """Add batches, whose images each have different features. The last one of each was skipped."""
     for batch in batches:
         features = torch.arange(2.0 * (batch + 1)).view(-1, 2) / 4.0 + batch
         records = np.zeros(batch + 1, dtype=RECORD)
         records["digest"] = 10 * batch + np.arange(batch + 1)
-        bad = [BadFile(f"{batch}", "broken")]
+        for side in ("height", "width", "values", "highest"):
+            records[side] = 1
+        bad = [BadFile(f"set/{NAMES[BATCHES[batch][-1]]}", "broken")]
+        used = [True] * (batch + 1) + [False]
         traits = ImageProperties(lossy=batch)
-        decoded = DecodedBatch(batch, batch + 1, properties=traits, records=records, skipped=bad)
-        into(decoded, [{FEATURES: features, EMBEDDING: -features}])
+        decoded = DecodedBatch(batch, batch + 1, properties=traits, records=records, skipped=bad, used=used)
+        into(decoded, [{FEATURES: features, EMBEDDING: -features}], BATCHES[batch])
 
 
 def whole(batches: list[int]) -> Accumulator:
@@ -50,11 +78,16 @@ def whole(batches: list[int]) -> Accumulator:
 def shown(found: Accumulator) -> tuple[Any, ...]:
     sums = [{name: each.tolist() for name, each in moments.totals().items()} for moments in found.moments.values()]
     rows = {name: each.tolist() for name, each in found.rows().items()}
-    return sums, rows, found.traits, sorted(bad.file for bad in found.skipped), found.counts.tolist()
+    places = found.used.tolist(), found.unusable.tolist()
+    return sums, rows, found.traits, sorted(bad.file for bad in found.skipped), places
 
 
 def checkpoint(folder: Path, said: list[str]) -> Checkpoint:
-    return Checkpoint(str(folder), "run", 100, said.append)
+    return Checkpoint(str(folder), "run", {"torch": "2.4"}, 100, said.append)
+
+
+def saving(folder: Path, parts: list[Part], total: Accumulator) -> Callable[..., None]:
+    return checkpoint(folder, []).part_by_part(parts, images(), total)
 
 
 def loaded(folder: Path, parts: list[Part] = PARTS) -> tuple[Accumulator, list[Part], list[str]]:
@@ -67,7 +100,7 @@ def test_parts_add_up_whoever_wrote_them(tmp_path: Path) -> None:
     """Also if two runs write the same part."""
     for mine in (PARTS[1:], PARTS[:2]):
         total = empty()
-        add([batch for part in mine for batch in part.batches], checkpoint(tmp_path, []).part_by_part(mine, total))
+        add([batch for part in mine for batch in part.batches], saving(tmp_path, mine, total))
         assert shown(total) == shown(whole([batch for part in mine for batch in part.batches]))
     found, left, said = loaded(tmp_path)
     assert (shown(found), left, said) == (shown(whole([*range(8)])), [], [])
@@ -76,18 +109,18 @@ def test_parts_add_up_whoever_wrote_them(tmp_path: Path) -> None:
 
 
 def test_an_unfinished_part_is_not_saved(tmp_path: Path) -> None:
-    add([0, 1, 2, 3, 4, 5], checkpoint(tmp_path, []).part_by_part(PARTS, empty()))
+    add([0, 1, 2, 3, 4, 5], saving(tmp_path, PARTS, empty()))
     found, left, _ = loaded(tmp_path)
     assert (shown(found), left) == (shown(whole([0, 1, 2, 3])), PARTS[2:])
 
 
-DAMAGED = ["low", "sum", "count", "largest", "counts", "record", f"kept.{FEATURES}", f"kept.{RECORDS}"]
+DAMAGED = ["sums_low", "sums_sum_embedding", "count", "sums_largest", "places", "run", "features", "records"]
 
 
 @pytest.mark.parametrize("damaged", DAMAGED)
 @pytest.mark.parametrize("how", ["missing", "text", "short"])
 def test_a_part_is_used_whole_or_not_at_all(tmp_path: Path, damaged: str, how: str) -> None:
-    add([0, 1, 2, 3], checkpoint(tmp_path, []).part_by_part(PARTS, empty()))
+    add([0, 1, 2, 3], saving(tmp_path, PARTS, empty()))
     file = tmp_path / "run-000-00.npz"
     with np.load(file) as archive:
         arrays = dict(archive)
@@ -105,7 +138,7 @@ def test_a_part_is_used_whole_or_not_at_all(tmp_path: Path, damaged: str, how: s
 
 def test_an_edited_part_is_not_used(tmp_path: Path) -> None:
     """Also if its arrays could be those of a part."""
-    add([0, 1, 2, 3], checkpoint(tmp_path, []).part_by_part(PARTS, empty()))
+    add([0, 1, 2, 3], saving(tmp_path, PARTS, empty()))
     file, rest = tmp_path / "run-000-00.npz", shown(whole([3]))
     arrays = arrays_of(file)
     for _, what, edited in edits_of(arrays):
@@ -116,19 +149,51 @@ def test_an_edited_part_is_not_used(tmp_path: Path) -> None:
 
 
 def test_a_stale_part_is_not_used(tmp_path: Path) -> None:
-    add([*range(8)], checkpoint(tmp_path, []).part_by_part(PARTS, empty()))
-    changed = [PARTS[0], Part("000-01", range(3, 4), 0), PARTS[2]]
-    assert loaded(tmp_path, changed)[1] == changed[1:2]
+    add([*range(8)], saving(tmp_path, PARTS, empty()))
+    changed = parts_in(images(touched=NAMES[BATCHES[3][0]]))
+    assert [part.file for part in loaded(tmp_path, changed)[1]] == ["000-01"]
+
+
+def test_parts_of_pairs_have_the_values_and_the_partners(tmp_path: Path) -> None:
+    """Also without features of the first set."""
+    partner_layers = {FEATURES: LAYERS[FEATURES]}
+
+    def both() -> Accumulator:
+        return Accumulator({}, 44, inspected=True, pairs=2, of_partner=partner_layers)
+
+    total, resumed = both(), both()
+    part = PARTS[0]
+    into = saving(tmp_path, [part], total)
+    for batch in part.batches:
+        places = BATCHES[batch]
+        records = np.ones(len(places), dtype=RECORD)
+        facts: Any = {"records": records, "used": [True] * len(places)}
+        pairs = {0: np.arange(2.0 * len(places)).reshape(-1, 2) + batch}
+        partner = DecodedBatch(batch, len(places), **facts)
+        features = torch.arange(2.0 * len(places)).view(-1, 2) / 4.0
+        into(DecodedBatch(batch, len(places), partner=partner, pairs=pairs, **facts), [{FEATURES: features}], places)
+    assert checkpoint(tmp_path, []).load([part], resumed) == []
+    assert shown(resumed) == shown(total)
+    assert total.partner is not None
+    assert resumed.partner is not None
+    assert shown(resumed.partner) == shown(total.partner)
+    assert resumed.rows()[PAIRS].shape == (9, 2)
+    assert resumed.partner.rows()[FEATURES].shape == (9, 2)
+
+
+def whole_set(count: int) -> ImageSet:
+    files = Files([""] * count)
+    files.stamps[:] = np.arange(count)[:, None]
+    return ImageSet("set", "folder", [""] * count, "", files, files, np.arange(count))
 
 
 @pytest.mark.parametrize(("batches", "parts"), [(1, 1), (64, 64), (65, 64), (1000, 64)])
 def test_a_set_has_at_most_64_parts(batches: int, parts: int) -> None:
-    class Images:
-        def marks(self, parts: Any) -> list[int]:
-            return [int(each.sum()) for each in parts]
-
-    found = parts_of(3, Images(), [Batch(batch, [2 * batch, 2 * batch + 1]) for batch in range(batches)])  # type: ignore[arg-type]
+    found = parts_of(
+        3, whole_set(2 * batches), [Batch(batch, range(2 * batch, 2 * batch + 2)) for batch in range(batches)]
+    )
     assert len(found) == parts
     assert [batch for part in found for batch in part.batches] == [*range(batches)]
-    assert sum(part.mark for part in found) == sum(range(2 * batches)), "marks are of all images"
-    assert found[0].name == "003-00"
+    assert np.concatenate([part.images.places for part in found]).tolist() == [*range(2 * batches)]
+    assert len({part.images.whole for part in found}) == parts, "marks are of the part's images"
+    assert (found[0].file, found[0].images.name) == ("003-00", f"1/{parts}")

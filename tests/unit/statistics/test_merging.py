@@ -16,11 +16,11 @@ import fidtool
 from fidtool.errors import InputError
 from fidtool.features.protocol import FEATURES, Definition
 from fidtool.images.decode import ImageProperties
+from fidtool.images.loader import DecodedBatch
 from fidtool.images.records import RECORD, ImageRecords
 from fidtool.sources.contents import BadFile
 from fidtool.sources.image_set import SetPart
-from fidtool.statistics.merging import layer_statistics
-from fidtool.statistics.moments import ExactMoments
+from fidtool.statistics.accumulator import Accumulator, Layer
 from fidtool.statistics.set_statistics import Statistics
 from support.exact_sets import mixed
 
@@ -37,10 +37,10 @@ DEFINITION = Definition("custom.py:network", "0" * 64, DIMS, 18, 32, "x", "bilin
 def of(places: Sequence[int], name: str, skipped: Sequence[int] = ()) -> Statistics:
     """The statistics of images by their places in the set, in which those ``skipped`` cannot be read."""
     used = np.array([place for place in places if place not in skipped], dtype=np.int64)
-    moments = ExactMoments(DIMS, 18)
-    moments.add(torch.from_numpy(ROWS[used]))
+    sums = Accumulator({FEATURES: Layer(DEFINITION, with_features=True)}, COUNT)
+    sums.add(DecodedBatch(0, len(used), used=[True] * len(used)), [{FEATURES: torch.from_numpy(ROWS[used])}], used)
     return Statistics(
-        {FEATURES: layer_statistics(moments, DEFINITION, ROWS[used])},
+        sums.layer_statistics({FEATURES: ROWS[used]}),
         len(used),
         arithmetic={"torch": "2.4", "device": "cpu"},
         traits=ImageProperties(lossy=len(used), most_bands=int(used.max(initial=0))),

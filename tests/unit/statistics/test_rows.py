@@ -32,13 +32,24 @@ def place(request: pytest.FixtureRequest, environment: dict[str, str], monkeypat
 @pytest.mark.parametrize("counts", [SIZES, (3, 0, 1, 2)])
 def test_batches_may_be_added_in_any_order_and_skipped_files_leave_no_gaps(place: str, counts: tuple[int, ...]) -> None:
     layer = Layer(Definition("made up", "", 4, 8, 8, "", "bilinear", "pillow", 1), with_features=True)
-    found = Accumulator({FEATURES: layer}, SIZES)
+    found = Accumulator({FEATURES: layer}, sum(SIZES))
     for batch in (2, 0, 3, 1):
         some = torch.from_numpy(vectors(batch, counts[batch]))
-        found.add(DecodedBatch(batch, len(some)), [{FEATURES: some}] if len(some) else [])
+        used = [place < len(some) for place in range(SIZES[batch])]
+        places = 3 * batch + np.arange(SIZES[batch])
+        found.add(DecodedBatch(batch, len(some), used=used), [{FEATURES: some}] if len(some) else [], places)
     rows = found.rows()[FEATURES]
     assert np.array_equal(rows, np.concatenate([vectors(batch, count) for batch, count in enumerate(counts)]))
     assert isinstance(rows, np.memmap) == (place == "file")
+
+
+def test_rows_may_be_anywhere(place: str) -> None:
+    """As those of a batch of an archive, whose order is not that of the set."""
+    places = np.random.RandomState(0).permutation(9)
+    storage = RowStorage(9, 4)
+    for some in np.array_split(np.arange(9), 4):
+        storage.scatter(places[some], vectors(0, 9)[places[some]])
+    assert np.array_equal(storage.array(), vectors(0, 9))
 
 
 def test_a_full_disk_is_reported(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:

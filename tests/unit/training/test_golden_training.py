@@ -1,4 +1,4 @@
-"""Goldens of training: states saved by version 0.1.0, values of the metric and the loss, refusals."""
+"""Goldens of training: states with the sums of an earlier version, values of the metric and the loss, refusals."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def old_state() -> dict[str, torch.Tensor]:
     state: dict[str, torch.Tensor] = torch.load(STATE, weights_only=True)
-    return state
+    known = {name: values for name, values in state.items() if not name.endswith("_bits")}
+    return {**known, "real_marks": torch.arange(int(state["real_count"]))}  # today's states have these, but no bits
 
 
 def shown(state: dict[str, torch.Tensor]) -> dict[str, Any]:

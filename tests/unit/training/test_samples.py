@@ -148,7 +148,7 @@ def other_type(values: torch.Tensor) -> Any:
         (FrechetInceptionDistance, "fake_held", lambda values: values[:, :3]),
         (FrechetInceptionDistance, "fake_samples", cut),
         (FrechetInceptionDistance, "fake_marks", missing),
-        (KernelInceptionDistance, "fake_rows", cut),
+        (KernelInceptionDistance, "fake_held", cut),
         (KernelInceptionDistance, "fake_samples", cut),
         (KernelInceptionDistance, "definition", missing),
         (PeakSignalNoiseRatio, "pair_value", cut),
@@ -224,7 +224,8 @@ def test_which_images_remain(ranks: list[tuple[list[int], int]]) -> None:
     """Each sample remains, and only once unless several ranks cannot leave it out; unknown samples all remain."""
     of_ranks = [np.array(numbers, dtype=np.int64) for numbers, _ in ranks]
     free = [min(last, len(numbers)) for numbers, last in ranks]
-    kept = sums.each_once(of_ranks, free)
+    marks = [np.arange(len(own)) % 2 for own in of_ranks]
+    kept, different = sums.each_once(of_ranks, marks, free)
     assert list(map(len, kept)) == list(map(len, of_ranks))
     remain = [int(number) for own, keep in zip(of_ranks, kept, strict=True) for number in own[keep]]
     bound = [int(number) for own, last in zip(of_ranks, free, strict=True) for number in own[: len(own) - last]]
@@ -232,6 +233,15 @@ def test_which_images_remain(ranks: list[tuple[list[int], int]]) -> None:
         there = any(number in own for own in of_ranks)
         assert remain.count(number) == max(there, bound.count(number))
     assert remain.count(-1) == sum(list(own).count(-1) for own in of_ranks)
+    first, others = dict[int, int](), list[tuple[int, int]]()
+    for own, keep, of_own in zip(of_ranks, kept, marks, strict=True):
+        pairs = [*zip(own.tolist(), of_own.tolist(), strict=True)]
+        for place, (number, mark) in enumerate(pairs):
+            if keep[place]:
+                first.setdefault(number, mark)
+            else:
+                others.append((number, mark))
+    assert different == sum(first[number] != mark for number, mark in others), "those left out differ from the first"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,201 @@
+"""The cache of the statistics of sets: a file per set and layer, named by a hash of everything that determines it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fidtool.cache_dir import byte_limit, cache_dir
+from fidtool.errors import InputError, RunError, redacted
+from fidtool.features.protocol import FEATURES, PROBE, Definition
+from fidtool.sources.image_set import ImageSet, real_path
+from fidtool.sources.opening import STDIN
+from fidtool.statistics.set_statistics import Statistics
+from fidtool.statistics.statistics_file import arrays_of, read_statistics, read_summary, save_arrays
+
+SHOWN_DIGITS = 12
+"""Hexadecimal digits of an entry's name that lists show; enough to identify the entry."""
+_ABANDONED_SECONDS = 3600.0
+"""Age from which a temporary file is assumed to belong to a process that was killed."""
+_FINE_CLOCK_NS = 50_000_000
+"""Resolution of time stamps on local file systems, with a margin: they use the kernel's tick of a few milliseconds."""
+_COARSE_CLOCK_NS = 2_100_000_000
+"""Resolution on coarse file systems, with a margin: FAT uses even seconds, and some network file systems whole ones."""
+
+
+class Entry(NamedTuple):
+    """A cached statistics file: its path, whose stem is its key, its size in bytes, and when it was last used."""
+
+    path: Path
+    size: int
+    used: float
+
+
+def _folder() -> Path:
+    return cache_dir() / "statistics"
+
+
+def cache_file(images: ImageSet, definition: Definition, arithmetic: Mapping[str, Any]) -> Path:
+    """Returns the file of the statistics of one layer of a set, whose name is a hexadecimal number.
+
+    The name depends on the definition of the layer's features, the settings that determine their bits
+    (``arithmetic``), the source's real path, the names of its images in canonical order, and each file's size,
+    mtime, ctime and inode. Different or changed files, ``--num`` or ``--seed`` therefore change it.
+    """
+    bits = {setting: value for setting, value in arithmetic.items() if not setting.endswith(PROBE)}
+    # Of the probes, that of the network which computes the layer.
+    bits[PROBE] = arithmetic.get(f"{definition.fingerprint}_{PROBE}")
+    bits |= {} if definition.standard else {"kernels": ""}  # those of Inception
+    sha = hashlib.sha256(b"with exact sums")  # which entries of earlier versions lack
+    for part in (definition.to_json(), json.dumps(bits, sort_keys=True), images.identity(), images.state()):
+        sha.update(os.fsencode(part) + b"\0")
+    return _folder() / f"{sha.hexdigest()}.npz"
+
+
+def find_cached(
+    images: ImageSet,
+    definitions: Mapping[str, Definition],
+    collected: Collection[str],
+    needed: Collection[str],
+    arithmetic: dict[str, Any],
+    inspected: bool,
+    warn: Callable[[str], None],
+) -> Statistics | None:
+    """Returns the set's statistics of those of these layers that the cache has; None if it has none.
+
+    Args:
+        collected: the layers of which the features of each image are read if they are there.
+        needed: those of which they must be there.
+        inspected: whether records are needed, which are stored with the statistics of each network.
+    """
+    found: dict[str, Statistics] = {}
+    for name, definition in definitions.items():
+        entry = _read_entry(cache_file(images, definition, arithmetic), name in collected, warn)
+        if entry is None or entry.arithmetic is None or (name in needed and entry.features is None):
+            continue
+        if not inspected or entry.pictures is not None:
+            found[name] = entry
+    if not found:
+        return None
+    main = next(iter(found.values()))
+    return replace(
+        main,
+        layers={name: entry.layers[FEATURES] for name, entry in found.items()},
+        arithmetic=arithmetic,  # equal as far as the keys depend on it
+        pictures=main.pictures if inspected else None,
+    )
+
+
+def _read_entry(path: Path, with_features: bool, warn: Callable[[str], None]) -> Statistics | None:
+    """Returns the statistics in an entry, or None. A damaged file is reported and deleted."""
+    if not os.path.isfile(path):
+        return None
+    try:
+        statistics = read_statistics(path, None if with_features else ())
+    except RunError as error:  # there is no room for the features, but the file is intact
+        warn(f"the cache is not used: {error}")
+        return None
+    except Exception as error:
+        with contextlib.suppress(OSError):  # another process deleted it
+            path.unlink()
+            warn(f"a cache file is damaged, and its statistics are computed again: {error}")
+        return None
+    with contextlib.suppress(OSError):  # another user's cache may be read-only
+        os.utime(path)  # marks it as recently used
+    return statistics
+
+
+def put_in_cache(images: ImageSet, statistics: Statistics, warn: Callable[[str], None]) -> bool:
+    """Writes an entry per layer, unless files may have changed during the run with the same time stamps.
+
+    An entry that is there and has everything is kept.
+    """
+    files = images.files
+    if not files.versioned or (not files.remote and _too_fresh(images)):
+        return False
+    try:
+        _folder().mkdir(parents=True, exist_ok=True)
+        for layer in statistics.layers.values():
+            assert layer.definition is not None
+            path = cache_file(images, layer.definition, statistics.arithmetic or {})
+            pictures, there = statistics.pictures, read_summary(path)
+            missing = (layer.features is not None and not there.has_features) or (
+                pictures is not None and not there.has_records
+            )
+            if missing or there.definition is None:
+                order = None if layer.features is None else statistics.order
+                own = replace(statistics, layers={FEATURES: layer}, pictures=pictures, order=order)
+                source = np.frombuffer(os.fsencode(_listed_path(images.path)), dtype=np.uint8)
+                save_arrays(path, arrays_of(own) | {"source": source})
+        sweep(_ABANDONED_SECONDS)
+        total = 0
+        for position, entry in enumerate(cache_entries()):  # the least recently used exceed the limit
+            total += entry.size
+            if position and total > byte_limit("FIDTOOL_CACHE_BYTES"):
+                entry.path.unlink(missing_ok=True)
+        return True
+    except OSError as error:
+        warn(f"the statistics are not cached: {_folder()} cannot be written ({error.strerror or error})")
+        return False
+
+
+def cache_entries() -> list[Entry]:
+    """Returns all entries, the most recently used first."""
+    entries = []
+    for path in _folder().glob("*.npz"):
+        with contextlib.suppress(OSError):  # another process deleted it
+            status = path.stat()
+            entries += [Entry(path, status.st_size, status.st_mtime)] if path.is_file() else []
+    return sorted(entries, key=lambda entry: entry.used, reverse=True)
+
+
+def matching(name: str) -> list[Entry]:
+    """Returns the entries of a set of images, or the entry whose hexadecimal name begins with ``name``.
+
+    This is the path of the set, as in `Summary.source` or relative to the current folder; or at least the first
+    `SHOWN_DIGITS` digits of an entry's name, because fewer may be meant as a path.
+    """
+    entries = cache_entries()
+    of_path = [entry for entry in entries if name and read_summary(entry.path).source in (name, _listed_path(name))]
+    is_id = len(name) >= SHOWN_DIGITS
+    found = of_path or [entry for entry in entries if is_id and entry.path.stem.startswith(name)]
+    if not found:
+        raise InputError(f"the cache has no entry {name!r}: `fidtool cache` lists paths and IDs")
+    if len(found) > 1 and not of_path:
+        raise InputError(f"{len(found)} entries of the cache have IDs that begin with {name}:", "pass more digits")
+    return found
+
+
+def sweep(age: float = 0.0) -> None:
+    """Deletes temporary files last written this many seconds ago or earlier."""
+    for path in _folder().glob(".*.tmp"):
+        with contextlib.suppress(OSError):
+            if path.stat().st_mtime <= time.time() - age:
+                path.unlink()
+
+
+def _listed_path(path: str) -> str:
+    """Returns a set's path as lists show it: absolute, or a URL without user, password and query."""
+    if path == STDIN:
+        return path
+    return redacted(path) if "://" in path else real_path(path)
+
+
+def _too_fresh(images: ImageSet) -> bool:
+    """Returns whether a file was so new when listed that a later change could have left its time stamps the same.
+
+    Two changes within the resolution of a file system's time stamps cannot be distinguished. The resolution is taken to
+    be coarse if all stamps are whole seconds.
+    """
+    times = images.files.stamps[:, 1:3]
+    coarse = not (times % 1_000_000_000).any()
+    return bool(images.listed - times.max() < (_COARSE_CLOCK_NS if coarse else _FINE_CLOCK_NS))

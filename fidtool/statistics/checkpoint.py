@@ -1,0 +1,260 @@
+"""Checkpoint folders: after a kill at any time, the same command continues from the finished parts of its sets.
+
+The batches of each set are divided into at most 64 parts, regardless of the number of ranks. A part is saved when it is
+finished, as a statistics file that is written atomically and named after the run and the part; resuming is merging.
+Parts do not depend on the rank or the attempt, so it does not matter which of several writers is the last. One is not
+used if its images have changed since, or if it was made with another ``max_pixels``; it is then computed and written
+again. ``fidtool-checkpoint.json`` states which run the folder belongs to.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import itertools
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fidtool.cache_dir import atomic_write
+from fidtool.errors import InputError, message_of, option
+from fidtool.images.batches import Batch
+from fidtool.local_files import open_regular, read_file
+from fidtool.names import counted, shortened
+from fidtool.saved import restored
+from fidtool.sources.contents import Files
+from fidtool.sources.image_set import ImageSet, SetPart
+from fidtool.statistics.accumulator import PAIRS, Accumulator
+from fidtool.statistics.layouts import NamedArrays
+from fidtool.statistics.statistics_file import arrays_of, own_statistics, save_arrays
+
+if TYPE_CHECKING:
+    from fidtool.features.extractor import BatchFeatures
+    from fidtool.images.loader import DecodedBatch
+
+MANIFEST = "fidtool-checkpoint.json"
+_FORMAT = 5
+_MOST_PARTS = 64
+"""Maximum number of parts of a set. A file has 17 MB for 2048 dimensions, and 8 KB per image if features are kept."""
+_PARTNER = "real/"
+"""Prefix of the names of the arrays with the statistics of the partners."""
+
+
+class Part(NamedTuple):
+    """Consecutive batches of a set, whose statistics are one file of a checkpoint.
+
+    Attributes:
+        file: number of the set and of the part.
+        batches: their numbers in the plan.
+        images: those of the batches; ``whole`` changes if the files of the images change.
+    """
+
+    file: str
+    batches: range
+    images: SetPart
+
+
+def parts_of(number: int, images: ImageSet, batches: Sequence[Batch]) -> list[Part]:
+    """Divides the ``batches`` of a set into parts; ``number`` is that of the set in the run."""
+    count = min(len(batches), _MOST_PARTS)
+    edges = [len(batches) * part // count for part in range(count + 1)]
+    parts = []
+    for place, (start, stop) in enumerate(itertools.pairwise(edges)):
+        positions = np.concatenate([np.asarray(batch.images) for batch in batches[start:stop]])
+        (mark,) = images.marks([positions])
+        part = SetPart(f"{place + 1}/{count}", f"{mark:016x}", len(images), np.sort(positions))
+        parts.append(Part(f"{number:03}-{place:02}", range(start, stop), part))
+    return parts
+
+
+def _sha256(arrays: Mapping[str, Any]) -> str:
+    """Returns the hash of the arrays of a part, by which an edited one is found."""
+    sha = hashlib.sha256()
+    for name in sorted(arrays.keys() - {"sha256"}):
+        array = np.ascontiguousarray(arrays[name])
+        sha.update(f"{name} {array.dtype} {np.shape(arrays[name])}\0".encode())
+        sha.update(array.view(np.uint8).data)
+    return sha.hexdigest()
+
+
+class Checkpoint:
+    """A checkpoint folder.
+
+    Args:
+        run: the name of the run, as `claim` returned it.
+        arithmetic: see `Statistics`.
+        warn: called, for example, if the folder cannot be written; the run then continues without it.
+    """
+
+    def __init__(
+        self, folder: str, run: str, arithmetic: dict[str, Any], max_pixels: int, warn: Callable[[str], None]
+    ) -> None:
+        self.folder, self._run, self._arithmetic, self._warn = Path(folder), run, arithmetic, warn
+        self._config = {"max_pixels": max_pixels}
+
+    @property
+    def has_work(self) -> bool:
+        return any(self.folder.glob(f"{self._run}-*.npz"))
+
+    def _file(self, part: Part) -> Path:
+        return self.folder / f"{self._run}-{part.file}.npz"
+
+    def load(self, parts: Iterable[Part], total: Accumulator) -> list[Part]:
+        """Adds the parts that are in the folder to statistics, and returns all others. Called on rank zero only."""
+        left: list[Part] = []
+        unused: dict[str, list[Path]] = {}
+        for part in parts:
+            file = self._file(part)
+            if not os.path.exists(file):
+                left.append(part)
+            elif reason := self._add(file, part, total):
+                unused.setdefault(reason, []).append(file)
+                left.append(part)
+        for reason, files in unused.items():
+            self._warn(f"{files[0]} is {reason}; computed again: {counted(len(files), 'part')} of a set")
+        return left
+
+    def _add(self, file: Path, part: Part, total: Accumulator) -> str:
+        """Adds a part to statistics; returns why it cannot be used, if it cannot."""
+        try:
+            with open_regular(file) as handle, np.load(handle, allow_pickle=False) as archive:
+                arrays = dict(archive)
+            if _sha256(arrays) != str(arrays.get("sha256")):
+                raise ValueError("its content has changed")
+            own = own_statistics(NamedArrays(arrays))
+            prefixed = {name for name in arrays if name.startswith(_PARTNER)}
+            of_partner = NamedArrays({name.removeprefix(_PARTNER): arrays[name] for name in prefixed})
+            partner = own_statistics(of_partner) if prefixed else None
+        except Exception as error:  # damaged archives raise many kinds of exceptions
+            return f"damaged ({message_of(error)})"
+        if own.part != part.images:
+            return "not used (files of the set have changed since)"
+        if own.config != self._config:
+            return f"not used (it was made with {option('max_pixels', (own.config or {}).get('max_pixels'))})"
+        total.add_part(own, arrays.get(PAIRS))
+        if total.partner is not None and partner is not None:
+            total.partner.add_part(partner)
+        return ""
+
+    def save(self, part: Part, images: ImageSet, sums: Accumulator) -> None:
+        """Writes the statistics of a part of the images. Gives a warning if the folder cannot be written."""
+        arrays = self._arrays(part, images, sums)
+        if images.partner is not None and sums.partner is not None:
+            of_partner = self._arrays(part, images.partner, sums.partner)
+            arrays |= {f"{_PARTNER}{name}": array for name, array in of_partner.items()}
+        arrays["sha256"] = np.array(_sha256(arrays))
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            save_arrays(self._file(part), arrays)
+        except OSError as error:
+            self._warn(_failure(self.folder, error))
+
+    def _arrays(self, part: Part, images: ImageSet, sums: Accumulator) -> dict[str, Any]:
+        rows = sums.rows()
+        # Without the times of the files, which other ranks do not know: those of the part are in its ``whole``.
+        reader = copy.copy(images.reader)
+        reader.files = Files([])
+        own = replace(images.restricted(part.images), reader=reader)
+        statistics = sums.statistics(own, rows, self._arithmetic, sums_alone=True)
+        arrays = arrays_of(replace(statistics, config=self._config))
+        return arrays | {name: rows[name] for name in (PAIRS,) if name in rows}
+
+    def part_by_part(self, parts: Iterable[Part], images: ImageSet, total: Accumulator) -> Callable[..., None]:
+        """Returns a function like ``total.add`` that takes one of ``parts`` after the other, and saves each."""
+        part_of = {batch: part for part in parts for batch in part.batches}
+        own = total
+
+        def add(batch: DecodedBatch, features: BatchFeatures, places: NDArray[np.int64]) -> None:
+            nonlocal own
+            part = part_of[batch.number]
+            if batch.number == part.batches[0]:
+                own = total.emptied(len(part.images.places))
+            own.add(batch, features, np.searchsorted(part.images.places, places))
+            if batch.number == part.batches[-1]:
+                self.save(part, images, own)
+                total.absorb(own, part.images.places)
+
+        return add
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Everything that the parts of a checkpoint depend on, as values of JSON. Each set has its ``path``."""
+
+    definition: dict[str, Any]
+    arithmetic: dict[str, Any]
+    order: dict[str, Any]
+    sets: tuple[dict[str, Any], ...]
+
+    @property
+    def run(self) -> str:
+        """The name of the run in the names of files."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:12]
+
+    def difference(self, now: Identity) -> str:
+        """Describes how a run ``now`` differs from this one; empty if it does not."""
+        then_paths, now_paths = ([str(each.get("path")) for each in run.sets] for run in (self, now))
+        if then_paths != now_paths:
+            return f"it computed {', '.join(then_paths)}, and this one computes {', '.join(now_paths)}"
+        pairs = [("", self.definition, now.definition), ("", self.arithmetic, now.arithmetic)]
+        pairs += [("", self.order, now.order)]
+        pairs += [(f" of {new['path']}", old, new) for old, new in zip(self.sets, now.sets, strict=True)]
+        for owner, old, new in pairs:
+            for name in sorted({*old, *new}):
+                if old.get(name) == new.get(name):
+                    continue
+                if name == "needed":
+                    return f"it had different {option('metrics')}, which need different features of the images"
+                if name == "identity":
+                    return f"the names of the images{owner} differ, or it is another folder"
+                values = [each.get(name) for each in (old, new)]
+                before, after = ("not set" if value is None else shortened(f"{value}") for value in values)
+                return f"{name}{owner} was {before} and is now {after}"
+        return ""
+
+
+@dataclass(frozen=True)
+class _Manifest:
+    format: int
+    identity: Identity
+
+
+def claim(folder: str, identity: Identity, warn: Callable[[str], None]) -> str:
+    """Assigns an empty folder to a run, or checks that it belongs to this run. Called on rank zero only.
+
+    Returns the name of the run.
+    """
+    manifest = Path(folder) / MANIFEST
+    try:
+        content = restored(_Manifest, json.loads(read_file(manifest)))
+        if content.format != _FORMAT:
+            raise ValueError
+    except FileNotFoundError:
+        try:
+            manifest.parent.mkdir(parents=True, exist_ok=True)
+            with atomic_write(manifest) as handle:
+                handle.write(json.dumps(asdict(_Manifest(_FORMAT, identity)), indent=1).encode())
+        except OSError as error:
+            warn(_failure(manifest.parent, error))
+        return identity.run
+    except OSError as error:
+        problem = f"{option('checkpoint', folder)} cannot be read ({error.strerror or error}):"
+        raise InputError(problem, "choose another folder", setting="checkpoint") from None
+    except (ValueError, TypeError, RecursionError):
+        problem = f"{manifest} is damaged, or not a checkpoint of this version of fidtool:"
+        raise InputError(problem, "choose another folder", setting="checkpoint") from None
+    if difference := content.identity.difference(identity):
+        problem = f"{option('checkpoint', folder)} belongs to a different run: {difference}"
+        raise InputError(problem, "choose another folder", "delete this one to start again", setting="checkpoint")
+    return identity.run
+
+
+def _failure(folder: Path, error: OSError) -> str:
+    reason = f"cannot be written ({error.strerror or error})"
+    return f"{option('checkpoint', str(folder))} {reason}: the run continues, but a kill would lose its work"

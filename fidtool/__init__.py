@@ -49,16 +49,16 @@ if TYPE_CHECKING:
     from fidtool.api import check as check
     from fidtool.api import compute as compute
     from fidtool.api import compute_statistics as compute_statistics
-    from fidtool.comparability import verify as verify
     from fidtool.diagnose.diagnosis import Checkup as Checkup
     from fidtool.distances.frechet import frechet_distance as frechet_distance
     from fidtool.features.network import Network as Network
     from fidtool.features.resize import Preparation as Preparation
-    from fidtool.record import RunRecord as RunRecord
-    from fidtool.results import Comparison as Comparison
-    from fidtool.results import Evaluation as Evaluation
-    from fidtool.results import SetResult as SetResult
-    from fidtool.results import SkippedFile as SkippedFile
+    from fidtool.result.evaluation import Comparison as Comparison
+    from fidtool.result.evaluation import Evaluation as Evaluation
+    from fidtool.result.evaluation import SetResult as SetResult
+    from fidtool.result.evaluation import SkippedFile as SkippedFile
+    from fidtool.result.record import RunRecord as RunRecord
+    from fidtool.result.verify import verify as verify
     from fidtool.sources.memory import Images as Images
     from fidtool.statistics.merging import merge_statistics as merge_statistics
     from fidtool.statistics.set_statistics import LayerStatistics as LayerStatistics
@@ -69,13 +69,13 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 _NAMES = {
     "api": "check compute compute_statistics",
-    "comparability": "verify",
     "diagnose.diagnosis": "Checkup",
     "distances.frechet": "frechet_distance",
     "features.network": "Network",
     "features.resize": "Preparation",
-    "record": "RunRecord",
-    "results": "Comparison Evaluation SetResult SkippedFile",
+    "result.evaluation": "Comparison Evaluation SetResult SkippedFile",
+    "result.record": "RunRecord",
+    "result.verify": "verify",
     "sources.memory": "Images",
     "statistics.merging": "merge_statistics",
     "statistics.statistics_file": "LayerStatistics Statistics read_statistics write_statistics",

@@ -19,10 +19,10 @@ from fidtool.names import suggestion
 from fidtool.pipeline.check import check_sets
 from fidtool.pipeline.evaluate import evaluate, measure_statistics
 from fidtool.presets import with_preset
-from fidtool.record import origin_of
 from fidtool.report.loggers import log_values
 from fidtool.report.outputs import check_outputs, writers_of
-from fidtool.results import Evaluation
+from fidtool.result.evaluation import Evaluation
+from fidtool.result.record import origin_of
 from fidtool.settings import CheckSettings, Settings, StatisticsSettings
 from fidtool.sources.memory import Images, several
 from fidtool.statistics.set_statistics import Statistics
@@ -138,10 +138,10 @@ def compute(real: Source, fake: Source | Sequence[PathOrURL | Images | Statistic
 
     Returns:
         The evaluation: ``.fid`` for one FAKE, ``.results`` for several, ``.to_dict()`` for the content of the JSON. A
-        different network or layer has a ``.frechet_distance`` instead of a FID, see `fidtool.values`. Warnings are in
-        ``.results[i].warnings`` and ``.run.warnings``, and rank zero issues each as a `FidtoolWarning`, as it does for
-        a metric that is left out and a value that is not comparable with those of ``preset``. If a report or plot
-        cannot be written at the end, a `RuntimeWarning` is issued.
+        different network or layer has a ``.frechet_distance`` instead of a FID, see `fidtool.result.values`. Warnings
+        are in ``.results[i].warnings`` and ``.run.warnings``, and rank zero issues each as a `FidtoolWarning`, as it
+        does for a metric that is left out and a value that is not comparable with those of ``preset``. If a report or
+        plot cannot be written at the end, a `RuntimeWarning` is issued.
 
     Raises:
         fidtool.InputError: if the input cannot be evaluated; the message says why and what to do.

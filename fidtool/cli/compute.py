@@ -20,12 +20,12 @@ from fidtool.distributed.signals import call_with_timeout, stopped_error
 from fidtool.errors import FidtoolError, InputError, RunError, StoppedError, without_secrets
 from fidtool.metrics.registry import BUILT_IN
 from fidtool.names import legible
-from fidtool.record import Origin, changed_settings, origin_of
-from fidtool.saved import is_replaceable
+from fidtool.result.record import Origin, changed_settings, origin_of
+from fidtool.result.saved import is_replaceable
 from fidtool.settings import OUTPUT, Settings
 
 if TYPE_CHECKING:
-    from fidtool.results import Evaluation
+    from fidtool.result.evaluation import Evaluation
 
 _EXAMPLES = (
     ("FID of generated images", "fidtool compute real/ fake/"),
@@ -183,7 +183,7 @@ def _publish_failure(
     if not (outputs or as_json) or discover_or_alone().rank > 0 or (again and not isinstance(error, StoppedError)):
         return
     from fidtool.report.text import dumps
-    from fidtool.results import SCHEMA, protocol_to_dict
+    from fidtool.result.evaluation import SCHEMA, protocol_to_dict
 
     run = {**origin._asdict(), "config": None if settings is None else changed_settings(settings)}
     found = {"schema": SCHEMA, "protocol": protocol_to_dict(None), "results": [], "run": run}

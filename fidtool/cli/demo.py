@@ -19,7 +19,7 @@ from fidtool.cli.output import as_flag
 from fidtool.console import Console
 from fidtool.distributed.launch import discover
 from fidtool.errors import InputError
-from fidtool.record import origin_of
+from fidtool.result.record import origin_of
 from fidtool.settings import Settings
 
 COUNT = 64

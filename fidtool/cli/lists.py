@@ -15,8 +15,6 @@ import click
 
 from fidtool.cli.options import OnceCommand, completing
 from fidtool.cli.output import as_flag, columns, document, on_terminal, paragraph, print_lines, shown
-from fidtool.comparability import NOT_KNOWN, YES, Verdict
-from fidtool.comparability import verify as verdicts_on
 from fidtool.download import megabytes
 from fidtool.errors import InputError, redacted
 from fidtool.features.protocol import DEFAULT_PROTOCOL, INCEPTION_INPUT_SIZE, INCEPTION_SHA256, PROTOCOLS
@@ -24,6 +22,8 @@ from fidtool.metrics.metric import Metric
 from fidtool.metrics.registry import BUILT_IN, metric_named
 from fidtool.names import closest, counted, folded, unknown
 from fidtool.presets import PRESETS, preset_named
+from fidtool.result.verify import NOT_KNOWN, YES, Verdict
+from fidtool.result.verify import verify as verdicts_on
 from fidtool.sources import references
 from fidtool.sources.references import FEATURES, REFERENCES, PublishedFile, Reference, folder, named_reference
 from fidtool.validation import declared

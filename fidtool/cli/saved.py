@@ -26,10 +26,10 @@ from fidtool.cli.output import (
 )
 from fidtool.errors import InputError
 from fidtool.features.protocol import FEATURES
-from fidtool.history import Values, change_of, changes_of, lines_of, read_history
 from fidtool.names import legible, short_names
 from fidtool.report.tables import columns_of, doubts_about, joined, lines_in, narrowed
-from fidtool.results import Evaluation, read_evaluation
+from fidtool.result.changes import Values, change_of, changes_of, lines_of, read_history
+from fidtool.result.evaluation import Evaluation, read_evaluation
 
 _MOST_CLASSES = 20
 """Maximum number of values of classes that `diff` prints; its JSON has all."""

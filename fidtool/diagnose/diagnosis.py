@@ -37,8 +37,8 @@ from fidtool.diagnose.order import order_findings
 from fidtool.errors import Caution, option, without_secrets
 from fidtool.features.protocol import FEATURES, SPATIAL
 from fidtool.images.records import ImageRecords
+from fidtool.json_fields import restored
 from fidtool.names import counted, or_none
-from fidtool.saved import restored
 from fidtool.sources.contents import BadFile
 from fidtool.sources.kinds import PassedOver
 from fidtool.statistics.set_statistics import Statistics

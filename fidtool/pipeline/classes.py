@@ -13,13 +13,13 @@ from fidtool.diagnose.balance import balance_warnings
 from fidtool.distances.error_bars import error_bars, fewest_images, interval
 from fidtool.distances.exact import feature_settings
 from fidtool.distances.sampling_bias import perfect_distance
-from fidtool.explanations import Classes, ClassResult, Interval
 from fidtool.features.protocol import FEATURES
 from fidtool.metrics.registry import Requested
 from fidtool.names import shortened
 from fidtool.pipeline.groups import Groups
 from fidtool.pipeline.plan import Plan
 from fidtool.pipeline.run import RunContext
+from fidtool.result.explanations import Classes, ClassResult, Interval
 from fidtool.statistics.set_statistics import LayerStatistics, MeasuredSet
 
 

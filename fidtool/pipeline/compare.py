@@ -42,17 +42,6 @@ from fidtool.errors import (
     merged,
     on_every_rank,
 )
-from fidtool.explanations import (
-    Classes,
-    Exhibit,
-    HarmfulImage,
-    Influence,
-    Interval,
-    Neighbour,
-    NotComputed,
-    Removal,
-    Uncertainty,
-)
 from fidtool.features.models.inception import Weights, load_weights
 from fidtool.features.protocol import FEATURES
 from fidtool.metrics.metric import FeatureSet, Metric, MetricContext, Number
@@ -67,8 +56,19 @@ from fidtool.pipeline.pairs import image_values, worst_pairs
 from fidtool.pipeline.plan import Plan, lacking_images, omission
 from fidtool.pipeline.run import RunContext
 from fidtool.pipeline.sets import Content, SetPlan
-from fidtool.record import known_settings
-from fidtool.results import Comparison, SetResult, SkippedFile
+from fidtool.result.evaluation import Comparison, SetResult, SkippedFile
+from fidtool.result.explanations import (
+    Classes,
+    Exhibit,
+    HarmfulImage,
+    Influence,
+    Interval,
+    Neighbour,
+    NotComputed,
+    Removal,
+    Uncertainty,
+)
+from fidtool.result.record import known_settings
 from fidtool.statistics.set_statistics import MeasuredSet
 
 T = TypeVar("T")

@@ -17,8 +17,6 @@ from fidtool.diagnose.diagnosis import warnings_about
 from fidtool.distances.error_bars import difference
 from fidtool.distances.parallel import linear_algebra_threads
 from fidtool.errors import InputError, on_every_rank
-from fidtool.explanations import Difference, Interval, NotComputed
-from fidtool.history import per_fake
 from fidtool.images.loader import ImageLookup
 from fidtool.pipeline.compare import Comparer
 from fidtool.pipeline.extract import image_sample
@@ -30,8 +28,10 @@ from fidtool.pipeline.opening import Opening, open_sets
 from fidtool.pipeline.plan import Plan, choose, make_plan
 from fidtool.pipeline.run import RunContext, open_run
 from fidtool.pipeline.sets import Content, RequestedSet, SetPlan, named_sets
-from fidtool.record import Origin, RunRecord, changed_settings, stored_settings
-from fidtool.results import Comparison, Evaluation
+from fidtool.result.changes import per_fake
+from fidtool.result.evaluation import Comparison, Evaluation
+from fidtool.result.explanations import Difference, Interval, NotComputed
+from fidtool.result.record import Origin, RunRecord, changed_settings, stored_settings
 from fidtool.settings import Settings
 from fidtool.statistics.set_statistics import MeasuredSet, Statistics
 from fidtool.statistics.statistics_file import statistics_in
@@ -205,7 +205,7 @@ def _not_computed(run: RunContext, left_out: Sequence[NotComputed]) -> Iterable[
 
 def _verified(run: RunContext, evaluation: Evaluation) -> Evaluation:
     """Return the evaluation with notes on whether its values are comparable with those of its preset."""
-    from fidtool.comparability import verify  # few runs need it
+    from fidtool.result.verify import verify  # few runs need it
 
     verdicts = {f"{verdict.fake}: {verdict.line}": verdict for verdict in verify(evaluation)}
     for line, verdict in verdicts.items():

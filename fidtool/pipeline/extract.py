@@ -41,7 +41,7 @@ class Extraction:
     """Feature extraction for one set. All ranks create and use it in the same way.
 
     Without networks, only the images' records are collected. The work of all ranks is counted in ``work`` on rank zero,
-    by the fields of `fidtool.record.RunRecord`.
+    by the fields of `fidtool.result.record.RunRecord`.
 
     With ``pairs``, the images are compared with their partners; ``of_partner`` has the layers of the partners whose
     statistics are collected in the same pass, see `Accumulator`.

@@ -7,9 +7,9 @@ from os.path import abspath, exists, getsize
 
 from fidtool.errors import InputError, option
 from fidtool.features.protocol import Definition
-from fidtool.history import CANNOT_TELL, NOT_COMPARABLE, WORSE, change_of, per_fake, read_history
 from fidtool.names import shortened
-from fidtool.results import Evaluation, path_of, read_evaluation
+from fidtool.result.changes import CANNOT_TELL, NOT_COMPARABLE, WORSE, change_of, per_fake, read_history
+from fidtool.result.evaluation import Evaluation, path_of, read_evaluation
 from fidtool.settings import Settings
 from fidtool.validation import text_of
 

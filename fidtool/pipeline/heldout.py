@@ -12,11 +12,11 @@ from fidtool.diagnose.diagnosis import pair_warnings, set_warnings
 from fidtool.distances.exact import feature_settings
 from fidtool.distances.frechet import distance_between
 from fidtool.errors import Alert
-from fidtool.explanations import Heldout, Nearest
 from fidtool.features.protocol import FEATURES
 from fidtool.names import counted
 from fidtool.pipeline.plan import Plan
 from fidtool.pipeline.run import RunContext
+from fidtool.result.explanations import Heldout, Nearest
 from fidtool.statistics.set_statistics import MeasuredSet
 
 

@@ -39,7 +39,7 @@ class Measurer:
         contents: what the sets hold, known on rank zero alone.
 
     Attributes:
-        counts: the work of all ranks so far, by the fields of `fidtool.record.RunRecord`, on rank zero.
+        counts: the work of all ranks so far, by the fields of `fidtool.result.record.RunRecord`, on rank zero.
         cached: sets whose statistics came from the cache, on rank zero.
     """
 

@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 from fidtool.console import Console
 from fidtool.errors import InputError, option
-from fidtool.explanations import NotComputed
 from fidtool.features.models.families import CMMD_EXTRACTOR, is_published
 from fidtool.features.protocol import DEFAULT_PROTOCOL, FEATURES, INCEPTION, INCEPTION_DIMS, PROTOCOLS, Definition
 from fidtool.local_files import in_time
@@ -19,7 +18,8 @@ from fidtool.names import counted
 from fidtool.pipeline.captions import with_captions
 from fidtool.pipeline.groups import with_groups
 from fidtool.pipeline.sets import SETTINGS, Content, RequestedSet, SetNeeds, SetPlan, pair_up, set_needs
-from fidtool.record import overrides
+from fidtool.result.explanations import NotComputed
+from fidtool.result.record import overrides
 from fidtool.settings import Settings
 from fidtool.sources.arrays import array_headers, has_floats
 from fidtool.sources.contents import Files
@@ -165,7 +165,7 @@ def _taken(
 ) -> dict[str, Any]:
     """The network of all files, or the dims and protocol of Inception, unless they are the defaults or set by the user.
 
-    Files that do not name their network count as Inception's, as in `fidtool.values`.
+    Files that do not name their network count as Inception's, as in `fidtool.result.values`.
     """
     taken: dict[str, Any] = {}
     extractors = {each.extractor for each in definitions.values()}

@@ -11,13 +11,13 @@ import torch
 from numpy.typing import NDArray
 
 from fidtool.errors import FidtoolError, ProgramError, about, in_short
-from fidtool.explanations import ImageValues, WorstPair
 from fidtool.features.network import digest_of
 from fidtool.metrics.pairs import Compare, PairMetric
 from fidtool.pipeline.run import RunContext
+from fidtool.result.explanations import ImageValues, WorstPair
+from fidtool.result.values import Value
 from fidtool.sources.image_set import ImageSet
 from fidtool.statistics.set_statistics import MeasuredSet
-from fidtool.values import Value
 
 _MOST_WORST = 12
 """Number of the worst pairs by each metric that a page can show."""

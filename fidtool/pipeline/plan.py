@@ -8,17 +8,17 @@ from operator import itemgetter
 
 from fidtool.console import Console
 from fidtool.errors import Alert, FidtoolError, InputError, MetricSetting, RunError, option
-from fidtool.explanations import NotComputed
 from fidtool.features.protocol import FEATURES, INCEPTION_DIMS, Definition, inception_definition, protocol_named
 from fidtool.metrics.registry import Requested
 from fidtool.pipeline.gates import baselines_of
 from fidtool.pipeline.opening import Opening, roundings
 from fidtool.pipeline.sets import SETTINGS, SetNeeds, SetPlan, set_needs
-from fidtool.results import Evaluation
+from fidtool.result.evaluation import Evaluation
+from fidtool.result.explanations import NotComputed
+from fidtool.result.values import Value, values_of
 from fidtool.settings import Settings
 from fidtool.statistics.layouts import inception_doubts
 from fidtool.statistics.set_statistics import LayerStatistics, Statistics
-from fidtool.values import Value, values_of
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from fidtool.distributed.world import World, open_world
 from fidtool.errors import FidtoolError, InputError, RunError, as_argument, on_every_rank, option, own_exceptions
 from fidtool.features.device import Device, choose_device, repeatable
 from fidtool.pipeline.sets import RequestedSet
-from fidtool.record import recorded, versions
+from fidtool.result.record import recorded, versions
 from fidtool.settings import Settings
 from fidtool.statistics.checkpoint import Checkpoint
 from fidtool.statistics.moments import check_exact_products

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fidtool.errors import redacted
-from fidtool.explanations import Interval, decimals_of
 from fidtool.names import images_of, legible, numbers_of, short_names, short_title, shortened, split_title
 from fidtool.report.tables import rounded
-from fidtool.results import Comparison, Evaluation, SetResult
-from fidtool.values import Value
+from fidtool.result.evaluation import Comparison, Evaluation, SetResult
+from fidtool.result.explanations import Interval, decimals_of
+from fidtool.result.values import Value
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,10 +12,10 @@ from fidtool.diagnose.diagnosis import Diagnosis, Health, kinds_of
 from fidtool.diagnose.duplicates import duplicates_text
 from fidtool.diagnose.findings import Finding
 from fidtool.errors import SEVERITIES, FidtoolError
-from fidtool.explanations import Exhibit
 from fidtool.images.decode import DecodeError, DecodeOptions, decode
 from fidtool.images.framing import Crop
 from fidtool.names import counted
+from fidtool.result.explanations import Exhibit
 from fidtool.sources.contents import ContentError, Read, ValueRange
 
 LONGEST_SIDE = 128

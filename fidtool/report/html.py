@@ -13,15 +13,15 @@ from markupsafe import escape
 
 from fidtool.diagnose.diagnosis import Diagnosis
 from fidtool.errors import Spelling, as_argument, option, rendered
-from fidtool.explanations import Exhibit
 from fidtool.images.loader import ImageLookup
 from fidtool.names import command_line, images_of, legible, short_names, short_title, shortened
 from fidtool.report.charts import described, page_charts, title_of
 from fidtool.report.details import Thumbnail, duplicates_of, findings_of, properties_of, thumbnail_of
 from fidtool.report.tables import Column, about_marks, class_rows, columns_of, is_real, rounded
 from fidtool.report.text import class_summaries, differences_shown, heldout_lines
-from fidtool.results import Evaluation
-from fidtool.values import Value
+from fidtool.result.evaluation import Evaluation
+from fidtool.result.explanations import Exhibit
+from fidtool.result.values import Value
 
 _MOST_IMAGES, _MOST_IMAGES_OF_ALL = 24, 96
 """Maximum number of images in a sheet of one FAKE, and in such sheets of all FAKEs, but at least one of each."""

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from fidtool.distributed.signals import call_with_timeout
 from fidtool.errors import InputError, message_of, option, redacted
 from fidtool.names import numbers_of, short_names, suggestion
-from fidtool.results import Comparison
+from fidtool.result.evaluation import Comparison
 from fidtool.settings import Settings
 
 _SECONDS = 60.0

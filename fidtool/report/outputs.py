@@ -9,10 +9,10 @@ from pathlib import Path
 
 from fidtool.cache_dir import atomic_write, check_target
 from fidtool.errors import InputError, Spelling, as_argument, option
-from fidtool.history import append_history
 from fidtool.images.loader import ImageLookup
 from fidtool.report.loggers import check_loggers
-from fidtool.results import Evaluation
+from fidtool.result.changes import append_history
+from fidtool.result.evaluation import Evaluation
 from fidtool.settings import Settings
 
 _SUFFIXES = {"report": (".html", ".htm"), "plot": (".png",), "history": (".jsonl",), "pairs_output": (".csv",)}

@@ -14,9 +14,7 @@ from typing import Any, NamedTuple
 
 from fidtool.diagnose.duplicates import NOTABLE_SHARE
 from fidtool.errors import InputError, redacted
-from fidtool.explanations import Classes, decimals_of
 from fidtool.features.protocol import PIXELS
-from fidtool.history import lines_of, obstacles, per_fake
 from fidtool.names import closest, folded, legible, short_names, short_title, shortened, split_title, unknown
 from fidtool.report.text import (
     class_summaries,
@@ -27,8 +25,10 @@ from fidtool.report.text import (
     result_lines,
     verdict_lines,
 )
-from fidtool.results import Comparison, Evaluation
-from fidtool.values import Value
+from fidtool.result.changes import lines_of, obstacles, per_fake
+from fidtool.result.evaluation import Comparison, Evaluation
+from fidtool.result.explanations import Classes, decimals_of
+from fidtool.result.values import Value
 
 _MOST_CLASSES = 20
 """Maximum number of classes that are printed; the JSON has all."""

@@ -9,11 +9,11 @@ from math import exp, lgamma
 from typing import Any
 
 from fidtool.diagnose.diagnosis import Checkup
-from fidtool.explanations import Difference, Heldout
 from fidtool.images.framing import described
 from fidtool.names import counted, images_of, legible
-from fidtool.results import Comparison, Evaluation, SetResult
-from fidtool.values import Value
+from fidtool.result.evaluation import Comparison, Evaluation, SetResult
+from fidtool.result.explanations import Difference, Heldout
+from fidtool.result.values import Value
 
 _MOST_PAIRS = 3
 """If there are more pairs of FAKEs, only those with the best FAKE are compared."""

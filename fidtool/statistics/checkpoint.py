@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from fidtool.cache_dir import atomic_write
 from fidtool.errors import InputError, message_of, option
 from fidtool.images.batches import Batch
+from fidtool.json_fields import restored
 from fidtool.local_files import open_regular, read_file
 from fidtool.names import counted, shortened
-from fidtool.saved import restored
 from fidtool.sources.contents import Files
 from fidtool.sources.image_set import ImageSet, SetPart
 from fidtool.statistics.accumulator import PAIRS, Accumulator

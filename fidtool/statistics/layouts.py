@@ -32,8 +32,8 @@ from fidtool.features.protocol import (
     protocol_named,
     spatial_definition,
 )
+from fidtool.json_fields import restored
 from fidtool.names import shortened
-from fidtool.saved import restored
 from fidtool.sources.arrays import SAMPLES, array_headers, read_header
 from fidtool.sources.contents import ContentError, Files, head_of
 from fidtool.sources.image_set import canonical_order

@@ -29,8 +29,8 @@ from fidtool.features.protocol import (
 )
 from fidtool.images.decode import ImageProperties
 from fidtool.images.records import DETAILS, RECORD_ARRAYS, STAMPS, ImageRecords
+from fidtool.json_fields import restored
 from fidtool.local_files import open_regular
-from fidtool.saved import restored
 from fidtool.sources.contents import BadFile, Files, explained
 from fidtool.sources.image_set import SetPart
 from fidtool.sources.opening import split_key

@@ -40,10 +40,10 @@ from fidtool.features.protocol import (
     protocol_named,
 )
 from fidtool.features.resize import Preparation
+from fidtool.result.values import Features
 from fidtool.settings import CheckSettings, StatisticsSettings
 from fidtool.sources.arrays import hint_of_videos
 from fidtool.validation import declared
-from fidtool.values import Features
 
 PathLike = str | os.PathLike[str]
 Feature = int | str | Network | nn.Module

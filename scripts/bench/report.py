@@ -32,7 +32,7 @@ from fidtool.cli.output import as_flag
 from fidtool.distributed.launch import available_cores, discover
 from fidtool.errors import FidtoolError, rendered
 from fidtool.features.device import choose_device
-from fidtool.record import versions
+from fidtool.result.record import versions
 try:
     device = choose_device(sys.argv[1] or None, discover())
 except FidtoolError as error:

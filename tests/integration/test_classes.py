@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import fidtool
-from fidtool.explanations import Classes
-from fidtool.results import read_evaluation
+from fidtool.result.evaluation import read_evaluation
+from fidtool.result.explanations import Classes
 from support.class_sets import CLASSES, make_classes
 from support.command_line import Run, bars_of
 from support.offline import needs_weights

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 import fidtool
-from fidtool.results import Evaluation
+from fidtool.result.evaluation import Evaluation
 from support.command_line import Run
 from support.pictures import make_pictures
 from support.places import COLOURS, TINY

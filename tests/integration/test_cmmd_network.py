@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fidtool.features.protocol import EMBEDDING
-from fidtool.values import Features
+from fidtool.result.values import Features
 from support.command_line import Run
 from support.pictures import make_pictures
 from support.places import COLOURS, TINY

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import fidtool
-from fidtool.saved import restored
+from fidtool.json_fields import restored
 from fidtool.statistics.checkpoint import MANIFEST, Identity, claim
 from support.command_line import Run
 from support.edits import arrays_of, edits_of, edits_of_json, refusal, save

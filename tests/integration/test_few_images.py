@@ -11,7 +11,7 @@ import pytest
 
 import fidtool
 from fidtool.metrics.metric import MetricFacts
-from fidtool.results import read_evaluation
+from fidtool.result.evaluation import read_evaluation
 from support.command_line import Run
 from support.pictures import make_pictures
 from support.places import COLOURS, TINY

@@ -14,8 +14,8 @@ import pytest
 import fidtool
 from fidtool.distances.exact import FeatureSettings
 from fidtool.distances.neighbors import nearest_distances
-from fidtool.explanations import Heldout
-from fidtool.results import Evaluation, read_evaluation
+from fidtool.result.evaluation import Evaluation, read_evaluation
+from fidtool.result.explanations import Heldout
 from support.command_line import Run
 from support.feature_sets import Features, alone, mixture, normal
 from support.pictures import make_pictures

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import fidtool as package
-from fidtool.explanations import Interval, Uncertainty
 from fidtool.report import loggers
 from fidtool.report.loggers import log_values, runs_of
+from fidtool.result.explanations import Interval, Uncertainty
 from fidtool.settings import Settings
 from support.command_line import Run
 from support.documents import read_document

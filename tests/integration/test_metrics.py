@@ -9,8 +9,8 @@ import pytest
 import fidtool as package
 from fidtool.features.protocol import EMBEDDING
 from fidtool.metrics.metric import MetricFacts
+from fidtool.result.values import Features
 from fidtool.statistics.statistics_file import read_statistics
-from fidtool.values import Features
 from support.command_line import Run
 from support.pictures import make_pictures
 from support.places import COLOURS, TINY

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import fidtool
-from fidtool.values import Features
+from fidtool.result.values import Features
 from support.command_line import Run
 from support.places import COLOURS, EXAMPLES, TINY
 from support.small_sets import make_sets

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fidtool.presets import PRESETS, with_preset
-from fidtool.record import recorded
+from fidtool.result.record import recorded
 from fidtool.settings import Settings
 from support.command_line import Run
 from support.offline import needs_weights

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 
 from fidtool.report.html import html_report
-from fidtool.results import Evaluation
+from fidtool.result.evaluation import Evaluation
 from support.processes import PATIENCE
 from support.report_samples import METRICS, NASTY, bare, classes, rich, write_image
 

@@ -17,7 +17,7 @@ from fidtool.features.extractor import ForwardPasses
 from fidtool.features.models.families import layer_name, networks_of
 from fidtool.names import short_title
 from fidtool.pipeline import measure
-from fidtool.results import read_evaluation
+from fidtool.result.evaluation import read_evaluation
 from fidtool.settings import Settings
 from support.command_line import Run, bars_of
 from support.pictures import make_pictures

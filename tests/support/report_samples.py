@@ -14,7 +14,10 @@ from PIL import Image
 from fidtool.diagnose.diagnosis import Diagnosis, Health
 from fidtool.diagnose.duplicates import Duplicates, SharedCopies
 from fidtool.diagnose.findings import Finding
-from fidtool.explanations import (
+from fidtool.features.protocol import Definition
+from fidtool.metrics.registry import BUILT_IN
+from fidtool.result.evaluation import Comparison, Evaluation, SetResult, SkippedFile
+from fidtool.result.explanations import (
     Classes,
     ClassResult,
     Difference,
@@ -26,11 +29,8 @@ from fidtool.explanations import (
     Removal,
     Uncertainty,
 )
-from fidtool.features.protocol import Definition
-from fidtool.metrics.registry import BUILT_IN
-from fidtool.record import RunRecord
-from fidtool.results import Comparison, Evaluation, SetResult, SkippedFile
-from fidtool.values import Features, Value
+from fidtool.result.record import RunRecord
+from fidtool.result.values import Features, Value
 
 NASTY = "<b>&\"quotes'<script>window.hacked=1</script>\n\u202etxt"
 """Characters that a file name can contain, apart from undecodable bytes."""

@@ -10,7 +10,10 @@ from dataclasses import fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from fidtool.explanations import (
+from fidtool.json_fields import NOT_IN_JSON
+from fidtool.metrics.metric import Number
+from fidtool.result.evaluation import Comparison, SetResult
+from fidtool.result.explanations import (
     Classes,
     Difference,
     Exhibit,
@@ -21,11 +24,8 @@ from fidtool.explanations import (
     NotComputed,
     Uncertainty,
 )
-from fidtool.metrics.metric import Number
-from fidtool.record import RunRecord
-from fidtool.results import Comparison, SetResult
-from fidtool.saved import NOT_IN_JSON
-from fidtool.values import Features, Value
+from fidtool.result.record import RunRecord
+from fidtool.result.values import Features, Value
 
 DOCUMENTED: dict[str, type] = {
     "comparison": Comparison,

@@ -13,7 +13,7 @@ from fidtool.errors import InputError
 from fidtool.features.protocol import INCEPTION, Definition, inception_definition, protocol_named
 from fidtool.presets import PRESETS
 from fidtool.report.text import dumps
-from fidtool.results import Evaluation, SetResult
+from fidtool.result.evaluation import Evaluation, SetResult
 from fidtool.sources.references import REFERENCES
 from support.report_samples import bare
 

@@ -13,11 +13,11 @@ from scipy.stats import binom, nct, norm
 
 from fidtool.distances.error_bars import interval
 from fidtool.errors import InputError
-from fidtool.explanations import Interval, Uncertainty
-from fidtool.history import append_history, changes_of, lines_of, per_fake, read_history
 from fidtool.pipeline.gates import baselines_of, missed_gates
 from fidtool.report.text import dumps
-from fidtool.results import Evaluation
+from fidtool.result.changes import append_history, changes_of, lines_of, per_fake, read_history
+from fidtool.result.evaluation import Evaluation
+from fidtool.result.explanations import Interval, Uncertainty
 from fidtool.settings import Settings
 from fidtool.statistics.moments import Gaussian
 from support.report_samples import bare, rich

@@ -10,12 +10,12 @@ import pytest
 
 from fidtool import local_files
 from fidtool.errors import InputError, RunError
-from fidtool.history import read_history
 from fidtool.images.batches import Batch
 from fidtool.images.decode import DecodeOptions
 from fidtool.images.loader import load
 from fidtool.local_files import in_time, open_regular, read_file
-from fidtool.saved import saved_result
+from fidtool.result.changes import read_history
+from fidtool.result.saved import saved_result
 from fidtool.sources.contents import Files
 from fidtool.sources.opening import open_images
 from fidtool.sources.texts import read_texts

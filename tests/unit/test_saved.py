@@ -16,20 +16,20 @@ from typing import Any
 import pytest
 
 import fidtool
-from fidtool.comparability import verify
 from fidtool.errors import InputError
-from fidtool.explanations import Heldout, Interval, Nearest, NotComputed, Uncertainty, WorstPair
-from fidtool.history import append_history, changes_of, lines_of, per_fake, read_history
 from fidtool.metrics.metric import Number
 from fidtool.pipeline.gates import missed_gates
 from fidtool.report.html import html_report
 from fidtool.report.tables import lines_in
 from fidtool.report.text import dumps
-from fidtool.results import Evaluation, read_evaluation
-from fidtool.saved import saved_result
+from fidtool.result.changes import append_history, changes_of, lines_of, per_fake, read_history
+from fidtool.result.evaluation import Evaluation, read_evaluation
+from fidtool.result.explanations import Heldout, Interval, Nearest, NotComputed, Uncertainty, WorstPair
+from fidtool.result.saved import saved_result
+from fidtool.result.values import Features, Value
+from fidtool.result.verify import verify
 from fidtool.settings import Settings
 from fidtool.sources.kinds import PassedOver
-from fidtool.values import Features, Value
 from support.report_samples import DINO, FURTHER, KNOWN, bare, classes, known_of, rich
 from support.small_sets import make_sets
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fidtool.distances.error_bars import difference, fewest_images, interval
-from fidtool.explanations import Interval
+from fidtool.result.explanations import Interval
 from support.exact_sets import bells, mixed
 from support.goldens import Golden, near
 from support.inside import blocks, error_bars, fid_curve, fid_infinity, influences

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fidtool.explanations import Classes, ClassResult
 from fidtool.pipeline.classes import classes_of
+from fidtool.result.explanations import Classes, ClassResult
+from fidtool.result.values import Value
 from fidtool.settings import Settings
-from fidtool.values import Value
 from support.report_samples import KNOWN
 
 

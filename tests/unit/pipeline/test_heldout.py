@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import beta, mannwhitneyu
 
-from fidtool.explanations import Heldout, Nearest
 from fidtool.pipeline.heldout import nearest_of
 from fidtool.report.text import heldout_lines
-from fidtool.results import SetResult
+from fidtool.result.evaluation import SetResult
+from fidtool.result.explanations import Heldout, Nearest
 from support.report_samples import bare
 
 

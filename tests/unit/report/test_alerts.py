@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fidtool.errors import Alert, merged
-from fidtool.results import Comparison
+from fidtool.result.evaluation import Comparison
 from support.command_line import Run
 from support.pictures import make_pictures
 from support.places import TINY

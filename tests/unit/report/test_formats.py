@@ -16,12 +16,12 @@ import pytest
 from markdown_it import MarkdownIt
 
 from fidtool.errors import Alert, InputError
-from fidtool.explanations import Classes, ClassResult, Difference, Interval, Uncertainty
 from fidtool.metrics.metric import Number
 from fidtool.names import legible
 from fidtool.report.tables import doubts_about, lines_in, narrowed
-from fidtool.results import Evaluation, SetResult
-from fidtool.values import Features, Value
+from fidtool.result.evaluation import Evaluation, SetResult
+from fidtool.result.explanations import Classes, ClassResult, Difference, Interval, Uncertainty
+from fidtool.result.values import Features, Value
 from support.report_samples import DINO, KNOWN, bare, known_of
 
 NAMES = [

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from fidtool.explanations import Difference, Interval, NotComputed, Uncertainty
 from fidtool.features.protocol import Definition
-from fidtool.history import changes_of
 from fidtool.report.html import html_report
 from fidtool.report.tables import lines_in, rounded
-from fidtool.results import Evaluation
-from fidtool.values import Features, Value
+from fidtool.result.changes import changes_of
+from fidtool.result.evaluation import Evaluation
+from fidtool.result.explanations import Difference, Interval, NotComputed, Uncertainty
+from fidtool.result.values import Features, Value
 from support.report_samples import DINO, KNOWN, bare, known_of
 
 WITHHELD = Uncertainty(None, None, "too few images", ())

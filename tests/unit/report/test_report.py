@@ -17,7 +17,16 @@ from PIL import Image
 
 from fidtool.diagnose.duplicates import Duplicates
 from fidtool.errors import InputError
-from fidtool.explanations import (
+from fidtool.images.loader import ImageLookup
+from fidtool.names import numbers_of
+from fidtool.report.charts import sweep_of, title_of
+from fidtool.report.details import LONGEST_SIDE, Thumbnail, thumbnail_of
+from fidtool.report.html import html_report
+from fidtool.report.outputs import check_shown, write_shown
+from fidtool.report.tables import class_lines, class_rows
+from fidtool.report.text import influence_lines
+from fidtool.result.evaluation import Comparison, Evaluation, SetResult
+from fidtool.result.explanations import (
     Classes,
     ClassResult,
     Difference,
@@ -28,15 +37,6 @@ from fidtool.explanations import (
     NotComputed,
     Uncertainty,
 )
-from fidtool.images.loader import ImageLookup
-from fidtool.names import numbers_of
-from fidtool.report.charts import sweep_of, title_of
-from fidtool.report.details import LONGEST_SIDE, Thumbnail, thumbnail_of
-from fidtool.report.html import html_report
-from fidtool.report.outputs import check_shown, write_shown
-from fidtool.report.tables import class_lines, class_rows
-from fidtool.report.text import influence_lines
-from fidtool.results import Comparison, Evaluation, SetResult
 from support.report_samples import COMMAND, KNOWN, METRICS, NASTY, bare, classes, rich, write_image
 
 pytest.importorskip("jinja2", reason="needs fidtool[report]")

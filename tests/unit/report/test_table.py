@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from fidtool.explanations import Difference, Interval, Uncertainty
 from fidtool.report.tables import lines_in, rounded
 from fidtool.report.text import verdict_lines
-from fidtool.results import Evaluation
-from fidtool.values import Features
+from fidtool.result.evaluation import Evaluation
+from fidtool.result.explanations import Difference, Interval, Uncertainty
+from fidtool.result.values import Features
 from support.report_samples import bare, known_of
 
 LEGEND = "* best of its column"

@@ -15,9 +15,9 @@ from fidtool.metrics.cmmd import CMMD
 from fidtool.pipeline.gates import missed_gates
 from fidtool.report.html import html_report
 from fidtool.report.text import influence_lines, result_lines
-from fidtool.results import Evaluation
+from fidtool.result.evaluation import Evaluation
+from fidtool.result.values import Features, values_of
 from fidtool.settings import Settings
-from fidtool.values import Features, values_of
 from support.pictures import make_pictures
 from support.places import TINY
 from support.report_samples import DINO, FURTHER, KNOWN, bare, known_of, rich

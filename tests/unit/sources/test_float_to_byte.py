@@ -13,7 +13,7 @@ from torchvision.utils import save_image
 
 import fidtool
 from fidtool.features.protocol import PROTOCOLS
-from fidtool.record import changed_settings, recorded
+from fidtool.result.record import changed_settings, recorded
 from fidtool.settings import Settings
 from fidtool.sources.contents import Pixels, ValueRange
 from fidtool.sources.memory import contents_of

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from fidtool.errors import InputError, option
-from fidtool.explanations import Interval
 from fidtool.features.protocol import Definition
+from fidtool.json_fields import fields_of, plain
 from fidtool.local_files import read_file
 from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS
 from fidtool.names import legible, shortened
-from fidtool.results import Comparison, Evaluation, SetResult
-from fidtool.saved import fields_of, plain
+from fidtool.result.evaluation import Comparison, Evaluation, SetResult
+from fidtool.result.explanations import Interval
+from fidtool.result.values import Value
 from fidtool.validation import declared
-from fidtool.values import Value
 
 NOT_COMPARABLE, CANNOT_TELL, WORSE = "not comparable", "cannot tell", "worse"
 _VERDICTS = {1: WORSE, 0: "cannot be distinguished", -1: "better"}

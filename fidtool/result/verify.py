@@ -13,7 +13,7 @@ from fidtool.features.protocol import FEATURES, INCEPTION, INCEPTION_DIMS
 from fidtool.metrics.prdc import PRDC
 from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS
 from fidtool.presets import PRESETS, preset_named
-from fidtool.results import Comparison, Evaluation, SetResult, read_evaluation
+from fidtool.result.evaluation import Comparison, Evaluation, SetResult, read_evaluation
 from fidtool.sources.references import named_reference
 
 YES, NO, NOT_KNOWN = "yes", "no", "not known"

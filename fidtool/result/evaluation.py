@@ -13,7 +13,10 @@ from typing import Any
 from fidtool.diagnose.diagnosis import Diagnosis
 from fidtool.diagnose.duplicates import Duplicates
 from fidtool.errors import Alert, InputError, Severity, about, merged, redacted, without_secrets
-from fidtool.explanations import (
+from fidtool.features.protocol import FEATURES, PIXELS, Definition
+from fidtool.json_fields import NOT_IN_JSON, fields_of, plain, restored, restored_fields
+from fidtool.names import command_line, counted
+from fidtool.result.explanations import (
     Classes,
     Difference,
     Exhibit,
@@ -24,12 +27,10 @@ from fidtool.explanations import (
     NotComputed,
     Uncertainty,
 )
-from fidtool.features.protocol import FEATURES, PIXELS, Definition
-from fidtool.names import command_line, counted
-from fidtool.record import RunRecord
-from fidtool.saved import NOT_IN_JSON, check_result, fields_of, plain, restored, restored_fields, saved_result
+from fidtool.result.record import RunRecord
+from fidtool.result.saved import check_result, saved_result
+from fidtool.result.values import Value
 from fidtool.sources.kinds import PassedOver
-from fidtool.values import Value
 
 SCHEMA = 3
 """Version of the result JSON. Version 2 renamed the Fréchet distances of features that are not Inception's 2048, which
@@ -232,7 +233,7 @@ class Evaluation:
     Attributes:
         definitions: definitions of the features, by layer; None if only files of unknown protocol were compared.
         results: one entry per FAKE, in the order of the arguments.
-        run: see `fidtool.record.RunRecord`.
+        run: see `fidtool.result.record.RunRecord`.
         settings: settings of the metrics that affect their values, by metric.
         differences: differences of all pairs of FAKEs that have error bars, in the order of the arguments.
         gated: name in ``metrics`` of the value that a gate limits; empty if there is no such gate.

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.diagnose.diagnosis import Health
-from fidtool.saved import Share
+from fidtool.json_fields import Share
 
 
 def decimals_of(value: float, digits: int) -> int:

@@ -1,20 +1,14 @@
-"""Saved results: the JSON of a file, and the objects that it was made of."""
+"""Dataclasses as JSON, whose fields it has, and back."""
 
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from pathlib import Path
 from sys import float_info
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
-
-from fidtool.errors import InputError
-from fidtool.local_files import read_file
 
 _PLAIN: dict[Any, Any] = {str: str, bool: bool, NoneType: NoneType}
 NOT_IN_JSON = {"json": False}
@@ -22,47 +16,6 @@ NOT_IN_JSON = {"json": False}
 Share = Annotated[float, 0, 1]
 _LIMITED = {int: Annotated[int, 0, 1 << 62], float: Annotated[float, -float_info.max, float_info.max]}
 """What other numbers in a result are: an integer counts something."""
-
-
-def saved_result(file: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the result JSON that ``fidtool compute -o`` wrote to a file; ``-`` is stdin.
-
-    Raises:
-        InputError: if the file cannot be read, is not a result, or is that of a failed run.
-    """
-    try:
-        content = json.loads(read_file("/dev/stdin" if file == "-" else file).decode("utf-8-sig"))
-    except (OSError, ValueError, RecursionError) as error:
-        reason = getattr(error, "strerror", None) or f"it is not JSON ({error})"
-        raise InputError(f"{file} cannot be read: {reason}") from None
-    check_result(content, f"{file} ")
-    return dict(content)
-
-
-def is_replaceable(file: Path) -> bool:
-    """Whether the JSON of a failed run may take the place of a file: only that of another one, or none, is lost."""
-    if not os.path.isfile(file) or not file.stat().st_size:
-        return True
-    try:
-        content = json.loads(file.read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(content, Mapping) and content.get("results") == []
-
-
-def check_result(content: Any, named: str = "") -> None:
-    """Check that ``content`` is a result with values; ``named`` precedes the problem.
-
-    Raises:
-        InputError: if it is not.
-    """
-    results, run = (content.get(key) for key in ("results", "run")) if isinstance(content, Mapping) else (None, None)
-    if not isinstance(results, list) or not isinstance(run, Mapping):
-        problem = f"{named or 'this '}is not the JSON of `fidtool compute`, which has results and run:"
-        raise InputError(problem, "pass the file that its option -o wrote")
-    if not results:
-        reason = (content.get("exit") or {}).get("reason", "")
-        raise InputError(f"{named or 'the result '}has no values: the run failed ({reason})")
 
 
 def plain(value: Any) -> Any:

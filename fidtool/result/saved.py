@@ -1,0 +1,53 @@
+"""Files of results: what `fidtool compute` wrote, read and checked."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fidtool.errors import InputError
+from fidtool.local_files import read_file
+
+
+def saved_result(file: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the result JSON that ``fidtool compute -o`` wrote to a file; ``-`` is stdin.
+
+    Raises:
+        InputError: if the file cannot be read, is not a result, or is that of a failed run.
+    """
+    try:
+        content = json.loads(read_file("/dev/stdin" if file == "-" else file).decode("utf-8-sig"))
+    except (OSError, ValueError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or f"it is not JSON ({error})"
+        raise InputError(f"{file} cannot be read: {reason}") from None
+    check_result(content, f"{file} ")
+    return dict(content)
+
+
+def is_replaceable(file: Path) -> bool:
+    """Whether the JSON of a failed run may take the place of a file: only that of another one, or none, is lost."""
+    if not os.path.isfile(file) or not file.stat().st_size:
+        return True
+    try:
+        content = json.loads(file.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(content, Mapping) and content.get("results") == []
+
+
+def check_result(content: Any, named: str = "") -> None:
+    """Check that ``content`` is a result with values; ``named`` precedes the problem.
+
+    Raises:
+        InputError: if it is not.
+    """
+    results, run = (content.get(key) for key in ("results", "run")) if isinstance(content, Mapping) else (None, None)
+    if not isinstance(results, list) or not isinstance(run, Mapping):
+        problem = f"{named or 'this '}is not the JSON of `fidtool compute`, which has results and run:"
+        raise InputError(problem, "pass the file that its option -o wrote")
+    if not results:
+        reason = (content.get("exit") or {}).get("reason", "")
+        raise InputError(f"{named or 'the result '}has no values: the run failed ({reason})")

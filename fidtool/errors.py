@@ -12,8 +12,8 @@ import contextlib
 import re
 import sys
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 T = TypeVar("T")
@@ -287,12 +287,12 @@ class FidtoolWarning(UserWarning):
 
 
 @dataclass(frozen=True)
-class Caution:
+class ResultWarning:
     """A warning about metric values.
 
     Attributes:
-        set: path of the set that it is about, or a name of it.
-        text: the rest of the sentence.
+        set: path of the set that it is about, or a name of it; empty if it is about all.
+        text: the warning, without the set.
         severity: see `fidtool.diagnose.findings.Finding`.
         detail: what follows the set in parentheses, such as ``only 60 images``; empty if nothing does.
     """
@@ -302,37 +302,38 @@ class Caution:
     severity: Severity = "low"
     detail: str = ""
 
+    DERIVED = ("message",)
+
+    @property
+    def message(self) -> str:
+        """The whole sentence."""
+        about = f"{self.set} ({self.detail})" if self.detail else self.set
+        return f"{about}: {self.text}" if about else self.text
+
     def __str__(self) -> str:
-        detail = f" ({self.detail})" if self.detail else ""
-        return f"{self.set}{detail}: {self.text}"
+        return self.message
 
 
-class Alert(str):
-    """A `Caution` as a sentence of a result, with its severity.
-
-    One that may hold for several sets begins ``SET:`` or ``SET (``: `merged` names all sets before the text.
-    """
-
-    severity: Severity
-
-    def __new__(cls, text: str | Caution, severity: Severity | None = None) -> Alert:
-        alert = super().__new__(cls, text)
-        alert.severity = severity or (text.severity if isinstance(text, (Alert, Caution)) else "low")
-        return alert
+def as_warning(said: str | ResultWarning) -> ResultWarning:
+    """Return a warning; a sentence becomes one of low severity that is about no single set."""
+    return said if isinstance(said, ResultWarning) else ResultWarning("", said)
 
 
-def merged(warnings: Iterable[str], sets: Collection[str]) -> list[Alert]:
-    """Return warnings, the worst first, each once: one that is the same for several of the ``sets`` names them all."""
-    found: dict[tuple[Severity, str], dict[str, None]] = {}
+def worst_first(warnings: Iterable[ResultWarning]) -> list[ResultWarning]:
+    """Return warnings, each once, by their severity."""
+    return sorted(dict.fromkeys(warnings), key=lambda warning: SEVERITIES.index(warning.severity))
+
+
+def merged(warnings: Iterable[ResultWarning]) -> list[ResultWarning]:
+    """Return warnings, the worst first: one that is the same for several sets names them all."""
+    sets: dict[ResultWarning, dict[str, None]] = {}
     for warning in warnings:
-        about = (each for each in sets if warning.startswith((f"{each}: ", f"{each} (")))
-        name = max(about, key=len, default="")
-        found.setdefault((Alert(warning).severity, warning[len(name) :]), {})[name] = None
-    alerts = []
-    for (severity, text), names in found.items():
+        sets.setdefault(replace(warning, set=""), {})[warning.set] = None
+    found = []
+    for warning, names in sets.items():
         more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-        alerts.append(Alert(", ".join([*names][:_MOST_NAMED]) + more + text, severity))
-    return sorted(alerts, key=lambda alert: SEVERITIES.index(alert.severity))
+        found.append(replace(warning, set=", ".join([*names][:_MOST_NAMED]) + more))
+    return worst_first(found)
 
 
 _GONE_THROUGH = {"fidtool", "torch", "torchmetrics", "lightning", "pytorch_lightning", "contextlib"}

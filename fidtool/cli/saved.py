@@ -188,7 +188,7 @@ def table(results: tuple[str, ...], form: str, columns: str | None, outputs: tup
     saved = {name: read_evaluation(name) for name in results}
     if columns is not None:
         saved = narrowed(saved, columns.split(","))
-    warnings: list[str] = [alert for alert in joined(saved).alerts if alert.severity == "high"]
+    warnings: list[str] = [str(alert) for alert in joined(saved).alerts if alert.severity == "high"]
     if form == "csv":  # the other formats have them
         warnings = [*doubts_about(saved)[1], *warnings]
     lines = lines_in(form, saved)

@@ -34,7 +34,7 @@ from fidtool.diagnose.findings import (
 )
 from fidtool.diagnose.measures import Measures
 from fidtool.diagnose.order import order_findings
-from fidtool.errors import Caution, option, without_secrets
+from fidtool.errors import ResultWarning, option, without_secrets
 from fidtool.features.protocol import FEATURES, SPATIAL
 from fidtool.images.records import ImageRecords
 from fidtool.json_fields import restored
@@ -106,10 +106,10 @@ def findings_about(
     return [replace(finding, set=about) for finding in findings]
 
 
-def finding_warnings(own: SetInspection, findings: Sequence[Finding]) -> list[Caution]:
+def finding_warnings(own: SetInspection, findings: Sequence[Finding]) -> list[ResultWarning]:
     """Returns warnings about a set, and about the pair with it as FAKE; ``set_warnings`` has those of skipped files."""
     return [
-        Caution(own.path, finding.message, finding.severity)
+        ResultWarning(own.path, finding.message, finding.severity)
         for finding in findings
         if finding.severity != "low"
         and finding.code != UNREADABLE
@@ -117,12 +117,12 @@ def finding_warnings(own: SetInspection, findings: Sequence[Finding]) -> list[Ca
     ]
 
 
-def inspection_warnings(own: SetInspection, findings: Sequence[Finding]) -> list[Caution]:
+def inspection_warnings(own: SetInspection, findings: Sequence[Finding]) -> list[ResultWarning]:
     """Returns warnings about a set that was not generated, or may not have been, from the ``findings`` about it."""
     warnings = finding_warnings(own, findings)
     if not own.duplicates.complete:
         reason = "the set has too many images to search for near duplicates"
-        warnings.append(Caution(own.path, f"only exact duplicates were searched for: {reason}"))
+        warnings.append(ResultWarning(own.path, f"only exact duplicates were searched for: {reason}"))
     return warnings
 
 
@@ -153,7 +153,7 @@ class Diagnosis:
     fake: Duplicates | None = None
     shared: SharedCopies | None = None
     findings: tuple[Finding, ...] = ()
-    lines: tuple[Caution, ...] = ()
+    lines: tuple[ResultWarning, ...] = ()
 
     def about(self, about: About) -> tuple[Finding, ...]:
         """Returns the findings about FAKE, REAL or the pair."""
@@ -198,7 +198,7 @@ def diagnosis_of(
     if real is not None and fake is not None:
         shared = shared_copies_of(real.pictures, fake.pictures)
         if paired:
-            lines += [Caution(fake.path, text) for text in lossless_texts(real.pictures, fake.pictures)]
+            lines += [ResultWarning(fake.path, text) for text in lossless_texts(real.pictures, fake.pictures)]
         elif shared.count and fake.path != real.path:  # one path may be sampled in two ways
             findings.append(shared_finding(real.path, shared, len(fake.pictures)))
         findings += pair_findings(real.pictures, fake.pictures, unusual_findings(fake, real), paired)
@@ -356,19 +356,19 @@ def _spread(values: NDArray[Any]) -> tuple[float, float, float]:
     return float(values.min()), float(np.median(values)), float(values.max())
 
 
-def set_warnings(sets: Mapping[str, Statistics], gaussians: Collection[str] = (FEATURES,)) -> list[Caution]:
+def set_warnings(sets: Mapping[str, Statistics], gaussians: Collection[str] = (FEATURES,)) -> list[ResultWarning]:
     """Returns warnings about sets, each by itself; ``gaussians`` are the layers whose covariance is compared."""
-    return [caution for name, statistics in sets.items() for caution in _set_warnings(name, statistics, gaussians)]
+    return [warning for name, statistics in sets.items() for warning in _set_warnings(name, statistics, gaussians)]
 
 
-def _set_warnings(name: str, statistics: Statistics, gaussians: Collection[str]) -> Iterator[Caution]:
+def _set_warnings(name: str, statistics: Statistics, gaussians: Collection[str]) -> Iterator[ResultWarning]:
     features, count = statistics.layers.get(FEATURES), statistics.count
     if features is not None and features.definition is None:
         stated = "the file does not state its protocol: the result is only correct if it is that of this run"
-        yield Caution(name, stated, "medium")
+        yield ResultWarning(name, stated, "medium")
     layers = [(statistics.layers[layer].dims, layer) for layer in gaussians if layer in statistics.layers]
     if layers and count == 1:
-        yield Caution(name, "a single image: its covariance is taken to be zero", "high")
+        yield ResultWarning(name, "a single image: its covariance is taken to be zero", "high")
     elif layers and count is not None and count <= max(layers)[0]:
         dims, largest = max(layers)
         distances = "sFID values" if largest == SPATIAL else "Fréchet distances"
@@ -376,22 +376,22 @@ def _set_warnings(name: str, statistics: Statistics, gaussians: Collection[str])
             f"too few for {dims} dimensions: {distances} are far too high; use more than {dims}, and to compare with a "
             "paper as many as it used (most use 50,000)"
         )
-        yield Caution(name, few, "high", f"only {count} images")
+        yield ResultWarning(name, few, "high", f"only {count} images")
     if features is not None and count is not None and count > 1 and not features.sigma.any():
         causes = "either they are all the same image, or the network ignores its input"
-        yield Caution(name, f"all {count} images have the same features: {causes}", "high")
+        yield ResultWarning(name, f"all {count} images have the same features: {causes}", "high")
     if statistics.traits is not None:
         for text in property_warnings(vars(statistics.traits)).values():
-            yield Caution(name, text)
+            yield ResultWarning(name, text)
     if skipped := statistics.skipped:
         used = "" if count is None else f"; {count} images were used"
         files = f"{counted(len(skipped), 'unreadable file')} skipped (for example {skipped[0].file})"
-        yield Caution(name, f"{files}{used}")
+        yield ResultWarning(name, f"{files}{used}")
 
 
 def pair_warnings(
     real: Statistics, fake_name: str, fake: Statistics, frechet: bool = True, sampled: bool = True
-) -> list[Caution]:
+) -> list[ResultWarning]:
     """Returns warnings about the comparison of two sets, in addition to the `set_warnings` of each.
 
     ``sampled`` is whether a sample of the larger set can be used, which a statistics file does not have.
@@ -404,7 +404,7 @@ def pair_warnings(
             "the number of images differs by more than a factor of 2 from that of REAL: the bias of the Fréchet "
             f"distance depends on the smaller one; use equal numbers{how} with {option('num')}"
         )
-        found.append(Caution(fake_name, text, "medium", f"{fake.count} images against {real.count}"))
+        found.append(ResultWarning(fake_name, text, "medium", f"{fake.count} images against {real.count}"))
     one, other = real.arithmetic, fake.arithmetic
     if one is None or other is None:
         return found
@@ -415,11 +415,11 @@ def pair_warnings(
     if differing:
         pairs = ", ".join(f"{key} {or_none(one.get(key))} against {or_none(other.get(key))}" for key in differing)
         differently = f"REAL was computed differently ({pairs})"
-        caution = Caution(fake_name, f"{differently}: the last digits may differ")
+        warning = ResultWarning(fake_name, f"{differently}: the last digits may differ")
         if "precision" in differing:
             effect = "part of the distance is due to that; compute both alike"
-            caution = Caution(fake_name, f"{differently}: {effect}", "medium")
-        found.append(caution)
+            warning = ResultWarning(fake_name, f"{differently}: {effect}", "medium")
+        found.append(warning)
     elif one.get("batch_size") == other.get("batch_size"):  # on a GPU the probe batch has the batch size
         same = [layer.definition for name, layer in real.layers.items() if layer.definition and name in fake.layers]
         probes = {f"{definition.fingerprint}_probe" for definition in same} & {*one} & {*other}
@@ -428,5 +428,5 @@ def pair_warnings(
                 "its network and that of REAL give different features for the same image, although their files and "
                 "tensors are the same: code or files that they import or read have changed; compute both again"
             )
-            found.append(Caution(fake_name, text, "high"))
+            found.append(ResultWarning(fake_name, text, "high"))
     return found

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from fidtool.errors import InputError, option, renamed
+from fidtool.errors import InputError, ResultWarning, option, renamed
 from fidtool.features.models.families import NetworkChoice, networks_of
 from fidtool.metrics.cmmd import OfCLIP
 from fidtool.metrics.metric import METRICS, FeatureSet, MetricContext, Number, mean_of
@@ -60,6 +60,6 @@ class CLIPScore(OfCLIP):
         values = np.array([score for batch, _ in found for score in batch])
         if longer := sum(each for _, each in found):
             line = f"{longer} of {len(captions)} captions have more than CLIP's {tower.length} tokens, and are cut"
-            context.warnings.append(f"{fake.path}: {line}")
+            context.warnings.append(ResultWarning(fake.path, line))
         context.recorded["text_sha256"] = tower.sha256
         return mean_of(self.numbers[0], values, context)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fidtool.errors import Alert, InputError, option
+from fidtool.errors import InputError, ResultWarning, option
 from fidtool.features.protocol import INCEPTION, INCEPTION_DIMS
 from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, MetricFacts, Number, Requirement
 from fidtool.validation import Setting
@@ -106,21 +106,22 @@ class InceptionScore(Metric):
             found = {"is": mean, "is_std": std}
             count, size = len(fake.rows), self.part_size or len(fake.rows)
             if 0 < 2 * (count % size) < size < count:
-                context.warnings.append(
-                    f"{fake.path}: the last part of the Inception Score has {count % size} of the {count} images and "
+                text = (
+                    f"the last part of the Inception Score has {count % size} of the {count} images and "
                     f"the others {size} each: its score is lower, and counts as much; pass a divisor of {count} as "
                     f"{option(self.named('part_size'))}"
                 )
+                context.warnings.append(ResultWarning(fake.path, text))
             if ratio is None or (ratio < _SORTED and 1 - ratio < _CERTAIN * error):
                 return found
             if ratio < _SORTED:
                 text = (
-                    f"{fake.path}: parts of {self.part_size} images in stored order have {ratio:.2f} times the "
+                    f"parts of {self.part_size} images in stored order have {ratio:.2f} times the "
                     "Inception Score of random parts of that size: the images seem to be stored by class, and the "
                     f"score is too low; store them in random order, or pass {option(self.named('splits'))}, which "
                     f"divides them at random, instead of {option(self.named('part_size'))}"
                 )
-                context.warnings.append(Alert(text, "medium"))
+                context.warnings.append(ResultWarning(fake.path, text, "medium"))
             return found | {"is_order": ratio}
 
         return context.world.on_rank_zero(on_rank_zero)

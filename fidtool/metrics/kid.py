@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from fidtool.errors import InputError, option
+from fidtool.errors import InputError, ResultWarning, option
 from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, MetricFacts, Number
 from fidtool.validation import Setting
 
@@ -63,9 +63,8 @@ class KID(Metric):
         smaller = min(real, fake, key=lambda each: len(each.rows))
         size = min(self.subset_size, len(smaller.rows))
         if size < self.subset_size:
-            context.warnings.append(
-                f"{smaller.path} (only {size} images): KID draws subsets of that size instead of {self.subset_size}"
-            )
+            text = f"KID draws subsets of that size instead of {self.subset_size}"
+            context.warnings.append(ResultWarning(smaller.path, text, detail=f"only {size} images"))
         # All subsets are the same if each is the whole set on both sides: one is enough, and there is no spread.
         whole = size == len(real.rows) == len(fake.rows)
         mean, spread = kid(

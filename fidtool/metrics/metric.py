@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from math import fsum, sqrt
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from fidtool.errors import InputError, MetricSetting, TooFewImagesError, option
+from fidtool.errors import InputError, MetricSetting, ResultWarning, TooFewImagesError, option
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.protocol import FEATURES
 from fidtool.validation import Validated, declared
@@ -160,7 +160,7 @@ class MetricContext:
     world: World
     features: FeatureSettings
     classifier: Callable[[], Weights]
-    warnings: list[str] = field(default_factory=list)
+    warnings: list[str | ResultWarning] = field(default_factory=list)
     extractor: str = ""
     of_images: dict[str, NDArray[np.float64]] = field(default_factory=dict)
     recorded: dict[str, Any] = field(default_factory=dict)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from fidtool.errors import ResultWarning
 from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, Number
 from fidtool.validation import Setting
 
@@ -33,6 +34,6 @@ class MIND(Metric):
         smaller = min(real, fake, key=lambda each: len(each.rows))
         if (count := len(smaller.rows)) < 1000:  # the fewest in the paper
             few = "MIND is too high for fewer than 1000; compare it only with values of as many images"
-            context.warnings.append(f"{smaller.path} (only {count} images): {few}")
+            context.warnings.append(ResultWarning(smaller.path, few, detail=f"only {count} images"))
         features, world = context.features, context.world
         return {"mind": mind(real.rows, fake.rows, features, world, directions=self.directions, seed=self.seed)}

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fidtool.errors import ResultWarning
 from fidtool.features.protocol import PIXELS
 from fidtool.metrics.metric import FeatureSet, MetricContext, Number
 from fidtool.metrics.pairs import PairMetric
@@ -33,5 +34,6 @@ class PSNR(PairMetric):
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
         if identical := int((fake.pairs[self.name] >= 100.0).sum()):
             pairs = counted(identical, "pair")
-            context.warnings.append(f"{fake.path}: {pairs} of (almost) identical images, whose PSNR counts as 100 dB")
+            text = f"{pairs} of (almost) identical images, whose PSNR counts as 100 dB"
+            context.warnings.append(ResultWarning(fake.path, text))
         return super().compute(real, fake, context)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from fidtool.errors import ResultWarning
 from fidtool.metrics.metric import FeatureSet, Metric, MetricContext, Number
 
 
@@ -21,5 +22,5 @@ class Vendi(Metric):
         value, count = vendi(fake.rows, context.features, context.world), len(fake.rows)
         if value > count / 10:
             few = f"a Vendi score of {value:.2f} is too low: with more images it is higher"
-            context.warnings.append(f"{fake.path} (only {count} images): {few}")
+            context.warnings.append(ResultWarning(fake.path, few, detail=f"only {count} images"))
         return {"vendi": value}

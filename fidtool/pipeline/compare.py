@@ -33,14 +33,15 @@ from fidtool.distances.sampling_bias import perfect_distance
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
 from fidtool.errors import (
-    Alert,
     FidtoolError,
     InputError,
     ProgramError,
+    ResultWarning,
     RunError,
+    as_warning,
     in_short,
-    merged,
     on_every_rank,
+    worst_first,
 )
 from fidtool.features.models.inception import Weights, load_weights
 from fidtool.features.protocol import FEATURES
@@ -79,6 +80,7 @@ _FRACTIONS = (0.005, 0.01, 0.02)
 _FEWEST, _MOST = 20, 1000
 """Bounds on the number of most harmful images that are listed."""
 _APART = "its distance is that of the mean and covariance in its file, not of its images"
+_SAME = "is the same set as REAL: the values say nothing about a generator"
 _ROUGH = 0.2
 """Relative error above which a first-order prediction is reported as rough."""
 
@@ -121,10 +123,10 @@ class Comparer:
 
     def _numbers(
         self, metrics: Sequence[Requested], real: MeasuredSet, fake: MeasuredSet, planned: SetPlan
-    ) -> tuple[dict[str, float], list[str], dict[str, NDArray[np.float64]]]:
+    ) -> tuple[dict[str, float], list[ResultWarning], dict[str, NDArray[np.float64]]]:
         """The values of metrics by key, warnings about them, and values of single images. A collective."""
         numbers, of_networks = dict[str, float](), dict[str, dict[str, dict[str, float]]]()
-        warnings, of_images = list[str](), dict[str, NDArray[np.float64]]()
+        warnings, of_images = list[ResultWarning](), dict[str, NDArray[np.float64]]()
         for asked in metrics:
             found = self._values(asked, real, fake, planned, warnings, of_images)
             network = self.plan.settings.network_of(asked.layer).extractor
@@ -187,12 +189,12 @@ class Comparer:
         real: MeasuredSet,
         fake: MeasuredSet,
         planned: SetPlan,
-        warnings: list[str],
+        warnings: list[ResultWarning],
         of_images: dict[str, NDArray[np.float64]],
     ) -> dict[str, float]:
         """The values of a metric; warnings about them, and values of single images, are added. A collective."""
         plan, run, metric, layer = self.plan, self.run, asked.metric, asked.layer
-        sets, said = list[FeatureSet](), list[str]()
+        sets, said = list[FeatureSet](), list[str | ResultWarning]()
         for each, with_features in ((real, metric.real_features), (fake, metric.fake_features)):
             gaussian = each.gaussian(layer) if layer in each.statistics.layers else None
             rows = each.features[layer] if with_features else None
@@ -219,9 +221,10 @@ class Comparer:
             position = f"({os.path.basename(last.filename)}:{last.lineno})"
             kind = RunError if type(metric) in BUILT_IN.values() else ProgramError
             raise kind(f"the metric {asked.name} failed: {in_short(error)} {position}") from error
-        of = asked.further
-        new = [line for line in said if line not in warnings]  # others are of the sets, and not of the network
-        warnings += [Alert(f"{of}: {line}", Alert(line).severity) if of else line for line in new]
+        for warning in map(as_warning, said):
+            if warning not in warnings:  # others are of the sets, and not of the network
+                text = f"{asked.further}: {warning.text}" if asked.further else warning.text
+                warnings.append(replace(warning, text=text))
         of_images |= self._by_key(asked, single)
         self.recorded.setdefault(asked.name, {}).update(context.recorded)
         return self.run.world.on_rank_zero(lambda: _checked(metric, found, metric.numbers))
@@ -232,12 +235,13 @@ class Comparer:
         fake: MeasuredSet,
         planned: SetPlan,
         numbers: Mapping[str, float],
-        warnings: Sequence[str],
+        warnings: Sequence[ResultWarning],
         of_images: Mapping[str, NDArray[np.float64]],
         classes: Classes | None,
     ) -> Comparison:
         """The comparison. On rank zero."""
         plan, settings, world, clock = self.plan, self.plan.settings, self.run.world, self.run.clock
+        shown = self.run.console.shown
         contents = [self.contents[each] for each in (plan.sets[0], planned)]
         passed_over = [None if each.images is None else each.images.passed_over for each in contents]
         lines = [*self._set_warnings(real, fake, contents), *warnings]
@@ -253,8 +257,8 @@ class Comparer:
                 seen = self.real, self.real
                 if fake is not real:
                     seen = self.real, inspect_set(fake.path, other.pictures, passed_over[1], other.skipped)
-                diagnosis = diagnosis_of(*seen, settings.max_duplicates, bool(fake.pairs), self.run.console.shown)
-                lines += map(Alert, diagnosis.lines)
+                diagnosis = diagnosis_of(*seen, settings.max_duplicates, bool(fake.pairs), shown)
+                lines += diagnosis.lines
         for value in plan.values:
             if not settings.uncertainty or diagnosis is None or not value.number.error_bars:
                 continue
@@ -268,10 +272,11 @@ class Comparer:
             else:
                 points = ", ".join(f"{distance:.4g} for {images}" for images, distance in found.curve)
                 what = "distance" if value == plan.distance else value.title
-                known = f" ({what} by number of images {points})" if points else ""
-                lines.append(f"{fake.path}{known}: no error bars: {found.withheld}")
+                known = f"{what} by number of images {points}" if points else ""
+                lines.append(ResultWarning(fake.path, f"no error bars: {found.withheld}", detail=known))
         if classes:
-            lines += [Alert(f"{fake.path}: {each}", "medium") for each in class_warnings(classes, real, numbers, plan)]
+            for text in class_warnings(classes, real, numbers, plan):
+                lines.append(ResultWarning(fake.path, text, "medium"))
         if settings.influence and plan.distance is not None and plan.distance.key in numbers:
             with clock("influence"):
                 distance, title = numbers[plan.distance.key], plan.distance.title
@@ -287,7 +292,7 @@ class Comparer:
             fake=set_result(fake, contents[1]),
             metrics=numbers,
             known=plan.values,
-            warnings=tuple(merged((Alert(self.run.console.shown(line), Alert(line).severity) for line in lines), ())),
+            warnings=tuple(worst_first(replace(line, text=shown(line.text)) for line in lines)),
             skipped=tuple(skipped),
             diagnosis=diagnosis,
             uncertainties=uncertainties,
@@ -297,7 +302,7 @@ class Comparer:
             classes=classes,
         )
 
-    def _set_warnings(self, real: MeasuredSet, fake: MeasuredSet, contents: Sequence[Content]) -> list[str]:
+    def _set_warnings(self, real: MeasuredSet, fake: MeasuredSet, contents: Sequence[Content]) -> list[ResultWarning]:
         names, settings = (real.path, fake.path), self.plan.settings
         if fake is not real and fake.path == real.path:  # one path, cropped or sampled in two ways
             names = f"{real.path} as REAL", f"{fake.path} as FAKE"
@@ -308,9 +313,9 @@ class Comparer:
         return [
             *self.plan.warnings,
             *([] if self.heldout is None else self.heldout.warnings(real)),
-            *([Alert(f"{fake.path} is the same set as REAL: the values say nothing about a generator", "high")] * same),
-            *map(Alert, set_warnings(sets, layers)),
-            *map(Alert, pair_warnings(real.statistics, names[1], fake.statistics, bool(layers), larger.file is None)),
+            *([ResultWarning("", f"{fake.path} {_SAME}", "high")] if same else []),
+            *set_warnings(sets, layers),
+            *pair_warnings(real.statistics, names[1], fake.statistics, bool(layers), larger.file is None),
         ]
 
 

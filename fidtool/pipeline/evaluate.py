@@ -138,8 +138,8 @@ def _concluded(
         evaluation = _verified(run, evaluation)
     for skipped in dict.fromkeys(skipped for result in evaluation.results for skipped in result.skipped):
         run.console.warn(f"skipped {skipped.file}: {skipped.reason}")
-    for line in evaluation.alerts:
-        run.console.warn(line)
+    for warning in evaluation.alerts:
+        run.console.warn(str(warning))
     return evaluation
 
 

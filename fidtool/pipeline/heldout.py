@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fidtool.diagnose.diagnosis import pair_warnings, set_warnings
 from fidtool.distances.exact import feature_settings
 from fidtool.distances.frechet import distance_between
-from fidtool.errors import Alert
+from fidtool.errors import ResultWarning
 from fidtool.features.protocol import FEATURES
 from fidtool.names import counted
 from fidtool.pipeline.plan import Plan
@@ -50,18 +50,17 @@ class HeldoutComparer:
 
             return self.run.world.on_rank_zero(conclude)
 
-    def warnings(self, training: MeasuredSet) -> list[Alert]:
+    def warnings(self, training: MeasuredSet) -> list[ResultWarning]:
         """Returns warnings about the held-out set and REAL, on rank zero, after the first comparison."""
         path, (real, heldout) = self.heldout.path, (training.statistics, self.heldout.statistics)
-        of_sets = [*set_warnings({path: heldout}, ()), *pair_warnings(real, path, heldout, frechet=False)]
-        found = [*map(Alert, of_sets)]
+        found = [*set_warnings({path: heldout}, ()), *pair_warnings(real, path, heldout, frechet=False)]
         if same := 0 if self.distances is None else int((self.distances == 0).sum()):
             text = f"{counted(same, 'image')} at distance 0 from REAL, so not held out: no image of FAKE can be closer"
-            found.append(Alert(f"{path}: {text}", "high"))
+            found.append(ResultWarning(path, text, "high"))
         used, every = len(training.features[FEATURES]), real.found or real.count or 0
         if used + len(real.skipped) < every:
             text = f"only {used} of {every} images are compared with FAKE one by one: copies of others are not found"
-            found.append(Alert(f"{training.path}: {text}", "medium"))
+            found.append(ResultWarning(training.path, text, "medium"))
         return found
 
     def _distances(self, real: MeasuredSet, some: MeasuredSet) -> NDArray[np.float64]:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Literal
 
 from fidtool.console import Console
-from fidtool.errors import InputError, option
+from fidtool.errors import InputError, ResultWarning, as_warning, option
 from fidtool.features.models.families import CMMD_EXTRACTOR, is_published
 from fidtool.features.protocol import DEFAULT_PROTOCOL, FEATURES, INCEPTION, INCEPTION_DIMS, PROTOCOLS, Definition
 from fidtool.local_files import in_time
@@ -45,7 +45,7 @@ class Opening:
         settings: the run's settings, completed from its statistics files.
         notes: one sentence per setting that was completed, or that replaces one of the preset, and on what is used of a
             set.
-        warnings: warnings about the sets, a sentence each.
+        warnings: warnings about the sets.
         left_out: the metrics that cannot be computed.
     """
 
@@ -55,7 +55,7 @@ class Opening:
     images: bool
     settings: Settings
     notes: tuple[str, ...]
-    warnings: tuple[str, ...]
+    warnings: tuple[ResultWarning, ...]
     left_out: tuple[NotComputed, ...] = ()
 
 
@@ -77,7 +77,7 @@ def open_sets(requests: Sequence[RequestedSet], settings: Settings, console: Con
 def _open_sets(requests: Sequence[RequestedSet], settings: Settings, console: Console, alone: bool) -> Opening:
     real, named = (None, None) if alone else (requests[0].path, settings.heldout)
     check_paths([each.path for each in requests if each.given is None], real, named)
-    requests, warnings = spelled_once(requests)
+    requests, lines = spelled_once(requests)
     heldout = None if named is None else requests[-1]
     fakes = requests if alone else requests[1 : -1 if heldout else None]
     roles = {each: (each is requests[0] and not alone, each in fakes, each is heldout) for each in requests}
@@ -109,10 +109,10 @@ def _open_sets(requests: Sequence[RequestedSet], settings: Settings, console: Co
     notes = dict.fromkeys([*overrides(settings), *([line] if line else [])], False) | _notes_on(drawn)
     for note, warns in notes.items():
         console.say(note, warns=warns)
-    warnings += [content.warning for content in contents.values() if content.warning]
+    lines += [content.warning for content in contents.values() if content.warning]
     with_files = {each: content.file for each, content in drawn if content.file is not None}
     sets = tuple(each for each, _ in drawn[: len(drawn) - bool(heldout)])
-    return Opening(sets, opened, with_files, images, completed, tuple(notes), tuple(warnings))
+    return Opening(sets, opened, with_files, images, completed, tuple(notes), tuple(map(as_warning, lines)))
 
 
 def _notes_on(drawn: Iterable[tuple[SetPlan, Content]]) -> dict[str, bool]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 
 from fidtool.console import Console
-from fidtool.errors import Alert, FidtoolError, InputError, MetricSetting, RunError, option
+from fidtool.errors import FidtoolError, InputError, MetricSetting, ResultWarning, RunError, as_warning, option
 from fidtool.features.protocol import FEATURES, INCEPTION_DIMS, Definition, inception_definition, protocol_named
 from fidtool.metrics.registry import Requested
 from fidtool.pipeline.gates import baselines_of
@@ -39,7 +39,7 @@ class Plan:
     values: tuple[Value, ...]
     batch_size: int
     notes: tuple[str, ...]
-    warnings: tuple[str, ...]
+    warnings: tuple[ResultWarning, ...]
     baselines: tuple[Evaluation | None, ...]
     left_out: tuple[NotComputed, ...]
 
@@ -175,7 +175,7 @@ def make_plan(opening: Opening, measured: Mapping[str, Definition] | None, batch
     compared = f"statistics are compared as {option('fake')} with images of {real.path}"
     text = f"{compared}: if they are of the real images, pass them as {option('real')}, which comes first"
     # Statistics are usually those of REAL.
-    order = [Alert(f"{each.path}: {text}", "medium") for each in files if each.fake and real not in files]
+    order = [ResultWarning(each.path, text, "medium") for each in files if each.fake and real not in files]
     return Plan(
         settings=settings,
         sets=opening.sets,
@@ -184,7 +184,7 @@ def make_plan(opening: Opening, measured: Mapping[str, Definition] | None, batch
         values=values_of(definitions, settings, opening.images, [*files.values()]),
         batch_size=batch_size,
         notes=opening.notes,
-        warnings=(*opening.warnings, *mismatches, *order, *_settings_without_effect(opening), *unread),
+        warnings=(*opening.warnings, *mismatches, *order, *_settings_without_effect(opening), *map(as_warning, unread)),
         baselines=baselines,
         left_out=opening.left_out,
     )
@@ -192,13 +192,13 @@ def make_plan(opening: Opening, measured: Mapping[str, Definition] | None, batch
 
 def agree(
     files: Mapping[SetPlan, Statistics], settings: Settings, measured: Mapping[str, Definition] | None
-) -> tuple[dict[str, Definition | None], list[str]]:
+) -> tuple[dict[str, Definition | None], list[ResultWarning]]:
     """Checks statistics files against the run's networks and against each other, before any image is read.
 
     Returns the definitions of the run's features, by layer, and warnings for all comparisons.
     """
     definitions: dict[str, Definition | None] = {FEATURES: None}
-    warnings: list[str] = []
+    warnings: list[ResultWarning] = []
     for layer in set_needs(settings, real=True, fake=True).layers:
         metrics = [each.metric for each in settings.chosen if each.layer == layer]
         of = settings.further[layer].subject if layer in settings.further else metrics and metrics[0].numbers[0].title
@@ -216,11 +216,11 @@ def agree(
         asked = None if definition or (layer != FEATURES and layer in settings.networks) else settings
         common, mismatches = _common_definition(parts, definition, asked, dims) if parts else (definition, [])
         if mismatches and not settings.allow_mismatch:
-            mismatches[0].args += (f"pass {option('allow_mismatch', True)} to compare them anyway",)
+            mismatches[0].advise(f"pass {option('allow_mismatch', True)} to compare them anyway")
             raise mismatches[0]
         definitions[layer] = stated = common
         warnings += _doubts(parts, layer, settings)
-        warnings += [Alert(each.text, "high") for each in mismatches if each.text not in warnings]
+        warnings += [ResultWarning("", mismatch.text, "high") for mismatch in mismatches]
         if dims is None:
             dims = next(iter(parts.values())).dims
         path = "" if definition is not None else next(iter(parts), "")
@@ -234,11 +234,11 @@ def agree(
                     f"{metric.numbers[0].title} uses features of {common.extractor} instead of "
                     f"{metric.usual_network}, its usual network: it is only comparable with values of the same network"
                 )
-                warnings.append(Alert(text, "medium"))
+                warnings.append(ResultWarning("", text, "medium"))
     return definitions, warnings
 
 
-def _doubts(files: Mapping[str, LayerStatistics], layer: str, settings: Settings) -> list[Alert]:
+def _doubts(files: Mapping[str, LayerStatistics], layer: str, settings: Settings) -> list[ResultWarning]:
     network = settings.networks.get(layer)
     if network is None or settings.features:  # features of any network, which the run does not call Inception's
         return []
@@ -308,8 +308,8 @@ def _against_request(path: str, definition: Definition, settings: Settings) -> l
     return [InputError(problem, setting="protocol")]
 
 
-def _settings_without_effect(opening: Opening) -> list[str]:
-    settings, files, found = opening.settings, opening.files, []
+def _settings_without_effect(opening: Opening) -> list[ResultWarning]:
+    settings, files, found = opening.settings, opening.files, list[str]()
     sources = [content.images for content in opening.contents.values() if content.images is not None]
     if files and not opening.images and (idle := _idle_with_files(opening)):
         found.append(f"{' and '.join(idle)}: no effect on the values, because only statistics are compared")
@@ -325,15 +325,18 @@ def _settings_without_effect(opening: Opening) -> list[str]:
             found.append(f"{option(name)} has no effect: it only affects images of floats")
     how = roundings({each.path: file for each, file in files.items()})
     how |= {} if settings.floats is None else {"this run": settings.rounding}
+    rounded: list[ResultWarning] = []
     if len({*how.values()}) > 1:
         each = ", ".join(f"{value} in {where}" for where, value in how.items())
-        found.append(Alert(f"floats became bytes in different ways ({option('float_to_byte')}): {each}", "medium"))
+        rounded = [
+            ResultWarning("", f"floats became bytes in different ways ({option('float_to_byte')}): {each}", "medium")
+        ]
     for one in files:
         for crop, num in (each for role, each in SETTINGS.items() if getattr(one, role)):
             framing, sampling = getattr(settings, crop), settings.sampling(num)
             given = [name for name, value in ((crop, framing), (sampling.setting, sampling.num)) if value]
             found += [f"{one.path} has statistics: {option(name)} does not apply to it" for name in given]
-    return [*dict.fromkeys(found)]
+    return [*rounded, *map(as_warning, dict.fromkeys(found))]
 
 
 def _idle_with_files(opening: Opening) -> list[str]:

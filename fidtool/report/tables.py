@@ -304,7 +304,7 @@ def _table_of(saved: Mapping[str, Evaluation], doubted: Collection[str], said: S
     for row, result in zip(rows, results, strict=True):
         besides = (*class_summaries(result), *heldout_lines(result))
         notes += [line + f"  {legible(row)}" * (len(rows) > 1) for line in besides]
-    alerts = [f"warning: {legible(alert)}" for alert in evaluation.alerts if alert.severity == "high"]
+    alerts = [f"warning: {legible(str(alert))}" for alert in evaluation.alerts if alert.severity == "high"]
     return Table(columns, [*caption, *said], above, notes, alerts)
 
 

@@ -7,12 +7,11 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from html import escape
-from itertools import starmap
 from typing import Any
 
 from fidtool.diagnose.diagnosis import Diagnosis
 from fidtool.diagnose.duplicates import Duplicates
-from fidtool.errors import Alert, InputError, Severity, about, merged, redacted, without_secrets
+from fidtool.errors import InputError, ResultWarning, about, as_warning, merged, redacted, without_secrets
 from fidtool.features.protocol import FEATURES, PIXELS, Definition
 from fidtool.json_fields import NOT_IN_JSON, fields_of, plain, restored, restored_fields
 from fidtool.names import command_line, counted
@@ -119,7 +118,7 @@ class Comparison:
             ``cmmd``, ``mind``, ``mifid`` and ``mifid_distance``, ``vendi``, ``authpct``, ``clip_score``. Values of
             features that are not Inception's 2048 have other keys: ``fid_64``, ``fd_dinov2``; see ``values``.
             ``kid_std`` is missing if every subset is the whole of both sets, since there is no spread.
-        warnings: warnings about these values, one sentence each, the worst first; see `fidtool.errors.Alert`.
+        warnings: warnings about these values, the worst first.
         skipped: files of the sets that were skipped, REAL's first.
         diagnosis: findings about the images; None if not requested.
         known: the values of the run that have a title, in the order in which they are listed. See `values`.
@@ -138,7 +137,7 @@ class Comparison:
     fake: SetResult
     metrics: Mapping[str, float]
     known: tuple[Value, ...] = field(metadata=NOT_IN_JSON)
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[ResultWarning, ...] = ()
     skipped: tuple[SkippedFile, ...] = ()
     diagnosis: Diagnosis | None = None
     uncertainties: Mapping[str, Uncertainty] = field(default_factory=dict)
@@ -213,17 +212,13 @@ class Comparison:
             "metrics": dict(self.metrics),
             "count": {role: one.count for role, one in sets.items()},
             "sets": plain(sets),
-            "severities": [Alert(each).severity for each in self.warnings],
         }
         return first | {name: value for name, value in fields_of(self).items() if name not in first}
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any], values: tuple[Value, ...]) -> Comparison:
         """Return the comparison of an entry of the JSON's ``results``, of which these are the values."""
-        alerts = [[*each] for each in zip(content["warnings"], content["severities"], strict=True)]
-        warnings = tuple(starmap(Alert, restored(tuple[tuple[str, Severity], ...], alerts)))
-        given = restored_fields(cls, {**content, **content["sets"]})
-        return cls(**given | {"known": values, "warnings": warnings})
+        return cls(**restored_fields(cls, {**content, **content["sets"]}), known=values)
 
 
 @dataclass(frozen=True)
@@ -267,11 +262,10 @@ class Evaluation:
         return list(dict.fromkeys(value for each in self.results for value in each.values))
 
     @property
-    def alerts(self) -> list[Alert]:
+    def alerts(self) -> list[ResultWarning]:
         """All warnings, the worst first; one that holds for several sets names them all. Then those of the run."""
-        sets = {redacted(each.name) for result in self.results for each in (result.real, result.fake)}
-        of_results = merged((warning for result in self.results for warning in result.warnings), sets)
-        return [*of_results, *map(Alert, self.run.warnings)]
+        of_results = merged(warning for result in self.results for warning in result.warnings)
+        return [*of_results, *map(as_warning, self.run.warnings)]
 
     @property
     def not_computed_lines(self) -> list[str]:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
-from fidtool.errors import Alert, FidtoolError, InputError, message_of, option
+from fidtool.errors import FidtoolError, InputError, ResultWarning, message_of, option
 from fidtool.features.protocol import (
     FEATURES,
     INCEPTION_DIMS,
@@ -430,7 +430,7 @@ def with_protocol(statistics: Statistics, protocol: str) -> Statistics:
     return replace(statistics, layers=layers)
 
 
-def inception_doubts(name: str, layer: LayerStatistics, extractor: str) -> list[Alert]:
+def inception_doubts(name: str, layer: LayerStatistics, extractor: str) -> list[ResultWarning]:
     """Returns a warning about statistics that state no network, for a run with Inception, if they are unlike its own.
 
     Raises:
@@ -445,7 +445,7 @@ def inception_doubts(name: str, layer: LayerStatistics, extractor: str) -> list[
     if not (sizes := _unlike_inception(layer)):
         return []
     advice = "check which network and weights they are of"
-    return [Alert(f"{name}: probably not statistics of Inception: {sizes}; {advice}", "high")]
+    return [ResultWarning(name, f"probably not statistics of Inception: {sizes}; {advice}", "high")]
 
 
 def _unlike_inception(layer: LayerStatistics) -> str:

@@ -16,7 +16,7 @@ from fidtool.diagnose.diagnosis import set_warnings
 from fidtool.distances.exact import feature_settings
 from fidtool.distances.parallel import fork_safe
 from fidtool.distributed.world import World
-from fidtool.errors import Alert, InputError, TooFewImagesError, merged, renamed, rendered
+from fidtool.errors import InputError, TooFewImagesError, as_warning, merged, renamed, rendered
 from fidtool.features.models.inception import Weights
 from fidtool.features.network import Network
 from fidtool.features.protocol import INCEPTION_DIMS, ProtocolName
@@ -125,7 +125,7 @@ class ImageMetric(SyncedMetric[Values, MetricSums]):
         settings = feature_settings(sums.network.definition, self.device)
         context = MetricContext(world, settings, lambda: self._classifier)
         values = metric.compute(real, fake, context)
-        warnings = merged([*map(Alert, set_warnings(statistics)), *context.warnings], names.values())
+        warnings = [*map(str, merged([*set_warnings(statistics), *map(as_warning, context.warnings)]))]
         values, warnings = world.broadcast((values, warnings))
         values = {name: values[name] for name in self._names if name in values}
         return Result(values, counts.get("real"), counts["fake"] or 0, warnings=tuple(map(rendered, warnings)))

@@ -380,7 +380,9 @@ class ReconstructionMetric(SyncedMetric[torch.Tensor, PairValues]):
         fake = FeatureSet("generated images", None, None, pairs={self._metric.name: values})
         context = MetricContext(world, feature_settings(None, self.device), partial(Weights, {}, ""))
         found = self._metric.compute(real, fake, context)
-        return Result(found, len(values), len(values), warnings=tuple(map(rendered, context.warnings)))
+        return Result(
+            found, len(values), len(values), warnings=tuple(rendered(str(warning)) for warning in context.warnings)
+        )
 
 
 class PeakSignalNoiseRatio(ReconstructionMetric):

@@ -623,7 +623,7 @@ class MetricSums(MetricState):
                 raise InputError(f"{self.fixed_name} has features of {dims}")
             with renamed("extractor", "feature"):
                 alerts = inception_doubts(self.fixed_name, statistics.layers[FEATURES], features.choice.extractor)
-            doubts: list[str] = [*alerts]
+            doubts = [*map(str, alerts)]
             if theirs is not None:
                 both = [{"definition": each.to_json()} for each in (theirs, mine)]
                 check_same_settings(both, (self.fixed_name, "this metric"))

@@ -140,5 +140,6 @@ def test_an_iterable_is_counted_first(sets: tuple[Path, Path], environment: dict
     assert found.results[0].value("kid_subset_size") == 4
     assert any("omits 'prdc': " in note and note.endswith("fake has 4") for note in found.run.notes)
     assert any(
-        "(only 4 images): KID draws subsets of that size instead of 1000" in line for line in found.results[0].warnings
+        "(only 4 images): KID draws subsets of that size instead of 1000" in line
+        for line in map(str, found.results[0].warnings)
     )

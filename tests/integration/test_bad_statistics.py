@@ -16,7 +16,7 @@ import pytest
 from fidtool import Statistics, read_statistics
 from fidtool.errors import InputError
 from fidtool.images.decode import ImageProperties
-from support.command_line import Run
+from support.command_line import Run, messages
 from support.pictures import make_pictures
 from support.places import TINY
 
@@ -157,11 +157,11 @@ def test_another_protocol_is_refused_or_warned_about(here: Run, real: Path, tmp_
     assert [text for text in texts if text not in refused.error] == []
     allowed = here("compute", "real", "tf.npz", *SMALL, "--allow-mismatch", "--json", "--quiet")
     assert allowed.json["protocol"]["name"] == "pytorch-fid", "that of REAL"
-    warning, *others = allowed.json["results"][0]["warnings"]
+    warning, *others = messages(allowed.json["results"][0])
     assert "different protocols" in warning
     assert allowed.stderr == "".join(f"warning: {line}\n" for line in (warning, *others))
     agreed = here("compute", "real", "tf.npz", *SMALL, "--protocol", "tensorflow", "--json", "--quiet")
-    assert agreed.json["results"][0]["warnings"] == others
+    assert messages(agreed.json["results"][0]) == others
     assert agreed.fid == pytest.approx(0, abs=1e-9)
 
 

@@ -17,7 +17,7 @@ import fidtool
 from fidtool.result.evaluation import read_evaluation
 from fidtool.result.explanations import Classes
 from support.class_sets import CLASSES, make_classes
-from support.command_line import Run, bars_of
+from support.command_line import Run, bars_of, messages
 from support.offline import needs_weights
 from support.pictures import make_pictures
 from support.places import COLOURS, FD, TINY
@@ -116,21 +116,21 @@ def test_values_that_need_more_images_are_left_out(here: Run, tmp_path: Path) ->
     assert {*map(kind, found["cat"])} == {"fd", "kid"}
     assert [name for name, values in found.items() if not values] == ["bee", "dog", "elk"]
     lacking = "bee (9 in REAL, 1 in FAKE), cat (9 in REAL, 5 in FAKE), dog (5 in REAL, 0 in FAKE), elk (0 in REAL, 5 in"
-    (line,) = (each for each in result["warnings"] if "too few images for all values of a class in" in each)
+    (line,) = (each for each in messages(result) if "too few images for all values of a class in" in each)
     assert {*line.partition("of them: ")[2].split("), ")} == {*f"{lacking} FAKE)".split("), ")}
-    assert not any("no images of" in each for each in result["warnings"])
+    assert not any("no images of" in each for each in messages(result))
 
 
 def test_few_images_are_said_to_be_few(here: Run, sets: tuple[Path, Path]) -> None:
     (result,) = here("compute", *sets, *QUICK, "--json", "--per-class").json["results"]
-    (line,) = (each for each in result["warnings"] if "the Fréchet distance of a class of as few as 24" in each)
-    assert result["severities"][result["warnings"].index(line)] == "medium"
+    (line,) = (each for each in messages(result) if "the Fréchet distance of a class of as few as 24" in each)
+    assert result["warnings"][messages(result).index(line)]["severity"] == "medium"
     sizes, perfect = re.findall(r"as few as (.*) is too high: .* of all of REAL would have about ([\d.]+);", line)[0]
     assert sizes in ("24 real and 30 generated images (ant)", "30 real and 24 generated images (bee)")
     assert float(perfect) > 0
-    assert not any("the mean Fréchet distance" in each for each in result["warnings"]), "of classes of similar sizes"
+    assert not any("the mean Fréchet distance" in each for each in messages(result)), "of classes of similar sizes"
     large = here("compute", *sets, *QUICK, "--metrics", "kid", *SMALL, "--json", "--per-class").json["results"][0]
-    assert not any("as few as" in each for each in large["warnings"]), "no Fréchet distance"
+    assert not any("as few as" in each for each in messages(large)), "no Fréchet distance"
 
 
 def test_a_mean_that_few_images_dominate_is_said_to_be_one(here: Run, tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_a_mean_that_few_images_dominate_is_said_to_be_one(here: Run, tmp_path: 
     values = {name: (each["fake"], each["metrics"][key]) for name, each in classes_in(document).items()}
     weighted = sum(images * value for images, value in values.values()) / 66
     assert mean == pytest.approx(sum(value for _, value in values.values()) / 3)
-    (line,) = (each for each in document["results"][0]["warnings"] if "the mean Fréchet distance" in each)
+    (line,) = (each for each in messages(document["results"][0]) if "the mean Fréchet distance" in each)
     assert f" of {mean:.5g} counts each class the same" in line
     assert line.endswith(f"weighted by generated images, the mean is {weighted:.5g}")
 
@@ -265,7 +265,7 @@ def test_folders_are_compared_with_those_of_the_same_name(here: Run, tmp_path: P
     alone = here("compute", "real/day/rear", "fake/day/rear", *arguments)
     assert found["day/rear"]["metrics"] == alone.metrics
     lacking = "too few images for all values of a folder in 1 of them: night/rear (0 in REAL, 3 in FAKE)"
-    assert f"fake: {lacking}" in document["results"][0]["warnings"]
+    assert f"fake: {lacking}" in messages(document["results"][0])
     lines = here("compute", "real", "fake", *QUICK, "--per-folder").stdout.splitlines()
     assert re.fullmatch(rf"{re.escape(FD)} per folder: mean [\d.]+ of 3, worst [\d.]+ \((day|night)/\w+\)", lines[1])
 
@@ -276,9 +276,9 @@ def test_folders_are_compared_with_those_of_the_same_name(here: Run, tmp_path: P
 def test_a_missing_class_and_other_shares_are_warned_about(here: Run, tmp_path: Path) -> None:
     real, fake = make_classes(tmp_path, {"ant": (40, 40), "bee": (40, 0), "cat": (40, 40)})
     (result,) = here("compute", real, fake, *QUICK, "--json").json["results"]
-    (line,) = (each for each in result["warnings"] if "of REAL: bee" in each)
+    (line,) = (each for each in messages(result) if "of REAL: bee" in each)
     assert line == f"{fake}: it has no images of 1 class of REAL: bee"
-    assert result["severities"][result["warnings"].index(line)] == "medium"
+    assert result["warnings"][messages(result).index(line)]["severity"] == "medium"
     make_pictures(tmp_path / "fake" / "bee", 4, 50)
     warned = here("compute", real, fake, *QUICK).stderr
     assert (

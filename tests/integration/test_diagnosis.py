@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from support import degenerate
-from support.command_line import Run
+from support.command_line import Run, messages
 from support.degenerate import RANKS, compared, make_real
 from support.pictures import make_pictures
 from support.places import TINY
@@ -120,7 +120,7 @@ def test_the_worst_findings_are_on_the_page(here: Run, real: Path, tmp_path: Pat
     assert {("pair", "leak"), ("fake", "copies"), ("real", "copies")} <= found.keys()
     for (about, _), each in found.items():
         path = result["real" if about == "real" else "fake"]
-        assert (each["severity"] == "low") != (f"{path}: {each['message']}" in result["warnings"])
+        assert (each["severity"] == "low") != (f"{path}: {each['message']}" in messages(result))
     assert found["pair", "leak"]["severity"] == "high"
     page = html.unescape((tmp_path / "page.html").read_text())
     section = page.partition('id="fake-findings"')[2].partition("</section>")[0]
@@ -142,8 +142,8 @@ def test_what_is_no_warning_is_a_finding_as_well(here: Run, real: Path, tmp_path
     found = {(each["set"], each["code"]): each for each in result["diagnosis"]["findings"]}
     assert {("fake", "unreadable"), ("real", "copies")} <= found.keys()
     for name in (("fake", "unreadable"), ("real", "copies")):
-        assert not any(found[name]["message"] in warning for warning in result["warnings"])
-    assert any("1 unreadable file skipped" in warning for warning in result["warnings"])
+        assert not any(found[name]["message"] in warning for warning in messages(result))
+    assert any("1 unreadable file skipped" in warning for warning in messages(result))
     checked = here("check", fake, "--against", real, "--json").json
     assert "unreadable" in {each["code"] for each in checked["images"]["findings"]}
     assert "copies" in {each["code"] for each in checked["against"]["findings"]}
@@ -156,12 +156,12 @@ def test_a_set_against_itself_is_no_leak(here: Run, tmp_path: Path) -> None:
         result, _, _ = compared(here, real, spelled)
         assert result["fake"] == str(real)
     assert result["diagnosis"]["shared"] is None
-    assert [line for line in result["warnings"] if " same set" in line or "pixel-identical" in line] == [
+    assert [line for line in messages(result) if " same set" in line or "pixel-identical" in line] == [
         f"{real} is the same set as REAL: the values say nothing about a generator",
         f"{real} and {tmp_path / 'link'} are the same set",
     ]
     sampled, _, _ = compared(here, real, real, "--num-fake", 30)
-    assert [line for line in sampled["warnings"] if " same set" in line or "pixel-identical" in line] == [
+    assert [line for line in messages(sampled) if " same set" in line or "pixel-identical" in line] == [
         f"{real} is the same set as REAL: the values say nothing about a generator"
     ]
 
@@ -173,7 +173,7 @@ def test_fakes_under_several_spellings_are_named(here: Run, tmp_path: Path) -> N
     other = make_pictures(tmp_path / "other", 40, 2)
     outcome = here("compute", "real", "fake", "./fake", other, "link", fake, "--extractor", TINY, "--json")
     assert outcome.status == 0
-    lines = [line for line in outcome.json["results"][0]["warnings"] if "same set" in line]
+    lines = [line for line in messages(outcome.json["results"][0]) if "same set" in line]
     assert lines == [f"fake, ./fake, link and {fake} are the same set"]
 
 
@@ -185,7 +185,7 @@ def test_a_set_under_a_url_or_the_name_of_its_only_array(here: Run, tmp_path: Pa
     url = f"file://{tmp_path}/x.npy"
     sets = (url, "x.npy", "one.npz", "one.npz:images", "two.npz:images", "two.npz:more")
     result = here("compute", *sets, "--extractor", TINY, "--json").json["results"][0]
-    assert [line for line in result["warnings"] if " same set" in line] == [
+    assert [line for line in messages(result) if " same set" in line] == [
         f"{url} is the same set as REAL: the values say nothing about a generator",
         f"{url} and x.npy are the same set",
         "one.npz and one.npz:images are the same set",

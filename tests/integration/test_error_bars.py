@@ -11,7 +11,7 @@ import pytest
 import fidtool as package
 from fidtool.names import short_title
 from support import degenerate
-from support.command_line import Run, bars_of, frechet
+from support.command_line import Run, bars_of, frechet, messages
 from support.degenerate import FLAGS, make_sets
 from support.places import FD, SMALL_NETWORK, TINY
 
@@ -72,7 +72,7 @@ def test_too_few_images_have_a_curve_and_no_interval(here: Run, sets: tuple[Path
     assert perfect in found["withheld"]
     assert found["withheld"].endswith(", as two samples of one distribution have, of 60 and 60 images")
     assert [count for count, _ in found["curve"]] == [15, 30, 45, 60]
-    (line,) = (line for line in result["warnings"] if "no error bars" in line)
+    (line,) = (line for line in messages(result) if "no error bars" in line)
     assert f" (distance by number of images {found['curve'][0][1]:.4g} for 15, " in line
 
 

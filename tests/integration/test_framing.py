@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 import fidtool
-from support.command_line import Run
+from support.command_line import Run, messages
 from support.framed_images import write_framed
 from support.places import COLOURS, FD, TINY
 from support.source_forms import FORMS, make_forms, make_squares, names_in, pixels_in
@@ -227,7 +227,7 @@ def test_a_set_can_be_framed_in_two_ways(here: Run, place: Path) -> None:
         sets = found["results"][0]["sets"]
         assert {role: one["framing"] for role, one in sets.items()} == {"real": "adm:48", "fake": "adm:32"}
     assert both["results"][0]["metrics"] == apart["results"][0]["metrics"]
-    assert not [line for line in both["results"][0]["warnings"] if "the same set as REAL" in line]
+    assert not [line for line in messages(both["results"][0]) if "the same set as REAL" in line]
 
 
 def test_an_object_can_be_framed_in_two_ways(place: Path, environment: dict[str, str]) -> None:

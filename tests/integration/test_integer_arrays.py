@@ -77,7 +77,7 @@ def test_read_as_bytes(real: Path, tmp_path: Path, environment: dict[str, str], 
         found = fidtool.compute(real, fakes, **SETTINGS)
         first, second = found.results
         assert first.frechet_distance == second.frechet_distance, kind
-        deep = [line for line in second.warnings if "with 9 to 16 bits per channel" in line]
+        deep = [line for line in map(str, second.warnings) if "with 9 to 16 bits per channel" in line]
         assert len(deep) == ("u2" in kind or kind == "uint16")
         assert not found.run.warnings
 

@@ -11,7 +11,7 @@ from fidtool.features.protocol import EMBEDDING
 from fidtool.metrics.metric import MetricFacts
 from fidtool.result.values import Features
 from fidtool.statistics.statistics_file import read_statistics
-from support.command_line import Run
+from support.command_line import Run, messages
 from support.pictures import make_pictures
 from support.places import COLOURS, TINY
 from support.small_sets import COUNT, METRICS, SMALL, make_sets
@@ -61,12 +61,12 @@ def test_duplicates_that_leave_no_room_for_precision_are_reported(here: Run, set
     for name in ("00003", "00007"):
         (real / f"{name}-again.png").write_bytes((real / f"{name}.png").read_bytes())
     command = ("compute", real, fake, "--extractor", TINY, "--metrics", "prdc", "--no-diagnosis", "--json")
-    (line,) = here(*command, "--nearest-k", 1).json["results"][0]["warnings"]
+    (line,) = messages(here(*command, "--nearest-k", 1).json["results"][0])
     assert line.startswith(f"Precision, density and coverage: the radius of 4 of {COUNT + 2} images of {real} is 0")
     assert line.endswith("no image can be within it; remove duplicates, or pass a larger --nearest-k")
-    (line,) = here(*command, "--nearest-k", 1, "--ties", "inclusive").json["results"][0]["warnings"]
+    (line,) = messages(here(*command, "--nearest-k", 1, "--ties", "inclusive").json["results"][0])
     assert "only images with the same features can be within it" in line
-    assert here(*command, "--nearest-k", 2).json["results"][0]["warnings"] == []
+    assert messages(here(*command, "--nearest-k", 2).json["results"][0]) == []
 
 
 def test_new_metrics_are_recorded_and_refused(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:

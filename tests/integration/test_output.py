@@ -95,7 +95,7 @@ def test_python_issues_each_warning(
     with pytest.warns(package.FidtoolWarning) as caught:
         evaluation = package.compute(real, [fake, other], num=20, **settings)
     said = [str(each.message) for each in caught]
-    of_results = {line.partition("): ")[2] for result in evaluation.results for line in result.warnings} - {""}
+    of_results = {str(line).partition("): ")[2] for result in evaluation.results for line in result.warnings} - {""}
     assert [line for line in of_results if not any(each.endswith(line) for each in said)] == []
     assert {*evaluation.run.warnings} <= {*said}
     assert len(said) == len({*said})

@@ -19,7 +19,7 @@ from PIL import Image
 
 import fidtool
 from fidtool.images import loader
-from support.command_line import Run
+from support.command_line import Run, messages
 from support.places import TINY
 from support.reconstructions import make_reconstructions, rgb, write_backbone
 
@@ -190,7 +190,7 @@ def test_lists_in_different_orders_are_said(here: Run, tmp_path: Path, environme
     (tmp_path / "recon.txt").write_text("\n".join(lines[1][number] for number in numbers))
     found = here("compute", "real.txt", "recon.txt", "--metrics", "psnr", "--json")
     (result,) = found.json["results"]
-    said = [each for each in result["warnings"] if "are probably in different orders" in each]
+    said = [each for each in messages(result) if "are probably in different orders" in each]
     codes = {each["code"]: each["severity"] for each in result["diagnosis"]["findings"]}
     if order == "same":
         assert not said
@@ -198,7 +198,7 @@ def test_lists_in_different_orders_are_said(here: Run, tmp_path: Path, environme
         return
     assert codes["other order"] == "high"
     (line,) = said
-    assert line == result["warnings"][0]
+    assert line == messages(result)[0]
     assert line.startswith("recon.txt: ")
     assert " of 14 images fit another image of REAL better than their partner (" in line
     assert line.endswith("put both into the same order, or choose the pairs in another way (--pairs HOW)")
@@ -213,14 +213,14 @@ def test_lossless_reconstructions_are_no_copies(here: Run, tmp_path: Path, envir
         Image.open(file).save(tmp_path / "real" / f"{file.stem}.jpg")
         Image.open(tmp_path / "real" / f"{file.stem}.jpg").save(tmp_path / "recon" / file.name)
     found = here("compute", "real", "recon", "--metrics", "psnr", "--json").json["results"][0]
-    assert found["warnings"] == [
+    assert messages(found) == [
         "recon: 12 pairs of (almost) identical images, whose PSNR counts as 100 dB",
         "recon: 12 of 12 images are pixel-identical to their partners in REAL: their reconstruction is lossless, or "
         "they are copies",
     ]
     assert found["diagnosis"]["shared"]["count"] == 12
     reverse = here("compute", "recon", "real", "--metrics", "psnr", "--json").json["results"][0]
-    assert any("are in a lossy format" in each for each in reverse["warnings"])
+    assert any("are in a lossy format" in each for each in messages(reverse))
 
 
 def test_sizes_that_an_orientation_swaps(here: Run, sets: tuple[Path, Path]) -> None:

@@ -16,7 +16,7 @@ import torch
 import fidtool
 from fidtool.features.models.dinov2 import _HASHES
 from fidtool.sources.references import REFERENCES
-from support.command_line import Run
+from support.command_line import Run, messages
 from support.http_store import http_store
 from support.offline import needs_weights
 from support.pictures import make_pictures
@@ -66,7 +66,7 @@ def test_a_reference_is_not_generated(here: Run, mirror: Path, tmp_path: Path, r
 def test_statistics(here: Run, mirror: Path, tmp_path: Path) -> None:
     found = here("compute", "edm:cifar10", "fake", "--json")
     assert "taken from edm:cifar10: protocol tensorflow" in found.stderr
-    assert not [line for line in found.json["results"][0]["warnings"] if "does not state its protocol" in line]
+    assert not [line for line in messages(found.json["results"][0]) if "does not state its protocol" in line]
     np.savez(tmp_path / "plain.npz", **statistics(0))
     plain = here("compute", "plain.npz", "fake", "--protocol", "tensorflow", "--json")
     assert found.metrics == plain.metrics

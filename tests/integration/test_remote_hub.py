@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fsspec.registry import _registry
 
-from support.command_line import Run
+from support.command_line import Run, messages
 from support.hub import PAGE, Hub, hub_server
 from support.places import TINY
 from support.source_forms import make_squares
@@ -59,7 +59,7 @@ def test_archives_on_two_ranks(fidtool: Run, place: Path, expected: float, hub: 
     run = fidtool("compute", place / "real", url, *ARGUMENTS, ranks=2, **hub.variables)
     assert run.fid == expected
     assert hub.asked["file"] == 3
-    assert not [line for line in run.json["results"][0]["warnings"] if "changed while" in line]
+    assert not [line for line in messages(run.json["results"][0]) if "changed while" in line]
 
 
 def test_the_cache_depends_on_the_contents(fidtool: Run, place: Path, hub: Hub, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import fidtool
-from support.command_line import Run
+from support.command_line import Run, messages
 from support.pictures import make_pictures
 from support.places import TINY
 from support.source_forms import make_forms, make_pair, pixels_in
@@ -86,7 +86,7 @@ def test_statistics_files_know_the_sample(here: Run, place: Path, tmp_path: Path
     assert config == {"extractor": TINY, "batch_size": 8, "num": 9, "sample": "first"}
     used = here("compute", "real.npz", place / "images", *BASE, "--num-real", 5, "--num-fake", 20, "--json").json
     (result,) = used["results"]
-    assert [line for line in result["warnings"] if "does not apply" in line] == [
+    assert [line for line in messages(result) if "does not apply" in line] == [
         "real.npz has statistics: --num-real does not apply to it"
     ]
     assert used["results"][0]["count"] == {"real": 9, "fake": 20}
@@ -121,7 +121,7 @@ def test_refusals(here: Run, place: Path) -> None:
     assert advised == f"error: --num asks for 25 images but {real} has {COUNT}; pass --num-fake 25 in its place"
     twice = here("compute", real, images, real, *BASE, "--num-real", 9, "--num", 12, "--json").json["results"][1]
     assert twice["count"] == {"real": 9, "fake": 12}
-    few = [line for line in twice["warnings"] if "too few" in line]
+    few = [line for line in messages(twice) if "too few" in line]
     assert [line.partition(":")[0] for line in few] == [
         f"{real} as REAL (only 9 images)",
         f"{real} as FAKE (only 12 images)",

@@ -19,7 +19,7 @@ from fidtool.diagnose.order import misplaced
 from fidtool.images.decode import decode
 from fidtool.images.records import ImageRecords, RecordArray, records_of, thumbnails
 from support import degenerate
-from support.command_line import Run
+from support.command_line import Run, messages
 from support.degenerate import compared
 from support.encoded import encoded
 from support.places import CONFORMANCE
@@ -96,7 +96,7 @@ def test_a_collapsed_generator(here: Run, tmp_path: Path, photos: list[Any], kin
     result, _, _ = compared(here, TRAIN, fake)
     (alike,) = [each for each in result["diagnosis"]["findings"] if each["code"] == "alike"]
     assert (alike["set"], alike["severity"]) == ("fake", "high")
-    assert any("has collapsed" in line for line in result["warnings"])
+    assert any("has collapsed" in line for line in messages(result))
 
 
 @pytest.mark.parametrize("folders", [("cifar10/train", "cifar10/test"), ("flowers/daisy", "flowers/roses")])

@@ -102,7 +102,7 @@ def test_statistics_files_are_exchangeable_with_pytorch_fid(
     theirs, ours = str(tmp_path / "theirs.npz"), str(tmp_path / "ours.npz")
     save_fid_stats([pair[0], theirs], 5, "cpu", 64, num_workers=0)
     evaluation = fidtool.compute(theirs, pair[1], dims=64, cache=False)
-    assert any("does not state its protocol" in line for line in evaluation.results[0].warnings)
+    assert any("does not state its protocol" in line for line in map(str, evaluation.results[0].warnings))
     statistics = fidtool.compute_statistics(pair[0], dims=64, cache=False)
     assert statistics is not None
     fidtool.write_statistics(ours, statistics)

@@ -7,7 +7,7 @@ import pytest
 
 from fidtool.diagnose.duplicates import find_copies
 from fidtool.images.decode import decode
-from support.command_line import Run
+from support.command_line import Run, messages
 from support.degenerate import compared, records_of
 from support.encoded import encoded
 from support.places import CONFORMANCE
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(not CONFORMANCE.is_dir(), reason="needs the conf
 def test_photos_have_no_warnings(here: Run, pair: tuple[str, str]) -> None:
     real, fake = (CONFORMANCE / name for name in pair)
     result, _, outcome = compared(here, real, fake)
-    assert result["warnings"] == []
+    assert messages(result) == []
     assert "warning" not in outcome.stderr
     diagnosis = result["diagnosis"]
     assert diagnosis["findings"] == []

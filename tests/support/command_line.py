@@ -39,6 +39,11 @@ def assert_rendered(text: str) -> None:
     assert not re.search(r"(\x01|\\u0001|\\x01)[\w.()]+(\x02|\\u0002|\\x02)", text), text
 
 
+def messages(result: Mapping[str, Any]) -> list[str]:
+    """Return the warnings about a FAKE, an entry of the JSON's ``results``, as sentences."""
+    return [warning["message"] for warning in result["warnings"]]
+
+
 @dataclass
 class Outcome:
     """Exit status and output of a command."""

@@ -12,7 +12,7 @@ from PIL import Image
 
 from fidtool.images import records
 from fidtool.images.decode import decode
-from support.command_line import Outcome, Run
+from support.command_line import Outcome, Run, messages
 from support.places import TINY
 
 Pixels = NDArray[np.uint8]
@@ -63,7 +63,7 @@ def compared(here: Run, real: Path, fake: Path, *flags: object) -> tuple[dict[st
     """Return a result, its warning about duplicates if there is one, and the whole output."""
     outcome = here("compute", real, fake, "--extractor", TINY, "--json", *flags)
     (result,) = outcome.json["results"]
-    lines = [line for line in result["warnings"] if " duplicates: " in line]
+    lines = [line for line in messages(result) if " duplicates: " in line]
     return result, lines[0] if lines else "", outcome
 
 

@@ -61,7 +61,6 @@ def generated() -> dict[str, Any]:
         "count": _pair("Numbers of images used. null if a statistics file does not have it.", number),
         "sets": _pair("The two sets.", {"$ref": "#/$defs/set"}),
     }
-    of_sets["severities"] = {"type": "array", "items": {"enum": ["high", "medium", "low"]}}
     definitions["comparison"] |= {"properties": comparison | of_sets, "required": [*(comparison | of_sets)]}
     run = definitions["run"]
     run["description"] += " A run that failed has only `command`, `host`, `date` and `config`."

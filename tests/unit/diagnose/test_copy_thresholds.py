@@ -10,7 +10,7 @@ import pytest
 from fidtool.diagnose import duplicates
 from fidtool.diagnose.diagnosis import SetInspection, findings_about, inspection_warnings
 from fidtool.diagnose.duplicates import Duplicates, are_dependent, find_duplicates, has_notable_copies, tolerances
-from fidtool.errors import Caution
+from fidtool.errors import ResultWarning
 from support.records import pictures, thumbnail
 
 
@@ -66,7 +66,7 @@ def test_examples() -> None:
     assert found.multiplicities == {9: 9}
 
 
-def lines(images: int, exact: int = 0, near: int = 0) -> list[Caution]:
+def lines(images: int, exact: int = 0, near: int = 0) -> list[ResultWarning]:
     inspection = SetInspection("set", pictures(images), found(images, exact, near), [])
     return inspection_warnings(inspection, findings_about(inspection, None))
 

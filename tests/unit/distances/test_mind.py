@@ -66,4 +66,4 @@ def test_few_images_have_a_warning(images: int, warned: bool) -> None:
     real, fake = feature_set("real", normal(1200, 3, 1)), feature_set("fake", normal(images, 3, 2))
     value = fidtool.MIND(directions=5, seed=2).compute(real, fake, context)
     assert value == {"mind": pytest.approx(independent(real.rows, fake.rows, 5, 2), rel=1e-9)}
-    assert [line.startswith("fake (only 999 images): MIND") for line in context.warnings] == [True] * warned
+    assert [str(line).startswith("fake (only 999 images): MIND") for line in context.warnings] == [True] * warned

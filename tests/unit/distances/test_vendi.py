@@ -62,4 +62,4 @@ def test_a_score_near_the_number_of_images_has_a_warning(images: int, warned: bo
     found = fidtool.Vendi().compute(feature_set("real", features), feature_set("fake", features), context)
     assert found["vendi"] == pytest.approx(8, rel=1e-3)
     start = "fake (only 40 images): a Vendi score of 8.00 is too low"
-    assert [line.startswith(start) for line in context.warnings] == [True] * warned
+    assert [str(line).startswith(start) for line in context.warnings] == [True] * warned

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from markdown_it import MarkdownIt
 
-from fidtool.errors import Alert, InputError
+from fidtool.errors import InputError, ResultWarning
 from fidtool.metrics.metric import Number
 from fidtool.names import legible
 from fidtool.report.tables import doubts_about, lines_in, narrowed
@@ -203,7 +203,7 @@ def test_lines_and_json_are_those_of_the_run() -> None:
 
 def test_alerts_of_high_severity_are_in_tables_for_papers() -> None:
     evaluation = evaluation_of(NAMES[:1])
-    alerts = (Alert("plain: it is_noise", "high"), Alert("plain: small", "low"))
+    alerts = (ResultWarning("plain", "it is_noise", "high"), ResultWarning("plain", "small"))
     evaluation = replace(evaluation, results=(replace(evaluation.results[0], warnings=alerts),))
     assert lines_in("markdown", {"": evaluation})[-1] == r"- warning: plain: it is\_noise"
     assert "% warning: plain: it is_noise" in lines_in("latex", {"": evaluation})

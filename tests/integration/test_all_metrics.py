@@ -139,7 +139,5 @@ def test_an_iterable_is_counted_first(sets: tuple[Path, Path], environment: dict
     assert {lacking.metric for lacking in found.not_computed} == {"is", "prdc", "sfid", "fid-infinity", "cmmd"}
     assert found.results[0].value("kid_subset_size") == 4
     assert any("omits 'prdc': " in note and note.endswith("fake has 4") for note in found.run.notes)
-    assert any(
-        "(only 4 images): KID draws subsets of that size instead of 1000" in line
-        for line in map(str, found.results[0].warnings)
-    )
+    said = [*map(str, found.results[0].warnings)]
+    assert any("(only 4 images): KID draws subsets of that size instead of 1000" in line for line in said)

@@ -218,8 +218,6 @@ def test_what_no_run_writes_is_refused(damage: Callable[[dict[str, Any]], object
     "damage",
     [
         lambda found: found.pop("values"),
-        lambda found: found.pop("schema"),
-        lambda found: found.update(schema=99),
         lambda found: found["results"][0]["sets"]["real"].pop("count"),
         lambda found: found["results"][0].update(metrics=None, count=5),
         lambda found: found["results"][0].update(metrics={}),
@@ -240,6 +238,13 @@ def test_an_edited_result_is_refused(damage: Callable[[dict[str, Any]], object])
     content = bare("fake").to_dict()
     damage(content)
     with pytest.raises(InputError, match="incomplete or was changed"):
+        Evaluation.from_dict(content)
+
+
+@pytest.mark.parametrize("schema", [None, 2, 99])
+def test_a_result_of_another_schema_is_refused_with_its_command(schema: int | None) -> None:
+    content = bare("fake").to_dict() | {"schema": schema}
+    with pytest.raises(InputError, match=f"has schema {schema}, .* compute it again, `fidtool compute real fake"):
         Evaluation.from_dict(content)
 
 

@@ -87,7 +87,12 @@ def test_warnings_of_all_fakes() -> None:
     evaluation = bare("a", secret)
     results = [
         replace(
-            result, warnings=(*(odd(each, FEW, "only 60 images") for each in (name, "real")), as_warning("--num: odd"))
+            result,
+            warnings=(
+                odd(name, FEW, "only 60 images"),
+                odd("real", FEW, "only 60 images"),
+                as_warning("--num: odd"),
+            ),
         )
         for result, name in zip(evaluation.results, ("a", plain), strict=True)
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import click
@@ -78,19 +79,21 @@ def _list(path: str, settings: Settings, as_json: bool, quiet: bool) -> int:
         raise InputError(f"{path} is a statistics file, which has no images")
     if settings.num is not None:
         source = source.draw(settings.sampling())
-    files = [redacted(source.file(index)) for index in range(len(source))]
+    count = len(source)
+    files = (redacted(source.file(index)) for index in range(count))
     found = len(source.stored)
     in_order = source.reader.in_order
     ignored = source.passed_over.words
     if as_json:
-        facts = {"schema": 1, "source": source.path, "kind": source.kind, "count": len(files), "found": found}
-        facts |= {"in_order": in_order, "passed_over": ignored, "files": files}
+        facts = {"schema": 1, "source": source.path, "kind": source.kind, "count": count, "found": found}
+        facts |= {"in_order": in_order, "passed_over": ignored, "files": [*files]}
         print_lines([dumps(without_secrets(facts))])
         return 0
     if not quiet:
-        number = counted(found, "image") if len(files) == found else f"{len(files)} of {counted(found, 'image')}"
+        number = counted(found, "image") if count == found else f"{count} of {counted(found, 'image')}"
         access = "sequentially" if in_order else "in any order"
         passed_over = f"; ignored: {ignored}" if ignored else ""
         click.echo(redacted(f"{path}: {source.kind}, {number}, read {access}{passed_over}"), err=True)
-    print_lines(files, exact=True)
+    while block := list(itertools.islice(files, 1000)):  # a large set has gigabytes of paths
+        print_lines(block, exact=True)
     return 0

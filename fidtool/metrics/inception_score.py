@@ -11,7 +11,7 @@ from fidtool.features.protocol import INCEPTION, INCEPTION_DIMS
 from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, MetricFacts, Number, Requirement
 from fidtool.validation import Setting
 
-_SORTED, _CERTAIN = 0.9, 4.0
+SORTED, _CERTAIN = 0.9, 4.0
 """Parts whose score is below this share of that of random parts do not have random images, if the difference is also
 more than so many standard errors."""
 
@@ -91,7 +91,7 @@ class InceptionScore(Metric):
         if ratio is None:
             return [Requirement("order of FAKE", None, None, "random")]
         found = f"parts with {ratio:.2f} times the score of random parts"
-        return [Requirement("order of FAKE", ratio >= _SORTED, found, "random")]
+        return [Requirement("order of FAKE", ratio >= SORTED, found, "random")]
 
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
         from fidtool.distances.inception_score import inception_score
@@ -112,9 +112,9 @@ class InceptionScore(Metric):
                     f"{option(self.named('part_size'))}"
                 )
                 context.warnings.append(ResultWarning(fake.path, text))
-            if ratio is None or (ratio < _SORTED and 1 - ratio < _CERTAIN * error):
+            if ratio is None or (ratio < SORTED and 1 - ratio < _CERTAIN * error):
                 return found
-            if ratio < _SORTED:
+            if ratio < SORTED:
                 text = (
                     f"parts of {self.part_size} images in stored order have {ratio:.2f} times the "
                     "Inception Score of random parts of that size: the images seem to be stored by class, and the "

@@ -159,6 +159,11 @@ class Comparison:
         return [value for value in self.known if value.key in self.metrics]
 
     @property
+    def titles(self) -> dict[str, str]:
+        """Titles of the numbers in ``metrics`` in text, by key, in the order in which they are listed."""
+        return {value.key: value.title for value in self.values}
+
+    @property
     def distance(self) -> Value | None:
         """The Fréchet distance of the extractor's features, see `Number.error_bars`; None if not requested."""
         distances = (value for value in self.values if value.number.error_bars)

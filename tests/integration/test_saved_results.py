@@ -160,7 +160,7 @@ def test_a_history_that_cannot_be_written_loses_nothing_else(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("fidtool.report.html.append_history", full)
+    monkeypatch.setattr("fidtool.report.outputs.append_history", full)
     outcome = here("compute", "real", "fake", *FLAGS[:2], "--history", "full.jsonl", "-o", "fid.json")
     assert outcome.status == 1
     assert "the result could not be written to full.jsonl (No space left on device)" in outcome.error
@@ -198,12 +198,12 @@ def test_in_python(days: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_results_that_cannot_be_read(here: Run, days: Path) -> None:
     document = read_document(days / "monday.json")
-    del document["results"][0]["count"]
+    del document["results"][0]["sets"]["real"]["count"]
     (days / "edited.json").write_text(json.dumps(document))
     failed = here("compute", "real", "none", *FLAGS, "-o", "failed.json")
     assert failed.status == 2
     for file, problem in (
-        ("edited.json", "edited.json: the result is incomplete or was changed (KeyError: 'count')"),
+        ("edited.json", "edited.json: the result is incomplete or was changed (TypeError: "),
         ("failed.json", "failed.json has no values: the run failed ("),
         ("h.jsonl", "h.jsonl cannot be read: it is not JSON"),
         ("fake", "fake cannot be read: Is a directory"),

@@ -46,7 +46,7 @@ def computed(captions: list[str], **settings: Any) -> fidtool.Evaluation:
 
 def of_images(found: fidtool.Evaluation) -> NDArray[np.float64]:
     """Return the values of single images in the order of their names."""
-    values = found.results[0].of_images.values["clip_score"]
+    values = found.results[0].of_images.values[KEY]
     in_order = np.empty_like(values)
     in_order[canonical_order(len(values))] = values
     return in_order

@@ -95,7 +95,7 @@ def test_a_collapsed_generator(here: Run, tmp_path: Path, photos: list[Any], kin
     fake = degenerate.write(tmp_path / "fake", ((f"{i}.png", again(photos[17])) for i in range(60)))
     result, _, _ = compared(here, TRAIN, fake)
     (alike,) = [each for each in result["diagnosis"]["findings"] if each["code"] == "alike"]
-    assert (alike["set"], alike["severity"]) == ("fake", "high")
+    assert (alike["set"], alike["severity"]) == ("pair", "high")
     assert any("has collapsed" in line for line in messages(result))
 
 

@@ -37,7 +37,7 @@ def computed(
     (metric,) = (each.metric for each in settings.chosen if each.metric.name == name)
     found = dict(metric.compute(real, fake, context))
     if warnings is not None:
-        warnings += context.warnings
+        warnings += map(str, context.warnings)
     return found
 
 

@@ -33,8 +33,8 @@ def images(touched: str = "") -> ImageSet:
     files = Files(NAMES)
     files.stamps[:] = np.arange(5 * 44).reshape(44, 5)
     files.stamps[[name == touched for name in NAMES], 1] = -1
-    partner = ImageSet("real", "folder", NAMES, "real/", files, files, np.arange(44))
-    return ImageSet("set", "folder", NAMES, "set/", files, files, np.arange(44), partner=partner)
+    partner = ImageSet("real", "folder", NAMES, "real/", files, np.arange(44))
+    return ImageSet("set", "folder", NAMES, "set/", files, np.arange(44), partner=partner)
 
 
 def parts_in(found: ImageSet) -> list[Part]:
@@ -184,7 +184,7 @@ def test_parts_of_pairs_have_the_values_and_the_partners(tmp_path: Path) -> None
 def whole_set(count: int) -> ImageSet:
     files = Files([""] * count)
     files.stamps[:] = np.arange(count)[:, None]
-    return ImageSet("set", "folder", [""] * count, "", files, files, np.arange(count))
+    return ImageSet("set", "folder", [""] * count, "", files, np.arange(count))
 
 
 @pytest.mark.parametrize(("batches", "parts"), [(1, 1), (64, 64), (65, 64), (1000, 64)])

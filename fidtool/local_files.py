@@ -71,8 +71,9 @@ def in_time(what: str, work: Callable[[], T], seconds: float) -> T:
     except TimeoutError:
         what = " and ".join(_reading) or what
         limit = f"within {seconds:g} s ({option('timeout')})"
-        problem = f"{what} could not be read {limit}: no response of the storage, or of a pipe's writer"
-        raise RunError(problem, setting="timeout") from None
+        raise RunError(
+            f"{what} could not be read {limit}: no response of the storage, or of a pipe's writer", setting="timeout"
+        ) from None
 
 
 def _read(path: str | os.PathLike[str], seconds: float) -> bytes:

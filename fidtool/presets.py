@@ -200,8 +200,7 @@ def preset_named(name: str) -> Preset:
     for preset in PRESETS.values():
         if folded(name) in map(folded, (preset.name, *preset.other_names)):
             return preset
-    problem = unknown("preset", name, closest(name, names), ", ".join(PRESETS))
-    raise InputError(problem, setting="preset")
+    raise InputError(unknown("preset", name, closest(name, names), ", ".join(PRESETS)), setting="preset")
 
 
 def with_preset(*layers: Mapping[str, Any]) -> dict[str, Any]:

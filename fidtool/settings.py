@@ -60,8 +60,11 @@ PYTHON = ""
 def _observer(progress: object) -> object:
     is_class = isinstance(getattr(progress, "func", progress), type)  # tqdm, or a partial of it
     if is_class or (not callable(progress) and not isinstance(progress, bool)):
-        problem = f"{option('progress')} must be True or a function, not {brief(progress)}:"
-        raise InputError(problem, f"pass {option('progress', True)} for progress bars", setting="progress")
+        raise InputError(
+            f"{option('progress')} must be True or a function, not {brief(progress)}:",
+            f"pass {option('progress', True)} for progress bars",
+            setting="progress",
+        )
     return progress
 
 
@@ -79,15 +82,17 @@ def _in_order(extractor: object) -> tuple[NetworkChoice, ...]:
 
 def _device_name(device: object) -> str:
     if not isinstance(device, str) and not hasattr(device, "type"):
-        problem = f"{option('device')} must be a string or a torch.device, not {brief(device)}"
-        raise InputError(problem, setting="device")
+        raise InputError(
+            f"{option('device')} must be a string or a torch.device, not {brief(device)}", setting="device"
+        )
     return str(device)
 
 
 def _local_folder(checkpoint: str) -> str:
     if "://" in checkpoint or not checkpoint:
-        problem = f"{option('checkpoint')} must be a folder on this machine, not {checkpoint!r}"
-        raise InputError(problem, setting="checkpoint")
+        raise InputError(
+            f"{option('checkpoint')} must be a folder on this machine, not {checkpoint!r}", setting="checkpoint"
+        )
     return checkpoint
 
 
@@ -238,8 +243,9 @@ class StatisticsSettings(CheckSettings):
         for each in self.chosen:
             if each.metric.own_network not in (None, self.network_of(each.layer)):
                 problem = f"{each.metric.name} has another network for the layer {each.layer!r} than another metric or"
-                remedy = "choose another layer for its values"
-                raise InputError(f"{problem} {option('extractor')}:", remedy, setting="metrics")
+                raise InputError(
+                    f"{problem} {option('extractor')}:", "choose another layer for its values", setting="metrics"
+                )
             if not each.optional:
                 each.metric.check(self.facts(each.layer))
 
@@ -262,8 +268,7 @@ class StatisticsSettings(CheckSettings):
         for name in IN_VALUE.values():
             typed, own = getattr(self, name), getattr(stated, name)
             if own is not None and typed not in (None, own):
-                problem = f"{option(name, typed)} contradicts {option('extractor', str(stated))}"
-                raise InputError(problem, setting=name)
+                raise InputError(f"{option(name, typed)} contradicts {option('extractor', str(stated))}", setting=name)
             settings[name] = typed if own is None else declared(type(self))[name].checked(own)
         first = replace(stated, **settings, apart=str(stated) == stated.extractor)
         check_extractor(first)
@@ -441,8 +446,11 @@ class Settings(StatisticsSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.sample == "first" and not (self.num or self.num_real or self.num_fake):
-            problem = f"{option('sample', 'first')} needs the number of images:"
-            raise InputError(problem, f"pass {option('num', ...)}", setting="sample")
+            raise InputError(
+                f"{option('sample', 'first')} needs the number of images:",
+                f"pass {option('num', ...)}",
+                setting="sample",
+            )
         asked: Any = self.metrics  # also those that are left out
         has_pairs = any(isinstance(each.metric, PairMetric) for each in asked)
         has_captions = any(each.metric.captions for each in asked)

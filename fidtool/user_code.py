@@ -53,8 +53,7 @@ def load(
         made = make(getattr(module, name))
         source = Path(str(module.__file__)).read_bytes()
     except (Exception, SystemExit) as error:
-        problem = f"{named} failed: {type(error).__name__}: {message_of(error)}"
-        raise InputError(problem, setting=setting) from error
+        raise InputError(f"{named} failed: {type(error).__name__}: {message_of(error)}", setting=setting) from error
     import hashlib  # not needed for usage errors, which must be reported quickly
 
     digest = hashlib.sha256(source).hexdigest()

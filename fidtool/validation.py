@@ -57,8 +57,10 @@ def black_and_white(value: object) -> tuple[float, float]:
         if -inf < black < white < inf:
             return black, white
     named = option("value_range")
-    problem = f"{named} must be two numbers that rise from black to white, such as 0,1 or -1,1, not {brief(value)}"
-    raise InputError(problem, setting="value_range")
+    raise InputError(
+        f"{named} must be two numbers that rise from black to white, such as 0,1 or -1,1, not {brief(value)}",
+        setting="value_range",
+    )
 
 
 @dataclass(frozen=True)

@@ -79,8 +79,9 @@ def _moment(text: str) -> float:
             return time.time() - 86400.0 * int(days[1])
         return datetime.strptime(text, "%Y-%m-%d").timestamp()
     except (ValueError, OverflowError, OSError):
-        problem = f"--older-than must be a date such as 2026-11-01 or a number of days such as 30, not {text!r}"
-        raise InputError(problem) from None
+        raise InputError(
+            f"--older-than must be a date such as 2026-11-01 or a number of days such as 30, not {text!r}"
+        ) from None
 
 
 def _json(entries: Sequence[Entry]) -> str:

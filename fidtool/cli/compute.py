@@ -88,8 +88,11 @@ def compute(
         spaced = [each for each in (real, *fakes) if each in BUILT_IN and not Path(each).exists()]
         if spaced and "--" not in origin.command:
             metrics = ",".join([*(each.spec for each in chosen.asked), *spaced])
-            problem = f"no such file or folder: {spaced[0]}, which is a metric:"
-            raise InputError(problem, f"separate metrics by commas, {as_flag('metrics', metrics)}", setting="metrics")
+            raise InputError(
+                f"no such file or folder: {spaced[0]}, which is a metric:",
+                f"separate metrics by commas, {as_flag('metrics', metrics)}",
+                setting="metrics",
+            )
         third = [] if chosen.heldout is None else [chosen.heldout]
         check_early([real, *fakes, *third], real, *third)
         from fidtool.pipeline.evaluate import evaluate

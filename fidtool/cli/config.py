@@ -87,8 +87,11 @@ def _check_no_code(settings: Mapping[str, Any], file: str) -> None:
         elif name.endswith("extractor"):
             code = [network.extractor for network in networks_of(value) if network.runs_code]
         if code:
-            problem = f"{name} in {file} names code ({code[0].strip()}), which is run only if you ask for it:"
-            raise InputError(problem, f"name the file, `--config {file}`", "remove the setting, and type it as a flag")
+            raise InputError(
+                f"{name} in {file} names code ({code[0].strip()}), which is run only if you ask for it:",
+                f"name the file, `--config {file}`",
+                "remove the setting, and type it as a flag",
+            )
 
 
 def _table_in(path: Path, file: str, optional: bool) -> Mapping[str, Any] | None:
@@ -123,8 +126,9 @@ def _checked(table: Mapping[str, Any], file: str) -> dict[str, Any]:
         name, named = key.replace("-", "_"), f"{legible(key)} in {file}"
         if name not in _KNOWN:
             close = closest(key, _KNOWN, 0.75)
-            remedy = f"did you mean {close[0]}?" if close else "see `fidtool guide config`"
-            raise InputError(f"{named} is not a setting:", remedy)
+            raise InputError(
+                f"{named} is not a setting:", f"did you mean {close[0]}?" if close else "see `fidtool guide config`"
+            )
         if name in settings:
             raise InputError(f"{named} is set twice")
         settings[name] = _KNOWN[name].checked(value, named)

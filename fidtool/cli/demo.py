@@ -39,8 +39,9 @@ _EXAMPLES = (
 def demo(folder: str) -> None:
     """Make two small sets of images, compute their FID, and show what to run next."""
     if discover().world_size > 1:
-        problem = "the demo runs in a single process:"
-        raise InputError(problem, "run `fidtool demo` without a launcher", "set RANK=0 WORLD_SIZE=1")
+        raise InputError(
+            "the demo runs in a single process:", "run `fidtool demo` without a launcher", "set RANK=0 WORLD_SIZE=1"
+        )
     started = time.monotonic()
     try:
         real, fake = make_sets(Path(folder))
@@ -93,8 +94,9 @@ def make_sets(folder: Path) -> tuple[Path, Path]:
     """
     marker = folder / ".fidtool-demo"
     if folder.exists() and any(folder.iterdir()) and not marker.exists():
-        problem = f"{folder} was not created by the demo, which would overwrite its files:"
-        raise InputError(problem, "pass another --folder")
+        raise InputError(
+            f"{folder} was not created by the demo, which would overwrite its files:", "pass another --folder"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     marker.touch()
     folders = folder / "real", folder / "fake"

@@ -229,7 +229,9 @@ def _assignments(texts: Sequence[str]) -> dict[str, str]:
         if not equals or "." not in place:
             raise InputError(f"{text!r} in --metric-option is not NAME.SETTING=VALUE")
         if (owner := place.partition(".")[0]) in BUILT_IN:
-            problem = f"--metric-option is for metrics from files; those of {owner} are options of their own:"
-            raise InputError(problem, f"see `fidtool metrics {owner}`")
+            raise InputError(
+                f"--metric-option is for metrics from files; those of {owner} are options of their own:",
+                f"see `fidtool metrics {owner}`",
+            )
         found[place] = value
     return found

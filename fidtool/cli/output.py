@@ -221,8 +221,7 @@ def result_file(name: str) -> tuple[Path, str]:
         with file.open("rb") as handle:
             if handle.read(len(start)) not in (b"", start):
                 what = "JSON" if form == "json" else "a table of fidtool"
-                problem = f"--output {file} exists and is not {what}:"
-                raise InputError(problem, "choose another name", "delete the file")
+                raise InputError(f"--output {file} exists and is not {what}:", "choose another name", "delete the file")
     return file, form
 
 

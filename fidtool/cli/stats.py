@@ -153,8 +153,11 @@ def _write(
     try:
         write_statistics(target, statistics, overwrite=force, **in_layout)
     except FileExistsError as error:
-        problem = f"{error.filename2 or target} was written by another run while this one computed:"
-        raise RunError(problem, "name another file", "pass --force to overwrite it") from None
+        raise RunError(
+            f"{error.filename2 or target} was written by another run while this one computed:",
+            "name another file",
+            "pass --force to overwrite it",
+        ) from None
     except OSError as error:
         raise RunError(f"the statistics could not be written to {target}: {error.strerror or error}") from None
     said = [f"{statistics.count} images", f"{statistics.dims} dimensions", *notes]
@@ -172,8 +175,11 @@ def _in_layout(settings: Settings, layout: str) -> Settings:
     }
     for name, differs in others.items():
         if differs:
-            problem = f"--layout {layout} is for Inception's 2048 dimensions and the protocol {protocol}:"
-            raise InputError(problem, f"omit {as_flag(name)}, which follows from it", setting=name)
+            raise InputError(
+                f"--layout {layout} is for Inception's 2048 dimensions and the protocol {protocol}:",
+                f"omit {as_flag(name)}, which follows from it",
+                setting=name,
+            )
     return replace(settings, protocol=protocol, metrics=WRITTEN_LAYOUTS[layout])
 
 

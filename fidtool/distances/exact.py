@@ -115,8 +115,9 @@ def quantize_features(sets: Sequence[Features], settings: FeatureSettings, world
     """
     if len({features.shape[1:] for features in sets}) != 1 or any(features.ndim != 2 for features in sets):
         shapes = " and ".join(str(features.shape) for features in sets)
-        problem = f"the features have shapes {shapes}, which cannot be compared:"
-        raise InputError(problem, "use the same network for all sets")
+        raise InputError(
+            f"the features have shapes {shapes}, which cannot be compared:", "use the same network for all sets"
+        )
     step = settings.feature_step
     while True:
         largest = _largest_square(sets, step, settings.device, world)

@@ -106,8 +106,11 @@ def _integer(env: Mapping[str, str], name: str, default: int | None = None) -> i
         return int(env[name])
     except (KeyError, ValueError):
         problem = f"must be a number, not {env[name]!r}" if name in env else "is not set"
-        remedy = "set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
-        raise LaunchError(f"the environment variable {name} {problem}", "launch with torchrun", remedy) from None
+        raise LaunchError(
+            f"the environment variable {name} {problem}",
+            "launch with torchrun",
+            "set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT",
+        ) from None
 
 
 def _from_torchrun(env: Mapping[str, str]) -> Launch:
@@ -116,8 +119,11 @@ def _from_torchrun(env: Mapping[str, str]) -> Launch:
     if world_size <= 1:
         return Launch(rank, world_size)
     if not ("MASTER_ADDR" in env and "MASTER_PORT" in env):
-        problem = f"WORLD_SIZE is {world_size} but MASTER_ADDR and MASTER_PORT are not both set"
-        raise LaunchError(problem, "set them to rank 0's host and a free port on it", "launch with torchrun")
+        raise LaunchError(
+            f"WORLD_SIZE is {world_size} but MASTER_ADDR and MASTER_PORT are not both set",
+            "set them to rank 0's host and a free port on it",
+            "launch with torchrun",
+        )
     # Users who set the variables manually often omit the local ones: assume that all ranks are on one machine.
     local_rank = _integer(env, "LOCAL_RANK", rank)
     local_world_size = _integer(env, "LOCAL_WORLD_SIZE", world_size)

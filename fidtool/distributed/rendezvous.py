@@ -191,8 +191,9 @@ class GroupRendezvous:
         if missing:
             by = "" if decision.by == self._group_rank else f" (reported by rank {self._ranks[decision.by]})"
             absent = f"{listed_ranks(missing)} of {len(self._ranks)}{by}"
-            problem = f"{purpose} timed out after {decision.seconds:g} s waiting for {absent}: {remedy}"
-            raise AbsentRanksError(problem, missing)
+            raise AbsentRanksError(
+                f"{purpose} timed out after {decision.seconds:g} s waiting for {absent}: {remedy}", missing
+            )
         self._check_purposes(decision.entries)
         return [came["payload"] for came in decision.entries]
 

@@ -145,9 +145,11 @@ class World:
             if not re.search("timed out|timeout", str(error), re.IGNORECASE):
                 raise LostContactError.of(self.rank, error) from error
             late = f"{self._watchdog.late_ranks()}, still alive but stuck or slower"
-            problem = f"rank {self.rank} timed out after {self._watchdog.timeout:g} s waiting for {late}:"
-            remedy = f"raise {option('timeout')} if more time is needed"
-            raise TooSlowError(problem, remedy, setting="timeout") from error
+            raise TooSlowError(
+                f"rank {self.rank} timed out after {self._watchdog.timeout:g} s waiting for {late}:",
+                f"raise {option('timeout')} if more time is needed",
+                setting="timeout",
+            ) from error
 
     def on_rank_zero(self, work: Callable[[], T]) -> T:
         """Calls ``work`` on rank zero only. Returns its value, or raises its error, on every rank."""

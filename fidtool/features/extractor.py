@@ -149,8 +149,10 @@ class Extractor:
             problem = f"{definition.extractor} returned {shape} for {counted(count, 'image')}"
             raise RunError(f"{problem}; it should return {wanted}")
         if part.is_complex():
-            problem = f"{definition.extractor} returned complex numbers, which are no features:"
-            raise RunError(problem, "return their absolute values, or torch.view_as_real(output).flatten(1)")
+            raise RunError(
+                f"{definition.extractor} returned complex numbers, which are no features:",
+                "return their absolute values, or torch.view_as_real(output).flatten(1)",
+            )
         # A custom network may write the next result into the same memory, while this one is being copied.
         vectors: torch.Tensor = part.to(torch.float32, copy=not self._standard)
         return vectors

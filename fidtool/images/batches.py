@@ -81,9 +81,10 @@ def part_of(images: ImageSet, part: str, batch_size: int) -> ImageSet:
     batches = plan_batches(images, batch_size)
     if of > len(batches):
         has = f"{counted(len(images), 'image')} in {counted(len(batches), 'batch', 'batches')} of {batch_size}"
-        problem = f"there is no part {part} of {images.path}, which has {has}:"
         raise InputError(
-            problem, f"pass at most {len(batches)} as the number of parts", f"a smaller {option('batch_size')}"
+            f"there is no part {part} of {images.path}, which has {has}:",
+            f"pass at most {len(batches)} as the number of parts",
+            f"a smaller {option('batch_size')}",
         )
     own = deal(batches, number - 1, of, in_order=True)
     places = np.sort(np.concatenate([np.asarray(batch.images) for batch in own]))
@@ -263,8 +264,12 @@ def _frame_count(data: bytes, max_pixels: int) -> int:
 def split(content: Read, max_pixels: int) -> Sequence[Read]:
     """Returns every frame of an encoded image; of anything else, the content itself."""
     if isinstance(content, Image.Image) and has_frame(content, 1):
-        problem = f"{option('frames', 'all')} needs files, but a Pillow object with several frames was passed:"
-        raise InputError(problem, "pass its path or bytes", "a copy() of each frame", setting="frames")
+        raise InputError(
+            f"{option('frames', 'all')} needs files, but a Pillow object with several frames was passed:",
+            "pass its path or bytes",
+            "a copy() of each frame",
+            setting="frames",
+        )
     if not isinstance(content, bytes):
         return [content]
     return [Frame(content, number) for number in range(_frame_count(content, max_pixels))]

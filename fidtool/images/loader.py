@@ -190,8 +190,12 @@ def _skipped(file: str, error: Exception, options: DecodeOptions) -> BadFile:
     reason = "out of memory" if out_of_memory else getattr(error, "strerror", None) or str(error)
     problem = f"cannot {verb} {file}: {reason}"
     if out_of_memory or getattr(error, "errno", None) in _EXHAUSTED:
-        fewer = f"use fewer workers ({option('num_workers')}) or ranks on this machine"
-        raise RunError(problem, "raise the limits of this process", fewer, setting="num_workers") from None
+        raise RunError(
+            problem,
+            "raise the limits of this process",
+            f"use fewer workers ({option('num_workers')}) or ranks on this machine",
+            setting="num_workers",
+        ) from None
     if isinstance(error, NeedsRangeError):
         raise InputError(problem) from None
     if not options.skip:

@@ -113,10 +113,11 @@ class Workers(Generic[Task, Result]):
             if (code := worker.process.exitcode) is None:
                 raise  # it is alive, so the error has a different cause
             how = signal.Signals(-code).name if code < 0 else f"status {code}"
-            problem = (
-                f"a decoding worker died (process {worker.process.pid}: {how}): it was killed or ran out of memory"
-            )
-            raise RunError(problem, f"try {option('num_workers', 0)}", setting="num_workers") from error
+            raise RunError(
+                f"a decoding worker died (process {worker.process.pid}: {how}): it was killed or ran out of memory",
+                f"try {option('num_workers', 0)}",
+                setting="num_workers",
+            ) from error
         if isinstance(result, _Raised):
             raise result.error from result.cause
         return result  # type: ignore[no-any-return]

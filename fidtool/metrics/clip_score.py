@@ -35,8 +35,11 @@ class CLIPScore(OfCLIP):
         with renamed("extractor", self.named("extractor")):
             choice = networks_of(self.extractor)[0]
             if choice.family != "clip":
-                problem = f"{option('extractor', self.extractor)} has no text network:"
-                raise InputError(problem, f"name a model of open_clip, as {_USUAL}", setting="extractor")
+                raise InputError(
+                    f"{option('extractor', self.extractor)} has no text network:",
+                    f"name a model of open_clip, as {_USUAL}",
+                    setting="extractor",
+                )
         return replace(choice, protocol="openai")
 
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:

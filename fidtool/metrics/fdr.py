@@ -42,13 +42,19 @@ class FDR(FID):
 
     def check(self, facts: MetricFacts) -> None:
         if facts.extractor not in DENOMINATORS:
-            problem = f"FDr is defined for the networks of FD-Loss ({', '.join(DENOMINATORS)}), not {facts.extractor}:"
-            remedies = f"pass {option('preset', 'fdr6')}", f"omit fdr from {option('metrics')}"
-            raise InputError(problem, *remedies, setting="metrics")
+            raise InputError(
+                f"FDr is defined for the networks of FD-Loss ({', '.join(DENOMINATORS)}), not {facts.extractor}:",
+                f"pass {option('preset', 'fdr6')}",
+                f"omit fdr from {option('metrics')}",
+                setting="metrics",
+            )
         stated = facts.definition
         if stated is not None and stated.standard and (stated.protocol_name, stated.dims) != ("tensorflow", 2048):
-            problem = "FDr of Inception is defined for its 2048 features with the protocol tensorflow:"
-            raise InputError(problem, f"pass {option('protocol', 'tensorflow')}", setting="protocol")
+            raise InputError(
+                "FDr of Inception is defined for its 2048 features with the protocol tensorflow:",
+                f"pass {option('protocol', 'tensorflow')}",
+                setting="protocol",
+            )
 
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
         return {"fdr": super().compute(real, fake, context)["fdr"] / DENOMINATORS[context.extractor]}

@@ -61,8 +61,11 @@ class SpatialFID(FID):
 
     def check(self, facts: MetricFacts) -> None:
         if facts.extractor != "inception":
-            remedy = f"omit {option('extractor')}, or sfid from {option('metrics')}"
-            raise InputError("sFID is defined for Inception only:", remedy, setting="metrics")
+            raise InputError(
+                "sFID is defined for Inception only:",
+                f"omit {option('extractor')}, or sfid from {option('metrics')}",
+                setting="metrics",
+            )
         if facts.requested_dims in (64, 192):
             need = f"{option('dims', 768)} or 2048, not {facts.requested_dims}"
             raise InputError(f"sFID needs Inception up to Mixed_6d: {need}", setting="dims")
@@ -91,9 +94,12 @@ class FIDInfinity(Metric):
 
     def check(self, facts: MetricFacts) -> None:
         if facts.dims is not None and facts.dims >= FEWEST_IMAGES:
-            problem = f"fid-infinity's subsets of {FEWEST_IMAGES} images are too small for {facts.dims} dimensions:"
-            omit = f"omit fid-infinity from {option('metrics')}"
-            raise InputError(problem, "use a smaller network", omit, setting="metrics")
+            raise InputError(
+                f"fid-infinity's subsets of {FEWEST_IMAGES} images are too small for {facts.dims} dimensions:",
+                "use a smaller network",
+                f"omit fid-infinity from {option('metrics')}",
+                setting="metrics",
+            )
         super().check(facts)
 
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:

@@ -60,18 +60,27 @@ class InceptionScore(Metric):
         if facts.requested_dims not in (None, max(INCEPTION_DIMS)):
             raise InputError(f"{needs}, not {facts.requested_dims}", setting="dims")
         if self.part_size is not None and self.splits != type(self).splits:
-            problem = f"{option(of_parts)} and {option(of_splits)} both divide a set into parts:"
-            raise InputError(problem, "set one of them", setting=of_parts)
+            raise InputError(
+                f"{option(of_parts)} and {option(of_splits)} both divide a set into parts:",
+                "set one of them",
+                setting=of_parts,
+            )
         found = facts.definition
         if facts.dims is not None and found is None:
-            problem = f"{needs}, and {facts.file} does not state the network of its features:"
-            known = f"pass {option('protocol', ...)} if they are Inception's"
-            raise InputError(problem, "pass the folder of images", known, setting="metrics")
+            raise InputError(
+                f"{needs}, and {facts.file} does not state the network of its features:",
+                "pass the folder of images",
+                f"pass {option('protocol', ...)} if they are Inception's",
+                setting="metrics",
+            )
         if found is not None and (found.extractor != INCEPTION or found.dims != max(INCEPTION_DIMS)):
             raise InputError(f"{needs}, not the {found.dims} of {found.extractor}:", omit, setting="metrics")
         if self.part_size is None and facts.images is not None and facts.images < self.splits:
-            problem = f"the Inception Score divides a set into {self.splits} parts, and {facts.has}:"
-            raise InputError(problem, f"pass a smaller {option(of_splits)}", setting=of_splits)
+            raise InputError(
+                f"the Inception Score divides a set into {self.splits} parts, and {facts.has}:",
+                f"pass a smaller {option(of_splits)}",
+                setting=of_splits,
+            )
 
     def obtain(self, weights: str | None, images: bool, say: Callable[[str], None] | None) -> None:
         from fidtool.features.models.inception import classifier_on_disk, load_weights

@@ -53,8 +53,11 @@ class KID(Metric):
     def check(self, facts: MetricFacts) -> None:
         for name in ("sigma",) if self.kernel == "poly" else ("degree", "gamma", "coef"):
             if getattr(self, name) != getattr(KID, name):
-                problem = f"{option(self.named(name))} is not a setting of KID's kernel {self.kernel}:"
-                raise InputError(problem, f"omit it, or pass another {option(self.named('kernel'))}", setting=name)
+                raise InputError(
+                    f"{option(self.named(name))} is not a setting of KID's kernel {self.kernel}:",
+                    f"omit it, or pass another {option(self.named('kernel'))}",
+                    setting=name,
+                )
         super().check(facts)
 
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:

@@ -73,8 +73,11 @@ class LPIPS(PairMetric):
                 try:
                     return float(model(*inputs))
                 except RuntimeError as error:
-                    problem = f"LPIPS' network fails on {real.shape[1]}×{real.shape[0]} pixels ({in_short(error, 80)}):"
-                    raise InputError(problem, f"omit lpips from {option('metrics')}", setting="metrics") from None
+                    raise InputError(
+                        f"LPIPS' network fails on {real.shape[1]}×{real.shape[0]} pixels ({in_short(error, 80)}):",
+                        f"omit lpips from {option('metrics')}",
+                        setting="metrics",
+                    ) from None
 
         return compare
 

@@ -137,8 +137,11 @@ class FeatureSet:
             InputError: if the metric does not request them.
         """
         if self.features is None:
-            problem = f"the metric reads the per-image features of {self.path} but does not request them:"
-            raise InputError(problem, "set real_features and fake_features in the metric's class", setting="metrics")
+            raise InputError(
+                f"the metric reads the per-image features of {self.path} but does not request them:",
+                "set real_features and fake_features in the metric's class",
+                setting="metrics",
+            )
         return self.features
 
 
@@ -257,8 +260,11 @@ class Metric(Validated):
     def check(self, facts: MetricFacts) -> None:
         """Refuse, with an `InputError`, what the metric is not defined for; called whenever more facts are known."""
         if facts.images is not None and facts.images < self.fewest:
-            problem = f"{self.numbers[0].title} needs at least {self.fewest} images in a set, and {facts.has}:"
-            raise TooFewImagesError(problem, f"omit {self.name} from {option('metrics')}", setting="metrics")
+            raise TooFewImagesError(
+                f"{self.numbers[0].title} needs at least {self.fewest} images in a set, and {facts.has}:",
+                f"omit {self.name} from {option('metrics')}",
+                setting="metrics",
+            )
 
     def obtain(self, weights: str | None, images: bool, say: Callable[[str], None] | None) -> None:
         """Download weights that this metric alone needs.

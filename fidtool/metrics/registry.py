@@ -86,8 +86,10 @@ def metric_named(spec: str) -> Requested:
     if kind := {folded(name): kind for name, kind in NAMES.items()}.get(folded(spec)):
         return Requested(kind(), kind.name)
     if folded(spec) == ALL:
-        problem = f"{spec} is not a single metric. It selects each of {', '.join(BUILT_IN)} that can be computed"
-        raise InputError(problem, setting="metrics")
+        raise InputError(
+            f"{spec} is not a single metric. It selects each of {', '.join(BUILT_IN)} that can be computed",
+            setting="metrics",
+        )
     named = option("metrics", spec)
     if is_code_spec(spec):
         metric, source = load(spec, _made, named, "metrics", reuse=True)
@@ -145,8 +147,10 @@ def requested(
             if known is None or (known.optional and not new.optional):
                 chosen[new.metric.name] = new
             elif known.metric != new.metric and not new.optional:
-                problem = f"the metric {new.metric.name} is requested twice, with different settings or classes"
-                raise InputError(problem, setting="metrics")
+                raise InputError(
+                    f"the metric {new.metric.name} is requested twice, with different settings or classes",
+                    setting="metrics",
+                )
     if not chosen:
         raise InputError(f"{option('metrics')} is empty; the metrics are {', '.join(BUILT_IN)}", setting="metrics")
     _check_keys(needed, chosen)
@@ -188,12 +192,16 @@ def _check_keys(keys: Iterable[str], chosen: Mapping[str, Requested]) -> None:
         owner, custom, setting = key.partition(".")
         owner = owner if custom else METRIC_SETTINGS[key][0].name
         if owner not in chosen:
-            problem = f"{option(key)} is a setting of {owner}, which is not computed:"
-            raise InputError(problem, f"add {owner} to {option('metrics')}", setting=key)
+            raise InputError(
+                f"{option(key)} is a setting of {owner}, which is not computed:",
+                f"add {owner} to {option('metrics')}",
+                setting=key,
+            )
         known = declared(type(chosen[owner].metric))
         if custom and setting not in known:
-            problem = f"the metric {owner} has no setting {setting!r}; there are {', '.join(known) or 'none'}"
-            raise InputError(problem, setting=key)
+            raise InputError(
+                f"the metric {owner} has no setting {setting!r}; there are {', '.join(known) or 'none'}", setting=key
+            )
 
 
 def _check_together(metrics: Sequence[Metric]) -> None:
@@ -205,26 +213,33 @@ def _check_together(metrics: Sequence[Metric]) -> None:
         for name in (each.name, *(name for number in each.numbers for name in (number.name, number.spread) if name)):
             # With another network, fid is called fd.
             if (other := owners.setdefault(re.sub("^fd", "fid", name), kind)) is not kind:
-                problem = f"the metrics {other.__name__} and {kind.__name__} both have the name {name}:"
-                raise InputError(problem, "rename one of them", setting="metrics")
+                raise InputError(
+                    f"the metrics {other.__name__} and {kind.__name__} both have the name {name}:",
+                    "rename one of them",
+                    setting="metrics",
+                )
 
 
 def _check_declaration(metric: Metric, named: str) -> None:
     """Refuse a custom metric whose class is incomplete."""
     if not isinstance(metric, Metric):
-        problem = f"{named} is a {type(metric).__name__}; it must be a fidtool.Metric"
-        raise InputError(problem, setting="metrics")
+        raise InputError(f"{named} is a {type(metric).__name__}; it must be a fidtool.Metric", setting="metrics")
     kind, numbers = type(metric), metric.numbers
     if kind in BUILT_IN.values():
         return
     has_settings = is_dataclass(kind) and ("__dataclass_fields__" in vars(kind) or not get_annotations(kind))
     if not (has_settings and metric.name and numbers and all(isinstance(number, Number) for number in numbers)):
-        problem = f"{named}: {kind.__name__} must be a dataclass that has a name and its numbers:"
-        remedy = "write @dataclass(frozen=True, kw_only=True) above it, and numbers = (fidtool.Number(...),) in it"
-        raise InputError(problem, remedy, setting="metrics")
+        raise InputError(
+            f"{named}: {kind.__name__} must be a dataclass that has a name and its numbers:",
+            "write @dataclass(frozen=True, kw_only=True) above it, and numbers = (fidtool.Number(...),) in it",
+            setting="metrics",
+        )
     of_pairs = metric.layer == PIXELS and not (kind.real_features or kind.fake_features)
     own = metric.layer not in (FEATURES, SPATIAL, PIXELS)
     if (of_pairs, own) != (isinstance(metric, PairMetric), isinstance(metric.network(), NetworkChoice)):
-        problem = f"{named}: the layer {metric.layer!r} of {metric.name} does not fit its class:"
-        remedies = f"name {PIXELS!r} in a PairMetric without features", "any other name where network() returns one"
-        raise InputError(problem, *remedies, setting="metrics")
+        raise InputError(
+            f"{named}: the layer {metric.layer!r} of {metric.name} does not fit its class:",
+            f"name {PIXELS!r} in a PairMetric without features",
+            "any other name where network() returns one",
+            setting="metrics",
+        )

@@ -46,8 +46,11 @@ class SSIM(PairMetric):
         """
         height, width, channels = real.shape
         if min(height, width) < (least := _LEAST_SIDE[self.window]):
-            problem = f"SSIM needs images of at least {least}×{least} pixels, and one has {width}×{height}:"
-            raise InputError(problem, f"omit ssim from {option('metrics')}", setting="metrics")
+            raise InputError(
+                f"SSIM needs images of at least {least}×{least} pixels, and one has {width}×{height}:",
+                f"omit ssim from {option('metrics')}",
+                setting="metrics",
+            )
         # One channel at a time, for the memory.
         return math.fsum(self._of_channel(real[..., each], fake[..., each]) for each in range(channels)) / channels
 
@@ -76,8 +79,11 @@ class MultiScaleSSIM(PairMetric):
         height, width, channels = real.shape
         if min(height, width) < _LEAST_OF_SCALES:
             least = f"{_LEAST_OF_SCALES}×{_LEAST_OF_SCALES}"
-            problem = f"MS-SSIM needs images of at least {least} pixels, and one has {width}×{height}:"
-            raise InputError(problem, f"omit ms-ssim from {option('metrics')}", setting="metrics")
+            raise InputError(
+                f"MS-SSIM needs images of at least {least} pixels, and one has {width}×{height}:",
+                f"omit ms-ssim from {option('metrics')}",
+                setting="metrics",
+            )
         of_channels = [self._of_channel(real[..., each], fake[..., each]) for each in range(channels)]
         means = [max(0.0, math.fsum(scale) / channels) for scale in zip(*of_channels, strict=True)]
         return float(math.prod(mean**weight for mean, weight in zip(means, _WEIGHTS, strict=True)))

@@ -23,8 +23,11 @@ def with_captions(contents: Mapping[SetPlan, Content], settings: Settings) -> di
     if not asking:
         return dict(contents)
     if given is None:
-        problem = f"{asking[0].numbers[0].title} needs the captions of the images:"
-        raise InputError(problem, f"pass {option('captions', ...)}", setting="captions")
+        raise InputError(
+            f"{asking[0].numbers[0].title} needs the captions of the images:",
+            f"pass {option('captions', ...)}",
+            setting="captions",
+        )
     what = "captions", "caption"
     texts = Texts("", *what, {}, given) if isinstance(given, tuple) else read_texts(f"{given}", *what, _COLUMNS)
     fakes = {each: content for each, content in contents.items() if each.fake}
@@ -35,8 +38,11 @@ def _found(planned: SetPlan, content: Content, texts: Texts) -> dict[int, str]:
     """The captions by the numbers of the images in stored order."""
     path, images, named = planned.path, content.images, option("captions", texts.place or None)
     if images is None and (content.file is not None or not texts.listed):
-        remedy = "pass the images instead" if content.file else "pass a list in the order of the images"
-        raise InputError(f"{named} is for images with paths, which {path} does not have:", remedy, setting="captions")
+        raise InputError(
+            f"{named} is for images with paths, which {path} does not have:",
+            "pass the images instead" if content.file else "pass a list in the order of the images",
+            setting="captions",
+        )
     if images is None:
         count = planned.sampling.num or len(texts.listed)
         return dict(enumerate(texts.of(path, path, Numbered(count), range(count), count) or ()))

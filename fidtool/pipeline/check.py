@@ -54,8 +54,10 @@ def _refuse_same(requests: Sequence[RequestedSet]) -> None:
     check_paths([each.path for each in requests if each.given is None])
     once, _ = spelled_once(requests)
     if len(once) > 1 and once[0] is once[1]:
-        problem = f"{requests[0].path} and {requests[1].path} are the same:"
-        raise InputError(problem, f"pass a different set to compare {requests[0].path} with")
+        raise InputError(
+            f"{requests[0].path} and {requests[1].path} are the same:",
+            f"pass a different set to compare {requests[0].path} with",
+        )
 
 
 def _read(

@@ -277,8 +277,11 @@ def image_sample(path: str, images: ImageSet | None, settings: Settings, count: 
             storage = storage or RowStorage(len(chosen), pixels.numel(), np.uint8)
             if pixels.shape != shape:
                 sizes = " and ".join(f"{each[1]}×{each[0]}" for each in (shape, pixels.shape))
-                problem = f"arr_0 has images of one size, but {path} has {sizes} ({images.file(batch.number)}):"
-                raise InputError(problem, f"pass {option('crop', EXAMPLE)}", setting="crop")
+                raise InputError(
+                    f"arr_0 has images of one size, but {path} has {sizes} ({images.file(batch.number)}):",
+                    f"pass {option('crop', EXAMPLE)}",
+                    setting="crop",
+                )
             storage.write(used, pixels.reshape(1, -1).numpy())
             used += 1
     rows = np.empty((0, 0), np.uint8) if storage is None else storage.array()

@@ -63,8 +63,10 @@ def baselines_of(
                 features += f" (the latest has {shortened(', '.join(others[-1].differences(definition)))})"
             passed = " that missed no gate" * in_history
             kept = option("history", file) if in_history else "save its JSON there"
-            problem = f"{file} has no result of {fake} against {real} with error bars{features}{passed}:"
-            remedy = f"compute one with {option('uncertainty', True)} and {kept}, without {option('fail_worse_than')}"
-            raise InputError(problem, remedy, setting="fail_worse_than")
+            raise InputError(
+                f"{file} has no result of {fake} against {real} with error bars{features}{passed}:",
+                f"compute one with {option('uncertainty', True)} and {kept}, without {option('fail_worse_than')}",
+                setting="fail_worse_than",
+            )
         found.append(own[-1])
     return tuple(found), unread

@@ -40,15 +40,18 @@ def with_groups(contents: Mapping[SetPlan, Content], settings: Settings) -> dict
     texts = None if place is None else read_texts(place, "labels", "class", _NAMES)
     groups = {each: _groups_of(each.path, content, settings, texts) for each, content in contents.items()}
     if texts and not any(labelled for _, labelled in groups.values()):
-        problem = f"{option('labels', place)} is not of the images in {' or '.join(each.path for each in contents)}"
-        raise InputError(problem, setting="labels")
+        raise InputError(
+            f"{option('labels', place)} is not of the images in {' or '.join(each.path for each in contents)}",
+            setting="labels",
+        )
     (real, (known, _)), *_ = groups.items()
     for fake, (found, _) in groups.items():
         if settings.grouped_by and fake.fake and {*found}.isdisjoint(known):
             names = [shortened(", ".join(sorted({*each}))) or "none" for each in (known, found)]
             setting, has = f"per_{settings.grouped_by}", f"{real.path} has {names[0]}, and {fake.path} has {names[1]}"
-            problem = f"{option(setting, True)} compares folders of one name, or labels, but {has}"
-            raise InputError(problem, setting=setting)
+            raise InputError(
+                f"{option(setting, True)} compares folders of one name, or labels, but {has}", setting=setting
+            )
     return {each: content._replace(groups=groups[each][0]) for each, content in contents.items()}
 
 

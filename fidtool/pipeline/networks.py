@@ -95,9 +95,12 @@ class RunNetworks:
         for layer, choice in networks.items():
             if choice.extractor == "inception":
                 named, same = choice.option("extractor", "inception"), option("extractor", "inception")
-                remedies = f"give both the same {option('weights')} and no other setting", "choose a different network"
-                problem = f"{named} uses the features of {same}:"
-                raise InputError(problem, *remedies, setting=choice.named("extractor"))
+                raise InputError(
+                    f"{named} uses the features of {same}:",
+                    f"give both the same {option('weights')} and no other setting",
+                    "choose a different network",
+                    setting=choice.named("extractor"),
+                )
             try:
                 found[layer] = fetch_state(choice, self._run.console.say)
             except RunError as error:

@@ -90,8 +90,11 @@ def _open_sets(requests: Sequence[RequestedSet], settings: Settings, console: Co
         if alone and content.file is not None:
             raise InputError(f"{request.path} has statistics already:", "pass the images instead")
         if alone and needs.pairs:
-            problem = f"{needs.pairs[0].name} compares pairs of images, but there is only one set:"
-            raise InputError(problem, f"omit it from {option('metrics')}", setting="metrics")
+            raise InputError(
+                f"{needs.pairs[0].name} compares pairs of images, but there is only one set:",
+                f"omit it from {option('metrics')}",
+                setting="metrics",
+            )
         is_stream = content.images is None and content.file is None
         if request in fakes and not is_stream and (settings.expect, settings.max_duplicates) != (None, None):
             _check_fake(request.path, content, settings)
@@ -219,8 +222,11 @@ def _drawn(
             sets[key] = replace(planned, fake=planned.fake or not third, heldout=third), content
             continue
         if pairs and role != "heldout" and (images is None or file is not None):
-            problem = f"{pairs[0].name} compares images in pairs, and {request.path} has none that can be read again:"
-            raise InputError(problem, "pass the images in files, an array or a list", setting="metrics")
+            raise InputError(
+                f"{pairs[0].name} compares images in pairs, and {request.path} has none that can be read again:",
+                "pass the images in files, an array or a list",
+                setting="metrics",
+            )
         holds: Literal["images", "stream", "statistics", "both"] = "statistics" if images is None else "both"
         if file is None:
             holds = "stream" if images is None else "images"
@@ -253,25 +259,39 @@ def _sampled(images: ImageSet, sampling: Sampling, contents: Iterable[Content]) 
 def _check_heldout(heldout: RequestedSet | None, real: RequestedSet) -> None:
     """Refuses a held-out set that is REAL, or a stream."""
     if heldout is real:
-        problem = f"{option('heldout', real.path)} is REAL, which is the training set:"
-        raise InputError(problem, "pass real images that are not in it", setting="heldout")
+        raise InputError(
+            f"{option('heldout', real.path)} is REAL, which is the training set:",
+            "pass real images that are not in it",
+            setting="heldout",
+        )
     if heldout is not None and isinstance(heldout.given, Images) and heldout.given.is_stream:
-        problem = f"{option('heldout')} cannot be an iterable or a function:"
-        raise InputError(problem, "pass images that can be indexed, such as a list", setting="heldout")
+        raise InputError(
+            f"{option('heldout')} cannot be an iterable or a function:",
+            "pass images that can be indexed, such as a list",
+            setting="heldout",
+        )
 
 
 def _check_stream(path: str, given: Images, settings: Settings, lacking: str, again: bool) -> None:
     """Refuses an iterable that cannot be used; ``lacking`` names the number of images if it was not passed."""
     if settings.checkpoint is not None:
-        problem = f"{option('checkpoint')} cannot resume in the middle of {path}, an iterable:"
-        raise InputError(problem, f"omit {option('checkpoint')}", setting="checkpoint")
+        raise InputError(
+            f"{option('checkpoint')} cannot resume in the middle of {path}, an iterable:",
+            f"omit {option('checkpoint')}",
+            setting="checkpoint",
+        )
     if given.generates:
         if lacking:
-            problem = f"{path} is a function, which can generate any number of images:"
-            raise InputError(problem, f"pass {option(lacking, ...)}", setting=lacking)
+            raise InputError(
+                f"{path} is a function, which can generate any number of images:",
+                f"pass {option(lacking, ...)}",
+                setting=lacking,
+            )
     elif again:
-        problem = f"{path} is REAL and a FAKE with different crops or samples, but an iterable is read once:"
-        raise InputError(problem, "pass two iterables")
+        raise InputError(
+            f"{path} is REAL and a FAKE with different crops or samples, but an iterable is read once:",
+            "pass two iterables",
+        )
 
 
 def _check_fake(path: str, content: Content, settings: Settings) -> None:
@@ -428,8 +448,10 @@ def _open_features(path: str, files: Files, key: str, features: bool, wanted: bo
         return Content(file=read_features_alone(path, source, name, wanted))
     if floats and not key:
         number = counted(len(floats), "array")
-        problem = f"{path} has {number} that may be features of images, for `compute` with {option('features', True)}:"
-        raise InputError(problem, *(f"pass {path}:{name}" for name in floats))
+        raise InputError(
+            f"{path} has {number} that may be features of images, for `compute` with {option('features', True)}:",
+            *(f"pass {path}:{name}" for name in floats),
+        )
     return None
 
 
@@ -466,6 +488,8 @@ def check_paths(paths: Sequence[str], real: str | None = None, heldout: str | No
     published = {path: reference_at(path) for path in remote if path != heldout}
     own = published.get(real)
     if others := [path for path, each in published.items() if each not in (own, None)]:
-        problem = f"{others[0]} is a published reference, of real images, and cannot be {option('fake')}:"
-        remedy = "pass generated images" if own else f"pass it as {option('real')}, which comes first"
-        raise InputError(problem, remedy, setting="fake")
+        raise InputError(
+            f"{others[0]} is a published reference, of real images, and cannot be {option('fake')}:",
+            "pass generated images" if own else f"pass it as {option('real')}, which comes first",
+            setting="fake",
+        )

@@ -57,8 +57,7 @@ class Pairs:
                     with about(file(number)):
                         raise error
                 except (Exception, SystemExit) as error:  # custom metrics may raise anything
-                    problem = f"{file(number)}: the metric {metric.name} failed: {in_short(error)}"
-                    raise ProgramError(problem) from error
+                    raise ProgramError(f"{file(number)}: the metric {metric.name} failed: {in_short(error)}") from error
                 if not np.isfinite(found[number, column]):
                     raise ProgramError(f"{file(number)}: the metric {metric.name} is {found[number, column]}")
         return found

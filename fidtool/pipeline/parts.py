@@ -40,8 +40,7 @@ def located(images: ImageSet, name: str, before: Statistics, facts: Facts) -> Lo
         raise InputError(f"{name} does not have the names of its images:", _AGAIN)
     where = {images.stored[number]: place for place, number in enumerate(images.order.tolist())}
     if gone := [each for each in pictures.names if each not in where]:
-        problem = f"{images.path} no longer has {counted(len(gone), 'image')} of {name} ({gone[0]}):"
-        raise InputError(problem, _AGAIN)
+        raise InputError(f"{images.path} no longer has {counted(len(gone), 'image')} of {name} ({gone[0]}):", _AGAIN)
     places = np.array([where[each] for each in pictures.names], dtype=np.int64)
     stamps, whole = images.stamps(), images.digest()
     stamps = stamps[places] if len(stamps) else stamps
@@ -67,5 +66,6 @@ def refuse_changed(path: str, before: Statistics, now: Statistics, name: str) ->
     known = dict(zip(before.pictures.names, before.pictures.records["digest"].tolist(), strict=True))
     pairs = zip(now.pictures.names, now.pictures.records["digest"].tolist(), strict=True)
     if changed := [each for each, digest in pairs if known[each] != digest] + [bad.file for bad in now.skipped]:
-        problem = f"{counted(len(changed), 'image')} of {path} changed after {name} was computed ({changed[0]}):"
-        raise InputError(problem, _AGAIN)
+        raise InputError(
+            f"{counted(len(changed), 'image')} of {path} changed after {name} was computed ({changed[0]}):", _AGAIN
+        )

@@ -169,5 +169,8 @@ def _check_same_start(
 
 def _check_tf32(device: Device) -> None:
     if device.torch_device.type != "cuda":
-        problem = f"{option('precision', 'tf32')} needs an NVIDIA GPU, but this run uses {device.torch_device.type}:"
-        raise InputError(problem, "use fp32, bf16 or fp16", setting="precision")
+        raise InputError(
+            f"{option('precision', 'tf32')} needs an NVIDIA GPU, but this run uses {device.torch_device.type}:",
+            "use fp32, bf16 or fp16",
+            setting="precision",
+        )

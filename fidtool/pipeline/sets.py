@@ -154,9 +154,15 @@ def pair_up(
     """Returns the images of a FAKE, all or those ``drawn``, in the order of their partners in REAL."""
     assert real is not None
     if settings.on_error == "skip":
-        problem = f"{option('on_error', 'skip')} would leave images of {real.path} without a partner:"
-        raise InputError(problem, f"omit {option('on_error')}", setting="on_error")
+        raise InputError(
+            f"{option('on_error', 'skip')} would leave images of {real.path} without a partner:",
+            f"omit {option('on_error')}",
+            setting="on_error",
+        )
     if settings.num_fake != settings.num_real and len(drawn) != len(real):
-        problem = f"{len(real)} images of {real.path} and {len(drawn)} of {drawn.path} are no pairs:"
-        raise InputError(problem, f"pass {option('num', ...)} for both", setting="num_fake")
+        raise InputError(
+            f"{len(real)} images of {real.path} and {len(drawn)} of {drawn.path} are no pairs:",
+            f"pass {option('num', ...)} for both",
+            setting="num_fake",
+        )
     return paired(images, real, settings.pairs, say)

@@ -78,8 +78,9 @@ def check_loggers(places: Sequence[str]) -> None:
             raise InputError(problem + ("" if kind in _LOGGERS else suggestion(kind, _LOGGERS)), setting="log")
         found = find_spec(kind)
         if found is None or found.origin is None:  # nothing, or a folder of logs
-            problem = f"{option('log', text)} needs the package {kind}:"
-            raise InputError(problem, f"pip install 'fidtool[{kind}]'", setting="log")
+            raise InputError(
+                f"{option('log', text)} needs the package {kind}:", f"pip install 'fidtool[{kind}]'", setting="log"
+            )
 
 
 def log_values(results: Sequence[Comparison], settings: Settings, warn: Callable[[str], None]) -> None:

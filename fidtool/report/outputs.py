@@ -48,11 +48,13 @@ def check_shown(shown: Mapping[str, Path], inputs: Collection[object] = ()) -> N
     for setting, file in shown.items():
         charted = setting in ("report", "plot")
         if charted and importlib.util.find_spec("matplotlib") is None:  # not imported; torch has jinja2
-            problem = f"{option(setting)} needs the package matplotlib:"
-            raise InputError(problem, "pip install 'fidtool[report]'", setting=setting)
+            raise InputError(
+                f"{option(setting)} needs the package matplotlib:", "pip install 'fidtool[report]'", setting=setting
+            )
         if file.suffix.lower() not in _SUFFIXES[setting]:
-            problem = f"{option(setting, str(file))}: the name must end in {_SUFFIXES[setting][0]}"
-            raise InputError(problem, setting=setting)
+            raise InputError(
+                f"{option(setting, str(file))}: the name must end in {_SUFFIXES[setting][0]}", setting=setting
+            )
         check_target(option(setting, str(file)), file, () if setting == "history" else inputs)
         if setting == "history" and file.exists() and not file.is_file():
             raise InputError(f"{option(setting, str(file))} must be a regular file, which lines can be added to")

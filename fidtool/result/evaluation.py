@@ -390,8 +390,7 @@ class Evaluation:
                 **restored_fields(cls, {**content, "results": []}) | {"results": results},
             )
         except (KeyError, TypeError, ValueError, AttributeError, StopIteration) as error:
-            problem = f"the result is incomplete or was changed ({type(error).__name__}: {error})"
-            raise InputError(problem) from None
+            raise InputError(f"the result is incomplete or was changed ({type(error).__name__}: {error})") from None
 
 
 def _check_schema(content: Mapping[str, Any]) -> None:
@@ -400,8 +399,9 @@ def _check_schema(content: Mapping[str, Any]) -> None:
     if schema != SCHEMA:
         command = content["run"].get("command")
         again = f", `{command_line(command)}`" if isinstance(command, list) else ""
-        problem = f"the result has schema {schema}, and this version reads schema {SCHEMA}:"
-        raise InputError(problem, f"compute it again{again}")
+        raise InputError(
+            f"the result has schema {schema}, and this version reads schema {SCHEMA}:", f"compute it again{again}"
+        )
 
 
 def read_evaluation(file: str | os.PathLike[str]) -> Evaluation:

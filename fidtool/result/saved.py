@@ -46,8 +46,10 @@ def check_result(content: Any, named: str = "") -> None:
     """
     results, run = (content.get(key) for key in ("results", "run")) if isinstance(content, Mapping) else (None, None)
     if not isinstance(results, list) or not isinstance(run, Mapping):
-        problem = f"{named or 'this '}is not the JSON of `fidtool compute`, which has results and run:"
-        raise InputError(problem, "pass the file that its option -o wrote")
+        raise InputError(
+            f"{named or 'this '}is not the JSON of `fidtool compute`, which has results and run:",
+            "pass the file that its option -o wrote",
+        )
     if not results:
         reason = (content.get("exit") or {}).get("reason", "")
         raise InputError(f"{named or 'the result '}has no values: the run failed ({reason})")

@@ -89,8 +89,10 @@ def _refuse_several(path: str, names: Sequence[str]) -> None:
         return
     samples = {name.removesuffix(kind) for name, kind in zip(names, kinds, strict=True)}
     if len(samples) > 1 and 2 * min(counts.values()) >= len(samples):
-        problem = f"each sample in {path} has {len(counts)} images ({', '.join(sorted(counts))}):"
-        raise InputError(problem, f"pick one as in {path}:{min(counts)}")
+        raise InputError(
+            f"each sample in {path} has {len(counts)} images ({', '.join(sorted(counts))}):",
+            f"pick one as in {path}:{min(counts)}",
+        )
 
 
 def _refuse_duplicates(archive: str, members: Sequence[Member]) -> None:
@@ -100,8 +102,9 @@ def _refuse_duplicates(archive: str, members: Sequence[Member]) -> None:
         return
     name, times = Counter(posixpath.normpath(member.name) for member in members).most_common(1)[0]
     if times > 1:
-        problem = f"{archive} contains {times} members named {name}:"
-        raise InputError(problem, "create the archive again with each name once")
+        raise InputError(
+            f"{archive} contains {times} members named {name}:", "create the archive again with each name once"
+        )
 
 
 _HEADER = 30
@@ -131,8 +134,11 @@ def check_member(archive: str, info: zipfile.ZipInfo) -> None:
     if info.flag_bits & _ENCRYPTED:
         raise InputError(f"{archive} contains an encrypted member, {info.filename}:", "decrypt the archive first")
     if info.compress_type not in _METHODS:
-        problem = f"{archive} contains a member compressed with method {info.compress_type}, {info.filename}:"
-        raise InputError(problem, "use deflate", "store the images uncompressed")
+        raise InputError(
+            f"{archive} contains a member compressed with method {info.compress_type}, {info.filename}:",
+            "use deflate",
+            "store the images uncompressed",
+        )
 
 
 class MemberReader(ExtentReader):

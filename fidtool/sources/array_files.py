@@ -223,8 +223,10 @@ def _of_torch(name: str, handle: BinaryIO) -> dict[str, StoredArray]:
     try:
         value = _Unpickler(records, handle).load()
     except NotDataError as error:
-        problem = f"{name} is not read: {error}. Python objects are not loaded, because loading them can run code:"
-        raise InputError(problem, "save a tensor of the images or a dict of tensors") from None
+        raise InputError(
+            f"{name} is not read: {error}. Python objects are not loaded, because loading them can run code:",
+            "save a tensor of the images or a dict of tensors",
+        ) from None
     if isinstance(value, StoredArray):
         return {"": value}
     if isinstance(value, dict):

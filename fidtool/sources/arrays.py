@@ -43,8 +43,10 @@ def channel_axis(shape: Sequence[int], what: str, single: bool = False) -> int:
     if len(shape) == 4 and tuple(shape[2:]) != (1, 1):
         first, last = shape[1] in _CHANNELS, shape[3] in _CHANNELS
         if first and last:
-            problem = f"{what} has the shape {text}, which may be NHWC or NCHW:"
-            raise InputError(problem, "store it as NHWC with more than 4 rows and columns, or the images as files")
+            raise InputError(
+                f"{what} has the shape {text}, which may be NHWC or NCHW:",
+                "store it as NHWC with more than 4 rows and columns, or the images as files",
+            )
         if first or last:
             return 2 if last else 0
     needed = "NHWC or NCHW with 1, 3 or 4 channels, or NHW"
@@ -66,9 +68,11 @@ def hint_of_videos(shape: Sequence[int], name: str = "x") -> str:
 def check_dtype(dtype: np.dtype[Any], what: str, name: str = "") -> None:
     """Checks that an array can be of images, see `as_pixels`. ``name`` is that of the dtype in the file's format."""
     if dtype.hasobject:
-        problem = f"{what} contains pickled Python objects, which are not loaded because loading them can run code:"
-        one = "save one uint8 array of all images, which must have the same size"
-        raise InputError(problem, one, "save the images as files")
+        raise InputError(
+            f"{what} contains pickled Python objects, which are not loaded because loading them can run code:",
+            "save one uint8 array of all images, which must have the same size",
+            "save the images as files",
+        )
     if not has_floats(dtype) and dtype.kind not in "biu":
         raise InputError(f"{what} contains {name or dtype.name}; images must be integers, floats or bool")
 
@@ -247,8 +251,11 @@ class StoredArray:
         axis = channel_axis(self.shape, what)
         # Reading an image must not require reading many times its bytes, as it does a little for crops of larger ones.
         if not self.strides or self.span > 64 * prod(self.shape[1:]) * self.dtype.itemsize:
-            problem = f"{what} is in Fortran order or permuted, so that each image is scattered over the whole file"
-            raise InputError(problem, "save numpy.ascontiguousarray(array)", "save tensor.contiguous()")
+            raise InputError(
+                f"{what} is in Fortran order or permuted, so that each image is scattered over the whole file",
+                "save numpy.ascontiguousarray(array)",
+                "save tensor.contiguous()",
+            )
         if self.end > limit:
             raise InputError(f"{what} is truncated: its array ends at byte {self.end}, and the file has {limit} bytes")
         return replace(self, axis=axis)

@@ -281,8 +281,10 @@ def explained(name: str, problem: str = "cannot be read") -> Iterator[None]:
         raise
     except Exception as error:  # damaged files raise many kinds of errors
         if "allow_pickle" in str(error):
-            pickled = f"{name} contains pickled objects, which are never loaded, because loading them can run code:"
-            raise InputError(pickled, "save arrays of numbers, with numpy.savez") from None
+            raise InputError(
+                f"{name} contains pickled objects, which are never loaded, because loading them can run code:",
+                "save arrays of numbers, with numpy.savez",
+            ) from None
         reason = getattr(error, "strerror", None) or message_of(error)
         if isinstance(error, (OSError, ContentError)):
             raise InputError(f"{name} cannot be read: {reason}") from None

@@ -350,8 +350,12 @@ def check_numbers(problem: str, path: str, stored: Sequence[str], setting: str, 
         numbers = [*map(int, re.findall(r"\d+", name))]
         before, other = last.setdefault(alike := re.sub(r"\d+", "0", name), (numbers, name))
         if numbers < before:
-            problem = f"{problem}, and by name {other} is before {name} in {path}:"
-            raise InputError(problem, *remedies, "add zeros before the numbers", setting=setting)
+            raise InputError(
+                f"{problem}, and by name {other} is before {name} in {path}:",
+                *remedies,
+                "add zeros before the numbers",
+                setting=setting,
+            )
         last[alike] = numbers, name
 
 

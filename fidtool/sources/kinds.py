@@ -269,8 +269,11 @@ def expand(path: str) -> list[str]:
     if len(set(found)) < len(found):
         raise InputError(f"{path} matches a file twice")
     if folder := next(filter(os.path.isdir, found), ""):
-        problem = f"{path} matches a folder, {folder}, but patterns are for files:"
-        raise InputError(problem, "pass one folder", "omit the quotes, so that the shell passes each folder as a set")
+        raise InputError(
+            f"{path} matches a folder, {folder}, but patterns are for files:",
+            "pass one folder",
+            "omit the quotes, so that the shell passes each folder as a set",
+        )
     return found
 
 

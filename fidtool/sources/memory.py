@@ -95,8 +95,9 @@ class Images:
         if self.is_stream and not self.generates and not isinstance(images, Iterable):
             raise InputError(f"{kind} neither a sequence of images nor an iterable")
         if not self.is_stream and sharded:
-            problem = f"{name} is a sequence, which must be the same on all ranks:"
-            raise InputError(problem, "pass iter(…) of each rank's shard")
+            raise InputError(
+                f"{name} is a sequence, which must be the same on all ranks:", "pass iter(…) of each rank's shard"
+            )
         if type(images).__name__ in ("DatasetDict", "IterableDatasetDict"):
             raise InputError(
                 f"{kind} not a sequence of images:", *(f"pass its split {split!r}" for split in self._images)
@@ -179,8 +180,9 @@ def _reported(what: str) -> Iterator[None]:
         problem = f"{what} raised {type(error).__name__}: {' '.join(str(error).split())}{place}"
         if "CUDA" in str(error) and parent_process() is not None:
             # A decoding worker is a fork of the process that uses the GPU.
-            remedies = "return tensors on the CPU", f"pass {option('num_workers', 0)}"
-            raise ProgramError(f"{problem}:", *remedies) from error
+            raise ProgramError(
+                f"{problem}:", "return tensors on the CPU", f"pass {option('num_workers', 0)}"
+            ) from error
         raise ProgramError(problem) from error
 
 
@@ -213,9 +215,11 @@ def generator_of(images: Any, latent: int | tuple[int, ...] | None, name: str) -
     module = images if isinstance(images, torch.nn.Module) else torch.nn.Module()
     if module is images:
         if latent is None:
-            problem = f"{name} is a network ({type(images).__name__}), whose input is not known:"
-            other = "pass a function, such as lambda n: network(torch.randn(n, 512))"
-            raise InputError(problem, "pass fidtool.Images(network, latent=512) for normal noise", other)
+            raise InputError(
+                f"{name} is a network ({type(images).__name__}), whose input is not known:",
+                "pass fidtool.Images(network, latent=512) for normal noise",
+                "pass a function, such as lambda n: network(torch.randn(n, 512))",
+            )
         shape = (latent,) if isinstance(latent, int) else latent
         device = next(module.parameters(), torch.zeros(0)).device
         function = lambda count: images(torch.randn(count, *shape, device=device))  # noqa: E731
@@ -328,8 +332,11 @@ def contents_of(item: Any, value_range: ValueRange | None, what: str) -> list[Re
     if isinstance(item, (tuple, list)) and item:
         are_images = len(item) > 1 and _are_images(item)
         if isinstance(item, tuple) and are_images:
-            problem = f"{what} is a tuple of {len(item)} images:"
-            raise InputError(problem, "yield a list for a batch", "yield only the image to evaluate")
+            raise InputError(
+                f"{what} is a tuple of {len(item)} images:",
+                "yield a list for a batch",
+                "yield only the image to evaluate",
+            )
         # In a tuple, a string or bytes may also be a label.
         if isinstance(item, list) and (are_images or all(isinstance(each, _FILES) for each in item)):
             return [content for each in item for content in contents_of(each, value_range, what)]

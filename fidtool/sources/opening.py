@@ -140,8 +140,10 @@ def _listed(path: str, files: Files, value_range: ValueRange | None) -> ImageSet
     if not module:
         refuse_foreign(first, head)
         _refuse_image(path, first)
-        problem = f"{path} is neither a folder nor a file of a supported kind ({' '.join(KNOWN)})"
-        raise InputError(problem, *["decompress it, with gunzip"] * head.startswith(b"\x1f\x8b"))
+        raise InputError(
+            f"{path} is neither a folder nor a file of a supported kind ({' '.join(KNOWN)})",
+            *["decompress it, with gunzip"] * head.startswith(b"\x1f\x8b"),
+        )
     # Redacted before names are appended, or they would be removed as parts of a query.
     prefix = redacted(first) if single else split_common_folder(files.paths)[0]
     found: ImageSet = import_module(f"fidtool.sources.{module}").list_images(
@@ -152,9 +154,12 @@ def _listed(path: str, files: Files, value_range: ValueRange | None) -> ImageSet
 
 def _refuse_image(path: str, file: str) -> None:
     if is_image_name(file):
-        problem = f"{path} {'is an image' if path == file else 'matches single images'}, not a set of images:"
-        a_list = "pass a list of paths, as a .txt or .csv file or on standard input (-)"
-        raise InputError(problem, "pass its folder", a_list, "in Python, pass fidtool.Images([path, …])")
+        raise InputError(
+            f"{path} {'is an image' if path == file else 'matches single images'}, not a set of images:",
+            "pass its folder",
+            "pass a list of paths, as a .txt or .csv file or on standard input (-)",
+            "in Python, pass fidtool.Images([path, …])",
+        )
 
 
 def split_key(path: str) -> tuple[str, str]:
@@ -331,8 +336,11 @@ def _in_text(handle: BinaryIO, what: str) -> Iterator[Entry]:
     end = b"\0" if b"\0" in head else b"\n"
     for number, line in enumerate(_divided(handle, head, end), 1):
         if len(line) >= _LONGEST or b"\0" in line or (end == b"\0" and not line):
-            problem = f"{what} is not a list of paths: line {number} is too long or contains null bytes:"
-            raise InputError(problem, "write one path per line", "separate all paths by null bytes")
+            raise InputError(
+                f"{what} is not a list of paths: line {number} is too long or contains null bytes:",
+                "write one path per line",
+                "separate all paths by null bytes",
+            )
         if text := os.fsdecode(line if end == b"\0" else line.rstrip(b"\r")):
             yield Entry(text, number)
 
@@ -414,8 +422,11 @@ def _cells_in(text: TextIO, what: str, suffix: str) -> Iterator[tuple[int, dict[
         columns = _by_column(f"{what}, line 1", [(name, None) for name in table.fieldnames or ()])
         for row in table:
             if None in row:
-                problem = f"{what}, line {table.line_num} has more values than the header has columns ({len(columns)}):"
-                raise InputError(problem, f"put values with {separator!r} in quotes", "name all columns")
+                raise InputError(
+                    f"{what}, line {table.line_num} has more values than the header has columns ({len(columns)}):",
+                    f"put values with {separator!r} in quotes",
+                    "name all columns",
+                )
             yield table.line_num, row
     except csv.Error as error:
         raise InputError(f"{what}, line {table.reader.line_num}: {error}") from None

@@ -35,12 +35,15 @@ def paired(fake: ImageSet, real: ImageSet, how: str | None, say: Callable[[str],
         InputError: if an image has no partner, or several; or if a set can only be read sequentially.
     """
     if how not in (None, *HOWS) and not (how or "").startswith(SUFFIX):
-        problem = f"{option('pairs', how)} must be {', '.join(HOWS)} or suffix:TEXT, such as suffix:_recon"
-        raise InputError(problem, setting="pairs")
+        raise InputError(
+            f"{option('pairs', how)} must be {', '.join(HOWS)} or suffix:TEXT, such as suffix:_recon", setting="pairs"
+        )
     for each in (fake, real):
         if each.reader.in_order:
-            problem = f"pairs are read in any order, but {each.path} ({each.kind}) can only be read sequentially:"
-            raise InputError(problem, "unpack it")
+            raise InputError(
+                f"pairs are read in any order, but {each.path} ({each.kind}) can only be read sequentially:",
+                "unpack it",
+            )
     named = [each for each in (fake, real) if each.lines is None and not isinstance(each.stored, Numbered)]
     if how is None:
         how = "name" if named else "position"
@@ -49,8 +52,11 @@ def paired(fake: ImageSet, real: ImageSet, how: str | None, say: Callable[[str],
     generated, usual = _keys(fake, how), _keys(real, how)
     counts = len(fake.stored), len(real.stored)
     if how in ("position", "sorted") and counts[0] != counts[1]:
-        problem = f"pairs by position need as many images: {fake.path} has {counts[0]}, and {real.path} {counts[1]}:"
-        raise InputError(problem, "pass as many of both", setting="pairs")
+        raise InputError(
+            f"pairs by position need as many images: {fake.path} has {counts[0]}, and {real.path} {counts[1]}:",
+            "pass as many of both",
+            setting="pairs",
+        )
     partners = _partners(fake, real, generated, usual, how)
     if how in ("number", "sorted"):
         examples = [
@@ -66,8 +72,11 @@ def _refuse_unordered(named: Sequence[ImageSet]) -> None:
     in_order = f"pass {option('pairs', 'sorted')} for the natural order of the names"
     for each in named:
         if len(named) == 2:
-            problem = f"{option('pairs', 'position')} is for arrays and lists, and {each.path} is neither:"
-            raise InputError(problem, in_order, setting="pairs")
+            raise InputError(
+                f"{option('pairs', 'position')} is for arrays and lists, and {each.path} is neither:",
+                in_order,
+                setting="pairs",
+            )
         check_numbers(option("pairs", "position"), each.path, each.stored, "pairs", in_order)
 
 
@@ -92,8 +101,9 @@ def last_numbers(images: ImageSet) -> dict[str, int]:
     found = [re.findall(r"\d+", _stem(name)) for name in images.stored]
     remedy = f"pass {option('pairs', 'sorted')}"
     if not all(found):
-        problem = f"{images.stored[found.index([])]} of {images.path} has no number in its name:"
-        raise InputError(problem, remedy, setting="pairs")
+        raise InputError(
+            f"{images.stored[found.index([])]} of {images.path} has no number in its name:", remedy, setting="pairs"
+        )
     return _numbers(images, [numbers[-1].lstrip("0") for numbers in found], remedy)
 
 
@@ -151,6 +161,7 @@ def _numbers(images: ImageSet, keys: Sequence[str], *remedies: str) -> dict[str,
     for number, key in enumerate(keys):
         if found.setdefault(key, number) != number:
             two = f"{images.stored[found[key]]} and {images.stored[number]}"
-            problem = f"{two} of {images.path} would have the same partner:"
-            raise InputError(problem, "rename one", *remedies, setting="pairs")
+            raise InputError(
+                f"{two} of {images.path} would have the same partner:", "rename one", *remedies, setting="pairs"
+            )
     return found

@@ -413,8 +413,9 @@ def _download(file: PublishedFile, wanted: Collection[str], say: Say) -> dict[st
             "check what the network or the mirror returns for this address",
         ) from None
     except OSError as error:
-        problem = f"{file.name} cannot be stored in {file.path.parent}: {error.strerror or error}"
-        raise RunError(problem, "set FIDTOOL_CACHE") from None
+        raise RunError(
+            f"{file.name} cannot be stored in {file.path.parent}: {error.strerror or error}", "set FIDTOOL_CACHE"
+        ) from None
 
 
 def _copy(file: PublishedFile, url: str, target: IO[bytes], wanted: Collection[str], say: Say) -> None:

@@ -185,8 +185,10 @@ def _make_room(url: str, folder: Path, size: int) -> None:
             path.unlink(missing_ok=True)  # a process that has opened it can still read it
             excess -= copy_size
     if size > (free := shutil.disk_usage(folder).free):
-        problem = f"{url} has {megabytes(size)}, but {folder} has space for {megabytes(free)}:"
-        raise InputError(problem, "set FIDTOOL_CACHE to a folder on a larger disk")
+        raise InputError(
+            f"{url} has {megabytes(size)}, but {folder} has space for {megabytes(free)}:",
+            "set FIDTOOL_CACHE to a folder on a larger disk",
+        )
 
 
 def object_info(url: str) -> Mapping[str, Any]:

@@ -47,8 +47,9 @@ class Texts:
         if self.listed:
             if len(self.listed) != count:
                 rows, images = counted(len(self.listed), self.what), counted(count, "image")
-                problem = f"{named} has {rows} without paths of images, but {path} has {images}"
-                raise InputError(problem, setting=self.setting)
+                raise InputError(
+                    f"{named} has {rows} without paths of images, but {path} has {images}", setting=self.setting
+                )
             found: list[str | None] = [self.listed[number] for number in numbers]
         else:
             found = [self.named.get(_key(prefix + name)) or self.named.get(splitext(name)[0]) for name in names]
@@ -56,8 +57,10 @@ class Texts:
         if len(lacking) == len(names) and not self.listed:
             return None
         if lacking:
-            problem = f"{named} has no {self.what} of {counted(len(lacking), 'image')} of {path} ({lacking[0]})"
-            raise InputError(problem, setting=self.setting)
+            raise InputError(
+                f"{named} has no {self.what} of {counted(len(lacking), 'image')} of {path} ({lacking[0]})",
+                setting=self.setting,
+            )
         return [text for text in found if text]
 
 
@@ -110,8 +113,9 @@ def _column(where: str, fields: Mapping[str, object], columns: Sequence[str], se
     for name in columns:
         likely = [column for column in fields if folded(column) == name]
         if len(likely) > 1:
-            problem = f"{where} has the columns {likely[0]} and {likely[1]}:"
-            raise InputError(problem, "rename or remove one", setting=setting)
+            raise InputError(
+                f"{where} has the columns {likely[0]} and {likely[1]}:", "rename or remove one", setting=setting
+            )
         if likely:
             return likely[0]
     raise InputError(f"{where} has no column {columns[0]}; it has {', '.join(fields)}", setting=setting)

@@ -244,14 +244,24 @@ def claim(folder: str, identity: Identity, warn: Callable[[str], None]) -> str:
             warn(_failure(manifest.parent, error))
         return identity.run
     except OSError as error:
-        problem = f"{option('checkpoint', folder)} cannot be read ({error.strerror or error}):"
-        raise InputError(problem, "choose another folder", setting="checkpoint") from None
+        raise InputError(
+            f"{option('checkpoint', folder)} cannot be read ({error.strerror or error}):",
+            "choose another folder",
+            setting="checkpoint",
+        ) from None
     except (ValueError, TypeError, RecursionError):
-        problem = f"{manifest} is damaged, or not a checkpoint of this version of fidtool:"
-        raise InputError(problem, "choose another folder", setting="checkpoint") from None
+        raise InputError(
+            f"{manifest} is damaged, or not a checkpoint of this version of fidtool:",
+            "choose another folder",
+            setting="checkpoint",
+        ) from None
     if difference := content.identity.difference(identity):
-        problem = f"{option('checkpoint', folder)} belongs to a different run: {difference}"
-        raise InputError(problem, "choose another folder", "delete this one to start again", setting="checkpoint")
+        raise InputError(
+            f"{option('checkpoint', folder)} belongs to a different run: {difference}",
+            "choose another folder",
+            "delete this one to start again",
+            setting="checkpoint",
+        )
     return identity.run
 
 

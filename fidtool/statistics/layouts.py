@@ -169,8 +169,9 @@ class NamedArrays:
             unequal = len({shape[1:] for shape in shapes}) > 1 or any(len(each) != 2 or 0 in each for each in shapes)
             if unequal or by_column or dtype.kind != "f":
                 shown = ", ".join(map(str, dict.fromkeys(shapes)))
-                problem = f"{name} has shape {shown} and dtype {dtype}; it should contain floats, one row per image"
-                raise ValueError(problem)
+                raise ValueError(
+                    f"{name} has shape {shown} and dtype {dtype}; it should contain floats, one row per image"
+                )
             storage, start = RowStorage(sum(shape[0] for shape in shapes), shapes[0][1]), 0
             for part in parts:
                 values = part.astype(np.float32)
@@ -289,16 +290,16 @@ def open_arrays(path: str, files: Files, entry: str) -> Iterator[NamedArrays]:
             what = "a single array (.npy)" if kind == NPY else "neither an .npz archive nor a pickle of arrays"
             raise InputError(f"{path} is {what}:", "copy or create it again, with the arrays mu and sigma")
         if entry:
-            problem = f"{path} names a part of a file that is no pickle of several statistics:"
-            raise InputError(problem, f"omit :{entry}")
+            raise InputError(
+                f"{path} names a part of a file that is no pickle of several statistics:", f"omit :{entry}"
+            )
         with np.load(handle, allow_pickle=False) as archive:
             yield NamedArrays(archive)
 
 
 def _pickled(path: str, value: Any, entry: str) -> NamedArrays:
     if not isinstance(value, dict):
-        problem = f"{path} is a pickled {type(value).__name__}; statistics are a dict of arrays:"
-        raise InputError(problem, AS_ARRAY)
+        raise InputError(f"{path} is a pickled {type(value).__name__}; statistics are a dict of arrays:", AS_ARRAY)
     entries = _entries_of(value)
     named = [name for name in entries if name]
     if not named and not entry:
@@ -440,8 +441,11 @@ def inception_doubts(name: str, layer: LayerStatistics, extractor: str) -> list[
         return []
     lowest = layer.mu.min()
     if lowest < 0:
-        problem = f"{name} is not of Inception, whose features are never below zero, as a mean of {lowest:.3g} is:"
-        raise InputError(problem, "pass statistics of Inception", f"name their network with {option('extractor', ...)}")
+        raise InputError(
+            f"{name} is not of Inception, whose features are never below zero, as a mean of {lowest:.3g} is:",
+            "pass statistics of Inception",
+            f"name their network with {option('extractor', ...)}",
+        )
     if not (sizes := _unlike_inception(layer)):
         return []
     advice = "check which network and weights they are of"

@@ -75,8 +75,10 @@ def known_facts(name: str, statistics: Statistics) -> Facts:
     """Returns the facts of statistics. An InputError if they have no exact sums."""
     layers = _layers(statistics)
     if len(layers) < len(statistics.layers) or statistics.arithmetic is None:
-        problem = f"{name} has no exact sums; another tool or an earlier version wrote it:"
-        raise InputError(problem, "compute it again with `fidtool stats`")
+        raise InputError(
+            f"{name} has no exact sums; another tool or an earlier version wrote it:",
+            "compute it again with `fidtool stats`",
+        )
     records = statistics.pictures is not None
     return facts_of(layers, statistics.arithmetic, statistics.config or {}, statistics.framing, records)
 
@@ -99,8 +101,10 @@ def refuse_other(name: str, facts: Facts, other_name: str, other: Facts) -> None
             "other bits of a probe batch"
         ]
         how = shortened(", ".join(differ), 400)
-        problem = f"{name} and {other_name} were not computed in the same way ({how}):"
-        raise InputError(problem, "compute one of them again, with the same settings, software and kind of device")
+        raise InputError(
+            f"{name} and {other_name} were not computed in the same way ({how}):",
+            "compute one of them again, with the same settings, software and kind of device",
+        )
 
 
 class _Merger:
@@ -121,8 +125,10 @@ class _Merger:
             causes = "the names, sizes or contents of the images, or num, seed or sample, differ"
             raise InputError(f"{name} and {first_name} are of different sets: {causes}")
         if (statistics.order is None) != (self._first.order is None):
-            problem = f"only one of {name} and {first_name} has the stored order of its images:"
-            raise InputError(problem, "compute both again, with this version")
+            raise InputError(
+                f"only one of {name} and {first_name} has the stored order of its images:",
+                "compute both again, with this version",
+            )
         images = np.concatenate([part.places, part.skipped])
         if common := int(self._sums.seen[images].sum()):
             other, its = next(

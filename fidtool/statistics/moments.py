@@ -77,11 +77,12 @@ def check_dims(dims: int) -> None:
     """Raises a RunError if the sums and covariances of features with so many dimensions do not fit into memory."""
     matrix, memory = 8 * dims**2, machine_memory()
     if _MATRICES * matrix > memory:
-        problem = (
+        raise RunError(
             f"features of {dims} dimensions need {_MATRICES} matrices of {matrix / 1e9:.1f} GB each, and this machine "
-            f"has {memory / 1e9:.1f} GB of memory:"
+            f"has {memory / 1e9:.1f} GB of memory:",
+            "use a layer with fewer dimensions",
+            "average its features in the network",
         )
-        raise RunError(problem, "use a layer with fewer dimensions", "average its features in the network")
 
 
 class ExactMoments:

@@ -173,8 +173,9 @@ class Statistics:
     def whole(self, path: str) -> Statistics:
         """Returns the statistics. An InputError if they are of a part of a set."""
         if self.part is not None:
-            problem = f"{path} has statistics of a part of a set, {self.part.name}:"
-            raise InputError(problem, "merge all parts with `fidtool merge`")
+            raise InputError(
+                f"{path} has statistics of a part of a set, {self.part.name}:", "merge all parts with `fidtool merge`"
+            )
         return self
 
     def same_images(self, other: Statistics) -> bool:

@@ -277,8 +277,11 @@ def own_statistics(
     missing = [] if of_part or arrays.layers else [name for name in ("mu", "sigma") if name not in names]
     if missing:
         has = ", ".join([*arrays.names][:8]) or "nothing"
-        problem = f"the statistics file {path} has no {' and no '.join(missing)}; it contains {has}:"
-        raise InputError(problem, "create it with `fidtool stats`", AS_ARRAY)
+        raise InputError(
+            f"the statistics file {path} has no {' and no '.join(missing)}; it contains {has}:",
+            "create it with `fidtool stats`",
+            AS_ARRAY,
+        )
     # Of a part, no image may have been readable.
     count = arrays.count(least=not of_part) if "count" in names else None
     # Only layers with a fingerprint, which other tools do not write: the meaning of their arrays is unknown.
@@ -296,8 +299,11 @@ def own_statistics(
     }
     if FEATURES not in found and not of_part:
         network = networks[FEATURES].extractor if networks else "inception"
-        problem = f"{path} has no statistics of {network}; it has those of {' and '.join(found)}:"
-        raise InputError(problem, f"pass {option('extractor', next(iter(found)))}", setting="extractor")
+        raise InputError(
+            f"{path} has no statistics of {network}; it has those of {' and '.join(found)}:",
+            f"pass {option('extractor', next(iter(found)))}",
+            setting="extractor",
+        )
     records = {name: arrays.array(name) for name in (*RECORD_ARRAYS, DETAILS, STAMPS) if name in names}
     statistics = Statistics(
         found,

@@ -177,12 +177,18 @@ def chosen(feature: Feature, protocol: str | None, weights: PathLike | None) -> 
         raise InputError(f"{option('weights')} {problem}", setting="weights")
     if isinstance(feature, nn.Module):
         if protocol is not None:
-            problem = "protocol cannot be combined with a plain module, which gets the images as they are:"
-            raise InputError(problem, "omit it, or wrap the module in fidtool.Network", setting="protocol")
+            raise InputError(
+                "protocol cannot be combined with a plain module, which gets the images as they are:",
+                "omit it, or wrap the module in fidtool.Network",
+                setting="protocol",
+            )
         return NetworkChoice(f"{type(feature).__module__}.{type(feature).__qualname__}")
     if isinstance(feature, str) and feature in map(str, INCEPTION_DIMS):
-        problem = f"{option('feature', feature)} is a string, which names a network:"
-        raise InputError(problem, f"pass {option('feature', int(feature))} for a layer of Inception", setting="feature")
+        raise InputError(
+            f"{option('feature', feature)} is a string, which names a network:",
+            f"pass {option('feature', int(feature))} for a layer of Inception",
+            setting="feature",
+        )
     if isinstance(feature, bool) or not isinstance(feature, (int, str, Network)):
         *first, last = INCEPTION_DIMS
         raise InputError(
@@ -217,8 +223,11 @@ def shared_extractor(
     if antialias is not None and chosen(feature, None, weights).extractor == "inception":
         meant = "torchmetrics" if flag("antialias", antialias) else "tensorflow"
         if protocol is not None and protocol_named(protocol).name != meant:
-            problem = f"antialias={antialias} selects the protocol {meant!r}, and protocol={protocol!r} another one:"
-            raise InputError(problem, "pass one of the two", setting="protocol")
+            raise InputError(
+                f"antialias={antialias} selects the protocol {meant!r}, and protocol={protocol!r} another one:",
+                "pass one of the two",
+                setting="protocol",
+            )
         protocol = meant
     new = SharedExtractor(feature, protocol, weights, feature_step)
     return _used.setdefault(new.content(), new)
@@ -235,8 +244,10 @@ def _copied(module: nn.Module) -> nn.Module:
     try:
         copied = copy.deepcopy(module)
     except Exception as error:  # a custom module may raise anything
-        problem = f"the metric cannot copy {type(module).__name__} ({in_short(error)}):"
-        raise InputError(problem, "pass 'FILE.py:NAME', which creates a fidtool.Network") from error
+        raise InputError(
+            f"the metric cannot copy {type(module).__name__} ({in_short(error)}):",
+            "pass 'FILE.py:NAME', which creates a fidtool.Network",
+        ) from error
     copied.zero_grad(set_to_none=True)
     return copied
 
@@ -330,8 +341,9 @@ def pixels_of(
     if device.type == "meta":
         raise InputError("the metric is on the meta device: move it to a real device with metric.to_empty(device=…)")
     if images.device.type != "cpu" and images.device != device:
-        advice = f"call metric.to('{images.device}')"
-        raise InputError(f"the images are on {images.device} and the metric is on {device}:", advice)
+        raise InputError(
+            f"the images are on {images.device} and the metric is on {device}:", f"call metric.to('{images.device}')"
+        )
     images = images.to(device)
     if plain:
         return images

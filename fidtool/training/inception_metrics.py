@@ -177,8 +177,10 @@ class ImageMetric(SyncedMetric[Values, MetricSums]):
         """
         real = flag("real", real)
         if real and self._sums.fixed_name:
-            problem = f"the metric already has real statistics ({self._sums.fixed_name}):"
-            raise InputError(problem, "call update() with generated images only")
+            raise InputError(
+                f"the metric already has real statistics ({self._sums.fixed_name}):",
+                "call update() with generated images only",
+            )
         self._refuse_while_synced("update()")
         with outside_autograd():
             pixels = pixels_of(imgs, self.normalize, self.device, self.float_to_byte, self._sums.network.plain)

@@ -117,11 +117,16 @@ class FIDCallback(Base):
         # The metrics, which check some of these as well, are only made when training starts.
         StatisticsSettings(float_to_byte=float_to_byte, batch_size=batch_size)  # type: ignore[arg-type]
         if weights in get_args(ModelWeights):
-            problem = f"weights is a file of the network that measures, not {weights!r}:"
-            raise InputError(problem, f"pass model_weights={weights!r} for the model's weights", setting="weights")
+            raise InputError(
+                f"weights is a file of the network that measures, not {weights!r}:",
+                f"pass model_weights={weights!r} for the model's weights",
+                setting="weights",
+            )
         if not isinstance(reference, (str, os.PathLike, Statistics)):
-            problem = f"reference must be a folder, a statistics file or statistics, not {type(reference).__name__}:"
-            raise InputError(problem, "pass fidtool.compute_statistics(images)")
+            raise InputError(
+                f"reference must be a folder, a statistics file or statistics, not {type(reference).__name__}:",
+                "pass fidtool.compute_statistics(images)",
+            )
         self._network = chosen("inception" if feature is None else feature, protocol, weights)
         self.generate = generate
         self.reference = reference
@@ -239,13 +244,18 @@ class FIDCallback(Base):
         metrics = [metric(real_statistics=real, **self._options) for metric in self.metrics]
         names = [self._logged_name(metric, number.name) for metric in metrics for number in metric._metric.numbers]
         if again := {name for name in names if names.count(name) > 1}:
-            problem = f"two metrics of FIDCallback would be logged as {', '.join(sorted(again))}:"
-            raise InputError(problem, "pass each to a FIDCallback with its own name")
+            raise InputError(
+                f"two metrics of FIDCallback would be logged as {', '.join(sorted(again))}:",
+                "pass each to a FIDCallback with its own name",
+            )
         for metric in metrics:
             least, setting = metric._least
             if least > self.num_samples:
-                needs = f"{metric._title} needs at least {least} images{setting}:"
-                raise InputError(needs, f"raise num_samples, which is {self.num_samples}", setting="num_samples")
+                raise InputError(
+                    f"{metric._title} needs at least {least} images{setting}:",
+                    f"raise num_samples, which is {self.num_samples}",
+                    setting="num_samples",
+                )
         fingerprint = f"{metrics[0].reference_digest} {self._measures}".rstrip()
         if self._fingerprint not in (None, fingerprint):
             warn_program(

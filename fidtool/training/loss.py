@@ -64,8 +64,10 @@ class FrechetLoss(nn.Module):
         dims = statistics.whole("real").dims
         if projection is not None and not (isinstance(projection, nn.Linear) and projection.in_features == dims):
             wanted = f"a torch.nn.Linear of the {dims} features of the statistics"
-            problem = f"projection must be {wanted}, not {projection}:"
-            raise InputError(problem, "put any other head into the extractor, and compute the statistics with it")
+            raise InputError(
+                f"projection must be {wanted}, not {projection}:",
+                "put any other head into the extractor, and compute the statistics with it",
+            )
         if queue < 0:
             raise InputError(f"queue must be at least 0, not {queue}")
         self.projection = projection

@@ -306,8 +306,10 @@ class ReconstructionMetric(SyncedMetric[torch.Tensor, PairValues]):
         distributed_available_fn: Callable[[], bool] | None = None,
     ) -> None:
         if data_range not in (None, 1) and (data_range != 255 or normalize):
-            problem = f"data_range must be 1 for floats in 0..1, or 255 for uint8 images, not {data_range!r}"
-            raise InputError(problem, setting="data_range")
+            raise InputError(
+                f"data_range must be 1 for floats in 0..1, or 255 for uint8 images, not {data_range!r}",
+                setting="data_range",
+            )
         scaled = flag("normalize", normalize) or data_range == 1
         theirs = dist_sync_on_step, dist_sync_fn, distributed_available_fn
         super().__init__(scaled, sync_on_compute, sync_timeout, process_group, name, theirs)

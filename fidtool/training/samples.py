@@ -37,8 +37,10 @@ class WithIndex(Dataset[tuple[int, Sample]]):
 
     def __init__(self, dataset: Dataset[Sample]) -> None:
         if isinstance(dataset, IterableDataset):
-            problem = f"{type(dataset).__name__} is an IterableDataset, whose samples have no numbers:"
-            raise InputError(problem, "let it return the number of each sample itself")
+            raise InputError(
+                f"{type(dataset).__name__} is an IterableDataset, whose samples have no numbers:",
+                "let it return the number of each sample itself",
+            )
         self.dataset = dataset
 
     def __getitem__(self, index: int) -> tuple[int, Sample]:
@@ -62,8 +64,9 @@ def sample_numbers(index: object, count: int | None, what: str) -> NDArray[np.in
         raise InputError(f"index must be integers, one for each of the {each}, not {got}", setting="index")
     numbers = numbers.astype(np.int64)  # a number beyond int64 becomes negative
     if numbers.min(initial=0) < 0:
-        problem = f"index must be the number of each sample in the data set, not {numbers.min()}"
-        raise InputError(problem, setting="index")
+        raise InputError(
+            f"index must be the number of each sample in the data set, not {numbers.min()}", setting="index"
+        )
     return numbers
 
 
@@ -174,8 +177,9 @@ def _joined_batches(values: Any, name: str) -> Any:
 def _kind_of(output: Any, count: int, name: str) -> str:
     """Returns what the elements of an output are: ``tensor``, ``str`` or ``int``; empty for an empty list."""
     if not isinstance(output, (torch.Tensor, list, tuple)):
-        problem = f"{name} must be a tensor, or a list of tensors, strings or integers, not {type(output).__name__}:"
-        raise InputError(problem, _ENCODE)
+        raise InputError(
+            f"{name} must be a tensor, or a list of tensors, strings or integers, not {type(output).__name__}:", _ENCODE
+        )
     if isinstance(output, torch.Tensor) and (output.ndim == 0 or output.layout != torch.strided):
         raise InputError(f"{name} must be a dense tensor with a row for each of the {count} samples")
     if len(output) != count:
@@ -189,8 +193,9 @@ def _kind_of(output: Any, count: int, name: str) -> str:
     if all(isinstance(value, (int, np.integer)) and not isinstance(value, bool) for value in output):
         return "int"
     kinds = " and ".join(sorted({type(value).__name__ for value in output}))
-    problem = f"{name} is a list of {kinds}, but only lists of tensors, strings or integers can be gathered:"
-    raise InputError(problem, _ENCODE)
+    raise InputError(
+        f"{name} is a list of {kinds}, but only lists of tensors, strings or integers can be gathered:", _ENCODE
+    )
 
 
 def _common_kinds(of_ranks: Sequence[Sequence[str]], ranks: Sequence[int]) -> list[str]:

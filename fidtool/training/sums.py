@@ -109,8 +109,10 @@ def check_lengths(lengths: Iterable[int]) -> None:
     """Checks the lengths of feature vectors, of which 0 is unknown."""
     known = sorted(set(lengths) - {0})
     if len(known) > 1:
-        problem = f"the network returns features of different lengths, {' and '.join(map(str, known))}:"
-        raise InputError(problem, "it must return as many for each image on every rank")
+        raise InputError(
+            f"the network returns features of different lengths, {' and '.join(map(str, known))}:",
+            "it must return as many for each image on every rank",
+        )
 
 
 @dataclass(eq=False)
@@ -197,8 +199,7 @@ class ImageSums:
             if self._moments is not None:
                 self._moments.flush()
             if not all(torch.isfinite(features).all() for features in self._held):
-                problem = "the network returned a feature that is NaN or infinite:"
-                raise RunError(problem, "check its weights and input")
+                raise RunError("the network returned a feature that is NaN or infinite:", "check its weights and input")
 
     def _extract(self, waiting: list[_Waiting], partial: bool) -> list[_Waiting]:
         """Adds the features of images, and returns those of a partial batch, which are only added if ``partial``."""
@@ -554,8 +555,9 @@ class MetricState(ABC):
         try:
             saved, (was, of) = self._saved_settings(state), state[SHARE].tolist()
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            problem = "the checkpoint has no valid definition of its features: this metric did not save it"
-            raise InputError(problem) from error
+            raise InputError(
+                "the checkpoint has no valid definition of its features: this metric did not save it"
+            ) from error
         check_same_settings([saved, self.settings()], ("the checkpoint", "this metric"))
         if (was == ALL or of == 1) and group_rank:
             self.clear()

@@ -118,8 +118,10 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
         """``of_torchmetrics``: dist_sync_on_step, dist_sync_fn and distributed_available_fn, which are refused."""
         if any(of_torchmetrics):
             names = "dist_sync_on_step, dist_sync_fn and distributed_available_fn"
-            problem = f"{names} cannot be used, because the metric synchronises the ranks itself, in compute():"
-            raise InputError(problem, "omit them; see process_group and sync_on_compute")
+            raise InputError(
+                f"{names} cannot be used, because the metric synchronises the ranks itself, in compute():",
+                "omit them; see process_group and sync_on_compute",
+            )
         super().__init__(sync_on_compute=sync_on_compute, process_group=process_group, compute_with_cache=False)
         self._to_sync = False  # torchmetrics must not synchronise in compute()
         explain_lost_ranks()
@@ -206,8 +208,9 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
 
     def _refuse_while_synced(self, call: str) -> None:
         if self._own is not None:
-            problem = f"the metric is synced, and unsync() would discard the effect of {call}:"
-            raise InputError(problem, "call unsync() first")
+            raise InputError(
+                f"the metric is synced, and unsync() would discard the effect of {call}:", "call unsync() first"
+            )
 
     # Synchronisation of all ranks.
 

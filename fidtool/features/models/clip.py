@@ -51,11 +51,13 @@ def fetch(choice: NetworkChoice, say: Callable[[str], None], text: bool = False)
     # Not one in a folder (local-dir:) or on the hub (hf-hub:), whose configuration open_clip would read or download.
     config = open_clip.get_model_config(name) if name in open_clip.list_models() else None
     if config is None:
-        problem = f"open_clip has no model {name!r}{suggestion(name, open_clip.list_models())}"
-        raise choice.refused("extractor", problem)
+        raise choice.refused("extractor", f"open_clip has no model {name!r}{suggestion(name, open_clip.list_models())}")
     if "hf_model_name" in config["text_cfg"] or (choice.protocol and "hf_tokenizer_name" in config["text_cfg"]):
-        problem = f"clip:{name} would download a text network or a tokenizer of another project:"
-        raise choice.refused("extractor", problem, "choose a different model")
+        raise choice.refused(
+            "extractor",
+            f"clip:{name} would download a text network or a tokenizer of another project:",
+            "choose a different model",
+        )
     if weights is not None and os.path.isfile(weights):
         try:
             tensors = _openai(Path(weights), choice)
@@ -70,8 +72,11 @@ def fetch(choice: NetworkChoice, say: Callable[[str], None], text: bool = False)
     tag = weights or "openai"
     if tag not in tags:
         listed = f" with one of {', '.join(tags)}, or a file" if tags else ""
-        remedy = f"pass {choice.option('weights', None if tags else ...)}{listed}"
-        raise choice.refused("weights", f"there are no weights {tag!r} for clip:{name}:", remedy)
+        raise choice.refused(
+            "weights",
+            f"there are no weights {tag!r} for clip:{name}:",
+            f"pass {choice.option('weights', None if tags else ...)}{listed}",
+        )
     published = open_clip.get_pretrained_cfg(name, tag)
     url = published.get("url")
     hub = published.get("hf_hub")  # preferred by open_clip
@@ -138,8 +143,11 @@ def _openai(file: Path, choice: NetworkChoice) -> dict[str, torch.Tensor] | None
     with open_regular(file) as handle:
         if f"/{sha256_of(handle)}/" not in address:
             problem = f"the weights file {file} is a TorchScript program, which can run code, and not OpenAI's file of"
-            remedy = "if you trust it, save its state_dict with torch.save and pass that file"
-            raise choice.refused("weights", f"{problem} {choice.full}:", remedy)
+            raise choice.refused(
+                "weights",
+                f"{problem} {choice.full}:",
+                "if you trust it, save its state_dict with torch.save and pass that file",
+            )
     state = torch.jit.load(str(file), map_location="cpu").state_dict()  # type: ignore[no-untyped-call]
     facts = {"input_resolution", "context_length", "vocab_size"}
     return {name: each.float() for name, each in state.items() if name not in facts}

@@ -220,8 +220,10 @@ def networks_of(value: object) -> list[NetworkChoice]:
         return [NetworkChoice(f"{kind.__module__}.{kind.__qualname__}", given=value)]  # type: ignore[arg-type]
     if not isinstance(value, (list, tuple)) or not value:
         shown = brief(value) if isinstance(value, (list, tuple, int, float)) else type(value).__name__
-        problem = f"{option('extractor')} must be a string, a fidtool.Network or a list of these, not {shown}"
-        raise InputError(problem, setting="extractor")
+        raise InputError(
+            f"{option('extractor')} must be a string, a fidtool.Network or a list of these, not {shown}",
+            setting="extractor",
+        )
     return [network for each in value for network in networks_of(each)]
 
 
@@ -271,8 +273,11 @@ def further_networks(first: NetworkChoice, others: Sequence[NetworkChoice]) -> d
             name = f"{name} {len(found) + 2}"
         layer = layer_name(name)
         if layer in taken:
-            problem = f"{option('extractor')} has {name} twice, or another network whose values have this name:"
-            raise InputError(problem, "name each network once", setting="extractor")
+            raise InputError(
+                f"{option('extractor')} has {name} twice, or another network whose values have this name:",
+                "name each network once",
+                setting="extractor",
+            )
         taken.add(layer)
         found[layer] = replace(choice, subject=name)
     return found

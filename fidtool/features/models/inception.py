@@ -363,8 +363,9 @@ def _read(path: Path) -> Weights:
         if sha.hexdigest() != INCEPTION_SHA256:
             raise ValueError("the tensors are not those of the published weights")
     except Exception as error:
-        problem = f"{path} is damaged ({type(error).__name__}: {error}):"
-        raise InputError(problem, "delete it to have it created again") from None
+        raise InputError(
+            f"{path} is damaged ({type(error).__name__}: {error}):", "delete it to have it created again"
+        ) from None
     return Weights(state, str(path))
 
 
@@ -378,8 +379,9 @@ def keep(weights: Weights) -> None:
         with atomic_write(path) as handle:
             handle.write(packed.getbuffer())
     except OSError as error:
-        problem = f"the weights cannot be stored in {cache_dir()}: {error.strerror or error}"
-        raise RunError(problem, "set FIDTOOL_CACHE") from None
+        raise RunError(
+            f"the weights cannot be stored in {cache_dir()}: {error.strerror or error}", "set FIDTOOL_CACHE"
+        ) from None
 
 
 def _parse(data: bytes, origin: str) -> Weights:

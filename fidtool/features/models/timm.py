@@ -54,8 +54,12 @@ def fetched(choice: NetworkChoice, say: Callable[[str], None], create: partial[A
     config = timm.get_pretrained_cfg(create.args[0], allow_unregistered=True)
     source = config and (config.hf_hub_id or config.url)
     if not source:
-        remedies = f"pass {choice.option('weights', ...)}", "choose a different model"
-        raise choice.refused("weights", f"timm has no weights for {choice.model}:", *remedies)
+        raise choice.refused(
+            "weights",
+            f"timm has no weights for {choice.model}:",
+            f"pass {choice.option('weights', ...)}",
+            "choose a different model",
+        )
     with downloading(choice, source, say):
         if not config.hf_hub_id:
             kept_file(source, hub_folder())

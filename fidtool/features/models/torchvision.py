@@ -67,8 +67,10 @@ def build(choice: NetworkChoice, state: State) -> Network:
     weight = tensors.get(f"{classifier}.weight")
     if not node:
         if not linear:
-            problem = f"torchvision:{model} has no Linear layer whose input could be used as features:"
-            raise InputError(problem, f"name a node, as in torchvision:{model}:features")
+            raise InputError(
+                f"torchvision:{model} has no Linear layer whose input could be used as features:",
+                f"name a node, as in torchvision:{model}:features",
+            )
         unused.append(f"{classifier}.")
         _replace(module, classifier, nn.Identity())
     elif linear and weight is not None and weight.ndim == 2:

@@ -43,8 +43,9 @@ def build(choice: NetworkChoice) -> tuple[Network, str]:
     named = choice.option("extractor", choice.extractor)
     network, name = load(choice.extractor, lambda factory: factory(), named, choice.named("extractor"))
     if not isinstance(network, Network):
-        problem = f"{named} returned {type(network).__name__}; it must return a fidtool.Network"
-        raise choice.refused("extractor", problem)
+        raise choice.refused(
+            "extractor", f"{named} returned {type(network).__name__}; it must return a fidtool.Network"
+        )
     return network, name
 
 
@@ -116,8 +117,9 @@ def _loaded(choice: NetworkChoice, content: IO[bytes]) -> tuple[nn.Module, str |
     except Exception as error:  # of many types
         refuse_foreign(path, head_of(Files([path])))
         if exported:
-            problem = f"{path} is not a program written by torch.export.save ({in_short(error)})"
-            raise choice.refused("extractor", problem) from None
+            raise choice.refused(
+                "extractor", f"{path} is not a program written by torch.export.save ({in_short(error)})"
+            ) from None
         raise choice.refused(
             "extractor",
             f"{path} is not a TorchScript program ({in_short(error)}); a state_dict needs its network:",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,9 +16,11 @@ from fidtool.distances.sampling_bias import perfect_distance
 from fidtool.features.protocol import FEATURES
 from fidtool.metrics.registry import Requested
 from fidtool.names import shortened
+from fidtool.pipeline.compute import MetricRunner
 from fidtool.pipeline.groups import Groups
 from fidtool.pipeline.plan import Plan
 from fidtool.pipeline.run import RunContext
+from fidtool.pipeline.sets import SetPlan
 from fidtool.result.explanations import Classes, ClassResult, Interval
 from fidtool.statistics.set_statistics import LayerStatistics, MeasuredSet
 
@@ -46,17 +48,18 @@ def values_of_classes(
     metrics: Sequence[Requested],
     real: MeasuredSet,
     fake: MeasuredSet,
+    planned: SetPlan,
     of_images: Mapping[str, NDArray[np.float64]],
-    plan: Plan,
-    run: RunContext,
-    numbers: Callable[[Sequence[Requested], MeasuredSet, MeasuredSet], tuple[Mapping[str, float], object, object]],
+    runner: MetricRunner,
 ) -> list[ClassResult]:
     """Returns each class with the values and error bars that its images suffice for, if requested. A collective.
 
     Args:
-        of_images: values of single images of the FAKE, of which a class has the mean.
-        numbers: returns the values of metrics by key, and more.
+        planned: the plan of the FAKE.
+        of_images: values of its single images, of which a class has the mean.
+        runner: computes the metrics.
     """
+    plan, run = runner.plan, runner.run
     if not plan.settings.grouped_by:
         return [ClassResult(name, len(one), len(other)) for name, (one, other) in groups.items()]
     results, of_sets = list[ClassResult](), [each for each in metrics if plan.values_of(each)[0].key not in of_images]
@@ -70,7 +73,7 @@ def values_of_classes(
             kept = [each for each in of_sets if fewest > 1 and plan.settings.too_few(each, fewest) is None]
             if kept:
                 parts = part_of(real, one, plan, run), part_of(fake, other, plan, run)
-                found |= numbers(kept, *parts)[0]
+                found |= runner.compute(kept, *parts, planned).numbers
                 if distance and plan.settings.uncertainty and len(other) >= fewest_images(distance.features.dims):
                     bar = _corrected(*parts, plan, run)
             results.append(ClassResult(name, len(one), len(other), found, bar))

@@ -19,6 +19,7 @@ from fidtool.distances.parallel import linear_algebra_threads
 from fidtool.errors import InputError, on_every_rank
 from fidtool.images.loader import ImageLookup
 from fidtool.pipeline.compare import Comparer
+from fidtool.pipeline.compute import MetricRunner
 from fidtool.pipeline.extract import image_sample
 from fidtool.pipeline.gates import missed_gates
 from fidtool.pipeline.heldout import HeldoutComparer
@@ -69,7 +70,8 @@ def evaluate(
         for planned in (each for each in plan.needs if each.heldout):
             held[planned] = measurer.measure(planned)
             third = HeldoutComparer(run, plan, held[planned])
-        comparer = Comparer(run, plan, contents, measurer.networks.weights, third, measurer.pairs.recorded)
+        runner = MetricRunner(run, plan, contents, measurer.networks.weights, measurer.pairs.recorded)
+        comparer = Comparer(runner, third)
         results: list[Comparison] = []
         first, *fakes = plan.sets
         real: MeasuredSet | None = None
@@ -178,7 +180,10 @@ def _settings_of_metrics(plan: Plan, comparer: Comparer) -> dict[str, dict[str, 
     for asked in plan.settings.chosen:
         if asked.further:
             continue
-        recorded = {**asked.metric.record(plan.definitions.get(asked.layer)), **comparer.recorded.get(asked.name, {})}
+        recorded = {
+            **asked.metric.record(plan.definitions.get(asked.layer)),
+            **comparer.runner.recorded.get(asked.name, {}),
+        }
         if asked.source:
             recorded["source"] = asked.source
         if recorded or declared(type(asked.metric)):

@@ -1,0 +1,150 @@
+"""The values of the metrics for one FAKE, or for a class of its images."""
+
+from __future__ import annotations
+
+import math
+import os
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fidtool.distances.exact import feature_settings
+from fidtool.errors import (
+    FidtoolError,
+    InputError,
+    ProgramError,
+    ResultWarning,
+    RunError,
+    as_warning,
+    in_short,
+    on_every_rank,
+)
+from fidtool.features.models.inception import Weights, load_weights
+from fidtool.metrics.metric import FeatureSet, Metric, MetricContext, Number
+from fidtool.metrics.registry import BUILT_IN, Requested
+from fidtool.pipeline.captions import captions_of
+from fidtool.pipeline.plan import Plan
+from fidtool.pipeline.run import RunContext
+from fidtool.pipeline.sets import Content, SetPlan
+from fidtool.statistics.set_statistics import MeasuredSet
+
+T = TypeVar("T")
+
+
+@dataclass
+class Computed:
+    """What the metrics say about a FAKE.
+
+    Attributes:
+        numbers: their values by key.
+        warnings: warnings about these.
+        of_images: values of single images, by key: float64 arrays of shape (images,), in the order of the features.
+    """
+
+    numbers: dict[str, float] = field(default_factory=dict)
+    warnings: list[ResultWarning] = field(default_factory=list)
+    of_images: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+
+
+@dataclass
+class MetricRunner:
+    """Computes metrics. All ranks create and use it in the same way.
+
+    Attributes:
+        weights: Inception's, if the run has loaded them.
+        recorded: what the metrics recorded, by their names, see `MetricContext.recorded`.
+    """
+
+    run: RunContext
+    plan: Plan
+    contents: Mapping[SetPlan, Content]
+    weights: Weights | None
+    recorded: dict[str, dict[str, Any]]
+
+    def compute(self, metrics: Sequence[Requested], real: MeasuredSet, fake: MeasuredSet, planned: SetPlan) -> Computed:
+        """Returns the values of metrics; ``planned`` is the plan of the FAKE. A collective."""
+        computed = Computed()
+        of_networks = dict[str, dict[str, dict[str, float]]]()
+        for asked in metrics:
+            values = self._values(asked, real, fake, planned, computed)
+            network = self.plan.settings.network_of(asked.layer).extractor
+            computed.numbers |= self._by_key(asked, values)
+            of_networks.setdefault(asked.metric.name, {}).setdefault(network, values)
+        for asked in metrics:
+            if not asked.further:
+                whole = asked.metric.summarize(of_networks[asked.metric.name])
+                whole = _checked(asked.metric, whole, asked.metric.summary, required=False)
+                computed.numbers |= self._by_key(asked, whole)
+        return computed
+
+    def _by_key(self, asked: Requested, found: Mapping[str, T]) -> dict[str, T]:
+        """What a metric returned by the names of values, by their keys."""
+        value = self.plan.values_of(asked)[0]
+        return {value.named(name): each for name, each in found.items()}
+
+    def _values(
+        self, asked: Requested, real: MeasuredSet, fake: MeasuredSet, planned: SetPlan, computed: Computed
+    ) -> dict[str, float]:
+        """The values of a metric; warnings about them, and values of single images, are added. A collective."""
+        run, metric, layer = self.run, asked.metric, asked.layer
+        usual = _feature_set(real, layer, metric.real_features)
+        generated = _feature_set(fake, layer, metric.fake_features)
+        if metric.captions:
+            captions = run.world.on_rank_zero(lambda: captions_of(planned, self.contents[planned], fake.statistics))
+            generated = replace(generated, captions=captions)
+        features = feature_settings(self.plan.definitions.get(layer), run.device.torch_device)
+        network = self.plan.settings.network_of(layer).extractor
+        context = MetricContext(run.world, features, self._classifier, extractor=network)
+        try:
+            with run.clock(metric.phase or metric.name):
+                values = metric.compute(usual, generated, context)
+        except InputError as error:
+            raise on_every_rank(error) from None  # all ranks have the same features and settings
+        except FidtoolError:
+            raise
+        except (Exception, SystemExit) as error:  # custom metrics may raise anything
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            position = f"({os.path.basename(last.filename)}:{last.lineno})"
+            kind = RunError if type(metric) in BUILT_IN.values() else ProgramError
+            raise kind(f"the metric {asked.name} failed: {in_short(error)} {position}") from error
+        for warning in map(as_warning, context.warnings):
+            if warning not in computed.warnings:  # others are of the sets, and not of the network
+                text = f"{asked.further}: {warning.text}" if asked.further else warning.text
+                computed.warnings.append(replace(warning, text=text))
+        computed.of_images |= self._by_key(asked, context.of_images)
+        self.recorded.setdefault(asked.name, {}).update(context.recorded)
+        return run.world.on_rank_zero(lambda: _checked(metric, values, metric.numbers))
+
+    def _classifier(self) -> Weights:
+        path = self.plan.settings.network.weights
+        return self.weights or load_weights(path, self.run.console.say, classifier=True)
+
+
+def _feature_set(measured: MeasuredSet, layer: str, with_features: bool) -> FeatureSet:
+    """A set as input of a metric."""
+    gaussian = measured.gaussian(layer) if layer in measured.statistics.layers else None
+    rows = measured.features[layer] if with_features else None
+    return FeatureSet(measured.path, rows, gaussian, measured.statistics.order, measured.pairs)
+
+
+def _checked(
+    metric: Metric, found: Mapping[str, float], numbers: Sequence[Number], required: bool = True
+) -> dict[str, float]:
+    own = {number.name for number in numbers}
+    names = own | {number.spread for number in numbers if number.spread} | {*metric.further}
+    returned = ", ".join(map(str, found)) if isinstance(found, Mapping) else f"{found!r}, which is not a dictionary"
+    if not isinstance(found, Mapping) or not (own if required else set()) <= set(found) <= names:
+        declared = ", ".join(sorted(names)) or "none"
+        raise RunError(f"the metric {metric.name} returned {returned}; it declares {declared}")
+    try:
+        values = {name: float(value) for name, value in found.items()}
+    except (TypeError, ValueError, OverflowError) as error:  # an integer can be too large for a float
+        raise RunError(f"the metric {metric.name} returned something that is not a number: {error}") from None
+    for name, value in values.items():
+        if not math.isfinite(value):
+            raise RunError(f"the metric {metric.name} returned {value} for {name}")
+    return values

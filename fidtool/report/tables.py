@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -332,15 +333,16 @@ def _table_of(saved: Mapping[str, Evaluation], doubted: Collection[str], said: S
 def joined(saved: Mapping[str, Evaluation]) -> Evaluation:
     """Return all results as one evaluation. Which values of FAKEs in several files a difference is of is unknown."""
     results = tuple(result for each in saved.values() for result in each.results)
-    barred = [(key, each.fake.name) for each in results for key, bar in each.uncertainties.items() if bar.corrected]
-    pairs = (pair for each in saved.values() for pair in each.differences)
-    return replace(
-        next(iter(saved.values())),
-        results=results,
-        differences=tuple(
-            each for each in pairs if {barred.count((each.key, fake)) for fake in (each.first, each.second)} == {1}
-        ),
+    barred = Counter(
+        (key, each.fake.name) for each in results for key, bar in each.uncertainties.items() if bar.corrected
     )
+    differences = tuple(
+        pair
+        for each in saved.values()
+        for pair in each.differences
+        if barred[pair.key, pair.first] == barred[pair.key, pair.second] == 1
+    )
+    return replace(next(iter(saved.values())), results=results, differences=differences)
 
 
 def narrowed(saved: Mapping[str, Evaluation], columns: Sequence[str]) -> dict[str, Evaluation]:
@@ -381,9 +383,8 @@ def doubts_about(saved: Mapping[str, Evaluation]) -> tuple[list[str], list[str]]
             title = value.title
             one, first = known.setdefault(title, (file, row))
             found = {} if file == one else obstacles(first, row, value)
-            if protocols := {
-                place: pair for place, pair in found.items() if place[0] == "protocol" and None not in pair
-            }:
+            protocols = {place: pair for place, pair in found.items() if place[0] == "protocol" and None not in pair}
+            if protocols:
                 problem = f"the values of {title} in {one} and {file} are not comparable"
                 raise InputError(f"{problem} ({'; '.join(lines_of(protocols))}):", "make a table of each")
             for line in lines_of(found):

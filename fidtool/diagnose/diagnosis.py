@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -37,7 +37,7 @@ from fidtool.diagnose.order import order_findings
 from fidtool.errors import ResultWarning, option, without_secrets
 from fidtool.features.protocol import FEATURES, SPATIAL
 from fidtool.images.records import ImageRecords
-from fidtool.json_fields import restored
+from fidtool.json_fields import NOT_IN_JSON, fields_of, plain, restored, restored_fields
 from fidtool.names import counted, or_none
 from fidtool.sources.contents import BadFile
 from fidtool.sources.kinds import PassedOver
@@ -149,11 +149,11 @@ class Diagnosis:
         lines: the warnings that result.
     """
 
-    real: Duplicates | None = None
-    fake: Duplicates | None = None
+    real: Duplicates | None = field(default=None, metadata=NOT_IN_JSON)
+    fake: Duplicates | None = field(default=None, metadata=NOT_IN_JSON)
     shared: SharedCopies | None = None
     findings: tuple[Finding, ...] = ()
-    lines: tuple[ResultWarning, ...] = ()
+    lines: tuple[ResultWarning, ...] = field(default=(), metadata=NOT_IN_JSON)
 
     def about(self, about: About) -> tuple[Finding, ...]:
         """Returns the findings about FAKE, REAL or the pair."""
@@ -161,18 +161,13 @@ class Diagnosis:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the diagnosis as it appears in the JSON, without ``lines``, which are among the warnings there."""
-        return {
-            "duplicates": {"real": self.real and self.real.to_dict(), "fake": self.fake and self.fake.to_dict()},
-            "shared": self.shared and asdict(self.shared),
-            "findings": [asdict(finding) for finding in self.findings],
-        }
+        return {"duplicates": plain({"real": self.real, "fake": self.fake}), **fields_of(self)}
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Diagnosis:
         """Returns the diagnosis whose `to_dict` gave ``content``."""
         duplicates = restored(dict[str, Duplicates | None], content["duplicates"])
-        shared = restored(SharedCopies | None, content["shared"])
-        return cls(duplicates["real"], duplicates["fake"], shared, restored(tuple[Finding, ...], content["findings"]))
+        return cls(duplicates["real"], duplicates["fake"], **restored_fields(cls, content))
 
 
 def diagnosis_of(
@@ -247,11 +242,6 @@ class Health:
     findings: tuple[Finding, ...] = ()
     passed_over: PassedOver | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the set as it appears in the JSON."""
-        passed_over = self.passed_over and self.passed_over.to_dict()
-        return asdict(self) | {"duplicates": self.duplicates.to_dict(), "passed_over": passed_over}
-
     def summary(self) -> str:
         """Returns a one-line description of the set: number of images, formats, modes, sizes and ignored files."""
         kinds = [kinds_of(self.formats), kinds_of(self.modes), kinds_of(self.sizes, " pixels")]
@@ -281,7 +271,7 @@ class Checkup:
     images: Health
     against: Health | None
     between: tuple[Finding, ...]
-    strict: bool
+    strict: bool = field(metadata=NOT_IN_JSON)
 
     def __repr__(self) -> str:
         found = "; ".join(f"{where}: {finding.message}" for where, finding in self.findings)
@@ -309,14 +299,8 @@ class Checkup:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the result as it appears in the JSON."""
-        found = {
-            "schema": CHECKUP_SCHEMA,
-            "images": self.images.to_dict(),
-            "against": self.against and self.against.to_dict(),
-            "between": [asdict(finding) for finding in self.between],
-            "exit": {"code": self.exit_code, "reason": self.exit_reason},
-        }
-        return without_secrets(found)
+        outcome = {"code": self.exit_code, "reason": self.exit_reason}
+        return without_secrets({"schema": CHECKUP_SCHEMA, **fields_of(self), "exit": outcome})
 
 
 def health_of(inspection: SetInspection, findings: tuple[Finding, ...] = ()) -> Health:

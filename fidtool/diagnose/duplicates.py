@@ -11,8 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -194,6 +193,8 @@ class Duplicates:
     examples: tuple[tuple[str, ...], ...]
     complete: bool = True
 
+    DERIVED = ("unique_fraction", "copies")
+
     @property
     def copies(self) -> int:
         """Number of images that are exact or near duplicates of an earlier image."""
@@ -202,11 +203,12 @@ class Duplicates:
     @property
     def share(self) -> float:
         """Duplicates as a fraction of the images, 0 to 1."""
-        return self.copies / max(1, self.images)  # 0 only in a result that was changed
+        return self.copies / max(1, self.images)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the duplicates as they appear in the JSON."""
-        return asdict(self) | {"unique_fraction": self.unique / max(1, self.images), "copies": self.copies}
+    @property
+    def unique_fraction(self) -> float:
+        """Different images as a fraction of the images, 0 to 1."""
+        return self.unique / max(1, self.images)  # 0 only in a result that was changed
 
 
 @dataclass(frozen=True)

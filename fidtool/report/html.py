@@ -78,7 +78,10 @@ def _content(evaluation: Evaluation) -> dict[str, Any]:
         replace(each, exhibit=each.exhibit or Exhibit(), diagnosis=each.diagnosis or Diagnosis())
         for each in evaluation.results
     ]
-    names = short_names([result.fake.name for result in results])
+    paths = [result.fake.name for result in results]
+    names = short_names(paths)
+    # Of more differences, those to the best FAKE.
+    differences = differences_shown(evaluation, 12, dict(zip(paths, names, strict=True)))
     main, columns = results[0].values[0], columns_of(evaluation)
     leading, verdict = _verdict(evaluation, columns, names, main)
     document = evaluation.to_dict()
@@ -98,7 +101,7 @@ def _content(evaluation: Evaluation) -> dict[str, Any]:
         "charts": page_charts(evaluation),
         "columns": columns,
         "remarks": [*about_marks(evaluation, columns), *evaluation.not_computed_lines],
-        "differences": differences_shown(evaluation, 12, names),  # of more, those to the best FAKE
+        "differences": differences,
         "most": max(1, min(_MOST_IMAGES, _MOST_IMAGES_OF_ALL // len(names))),
         "details": escape("\n".join(details)),
     }

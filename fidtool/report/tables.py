@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
 from sys import maxsize
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 from fidtool.diagnose.duplicates import NOTABLE_SHARE
 from fidtool.errors import InputError, redacted
 from fidtool.features.protocol import PIXELS
+from fidtool.json_fields import plain
 from fidtool.names import closest, folded, legible, short_names, short_title, shortened, split_title, unknown
 from fidtool.report.text import (
     class_summaries,
@@ -27,7 +29,7 @@ from fidtool.report.text import (
 )
 from fidtool.result.changes import lines_of, obstacles, per_fake
 from fidtool.result.evaluation import Comparison, Evaluation
-from fidtool.result.explanations import Classes, decimals_of
+from fidtool.result.explanations import Interval, decimals_of
 from fidtool.result.values import Value
 
 _MOST_CLASSES = 20
@@ -90,34 +92,52 @@ def columns_of(evaluation: Evaluation, doubted: Collection[str] = ()) -> list[Co
     Args:
         doubted: titles of values of which none is the best: they are not comparable between all FAKEs.
     """
-    results, features, titles = evaluation.results, common_features(evaluation), _by_title(evaluation)
-    columns, corrected = [], []
-    distances = [value for value in titles.values() if value.number.error_bars]
+    titles = _by_title(evaluation)
+    features = common_features(evaluation)
+    distances = [title for title, value in titles.items() if value.number.error_bars]
+    columns, corrected = list[Column](), list[Column]()
     for title, shown in titles.items():
-        own = [_value_with(result, title) for result in results]
-        better, is_distance = shown.number.better, shown in distances
-        doubt = title in doubted or not better
-        rated = [
-            value if value and not doubt and not is_real(result) else None
-            for value, result in zip(own, results, strict=True)
-        ]
-        texts = [rounded(value, result) if value else "-" for value, result in zip(own, results, strict=True)]
-        ties = _ties(evaluation, title) if is_distance and not doubt else []
-        heading = short_title(title if is_distance else title.removesuffix(f" ({features})"))
-        spread = shown.number.spread.rpartition("_")[2]
-        heading += _SPREADS.get(spread, "") * any("±" in text for text in texts)
-        values = [result.metrics[value.key] if value else None for value, result in zip(rated, results, strict=True)]
-        columns.append(_marked(heading, texts, values, better, ties))
-        bars = [result.corrected_of(value) if value else None for value, result in zip(own, results, strict=True)]
+        better = "" if title in doubted else shown.number.better
+        cells = [_Cell(result, _value_with(result, title)) for result in evaluation.results]
+        texts = [cell.text for cell in cells]
+        ties = _ties(evaluation, cells) if better and title in distances else []
+        heading = short_title(title if title in distances else title.removesuffix(f" ({features})"))
+        if any("±" in text for text in texts):
+            heading += _SPREADS.get(shown.number.spread.rpartition("_")[2], "")
+        best, tied = _best_of(texts, [cell.rated for cell in cells], better, ties)
+        columns.append(Column(heading, texts, shown.number.better, best, tied))
+        bars = [cell.bar for cell in cells]
         if any(bars):
-            cells = [None if bar is None else bar.texts() for bar in bars]
-            texts = [f"{each[0]} ± {each[1]}" if each else "-" for each in cells]
-            values = [bar.value if bar and value else None for bar, value in zip(bars, rated, strict=True)]
             # Of one network, the column of the distance says of which features.
             base = split_title(title)[0] if len(distances) == 1 else short_title(title)
-            corrected.append(_marked(f"bias-corrected {base} ± s.e.", texts, values, "lower", ties))
-            corrected.append(Column("95 % interval", [each[2] if each else "-" for each in cells]))
+            estimates = [" ± ".join(bar.texts()[:2]) if bar else "-" for bar in bars]
+            rated = [None if cell.rated is None or cell.bar is None else cell.bar.value for cell in cells]
+            best, tied = _best_of(estimates, rated, better, ties)
+            corrected.append(Column(f"bias-corrected {base} ± s.e.", estimates, "lower", best, tied))
+            corrected.append(Column("95 % interval", [bar.texts()[2] if bar else "-" for bar in bars]))
     return [*columns, *corrected]
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """A result in the column of a value, which is None if the result lacks it."""
+
+    result: Comparison
+    value: Value | None
+
+    @property
+    def text(self) -> str:
+        return rounded(self.value, self.result) if self.value else "-"
+
+    @property
+    def bar(self) -> Interval | None:
+        """The bias-corrected estimate, if there is one."""
+        return self.result.corrected_of(self.value) if self.value else None
+
+    @property
+    def rated(self) -> float | None:
+        """The number, if it can be the best of its column."""
+        return self.result.metrics[self.value.key] if self.value and not is_real(self.result) else None
 
 
 def class_rows(result: Comparison) -> list[list[str]]:
@@ -144,15 +164,15 @@ def class_lines(evaluation: Evaluation) -> list[str]:
 
 def _class_tables(saved: Mapping[str, Evaluation]) -> list[Table]:
     """Return a table of the values of each class for each FAKE that has any, the worst first."""
-    results, tables = joined(saved).results, list[Table]()
-    for name, result in zip(_row_names(saved, [each.fake.name for each in results]), results, strict=True):
+    tables = list[Table]()
+    for result, file in _with_files(saved):
         rows = class_rows(result)
         if not rows:
             continue
         columns = [Column(head, texts) for head, *texts in zip(*rows[: _MOST_CLASSES + 1], strict=True)]
         more = [f"and {len(rows) - 1 - _MOST_CLASSES} more, see the JSON"] * (len(rows) > 1 + _MOST_CLASSES)
-        about = f"{legible(name)}: values of each {rows[0][0]}."
-        tables.append(Table(columns, [about], [legible(name)], more, ()))
+        name = legible(result.fake.name + file)
+        tables.append(Table(columns, [f"{name}: values of each {rows[0][0]}."], [name], more, ()))
     return tables
 
 
@@ -185,41 +205,41 @@ def is_real(result: Comparison) -> bool:
     return contains or result.fake.name == result.real.name
 
 
-def _ties(evaluation: Evaluation, title: str) -> list[set[int]]:
-    """Return the places of the pairs whose distances of this title cannot be distinguished.
+def _ties(evaluation: Evaluation, cells: Sequence[_Cell]) -> list[set[int]]:
+    """Return the places of the pairs whose distances cannot be distinguished.
 
     Those of several files count as independent.
     """
     known = {(each.key, frozenset((each.first, each.second))): each.interval for each in evaluation.differences}
-    found = list[set[int]]()
-    for (place, one), (other, two) in combinations(enumerate(evaluation.results), 2):
-        first, second = _value_with(one, title), _value_with(two, title)
-        mine, its = first and one.corrected_of(first), second and two.corrected_of(second)
-        if first and mine and its:
-            interval = known.get((first.key, frozenset((one.fake.name, two.fake.name)))) or mine - its
-            found += [{place, other}] if interval.sign == 0 else []
-    return found
+    ties = list[set[int]]()
+    for (place, one), (other, two) in combinations(enumerate(cells), 2):
+        if one.value and one.bar and two.bar:
+            pair = frozenset((one.result.fake.name, two.result.fake.name))
+            interval = known.get((one.value.key, pair)) or one.bar - two.bar
+            if interval.sign == 0:
+                ties.append({place, other})
+    return ties
 
 
-def _marked(
-    heading: str, texts: Sequence[str], values: Sequence[float | None], better: str, ties: list[set[int]]
-) -> Column:
-    """Return a column whose best values are marked, see `_best_of`."""
-    best = _best_of(texts, values, better, ties)
-    return Column(heading, texts, better, best, bool(best) and best != _best_of(texts, values, better, []))
-
-
-def _best_of(texts: Sequence[str], values: Sequence[float | None], better: str, ties: list[set[int]]) -> frozenset[int]:
+def _best_of(
+    texts: Sequence[str], values: Sequence[float | None], better: str, ties: Sequence[set[int]]
+) -> tuple[frozenset[int], bool]:
     """Return the places of the best values, of those with the same text, and of those not distinguished from them.
 
-    None is the best if that is all of them. A value None is excluded; that of a FAKE that is REAL is None.
+    None is the best if that is all of them, or if neither lower nor higher is ``better``. A value None is excluded.
+
+    Returns:
+        The places, and whether some are there only because they are not distinguished from the best.
     """
-    known = {place: each for place, each in enumerate(values) if each is not None}
+    known = {place: value for place, value in enumerate(values) if value is not None}
     best = (min if better == "lower" else max)(known.values(), default=None)
     leading = {place for place, value in known.items() if value == best}
-    alike, tied = {texts[place] for place in leading}, {place for pair in ties if pair & leading for place in pair}
-    found = {place for place in known if place in tied or texts[place] in alike}
-    return frozenset() if len(found) == len(known) else frozenset(found)
+    shown = {texts[place] for place in leading}
+    alike = {place for place in known if texts[place] in shown}
+    marked = alike.union(*(pair for pair in ties if pair & leading)) & known.keys()
+    if not better or len(marked) == len(known):
+        return frozenset(), False
+    return frozenset(marked), marked != alike
 
 
 def common_features(evaluation: Evaluation) -> str:
@@ -263,29 +283,32 @@ def lines_in(form: str, saved: Mapping[str, Evaluation]) -> list[str]:
     return lines
 
 
-def _row_names(saved: Mapping[str, Evaluation], names: Sequence[str]) -> Sequence[str]:
-    """Return the names of the FAKEs, with their files if the same one is in several."""
-    paths = [result.fake.name for each in saved.values() for result in each.results]
-    if len(saved) == 1 or len({*paths}) == len(paths):
-        return names
-    files = [file for file, each in zip(short_names([*saved]), saved.values(), strict=True) for _ in each.results]
-    return [f"{name} ({file})" for name, file in zip(names, files, strict=True)]
+def _with_files(saved: Mapping[str, Evaluation]) -> list[tuple[Comparison, str]]:
+    """Return all results, each with what follows the name of its FAKE: its file, if the same FAKE is in several."""
+    files = zip(short_names([*saved]), saved.values(), strict=True)
+    rows = [(result, f" ({file})") for file, evaluation in files for result in evaluation.results]
+    fakes = {result.fake.name for result, _ in rows}
+    if len(saved) > 1 and len(fakes) < len(rows):
+        return rows
+    return [(result, "") for result, _ in rows]
 
 
 def _table_of(saved: Mapping[str, Evaluation], doubted: Collection[str], said: Sequence[str]) -> Table:
     evaluation = joined(saved)
-    results, paths = evaluation.results, dict.fromkeys(result.fake.name for result in evaluation.results)
-    short = dict(zip(paths, short_names([*paths]), strict=True))
-    names = [short[result.fake.name] for result in results]
-    rows = _row_names(saved, names)
+    results = evaluation.results
+    paths = [*dict.fromkeys(result.fake.name for result in results)]
+    short = dict(zip(paths, short_names(paths), strict=True))
+    rows = [short[result.fake.name] + file for result, file in _with_files(saved)]
     columns, bases = [Column("FAKE", [legible(shortened(row)) for row in rows])], dict[str, dict[str, None]]()
     for each in saved.values():
         for value in each.values:
             bases.setdefault(legible(each.basis(value)), {})[short_title(value.title)] = None
     caption = [f"{', '.join(titles) if len(bases) > 1 else 'Features'}: {basis}." for basis, titles in bases.items()]
-    sized = [(legible(shortened(each.real.name.rstrip("/") or each.real.name)), each.real.count) for each in results]
-    reals = [f"{name}, {count:,} images" if count else name for name, count in sized]
-    counts = [f"{each.fake.count:,}" if each.fake.count else "-" for each in results]
+    reals, counts = list[str](), list[str]()
+    for result in results:
+        name = legible(shortened(result.real.name.rstrip("/") or result.real.name))
+        reals.append(f"{name}, {result.real.count:,} images" if result.real.count else name)
+        counts.append(f"{result.fake.count:,}" if result.fake.count else "-")
     for heading, about, texts in (("REAL", "REAL", reals), ("images", "Images of FAKE", counts)):
         if len({*texts}) > 1:
             columns.append(Column(heading, texts))
@@ -297,10 +320,9 @@ def _table_of(saved: Mapping[str, Evaluation], doubted: Collection[str], said: S
     above = [*([f"Features of all values: {features}"] if features else []), *said]
     missing = dict.fromkeys(line for each in saved.values() for line in each.not_computed_lines)
     notes = [*map(legible, missing), *about_marks(evaluation, values, doubted), *framing_lines(evaluation)]
-    left, kept = iter(names), frozenset(evaluation.differences)
     for each in saved.values():  # a plain name may be that of other features in another file
-        own = [next(left) for _ in each.results]
-        notes += verdict_lines(replace(each, differences=tuple(filter(kept.__contains__, each.differences))), own)
+        kept = tuple(pair for pair in each.differences if pair in evaluation.differences)
+        notes += verdict_lines(replace(each, differences=kept), short)
     for row, result in zip(rows, results, strict=True):
         besides = (*class_summaries(result), *heldout_lines(result))
         notes += [line + f"  {legible(row)}" * (len(rows) > 1) for line in besides]
@@ -311,15 +333,16 @@ def _table_of(saved: Mapping[str, Evaluation], doubted: Collection[str], said: S
 def joined(saved: Mapping[str, Evaluation]) -> Evaluation:
     """Return all results as one evaluation. Which values of FAKEs in several files a difference is of is unknown."""
     results = tuple(result for each in saved.values() for result in each.results)
-    barred = [(key, each.fake.name) for each in results for key, bar in each.uncertainties.items() if bar.corrected]
-    pairs = (pair for each in saved.values() for pair in each.differences)
-    return replace(
-        next(iter(saved.values())),
-        results=results,
-        differences=tuple(
-            each for each in pairs if {barred.count((each.key, fake)) for fake in (each.first, each.second)} == {1}
-        ),
+    barred = Counter(
+        (key, each.fake.name) for each in results for key, bar in each.uncertainties.items() if bar.corrected
     )
+    differences = tuple(
+        pair
+        for each in saved.values()
+        for pair in each.differences
+        if barred[pair.key, pair.first] == barred[pair.key, pair.second] == 1
+    )
+    return replace(next(iter(saved.values())), results=results, differences=differences)
 
 
 def narrowed(saved: Mapping[str, Evaluation], columns: Sequence[str]) -> dict[str, Evaluation]:
@@ -328,14 +351,15 @@ def narrowed(saved: Mapping[str, Evaluation], columns: Sequence[str]) -> dict[st
     Raises:
         InputError: if no result has one of them.
     """
-    titles, known, chosen = _by_title(joined(saved)), dict[str, list[str]](), list[str]()
+    titles = _by_title(joined(saved))
+    known, chosen = dict[str, dict[str, None]](), dict[str, None]()
     for title, value in titles.items():
-        for each in {title: None, value.number.name: None, value.key: None, value.metric: None}:
-            known.setdefault(folded(each), []).append(title)
-    for each in columns:
-        if folded(each) not in known:
-            raise InputError(unknown("column", each, closest(each, known), ", ".join(titles)))
-        chosen += known[folded(each)]
+        for name in (title, value.number.name, value.key, value.metric):
+            known.setdefault(folded(name), {})[title] = None
+    for column in columns:
+        if folded(column) not in known:
+            raise InputError(unknown("column", column, closest(column, known), ", ".join(titles)))
+        chosen |= known[folded(column)]
 
     def only(result: Comparison) -> Comparison:
         values = tuple(value for title in chosen if (value := _value_with(result, title)))
@@ -359,9 +383,8 @@ def doubts_about(saved: Mapping[str, Evaluation]) -> tuple[list[str], list[str]]
             title = value.title
             one, first = known.setdefault(title, (file, row))
             found = {} if file == one else obstacles(first, row, value)
-            if protocols := {
-                place: pair for place, pair in found.items() if place[0] == "protocol" and None not in pair
-            }:
+            protocols = {place: pair for place, pair in found.items() if place[0] == "protocol" and None not in pair}
+            if protocols:
                 problem = f"the values of {title} in {one} and {file} are not comparable"
                 raise InputError(f"{problem} ({'; '.join(lines_of(protocols))}):", "make a table of each")
             for line in lines_of(found):
@@ -387,12 +410,13 @@ def _text_lines(table: Table) -> list[str]:
 
 def _rows(table: Table, escaped: Callable[[str], str], bold: str) -> list[tuple[str, ...]]:
     """Return heading and rows of a table for papers, whose best values are in ``bold``."""
-    cells = []
+    columns = []
     for column in table.columns:
-        texts = [(escaped(text), row in column.best) for row, text in enumerate(column.values)]
-        heading = escaped(column.heading + _ARROWS[column.better])
-        cells.append([heading, *(bold.format(text) if best else text for text, best in texts)])
-    return [*zip(*cells, strict=True)]
+        texts = [escaped(text) for text in column.values]
+        for row in column.best:
+            texts[row] = bold.format(texts[row])
+        columns.append([escaped(column.heading + _ARROWS[column.better]), *texts])
+    return [*zip(*columns, strict=True)]
 
 
 def _markdown_lines(table: Table) -> list[str]:
@@ -431,28 +455,26 @@ def _csv_lines(saved: Mapping[str, Evaluation]) -> list[str]:
     rows = list[dict[str, Any]]()
     for file, result in ((file, result) for file, each in saved.items() for result in each.results):
         row: dict[str, Any] = {"real": legible(result.real.name), "fake": legible(result.fake.name)}
-        row |= {"file": legible(file)} if file else {}
+        if file:
+            row["file"] = legible(file)
         row |= {"count.real": result.real.count, "count.fake": result.fake.count, **result.metrics}
         for key, bar in result.uncertainties.items():
-            ends = asdict(bar.corrected) if bar.corrected else {}
-            row |= {f"uncertainties.{key}.corrected.{end}": value for end, value in ends.items()}
+            row |= _leaves(f"uncertainties.{key}.corrected", plain(bar.corrected))
         if result.heldout is not None:
-            third = asdict(result.heldout) | {"name": legible(result.heldout.name)}
-            parts = {f"{part}.{key}": value for part in ("floors", "nearest") for key, value in third.pop(part).items()}
-            row |= {f"heldout.{key}": value for key, value in (third | parts).items()}
-        rows.append(row | ({} if result.classes is None else _class_values(result.classes)))
+            row |= _leaves("heldout", plain(result.heldout) | {"name": legible(result.heldout.name)})
+        if result.classes is not None:
+            row |= _leaves("classes.mean", result.classes.mean)
+            for each in result.classes.classes:  # one can be called mean
+                row |= _leaves(f"class.{legible(each.name)}", {**each.metrics, "corrected": plain(each.corrected)})
+        rows.append(row)
     return _as_csv(rows)
 
 
-def _class_values(classes: Classes) -> dict[str, float]:
-    """Return the mean of all classes, or folders, and the values of each, by the headings of their columns."""
-    found = {f"classes.mean.{key}": value for key, value in classes.mean.items()}
-    for each in classes.classes:
-        place = f"class.{legible(each.name)}"  # a class can be called mean
-        ends = asdict(each.corrected) if each.corrected else {}
-        found |= {f"{place}.{key}": value for key, value in each.metrics.items()}
-        found |= {f"{place}.corrected.{end}": value for end, value in ends.items()}
-    return found
+def _leaves(place: str, value: Any) -> dict[str, Any]:
+    """Return the numbers and texts in a value of the JSON by the keys that lead there, joined by points, but null."""
+    if isinstance(value, Mapping):
+        return {key: leaf for name, part in value.items() for key, leaf in _leaves(f"{place}.{name}", part).items()}
+    return {} if value is None else {place: value}
 
 
 def image_lines(evaluation: Evaluation) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from math import exp, lgamma
 from typing import Any
@@ -50,8 +50,12 @@ def class_summaries(result: Comparison) -> list[str]:
     return lines
 
 
-def verdict_lines(evaluation: Evaluation, names: Sequence[str] | None = None) -> list[str]:
-    """Return one line per compared pair of FAKEs: the difference, its interval, and which FAKE is better."""
+def verdict_lines(evaluation: Evaluation, names: Mapping[str, str] | None = None) -> list[str]:
+    """Return one line per compared pair of FAKEs: the difference, its interval, and which FAKE is better.
+
+    Args:
+        names: see `differences_shown`.
+    """
     titles = {value.key: value.title for value in evaluation.values}
     lines = []
     for each in differences_shown(evaluation, _MOST_PAIRS, names):
@@ -150,22 +154,24 @@ def checkup_lines(checkup: Checkup) -> list[str]:
     return [legible(line) for line in lines]
 
 
-def differences_shown(evaluation: Evaluation, most: int, names: Sequence[str] | None = None) -> list[Difference]:
+def differences_shown(evaluation: Evaluation, most: int, names: Mapping[str, str] | None = None) -> list[Difference]:
     """Return all differences of a network if there are at most ``most``, else those that involve the best FAKE.
 
     Args:
-        names: names of the FAKEs, which replace their paths; None keeps the paths.
+        names: names of the FAKEs, by their paths, which they replace; None keeps the paths.
     """
-    paths = [result.fake.name for result in evaluation.results]
-    named = dict(zip(paths, paths if names is None else names, strict=True))
-    found = list[Difference]()
+    shown = list[Difference]()
     for value in evaluation.values:
-        bars = {each.fake.name: each.corrected_of(value) for each in evaluation.results}
-        values = {fake: bar.value for fake, bar in bars.items() if bar is not None}
-        best = min(values, key=lambda fake: values[fake], default=None)
-        shown = [each for each in evaluation.differences if each.key == value.key]
-        found += shown if len(shown) <= most else [each for each in shown if best in (each.first, each.second)]
-    return [replace(each, first=named[each.first], second=named[each.second]) for each in found]
+        pairs = [each for each in evaluation.differences if each.key == value.key]
+        if len(pairs) > most:
+            bars = {each.fake.name: each.corrected_of(value) for each in evaluation.results}
+            estimates = {fake: bar.value for fake, bar in bars.items() if bar is not None}
+            best = min(estimates, key=estimates.__getitem__, default=None)
+            pairs = [each for each in pairs if best in (each.first, each.second)]
+        shown += pairs
+    if names is None:
+        return shown
+    return [replace(each, first=names[each.first], second=names[each.second]) for each in shown]
 
 
 def number(value: Value, result: Comparison, decimals: int | None = None) -> str:

@@ -374,6 +374,16 @@ def test_columns_of_two_networks() -> None:
     assert [row.split() for row in rows[:2]] == [["a", "-"], ["b", "3.50"]]
 
 
+def test_chosen_columns_are_once_in_the_table_of_classes() -> None:
+    """Title, name and metric of a value can be the same but for their case."""
+    evaluation = evaluation_of(["a"])
+    classes = Classes("class", (ClassResult("cat", 9, 9, {"fid": 3.0}),), {"fid": 3.0}, {})
+    evaluation = replace(evaluation, results=(replace(evaluation.results[0], classes=classes),))
+    lines = text_of(narrowed({"": evaluation}, ["fid", "FID"]))
+    assert [line.split() for line in lines if "REAL" in line.split()] == [["class", "REAL", "FAKE", "FID"]]
+    assert sum(line.startswith("FID per class") for line in lines) == 1
+
+
 def test_numbers_of_images_are_a_column_if_they_differ() -> None:
     evaluation = evaluation_of(["a", "b"])
     one, other = evaluation.results

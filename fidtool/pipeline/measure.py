@@ -70,7 +70,7 @@ class Measurer:
         }
         for layer, probe in networks.probes.items():
             self.arithmetic[f"{networks.definitions[layer].fingerprint}_{PROBE}"] = probe
-        self.pairs = Pairs(run, [*dict.fromkeys(pair for needs in plan.needs.values() for pair in needs.pairs)])
+        self.pairs = Pairs(run, [*dict.fromkeys(pair for planned in plan.distinct for pair in planned.needs.pairs)])
 
     def open_checkpoint(self) -> None:
         """Opens the run's checkpoint, if it has one, before its sets are measured. A collective."""
@@ -83,7 +83,8 @@ class Measurer:
 
     def _claim_checkpoint(self) -> str:
         settings, definitions, sets = self._settings, self.networks.definitions, []
-        for each, needs in self._plan.needs.items():
+        for each in self._plan.distinct:
+            needs = each.needs
             if (source := self._contents[each].images) is None:
                 continue
             if not source.files.versioned:
@@ -117,7 +118,7 @@ class Measurer:
 
         Layers that ``given`` statistics of the same images have, on rank zero, are not computed again.
         """
-        needs, file = self._plan.needs[planned], self._contents[planned].file or Statistics({})
+        needs, file = planned.needs, self._contents[planned].file or Statistics({})
         if planned.holds == "stream":
             return self._computed(planned, needs.layers)[0]
         if planned.holds == "statistics":
@@ -179,7 +180,7 @@ class Measurer:
 
         If their images are compared in pairs, both sets are measured in one pass, in which each image is decoded once.
         """
-        paired = bool(self._plan.needs[fake].pairs)
+        paired = bool(fake.needs.pairs)
         if not paired or fake is real or measured is not None:
             known = known or self.measure(real)
             measured = known if fake is real and measured is None else measured
@@ -194,7 +195,7 @@ class Measurer:
 
     def _look_up(self, planned: SetPlan, given: Statistics | None = None) -> tuple[MeasuredSet, list[str] | None]:
         """What is known of a set without its images, and the layers that it lacks; None if it has all. A collective."""
-        needs, known = self._plan.needs[planned], self._world.only_on_rank_zero(lambda: self._known(planned, given))
+        needs, known = planned.needs, self._world.only_on_rank_zero(lambda: self._known(planned, given))
         layers = {} if known is None else known.layers
         lacks = [layer for layer in needs.layers if layer not in layers]
         lacking = self._world.broadcast(None if known is not None and not lacks else lacks)
@@ -203,7 +204,7 @@ class Measurer:
 
     def _completed(self, planned: SetPlan, known: MeasuredSet, lacking: Sequence[str], given: bool) -> MeasuredSet:
         """The set with the layers that it lacks, for which the images go through their networks alone. A collective."""
-        every, before = self._plan.needs[planned].layers, known.statistics
+        every, before = planned.needs.layers, known.statistics
         found, _ = self._computed(planned, lacking)
         if len(lacking) == len(every):
             return found
@@ -256,7 +257,7 @@ class Measurer:
             images = self._images(planned)
             if real is not None:
                 images = replace(images, partner=self._images(real))
-            partial = extraction.run([*self._plan.needs].index(planned), images)
+            partial = extraction.run(self._plan.distinct.index(planned), images)
         for line in itertools.chain.from_iterable(world.gather(self.warnings)):
             self._warn(line)
         found, other = self._concluded(planned, images, partial), None
@@ -265,7 +266,7 @@ class Measurer:
         return found, other
 
     def _layers(self, planned: SetPlan, names: Sequence[str]) -> dict[str, Layer]:
-        found, collected = {}, self._plan.needs[planned].collected
+        found, collected = {}, planned.needs.collected
         for name in names:
             definition, network = self.networks.definitions[name], self._settings.network_of(name)
             step = None if definition.standard else network.step_setting
@@ -288,7 +289,7 @@ class Measurer:
         if world.broadcast(cached):
             finished.cached.append(planned.path)
             finished.unsaved_since = None
-        metrics = self._plan.needs[planned].pairs if PAIRS in rows else ()
+        metrics = planned.needs.pairs if PAIRS in rows else ()
         pairs = {metric.name: rows[PAIRS][:, column] for column, metric in enumerate(metrics)}
         features = {name: rows[name] for name in partial.layers if name in rows}
         return MeasuredSet(images.path, statistics, features, pairs=pairs)
@@ -304,7 +305,7 @@ class Measurer:
         """What is known of a set without its images: layers of ``given`` statistics, or else those in the cache."""
         if given is None:
             return self._from_cache(planned)
-        images, needs = self._contents[planned].images, self._plan.needs[planned]
+        images, needs = self._contents[planned].images, planned.needs
         layers = given.layers_of(self._settings.networks)
         usable = {
             name: each
@@ -332,7 +333,7 @@ class Measurer:
 
     def _located(self, planned: SetPlan, name: str, before: Statistics, config: Mapping[str, Any]) -> Located:
         """The images of the statistics ``before``, which those of this run must be like, in the set."""
-        images, needs = self._contents[planned].images, self._plan.needs[planned]
+        images, needs = self._contents[planned].images, planned.needs
         if images is None:
             raise InputError(f"{planned.path} is an iterable, whose images have no names:", "pass a sequence of images")
         layers = self._layers(planned, needs.layers)
@@ -340,7 +341,7 @@ class Measurer:
         return located(images, name, before, facts)
 
     def _from_cache(self, planned: SetPlan) -> Statistics | None:
-        source, needs = self._contents[planned].images, self._plan.needs[planned]
+        source, needs = self._contents[planned].images, planned.needs
         assert source is not None
         if not self._settings.cache or source.part is not None:
             return None

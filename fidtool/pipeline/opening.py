@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from fidtool.console import Console
 from fidtool.errors import InputError, ResultWarning, as_warning, option
@@ -17,7 +17,19 @@ from fidtool.metrics.cmmd import CMMD
 from fidtool.names import counted
 from fidtool.pipeline.captions import with_captions
 from fidtool.pipeline.groups import with_groups
-from fidtool.pipeline.sets import SETTINGS, Content, RequestedSet, SetNeeds, SetPlan, pair_up, set_needs
+from fidtool.pipeline.sets import (
+    FAKE,
+    HELDOUT,
+    REAL,
+    STORED,
+    Content,
+    RequestedSet,
+    Role,
+    SetNeeds,
+    SetPlan,
+    pair_up,
+    set_needs,
+)
 from fidtool.result.explanations import NotComputed
 from fidtool.result.record import overrides
 from fidtool.settings import Settings
@@ -40,7 +52,6 @@ class Opening:
         sets: REAL and the FAKEs in the order of the arguments, or the only set of ``fidtool stats``. A set that occurs
             several times is one object.
         contents: what each set holds, the held-out one's last; empty for a stream.
-        files: the statistics of the sets that have them.
         images: whether images go through the networks.
         settings: the run's settings, completed from its statistics files.
         notes: one sentence per setting that was completed, or that replaces one of the preset, and on what is used of a
@@ -51,12 +62,16 @@ class Opening:
 
     sets: tuple[SetPlan, ...]
     contents: Mapping[SetPlan, Content]
-    files: Mapping[SetPlan, Statistics]
     images: bool
     settings: Settings
     notes: tuple[str, ...]
     warnings: tuple[ResultWarning, ...]
     left_out: tuple[NotComputed, ...] = ()
+
+    @property
+    def files(self) -> dict[SetPlan, Statistics]:
+        """The statistics of the sets that have them."""
+        return {planned: content.file for planned, content in self.contents.items() if content.file is not None}
 
 
 def open_sets(requests: Sequence[RequestedSet], settings: Settings, console: Console, alone: bool) -> Opening:
@@ -75,57 +90,60 @@ def open_sets(requests: Sequence[RequestedSet], settings: Settings, console: Con
 
 
 def _open_sets(requests: Sequence[RequestedSet], settings: Settings, console: Console, alone: bool) -> Opening:
-    real, named = (None, None) if alone else (requests[0].path, settings.heldout)
-    check_paths([each.path for each in requests if each.given is None], real, named)
+    roles = _roles_of(requests, settings, alone)
+    paths = [request.path for request in requests if request.given is None]
+    check_paths(paths, *([] if alone else [requests[0].path, settings.heldout]))
     requests, lines = spelled_once(requests)
-    heldout = None if named is None else requests[-1]
-    fakes = requests if alone else requests[1 : -1 if heldout else None]
-    roles = {each: (each is requests[0] and not alone, each in fakes, each is heldout) for each in requests}
-    _check_heldout(heldout, requests[0])
+    if HELDOUT in roles:
+        _check_heldout(requests[-1], requests[0])
+    arguments = [*zip(requests, roles, strict=True)]
+    all_roles = {request: [role for one, role in arguments if one is request] for request in requests}
     contents: dict[RequestedSet, Content] = {}
     # A bad statistics file is refused before a slow listing.
-    for request in sorted(roles, key=lambda each: not names_statistics(each.path)):
-        needs = set_needs(settings, *roles[request])
-        contents[request] = content = open_set(request, settings, needs, console.say)
-        if alone and content.file is not None:
-            raise InputError(f"{request.path} has statistics already:", "pass the images instead")
-        if alone and needs.pairs:
-            raise InputError(
-                f"{needs.pairs[0].name} compares pairs of images, but there is only one set:",
-                f"omit it from {option('metrics')}",
-                setting="metrics",
-            )
-        is_stream = content.images is None and content.file is None
-        if request in fakes and not is_stream and (settings.expect, settings.max_duplicates) != (None, None):
-            _check_fake(request.path, content, settings)
+    for request in sorted(all_roles, key=lambda request: not names_statistics(request.path)):
+        needs = set_needs(settings, *all_roles[request])
+        contents[request] = open_set(request, settings, needs, console.say)
+        if alone:
+            _check_alone(request.path, contents[request], needs)
+        if FAKE in all_roles[request]:
+            _check_fake(request.path, contents[request], settings)
     files = {request.path: content.file for request, content in contents.items() if content.file is not None}
-    needed = bool(set_needs(settings, real=True, fake=True).layers)
-    images = needed and any(each.file is None or each.images is not None for each in contents.values())
+    needed = bool(set_needs(settings, REAL, FAKE).layers)
+    images = needed and any(content.holds != "statistics" for content in contents.values())
     completed, line = complete_settings(files, settings, images)
-    for request, role in roles.items() if completed is not settings else ():
-        content, needs = contents[request], set_needs(completed, *role)
-        shares = content.file is not None and needs != set_needs(settings, *role)  # CMMD shares FID's layer now
+    for request, own in all_roles.items():
+        content, needs = contents[request], set_needs(completed, *own)
+        shares = content.file is not None and needs != set_needs(settings, *own)  # CMMD shares FID's layer now
         if shares or (content.images is not None and completed.floats != settings.floats):  # the files' rounding
             contents[request] = open_set(request, completed, needs, console.say)
-    drawn = _drawn(requests, contents, completed, alone, console.say)
-    opened = dict(drawn) if alone else with_groups(with_captions(dict(drawn), completed), completed)
-    notes = dict.fromkeys([*overrides(settings), *([line] if line else [])], False) | _notes_on(drawn)
+    drawn = _draw_sets(arguments, contents, completed, console.say)
+    opened = dict(drawn)
+    if not alone:
+        opened = with_groups(with_captions(opened, completed), completed)
+    notes = dict.fromkeys([*overrides(settings), *([line] if line else [])], False) | _notes_on(opened)
     for note, warns in notes.items():
         console.say(note, warns=warns)
     lines += [content.warning for content in contents.values() if content.warning]
-    with_files = {each: content.file for each, content in drawn if content.file is not None}
-    sets = tuple(each for each, _ in drawn[: len(drawn) - bool(heldout)])
-    return Opening(sets, opened, with_files, images, completed, tuple(notes), tuple(map(as_warning, lines)))
+    sets = tuple(planned for (planned, _), role in zip(drawn, roles, strict=True) if role is not HELDOUT)
+    return Opening(sets, opened, images, completed, tuple(notes), tuple(map(as_warning, lines)))
 
 
-def _notes_on(drawn: Iterable[tuple[SetPlan, Content]]) -> dict[str, bool]:
+def _roles_of(requests: Sequence[RequestedSet], settings: Settings, alone: bool) -> list[Role]:
+    """Returns the role of each argument."""
+    if alone:
+        return [STORED]
+    third = [] if settings.heldout is None else [HELDOUT]
+    return [REAL, *[FAKE] * (len(requests) - 1 - len(third)), *third]
+
+
+def _notes_on(contents: Mapping[SetPlan, Content]) -> dict[str, bool]:
     """Returns what to say about the sets, and whether a program that prints no information is warned of it."""
     notes = dict[str, bool]()
-    for each, content in drawn:
-        if each.holds == "both":
-            notes[f"{each.path}: Fréchet distances use its mean and covariance, other metrics its images"] = False
+    for planned, content in contents.items():
+        if planned.holds == "both":
+            notes[f"{planned.path}: Fréchet distances use its mean and covariance, other metrics its images"] = False
         if content.images is not None and (ignored := content.images.passed_over.note):
-            notes[f"{each.path}: {ignored}"] = True
+            notes[f"{planned.path}: {ignored}"] = True
     return notes
 
 
@@ -196,55 +214,46 @@ def _taken(
     )
 
 
-def _drawn(
-    requests: Sequence[RequestedSet],
+def _draw_sets(
+    arguments: Iterable[tuple[RequestedSet, Role]],
     contents: Mapping[RequestedSet, Content],
     settings: Settings,
-    alone: bool,
     say: Callable[[str], None],
 ) -> list[tuple[SetPlan, Content]]:
-    """The set of each request: the same object for the same path, framing and number of images."""
+    """The set of each argument: the same object for the same path, framing and number of images."""
     sets: dict[object, tuple[SetPlan, Content]] = {}
     keys: list[object] = []
-    pairs = set_needs(settings, real=False, fake=True).pairs
-    for number, request in enumerate(requests):
-        content, given = contents[request], request.given
-        images, file, count = content.images, content.file, None
-        third = settings.heldout is not None and number == len(requests) - 1
-        role = "fake" if number and not third else "heldout" if third or alone else "real"  # no sampling of its own
-        crop, num = SETTINGS[role]
-        framing, sampling = getattr(settings, crop), settings.sampling(num)
-        if file is not None:  # its statistics are of its images as they are
+    pairs = set_needs(settings, FAKE).pairs
+    for number, (request, role) in enumerate(arguments):
+        content = contents[request]
+        framing, sampling = getattr(settings, role.crop), settings.sampling(role.num)
+        if content.file is not None:  # its statistics are of its images as they are
             framing, sampling = None, Sampling(None, settings.seed)
-        keys.append(key := (request, framing, sampling.num))
+        key = (request, framing, sampling.num)
+        keys.append(key)
         if key in sets:
             planned, content = sets[key]
-            sets[key] = replace(planned, fake=planned.fake or not third, heldout=third), content
+            sets[key] = replace(planned, roles=planned.roles | {role}), content
             continue
-        if pairs and role != "heldout" and (images is None or file is not None):
+        if pairs and role is not HELDOUT and content.holds != "images":
             raise InputError(
                 f"{pairs[0].name} compares images in pairs, and {request.path} has none that can be read again:",
                 "pass the images in files, an array or a list",
                 setting="metrics",
             )
-        holds: Literal["images", "stream", "statistics", "both"] = "statistics" if images is None else "both"
-        if file is None:
-            holds = "stream" if images is None else "images"
-        else:
-            count = file.count if file.features is None else len(file.features)
-        if isinstance(given, Images) and given.is_stream:
-            again = any(each.path == request.path for each, _ in sets.values())
-            _check_stream(request.path, given, settings, num if sampling.num is None else "", again)
-        if images is not None:
-            drawn = _sampled(images, sampling, contents.values())
-            if pairs and role == "fake":
-                drawn = pair_up(drawn, images, sets[keys[0]][1].images, settings, say)
-            images = replace(drawn, framing=framing, floats=settings.floats)
+        if content.holds == "stream":
+            again = any(planned.path == request.path for planned, _ in sets.values())
+            _check_stream(request, settings, sampling, role, again)
+        if content.images is not None:
+            images = _sampled(content.images, sampling, contents.values())
+            if pairs and role is FAKE:
+                images = pair_up(images, content.images, sets[keys[0]][1].images, settings, say)
+            images = replace(images, framing=framing, floats=settings.floats)
             if settings.on_error == "fail" and (missing := images.missing()):
                 raise missing_error(images.path, missing, f"pass {option('on_error', 'skip')}")
-            content, count = content._replace(images=images), len(images)
-        real, fake = not alone and not number, alone or role == "fake"
-        sets[key] = SetPlan(request.path, number, holds, real, fake, count, framing, sampling, third), content
+            content = content._replace(images=images)
+        roles = frozenset([role])
+        sets[key] = SetPlan(request.path, number, content.holds, roles, content.size, framing, sampling), content
     return [sets[key] for key in keys]
 
 
@@ -256,7 +265,7 @@ def _sampled(images: ImageSet, sampling: Sampling, contents: Iterable[Content]) 
     return images.draw(sampling)
 
 
-def _check_heldout(heldout: RequestedSet | None, real: RequestedSet) -> None:
+def _check_heldout(heldout: RequestedSet, real: RequestedSet) -> None:
     """Refuses a held-out set that is REAL, or a stream."""
     if heldout is real:
         raise InputError(
@@ -264,7 +273,7 @@ def _check_heldout(heldout: RequestedSet | None, real: RequestedSet) -> None:
             "pass real images that are not in it",
             setting="heldout",
         )
-    if heldout is not None and isinstance(heldout.given, Images) and heldout.given.is_stream:
+    if isinstance(heldout.given, Images) and heldout.given.is_stream:
         raise InputError(
             f"{option('heldout')} cannot be an iterable or a function:",
             "pass images that can be indexed, such as a list",
@@ -272,39 +281,53 @@ def _check_heldout(heldout: RequestedSet | None, real: RequestedSet) -> None:
         )
 
 
-def _check_stream(path: str, given: Images, settings: Settings, lacking: str, again: bool) -> None:
-    """Refuses an iterable that cannot be used; ``lacking`` names the number of images if it was not passed."""
+def _check_stream(request: RequestedSet, settings: Settings, sampling: Sampling, role: Role, again: bool) -> None:
+    """Refuses an iterable that cannot be used; ``again`` is whether it is already another set."""
     if settings.checkpoint is not None:
         raise InputError(
-            f"{option('checkpoint')} cannot resume in the middle of {path}, an iterable:",
+            f"{option('checkpoint')} cannot resume in the middle of {request.path}, an iterable:",
             f"omit {option('checkpoint')}",
             setting="checkpoint",
         )
-    if given.generates:
-        if lacking:
-            raise InputError(
-                f"{path} is a function, which can generate any number of images:",
-                f"pass {option(lacking, ...)}",
-                setting=lacking,
-            )
-    elif again:
+    generates = isinstance(request.given, Images) and request.given.generates
+    if generates and sampling.num is None:
         raise InputError(
-            f"{path} is REAL and a FAKE with different crops or samples, but an iterable is read once:",
+            f"{request.path} is a function, which can generate any number of images:",
+            f"pass {option(role.num, ...)}",
+            setting=role.num,
+        )
+    if again and not generates:
+        raise InputError(
+            f"{request.path} is REAL and a FAKE with different crops or samples, but an iterable is read once:",
             "pass two iterables",
         )
 
 
-def _check_fake(path: str, content: Content, settings: Settings) -> None:
-    found = len(content.images.stored) if content.images else content.file.count if content.file else None
-    check_number(settings.expect, path, found)
-    unrecorded = content.images is None and content.file is not None and content.file.pictures is None
-    if settings.max_duplicates is not None and unrecorded:
+def _check_alone(path: str, content: Content, needs: SetNeeds) -> None:
+    """Refuses what ``fidtool stats`` cannot store."""
+    if content.file is not None:
+        raise InputError(f"{path} has statistics already:", "pass the images instead")
+    if needs.pairs:
         raise InputError(
-            f"{option('max_duplicates')} needs records of the images, and {path} has none:",
-            "pass the images instead",
-            "create the file again with `fidtool stats`",
-            setting="max_duplicates",
+            f"{needs.pairs[0].name} compares pairs of images, but there is only one set:",
+            f"omit it from {option('metrics')}",
+            setting="metrics",
         )
+
+
+def _check_fake(path: str, content: Content, settings: Settings) -> None:
+    """Refuses a FAKE that its gates cannot judge, as far as is known before its images are read."""
+    if content.images is not None:
+        check_number(settings.expect, path, len(content.images.stored))
+    elif content.file is not None:
+        check_number(settings.expect, path, content.file.count)
+        if settings.max_duplicates is not None and content.file.pictures is None:
+            raise InputError(
+                f"{option('max_duplicates')} needs records of the images, and {path} has none:",
+                "pass the images instead",
+                "create the file again with `fidtool stats`",
+                setting="max_duplicates",
+            )
 
 
 def check_number(expect: int | None, path: str, count: int | None) -> None:

@@ -12,7 +12,7 @@ from fidtool.features.protocol import FEATURES, INCEPTION_DIMS, Definition, ince
 from fidtool.metrics.registry import Requested
 from fidtool.pipeline.gates import baselines_of
 from fidtool.pipeline.opening import Opening, roundings
-from fidtool.pipeline.sets import SETTINGS, SetNeeds, SetPlan, set_needs
+from fidtool.pipeline.sets import FAKE, HELDOUT, REAL, SetPlan, set_needs
 from fidtool.result.evaluation import Evaluation
 from fidtool.result.explanations import NotComputed
 from fidtool.result.values import Value, values_of
@@ -26,6 +26,7 @@ class Plan:
     """The facts of a run, on every rank: those of the `Opening`, completed, and what follows from them.
 
     Attributes:
+        distinct: the sets, each once, with the held-out one.
         definitions: definitions of the features by layer; None if only files of unknown protocol are compared.
         values: the values of all metrics, in the order in which they are listed.
         batch_size: images in a full forward pass.
@@ -34,7 +35,7 @@ class Plan:
 
     settings: Settings
     sets: tuple[SetPlan, ...]
-    needs: Mapping[SetPlan, SetNeeds]
+    distinct: tuple[SetPlan, ...]
     definitions: Mapping[str, Definition | None]
     values: tuple[Value, ...]
     batch_size: int
@@ -67,7 +68,7 @@ def choose(opening: Opening, console: Console) -> Opening:
     A run's only metric is not omitted, and no FAKE is without a value. From here on no setting is changed.
     """
     settings, ordered = opening.settings, opening.settings.chosen
-    evaluates = opening.sets[0].real
+    evaluates = REAL in opening.sets[0].roles
     chosen: list[Requested] = []
     omissions, left_out = [], list[NotComputed]()
     for each in ordered:
@@ -85,7 +86,15 @@ def choose(opening: Opening, console: Console) -> Opening:
         lacking_images(chosen, settings, opening.sets[0], fake)
     for line in omissions:
         console.say(line, is_result=not evaluates, warns=True)  # an evaluation has them, a file does not
-    return replace(opening, settings=settings, notes=(*opening.notes, *omissions), left_out=tuple(left_out))
+    decided = {each: replace(each, needs=set_needs(settings, *each.roles)) for each in opening.contents}
+    return replace(
+        opening,
+        sets=tuple(decided[each] for each in opening.sets),
+        contents={decided[each]: content for each, content in opening.contents.items()},
+        settings=settings,
+        notes=(*opening.notes, *omissions),
+        left_out=tuple(left_out),
+    )
 
 
 def _obstacle(asked: Requested, opening: Opening, console: Console) -> FidtoolError | None:
@@ -94,8 +103,8 @@ def _obstacle(asked: Requested, opening: Opening, console: Console) -> FidtoolEr
     works = opening.images and (metric.network() is None or asked.layer not in {FEATURES, *settings.further})
     try:
         if asked.optional:
-            _check_optional(asked, opening, works, first.real)
-        elif len(settings.chosen) > 1 and first.real and (works or metric.network() is None):
+            _check_optional(asked, opening, works, REAL in first.roles)
+        elif len(settings.chosen) > 1 and REAL in first.roles and (works or metric.network() is None):
             metric.obtain(settings.network.weights, works, console.say)
     except (InputError, RunError) as error:
         if isinstance(error, InputError) != bool(asked.optional):
@@ -112,8 +121,8 @@ def _check_optional(asked: Requested, opening: Opening, works: bool, evaluates: 
     metric.check(facts)
     parts = {}
     for each, file in opening.files.items():
-        if each.holds == "statistics" and (each.real or each.fake):
-            needed = (metric.real_features and each.real) or (metric.fake_features and each.fake)
+        if each.holds == "statistics" and each.roles != {HELDOUT}:
+            needed = (metric.real_features and REAL in each.roles) or (metric.fake_features and FAKE in each.roles)
             parts[each.path] = _require_layer(each.path, file, layer, f"features of {title}", needed)
     if parts and not opening.images:
         path, part = next(iter(parts.items()))
@@ -175,11 +184,11 @@ def make_plan(opening: Opening, measured: Mapping[str, Definition] | None, batch
     compared = f"statistics are compared as {option('fake')} with images of {real.path}"
     text = f"{compared}: if they are of the real images, pass them as {option('real')}, which comes first"
     # Statistics are usually those of REAL.
-    order = [ResultWarning(each.path, text, "medium") for each in files if each.fake and real not in files]
+    order = [ResultWarning(each.path, text, "medium") for each in files if FAKE in each.roles and real not in files]
     return Plan(
         settings=settings,
         sets=opening.sets,
-        needs={each: each.needs(settings) for each in opening.contents},
+        distinct=tuple(opening.contents),
         definitions=definitions,
         values=values_of(definitions, settings, opening.images, [*files.values()]),
         batch_size=batch_size,
@@ -199,13 +208,13 @@ def agree(
     """
     definitions: dict[str, Definition | None] = {FEATURES: None}
     warnings: list[ResultWarning] = []
-    for layer in set_needs(settings, real=True, fake=True).layers:
+    for layer in set_needs(settings, REAL, FAKE).layers:
         metrics = [each.metric for each in settings.chosen if each.layer == layer]
         of = settings.further[layer].subject if layer in settings.further else metrics and metrics[0].numbers[0].title
         title = "features" if layer == FEATURES else f"features of {of}"
         parts = {}
         for each, file in files.items():
-            needs = each.needs(settings)
+            needs = each.needs
             if each.holds != "both" and layer in needs.layers:
                 parts[each.path] = _require_layer(each.path, file, layer, title, layer in needs.features, needs.order)
             elif layer in file.layers:
@@ -332,9 +341,9 @@ def _settings_without_effect(opening: Opening) -> list[ResultWarning]:
             ResultWarning("", f"floats became bytes in different ways ({option('float_to_byte')}): {each}", "medium")
         ]
     for one in files:
-        for crop, num in (each for role, each in SETTINGS.items() if getattr(one, role)):
-            framing, sampling = getattr(settings, crop), settings.sampling(num)
-            given = [name for name, value in ((crop, framing), (sampling.setting, sampling.num)) if value]
+        for role in (role for role in (REAL, FAKE, HELDOUT) if role in one.roles):
+            framing, sampling = getattr(settings, role.crop), settings.sampling(role.num)
+            given = [name for name, value in ((role.crop, framing), (sampling.setting, sampling.num)) if value]
             found += [f"{one.path} has statistics: {option(name)} does not apply to it" for name in given]
     return [*rounded, *map(as_warning, dict.fromkeys(found))]
 

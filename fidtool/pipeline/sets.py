@@ -19,6 +19,22 @@ from fidtool.statistics.set_statistics import Statistics
 
 
 @dataclass(frozen=True)
+class Role:
+    """What a set is in a run, and the settings of its crop and of its number of images."""
+
+    name: str
+    crop: str
+    num: str
+
+
+REAL = Role("REAL", "crop", "num_real")
+FAKE = Role("FAKE", "crop_fake", "num_fake")
+HELDOUT = Role("the held-out set", "crop", "num")
+STORED = Role("the set of `fidtool stats`", "crop", "num")
+"""It has what FAKEs need."""
+
+
+@dataclass(frozen=True)
 class SetNeeds:
     """What a run needs of one set.
 
@@ -42,26 +58,33 @@ IMAGES = SetNeeds(features=frozenset({FEATURES}), collected=(FEATURES,))
 """What only images have, or statistics with the features of each: with these needs, a file's images are opened."""
 
 
-def set_needs(settings: Settings, real: bool, fake: bool, heldout: bool = False) -> SetNeeds:
-    """Returns what a run's metrics, error bars and report need of a set, and its comparison with a held-out set."""
-    metrics = [(each.metric, each.layer) for each in settings.chosen if each.layer != PIXELS]
+def set_needs(settings: Settings, *roles: Role) -> SetNeeds:
+    """Returns what a run's metrics, error bars, report and held-out comparison need of a set with these roles."""
+    real = REAL in roles
+    fake = FAKE in roles or STORED in roles
+    metrics = [(asked.metric, asked.layer) for asked in settings.chosen if asked.layer != PIXELS]
     barred = {layer for metric, layer in metrics if any(number.error_bars for number in metric.numbers)}
-    used = [layer for metric, layer in metrics if fake or (real and not metric.fake_only) or layer in barred]
-    layers = dict.fromkeys([FEATURES, *used]) if metrics or settings.heldout is not None else {}
+    layers: dict[str, None] = {}
+    if metrics or settings.heldout is not None:
+        used = [layer for metric, layer in metrics if fake or (real and not metric.fake_only) or layer in barred]
+        layers = dict.fromkeys([FEATURES, *used])
     features = {
         layer
         for metric, layer in metrics
         if settings.grouped_by or (real and metric.real_features) or (fake and metric.fake_features)
     }
-    if (fake and settings.uncertainty) or heldout:
+    if (fake and settings.uncertainty) or HELDOUT in roles:
         features |= barred
     if (fake and settings.influence) or settings.heldout is not None:
         features.add(FEATURES)
-    pairs = tuple(each.metric for each in settings.chosen if fake and isinstance(each.metric, PairMetric))
     shown = {FEATURES} if settings.report is not None else set()
-    order = fake and any(metric.stored_order for metric, _ in metrics)
-    collected = tuple(layer for layer in layers if layer in features | shown)
-    return SetNeeds(tuple(layers), frozenset(features), collected, order, pairs)
+    return SetNeeds(
+        layers=tuple(layers),
+        features=frozenset(features),
+        collected=tuple(layer for layer in layers if layer in features | shown),
+        order=fake and any(metric.stored_order for metric, _ in metrics),
+        pairs=tuple(asked.metric for asked in settings.chosen if fake and isinstance(asked.metric, PairMetric)),
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,9 +139,21 @@ class Content(NamedTuple):
     groups: Sequence[str] = ()
     """The class, or folder, of each image in stored order, in a statistics file of each row; empty if not known."""
 
+    @property
+    def holds(self) -> Literal["images", "stream", "statistics", "both"]:
+        """What of these it is."""
+        if self.file is None:
+            return "stream" if self.images is None else "images"
+        return "statistics" if self.images is None else "both"
 
-SETTINGS = {"real": ("crop", "num_real"), "fake": ("crop_fake", "num_fake"), "heldout": ("crop", "num")}
-"""The settings of a set's crop and number of images, by its role."""
+    @property
+    def size(self) -> int | None:
+        """Number of images, or of those whose features are known; None if unknown."""
+        if self.images is not None:
+            return len(self.images)
+        if self.file is None:
+            return None
+        return self.file.count if self.file.features is None else len(self.file.features)
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,24 +163,21 @@ class SetPlan:
     Attributes:
         request: number of the first argument that names it.
         holds: images, a stream of them, statistics, or statistics and images, which give what the statistics lack.
-        real, fake, heldout: its roles, REAL, FAKE and the held-out set; a FAKE may have another one as well.
+        roles: all that it is: a FAKE may be REAL or the held-out set as well.
+        count: number of its images, of statistics with features that of these; None if unknown.
         framing: how its images are cropped and resized, see `fidtool.images.framing.Crop`; None if they are not.
         sampling: which of its images are used.
+        needs: what the run needs of it.
     """
 
     path: str
     request: int
     holds: Literal["images", "stream", "statistics", "both"]
-    real: bool
-    fake: bool
+    roles: frozenset[Role]
     count: int | None
     framing: str | None
     sampling: Sampling
-    heldout: bool = False
-
-    def needs(self, settings: Settings) -> SetNeeds:
-        """Returns what a run needs of it."""
-        return set_needs(settings, self.real, self.fake, self.heldout)
+    needs: SetNeeds = SetNeeds()
 
 
 def pair_up(

@@ -30,8 +30,10 @@ def with_captions(contents: Mapping[SetPlan, Content], settings: Settings) -> di
         )
     what = "captions", "caption"
     texts = Texts("", *what, {}, given) if isinstance(given, tuple) else read_texts(f"{given}", *what, _COLUMNS)
-    fakes = {each: content for each, content in contents.items() if FAKE in each.roles}
-    return {**contents, **{each: fakes[each]._replace(captions=_found(each, fakes[each], texts)) for each in fakes}}
+    return {
+        planned: content._replace(captions=_found(planned, content, texts)) if FAKE in planned.roles else content
+        for planned, content in contents.items()
+    }
 
 
 def _found(planned: SetPlan, content: Content, texts: Texts) -> dict[int, str]:

@@ -69,6 +69,11 @@ class Opening:
     left_out: tuple[NotComputed, ...] = ()
 
     @property
+    def evaluates(self) -> bool:
+        """Whether FAKEs are compared with REAL."""
+        return REAL in self.sets[0].roles
+
+    @property
     def files(self) -> dict[SetPlan, Statistics]:
         """The statistics of the sets that have them."""
         return {planned: content.file for planned, content in self.contents.items() if content.file is not None}
@@ -120,9 +125,19 @@ def _open_sets(requests: Sequence[RequestedSet], settings: Settings, console: Co
     opened = dict(drawn)
     if not alone:
         opened = with_groups(with_captions(opened, completed), completed)
-    notes = dict.fromkeys([*overrides(settings), *([line] if line else [])], False) | _notes_on(opened)
-    for note, warns in notes.items():
-        console.say(note, warns=warns)
+    both = [
+        f"{planned.path}: Fréchet distances use its mean and covariance, other metrics its images"
+        for planned in opened
+        if planned.holds == "both"
+    ]
+    ignored = [
+        f"{planned.path}: {content.images.passed_over.note}"
+        for planned, content in opened.items()
+        if content.images is not None and content.images.passed_over.note
+    ]
+    notes = dict.fromkeys([*overrides(settings), *([line] if line else []), *both, *ignored])
+    for note in notes:
+        console.say(note, warns=note in ignored)
     lines += [content.warning for content in contents.values() if content.warning]
     sets = tuple(planned for (planned, _), role in zip(drawn, roles, strict=True) if role is not HELDOUT)
     return Opening(sets, opened, images, completed, tuple(notes), tuple(map(as_warning, lines)))
@@ -136,24 +151,11 @@ def _roles_of(requests: Sequence[RequestedSet], settings: Settings, alone: bool)
     return [REAL, *[FAKE] * (len(requests) - 1 - len(third)), *third]
 
 
-def _notes_on(contents: Mapping[SetPlan, Content]) -> dict[str, bool]:
-    """Returns what to say about the sets, and whether a program that prints no information is warned of it."""
-    notes = dict[str, bool]()
-    for planned, content in contents.items():
-        if planned.holds == "both":
-            notes[f"{planned.path}: Fréchet distances use its mean and covariance, other metrics its images"] = False
-        if content.images is not None and (ignored := content.images.passed_over.note):
-            notes[f"{planned.path}: {ignored}"] = True
-    return notes
-
-
 def complete_settings(files: Mapping[str, Statistics], settings: Settings, images: bool) -> tuple[Settings, str]:
     """Completes the settings of a run from its statistics files, and says what it takes. A custom network is never run.
 
     Without ``images``, which are processed as the settings say, the settings stay as they are.
     """
-    if not files:
-        return settings, ""
     definitions = {path: each.definition for path, each in files.items() if each.definition is not None}
     taken = _taken(files, definitions, settings, images)
     if images:
@@ -233,7 +235,7 @@ def _draw_sets(
         keys.append(key)
         if key in sets:
             planned, content = sets[key]
-            sets[key] = replace(planned, roles=planned.roles | {role}), content
+            sets[key] = replace(planned, roles=(*planned.roles, role)), content
             continue
         if pairs and role is not HELDOUT and content.holds != "images":
             raise InputError(
@@ -252,8 +254,7 @@ def _draw_sets(
             if settings.on_error == "fail" and (missing := images.missing()):
                 raise missing_error(images.path, missing, f"pass {option('on_error', 'skip')}")
             content = content._replace(images=images)
-        roles = frozenset([role])
-        sets[key] = SetPlan(request.path, number, content.holds, roles, content.size, framing, sampling), content
+        sets[key] = SetPlan(request.path, number, content.holds, (role,), content.size, framing, sampling), content
     return [sets[key] for key in keys]
 
 
@@ -340,23 +341,30 @@ def check_number(expect: int | None, path: str, count: int | None) -> None:
 def spelled_once(requests: Sequence[RequestedSet]) -> tuple[list[RequestedSet], list[str]]:
     """Returns the sets, with the first for every spelling of its path, and a warning per set with several spellings."""
     sets: dict[object, list[RequestedSet]] = {}
-    for each in requests:
-        key: object = each
-        if each.given is None and is_reference(each.path):
-            from fidtool.sources.references import named_reference  # lazily: a run of folders needs none of it
+    same = [sets.setdefault(_identity_of(request), []) for request in requests]
+    for request, spellings in zip(requests, same, strict=True):
+        spellings.append(request)
+    warnings = []
+    for spellings in sets.values():
+        *others, last = dict.fromkeys(request.path for request in spellings)
+        if others:
+            warnings.append(f"{', '.join(others)} and {last} are the same set")
+    return [spellings[0] for spellings in same], warnings
 
-            reference, array = named_reference(each.path)
-            key = reference.name, array
-        elif each.given is None:
-            path = each.path.removeprefix("file://")
-            name, array = split_key(path)
-            is_only = array and [*array_headers(Files([name]))] == [array]
-            key = real_path(name if is_only else path).rstrip("/")
-        sets.setdefault(key, []).append(each)
-    spelled = [[*dict.fromkeys(each.path for each in same)] for same in sets.values()]
-    warnings = [f"{', '.join(each[:-1])} and {each[-1]} are the same set" for each in spelled if len(each) > 1]
-    first = {each: same[0] for same in sets.values() for each in same}
-    return [first[each] for each in requests], warnings
+
+def _identity_of(request: RequestedSet) -> object:
+    """Returns what all spellings of a set have in common."""
+    if request.given is not None:
+        return request
+    if is_reference(request.path):
+        from fidtool.sources.references import named_reference  # lazily: a run of folders needs none of it
+
+        reference, array = named_reference(request.path)
+        return reference.name, array
+    path = request.path.removeprefix("file://")
+    name, array = split_key(path)
+    is_only = array and [*array_headers(Files([name]))] == [array]
+    return real_path(name if is_only else path).rstrip("/")
 
 
 def open_set(request: RequestedSet, settings: Settings, needs: SetNeeds, say: Callable[[str], None]) -> Content:
@@ -445,8 +453,7 @@ def _open_statistics(path: str, files: Files, settings: Settings, needs: SetNeed
     file = read_statistics(path, needs.collected, files, key, settings.networks).whole(path)
     if not images:
         return Content(file=file)
-    there = {layer for layer, each in file.layers.items() if each.features is not None or layer not in needs.features}
-    if not there.issuperset(needs.layers) or (needs.order and file.order is None):
+    if len(needs.usable(file.layers)) < len(needs.layers) or (needs.order and file.order is None):
         return Content(open_images(f"{path}:{images}", settings.recursive, settings.floats), file)
     warning = (
         f"{path} has both statistics (mu, sigma) and images ({images}): using the statistics; pass "

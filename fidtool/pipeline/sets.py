@@ -15,7 +15,7 @@ from fidtool.settings import Settings
 from fidtool.sources.image_set import ImageSet, Sampling
 from fidtool.sources.memory import Images
 from fidtool.sources.pairing import paired
-from fidtool.statistics.set_statistics import Statistics
+from fidtool.statistics.set_statistics import LayerStatistics, Statistics
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,14 @@ class SetNeeds:
     order: bool = False
     pairs: tuple[PairMetric, ...] = ()
 
+    def usable(self, layers: Mapping[str, LayerStatistics]) -> dict[str, LayerStatistics]:
+        """Returns those of these layers that are needed, and have the features of each image if these are needed."""
+        return {
+            name: layers[name]
+            for name in self.layers
+            if name in layers and (name not in self.features or layers[name].features is not None)
+        }
+
 
 IMAGES = SetNeeds(features=frozenset({FEATURES}), collected=(FEATURES,))
 """What only images have, or statistics with the features of each: with these needs, a file's images are opened."""
@@ -63,20 +71,20 @@ def set_needs(settings: Settings, *roles: Role) -> SetNeeds:
     real = REAL in roles
     fake = FAKE in roles or STORED in roles
     metrics = [(asked.metric, asked.layer) for asked in settings.chosen if asked.layer != PIXELS]
-    barred = {layer for metric, layer in metrics if any(number.error_bars for number in metric.numbers)}
     layers: dict[str, None] = {}
+    features = set()
     if metrics or settings.heldout is not None:
-        used = [layer for metric, layer in metrics if fake or (real and not metric.fake_only) or layer in barred]
-        layers = dict.fromkeys([FEATURES, *used])
-    features = {
-        layer
-        for metric, layer in metrics
-        if settings.grouped_by or (real and metric.real_features) or (fake and metric.fake_features)
-    }
-    if (fake and settings.uncertainty) or HELDOUT in roles:
-        features |= barred
+        layers[FEATURES] = None
     if (fake and settings.influence) or settings.heldout is not None:
         features.add(FEATURES)
+    for metric, layer in metrics:
+        has_bars = any(number.error_bars for number in metric.numbers)
+        if fake or has_bars or (real and not metric.fake_only):
+            layers[layer] = None
+        if has_bars and (HELDOUT in roles or (fake and settings.uncertainty)):
+            features.add(layer)
+        if settings.grouped_by or (real and metric.real_features) or (fake and metric.fake_features):
+            features.add(layer)
     shown = {FEATURES} if settings.report is not None else set()
     return SetNeeds(
         layers=tuple(layers),
@@ -98,22 +106,20 @@ class RequestedSet:
 def named_sets(*sources: tuple[object, str]) -> list[RequestedSet]:
     """Returns sets with unique names, from pairs of a path or an object and a default name for it.
 
-    The same path or object always gives the same set.
+    The same object always gives the same set. Paths are compared when they are opened.
     """
     names = {os.fspath(source) for source, _ in sources if isinstance(source, (str, os.PathLike))}
-    found: dict[object, RequestedSet] = {}
+    found: dict[int, RequestedSet] = {}
     sets = []
-    for number, (source, default) in enumerate(sources):
+    for source, default in sources:
         if isinstance(source, (str, os.PathLike)):
-            path = os.fspath(source)
-            sets.append(found.setdefault(path, RequestedSet(path)))
+            sets.append(RequestedSet(os.fspath(source)))
             continue
-        key = number if source is None else id(source)
+        if source is None:  # ranks other than zero may pass it in place of statistics
+            source = Statistics({})
+        key = id(source)
         if key not in found:
-            # Ranks other than zero may pass None in place of statistics.
-            given: Images | Statistics = Statistics({})
-            if source is not None:
-                given = source if isinstance(source, (Images, Statistics)) else Images(source)
+            given = source if isinstance(source, (Images, Statistics)) else Images(source)
             wanted = (given.name if isinstance(given, Images) else "") or default
             copies = itertools.chain([wanted], (f"{wanted} {copy}" for copy in itertools.count(2)))
             name = next(each for each in copies if each not in names)
@@ -121,6 +127,9 @@ def named_sets(*sources: tuple[object, str]) -> list[RequestedSet]:
             found[key] = RequestedSet(name, given.renamed(name) if isinstance(given, Images) else given)
         sets.append(found[key])
     return sets
+
+
+Holding = Literal["images", "stream", "statistics", "both"]
 
 
 class Content(NamedTuple):
@@ -140,7 +149,7 @@ class Content(NamedTuple):
     """The class, or folder, of each image in stored order, in a statistics file of each row; empty if not known."""
 
     @property
-    def holds(self) -> Literal["images", "stream", "statistics", "both"]:
+    def holds(self) -> Holding:
         """What of these it is."""
         if self.file is None:
             return "stream" if self.images is None else "images"
@@ -163,7 +172,7 @@ class SetPlan:
     Attributes:
         request: number of the first argument that names it.
         holds: images, a stream of them, statistics, or statistics and images, which give what the statistics lack.
-        roles: all that it is: a FAKE may be REAL or the held-out set as well.
+        roles: the role of each argument that is this set: a FAKE may be REAL or the held-out set as well.
         count: number of its images, of statistics with features that of these; None if unknown.
         framing: how its images are cropped and resized, see `fidtool.images.framing.Crop`; None if they are not.
         sampling: which of its images are used.
@@ -172,8 +181,8 @@ class SetPlan:
 
     path: str
     request: int
-    holds: Literal["images", "stream", "statistics", "both"]
-    roles: frozenset[Role]
+    holds: Holding
+    roles: tuple[Role, ...]
     count: int | None
     framing: str | None
     sampling: Sampling

@@ -66,7 +66,6 @@ def test_only_settings_that_files_agree_on_are_adopted() -> None:
     settings, _ = complete_settings(files, Settings(), True)
     sampling = settings.sampling()
     needs = set_needs(settings, REAL)
-    real = frozenset([REAL])
-    sets = {SetPlan(a, 0, "statistics", real, 100, None, sampling, needs): b for a, b in files.items()}
+    sets = {SetPlan(a, 0, "statistics", (REAL,), 100, None, sampling, needs): b for a, b in files.items()}
     with pytest.raises(InputError, match=r"b has features of 192 .*, but a has 64; statistics of different"):
         agree(sets, settings, None)

@@ -42,7 +42,7 @@ def test_a_set_is_one_object_wherever_it_occurs(folders: tuple[Path, Path]) -> N
     plan, _ = planned(real, fake, fake, f"{real}/")
     assert plan.sets[1] is plan.sets[2]
     assert plan.sets[0] is plan.sets[3], "another spelling of REAL"
-    assert [each.roles for each in plan.sets] == [{REAL, FAKE}, {FAKE}, {FAKE}, {REAL, FAKE}]
+    assert [each.roles for each in plan.sets] == [(REAL, FAKE), (FAKE, FAKE), (FAKE, FAKE), (REAL, FAKE)]
     assert len(plan.distinct) == 2
     other = pickle.loads(pickle.dumps(plan))  # as the other ranks receive it
     assert other.sets[1] is other.sets[2]
@@ -61,7 +61,7 @@ def test_a_path_with_two_framings_or_samples_is_two_sets(
         settings.get("num_real", 6),
         settings.get("num_fake", 6),
     ]
-    assert [each.roles for each in opening.sets] == [{REAL}, {FAKE}]
+    assert [each.roles for each in opening.sets] == [(REAL,), (FAKE,)]
     assert len({*planned(real, real, crop="adm:8", crop_fake="adm:8")[0].sets}) == 1
 
 
@@ -84,16 +84,16 @@ def test_a_held_out_set_is_a_third_role(folders: tuple[Path, Path], tmp_path: Pa
     (third,) = (each for each in plan.distinct if HELDOUT in each.roles)
     assert [each.path for each in plan.sets] == [str(real), str(fake), str(fake)]
     assert [*plan.distinct] == [*opening.contents] == [plan.sets[0], plan.sets[1], third]
-    assert [each.roles for each in plan.distinct] == [{REAL}, {FAKE}, {HELDOUT}]
+    assert [each.roles for each in plan.distinct] == [(REAL,), (FAKE, FAKE), (HELDOUT,)]
     assert (third.request, third.framing, third.count) == (3, "adm:8", 2)
     spatial = Settings(metrics=["fid", "sfid"], heldout=val)
     assert set_needs(spatial, HELDOUT).layers == (FEATURES,)
     plan, _ = planned(real, fake, val, heldout=val)
     assert [each.needs.features for each in plan.distinct] == [{FEATURES}] * 3, "for the distances to REAL"
     plan, _ = planned(real, val, fake, val, heldout=val)
-    assert (plan.sets[1].roles, plan.sets[1].request) == ({FAKE, HELDOUT}, 1)
+    assert (plan.sets[1].roles, plan.sets[1].request) == ((FAKE, HELDOUT), 1)
     plan, _ = planned(real, val, fake, val, heldout=val, num_fake=2)
-    assert [each.roles for each in plan.sets] == [{REAL}, {FAKE}, {FAKE}]
+    assert [each.roles for each in plan.sets] == [(REAL,), (FAKE,), (FAKE,)]
     other = pickle.loads(pickle.dumps(plan))
     assert [HELDOUT in each.roles for each in other.distinct] == [False, False, False, True]
     assert not any(HELDOUT in each.roles for each in planned(real, fake)[0].distinct)
@@ -139,4 +139,4 @@ def test_the_set_of_stats_stands_alone(folders: tuple[Path, Path]) -> None:
     (only,) = plan.sets
     assert (only.framing, only.count) == ("adm:8", 4)
     assert only.needs.features == {FEATURES}
-    assert opening.sets[0].roles == {STORED}
+    assert opening.sets[0].roles == (STORED,)

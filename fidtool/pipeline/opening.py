@@ -102,7 +102,9 @@ def _open_sets(requests: Sequence[RequestedSet], settings: Settings, console: Co
     if HELDOUT in roles:
         _check_heldout(requests[-1], requests[0])
     arguments = [*zip(requests, roles, strict=True)]
-    all_roles = {request: [role for one, role in arguments if one is request] for request in requests}
+    all_roles: dict[RequestedSet, list[Role]] = {}
+    for request, role in arguments:
+        all_roles.setdefault(request, []).append(role)
     contents: dict[RequestedSet, Content] = {}
     # A bad statistics file is refused before a slow listing.
     for request in sorted(all_roles, key=lambda request: not names_statistics(request.path)):
@@ -125,22 +127,28 @@ def _open_sets(requests: Sequence[RequestedSet], settings: Settings, console: Co
     opened = dict(drawn)
     if not alone:
         opened = with_groups(with_captions(opened, completed), completed)
+    notes = _say_notes(opened, [*overrides(settings), *([line] if line else [])], console)
+    lines += [content.warning for content in contents.values() if content.warning]
+    sets = tuple(planned for (planned, _), role in zip(drawn, roles, strict=True) if role is not HELDOUT)
+    return Opening(sets, opened, images, completed, notes, tuple(map(as_warning, lines)))
+
+
+def _say_notes(contents: Mapping[SetPlan, Content], notes: Sequence[str], console: Console) -> tuple[str, ...]:
+    """Prints notes on the settings and on what is used of each set, and returns them."""
     both = [
         f"{planned.path}: Fréchet distances use its mean and covariance, other metrics its images"
-        for planned in opened
+        for planned in contents
         if planned.holds == "both"
     ]
     ignored = [
         f"{planned.path}: {content.images.passed_over.note}"
-        for planned, content in opened.items()
+        for planned, content in contents.items()
         if content.images is not None and content.images.passed_over.note
     ]
-    notes = dict.fromkeys([*overrides(settings), *([line] if line else []), *both, *ignored])
-    for note in notes:
-        console.say(note, warns=note in ignored)
-    lines += [content.warning for content in contents.values() if content.warning]
-    sets = tuple(planned for (planned, _), role in zip(drawn, roles, strict=True) if role is not HELDOUT)
-    return Opening(sets, opened, images, completed, tuple(notes), tuple(map(as_warning, lines)))
+    said = dict.fromkeys([*notes, *both, *ignored])
+    for note in said:
+        console.say(note, warns=note in ignored)  # a program that prints no information is warned
+    return tuple(said)
 
 
 def _roles_of(requests: Sequence[RequestedSet], settings: Settings, alone: bool) -> list[Role]:
@@ -397,22 +405,24 @@ def _open_reference(path: str, settings: Settings, needs: SetNeeds, say: Callabl
     from fidtool.sources import references  # lazily: a run of folders needs none of it
 
     reference, array = references.named_reference(path)
-    alone = array if array in (references.IMAGES, references.FEATURES) else ""
+    alone = array in (references.IMAGES, references.FEATURES)
     if array and not alone and not reference.is_pickle:
         raise InputError(f"{array} alone is no set that can be compared:", f"pass {reference.name}")
-    lacking = {*reference.arrays} - {*reference.statistics} if needs.features and not alone else set()
-    images = references.IMAGES in (alone, *lacking)
-    wanted = [alone] if alone else [*reference.statistics, *([references.IMAGES] if images else [])]
+    completed = bool(needs.features) and not alone
+    wanted = [array] if alone else [*reference.statistics]
+    if completed and references.IMAGES in reference.arrays:
+        wanted.append(references.IMAGES)
     local, sha256 = references.fetch(reference, wanted, say)
     found = file = None
-    if images:
+    if references.IMAGES in wanted:
         found = replace(open_images(f"{local}:{references.IMAGES}"), prefix=f"{reference.name}:{references.IMAGES}")
-    if alone != references.IMAGES:
+    if wanted != [references.IMAGES]:
         entry = array if reference.is_pickle else ""
         file = read_statistics(local, needs.collected, key=entry, networks=settings.networks)
-        if references.FEATURES in lacking:
+        if completed and references.FEATURES in reference.arrays:
             features, further = references.fetch(reference, [references.FEATURES], say)
-            rows, sha256 = read_statistics(features), {**sha256, **further}
+            sha256 |= further
+            rows = read_statistics(features)
             layers = {**file.layers, FEATURES: replace(file.layers[FEATURES], features=rows.features)}
             file = replace(file, layers=layers, count=rows.count, found=rows.found, order=rows.order)
         file = with_protocol(file, reference.protocol)
@@ -444,7 +454,7 @@ def _open_statistics(path: str, files: Files, settings: Settings, needs: SetNeed
     name, key = split_key(path)
     kind, has_statistics, images = layout_of(files)
     if (settings.features and (key or not has_statistics)) or (kind == NPZ and not has_statistics and not images):
-        found = _open_features(path, files, key, settings.features, FEATURES in needs.collected)
+        found = _open_features(path, files, settings.features, FEATURES in needs.collected)
         if found is not None:
             return found
     expected = names_statistics(name) or (kind and not suffix_of(name))
@@ -462,10 +472,11 @@ def _open_statistics(path: str, files: Files, settings: Settings, needs: SetNeed
     return Content(None, file, warning)
 
 
-def _open_features(path: str, files: Files, key: str, features: bool, wanted: bool) -> Content | None:
-    """The features, an array (N, D), that ``key`` names in a file, or its only ones; None if there are none."""
+def _open_features(path: str, files: Files, features: bool, wanted: bool) -> Content | None:
+    """The features, an array (N, D), that ``path`` names in a file, or its only ones; None if there are none."""
     from fidtool.sources.array_files import tensors_in  # lazily: images in folders need none of it
 
+    _, key = split_key(path)
     arrays = array_headers(files)
     stored = arrays or tensors_in(files)
     if len(known_layout(stored)) > 1 and not key:

@@ -233,7 +233,7 @@ def agree(
         facts = replace(settings.facts(layer), definition=definitions[layer], dims=dims)
         if own is None:
             path, part = next(iter(parts.items()))
-            facts = replace(facts, dims=dims or part.dims, file=path)
+            facts = replace(facts, dims=part.dims, file=path)
         warnings += _check_metrics(metrics, facts, settings.network.protocol if layer == FEATURES else None)
     return definitions, warnings
 

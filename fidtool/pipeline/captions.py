@@ -8,7 +8,7 @@ import numpy as np
 
 from fidtool.errors import InputError, option
 from fidtool.names import counted
-from fidtool.pipeline.sets import Content, SetPlan
+from fidtool.pipeline.sets import FAKE, Content, SetPlan
 from fidtool.settings import Settings
 from fidtool.sources.image_set import Numbered, check_numbers
 from fidtool.sources.texts import Texts, read_texts
@@ -30,8 +30,10 @@ def with_captions(contents: Mapping[SetPlan, Content], settings: Settings) -> di
         )
     what = "captions", "caption"
     texts = Texts("", *what, {}, given) if isinstance(given, tuple) else read_texts(f"{given}", *what, _COLUMNS)
-    fakes = {each: content for each, content in contents.items() if each.fake}
-    return {**contents, **{each: fakes[each]._replace(captions=_found(each, fakes[each], texts)) for each in fakes}}
+    return {
+        planned: content._replace(captions=_found(planned, content, texts)) if FAKE in planned.roles else content
+        for planned, content in contents.items()
+    }
 
 
 def _found(planned: SetPlan, content: Content, texts: Texts) -> dict[int, str]:

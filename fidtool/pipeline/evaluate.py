@@ -28,7 +28,7 @@ from fidtool.pipeline.networks import RunNetworks
 from fidtool.pipeline.opening import Opening, open_sets
 from fidtool.pipeline.plan import Plan, choose, make_plan
 from fidtool.pipeline.run import RunContext, open_run
-from fidtool.pipeline.sets import Content, RequestedSet, SetPlan, named_sets
+from fidtool.pipeline.sets import HELDOUT, Content, RequestedSet, SetPlan, named_sets
 from fidtool.result.changes import per_fake
 from fidtool.result.evaluation import Comparison, Evaluation
 from fidtool.result.explanations import Difference, Interval, NotComputed
@@ -67,7 +67,7 @@ def evaluate(
         plan, measurer, contents = _prepared(run, sets, settings)
         measurer.open_checkpoint()
         held, third = dict[SetPlan, MeasuredSet](), None
-        for planned in (each for each in plan.needs if each.heldout):
+        for planned in (each for each in plan.distinct if HELDOUT in each.roles):
             held[planned] = measurer.measure(planned)
             third = HeldoutComparer(run, plan, held[planned])
         runner = MetricRunner(run, plan, contents, measurer.networks.weights, measurer.pairs.recorded)
@@ -108,7 +108,7 @@ def _prepared(
     classifier = not alone and any(asked.metric.classifier for asked in chosen.chosen)
     networks = RunNetworks(run, chosen, batch_size, classifier, images, settings.networks)
     plan = run.world.on_rank_zero(lambda: make_plan(opening, networks.definitions or None, batch_size))
-    contents = dict.fromkeys(plan.needs, Content()) if opened is None else opened.contents
+    contents = dict.fromkeys(plan.distinct, Content()) if opened is None else opened.contents
     return plan, Measurer(run, plan, requests, contents, networks), contents
 
 

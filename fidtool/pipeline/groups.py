@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fidtool.errors import InputError, option
 from fidtool.names import shortened
-from fidtool.pipeline.sets import Content, SetPlan
+from fidtool.pipeline.sets import FAKE, Content, SetPlan
 from fidtool.settings import Settings
 from fidtool.sources.arrays import array_headers
 from fidtool.sources.contents import explained
@@ -46,7 +46,7 @@ def with_groups(contents: Mapping[SetPlan, Content], settings: Settings) -> dict
         )
     (real, (known, _)), *_ = groups.items()
     for fake, (found, _) in groups.items():
-        if settings.grouped_by and fake.fake and {*found}.isdisjoint(known):
+        if settings.grouped_by and FAKE in fake.roles and {*found}.isdisjoint(known):
             names = [shortened(", ".join(sorted({*each}))) or "none" for each in (known, found)]
             setting, has = f"per_{settings.grouped_by}", f"{real.path} has {names[0]}, and {fake.path} has {names[1]}"
             raise InputError(

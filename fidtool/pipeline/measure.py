@@ -70,7 +70,7 @@ class Measurer:
         }
         for layer, probe in networks.probes.items():
             self.arithmetic[f"{networks.definitions[layer].fingerprint}_{PROBE}"] = probe
-        self.pairs = Pairs(run, [*dict.fromkeys(pair for needs in plan.needs.values() for pair in needs.pairs)])
+        self.pairs = Pairs(run, [*dict.fromkeys(pair for planned in plan.distinct for pair in planned.needs.pairs)])
 
     def open_checkpoint(self) -> None:
         """Opens the run's checkpoint, if it has one, before its sets are measured. A collective."""
@@ -83,7 +83,9 @@ class Measurer:
 
     def _claim_checkpoint(self) -> str:
         settings, definitions, sets = self._settings, self.networks.definitions, []
-        for each, needs in self._plan.needs.items():
+        order = {name: getattr(settings, name) for name in ("num", "seed", "sample", "diagnose")}
+        for each in self._plan.distinct:
+            needs = each.needs
             if (source := self._contents[each].images) is None:
                 continue
             if not source.files.versioned:
@@ -93,6 +95,8 @@ class Measurer:
                     "store the images in files",
                     setting="checkpoint",
                 )
+            if source.part is not None:
+                order["part"] = source.part.name
             sets.append(
                 {
                     "path": redacted(real_path(source.path)),
@@ -105,10 +109,6 @@ class Measurer:
             )
         further = {layer: each.fingerprint for layer, each in definitions.items() if layer != FEATURES}
         main = asdict(definitions[FEATURES]) if definitions else {}
-        order = {name: getattr(settings, name) for name in ("num", "seed", "sample", "diagnose")}
-        parts = [each.images.part.name for each in self._contents.values() if each.images and each.images.part]
-        if parts:
-            order["part"] = parts[0]
         identity = Identity({**main, "layers": further}, self.arithmetic, order, tuple(sets))
         return claim(str(settings.checkpoint), identity, self._warn)
 
@@ -117,7 +117,7 @@ class Measurer:
 
         Layers that ``given`` statistics of the same images have, on rank zero, are not computed again.
         """
-        needs, file = self._plan.needs[planned], self._contents[planned].file or Statistics({})
+        needs, file = planned.needs, self._contents[planned].file or Statistics({})
         if planned.holds == "stream":
             return self._computed(planned, needs.layers)[0]
         if planned.holds == "statistics":
@@ -161,9 +161,9 @@ class Measurer:
         now = self._computed(planned, ())[0].statistics
         world.on_rank_zero(lambda: refuse_changed(planned.path, known, now, name))
         parts = [known]
-        added = 0 if new is None else len(new)
+        added = world.broadcast(0 if new is None else len(new))
         self._run.console.say(f"{planned.path}: {known.count} images are those of {name}, {added} are new")
-        if world.broadcast(new is not None):
+        if added:
             self._restrict(planned, new)
             self.open_checkpoint()
             parts.append(replace(self.measure(planned).statistics, config=config))
@@ -179,22 +179,23 @@ class Measurer:
 
         If their images are compared in pairs, both sets are measured in one pass, in which each image is decoded once.
         """
-        paired = bool(self._plan.needs[fake].pairs)
-        if not paired or fake is real or measured is not None:
+        if fake is real:
             known = known or self.measure(real)
-            measured = known if fake is real and measured is None else measured
-        if not paired or (measured is not None and measured.pairs):
-            assert known is not None
-            return known, measured or self.measure(fake)
+            measured = measured or known
+        if not fake.needs.pairs or (measured is not None and measured.pairs):
+            return known or self.measure(real), measured or self.measure(fake)
         of_real, lacking = (known, None) if known else self._look_up(real)
         of_fake, lacked = (measured, None) if measured else self._look_up(fake)
         found, partner = self._computed(fake, lacked or (), real, lacking)
-        of_real = of_real if partner is None else _joined(of_real, partner)
-        return of_real, replace(of_fake if lacked is None else _joined(of_fake, found), pairs=found.pairs)
+        if partner is not None:
+            of_real = _joined(of_real, partner)
+        if lacked is not None:
+            of_fake = _joined(of_fake, found)
+        return of_real, replace(of_fake, pairs=found.pairs)
 
     def _look_up(self, planned: SetPlan, given: Statistics | None = None) -> tuple[MeasuredSet, list[str] | None]:
         """What is known of a set without its images, and the layers that it lacks; None if it has all. A collective."""
-        needs, known = self._plan.needs[planned], self._world.only_on_rank_zero(lambda: self._known(planned, given))
+        needs, known = planned.needs, self._world.only_on_rank_zero(lambda: self._known(planned, given))
         layers = {} if known is None else known.layers
         lacks = [layer for layer in needs.layers if layer not in layers]
         lacking = self._world.broadcast(None if known is not None and not lacks else lacks)
@@ -203,7 +204,7 @@ class Measurer:
 
     def _completed(self, planned: SetPlan, known: MeasuredSet, lacking: Sequence[str], given: bool) -> MeasuredSet:
         """The set with the layers that it lacks, for which the images go through their networks alone. A collective."""
-        every, before = self._plan.needs[planned].layers, known.statistics
+        every, before = planned.needs.layers, known.statistics
         found, _ = self._computed(planned, lacking)
         if len(lacking) == len(every):
             return found
@@ -256,7 +257,7 @@ class Measurer:
             images = self._images(planned)
             if real is not None:
                 images = replace(images, partner=self._images(real))
-            partial = extraction.run([*self._plan.needs].index(planned), images)
+            partial = extraction.run(self._plan.distinct.index(planned), images)
         for line in itertools.chain.from_iterable(world.gather(self.warnings)):
             self._warn(line)
         found, other = self._concluded(planned, images, partial), None
@@ -265,7 +266,7 @@ class Measurer:
         return found, other
 
     def _layers(self, planned: SetPlan, names: Sequence[str]) -> dict[str, Layer]:
-        found, collected = {}, self._plan.needs[planned].collected
+        found, collected = {}, planned.needs.collected
         for name in names:
             definition, network = self.networks.definitions[name], self._settings.network_of(name)
             step = None if definition.standard else network.step_setting
@@ -288,7 +289,7 @@ class Measurer:
         if world.broadcast(cached):
             finished.cached.append(planned.path)
             finished.unsaved_since = None
-        metrics = self._plan.needs[planned].pairs if PAIRS in rows else ()
+        metrics = planned.needs.pairs if PAIRS in rows else ()
         pairs = {metric.name: rows[PAIRS][:, column] for column, metric in enumerate(metrics)}
         features = {name: rows[name] for name in partial.layers if name in rows}
         return MeasuredSet(images.path, statistics, features, pairs=pairs)
@@ -304,27 +305,24 @@ class Measurer:
         """What is known of a set without its images: layers of ``given`` statistics, or else those in the cache."""
         if given is None:
             return self._from_cache(planned)
-        images, needs = self._contents[planned].images, self._plan.needs[planned]
-        layers = given.layers_of(self._settings.networks)
+        images, needs = self._contents[planned].images, planned.needs
         usable = {
             name: each
-            for name, each in layers.items()
-            if name in needs.layers and each.definition == self.networks.definitions[name]
-            if each.features is not None or name not in needs.features
+            for name, each in needs.usable(given.layers_of(self._settings.networks)).items()
+            if each.definition == self.networks.definitions[name]
         }
-        problem, precision = "the statistics that are to be completed", (given.arithmetic or {}).get("precision")
-        if usable.keys() >= {*needs.layers}:
+        problem = "the statistics that are to be completed"
+        if len(usable) == len(needs.layers):
             raise InputError(f"{problem} have all networks of this run:", "name one that they lack")
         if not usable:
             needed = " and ".join(self.networks.definitions[name].network for name in needs.layers)
             raise InputError(f"{problem} have none of {needed} with the settings and metrics of this run")
-        for name, theirs, mine in (
-            ("precision", precision, self._settings.precision),
-            ("framing", given.framing, planned.framing),
-            ("part", *(each and each.name for each in (given.part, images and images.part))),
-        ):
-            if theirs != mine:
-                raise InputError(f"{problem} have {name} {theirs}, and this run has {mine}")
+        arithmetic = given.arithmetic or {}
+        theirs = {"precision": arithmetic.get("precision"), "framing": given.framing, "part": _part_in(given)}
+        mine = {"precision": self._settings.precision, "framing": planned.framing, "part": _part_in(images)}
+        for name, value in mine.items():
+            if theirs[name] != value:
+                raise InputError(f"{problem} have {name} {theirs[name]}, and this run has {value}")
         if given.pictures is None or not self._settings.diagnose:
             needed = f"compared by records, without {option('diagnose', False)}"
             raise InputError(f"{problem} must be of the same images, which are {needed}")
@@ -332,7 +330,7 @@ class Measurer:
 
     def _located(self, planned: SetPlan, name: str, before: Statistics, config: Mapping[str, Any]) -> Located:
         """The images of the statistics ``before``, which those of this run must be like, in the set."""
-        images, needs = self._contents[planned].images, self._plan.needs[planned]
+        images, needs = self._contents[planned].images, planned.needs
         if images is None:
             raise InputError(f"{planned.path} is an iterable, whose images have no names:", "pass a sequence of images")
         layers = self._layers(planned, needs.layers)
@@ -340,7 +338,7 @@ class Measurer:
         return located(images, name, before, facts)
 
     def _from_cache(self, planned: SetPlan) -> Statistics | None:
-        source, needs = self._contents[planned].images, self._plan.needs[planned]
+        source, needs = self._contents[planned].images, planned.needs
         assert source is not None
         if not self._settings.cache or source.part is not None:
             return None
@@ -380,6 +378,11 @@ class Measurer:
 def _joined(known: MeasuredSet, found: MeasuredSet) -> MeasuredSet:
     """A set with the layers that are known, and those that were computed from the same images."""
     before, now = known.statistics, found.statistics
-    layers, order = {**before.layers, **now.layers}, before.order if now.order is None else now.order
-    statistics = replace(now, layers=layers, order=order)
+    order = before.order if now.order is None else now.order
+    statistics = replace(now, layers={**before.layers, **now.layers}, order=order)
     return replace(found, statistics=statistics, features={**known.features, **found.features})
+
+
+def _part_in(images: ImageSet | Statistics | None) -> str | None:
+    """The name of the part of a set that these are."""
+    return None if images is None or images.part is None else images.part.name

@@ -27,7 +27,7 @@ from fidtool.features.protocol import (
     spatial_definition,
 )
 from fidtool.pipeline.run import RunContext
-from fidtool.pipeline.sets import set_needs
+from fidtool.pipeline.sets import FAKE, REAL, set_needs
 from fidtool.settings import Settings
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class RunNetworks:
                 if of_inception:
                     features = inception_definition(self._protocol, settings.network.dims or max(INCEPTION_DIMS))
                     self.definitions[FEATURES] = features
-                    if SPATIAL in set_needs(settings, real=True, fake=True).layers:
+                    if SPATIAL in set_needs(settings, REAL, FAKE).layers:
                         self.definitions[SPATIAL] = spatial_definition(features)
             if of_inception:
                 find = partial(load_weights, settings.network.weights, run.console.say, classifier)

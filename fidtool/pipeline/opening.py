@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from fidtool.console import Console
 from fidtool.errors import InputError, ResultWarning, as_warning, option
@@ -17,7 +17,19 @@ from fidtool.metrics.cmmd import CMMD
 from fidtool.names import counted
 from fidtool.pipeline.captions import with_captions
 from fidtool.pipeline.groups import with_groups
-from fidtool.pipeline.sets import SETTINGS, Content, RequestedSet, SetNeeds, SetPlan, pair_up, set_needs
+from fidtool.pipeline.sets import (
+    FAKE,
+    HELDOUT,
+    REAL,
+    STORED,
+    Content,
+    RequestedSet,
+    Role,
+    SetNeeds,
+    SetPlan,
+    pair_up,
+    set_needs,
+)
 from fidtool.result.explanations import NotComputed
 from fidtool.result.record import overrides
 from fidtool.settings import Settings
@@ -40,7 +52,6 @@ class Opening:
         sets: REAL and the FAKEs in the order of the arguments, or the only set of ``fidtool stats``. A set that occurs
             several times is one object.
         contents: what each set holds, the held-out one's last; empty for a stream.
-        files: the statistics of the sets that have them.
         images: whether images go through the networks.
         settings: the run's settings, completed from its statistics files.
         notes: one sentence per setting that was completed, or that replaces one of the preset, and on what is used of a
@@ -51,12 +62,21 @@ class Opening:
 
     sets: tuple[SetPlan, ...]
     contents: Mapping[SetPlan, Content]
-    files: Mapping[SetPlan, Statistics]
     images: bool
     settings: Settings
     notes: tuple[str, ...]
     warnings: tuple[ResultWarning, ...]
     left_out: tuple[NotComputed, ...] = ()
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether FAKEs are compared with REAL."""
+        return REAL in self.sets[0].roles
+
+    @property
+    def files(self) -> dict[SetPlan, Statistics]:
+        """The statistics of the sets that have them."""
+        return {planned: content.file for planned, content in self.contents.items() if content.file is not None}
 
 
 def open_sets(requests: Sequence[RequestedSet], settings: Settings, console: Console, alone: bool) -> Opening:
@@ -75,58 +95,68 @@ def open_sets(requests: Sequence[RequestedSet], settings: Settings, console: Con
 
 
 def _open_sets(requests: Sequence[RequestedSet], settings: Settings, console: Console, alone: bool) -> Opening:
-    real, named = (None, None) if alone else (requests[0].path, settings.heldout)
-    check_paths([each.path for each in requests if each.given is None], real, named)
+    roles = _roles_of(requests, settings, alone)
+    paths = [request.path for request in requests if request.given is None]
+    check_paths(paths, *([] if alone else [requests[0].path, settings.heldout]))
     requests, lines = spelled_once(requests)
-    heldout = None if named is None else requests[-1]
-    fakes = requests if alone else requests[1 : -1 if heldout else None]
-    roles = {each: (each is requests[0] and not alone, each in fakes, each is heldout) for each in requests}
-    _check_heldout(heldout, requests[0])
+    if HELDOUT in roles:
+        _check_heldout(requests[-1], requests[0])
+    arguments = [*zip(requests, roles, strict=True)]
+    all_roles: dict[RequestedSet, list[Role]] = {}
+    for request, role in arguments:
+        all_roles.setdefault(request, []).append(role)
     contents: dict[RequestedSet, Content] = {}
     # A bad statistics file is refused before a slow listing.
-    for request in sorted(roles, key=lambda each: not names_statistics(each.path)):
-        needs = set_needs(settings, *roles[request])
-        contents[request] = content = open_set(request, settings, needs, console.say)
-        if alone and content.file is not None:
-            raise InputError(f"{request.path} has statistics already:", "pass the images instead")
-        if alone and needs.pairs:
-            raise InputError(
-                f"{needs.pairs[0].name} compares pairs of images, but there is only one set:",
-                f"omit it from {option('metrics')}",
-                setting="metrics",
-            )
-        is_stream = content.images is None and content.file is None
-        if request in fakes and not is_stream and (settings.expect, settings.max_duplicates) != (None, None):
-            _check_fake(request.path, content, settings)
+    for request in sorted(all_roles, key=lambda request: not names_statistics(request.path)):
+        needs = set_needs(settings, *all_roles[request])
+        contents[request] = open_set(request, settings, needs, console.say)
+        if alone:
+            _check_alone(request.path, contents[request], needs)
+        if FAKE in all_roles[request]:
+            _check_fake(request.path, contents[request], settings)
     files = {request.path: content.file for request, content in contents.items() if content.file is not None}
-    needed = bool(set_needs(settings, real=True, fake=True).layers)
-    images = needed and any(each.file is None or each.images is not None for each in contents.values())
+    needed = bool(set_needs(settings, REAL, FAKE).layers)
+    images = needed and any(content.holds != "statistics" for content in contents.values())
     completed, line = complete_settings(files, settings, images)
-    for request, role in roles.items() if completed is not settings else ():
-        content, needs = contents[request], set_needs(completed, *role)
-        shares = content.file is not None and needs != set_needs(settings, *role)  # CMMD shares FID's layer now
+    for request, own in all_roles.items():
+        content, needs = contents[request], set_needs(completed, *own)
+        shares = content.file is not None and needs != set_needs(settings, *own)  # CMMD shares FID's layer now
         if shares or (content.images is not None and completed.floats != settings.floats):  # the files' rounding
             contents[request] = open_set(request, completed, needs, console.say)
-    drawn = _drawn(requests, contents, completed, alone, console.say)
-    opened = dict(drawn) if alone else with_groups(with_captions(dict(drawn), completed), completed)
-    notes = dict.fromkeys([*overrides(settings), *([line] if line else [])], False) | _notes_on(drawn)
-    for note, warns in notes.items():
-        console.say(note, warns=warns)
+    drawn = _draw_sets(arguments, contents, completed, console.say)
+    opened = dict(drawn)
+    if not alone:
+        opened = with_groups(with_captions(opened, completed), completed)
+    notes = _say_notes(opened, [*overrides(settings), *([line] if line else [])], console)
     lines += [content.warning for content in contents.values() if content.warning]
-    with_files = {each: content.file for each, content in drawn if content.file is not None}
-    sets = tuple(each for each, _ in drawn[: len(drawn) - bool(heldout)])
-    return Opening(sets, opened, with_files, images, completed, tuple(notes), tuple(map(as_warning, lines)))
+    sets = tuple(planned for (planned, _), role in zip(drawn, roles, strict=True) if role is not HELDOUT)
+    return Opening(sets, opened, images, completed, notes, tuple(map(as_warning, lines)))
 
 
-def _notes_on(drawn: Iterable[tuple[SetPlan, Content]]) -> dict[str, bool]:
-    """Returns what to say about the sets, and whether a program that prints no information is warned of it."""
-    notes = dict[str, bool]()
-    for each, content in drawn:
-        if each.holds == "both":
-            notes[f"{each.path}: Fréchet distances use its mean and covariance, other metrics its images"] = False
-        if content.images is not None and (ignored := content.images.passed_over.note):
-            notes[f"{each.path}: {ignored}"] = True
-    return notes
+def _say_notes(contents: Mapping[SetPlan, Content], notes: Sequence[str], console: Console) -> tuple[str, ...]:
+    """Prints notes on the settings and on what is used of each set, and returns them."""
+    both = [
+        f"{planned.path}: Fréchet distances use its mean and covariance, other metrics its images"
+        for planned in contents
+        if planned.holds == "both"
+    ]
+    ignored = [
+        f"{planned.path}: {content.images.passed_over.note}"
+        for planned, content in contents.items()
+        if content.images is not None and content.images.passed_over.note
+    ]
+    said = dict.fromkeys([*notes, *both, *ignored])
+    for note in said:
+        console.say(note, warns=note in ignored)  # a program that prints no information is warned
+    return tuple(said)
+
+
+def _roles_of(requests: Sequence[RequestedSet], settings: Settings, alone: bool) -> list[Role]:
+    """Returns the role of each argument."""
+    if alone:
+        return [STORED]
+    third = [] if settings.heldout is None else [HELDOUT]
+    return [REAL, *[FAKE] * (len(requests) - 1 - len(third)), *third]
 
 
 def complete_settings(files: Mapping[str, Statistics], settings: Settings, images: bool) -> tuple[Settings, str]:
@@ -134,8 +164,6 @@ def complete_settings(files: Mapping[str, Statistics], settings: Settings, image
 
     Without ``images``, which are processed as the settings say, the settings stay as they are.
     """
-    if not files:
-        return settings, ""
     definitions = {path: each.definition for path, each in files.items() if each.definition is not None}
     taken = _taken(files, definitions, settings, images)
     if images:
@@ -196,55 +224,45 @@ def _taken(
     )
 
 
-def _drawn(
-    requests: Sequence[RequestedSet],
+def _draw_sets(
+    arguments: Iterable[tuple[RequestedSet, Role]],
     contents: Mapping[RequestedSet, Content],
     settings: Settings,
-    alone: bool,
     say: Callable[[str], None],
 ) -> list[tuple[SetPlan, Content]]:
-    """The set of each request: the same object for the same path, framing and number of images."""
+    """The set of each argument: the same object for the same path, framing and number of images."""
     sets: dict[object, tuple[SetPlan, Content]] = {}
     keys: list[object] = []
-    pairs = set_needs(settings, real=False, fake=True).pairs
-    for number, request in enumerate(requests):
-        content, given = contents[request], request.given
-        images, file, count = content.images, content.file, None
-        third = settings.heldout is not None and number == len(requests) - 1
-        role = "fake" if number and not third else "heldout" if third or alone else "real"  # no sampling of its own
-        crop, num = SETTINGS[role]
-        framing, sampling = getattr(settings, crop), settings.sampling(num)
-        if file is not None:  # its statistics are of its images as they are
+    pairs = set_needs(settings, FAKE).pairs
+    for number, (request, role) in enumerate(arguments):
+        content = contents[request]
+        framing, sampling = getattr(settings, role.crop), settings.sampling(role.num)
+        if content.file is not None:  # its statistics are of its images as they are
             framing, sampling = None, Sampling(None, settings.seed)
-        keys.append(key := (request, framing, sampling.num))
+        key = (request, framing, sampling.num)
+        keys.append(key)
         if key in sets:
             planned, content = sets[key]
-            sets[key] = replace(planned, fake=planned.fake or not third, heldout=third), content
+            sets[key] = replace(planned, roles=(*planned.roles, role)), content
             continue
-        if pairs and role != "heldout" and (images is None or file is not None):
+        if pairs and role is not HELDOUT and content.holds != "images":
             raise InputError(
                 f"{pairs[0].name} compares images in pairs, and {request.path} has none that can be read again:",
                 "pass the images in files, an array or a list",
                 setting="metrics",
             )
-        holds: Literal["images", "stream", "statistics", "both"] = "statistics" if images is None else "both"
-        if file is None:
-            holds = "stream" if images is None else "images"
-        else:
-            count = file.count if file.features is None else len(file.features)
-        if isinstance(given, Images) and given.is_stream:
-            again = any(each.path == request.path for each, _ in sets.values())
-            _check_stream(request.path, given, settings, num if sampling.num is None else "", again)
-        if images is not None:
-            drawn = _sampled(images, sampling, contents.values())
-            if pairs and role == "fake":
-                drawn = pair_up(drawn, images, sets[keys[0]][1].images, settings, say)
-            images = replace(drawn, framing=framing, floats=settings.floats)
+        if content.holds == "stream":
+            again = any(planned.path == request.path for planned, _ in sets.values())
+            _check_stream(request, settings, sampling, role, again)
+        if content.images is not None:
+            images = _sampled(content.images, sampling, contents.values())
+            if pairs and role is FAKE:
+                images = pair_up(images, content.images, sets[keys[0]][1].images, settings, say)
+            images = replace(images, framing=framing, floats=settings.floats)
             if settings.on_error == "fail" and (missing := images.missing()):
                 raise missing_error(images.path, missing, f"pass {option('on_error', 'skip')}")
-            content, count = content._replace(images=images), len(images)
-        real, fake = not alone and not number, alone or role == "fake"
-        sets[key] = SetPlan(request.path, number, holds, real, fake, count, framing, sampling, third), content
+            content = content._replace(images=images)
+        sets[key] = SetPlan(request.path, number, content.holds, (role,), content.size, framing, sampling), content
     return [sets[key] for key in keys]
 
 
@@ -256,7 +274,7 @@ def _sampled(images: ImageSet, sampling: Sampling, contents: Iterable[Content]) 
     return images.draw(sampling)
 
 
-def _check_heldout(heldout: RequestedSet | None, real: RequestedSet) -> None:
+def _check_heldout(heldout: RequestedSet, real: RequestedSet) -> None:
     """Refuses a held-out set that is REAL, or a stream."""
     if heldout is real:
         raise InputError(
@@ -264,7 +282,7 @@ def _check_heldout(heldout: RequestedSet | None, real: RequestedSet) -> None:
             "pass real images that are not in it",
             setting="heldout",
         )
-    if heldout is not None and isinstance(heldout.given, Images) and heldout.given.is_stream:
+    if isinstance(heldout.given, Images) and heldout.given.is_stream:
         raise InputError(
             f"{option('heldout')} cannot be an iterable or a function:",
             "pass images that can be indexed, such as a list",
@@ -272,39 +290,53 @@ def _check_heldout(heldout: RequestedSet | None, real: RequestedSet) -> None:
         )
 
 
-def _check_stream(path: str, given: Images, settings: Settings, lacking: str, again: bool) -> None:
-    """Refuses an iterable that cannot be used; ``lacking`` names the number of images if it was not passed."""
+def _check_stream(request: RequestedSet, settings: Settings, sampling: Sampling, role: Role, again: bool) -> None:
+    """Refuses an iterable that cannot be used; ``again`` is whether it is already another set."""
     if settings.checkpoint is not None:
         raise InputError(
-            f"{option('checkpoint')} cannot resume in the middle of {path}, an iterable:",
+            f"{option('checkpoint')} cannot resume in the middle of {request.path}, an iterable:",
             f"omit {option('checkpoint')}",
             setting="checkpoint",
         )
-    if given.generates:
-        if lacking:
-            raise InputError(
-                f"{path} is a function, which can generate any number of images:",
-                f"pass {option(lacking, ...)}",
-                setting=lacking,
-            )
-    elif again:
+    generates = isinstance(request.given, Images) and request.given.generates
+    if generates and sampling.num is None:
         raise InputError(
-            f"{path} is REAL and a FAKE with different crops or samples, but an iterable is read once:",
+            f"{request.path} is a function, which can generate any number of images:",
+            f"pass {option(role.num, ...)}",
+            setting=role.num,
+        )
+    if again and not generates:
+        raise InputError(
+            f"{request.path} is REAL and a FAKE with different crops or samples, but an iterable is read once:",
             "pass two iterables",
         )
 
 
-def _check_fake(path: str, content: Content, settings: Settings) -> None:
-    found = len(content.images.stored) if content.images else content.file.count if content.file else None
-    check_number(settings.expect, path, found)
-    unrecorded = content.images is None and content.file is not None and content.file.pictures is None
-    if settings.max_duplicates is not None and unrecorded:
+def _check_alone(path: str, content: Content, needs: SetNeeds) -> None:
+    """Refuses what ``fidtool stats`` cannot store."""
+    if content.file is not None:
+        raise InputError(f"{path} has statistics already:", "pass the images instead")
+    if needs.pairs:
         raise InputError(
-            f"{option('max_duplicates')} needs records of the images, and {path} has none:",
-            "pass the images instead",
-            "create the file again with `fidtool stats`",
-            setting="max_duplicates",
+            f"{needs.pairs[0].name} compares pairs of images, but there is only one set:",
+            f"omit it from {option('metrics')}",
+            setting="metrics",
         )
+
+
+def _check_fake(path: str, content: Content, settings: Settings) -> None:
+    """Refuses a FAKE that its gates cannot judge, as far as is known before its images are read."""
+    if content.images is not None:
+        check_number(settings.expect, path, len(content.images.stored))
+    elif content.file is not None:
+        check_number(settings.expect, path, content.file.count)
+        if settings.max_duplicates is not None and content.file.pictures is None:
+            raise InputError(
+                f"{option('max_duplicates')} needs records of the images, and {path} has none:",
+                "pass the images instead",
+                "create the file again with `fidtool stats`",
+                setting="max_duplicates",
+            )
 
 
 def check_number(expect: int | None, path: str, count: int | None) -> None:
@@ -317,23 +349,30 @@ def check_number(expect: int | None, path: str, count: int | None) -> None:
 def spelled_once(requests: Sequence[RequestedSet]) -> tuple[list[RequestedSet], list[str]]:
     """Returns the sets, with the first for every spelling of its path, and a warning per set with several spellings."""
     sets: dict[object, list[RequestedSet]] = {}
-    for each in requests:
-        key: object = each
-        if each.given is None and is_reference(each.path):
-            from fidtool.sources.references import named_reference  # lazily: a run of folders needs none of it
+    same = [sets.setdefault(_identity_of(request), []) for request in requests]
+    for request, spellings in zip(requests, same, strict=True):
+        spellings.append(request)
+    warnings = []
+    for spellings in sets.values():
+        *others, last = dict.fromkeys(request.path for request in spellings)
+        if others:
+            warnings.append(f"{', '.join(others)} and {last} are the same set")
+    return [spellings[0] for spellings in same], warnings
 
-            reference, array = named_reference(each.path)
-            key = reference.name, array
-        elif each.given is None:
-            path = each.path.removeprefix("file://")
-            name, array = split_key(path)
-            is_only = array and [*array_headers(Files([name]))] == [array]
-            key = real_path(name if is_only else path).rstrip("/")
-        sets.setdefault(key, []).append(each)
-    spelled = [[*dict.fromkeys(each.path for each in same)] for same in sets.values()]
-    warnings = [f"{', '.join(each[:-1])} and {each[-1]} are the same set" for each in spelled if len(each) > 1]
-    first = {each: same[0] for same in sets.values() for each in same}
-    return [first[each] for each in requests], warnings
+
+def _identity_of(request: RequestedSet) -> object:
+    """Returns what all spellings of a set have in common."""
+    if request.given is not None:
+        return request
+    if is_reference(request.path):
+        from fidtool.sources.references import named_reference  # lazily: a run of folders needs none of it
+
+        reference, array = named_reference(request.path)
+        return reference.name, array
+    path = request.path.removeprefix("file://")
+    name, array = split_key(path)
+    is_only = array and [*array_headers(Files([name]))] == [array]
+    return real_path(name if is_only else path).rstrip("/")
 
 
 def open_set(request: RequestedSet, settings: Settings, needs: SetNeeds, say: Callable[[str], None]) -> Content:
@@ -366,22 +405,24 @@ def _open_reference(path: str, settings: Settings, needs: SetNeeds, say: Callabl
     from fidtool.sources import references  # lazily: a run of folders needs none of it
 
     reference, array = references.named_reference(path)
-    alone = array if array in (references.IMAGES, references.FEATURES) else ""
+    alone = array in (references.IMAGES, references.FEATURES)
     if array and not alone and not reference.is_pickle:
         raise InputError(f"{array} alone is no set that can be compared:", f"pass {reference.name}")
-    lacking = {*reference.arrays} - {*reference.statistics} if needs.features and not alone else set()
-    images = references.IMAGES in (alone, *lacking)
-    wanted = [alone] if alone else [*reference.statistics, *([references.IMAGES] if images else [])]
+    completed = bool(needs.features) and not alone
+    wanted = [array] if alone else [*reference.statistics]
+    if completed and references.IMAGES in reference.arrays:
+        wanted.append(references.IMAGES)
     local, sha256 = references.fetch(reference, wanted, say)
     found = file = None
-    if images:
+    if references.IMAGES in wanted:
         found = replace(open_images(f"{local}:{references.IMAGES}"), prefix=f"{reference.name}:{references.IMAGES}")
-    if alone != references.IMAGES:
+    if wanted != [references.IMAGES]:
         entry = array if reference.is_pickle else ""
         file = read_statistics(local, needs.collected, key=entry, networks=settings.networks)
-        if references.FEATURES in lacking:
+        if completed and references.FEATURES in reference.arrays:
             features, further = references.fetch(reference, [references.FEATURES], say)
-            rows, sha256 = read_statistics(features), {**sha256, **further}
+            sha256 |= further
+            rows = read_statistics(features)
             layers = {**file.layers, FEATURES: replace(file.layers[FEATURES], features=rows.features)}
             file = replace(file, layers=layers, count=rows.count, found=rows.found, order=rows.order)
         file = with_protocol(file, reference.protocol)
@@ -413,7 +454,7 @@ def _open_statistics(path: str, files: Files, settings: Settings, needs: SetNeed
     name, key = split_key(path)
     kind, has_statistics, images = layout_of(files)
     if (settings.features and (key or not has_statistics)) or (kind == NPZ and not has_statistics and not images):
-        found = _open_features(path, files, key, settings.features, FEATURES in needs.collected)
+        found = _open_features(path, files, settings.features, FEATURES in needs.collected)
         if found is not None:
             return found
     expected = names_statistics(name) or (kind and not suffix_of(name))
@@ -422,8 +463,7 @@ def _open_statistics(path: str, files: Files, settings: Settings, needs: SetNeed
     file = read_statistics(path, needs.collected, files, key, settings.networks).whole(path)
     if not images:
         return Content(file=file)
-    there = {layer for layer, each in file.layers.items() if each.features is not None or layer not in needs.features}
-    if not there.issuperset(needs.layers) or (needs.order and file.order is None):
+    if len(needs.usable(file.layers)) < len(needs.layers) or (needs.order and file.order is None):
         return Content(open_images(f"{path}:{images}", settings.recursive, settings.floats), file)
     warning = (
         f"{path} has both statistics (mu, sigma) and images ({images}): using the statistics; pass "
@@ -432,10 +472,11 @@ def _open_statistics(path: str, files: Files, settings: Settings, needs: SetNeed
     return Content(None, file, warning)
 
 
-def _open_features(path: str, files: Files, key: str, features: bool, wanted: bool) -> Content | None:
-    """The features, an array (N, D), that ``key`` names in a file, or its only ones; None if there are none."""
+def _open_features(path: str, files: Files, features: bool, wanted: bool) -> Content | None:
+    """The features, an array (N, D), that ``path`` names in a file, or its only ones; None if there are none."""
     from fidtool.sources.array_files import tensors_in  # lazily: images in folders need none of it
 
+    _, key = split_key(path)
     arrays = array_headers(files)
     stored = arrays or tensors_in(files)
     if len(known_layout(stored)) > 1 and not key:

@@ -39,33 +39,46 @@ def located(images: ImageSet, name: str, before: Statistics, facts: Facts) -> Lo
     if (pictures := before.pictures) is None:
         raise InputError(f"{name} does not have the names of its images:", _AGAIN)
     where = {images.stored[number]: place for place, number in enumerate(images.order.tolist())}
-    if gone := [each for each in pictures.names if each not in where]:
+    if gone := [image for image in pictures.names if image not in where]:
         raise InputError(f"{images.path} no longer has {counted(len(gone), 'image')} of {name} ({gone[0]}):", _AGAIN)
-    places = np.array([where[each] for each in pictures.names], dtype=np.int64)
-    stamps, whole = images.stamps(), images.digest()
-    stamps = stamps[places] if len(stamps) else stamps
-    same = (stamps == pictures.stamps).all(axis=1) if stamps.shape == pictures.stamps.shape else slice(0)
-    doubtful = np.union1d(np.setdiff1d(places, places[same]), places[:_CHECKED])
-    new = np.setdiff1d(np.arange(len(images)), places)
-    parts = [SetPart(name, whole, len(images), of) for name, of in (("doubtful", doubtful), ("new", new))]
+    places = np.array([where[image] for image in pictures.names], dtype=np.int64)
+    stamps = images.stamps()
+    if len(stamps):
+        stamps = stamps[places]
+    doubtful = places
+    if len(stamps) and stamps.shape == pictures.stamps.shape:
+        differ = (stamps != pictures.stamps).any(axis=1)
+        doubtful = np.union1d(places[differ], places[:_CHECKED])
+    part = SetPart("known", images.digest(), len(images), places)
     known = replace(
         before,
-        part=SetPart("known", whole, len(images), places),
+        part=part,
         skipped=(),  # they are tried again
         found=len(images.stored),
         pictures=replace(pictures, prefix=images.prefix, stamps=stamps),
         order=None if before.order is None else images.numbers()[places],
     )
-    return Located(known, images.restricted(parts[0]), images.restricted(parts[1]) if len(new) else None)
+    new = np.setdiff1d(np.arange(len(images)), places)
+    return Located(
+        known,
+        images.restricted(replace(part, name="doubtful", places=np.sort(doubtful))),
+        images.restricted(replace(part, name="new", places=new)) if len(new) else None,
+    )
 
 
 def refuse_changed(path: str, before: Statistics, now: Statistics, name: str) -> None:
     """Raises an InputError if images ``now`` have other pixels than ``before``, or cannot be read."""
-    assert before.pictures is not None
-    assert now.pictures is not None
-    known = dict(zip(before.pictures.names, before.pictures.records["digest"].tolist(), strict=True))
-    pairs = zip(now.pictures.names, now.pictures.records["digest"].tolist(), strict=True)
-    if changed := [each for each, digest in pairs if known[each] != digest] + [bad.file for bad in now.skipped]:
+    known = _digests(before)
+    changed = [image for image, digest in _digests(now).items() if known[image] != digest]
+    changed += [bad.file for bad in now.skipped]
+    if changed:
         raise InputError(
             f"{counted(len(changed), 'image')} of {path} changed after {name} was computed ({changed[0]}):", _AGAIN
         )
+
+
+def _digests(statistics: Statistics) -> dict[str, bytes]:
+    """The digests of the pixels of the images, by their names."""
+    pictures = statistics.pictures
+    assert pictures is not None
+    return dict(zip(pictures.names, pictures.records["digest"].tolist(), strict=True))

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 
 from fidtool.console import Console
 from fidtool.errors import FidtoolError, InputError, MetricSetting, ResultWarning, RunError, as_warning, option
 from fidtool.features.protocol import FEATURES, INCEPTION_DIMS, Definition, inception_definition, protocol_named
+from fidtool.metrics.metric import Metric, MetricFacts
 from fidtool.metrics.registry import Requested
 from fidtool.pipeline.gates import baselines_of
 from fidtool.pipeline.opening import Opening, roundings
-from fidtool.pipeline.sets import SETTINGS, SetNeeds, SetPlan, set_needs
+from fidtool.pipeline.sets import FAKE, HELDOUT, REAL, SetPlan, set_needs
 from fidtool.result.evaluation import Evaluation
 from fidtool.result.explanations import NotComputed
 from fidtool.result.values import Value, values_of
 from fidtool.settings import Settings
+from fidtool.sources.image_set import ImageSet
 from fidtool.statistics.layouts import inception_doubts
 from fidtool.statistics.set_statistics import LayerStatistics, Statistics
 
@@ -26,6 +28,7 @@ class Plan:
     """The facts of a run, on every rank: those of the `Opening`, completed, and what follows from them.
 
     Attributes:
+        distinct: the sets, each once, with the held-out one.
         definitions: definitions of the features by layer; None if only files of unknown protocol are compared.
         values: the values of all metrics, in the order in which they are listed.
         batch_size: images in a full forward pass.
@@ -34,7 +37,7 @@ class Plan:
 
     settings: Settings
     sets: tuple[SetPlan, ...]
-    needs: Mapping[SetPlan, SetNeeds]
+    distinct: tuple[SetPlan, ...]
     definitions: Mapping[str, Definition | None]
     values: tuple[Value, ...]
     batch_size: int
@@ -57,8 +60,8 @@ class Plan:
     @property
     def distance(self) -> Value | None:
         """The Fréchet distance of the first network, see `Number.error_bars`; None if it was not requested."""
-        distances = (value for value in self.values if value.number.error_bars)
-        return next((value for value in distances if value.features.layer == FEATURES), None)
+        mine = (value for value in self.values if value.number.error_bars and value.features.layer == FEATURES)
+        return next(mine, None)
 
 
 def choose(opening: Opening, console: Console) -> Opening:
@@ -67,7 +70,6 @@ def choose(opening: Opening, console: Console) -> Opening:
     A run's only metric is not omitted, and no FAKE is without a value. From here on no setting is changed.
     """
     settings, ordered = opening.settings, opening.settings.chosen
-    evaluates = opening.sets[0].real
     chosen: list[Requested] = []
     omissions, left_out = [], list[NotComputed]()
     for each in ordered:
@@ -84,8 +86,16 @@ def choose(opening: Opening, console: Console) -> Opening:
     for fake in opening.sets[1:]:
         lacking_images(chosen, settings, opening.sets[0], fake)
     for line in omissions:
-        console.say(line, is_result=not evaluates, warns=True)  # an evaluation has them, a file does not
-    return replace(opening, settings=settings, notes=(*opening.notes, *omissions), left_out=tuple(left_out))
+        console.say(line, is_result=not opening.evaluates, warns=True)  # an evaluation has them, a file does not
+    decided = {each: replace(each, needs=set_needs(settings, *each.roles)) for each in opening.contents}
+    return replace(
+        opening,
+        sets=tuple(decided[each] for each in opening.sets),
+        contents={decided[each]: content for each, content in opening.contents.items()},
+        settings=settings,
+        notes=(*opening.notes, *omissions),
+        left_out=tuple(left_out),
+    )
 
 
 def _obstacle(asked: Requested, opening: Opening, console: Console) -> FidtoolError | None:
@@ -94,8 +104,8 @@ def _obstacle(asked: Requested, opening: Opening, console: Console) -> FidtoolEr
     works = opening.images and (metric.network() is None or asked.layer not in {FEATURES, *settings.further})
     try:
         if asked.optional:
-            _check_optional(asked, opening, works, first.real)
-        elif len(settings.chosen) > 1 and first.real and (works or metric.network() is None):
+            _check_optional(asked, opening, works)
+        elif len(settings.chosen) > 1 and opening.evaluates and (works or metric.network() is None):
             metric.obtain(settings.network.weights, works, console.say)
     except (InputError, RunError) as error:
         if isinstance(error, InputError) != bool(asked.optional):
@@ -105,21 +115,21 @@ def _obstacle(asked: Requested, opening: Opening, console: Console) -> FidtoolEr
     return lacking[0] if lacking and all(lacking) else None
 
 
-def _check_optional(asked: Requested, opening: Opening, works: bool, evaluates: bool) -> None:
+def _check_optional(asked: Requested, opening: Opening, works: bool) -> None:
     """Refuses a metric that cannot be computed; ``works`` is whether images go through its network."""
     settings, metric, layer = opening.settings, asked.metric, asked.layer
     title, facts = metric.numbers[0].title, settings.facts(layer)
     metric.check(facts)
     parts = {}
     for each, file in opening.files.items():
-        if each.holds == "statistics" and (each.real or each.fake):
-            needed = (metric.real_features and each.real) or (metric.fake_features and each.fake)
+        if each.holds == "statistics" and each.roles != (HELDOUT,):
+            needed = (metric.real_features and REAL in each.roles) or (metric.fake_features and FAKE in each.roles)
             parts[each.path] = _require_layer(each.path, file, layer, f"features of {title}", needed)
     if parts and not opening.images:
         path, part = next(iter(parts.items()))
         stated = (each.definition for each in parts.values() if each.definition is not None)
         metric.check(replace(facts, definition=next(stated, None), dims=part.dims, file=path))
-    if evaluates or metric.network() is not None:
+    if opening.evaluates or metric.network() is not None:
         metric.obtain(settings.network.weights, works, None)
 
 
@@ -172,19 +182,22 @@ def make_plan(opening: Opening, measured: Mapping[str, Definition] | None, batch
     definitions, mismatches = agree(files, settings, measured)
     real = opening.sets[0]
     baselines, unread = baselines_of(settings, [each.path for each in opening.sets], definitions[FEATURES])
-    compared = f"statistics are compared as {option('fake')} with images of {real.path}"
-    text = f"{compared}: if they are of the real images, pass them as {option('real')}, which comes first"
-    # Statistics are usually those of REAL.
-    order = [ResultWarning(each.path, text, "medium") for each in files if each.fake and real not in files]
+    said = [*opening.warnings, *mismatches]
+    for planned in files:
+        if FAKE in planned.roles and real not in files:  # statistics are usually those of REAL
+            compared = f"statistics are compared as {option('fake')} with images of {real.path}"
+            text = f"{compared}: if they are of the real images, pass them as {option('real')}, which comes first"
+            said.append(ResultWarning(planned.path, text, "medium"))
+    said += map(as_warning, dict.fromkeys([*_settings_without_effect(opening), *unread]))
     return Plan(
         settings=settings,
         sets=opening.sets,
-        needs={each: each.needs(settings) for each in opening.contents},
+        distinct=tuple(opening.contents),
         definitions=definitions,
         values=values_of(definitions, settings, opening.images, [*files.values()]),
         batch_size=batch_size,
         notes=opening.notes,
-        warnings=(*opening.warnings, *mismatches, *order, *_settings_without_effect(opening), *map(as_warning, unread)),
+        warnings=tuple(said),
         baselines=baselines,
         left_out=opening.left_out,
     )
@@ -199,50 +212,67 @@ def agree(
     """
     definitions: dict[str, Definition | None] = {FEATURES: None}
     warnings: list[ResultWarning] = []
-    for layer in set_needs(settings, real=True, fake=True).layers:
-        metrics = [each.metric for each in settings.chosen if each.layer == layer]
-        of = settings.further[layer].subject if layer in settings.further else metrics and metrics[0].numbers[0].title
-        title = "features" if layer == FEATURES else f"features of {of}"
-        parts = {}
-        for each, file in files.items():
-            needs = each.needs(settings)
-            if each.holds != "both" and layer in needs.layers:
-                parts[each.path] = _require_layer(each.path, file, layer, title, layer in needs.features, needs.order)
-            elif layer in file.layers:
-                parts[each.path] = file.layers[layer]
-        definition = None if measured is None else measured[layer]
-        dims = definition.dims if definition else settings.network.dims if layer == FEATURES else None
-        # The settings `protocol` and `extractor` are those of the first network.
-        asked = None if definition or (layer != FEATURES and layer in settings.networks) else settings
-        common, mismatches = _common_definition(parts, definition, asked, dims) if parts else (definition, [])
+    for layer in set_needs(settings, REAL, FAKE).layers:
+        metrics = [asked.metric for asked in settings.chosen if asked.layer == layer]
+        parts = _parts(files, layer, metrics, settings)
+        own = None if measured is None else measured[layer]
+        dims = settings.network.dims if layer == FEATURES else None
+        if own is not None:
+            dims = own.dims
+        definitions[layer], mismatches = _common_definition(parts, own, dims)
+        if own is None and (layer == FEATURES or layer not in settings.networks):
+            # The settings `protocol` and `extractor` are those of the first network.
+            mismatches = [*_against_request(parts, settings), *mismatches]
         if mismatches and not settings.allow_mismatch:
             mismatches[0].advise(f"pass {option('allow_mismatch', True)} to compare them anyway")
             raise mismatches[0]
-        definitions[layer] = stated = common
-        warnings += _doubts(parts, layer, settings)
+        if layer in settings.networks and not settings.features:  # these may be of any network
+            for path, part in parts.items():
+                warnings += inception_doubts(path, part, settings.networks[layer].extractor)
         warnings += [ResultWarning("", mismatch.text, "high") for mismatch in mismatches]
-        if dims is None:
-            dims = next(iter(parts.values())).dims
-        path = "" if definition is not None else next(iter(parts), "")
-        of_inception = layer == FEATURES and settings.network.extractor == "inception" and dims in INCEPTION_DIMS
-        if common is None and settings.network.protocol is not None and of_inception:
-            stated = inception_definition(protocol_named(settings.network.protocol), dims)
-        for metric in metrics:
-            metric.check(replace(settings.facts(layer), definition=stated, dims=dims, file=path))
-            if metric.usual_network and common is not None and common.extractor != metric.usual_network:
-                text = (
-                    f"{metric.numbers[0].title} uses features of {common.extractor} instead of "
-                    f"{metric.usual_network}, its usual network: it is only comparable with values of the same network"
-                )
-                warnings.append(ResultWarning("", text, "medium"))
+        facts = replace(settings.facts(layer), definition=definitions[layer], dims=dims)
+        if own is None:
+            path, part = next(iter(parts.items()))
+            facts = replace(facts, dims=part.dims, file=path)
+        warnings += _check_metrics(metrics, facts, settings.network.protocol if layer == FEATURES else None)
     return definitions, warnings
 
 
-def _doubts(files: Mapping[str, LayerStatistics], layer: str, settings: Settings) -> list[ResultWarning]:
-    network = settings.networks.get(layer)
-    if network is None or settings.features:  # features of any network, which the run does not call Inception's
-        return []
-    return [alert for path, each in files.items() for alert in inception_doubts(path, each, network.extractor)]
+def _check_metrics(metrics: Sequence[Metric], facts: MetricFacts, protocol: str | None) -> Iterator[ResultWarning]:
+    """Checks the metrics of a layer, and yields a warning about each whose usual network is another one.
+
+    Features of the first network that state none are Inception's with the ``protocol`` that is asked for.
+    """
+    definition, dims = facts.definition, facts.dims
+    if definition is None and protocol is not None and facts.extractor == "inception" and dims in INCEPTION_DIMS:
+        facts = replace(facts, definition=inception_definition(protocol_named(protocol), dims))
+    for metric in metrics:
+        metric.check(facts)
+        if definition is not None and metric.usual_network not in ("", definition.extractor):
+            text = (
+                f"{metric.numbers[0].title} uses features of {definition.extractor} instead of "
+                f"{metric.usual_network}, its usual network: it is only comparable with values of the same network"
+            )
+            yield ResultWarning("", text, "medium")
+
+
+def _parts(
+    files: Mapping[SetPlan, Statistics], layer: str, metrics: Sequence[Metric], settings: Settings
+) -> dict[str, LayerStatistics]:
+    """Returns the statistics of one layer by the path of the file; each of which must have what is needed."""
+    title = "features"
+    if layer in settings.further:
+        title = f"features of {settings.further[layer].subject}"
+    elif layer != FEATURES:
+        title = f"features of {metrics[0].numbers[0].title}"
+    parts = {}
+    for planned, file in files.items():
+        needs = planned.needs
+        if planned.holds != "both" and layer in needs.layers:
+            parts[planned.path] = _require_layer(planned.path, file, layer, title, layer in needs.features, needs.order)
+        elif layer in file.layers:
+            parts[planned.path] = file.layers[layer]
+    return parts
 
 
 def _require_layer(
@@ -265,92 +295,103 @@ def _require_layer(
 
 
 def _common_definition(
-    files: Mapping[str, LayerStatistics], measured: Definition | None, asked: Settings | None, dims: int | None
-) -> tuple[Definition | None, list[FidtoolError]]:
-    """The definition that all have, and an error for each that has another one or not what the settings ask for."""
-    reference, reference_name = measured, "this run"
-    mismatches: list[FidtoolError] = []
-    protocols = {each.definition.protocol_name for each in files.values() if each.definition is not None}
-    for path, statistics in files.items():
-        stated = statistics.definition
-        if dims is not None and statistics.dims != dims:
+    parts: Mapping[str, LayerStatistics], own: Definition | None, dims: int | None
+) -> tuple[Definition | None, list[InputError]]:
+    """Returns the definition that this run's ``own`` features and all statistics have, and an error for each other."""
+    reference, reference_name = own, "this run"
+    protocols = {part.definition.protocol_name for part in parts.values() if part.definition is not None}
+    mismatches = []
+    for path, part in parts.items():
+        stated = part.definition
+        if dims is not None and part.dims != dims:
             whose = "" if stated is None else f" (of {stated.extractor})"
             raise InputError(
-                f"{path} has features of {statistics.dims} dimensions{whose}, but {reference_name} has {dims}; "
+                f"{path} has features of {part.dims} dimensions{whose}, but {reference_name} has {dims}; "
                 "statistics of different dimensions cannot be compared"
             )
         if reference is None:
-            dims, reference_name = statistics.dims, path
-        if stated is None:
+            reference, reference_name, dims = stated, path, part.dims
+        if stated is None or reference is None:
             continue
-        if asked is not None:
-            mismatches += _against_request(path, stated, asked)
-        if reference is None:
-            reference = stated
-        elif differences := reference.differences(stated):
+        if differences := reference.differences(stated):
             problem = f"{reference_name} and {path} use different protocols ({', '.join(differences)})"
             name = stated.protocol_name
-            if measured is None or name in (None, measured.protocol_name) or protocols != {name}:
+            if own is None or name in (None, own.protocol_name) or protocols != {name}:
                 mismatches.append(InputError(problem))
             else:
                 mismatches.append(InputError(f"{problem}:", f"choose {option('protocol', name)}", setting="protocol"))
     return reference, mismatches
 
 
-def _against_request(path: str, definition: Definition, settings: Settings) -> list[FidtoolError]:
-    if settings.extractor and settings.network.extractor == "inception" and not definition.standard:
-        named = option("extractor")
-        problem = f"{path} has features of {definition.network}, not of Inception, which {named} requests:"
-        return [InputError(problem, f"omit {named}", "pass statistics of Inception", setting="extractor")]
-    if settings.network.protocol in (None, definition.protocol_name):
-        return []
-    problem = f"{path} was computed with the protocol {definition.protocol_name}, not {settings.network.protocol}"
-    return [InputError(problem, setting="protocol")]
+def _against_request(parts: Mapping[str, LayerStatistics], settings: Settings) -> Iterator[InputError]:
+    """Yields an error for each of the statistics that are not of what the settings ask for."""
+    asked = settings.network.protocol
+    for path, part in parts.items():
+        if (stated := part.definition) is None:
+            continue
+        if settings.extractor and settings.network.extractor == "inception" and not stated.standard:
+            named = option("extractor")
+            problem = f"{path} has features of {stated.network}, not of Inception, which {named} requests:"
+            yield InputError(problem, f"omit {named}", "pass statistics of Inception", setting="extractor")
+        elif asked not in (None, stated.protocol_name):
+            problem = f"{path} was computed with the protocol {stated.protocol_name}, not {asked}"
+            yield InputError(problem, setting="protocol")
 
 
-def _settings_without_effect(opening: Opening) -> list[ResultWarning]:
-    settings, files, found = opening.settings, opening.files, list[str]()
+def _settings_without_effect(opening: Opening) -> Iterator[str | ResultWarning]:
+    """Yields what to say about settings that have no effect, and of files that were made with others."""
+    settings, files = opening.settings, opening.files
     sources = [content.images for content in opening.contents.values() if content.images is not None]
     if files and not opening.images and (idle := _idle_with_files(opening)):
-        found.append(f"{' and '.join(idle)}: no effect on the values, because only statistics are compared")
-    found += [each.warning for each in sources if each.warning]
-    if not settings.recursive and (others := [each.path for each in sources if "folder" not in each.kind]):
-        found.append(f"{option('recursive', False)} has no effect on {', '.join(others)}: it only affects folders")
+        yield f"{' and '.join(idle)}: no effect on the values, because only statistics are compared"
+    for source in sources:
+        if source.warning:
+            yield source.warning
+    if not settings.recursive and (others := [source.path for source in sources if "folder" not in source.kind]):
+        yield f"{option('recursive', False)} has no effect on {', '.join(others)}: it only affects folders"
     if settings.features and not files:
-        found.append(f"{option('features', True)} has no effect: no set is an array of two dimensions")
-    streams = any(each.holds == "stream" for each in opening.sets)
-    scaled = streams or (settings.floats and any(each.scaled for each in sources))
+        yield f"{option('features', True)} has no effect: no set is an array of two dimensions"
+    yield from _floats_without_effect(opening, sources)
+    for planned in files:
+        for role in planned.roles:
+            sampling = settings.sampling(role.num)
+            for name, value in ((role.crop, getattr(settings, role.crop)), (sampling.setting, sampling.num)):
+                if value:
+                    yield f"{planned.path} has statistics: {option(name)} does not apply to it"
+
+
+def _floats_without_effect(opening: Opening, sources: Sequence[ImageSet]) -> Iterator[str | ResultWarning]:
+    """Yields what to say about the settings of images of floats, and of files that were made with others."""
+    settings = opening.settings
+    streams = any(planned.holds == "stream" for planned in opening.sets)
+    scaled = streams or (settings.floats and any(source.scaled for source in sources))
     for name, applies in (("value_range", scaled), ("float_to_byte", scaled and settings.floats)):
         if getattr(settings, name) is not None and not applies:
-            found.append(f"{option(name)} has no effect: it only affects images of floats")
-    how = roundings({each.path: file for each, file in files.items()})
-    how |= {} if settings.floats is None else {"this run": settings.rounding}
-    rounded: list[ResultWarning] = []
+            yield f"{option(name)} has no effect: it only affects images of floats"
+    how = roundings({planned.path: file for planned, file in opening.files.items()})
+    if settings.floats is not None:
+        how["this run"] = settings.rounding
     if len({*how.values()}) > 1:
-        each = ", ".join(f"{value} in {where}" for where, value in how.items())
-        rounded = [
-            ResultWarning("", f"floats became bytes in different ways ({option('float_to_byte')}): {each}", "medium")
-        ]
-    for one in files:
-        for crop, num in (each for role, each in SETTINGS.items() if getattr(one, role)):
-            framing, sampling = getattr(settings, crop), settings.sampling(num)
-            given = [name for name, value in ((crop, framing), (sampling.setting, sampling.num)) if value]
-            found += [f"{one.path} has statistics: {option(name)} does not apply to it" for name in given]
-    return [*rounded, *map(as_warning, dict.fromkeys(found))]
+        ways = ", ".join(f"{value} in {where}" for where, value in how.items())
+        text = f"floats became bytes in different ways ({option('float_to_byte')}): {ways}"
+        yield ResultWarning("", text, "medium")
 
 
 def _idle_with_files(opening: Opening) -> list[str]:
     """Settings of the user that have no effect if no image is read, as named in messages."""
     settings, network, usual = opening.settings, opening.settings.network, Settings().network
-    made = [f"{(file.config or {}).get('extractor')}" for file in opening.files.values()]
-    selects = any("," in each for each in made)  # one of the networks in a file
-    names = [*([] if selects else ["extractor"]), "weights", "input_size", "feature_step"]
+    names = ["extractor", "weights", "input_size", "feature_step"]
+    if any("," in f"{(file.config or {}).get('extractor')}" for file in opening.files.values()):
+        names.remove("extractor")  # it selects one of the networks in a file
+    if any(asked.metric.classifier for asked in settings.chosen):  # which is among the weights
+        names.remove("weights")
     idle: list[str | MetricSetting] = [name for name in names if getattr(network, name) != getattr(usual, name)]
-    for metric in (each.metric for each in settings.chosen if not each.further):
+    for metric in (asked.metric for asked in settings.chosen if not asked.further):
         own = metric.own_network
         if own == network:
             return []  # the two settings together select the layer of the metric's features
-        idle += [own.setting] if own and own != type(metric)().network() else []
-    if any(asked.metric.classifier for asked in settings.chosen):  # which is among the weights
-        idle = [name for name in idle if name != "weights"]
-    return [option(name) for name in (idle if settings.checkpoint is None else [*idle, "checkpoint"])]
+        if own and own != type(metric)().network():
+            idle.append(own.setting)
+    if settings.checkpoint is not None:
+        idle.append("checkpoint")
+    return [*map(option, idle)]

@@ -15,7 +15,23 @@ from fidtool.settings import Settings
 from fidtool.sources.image_set import ImageSet, Sampling
 from fidtool.sources.memory import Images
 from fidtool.sources.pairing import paired
-from fidtool.statistics.set_statistics import Statistics
+from fidtool.statistics.set_statistics import LayerStatistics, Statistics
+
+
+@dataclass(frozen=True)
+class Role:
+    """What a set is in a run, and the settings of its crop and of its number of images."""
+
+    name: str
+    crop: str
+    num: str
+
+
+REAL = Role("REAL", "crop", "num_real")
+FAKE = Role("FAKE", "crop_fake", "num_fake")
+HELDOUT = Role("the held-out set", "crop", "num")
+STORED = Role("the set of `fidtool stats`", "crop", "num")
+"""It has what FAKEs need."""
 
 
 @dataclass(frozen=True)
@@ -37,31 +53,46 @@ class SetNeeds:
     order: bool = False
     pairs: tuple[PairMetric, ...] = ()
 
+    def usable(self, layers: Mapping[str, LayerStatistics]) -> dict[str, LayerStatistics]:
+        """Returns those of these layers that are needed, and have the features of each image if these are needed."""
+        return {
+            name: layers[name]
+            for name in self.layers
+            if name in layers and (name not in self.features or layers[name].features is not None)
+        }
+
 
 IMAGES = SetNeeds(features=frozenset({FEATURES}), collected=(FEATURES,))
 """What only images have, or statistics with the features of each: with these needs, a file's images are opened."""
 
 
-def set_needs(settings: Settings, real: bool, fake: bool, heldout: bool = False) -> SetNeeds:
-    """Returns what a run's metrics, error bars and report need of a set, and its comparison with a held-out set."""
-    metrics = [(each.metric, each.layer) for each in settings.chosen if each.layer != PIXELS]
-    barred = {layer for metric, layer in metrics if any(number.error_bars for number in metric.numbers)}
-    used = [layer for metric, layer in metrics if fake or (real and not metric.fake_only) or layer in barred]
-    layers = dict.fromkeys([FEATURES, *used]) if metrics or settings.heldout is not None else {}
-    features = {
-        layer
-        for metric, layer in metrics
-        if settings.grouped_by or (real and metric.real_features) or (fake and metric.fake_features)
-    }
-    if (fake and settings.uncertainty) or heldout:
-        features |= barred
+def set_needs(settings: Settings, *roles: Role) -> SetNeeds:
+    """Returns what a run's metrics, error bars, report and held-out comparison need of a set with these roles."""
+    real = REAL in roles
+    fake = FAKE in roles or STORED in roles
+    metrics = [(asked.metric, asked.layer) for asked in settings.chosen if asked.layer != PIXELS]
+    layers: dict[str, None] = {}
+    features = set()
+    if metrics or settings.heldout is not None:
+        layers[FEATURES] = None
     if (fake and settings.influence) or settings.heldout is not None:
         features.add(FEATURES)
-    pairs = tuple(each.metric for each in settings.chosen if fake and isinstance(each.metric, PairMetric))
+    for metric, layer in metrics:
+        has_bars = any(number.error_bars for number in metric.numbers)
+        if fake or has_bars or (real and not metric.fake_only):
+            layers[layer] = None
+        if has_bars and (HELDOUT in roles or (fake and settings.uncertainty)):
+            features.add(layer)
+        if settings.grouped_by or (real and metric.real_features) or (fake and metric.fake_features):
+            features.add(layer)
     shown = {FEATURES} if settings.report is not None else set()
-    order = fake and any(metric.stored_order for metric, _ in metrics)
-    collected = tuple(layer for layer in layers if layer in features | shown)
-    return SetNeeds(tuple(layers), frozenset(features), collected, order, pairs)
+    return SetNeeds(
+        layers=tuple(layers),
+        features=frozenset(features),
+        collected=tuple(layer for layer in layers if layer in features | shown),
+        order=fake and any(metric.stored_order for metric, _ in metrics),
+        pairs=tuple(asked.metric for asked in settings.chosen if fake and isinstance(asked.metric, PairMetric)),
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,22 +106,20 @@ class RequestedSet:
 def named_sets(*sources: tuple[object, str]) -> list[RequestedSet]:
     """Returns sets with unique names, from pairs of a path or an object and a default name for it.
 
-    The same path or object always gives the same set.
+    The same object always gives the same set. Paths are compared when they are opened.
     """
     names = {os.fspath(source) for source, _ in sources if isinstance(source, (str, os.PathLike))}
-    found: dict[object, RequestedSet] = {}
+    found: dict[int, RequestedSet] = {}
     sets = []
-    for number, (source, default) in enumerate(sources):
+    for source, default in sources:
         if isinstance(source, (str, os.PathLike)):
-            path = os.fspath(source)
-            sets.append(found.setdefault(path, RequestedSet(path)))
+            sets.append(RequestedSet(os.fspath(source)))
             continue
-        key = number if source is None else id(source)
+        if source is None:  # ranks other than zero may pass it in place of statistics
+            source = Statistics({})
+        key = id(source)
         if key not in found:
-            # Ranks other than zero may pass None in place of statistics.
-            given: Images | Statistics = Statistics({})
-            if source is not None:
-                given = source if isinstance(source, (Images, Statistics)) else Images(source)
+            given = source if isinstance(source, (Images, Statistics)) else Images(source)
             wanted = (given.name if isinstance(given, Images) else "") or default
             copies = itertools.chain([wanted], (f"{wanted} {copy}" for copy in itertools.count(2)))
             name = next(each for each in copies if each not in names)
@@ -98,6 +127,9 @@ def named_sets(*sources: tuple[object, str]) -> list[RequestedSet]:
             found[key] = RequestedSet(name, given.renamed(name) if isinstance(given, Images) else given)
         sets.append(found[key])
     return sets
+
+
+Holding = Literal["images", "stream", "statistics", "both"]
 
 
 class Content(NamedTuple):
@@ -116,9 +148,21 @@ class Content(NamedTuple):
     groups: Sequence[str] = ()
     """The class, or folder, of each image in stored order, in a statistics file of each row; empty if not known."""
 
+    @property
+    def holds(self) -> Holding:
+        """What of these it is."""
+        if self.file is None:
+            return "stream" if self.images is None else "images"
+        return "statistics" if self.images is None else "both"
 
-SETTINGS = {"real": ("crop", "num_real"), "fake": ("crop_fake", "num_fake"), "heldout": ("crop", "num")}
-"""The settings of a set's crop and number of images, by its role."""
+    @property
+    def size(self) -> int | None:
+        """Number of images, or of those whose features are known; None if unknown."""
+        if self.images is not None:
+            return len(self.images)
+        if self.file is None:
+            return None
+        return self.file.count if self.file.features is None else len(self.file.features)
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,24 +172,21 @@ class SetPlan:
     Attributes:
         request: number of the first argument that names it.
         holds: images, a stream of them, statistics, or statistics and images, which give what the statistics lack.
-        real, fake, heldout: its roles, REAL, FAKE and the held-out set; a FAKE may have another one as well.
+        roles: the role of each argument that is this set: a FAKE may be REAL or the held-out set as well.
+        count: number of its images, of statistics with features that of these; None if unknown.
         framing: how its images are cropped and resized, see `fidtool.images.framing.Crop`; None if they are not.
         sampling: which of its images are used.
+        needs: what the run needs of it.
     """
 
     path: str
     request: int
-    holds: Literal["images", "stream", "statistics", "both"]
-    real: bool
-    fake: bool
+    holds: Holding
+    roles: tuple[Role, ...]
     count: int | None
     framing: str | None
     sampling: Sampling
-    heldout: bool = False
-
-    def needs(self, settings: Settings) -> SetNeeds:
-        """Returns what a run needs of it."""
-        return set_needs(settings, self.real, self.fake, self.heldout)
+    needs: SetNeeds = SetNeeds()
 
 
 def pair_up(

@@ -12,7 +12,7 @@ from fidtool.features.models.families import CMMD_EXTRACTOR, is_published
 from fidtool.features.protocol import inception_definition, protocol_named
 from fidtool.pipeline.opening import complete_settings
 from fidtool.pipeline.plan import agree
-from fidtool.pipeline.sets import SetPlan
+from fidtool.pipeline.sets import REAL, SetPlan, set_needs
 from fidtool.settings import Settings
 from fidtool.statistics.set_statistics import Statistics
 
@@ -65,6 +65,7 @@ def test_only_settings_that_files_agree_on_are_adopted() -> None:
     files = {"a": file_of(), "b": file_of(dims=192)}
     settings, _ = complete_settings(files, Settings(), True)
     sampling = settings.sampling()
-    sets = {SetPlan(a, 0, "statistics", a == "a", a != "a", 100, None, sampling): b for a, b in files.items()}
+    needs = set_needs(settings, REAL)
+    sets = {SetPlan(a, 0, "statistics", (REAL,), 100, None, sampling, needs): b for a, b in files.items()}
     with pytest.raises(InputError, match=r"b has features of 192 .*, but a has 64; statistics of different"):
         agree(sets, settings, None)

@@ -13,7 +13,7 @@ from fidtool.console import Console
 from fidtool.features.protocol import FEATURES, inception_definition, protocol_named
 from fidtool.pipeline.opening import Opening, open_sets
 from fidtool.pipeline.plan import Plan, choose, make_plan
-from fidtool.pipeline.sets import named_sets, set_needs
+from fidtool.pipeline.sets import FAKE, HELDOUT, REAL, STORED, named_sets, set_needs
 from fidtool.settings import Settings
 from support.pictures import make_pictures
 
@@ -42,8 +42,8 @@ def test_a_set_is_one_object_wherever_it_occurs(folders: tuple[Path, Path]) -> N
     plan, _ = planned(real, fake, fake, f"{real}/")
     assert plan.sets[1] is plan.sets[2]
     assert plan.sets[0] is plan.sets[3], "another spelling of REAL"
-    assert [each.fake for each in plan.sets] == [True, True, True, True]
-    assert len(plan.needs) == 2
+    assert [each.roles for each in plan.sets] == [(REAL, FAKE), (FAKE, FAKE), (FAKE, FAKE), (REAL, FAKE)]
+    assert len(plan.distinct) == 2
     other = pickle.loads(pickle.dumps(plan))  # as the other ranks receive it
     assert other.sets[1] is other.sets[2]
     assert other.sets[0] is not other.sets[1]
@@ -61,16 +61,16 @@ def test_a_path_with_two_framings_or_samples_is_two_sets(
         settings.get("num_real", 6),
         settings.get("num_fake", 6),
     ]
-    assert [(each.real, each.fake) for each in opening.sets] == [(True, False), (False, True)]
+    assert [each.roles for each in opening.sets] == [(REAL,), (FAKE,)]
     assert len({*planned(real, real, crop="adm:8", crop_fake="adm:8")[0].sets}) == 1
 
 
 def test_needs_follow_from_roles_and_metrics(folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fidtool.InceptionScore, "obtain", lambda *_: None)  # as where its weights are
     plan, _ = planned(*folders, metrics=["fid", fidtool.InceptionScore(splits=2)])
-    assert [plan.needs[each].features for each in plan.sets] == [frozenset(), {FEATURES}]
+    assert [each.needs.features for each in plan.sets] == [frozenset(), {FEATURES}]
     plan, _ = planned(*folders, metrics="kid")
-    assert [plan.needs[each].features for each in plan.sets] == [{FEATURES}, {FEATURES}]
+    assert [each.needs.features for each in plan.sets] == [{FEATURES}, {FEATURES}]
     assert [(each.name, each.layer) for each in plan.settings.chosen] == [("kid", FEATURES)]
 
 
@@ -81,26 +81,22 @@ def test_a_held_out_set_is_a_third_role(folders: tuple[Path, Path], tmp_path: Pa
     metrics = ["fid", fidtool.PRDC(nearest_k=3)]
     settings = {"heldout": val, "crop": "adm:8", "num_real": 5, "num_fake": 4, "num": 2, "metrics": metrics}
     plan, opening = planned(real, fake, fake, val, **settings)
-    (third,) = (each for each in plan.needs if each.heldout)
+    (third,) = (each for each in plan.distinct if HELDOUT in each.roles)
     assert [each.path for each in plan.sets] == [str(real), str(fake), str(fake)]
-    assert [*plan.needs] == [*opening.contents] == [plan.sets[0], plan.sets[1], third]
-    assert [(each.real, each.fake, each.heldout) for each in plan.needs] == [
-        (True, False, False),
-        (False, True, False),
-        (False, False, True),
-    ]
+    assert [*plan.distinct] == [*opening.contents] == [plan.sets[0], plan.sets[1], third]
+    assert [each.roles for each in plan.distinct] == [(REAL,), (FAKE, FAKE), (HELDOUT,)]
     assert (third.request, third.framing, third.count) == (3, "adm:8", 2)
     spatial = Settings(metrics=["fid", "sfid"], heldout=val)
-    assert set_needs(spatial, real=False, fake=False, heldout=True).layers == (FEATURES,)
+    assert set_needs(spatial, HELDOUT).layers == (FEATURES,)
     plan, _ = planned(real, fake, val, heldout=val)
-    assert [each.features for each in plan.needs.values()] == [{FEATURES}] * 3, "for the distances to REAL"
+    assert [each.needs.features for each in plan.distinct] == [{FEATURES}] * 3, "for the distances to REAL"
     plan, _ = planned(real, val, fake, val, heldout=val)
-    assert (plan.sets[1].fake, plan.sets[1].heldout, plan.sets[1].request) == (True, True, 1)
+    assert (plan.sets[1].roles, plan.sets[1].request) == ((FAKE, HELDOUT), 1)
     plan, _ = planned(real, val, fake, val, heldout=val, num_fake=2)
-    assert [each.heldout for each in plan.sets] == [False] * 3
+    assert [each.roles for each in plan.sets] == [(REAL,), (FAKE,), (FAKE,)]
     other = pickle.loads(pickle.dumps(plan))
-    assert [each.heldout for each in other.needs] == [False, False, False, True]
-    assert not any(each.heldout for each in planned(real, fake)[0].needs)
+    assert [HELDOUT in each.roles for each in other.distinct] == [False, False, False, True]
+    assert not any(HELDOUT in each.roles for each in planned(real, fake)[0].distinct)
 
 
 def test_facts_of_statistics_and_streams(folders: tuple[Path, Path]) -> None:
@@ -142,5 +138,5 @@ def test_the_set_of_stats_stands_alone(folders: tuple[Path, Path]) -> None:
     plan, opening = planned(folders[0], alone=True, metrics="kid", crop="adm:8", num=4)
     (only,) = plan.sets
     assert (only.framing, only.count) == ("adm:8", 4)
-    assert plan.needs[only].features == {FEATURES}
-    assert not opening.sets[0].real
+    assert only.needs.features == {FEATURES}
+    assert opening.sets[0].roles == (STORED,)

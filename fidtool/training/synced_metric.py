@@ -349,7 +349,8 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
     @fork_safe
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         own = {name: name.removeprefix(prefix) for name in state_dict if name.startswith(prefix)}
-        state = {short: state_dict.pop(name) for name, short in own.items() if short in self._sums.names}
+        names = self._sums.names
+        state = {short: state_dict.pop(name) for name, short in own.items() if short in names}
         theirs = [name for name, short in own.items() if self._theirs.match(short)]
         for name in theirs:
             del state_dict[name]

@@ -85,9 +85,8 @@ class PairValues(SampleRows):
     compared = "target"
     noun = "pairs"
 
-    def __init__(self, comparison: _Comparison) -> None:
-        self.comparison = comparison
-        self._device = torch.device("cpu")
+    def __init__(self, metric: PairMetric) -> None:
+        self.comparison = _Comparison(metric)
         self.clear()
 
     def clear(self) -> None:
@@ -184,8 +183,7 @@ class PairState(MetricState[PairValues]):
     damaged = "the checkpoint's values of pairs are not those of a metric"
 
     def __init__(self, metric: PairMetric) -> None:
-        self._comparison = _Comparison(metric)
-        self.sides = {"pair": PairValues(self._comparison)}
+        self.sides = {"pair": PairValues(metric)}
 
     @property
     def pairs(self) -> PairValues:
@@ -196,7 +194,7 @@ class PairState(MetricState[PairValues]):
         return counted(self.added, "pair")
 
     def settings(self) -> dict[str, Any]:
-        return {"own": self._comparison.title}
+        return {"own": self.pairs.comparison.title}
 
 
 def _first_of(samples: Sequence[NDArray[Any]]) -> NDArray[Any]:

@@ -48,6 +48,7 @@ class SampleRows(ABC):
     noun: str
     reset: str = "call reset()"
     fixed: Statistics | None = None
+    _device = torch.device("cpu")
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -33,9 +33,8 @@ from fidtool.training.feature_extractor import PathLike, SharedExtractor, image_
 from fidtool.training.group import Ranks
 from fidtool.training.rows import PADDED, UNKNOWN, Rows, SampleRows, State, on_several
 
-SHARE, SETTINGS = "share", "settings"
-EVALUATED = "evaluated"
-"""In a state of which `compute` has covered all generated images or pairs."""
+HEADER = "header"
+"""Key of a JSON in a state: the settings, of which rank it is, and whether `compute` covered all images or pairs."""
 ALL = -1
 """In place of a rank: the images are those of all ranks."""
 SIDES = {"real": "real images", "fake": "generated images"}
@@ -82,7 +81,6 @@ class ImageSums(SampleRows):
     fixed: Statistics | None = None
 
     def __post_init__(self) -> None:
-        self._device = torch.device("cpu")
         self.noun = SIDES[self.side]
         if self.side == "real":
             self.reset += " of a metric made with reset_real_features=True"
@@ -372,7 +370,7 @@ class MetricState(ABC, Generic[Rows]):
     def names(self) -> set[str]:
         """Possible keys of `state`."""
         of_sides = {f"{side}_{name}" for side, rows in self.sides.items() for name in rows.names}
-        return {SHARE, EVALUATED, SETTINGS} | of_sides
+        return {HEADER} | of_sides
 
     def clear(self, *kept: str) -> None:
         """Discards what was added, except that of the sides that are ``kept``."""
@@ -455,9 +453,9 @@ class MetricState(ABC, Generic[Rows]):
         if not filled:
             return {}
         state = {f"{side}_{name}": values for side, rows in filled.items() for name, values in rows.totals().items()}
-        settings = json.dumps(self._saved_settings())
-        state[SETTINGS] = torch.frombuffer(bytearray(settings.encode()), dtype=torch.uint8)
-        state[SHARE] = torch.tensor([group_rank, size], device="cpu")
+        evaluated = self.evaluated >= self.added > 0
+        header = {"settings": self._saved_settings(), "rank": group_rank, "size": size, "evaluated": evaluated}
+        state[HEADER] = torch.frombuffer(bytearray(json.dumps(header).encode()), dtype=torch.uint8)
         return state
 
     def _saved_settings(self) -> dict[str, Any]:
@@ -471,12 +469,12 @@ class MetricState(ABC, Generic[Rows]):
         """
         own = self._saved_settings()
         try:
-            saved = json.loads(bytes(state[SETTINGS].tolist()))
+            header = json.loads(bytes(state[HEADER].tolist()))
+            saved, was, of = header["settings"], int(header["rank"]), int(header["size"])
             if saved.keys() != own.keys():
                 raise ValueError(f"its settings are {saved.keys()}")
             if "definition" in saved:
                 Definition.from_json(saved["definition"])
-            was, of = state[SHARE].tolist()
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InputError(
                 "the checkpoint has no valid definition of its features: this metric did not save it"
@@ -508,7 +506,7 @@ class MetricState(ABC, Generic[Rows]):
                     fresh.sides[side].absorb(totals, restored=True)
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             raise InputError(f"{self.damaged}: {error}") from None
-        fresh.stale = fresh.added if EVALUATED in state else 0
+        fresh.stale = fresh.added if header.get("evaluated") else 0
         fresh.evaluated = fresh.stale  # also in a state that is saved before the next update
         vars(self).update(vars(fresh))  # only if the state is valid
         return ""

@@ -32,7 +32,7 @@ from fidtool.training.group import (
     outside_autograd,
     ranks_of,
 )
-from fidtool.training.sums import ALL, EVALUATED, Kept, Result
+from fidtool.training.sums import ALL, Kept, Result
 from fidtool.validation import LONGEST_SECONDS, Setting
 
 _TRAINERS = ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer")
@@ -342,8 +342,6 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
             group_rank, size = group_rank_and_size(self.process_group)
             with outside_autograd():
                 state = self._sums.state(ALL if self._own is not None else group_rank, size)
-            if state and self._sums.evaluated >= self._sums.added > 0:
-                state[EVALUATED] = torch.tensor(True, device="cpu")
             destination.update({prefix + name: value for name, value in state.items()})
 
     @fork_safe

@@ -28,9 +28,12 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def old_state() -> dict[str, torch.Tensor]:
     state: dict[str, torch.Tensor] = torch.load(STATE, weights_only=True)
-    sums = {name: values for name, values in state.items() if not name.endswith(("_bits", "_marks", "definition"))}
+    sums = {
+        name: values for name, values in state.items() if not name.endswith(("_bits", "_marks", "definition", "share"))
+    }
     settings = {"definition": bytes(state["definition"].tolist()).decode(), "float_to_byte": ""}
-    sums["settings"] = torch.frombuffer(bytearray(json.dumps(settings).encode()), dtype=torch.uint8)
+    header = {"settings": settings, "rank": 0, "size": 1}
+    sums["header"] = torch.frombuffer(bytearray(json.dumps(header).encode()), dtype=torch.uint8)
     for side in ("real", "fake"):  # today's states have these, but no bits
         count = int(state[f"{side}_count"])
         sums[f"{side}_hash"] = state.get(f"{side}_marks", torch.arange(count))
@@ -46,8 +49,8 @@ def shown(state: dict[str, torch.Tensor]) -> dict[str, Any]:
         kind = f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
         array = np.ascontiguousarray(tensor.numpy())
         digest = hashlib.sha256(array.tobytes()).hexdigest()
-        found[name] = {kind: bytes(array).decode() if name == "settings" else tensor.tolist()}
-        if tensor.numel() > 30 and name != "settings":
+        found[name] = {kind: bytes(array).decode() if name == "header" else tensor.tolist()}
+        if tensor.numel() > 30 and name != "header":
             found[name] = {kind: digest}
     return found
 
@@ -85,7 +88,7 @@ def test_a_state_of_another_network_is_refused(golden: Golden) -> None:
     assert int(metric.state_dict()["real_count"]) == 2, "unchanged"
     said["another protocol"] = str(error.value)
     with pytest.raises(fidtool.InputError) as error:
-        metric.load_state_dict({name: each for name, each in old_state().items() if name != "settings"})
+        metric.load_state_dict({name: each for name, each in old_state().items() if name != "header"})
     said["no definition"] = str(error.value)
     with pytest.raises(fidtool.InputError) as error:
         trained_metric().load_state_dict({**old_state(), "fake_sum": torch.zeros(3, dtype=torch.int64)})

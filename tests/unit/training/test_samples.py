@@ -151,7 +151,7 @@ def other_type(values: torch.Tensor) -> Any:
         (FrechetInceptionDistance, "fake_hash", missing),
         (KernelInceptionDistance, "fake_held", cut),
         (KernelInceptionDistance, "fake_sample", cut),
-        (KernelInceptionDistance, "settings", missing),
+        (KernelInceptionDistance, "header", missing),
         (PeakSignalNoiseRatio, "pair_value", cut),
         (PeakSignalNoiseRatio, "pair_value", other_type),
         (PeakSignalNoiseRatio, "pair_value", lambda values: values * torch.nan),

@@ -192,7 +192,10 @@ class ImageMetric(SyncedMetric[Values, MetricSums]):
         """Discards all images, except the real ones if ``reset_real_features`` is False."""
         self.unsync()
         super().reset()
-        self._sums.clear(SIDES if self.reset_real_features else ("fake",))
+        if self.reset_real_features:
+            self._sums.clear()
+        else:
+            self._sums.clear("real")
 
 
 class FrechetInceptionDistance(ImageMetric[torch.Tensor]):

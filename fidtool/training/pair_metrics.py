@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -34,29 +33,11 @@ from fidtool.metrics.ssim import SSIM, MultiScaleSSIM
 from fidtool.names import counted
 from fidtool.training.feature_extractor import WEIGHTS_SECONDS, PathLike, flag, image_hashes, pixels_of
 from fidtool.training.group import DEFAULT_TIMEOUT, Group, outside_autograd
+from fidtool.training.rows import PADDED, UNKNOWN, SampleRows, State, on_several
 from fidtool.training.samples import Index, sample_numbers
-from fidtool.training.sums import (
-    EVALUATED,
-    PADDED,
-    SHARE,
-    UNKNOWN,
-    MetricState,
-    Result,
-    State,
-    added_again,
-    check_same_settings,
-    each_once,
-    left_out,
-    on_several,
-)
+from fidtool.training.sums import MetricState, Result
 from fidtool.training.synced_metric import SyncedMetric
 
-_COLUMNS = {"value": np.float64, "hash": np.int64, "target": np.int64, "sample": np.int64}
-"""What is known of each pair: its value, hashes of its images and of the target, its number in the data set."""
-_ROW = np.dtype([*_COLUMNS.items(), ("restored", np.bool_)])
-_IN_STATE = {name: f"pair_{name}" for name in _COLUMNS}
-"""The keys of these in the state."""
-_DIFFERENT, _SETTINGS = "pair_different", "pair_settings"
 _THUMBNAIL = RECORD["thumb"]
 _SAMPLED = np.dtype([("hash", np.uint64), ("real", _THUMBNAIL), ("fake", _THUMBNAIL)])
 """The thumbnails of a pair, by which the warning of pairs in different orders is decided."""
@@ -93,58 +74,28 @@ class _Comparison:
         return _Comparison, (self.metric,)
 
 
-class PairValues(MetricState):
-    """The values of pairs of images.
+class PairValues(SampleRows):
+    """The values of pairs of images, and hashes of the pairs and of their targets.
 
-    Attributes:
-        left_out: number of pairs that were left out although another pair has their number. Of the pairs of two ranks
-            only the targets are compared, because reconstructions of a sample that a sampler gives to both may differ.
-        lost: pairs were lost when a checkpoint was loaded.
-        of_ranks: the hashes of each rank's pairs after a merge.
+    Of the pairs of two ranks only the targets are compared, because reconstructions of a sample that a sampler gives to
+    both may differ.
     """
 
-    names = frozenset([SHARE, EVALUATED, _SETTINGS, _DIFFERENT, *_IN_STATE.values()])
+    columns: ClassVar = {"value": np.float64, "target": np.int64, **SampleRows.columns}
+    compared = "target"
     noun = "pairs"
 
     def __init__(self, metric: PairMetric) -> None:
         self.comparison = _Comparison(metric)
-        self._device = torch.device("cpu")
         self.clear()
 
     def clear(self) -> None:
         super().clear()
-        self._parts = [np.empty(0, _ROW)]
         self._sample = np.empty(0, _SAMPLED)
-        self.left_out = 0
-        self.lost = False
-        self.of_ranks: list[NDArray[np.int64]] = []
-
-    def emptied(self) -> PairValues:
-        other = copy.copy(self)
-        other.clear()
-        return other
 
     def to(self, device: torch.device) -> None:
         if device.type != "meta":  # temporarily, before `to_empty`
             self._device = device
-
-    @property
-    def rows(self) -> NDArray[Any]:
-        """A row for each pair, in the order in which they were added. Those that repeat a sample are left out here."""
-        if len(self._parts) > 1:
-            rows = np.concatenate(self._parts)
-            (kept,), different = each_once([rows["sample"]], [rows["hash"]], [len(rows)])
-            self.left_out += different
-            self._parts = [rows[kept]]
-        return self._parts[0]
-
-    @property
-    def counted(self) -> str:
-        return counted(self.added, "pair")
-
-    @property
-    def added(self) -> int:
-        return len(self.rows)
 
     def flush(self) -> None:
         """Does nothing: values are computed when pairs are added."""
@@ -154,7 +105,7 @@ class PairValues(MetricState):
 
         If a pair cannot be compared, none of them is added.
         """
-        rows = np.zeros(len(real), _ROW)
+        rows = self._blank(len(real))
         rows["sample"] = UNKNOWN if samples is None else samples
         targets = image_hashes(real)
         rows["target"] = targets.numpy()
@@ -163,9 +114,14 @@ class PairValues(MetricState):
         rows["value"] = self._values(real, fake)
         if not np.isfinite(rows["value"]).all():
             raise RunError(f"{self.comparison.metric.numbers[0].title} of a pair is NaN or infinite")
-        self._parts.append(rows)
+        self._add_rows(rows, 0)
         self._add_to_sample(rows["hash"].view(np.uint64), real, fake)
         return rows["value"]
+
+    def _add_rows(self, rows: NDArray[np.void], left_out: int) -> None:
+        new, different = self._find_new(rows)
+        self._parts.append(rows[new])
+        self._note(rows[new], left_out + different)
 
     def _values(self, real: torch.Tensor, fake: torch.Tensor) -> list[float]:
         """Returns the values of pairs of images, of shape (n, height, width, 3)."""
@@ -193,83 +149,52 @@ class PairValues(MetricState):
 
     # Synchronisation of all ranks.
 
-    def settings(self) -> dict[str, Any]:
-        return {"own": self.comparison.title}
-
     def merged(self, world: World) -> PairValues:
-        other = copy.copy(self)
-        rows = self.rows
-        every = world.gather((rows, self._sample, self.left_out, self.lost))
-        of_rows, of_samples, of_left_out, of_lost = zip(*every, strict=True)
-        numbers = [rows["sample"] for rows in of_rows]
-        kept, different = each_once(numbers, [rows["target"] for rows in of_rows], [len(rows) for rows in of_rows])
-        each_rank = [rows[own] for rows, own in zip(of_rows, kept, strict=True)]
-        other._parts = [np.concatenate(each_rank)]
-        other._sample = _first_of(of_samples)
-        other.left_out = sum(of_left_out) + different
-        other.lost = any(of_lost)
-        other.of_ranks = [rows["hash"][rows["sample"] == UNKNOWN] for rows in each_rank]
+        other, _ = self._merged_rows(world, len(self.seen))
+        other._sample = _first_of(world.gather(self._sample))
         return other
 
     def warnings(self, ranks: Sequence[int]) -> Iterator[str]:
-        rows = self.rows
-        restored = rows["restored"]
-        if self.lost:
-            yield "pairs from before the checkpoint are missing from the value"
-        if again := added_again(rows["hash"][~restored], rows["hash"][restored]):
-            yield (
-                f"{again} pairs that were added after a checkpoint was loaded are in it too and count twice: call "
-                "reset() after loading it, or omit persistent(True)"
-            )
-        yield from left_out(self.left_out, self.noun)
+        yield from super().warnings(ranks)
         if wrong := len(misplaced(self._sample["real"], self._sample["fake"])[0]):
             yield (
                 f"{wrong} of {len(self._sample)} sampled preds fit the target of another pair better than their own: "
                 "the two are probably in different orders, and the value is then meaningless. Take both from the same "
                 "batch, and gather both from the ranks in the same way"
             )
-        shared, on = on_several(self.of_ranks, ranks)
+        shared, on = on_several([rows[rows["sample"] == UNKNOWN] for rows in self.of_ranks], ranks)
         if shared:
-            yield f"{shared} of {len(rows)} pairs are on more than one rank ({on}) and count again. Probably {PADDED}"
+            yield f"{shared} of {self.count} pairs are on more than one rank ({on}) and count again. Probably {PADDED}"
 
-    def absorb(self, other: PairValues) -> None:
-        check_same_settings([self.settings(), other.settings()], ("this metric", "the other metric"))
-        self._parts.append(other.rows)
-        self._sample = _first_of([self._sample, other._sample])
-        self.left_out += other.left_out
+    def join(self, other: PairValues) -> None:
         self.lost |= other.lost
+        self._add_rows(other.seen, other.left_out)  # which it restored is still known
+        self._sample = _first_of([self._sample, other._sample])
 
-    # Checkpoints.
+    def absorb(self, totals: State, restored: bool = False) -> None:
+        self._add_rows(*self._rows_of(totals, restored))
 
-    def state(self, group_rank: int, size: int) -> State:
-        rows = self.rows
-        if not len(rows):
-            return {}
-        state = {key: torch.from_numpy(rows[name].copy()) for name, key in _IN_STATE.items()}
-        state[_DIFFERENT] = torch.tensor(self.left_out, device="cpu")
-        state[_SETTINGS] = torch.frombuffer(bytearray(self.comparison.title.encode()), dtype=torch.uint8)
-        state[SHARE] = torch.tensor([group_rank, size], device="cpu")
-        return state
 
-    def _saved_settings(self, state: State) -> dict[str, Any]:
-        return {"own": bytes(state[_SETTINGS].tolist()).decode()}
+class PairState(MetricState[PairValues]):
+    """The state of a metric of pairs of images."""
 
-    def _lose(self, state: State) -> None:
-        self.lost = True
+    noun = "pairs"
+    saved = ("own",)
+    damaged = "the checkpoint's values of pairs are not those of a metric"
 
-    def _take(self, state: State) -> None:
-        try:
-            rows = np.zeros(len(state[_IN_STATE["value"]]), _ROW)
-            for name, key in _IN_STATE.items():
-                column = state[key].cpu().numpy()
-                if column.shape != rows.shape or column.dtype != _COLUMNS[name] or not np.isfinite(column).all():
-                    raise ValueError(f"{key} has {column.dtype} of shape {column.shape}")
-                rows[name] = column
-            self.left_out = int(state[_DIFFERENT])
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise InputError(f"the checkpoint's values of pairs are not those of a metric: {error}") from None
-        rows["restored"] = True
-        self._parts.append(rows)
+    def __init__(self, metric: PairMetric) -> None:
+        self.sides = {"pair": PairValues(metric)}
+
+    @property
+    def pairs(self) -> PairValues:
+        return self.sides["pair"]
+
+    @property
+    def counted(self) -> str:
+        return counted(self.added, "pair")
+
+    def settings(self) -> dict[str, Any]:
+        return {"own": self.pairs.comparison.title}
 
 
 def _first_of(samples: Sequence[NDArray[Any]]) -> NDArray[Any]:
@@ -279,7 +204,7 @@ def _first_of(samples: Sequence[NDArray[Any]]) -> NDArray[Any]:
     return joined[first[:SAMPLE]]
 
 
-class ReconstructionMetric(SyncedMetric[torch.Tensor, PairValues]):
+class ReconstructionMetric(SyncedMetric[torch.Tensor, PairState]):
     """Base class of the metrics of pairs of images, whose arguments are those of `PeakSignalNoiseRatio`.
 
     A subclass sets ``_metric`` before it calls ``__init__``.
@@ -314,7 +239,7 @@ class ReconstructionMetric(SyncedMetric[torch.Tensor, PairValues]):
         theirs = dist_sync_on_step, dist_sync_fn, distributed_available_fn
         super().__init__(scaled, sync_on_compute, sync_timeout, process_group, name, theirs)
         with outside_autograd():
-            self._sums = PairValues(self._metric)
+            self._sums = PairState(self._metric)
             self._sums.to(self.device)
 
     @fork_safe
@@ -343,7 +268,7 @@ class ReconstructionMetric(SyncedMetric[torch.Tensor, PairValues]):
             with about("target"):
                 real = pixels_of(target, self.normalize, self.device, "round")
             samples = None if index is None else sample_numbers(index, len(real), "pairs")
-            values = self._sums.add(real, fake, samples).tolist()
+            values = self._sums.pairs.add(real, fake, samples).tolist()
             self._warn(*self._sums.mixed())
             mean = fmean(values) if values else math.nan
             # Lightning logs it with on_step=True.
@@ -373,8 +298,8 @@ class ReconstructionMetric(SyncedMetric[torch.Tensor, PairValues]):
         super().reset()
         self._sums.clear()
 
-    def _measure(self, sums: PairValues, world: World) -> Result:
-        values = sums.rows["value"]
+    def _measure(self, sums: PairState, world: World) -> Result:
+        values = sums.pairs.seen["value"]
         if not len(values):
             problem = f"{self._title} needs at least 1 pair of images, but there are 0:"
             raise on_every_rank(TooFewImagesError(problem, "add them with update(preds, target)"))

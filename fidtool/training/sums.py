@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import copy
 import hashlib
+import json
 import os
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -18,7 +19,6 @@ from numpy.typing import NDArray
 
 from fidtool.distances.exact import feature_settings
 from fidtool.distributed.launch import Launch
-from fidtool.distributed.rendezvous import listed_ranks
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, RunError, as_fidtool_error, on_every_rank, own_exceptions, renamed, warn_program
 from fidtool.features.device import computing_on, repeatable
@@ -31,78 +31,25 @@ from fidtool.statistics.set_statistics import SUMS, Statistics
 from fidtool.statistics.statistics_file import read_statistics
 from fidtool.training.feature_extractor import PathLike, SharedExtractor, image_hashes
 from fidtool.training.group import Ranks
+from fidtool.training.rows import PADDED, UNKNOWN, Rows, SampleRows, State, on_several
 
-SHARE, _DEFINITION, _FLOOR = "share", "definition", "floor"
-EVALUATED = "evaluated"
-"""In a state of which `compute` has covered all generated images or pairs."""
+HEADER = "header"
+"""Key of a JSON in a state: the settings, of which rank it is, and whether `compute` covered all images or pairs."""
 ALL = -1
 """In place of a rank: the images are those of all ranks."""
 SIDES = {"real": "real images", "fake": "generated images"}
-_TOTALS = (*SUMS, "marks", "samples", "different", "held")
-"""Possible keys of `ImageSums.totals`."""
 _REMEDY = (
     "call it on every rank, outside `if rank == 0` and @rank_zero_only; or create the metric with "
     "sync_on_compute=False to compute the value of this rank only"
 )
 
-State = dict[str, torch.Tensor]
-Kept = TypeVar("Kept", bound="MetricState")
-UNKNOWN = -1
-"""In place of the number of a sample."""
+Kept = TypeVar("Kept", bound="MetricState[Any]")
 _HELD_ROWS = 1024
 """Number of the latest images whose features are kept out of the sums. Samplers repeat samples in a rank's last batch,
 and these are left out if another rank has them."""
 
-PADDED = (
-    "a sampler repeats samples so that all ranks have equally many (DistributedSampler, which Lightning inserts, or "
-    "accelerate's even_batches): pass the numbers of the samples to update(…, index=), and each counts once"
-)
-"""Why several ranks have the same samples."""
-
-
-_SEEN = np.dtype([("hash", np.int64), ("sample", np.int64), ("restored", np.bool_)])
-"""What is known of an image: its hash, the number of its sample or `UNKNOWN`, and whether it is from a checkpoint."""
 _Waiting = tuple[torch.Tensor, Any]
-"""The pixels of an image, and a row of `_SEEN`."""
-
-
-class KnownSamples:
-    """The samples that a rank has added, by their numbers, with hashes of their images.
-
-    Attributes:
-        different: number of images that were left out although the image that was added with their number is another.
-    """
-
-    def __init__(self) -> None:
-        self._hashes: dict[int, int] = {}
-        self.different = 0
-
-    def find_new(self, samples: NDArray[np.int64], hashes: NDArray[np.int64]) -> tuple[list[int], int]:
-        """Returns the places of the images to add, and how many of the others are not the image of their number."""
-        places, new, different = [], dict[int, int](), 0
-        for place, (sample, mark) in enumerate(zip(samples.tolist(), hashes.tolist(), strict=True)):
-            earlier = self._hashes.get(sample, new.get(sample))
-            if sample == UNKNOWN or earlier is None:
-                places.append(place)
-                new[sample] = mark
-            else:
-                different += earlier != mark
-        return places, different
-
-    def add(self, samples: NDArray[np.int64], hashes: NDArray[np.int64], different: int) -> None:
-        known = samples != UNKNOWN
-        self._hashes.update(zip(samples[known].tolist(), hashes[known].tolist(), strict=True))
-        self.different += different
-
-
-def left_out(different: int, noun: str, reset: str = "call reset()") -> Iterator[str]:
-    """Warns about images that were left out although they are not repeated ones."""
-    if different:
-        yield (
-            f"{different} {noun} were left out, because other ones have the same index: {reset} before the next epoch "
-            "and after loading a checkpoint, and give each sample of all ranks and data sets a number of its own (if a "
-            "sampler repeated samples whose images are random, none is missing)"
-        )
+"""The pixels of an image, and what is known of it."""
 
 
 def check_lengths(lengths: Iterable[int]) -> None:
@@ -116,7 +63,7 @@ def check_lengths(lengths: Iterable[int]) -> None:
 
 
 @dataclass(eq=False)
-class ImageSums:
+class ImageSums(SampleRows):
     """A metric's state of the real or of the generated images: their features, and the images of a partial batch.
 
     The network always gets batches of one size; the last is padded. Kernels depend on the batch's shape, so features
@@ -124,9 +71,7 @@ class ImageSums:
     several ranks have, and those that are added again after a checkpoint that has them was restored.
 
     With ``per_image`` all features are held, otherwise those of the latest samples, and the exact sums of those before.
-    ``fixed`` are statistics in place of images. ``lost``: images were lost when a checkpoint was loaded. After a merge,
-    ``of_ranks`` are each rank's images, and ``different`` were left out because another rank has another image with
-    their number.
+    ``fixed`` are statistics in place of images.
     """
 
     network: SharedExtractor
@@ -136,18 +81,20 @@ class ImageSums:
     fixed: Statistics | None = None
 
     def __post_init__(self) -> None:
-        self._device = torch.device("cpu")
-        made = " of a metric made with reset_real_features=True" if self.side == "real" else ""
-        self._reset = f"call reset(){made}"
+        self.noun = SIDES[self.side]
+        if self.side == "real":
+            self.reset += " of a metric made with reset_real_features=True"
         self.clear()
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (*super().names, *SUMS, "held")
+
     def clear(self) -> None:
+        super().clear()
         self._moments: ExactMoments | None = None  # a plain module's first output shows the length of a vector
-        self._held = deque[torch.Tensor]()  # features of the last images of `_seen`, which are not in the sums
+        self._held = deque[torch.Tensor]()  # features of the last images of `seen`, which are not in the sums
         self._waiting: list[_Waiting] = []
-        self._seen: list[NDArray[np.void]] = []
-        self._samples = KnownSamples()
-        self.lost, self.different, self.of_ranks = False, 0, list[NDArray[np.void]]()
 
     def _empty(self, dims: int) -> ExactMoments:
         definition = self.network.definition
@@ -159,19 +106,13 @@ class ImageSums:
         """Number of images; None if the statistics file does not have it."""
         if self.fixed is not None:
             return self.fixed.count
-        return sum(map(len, self._seen)) + len(self._waiting)
+        return sum(map(len, self._parts)) + len(self._waiting)
 
     @property
     def length(self) -> int:
-        """Length of a feature vector; 0 if it is not known yet."""
         if self._moments is not None:
             return self._moments.dims
         return self._held[0].shape[1] if self._held else 0
-
-    @property
-    def seen(self) -> NDArray[np.void]:
-        """What is known of the images that went through the network, an array of `_SEEN`."""
-        return np.concatenate([np.empty(0, _SEEN), *self._seen])
 
     def _features(self) -> torch.Tensor:
         """The features that are held, shape (n, D)."""
@@ -182,15 +123,15 @@ class ImageSums:
 
         An image whose number in ``samples`` was added before is left out.
         """
-        seen = np.zeros(len(images), _SEEN)
+        seen = self._blank(len(images))
         seen["hash"] = image_hashes(images).numpy()
         seen["sample"] = UNKNOWN if samples is None else samples
-        new, different = self._samples.find_new(seen["sample"], seen["hash"])
+        new, different = self._find_new(seen)
         images, seen = images[new], seen[new]
         laid_out = images if self.network.plain else images.permute(0, 2, 3, 1)
         pixels = laid_out.clone(memory_format=torch.contiguous_format)
         self._waiting = self._extract([*self._waiting, *zip(pixels, seen, strict=True)], partial=False)
-        self._samples.add(seen["sample"], seen["hash"], different)
+        self._note(seen, different)
 
     def flush(self) -> None:
         """Runs the network on the waiting images; the last batch is padded with black images."""
@@ -213,7 +154,7 @@ class ImageSums:
         for image, row in waiting[:ready]:
             alike.setdefault((image.shape, image.dtype) if self.network.plain else (), []).append((image, row))
         batches = [part[at : at + batch_size] for part in alike.values() for at in range(0, len(part), batch_size)]
-        seen = np.array([row for batch in batches for _, row in batch], dtype=_SEEN)
+        seen = np.stack([row for batch in batches for _, row in batch])
 
         def filled(batch: list[_Waiting]) -> list[list[torch.Tensor]]:
             pixels = [image for image, _ in batch]
@@ -237,7 +178,7 @@ class ImageSums:
             else:
                 self._sum(features)
             self._sum_earlier()
-        self._seen.append(seen)
+        self._parts.append(seen)
         return waiting[ready:]
 
     def _sum(self, features: torch.Tensor) -> None:
@@ -258,7 +199,7 @@ class ImageSums:
         try:
             yield
         except RunError as error:
-            error.append(f". The statistics lack some {SIDES[self.side]}; {self._reset} before compute()")
+            error.append(f". The statistics lack some {self.noun}; {self.reset} before compute()")
             raise
 
     def to(self, device: torch.device) -> None:
@@ -272,17 +213,11 @@ class ImageSums:
             self._waiting = [(image.to(device), row) for image, row in self._waiting]
 
     def merged(self, world: World) -> ImageSums:
-        """Returns the statistics of all ranks, without changing this object. A collective; call `flush` first.
-
-        An image of whose sample several ranks have a copy counts once.
-        """
-        other, seen, held = copy.copy(self), self.seen, self._features()
-        every = world.gather((self.length, self.lost, self._samples.different, len(held), seen))
-        lengths, of_lost, of_different, of_held, of_seen = zip(*every, strict=True)
+        lengths = world.gather(self.length)
         check_lengths(lengths)
-        samples, hashes = ([seen[name] for seen in of_seen] for name in ("sample", "hash"))
-        kept, other.different = each_once(samples, hashes, of_held)
-        held = held[torch.from_numpy(kept[world.rank][len(seen) - len(held) :]).to(held.device)]
+        held = self._features()
+        other, kept = self._merged_rows(world, len(held))
+        held = held[torch.from_numpy(kept[len(kept) - len(held) :]).to(held.device)]
         other._held = deque()
         if self.per_image:
             other._held.extend(torch.from_numpy(rows) for rows in world.gather(held.numpy()) if len(rows))
@@ -294,34 +229,22 @@ class ImageSums:
                         other._moments.add(held)
                         other._moments.flush()
             other._moments.merge(world)
-        other.lost = any(of_lost)
-        other._samples = KnownSamples()
-        other._samples.different = sum(of_different)
-        other.of_ranks = [seen[own] for seen, own in zip(of_seen, kept, strict=True)]
-        other._seen = other.of_ranks
         return other
 
+    def _most_random_copies(self) -> int:
+        """Random reconstructions of a sample that a sampler gives to several ranks differ."""
+        return max(3, min((self.count or 0) // 2, _HELD_ROWS)) if self.side == "fake" else 0
+
     def warnings(self, ranks: Sequence[int]) -> Iterator[str]:
-        """Warnings about images that are missing, count twice, or that several of the ``ranks`` have."""
-        if self.lost:
-            yield f"{SIDES[self.side]} from before the checkpoint are missing from the value"
-        seen = self.seen
-        if again := added_again(*(seen["hash"][seen["restored"] == old] for old in (False, True))):
-            yield (
-                f"{again} {SIDES[self.side]} that were added after a checkpoint was loaded are in it too and count "
-                f"twice: {self._reset} after loading it, or omit persistent(True)"
-            )
-        known = seen["sample"][seen["sample"] != UNKNOWN]
+        yield from super().warnings(ranks)
+        numbers = self.seen["sample"]
+        known = numbers[numbers != UNKNOWN]
         if twice := len(known) - len(np.unique(known)):
             yield (
-                f"{twice} of {self.count} {SIDES[self.side]} count again, because several ranks or merged metrics have "
-                f"the same samples, more than {_HELD_ROWS} before their last: give each its own, or {self._reset} "
+                f"{twice} of {self.count} {self.noun} count again, because several ranks or merged metrics have "
+                f"the same samples, more than {_HELD_ROWS} before their last: give each its own, or {self.reset} "
                 "before the next epoch, whose shuffled samples are on other ranks"
             )
-        # Random reconstructions of a sample that a sampler gives to several ranks differ.
-        allowed = max(3, min((self.count or 0) // 2, _HELD_ROWS)) if self.side == "fake" else 0
-        across = self.different if self.different > allowed else 0
-        yield from left_out(self._samples.different + across, SIDES[self.side], self._reset)
         yield from self._shared(ranks)
 
     def _shared(self, ranks: Sequence[int]) -> Iterator[str]:
@@ -329,7 +252,7 @@ class ImageSums:
         numbered = all((seen["sample"] != UNKNOWN).all() for seen in self.of_ranks)
         if numbered and self.side == "real":
             return
-        shared, on = on_several([seen["hash"] for seen in self.of_ranks], ranks)
+        shared, on = on_several(self.of_ranks, ranks)
         if not shared:
             return
         causes = [] if numbered else [PADDED]
@@ -339,7 +262,7 @@ class ImageSums:
                 "counts the samples of all ranks"
             )
             causes.append("the generator produces few distinct images")
-        problem = f"{shared} of {self.count} {SIDES[self.side]} are on more than one rank ({on})"
+        problem = f"{shared} of {self.count} {self.noun} are on more than one rank ({on})"
         meaning = "the value is computed from fewer distinct images than it appears"
         yield f"{problem}: {meaning}. Probably {'; or '.join(causes)}"
 
@@ -365,76 +288,29 @@ class ImageSums:
         return rows[np.argsort(self.seen["hash"], kind="stable")]
 
     def totals(self) -> State:
-        """The sums as CPU tensors, for symmetric matrices the upper triangle. Call `flush` first."""
-        seen = self.seen
-        totals: dict[str, Any] = {} if self._moments is None else self._moments.totals()
-        totals["marks"] = seen["hash"]
-        if (seen["sample"] != UNKNOWN).any():
-            totals |= {"samples": seen["sample"], "different": self._samples.different}
-        state = {name: torch.from_numpy(np.array(values)) for name, values in totals.items()}
-        return state | ({"held": self._features().cpu()} if self._held else {})
+        """Also the sums, of which symmetric matrices are the upper triangle, and the features that are held."""
+        sums = {} if self._moments is None else self._moments.totals()
+        totals = super().totals() | {name: torch.from_numpy(np.array(values)) for name, values in sums.items()}
+        return totals | ({"held": self._features().cpu()} if self._held else {})
 
     def absorb(self, totals: State, restored: bool = False) -> None:
-        """Adds the sums that `totals` returned, ``restored`` from a checkpoint or of another metric."""
-        try:
-            arrays = {name: values.cpu().numpy() for name, values in totals.items()}
-            seen = np.zeros(len(arrays["marks"]), _SEEN)
-            samples = arrays.get("samples", np.full(len(seen), UNKNOWN))
-            seen["hash"], seen["sample"], seen["restored"] = arrays["marks"], samples, restored
-            summed, different = int(arrays.get("count", 0)), int(arrays.get("different", 0))
-            held = totals.get("held", torch.zeros(0, 0, device="cpu"))
-            if not len(samples) == len(seen) == summed + len(held):
-                raise ValueError("their numbers of images differ")
-            dims = {self.network.definition.dims, self.length, len(arrays.get("sum", ())), held.shape[1]} - {0}
-            if len(dims) > 1:
-                raise ValueError("their features have another length")
-            moments = self._moments
-            if "count" in arrays:
-                moments = self._moments or self._empty(*dims)
-                moments.absorb(arrays)
-        except (AttributeError, ValueError, KeyError, TypeError, IndexError) as error:
-            raise InputError(f"the statistics to add are not those of this metric's features: {error}") from None
-        self._moments = moments
-        self._seen = [seen[:summed], *self._seen, seen[summed:]]
+        seen, different = self._rows_of(totals, restored)
+        sums = {name: totals[name].cpu().numpy() for name in SUMS if name in totals}
+        summed = int(sums.get("count", 0))
+        held = totals.get("held", torch.zeros(0, 0, device="cpu"))
+        if len(seen) != summed + len(held):
+            raise ValueError("their numbers of images differ")
+        dims = {self.network.definition.dims, self.length, len(sums.get("sum", ())), held.shape[1]} - {0}
+        if len(dims) > 1:
+            raise ValueError("their features have another length")
+        if sums:
+            self._moments = self._moments or self._empty(*dims)
+            self._moments.absorb(sums)
+        self._parts = [seen[:summed], *self._parts, seen[summed:]]
         if len(held):
             self._held.append(held.to("cpu" if self.per_image else self._device))
             self._sum_earlier()
-        self._samples.add(samples, seen["hash"], different)
-
-
-def each_once(
-    samples: Sequence[NDArray[np.int64]], marks: Sequence[NDArray[np.int64]], free: Sequence[int]
-) -> tuple[list[NDArray[np.bool_]], int]:
-    """Returns which images of each rank to keep, so that each sample remains once: bool arrays of these shapes.
-
-    Also returns how many of the others have another mark than the one that is kept of their sample. Of each rank only
-    the last ``free`` images can be left out. Images whose sample is unknown remain.
-    """
-    bound = [np.arange(len(own)) < len(own) - last for own, last in zip(samples, free, strict=True)]
-    every, hashes = (np.concatenate(of_ranks) for of_ranks in (samples, marks))
-    must = np.concatenate(bound)
-    order = np.lexsort((~must, every))  # those that must remain come first, then those of the first rank
-    starts = np.ones(len(order), dtype=bool)
-    starts[1:] = np.diff(every[order]) != 0
-    keep = must | (every == UNKNOWN)
-    keep[order[starts]] = True
-    kept = order[starts][np.cumsum(starts) - 1]  # of the sample of each image in this order
-    different = int(((hashes[kept] != hashes[order]) & ~keep[order]).sum())
-    return np.split(keep, np.cumsum([len(own) for own in samples])[:-1]), different
-
-
-def added_again(added: NDArray[np.int64], restored: NDArray[np.int64]) -> int:
-    """Returns how many of the hashes a checkpoint had as well; 0 if they can be those of duplicates."""
-    again = len(np.intersect1d(added, restored))
-    return again if again > max(3, min(len(restored), len(added)) // 4) else 0
-
-
-def on_several(of_ranks: Sequence[NDArray[np.int64]], ranks: Sequence[int]) -> tuple[int, str]:
-    """Returns how many of the hashes of each of the ``ranks`` are on another one too, and which ranks these are."""
-    every = np.concatenate([np.empty(0, np.int64), *map(np.unique, of_ranks)])
-    hashes, owners = np.unique(every, return_counts=True)
-    shared = [int(np.isin(own, hashes[owners > 1]).sum()) for own in of_ranks]
-    return sum(shared), listed_ranks([rank for rank, number in zip(ranks, shared, strict=False) if number])
+        self._note(seen, different)
 
 
 @dataclass(frozen=True)
@@ -460,57 +336,76 @@ class Result:
         return self.values.get("fid")
 
 
-class MetricState(ABC):
+class MetricState(ABC, Generic[Rows]):
     """The state of one metric, on one rank or merged over all ranks.
 
     Attributes:
-        names: possible keys of `state`.
-        counted: how many images or pairs were added, with the noun.
-        noun: the noun.
-        added: number of generated images, or of pairs.
+        sides: the sets of images, or the pairs, by the prefix of their keys in `state`. The last are those to evaluate.
+        noun: what these are.
+        saved: names of the settings that a state has.
+        damaged: what a refused state is not.
         evaluated: how many of these the last ``compute`` covered.
         stale: how many of these come from a checkpoint that was saved after their ``compute``.
     """
 
-    names: ClassVar[frozenset[str]]
-    noun: ClassVar[str] = "images"
+    sides: dict[str, Rows]
+    noun: ClassVar[str]
+    saved: ClassVar[tuple[str, ...]]
+    damaged: ClassVar[str]
     evaluated = 0
     stale = 0
 
     @property
     @abstractmethod
-    def counted(self) -> str: ...
+    def counted(self) -> str:
+        """How many generated images or pairs were added, with the noun."""
 
     @property
-    @abstractmethod
-    def added(self) -> int: ...
+    def added(self) -> int:
+        """Number of generated images, or of pairs."""
+        *_, evaluated = self.sides.values()
+        return evaluated.count or 0
 
-    def clear(self) -> None:
+    @property
+    def names(self) -> set[str]:
+        """Possible keys of `state`."""
+        of_sides = {f"{side}_{name}" for side, rows in self.sides.items() for name in rows.names}
+        return {HEADER} | of_sides
+
+    def clear(self, *kept: str) -> None:
+        """Discards what was added, except that of the sides that are ``kept``."""
         self.evaluated = 0
         self.stale = 0
+        for side, rows in self.sides.items():
+            if side not in kept:
+                rows.clear()
 
-    @abstractmethod
     def emptied(self: Kept) -> Kept:
         """Returns a state with the same settings to which nothing was added."""
+        other = copy.copy(self)
+        other.sides = {side: copy.copy(rows) for side, rows in self.sides.items()}
+        other.clear()
+        return other
 
-    @abstractmethod
-    def to(self, device: torch.device) -> None: ...
+    def to(self, device: torch.device) -> None:
+        for rows in self.sides.values():
+            rows.to(device)
 
-    @abstractmethod
     def flush(self) -> None:
         """Finishes the work on what was added."""
+        for rows in self.sides.values():
+            rows.flush()
+
+    # Synchronisation of all ranks.
 
     @abstractmethod
     def settings(self) -> dict[str, Any]:
         """The settings that must be the same on every rank."""
 
-    @abstractmethod
-    def merged(self: Kept, world: World) -> Kept:
-        """Returns the state of all ranks, without changing this object. A collective; call `flush` first."""
-
-    @abstractmethod
     def warnings(self, ranks: Sequence[int]) -> Iterator[str]:
         """Warnings about what is missing, counts twice, or is on several of the ``ranks``."""
+        for rows in self.sides.values():
+            yield from rows.warnings(ranks)
 
     def mixed(self) -> Iterator[str]:
         """Warns if one evaluation was saved and another is added to it."""
@@ -532,73 +427,101 @@ class MetricState(ABC):
         payloads = ranks.exchange(purpose, {**self.settings(), **counts}, seconds, _REMEDY)
         check_same_settings(payloads, [f"the metric of rank {rank}" for rank in ranks.ranks])
         with ranks.world(purpose) as world:
-            merged = self.merged(world)
+            merged = copy.copy(self)
+            merged.sides = {side: rows.merged(world) for side, rows in self.sides.items()}
             merged.evaluated = sum(payload["evaluated"] for payload in payloads)
             merged.stale = sum(payload["stale"] for payload in payloads)
             yield merged, world
 
-    @abstractmethod
     def absorb(self: Kept, other: Kept) -> None:
         """Adds the state of another metric, whose settings must be the same."""
+        check_same_settings([self.settings(), other.settings()], ("this metric", "the other metric"))
+        self.flush()
+        other.flush()
+        sides = [(rows, other.sides[side]) for side, rows in self.sides.items() if rows.fixed is None]
+        for mine, theirs in sides:
+            check_lengths((mine.length, theirs.length))
+        for mine, theirs in sides:
+            mine.join(theirs)
 
     # Checkpoints.
 
-    @abstractmethod
     def state(self, group_rank: int, size: int) -> State:
         """Returns the state as CPU tensors; empty if nothing was added. ``group_rank`` is `ALL` after a merge."""
+        self.flush()
+        filled = {side: rows for side, rows in self.sides.items() if rows.fixed is None and rows.count}
+        if not filled:
+            return {}
+        state = {f"{side}_{name}": values for side, rows in filled.items() for name, values in rows.totals().items()}
+        evaluated = self.evaluated >= self.added > 0
+        header = {"settings": self._saved_settings(), "rank": group_rank, "size": size, "evaluated": evaluated}
+        state[HEADER] = torch.frombuffer(bytearray(json.dumps(header).encode()), dtype=torch.uint8)
+        return state
+
+    def _saved_settings(self) -> dict[str, Any]:
+        settings = self.settings()
+        return {name: settings.get(name, "") for name in self.saved}
 
     def restore(self, state: State, group_rank: int, size: int) -> str:
         """Replaces the state by one that `state` returned, on any rank and with any number of ranks.
 
         Each image is restored on one rank only. Returns a warning if this rank's images are not restored.
         """
+        own = self._saved_settings()
         try:
-            saved, (was, of) = self._saved_settings(state), state[SHARE].tolist()
+            header = json.loads(bytes(state[HEADER].tolist()))
+            saved, was, of = header["settings"], int(header["rank"]), int(header["size"])
+            if saved.keys() != own.keys():
+                raise ValueError(f"its settings are {saved.keys()}")
+            if "definition" in saved:
+                Definition.from_json(saved["definition"])
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InputError(
                 "the checkpoint has no valid definition of its features: this metric did not save it"
             ) from error
-        check_same_settings([saved, self.settings()], ("the checkpoint", "this metric"))
+        check_same_settings([saved, own], ("the checkpoint", "this metric"))
         if (was == ALL or of == 1) and group_rank:
             self.clear()
             return ""  # the first rank restores them
+        of_sides = {
+            side: {
+                name.removeprefix(f"{side}_"): values for name, values in state.items() if name.startswith(f"{side}_")
+            }
+            for side, rows in self.sides.items()
+            if rows.fixed is None
+        }
         if was != ALL and of > 1 and (was, of) != (group_rank, size):
             self.clear()
-            self._lose(state)
+            for side, totals in of_sides.items():
+                self.sides[side].lost = bool(totals)
             return (
                 f"rank {group_rank} of {size} loaded the state of rank {was} of {of}, whose {self.noun} belong to "
                 "another rank and were not restored: save the metric within `with metric.sync_context():`, or save the "
                 "state of every rank"
             )
         fresh = self.emptied()
-        fresh._take(state)
-        fresh.stale = fresh.added if EVALUATED in state else 0
+        try:
+            for side, totals in of_sides.items():
+                if totals:
+                    fresh.sides[side].absorb(totals, restored=True)
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            raise InputError(f"{self.damaged}: {error}") from None
+        fresh.stale = fresh.added if header.get("evaluated") else 0
         fresh.evaluated = fresh.stale  # also in a state that is saved before the next update
         vars(self).update(vars(fresh))  # only if the state is valid
         return ""
 
-    @abstractmethod
-    def _saved_settings(self, state: State) -> dict[str, Any]:
-        """The `settings` of the metric that returned a state."""
 
-    @abstractmethod
-    def _lose(self, state: State) -> None:
-        """Notes what is missing, because it belongs to another rank."""
-
-    @abstractmethod
-    def _take(self, state: State) -> None:
-        """Adds what a state has."""
-
-
-class MetricSums(MetricState):
+class MetricSums(MetricState[ImageSums]):
     """The state of a metric of sets of images.
 
     ``fixed`` are statistics or a statistics file, instead of real images. ``float_to_byte`` is how floats become the
     bytes that are added; None is as for ``fixed``, or as the protocol's tool does.
     """
 
-    _of_sides = (f"{side}_{name}" for side in SIDES for name in _TOTALS)
-    names = frozenset([SHARE, EVALUATED, _DEFINITION, _FLOOR, *_of_sides])
+    noun = "images"
+    saved = ("definition", "float_to_byte")
+    damaged = "the statistics to add are not those of this metric's features"
 
     def __init__(
         self,
@@ -653,31 +576,6 @@ class MetricSums(MetricState):
     def counted(self) -> str:
         return f"{self.added} generated images"
 
-    @property
-    def added(self) -> int:
-        return self.sides["fake"].count or 0
-
-    def clear(self, sides: Iterable[str] = SIDES) -> None:
-        super().clear()
-        for side in sides:
-            self.sides[side].clear()
-
-    def emptied(self) -> MetricSums:
-        other = copy.copy(self)
-        other.sides = {side: copy.copy(sums) for side, sums in self.sides.items()}
-        other.clear()
-        return other
-
-    def flush(self) -> None:
-        for sums in self.sides.values():
-            sums.flush()
-
-    def to(self, device: torch.device) -> None:
-        for sums in self.sides.values():
-            sums.to(device)
-
-    # Synchronisation of all ranks.
-
     def settings(self) -> dict[str, Any]:
         real, fixed = "their own images", self.sides["real"].fixed
         if fixed is not None:
@@ -687,56 +585,9 @@ class MetricSums(MetricState):
         found |= {"float_to_byte": self._rounding, "own": repr(self._metric) if self._metric.fake_features else ""}
         return {name: value for name, value in found.items() if value}  # without the usual ones
 
-    def merged(self, world: World) -> MetricSums:
-        other = copy.copy(self)
-        other.sides = {side: sums.merged(world) for side, sums in self.sides.items()}
-        return other
-
     def warnings(self, ranks: Sequence[int]) -> Iterator[str]:
         yield from self._doubts
-        for sums in self.sides.values():
-            yield from sums.warnings(ranks)
-
-    def absorb(self, other: MetricSums) -> None:
-        check_same_settings([self.settings(), other.settings()], ("this metric", "the other metric"))
-        self.flush()
-        other.flush()
-        sides = [(sums, other.sides[side]) for side, sums in self.sides.items() if sums.fixed is None]
-        for pair in sides:
-            check_lengths(sums.length for sums in pair)
-        for mine, theirs in sides:
-            mine.lost |= theirs.lost
-            if theirs.count:
-                mine.absorb(theirs.totals())
-
-    # Checkpoints.
-
-    def state(self, group_rank: int, size: int) -> State:
-        self.flush()
-        seen = {side: sums for side, sums in self.sides.items() if sums.fixed is None and sums.count}
-        state = {f"{side}_{name}": value for side, sums in seen.items() for name, value in sums.totals().items()}
-        if not state:
-            return {}
-        definition = bytearray(self.network.definition.to_json().encode())
-        state[_DEFINITION] = torch.frombuffer(definition, dtype=torch.uint8)
-        if self._rounding:
-            state[_FLOOR] = torch.tensor(self._rounding == "floor", device="cpu")
-        return {**state, SHARE: torch.tensor([group_rank, size], device="cpu")}
-
-    def _saved_settings(self, state: State) -> dict[str, Any]:
-        definition = Definition.from_json(bytes(state[_DEFINITION].tolist()).decode())
-        rounding = "" if _FLOOR not in state else "floor" if state[_FLOOR] else "round"
-        return {**self.settings(), "definition": definition.to_json(), "float_to_byte": rounding}
-
-    def _lose(self, state: State) -> None:
-        for side, sums in self.sides.items():
-            sums.lost = sums.fixed is None and f"{side}_marks" in state
-
-    def _take(self, state: State) -> None:
-        for side, sums in self.sides.items():
-            own = {name.removeprefix(f"{side}_"): value for name, value in state.items() if name.startswith(f"{side}_")}
-            if own:
-                sums.absorb(own, restored=True)
+        yield from super().warnings(ranks)
 
 
 def check_same_settings(settings: Sequence[dict[str, Any]], names: Sequence[str]) -> None:

@@ -32,7 +32,7 @@ from fidtool.training.group import (
     outside_autograd,
     ranks_of,
 )
-from fidtool.training.sums import ALL, EVALUATED, Kept, Result
+from fidtool.training.sums import ALL, Kept, Result
 from fidtool.validation import LONGEST_SECONDS, Setting
 
 _TRAINERS = ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer")
@@ -342,14 +342,13 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
             group_rank, size = group_rank_and_size(self.process_group)
             with outside_autograd():
                 state = self._sums.state(ALL if self._own is not None else group_rank, size)
-            if state and self._sums.evaluated >= self._sums.added > 0:
-                state[EVALUATED] = torch.tensor(True, device="cpu")
             destination.update({prefix + name: value for name, value in state.items()})
 
     @fork_safe
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         own = {name: name.removeprefix(prefix) for name in state_dict if name.startswith(prefix)}
-        state = {short: state_dict.pop(name) for name, short in own.items() if short in self._sums.names}
+        names = self._sums.names
+        state = {short: state_dict.pop(name) for name, short in own.items() if short in names}
         theirs = [name for name, short in own.items() if self._theirs.match(short)]
         for name in theirs:
             del state_dict[name]

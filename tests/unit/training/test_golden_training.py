@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import warnings
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,18 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def old_state() -> dict[str, torch.Tensor]:
     state: dict[str, torch.Tensor] = torch.load(STATE, weights_only=True)
-    known = {name: values for name, values in state.items() if not name.endswith("_bits")}
-    return {**known, "real_marks": torch.arange(int(state["real_count"]))}  # today's states have these, but no bits
+    sums = {
+        name: values for name, values in state.items() if not name.endswith(("_bits", "_marks", "definition", "share"))
+    }
+    settings = {"definition": bytes(state["definition"].tolist()).decode(), "float_to_byte": ""}
+    header = {"settings": settings, "rank": 0, "size": 1}
+    sums["header"] = torch.frombuffer(bytearray(json.dumps(header).encode()), dtype=torch.uint8)
+    for side in ("real", "fake"):  # today's states have these, but no bits
+        count = int(state[f"{side}_count"])
+        sums[f"{side}_hash"] = state.get(f"{side}_marks", torch.arange(count))
+        sums[f"{side}_sample"] = torch.full((count,), -1)
+        sums[f"{side}_left_out"] = torch.tensor(0)
+    return sums
 
 
 def shown(state: dict[str, torch.Tensor]) -> dict[str, Any]:
@@ -38,8 +49,8 @@ def shown(state: dict[str, torch.Tensor]) -> dict[str, Any]:
         kind = f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
         array = np.ascontiguousarray(tensor.numpy())
         digest = hashlib.sha256(array.tobytes()).hexdigest()
-        found[name] = {kind: bytes(array).decode() if name == "definition" else tensor.tolist()}
-        if tensor.numel() > 30 and name != "definition":
+        found[name] = {kind: bytes(array).decode() if name == "header" else tensor.tolist()}
+        if tensor.numel() > 30 and name != "header":
             found[name] = {kind: digest}
     return found
 
@@ -58,7 +69,7 @@ def test_an_old_state_is_read(golden: Golden) -> None:
     golden("training/old_state", {"fid": near(value, 1e-12), **counts, "digest": metric.reference_digest})
     today = shown(trained_metric().state_dict())
     assert set(read) == set(today)
-    assert {name for name in read if read[name] != today[name]} == {"real_sizes", "fake_sizes", "real_marks"}
+    assert {name for name in read if read[name] != today[name]} == {"real_sizes", "fake_sizes", "real_hash"}
 
 
 def test_a_new_state(golden: Golden) -> None:
@@ -77,7 +88,7 @@ def test_a_state_of_another_network_is_refused(golden: Golden) -> None:
     assert int(metric.state_dict()["real_count"]) == 2, "unchanged"
     said["another protocol"] = str(error.value)
     with pytest.raises(fidtool.InputError) as error:
-        metric.load_state_dict({name: each for name, each in old_state().items() if name != "definition"})
+        metric.load_state_dict({name: each for name, each in old_state().items() if name != "header"})
     said["no definition"] = str(error.value)
     with pytest.raises(fidtool.InputError) as error:
         trained_metric().load_state_dict({**old_state(), "fake_sum": torch.zeros(3, dtype=torch.int64)})

@@ -378,10 +378,10 @@ def test_the_sample_of_many_pairs_is_the_same_in_any_order() -> None:
     preds, target = pairs_of(600, side=8)
     samples = []
     for orders in ((torch.arange(600),), (torch.arange(600).flip(0), torch.arange(300))):
-        sums = PeakSignalNoiseRatio()._sums
+        pairs = PeakSignalNoiseRatio()._sums.pairs
         for order in orders:
             for part in order.split(70):
-                sums.add(target[part], preds[part], None)
-        samples.append(sums._sample)
+                pairs.add(target[part], preds[part], None)
+        samples.append(pairs._sample)
     assert len(samples[0]) == 256
     assert samples[0].tobytes() == samples[1].tobytes()

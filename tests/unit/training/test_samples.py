@@ -20,6 +20,7 @@ from fidtool.training import (
     PeakSignalNoiseRatio,
     WithIndex,
     gather_outputs,
+    rows,
     samples,
     sums,
 )
@@ -146,17 +147,17 @@ def other_type(values: torch.Tensor) -> Any:
     [
         (FrechetInceptionDistance, "fake_held", cut),
         (FrechetInceptionDistance, "fake_held", lambda values: values[:, :3]),
-        (FrechetInceptionDistance, "fake_samples", cut),
-        (FrechetInceptionDistance, "fake_marks", missing),
+        (FrechetInceptionDistance, "fake_sample", cut),
+        (FrechetInceptionDistance, "fake_hash", missing),
         (KernelInceptionDistance, "fake_held", cut),
-        (KernelInceptionDistance, "fake_samples", cut),
-        (KernelInceptionDistance, "definition", missing),
+        (KernelInceptionDistance, "fake_sample", cut),
+        (KernelInceptionDistance, "header", missing),
         (PeakSignalNoiseRatio, "pair_value", cut),
         (PeakSignalNoiseRatio, "pair_value", other_type),
         (PeakSignalNoiseRatio, "pair_value", lambda values: values * torch.nan),
         (PeakSignalNoiseRatio, "pair_sample", cut),
         (PeakSignalNoiseRatio, "pair_sample", other_type),
-        (PeakSignalNoiseRatio, "pair_different", missing),
+        (PeakSignalNoiseRatio, "pair_left_out", missing),
     ],
 )
 def test_a_refused_state_changes_nothing(kind: Any, name: str, change: Any) -> None:
@@ -225,7 +226,11 @@ def test_which_images_remain(ranks: list[tuple[list[int], int]]) -> None:
     of_ranks = [np.array(numbers, dtype=np.int64) for numbers, _ in ranks]
     free = [min(last, len(numbers)) for numbers, last in ranks]
     marks = [np.arange(len(own)) % 2 for own in of_ranks]
-    kept, different = sums.each_once(of_ranks, marks, free)
+    known = [np.zeros(len(own), [("sample", np.int64), ("hash", np.int64)]) for own in of_ranks]
+    for own, numbers, hashes in zip(known, of_ranks, marks, strict=True):
+        own["sample"] = numbers
+        own["hash"] = hashes
+    kept, different = rows.each_once(known, free, "hash")
     assert list(map(len, kept)) == list(map(len, of_ranks))
     remain = [int(number) for own, keep in zip(of_ranks, kept, strict=True) for number in own[keep]]
     bound = [int(number) for own, last in zip(of_ranks, free, strict=True) for number in own[: len(own) - last]]

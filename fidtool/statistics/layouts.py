@@ -13,7 +13,7 @@ import json
 import zipfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from math import prod
+from itertools import chain
 from typing import IO, Any, BinaryIO
 
 import numpy as np
@@ -34,7 +34,8 @@ from fidtool.features.protocol import (
 )
 from fidtool.json_fields import restored
 from fidtool.names import shortened
-from fidtool.sources.arrays import SAMPLES, array_headers, read_header
+from fidtool.sources.array_files import arrays_in
+from fidtool.sources.arrays import StoredArray, names_of_images, read_header
 from fidtool.sources.contents import ContentError, Files, head_of
 from fidtool.sources.image_set import canonical_order
 from fidtool.sources.kinds import HEAD, PLAIN, first_member, refuse_foreign, suffix_of
@@ -103,27 +104,26 @@ class NamedArrays:
     def __init__(self, arrays: NpzFile | Mapping[str, Any], writer: str = "", layers: Sequence[str] = ()) -> None:
         self._arrays, self.writer, self.layers = arrays, writer, layers
         self.names: Collection[str] = [*arrays]
+        self._archive = arrays.zip if isinstance(arrays, NpzFile) else None
 
     def array(self, name: str) -> NDArray[Any]:
         if name not in self.names:
             raise ValueError(f"it has no array {name}")
-        self._check_size(name)
+        if self._archive is not None:
+            self._header(self._archive, name)
         value = self._arrays[name]
         if isinstance(value, list):
             raise ValueError(f"{name} is a list of arrays")
         return np.asarray(value)
 
-    def _check_size(self, name: str) -> None:
-        """Checks that an archive has all bytes of an array, before memory is allocated for them."""
-        if not isinstance(self._arrays, NpzFile):
-            return
-        assert self._arrays.zip is not None
-        member = self._arrays.zip.getinfo(f"{name}.npy")
-        with self._arrays.zip.open(member) as stream:
+    def _header(self, archive: zipfile.ZipFile, name: str) -> StoredArray:
+        """Reads the header of an array. Checks that it has all bytes, before memory is allocated for them."""
+        member = archive.getinfo(f"{name}.npy")
+        with archive.open(member) as stream:
             header = read_header(stream)
-        end = header.start + prod(header.shape) * header.dtype.itemsize
-        if end != member.file_size and not header.dtype.hasobject:  # NumPy refuses objects
+        if header.end != member.file_size and not header.dtype.hasobject:  # NumPy refuses objects
             raise ValueError(f"{name} has the shape {header.shape}, but {member.file_size} bytes")
+        return header
 
     def text(self, name: str) -> str:
         value = self.array(name)
@@ -154,11 +154,10 @@ class NamedArrays:
         """
         parts: Iterable[NDArray[Any]]
         with contextlib.ExitStack() as stack:
-            if isinstance(self._arrays, NpzFile):
-                self._check_size(name)
-                assert self._arrays.zip is not None
-                member = stack.enter_context(self._arrays.zip.open(f"{name}.npy"))
-                array = read_header(member)
+            if self._archive is not None:
+                array = self._header(self._archive, name)
+                member = stack.enter_context(self._archive.open(f"{name}.npy"))
+                member.seek(array.start)
                 by_column, dtype, shapes = not array.strides, array.dtype, [array.shape]
                 parts = _chunks(member, array.shape, dtype)
             else:
@@ -330,12 +329,10 @@ def layout_of(files: Files) -> tuple[str, bool, str]:
     kind = _kind_of(head_of(files))
     # Of an archive that begins with another member, not every member is read: it may have a million images.
     if kind == NPZ or (kind == ZIP and suffix_of(files.paths[0]) == ".npz"):
-        headers = array_headers(files)
-        images = [name for name, each in headers.items() if name == SAMPLES or len(each.shape) in (3, 4)]
-        images = images or [name for name, each in headers.items() if len(each.shape) > 4]
-        others = headers.keys() - {*images}
-        has_statistics = any(name in others for layout in LAYOUTS for name in layout)
-        return NPZ, has_statistics, SAMPLES if SAMPLES in images else next(iter(images), "")
+        headers = arrays_in(files)
+        images = names_of_images(headers)
+        has_statistics = not {*chain(*LAYOUTS)}.isdisjoint(headers.keys() - {*images})
+        return NPZ, has_statistics, next(iter(images), "")
     if kind in (PICKLE, TORCH):
         value: Any = None
         with contextlib.suppress(InputError, OSError, ContentError), files.open(0) as handle:

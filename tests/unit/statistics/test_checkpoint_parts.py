@@ -168,7 +168,7 @@ def test_parts_of_pairs_have_the_values_and_the_partners(tmp_path: Path) -> None
         places = BATCHES[batch]
         records = np.ones(len(places), dtype=RECORD)
         facts: Any = {"records": records, "used": [True] * len(places)}
-        pairs = {0: np.arange(2.0 * len(places)).reshape(-1, 2) + batch}
+        pairs = np.arange(2.0 * len(places)).reshape(-1, 2) + batch
         partner = DecodedBatch(batch, len(places), **facts)
         features = torch.arange(2.0 * len(places)).view(-1, 2) / 4.0
         into(DecodedBatch(batch, len(places), partner=partner, pairs=pairs, **facts), [{FEATURES: features}], places)

@@ -30,8 +30,6 @@ from fidtool.distances.error_bars import error_bars, fewest_images, fid_curve, i
 from fidtool.distances.exact import FINEST_STEP, FeatureSettings, feature_settings
 from fidtool.distances.frechet import distance_between, influence
 from fidtool.distances.sampling_bias import perfect_distance
-from fidtool.distributed.launch import Launch
-from fidtool.distributed.world import World
 from fidtool.errors import (
     FidtoolError,
     InputError,
@@ -206,9 +204,9 @@ class Comparer:
         def classifier() -> Weights:
             return self.weights or load_weights(plan.settings.network.weights, run.console.say, classifier=True)
 
-        features = feature_settings(plan.definitions.get(layer), run.device.torch_device)
+        features = feature_settings(plan.definitions.get(layer), run.device.torch_device, run.world)
         network, single = plan.settings.network_of(layer).extractor, dict[str, NDArray[np.float64]]()
-        context = MetricContext(run.world, features, classifier, said, network, single)
+        context = MetricContext(features, classifier, said, network, single)
         try:
             with run.clock(metric.phase or metric.name):
                 found = metric.compute(sets[0], sets[1], context)
@@ -245,7 +243,7 @@ class Comparer:
         contents = [self.contents[each] for each in (plan.sets[0], planned)]
         passed_over = [None if each.images is None else each.images.passed_over for each in contents]
         lines = [*self._set_warnings(real, fake, contents), *warnings]
-        features = feature_settings(plan.definitions.get(FEATURES), self.run.device.torch_device)
+        features = feature_settings(plan.definitions.get(FEATURES), self.run.device.torch_device, world)
         seen: tuple[SetInspection | None, SetInspection | None] = (None, None)
         diagnosis = harmful = exhibit = None
         single = image_values(contents[0].images, contents[1].images, fake, of_images) if of_images else None
@@ -263,9 +261,9 @@ class Comparer:
             if not settings.uncertainty or diagnosis is None or not value.number.error_bars:
                 continue
             layer = value.features.layer
-            of_layer = feature_settings(plan.definitions.get(layer), self.run.device.torch_device)
+            of_layer = feature_settings(plan.definitions.get(layer), self.run.device.torch_device, world)
             with clock("uncertainty"):
-                found, parts = _uncertainty_of(real, fake, diagnosis, of_layer, world, layer)
+                found, parts = _uncertainty_of(real, fake, diagnosis, of_layer, layer)
             uncertainties[value.key] = found
             if parts is not None:
                 self.parts.setdefault(value.key, {})[fake.path] = parts
@@ -280,7 +278,7 @@ class Comparer:
         if settings.influence and plan.distance is not None and plan.distance.key in numbers:
             with clock("influence"):
                 distance, title = numbers[plan.distance.key], plan.distance.title
-                harmful = _influence_of(real, fake, distance, title, features, world)
+                harmful = _influence_of(real, fake, distance, title, features)
         if settings.report is not None:
             with clock("exhibits"):
                 exhibit = _exhibit_of(real, fake, seen, features.device)
@@ -342,7 +340,7 @@ def _checked(
 
 
 def _uncertainty_of(
-    real: MeasuredSet, fake: MeasuredSet, diagnosis: Diagnosis, features: FeatureSettings, world: World, layer: str
+    real: MeasuredSet, fake: MeasuredSet, diagnosis: Diagnosis, features: FeatureSettings, layer: str
 ) -> tuple[Uncertainty, NDArray[np.float64] | None]:
     """The error bars of the distance of ``fake``, and the distances from which `difference` compares it with others."""
     if dependent := _why_dependent(real, fake, diagnosis, layer):
@@ -355,9 +353,9 @@ def _uncertainty_of(
         perfect = (
             f"a perfect generator would have about {about:.3g}, as two samples of one distribution have, of {sizes}"
         )
-        curve = fid_curve(target, rows, features, world)
+        curve = fid_curve(target, rows, features)
         return Uncertainty(None, None, f"{needed}; {perfect}", curve), None
-    parts, curve = error_bars(target, rows, features, world)
+    parts, curve = error_bars(target, rows, features)
     corrected = Interval(*interval(parts))
     return Uncertainty(float(parts[0]) - corrected.value, corrected, "", curve), parts
 
@@ -381,7 +379,7 @@ def _why_dependent(real: MeasuredSet, fake: MeasuredSet, diagnosis: Diagnosis, l
 
 
 def _influence_of(
-    real: MeasuredSet, fake: MeasuredSet, distance: float, title: str, features: FeatureSettings, world: World
+    real: MeasuredSet, fake: MeasuredSet, distance: float, title: str, features: FeatureSettings
 ) -> Influence:
     """The images that raise the distance of ``fake``, which messages call ``title``."""
     target, rows = real.gaussian(), fake.features[FEATURES]
@@ -391,7 +389,7 @@ def _influence_of(
     if doubt:
         return Influence((), (), (), doubt)
     everything = np.arange(len(rows))
-    values = influence(target, features.gaussian(rows, everything, world), rows, world, features.device)
+    values = influence(target, features.gaussian(rows, everything), rows, features)
     order = np.argsort(-values, kind="stable")
     effects = values / (len(values) - 1)
     named = min(len(values), max(_FEWEST, min(_MOST, round(_FRACTIONS[-1] * len(values)))))
@@ -400,7 +398,7 @@ def _influence_of(
     removals = []
     for count, part in sorted(fractions.items()):
         predicted = distance - float(values[order[:count]].sum()) / (len(values) - count)
-        left = features.gaussian(rows, np.delete(everything, order[:count]), world)
+        left = features.gaussian(rows, np.delete(everything, order[:count]))
         removals.append(Removal(part, count, predicted, distance_between(target, left)))
     off = [part for part in removals if abs(part.predicted - part.distance) > _ROUGH * abs(part.distance - distance)]
     if len(rows) <= rows.shape[1]:
@@ -473,7 +471,7 @@ def _exhibit_of(
         from fidtool.distances.neighbors import nearest_reals
 
         finest = FeatureSettings(FINEST_STEP, device=device)
-        nearest, distances = nearest_reals(known, rows[:_MOST_NEIGHBOURS], finest, World(Launch()))
+        nearest, distances = nearest_reals(known, rows[:_MOST_NEIGHBOURS], finest)
         for image, (row, distance) in enumerate(zip(nearest.tolist(), distances.tolist(), strict=True)):
             neighbours.append(Neighbour(_file(fake, image), _file(real, row), distance))
     return Exhibit(

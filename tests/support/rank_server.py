@@ -42,10 +42,10 @@ from patching import replace
 from PIL import Image
 
 import fidtool
-from fidtool import record
 from fidtool.cli import main as command_line
 from fidtool.distributed import rendezvous
 from fidtool.distributed.watchdog import Process, Watchdog
+from fidtool.result import record
 
 ASKED_FOR_RANK = ("lightning_utilities.core.rank_zero", "torchmetrics.utilities.prints")
 """Modules that read the rank when they are imported."""

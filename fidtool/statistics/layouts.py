@@ -14,7 +14,7 @@ import zipfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import IO, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.lib.npyio import NpzFile
@@ -152,33 +152,42 @@ class NamedArrays:
 
         An archive is read a part at a time.
         """
+        arrays: list[Any]
         parts: Iterable[NDArray[Any]]
-        with contextlib.ExitStack() as stack:
-            if self._archive is not None:
-                array = self._header(self._archive, name)
-                member = stack.enter_context(self._archive.open(f"{name}.npy"))
-                member.seek(array.start)
-                by_column, dtype, shapes = not array.strides, array.dtype, [array.shape]
-                parts = _chunks(member, array.shape, dtype)
-            else:
-                value = self._arrays[name]
-                arrays = value if isinstance(value, list) else [np.asarray(value)]
-                dtype = next((each.dtype for each in arrays if each.dtype.kind != "f"), arrays[0].dtype)
-                by_column, shapes, parts = False, [each.shape for each in arrays], arrays
-            unequal = len({shape[1:] for shape in shapes}) > 1 or any(len(each) != 2 or 0 in each for each in shapes)
-            if unequal or by_column or dtype.kind != "f":
-                shown = ", ".join(map(str, dict.fromkeys(shapes)))
-                raise ValueError(
-                    f"{name} has shape {shown} and dtype {dtype}; it should contain floats, one row per image"
-                )
-            storage, start = RowStorage(sum(shape[0] for shape in shapes), shapes[0][1]), 0
-            for part in parts:
-                values = part.astype(np.float32)
-                if not np.isfinite(values).all():
-                    raise ValueError(f"{name} contains NaN or infinite values")
-                storage.write(start, values)
-                start += len(values)
+        if self._archive is None:
+            value = self._arrays[name]
+            arrays = value if isinstance(value, list) else [np.asarray(value)]
+            parts = arrays
+        else:
+            header = self._header(self._archive, name)
+            arrays = [header]
+            parts = self._chunks(self._archive, name, header)
+        dtype = next((each.dtype for each in arrays if each.dtype.kind != "f"), arrays[0].dtype)
+        shapes = [each.shape for each in arrays]
+        unequal = len({shape[1:] for shape in shapes}) > 1 or any(len(each) != 2 or 0 in each for each in shapes)
+        if unequal or dtype.kind != "f":
+            shown = ", ".join(map(str, dict.fromkeys(shapes)))
+            raise ValueError(f"{name} has shape {shown} and dtype {dtype}; it should contain floats, one row per image")
+        storage = RowStorage(sum(shape[0] for shape in shapes), shapes[0][1])
+        start = 0
+        for part in parts:
+            values = part.astype(np.float32)
+            if not np.isfinite(values).all():
+                raise ValueError(f"{name} contains NaN or infinite values")
+            storage.write(start, values)
+            start += len(values)
         return storage.array()
+
+    def _chunks(self, archive: zipfile.ZipFile, name: str, header: StoredArray) -> Iterator[NDArray[Any]]:
+        """Yields the rows of an array in an archive, a part at a time unless they are stored by column."""
+        if not header.strides:
+            yield self.array(name)
+            return
+        row = header.strides[0]
+        with archive.open(f"{name}.npy") as member:
+            member.seek(header.start)
+            while data := member.read(max(1, CHUNK_BYTES // row) * row):
+                yield np.frombuffer(data, dtype=header.dtype).reshape(-1, header.shape[1])
 
     def count(self, name: str = "count", least: int = 1) -> int:
         value = self.array(name)
@@ -197,12 +206,6 @@ class NamedArrays:
 
 def _not_finite(text: str) -> None:
     raise ValueError(f"it contains {text}")
-
-
-def _chunks(member: IO[bytes], shape: tuple[int, ...], dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
-    row = dtype.itemsize * shape[1]
-    while data := member.read(max(1, CHUNK_BYTES // row) * row):
-        yield np.frombuffer(data, dtype=dtype).reshape(-1, shape[1])
 
 
 def _checked(values: dict[str, NDArray[np.float64]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

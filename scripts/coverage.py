@@ -21,8 +21,6 @@ from numpy.typing import NDArray
 from fidtool import frechet_distance
 from fidtool.distances.error_bars import Estimate, difference, error_bars, interval
 from fidtool.distances.exact import FeatureSettings
-from fidtool.distributed.launch import Launch
-from fidtool.distributed.world import World
 from fidtool.statistics.moments import Gaussian
 
 Array = NDArray[np.float64]
@@ -66,7 +64,7 @@ def main() -> None:
         _, directions = np.linalg.eigh(np.cov(rows[chosen.real].T))
         rows = {path: each @ directions[:, -chosen.leading :] for path, each in rows.items()}
     usual = rows.pop(chosen.real)
-    real, world = Gaussian(usual.mean(0), np.cov(usual.T), len(usual)), World(Launch())
+    real = Gaussian(usual.mean(0), np.cov(usual.T), len(usual))
     true = {
         path: frechet_distance(real.mu, real.sigma, each.mean(0), np.cov(each.T, ddof=0), count1=real.count)
         for path, each in rows.items()
@@ -75,7 +73,7 @@ def main() -> None:
         parts: dict[Path, list[Array]] = {path: [] for path in rows}
         for draw, (path, each) in itertools.product(range(chosen.draws), rows.items()):
             fake = drawn(each, images, chosen.seed + draw)
-            parts[path].append(error_bars(real, fake, FeatureSettings(18), world)[0])
+            parts[path].append(error_bars(real, fake, FeatureSettings(18))[0])
         raw = {path: float(np.mean([each[0] for each in found])) for path, found in parts.items()}
         for path, found in parts.items():
             show(path.stem, images, [interval(each) for each in found], true[path], raw[path])

@@ -16,7 +16,6 @@ from fidtool.distances.exact import Features, FeatureSettings
 from fidtool.distances.frechet import covariance_factor, distance_between
 from fidtool.distances.parallel import linear_algebra_threads, using_threads
 from fidtool.distances.sampling_bias import corrected_distance
-from fidtool.distributed.world import World
 from fidtool.statistics.moments import Gaussian
 
 BLOCKS = 20
@@ -36,9 +35,7 @@ Curve = tuple[tuple[int, float], ...]
 """Pairs (number of images, FID) for the first quarter, half and three quarters of the images, and for all."""
 
 
-def error_bars(
-    real: Gaussian, fake: Features, settings: FeatureSettings, world: World
-) -> tuple[NDArray[np.float64], Curve]:
+def error_bars(real: Gaussian, fake: Features, settings: FeatureSettings) -> tuple[NDArray[np.float64], Curve]:
     """Computes the FIDs of parts of the images, from which `interval` gets the error bars. On rank zero.
 
     The images, which should be independent, are divided into 20 blocks of consecutive rows. The
@@ -48,32 +45,31 @@ def error_bars(
 
     Args:
         fake: features of shape (n, D), in random order, of at least `fewest_images`; one block at a time is read.
-        world: the ranks, which share the machine's cores.
 
     Returns:
         Distances for `interval` and `difference`; and the curve. The distances are the FIDs of the parts that `members`
         lists, the first of which is all images: float64 array of shape (37,). With fewer than 5 images per dimension,
         they are the FID of all images, and the `corrected_distance` of all and of all but each block: shape (22,).
     """
-    blocks = _blocks(fake, BLOCKS, settings, world)
-    curve = _curve(real, blocks, settings.ddof, world)
+    blocks = _blocks(fake, BLOCKS, settings)
+    curve = _curve(real, blocks, settings)
     parts = [list(itertools.compress(blocks, part)) for part in members()]
     if len(fake) >= _MANY * fake.shape[1]:
-        return np.array([_distance(real, part, settings.ddof, world) for part in parts]), curve
+        return np.array([_distance(real, part, settings) for part in parts]), curve
     factor = covariance_factor(real)
     distances = [curve[-1][1]]
     for part in parts[: BLOCKS + 1]:
-        world.check_stop()
+        settings.world.check_stop()
         distances.append(corrected_distance(real, factor, _pooled(part, 1)))
     return np.array(distances), curve
 
 
-def fid_curve(real: Gaussian, fake: Features, settings: FeatureSettings, world: World) -> Curve:
+def fid_curve(real: Gaussian, fake: Features, settings: FeatureSettings) -> Curve:
     """Computes the FID of parts of the images, for any number of images. On rank zero.
 
     Parts without images are omitted. For the arguments see `error_bars`.
     """
-    return _curve(real, _blocks(fake, _POINTS, settings, world), settings.ddof, world)
+    return _curve(real, _blocks(fake, _POINTS, settings), settings)
 
 
 def fewest_images(dims: int) -> int:
@@ -85,18 +81,18 @@ def fewest_images(dims: int) -> int:
     return max(math.ceil(_FEWEST * dims), 10 * BLOCKS)
 
 
-def _blocks(fake: Features, number: int, settings: FeatureSettings, world: World) -> list[Gaussian]:
+def _blocks(fake: Features, number: int, settings: FeatureSettings) -> list[Gaussian]:
     """Returns ``number`` consecutive blocks, with covariances of ddof 0. Blocks without images are omitted."""
     by_count = replace(settings, ddof=0)
     ends = [len(fake) * block // number for block in range(number + 1)]
     rows = [np.arange(start, end) for start, end in itertools.pairwise(ends) if start < end]
-    return [by_count.gaussian(fake, block, world) for block in rows]
+    return [by_count.gaussian(fake, block) for block in rows]
 
 
-def _distance(real: Gaussian, blocks: Sequence[Gaussian], ddof: int, world: World) -> float:
+def _distance(real: Gaussian, blocks: Sequence[Gaussian], settings: FeatureSettings) -> float:
     """Returns the FID of the images of all blocks."""
-    world.check_stop()
-    return distance_between(real, _pooled(blocks, ddof))
+    settings.world.check_stop()
+    return distance_between(real, _pooled(blocks, settings.ddof))
 
 
 def _pooled(blocks: Sequence[Gaussian], ddof: int) -> Gaussian:
@@ -117,10 +113,10 @@ def _pooled(blocks: Sequence[Gaussian], ddof: int) -> Gaussian:
         return Gaussian(mu.numpy(), scatter.div_(max(total - ddof, 1)).numpy(), total)
 
 
-def _curve(real: Gaussian, blocks: Sequence[Gaussian], ddof: int, world: World) -> Curve:
+def _curve(real: Gaussian, blocks: Sequence[Gaussian], settings: FeatureSettings) -> Curve:
     ends = sorted({len(blocks) * point // _POINTS for point in range(1, _POINTS + 1)} - {0})
     counts = [block.count or 0 for block in blocks]
-    return tuple((sum(counts[:end]), _distance(real, blocks[:end], ddof, world)) for end in ends)
+    return tuple((sum(counts[:end]), _distance(real, blocks[:end], settings)) for end in ends)
 
 
 def interval(parts: NDArray[np.float64]) -> Estimate:

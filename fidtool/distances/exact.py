@@ -11,13 +11,14 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from fidtool.distances.parallel import fair_threads, using_threads
+from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, RunError, on_every_rank
 from fidtool.features.protocol import INCEPTION_FEATURE_STEP, Definition
@@ -104,14 +105,14 @@ class QuantizedFeatures:
         return integers
 
 
-def quantize_features(sets: Sequence[Features], settings: FeatureSettings, world: World) -> list[QuantizedFeatures]:
+def quantize_features(sets: Sequence[Features], settings: FeatureSettings) -> list[QuantizedFeatures]:
     """Rounds sets of features to a common step, so that inner products within and between them are exact. A collective.
 
     Args:
         sets: arrays of shape (n, D) with the same D, the same on all ranks, on disk or in memory. Each rank reads its
             part once.
-        settings: with the device of the blocks and the step. If a vector is too long for that step, which Inception
-            features never are, the finest step that suits all vectors of all sets is used instead.
+        settings: with the ranks, the device of the blocks and the step. If a vector is too long for that step, which
+            Inception features never are, the finest step that suits all vectors of all sets is used instead.
     """
     if len({features.shape[1:] for features in sets}) != 1 or any(features.ndim != 2 for features in sets):
         shapes = " and ".join(str(features.shape) for features in sets)
@@ -120,7 +121,7 @@ def quantize_features(sets: Sequence[Features], settings: FeatureSettings, world
         )
     step = settings.feature_step
     while True:
-        largest = _largest_square(sets, step, settings.device, world)
+        largest = _largest_square(sets, step, settings)
         if not np.isfinite(largest):
             raise on_every_rank(RunError("a feature is NaN or infinite:", "check the network's weights and its input"))
         # Squares below 2 ** 53 are exact, and larger ones are never rounded to less, so that all ranks decide the same.
@@ -134,17 +135,18 @@ def quantize_features(sets: Sequence[Features], settings: FeatureSettings, world
         problem = f"the longest feature vector has length {length:g}, which leaves fewer than {_FEWEST_BITS} bits at"
         remedy = step_remedy("feature_step", better_step(0, length))
         raise on_every_rank(RunError(f"{problem} feature_step {step}:", remedy, setting="feature_step"))
-    return [QuantizedFeatures(features, step, settings.device, world) for features in sets]
+    return [QuantizedFeatures(features, step, settings.device, settings.world) for features in sets]
 
 
-def _largest_square(sets: Sequence[Features], step: int, device: torch.device, world: World) -> float:
+def _largest_square(sets: Sequence[Features], step: int, settings: FeatureSettings) -> float:
     """Returns the largest squared norm of a vector, NaN if any is NaN. Each rank reads its rows."""
+    world = settings.world
     largest = [0.0]
     with world.together():
         for features in sets:
             for rows in parts_of(len(features))[world.rank :: world.size]:
                 world.check_stop()
-                squares = _rounded(features[rows], step, device).square_().sum(1)
+                squares = _rounded(features[rows], step, settings.device).square_().sum(1)
                 largest.append(squares.max().item())
     return float(np.max(world.gather(np.max(largest))))  # the built-in max does not propagate NaN
 
@@ -188,37 +190,38 @@ def squared_distances(first: FeatureBlock, second: FeatureBlock) -> torch.Tensor
 
 @dataclass(frozen=True)
 class FeatureSettings:
-    """How features are summed.
+    """How features are summed, and by which ranks.
 
     Attributes:
         feature_step: features are rounded to multiples of 2 ** -feature_step; see `ExactMoments`.
         ddof: covariances are divided by N - ddof.
         device: device of the sums; it must support float64.
+        world: the ranks that share the work, and the cores of the machine; by default, this process alone.
     """
 
     feature_step: int
     ddof: int = 1
     device: torch.device = torch.device("cpu")  # noqa: RUF009 (immutable)
+    world: World = field(default_factory=lambda: World(Launch()))
 
-    def gaussian(self, features: Features, rows: NDArray[np.int64], world: World) -> Gaussian:
+    def gaussian(self, features: Features, rows: NDArray[np.int64]) -> Gaussian:
         """Returns the exact mean and covariance of some rows. Not a collective: ranks may use different rows.
 
         Args:
             features: shape (n, D); one block at a time is read.
             rows: int64 array of row numbers. Their order does not change the result; ascending order is fastest.
-            world: the ranks, which share the machine's cores.
         """
         moments = ExactMoments(features.shape[1], self.feature_step, self.device)
         # Products of few dimensions take less time than waking up a second thread.
-        with using_threads(fair_threads(world) if features.shape[1] >= 256 else 1):
+        with using_threads(fair_threads(self.world) if features.shape[1] >= 256 else 1):
             for part in parts_of(len(rows)):
                 moments.add(torch.from_numpy(features[rows[part]]))
-                world.check_stop()
+                self.world.check_stop()
             return moments.mean_covariance(self.ddof)
 
 
-def feature_settings(definition: Definition | None, device: torch.device) -> FeatureSettings:
+def feature_settings(definition: Definition | None, device: torch.device, world: World) -> FeatureSettings:
     """Returns the settings for a network; Inception's if ``definition`` is None, as in files of other tools."""
     if definition is None:
-        return FeatureSettings(INCEPTION_FEATURE_STEP, device=device)
-    return FeatureSettings(definition.feature_step, definition.ddof, device)
+        return FeatureSettings(INCEPTION_FEATURE_STEP, device=device, world=world)
+    return FeatureSettings(definition.feature_step, definition.ddof, device, world)

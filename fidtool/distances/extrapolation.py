@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from fidtool.distances.exact import Features, FeatureSettings
 from fidtool.distances.frechet import distance_between, influence
 from fidtool.distances.parallel import share_out
-from fidtool.distributed.world import World
 from fidtool.seeds import sample_seed
 from fidtool.sources.image_set import canonical_order
 from fidtool.statistics.moments import Gaussian
@@ -24,7 +23,6 @@ def fid_infinity(
     real: Gaussian,
     fake: Features,
     settings: FeatureSettings,
-    world: World,
     *,
     seed: int = 0,
     points: int,
@@ -47,7 +45,7 @@ def fid_infinity(
 
     Args:
         fake: features of shape (n, D), the same on all ranks; one block at a time is read.
-        world: the ranks, which share the points; the results have the same bits for any number of ranks.
+        settings: with the ranks, which share the points; the results have the same bits for any number of ranks.
         seed: seed of the subsets, which stay the same in future versions.
         points: number of subsets, at least 3.
         fewest: N of the smallest subset, more than D, because the law does not hold for singular covariances.
@@ -58,10 +56,12 @@ def fid_infinity(
     """
     counts = np.linspace(fewest, len(fake), points).astype(np.int64).tolist()
 
+    world = settings.world
+
     def distance(number: int) -> float:
         order = canonical_order(len(fake), sample_seed(seed, number))[: counts[number]]
         # The order does not change the sums, and ascending rows are read fastest.
-        some = settings.gaussian(fake, np.sort(order), world)
+        some = settings.gaussian(fake, np.sort(order))
         world.check_stop()
         return distance_between(real, some)
 
@@ -70,8 +70,8 @@ def fid_infinity(
     distances = np.array(share_out(jobs, world)[::-1])
 
     def variance_of_influences() -> float:
-        everything = settings.gaussian(fake, np.arange(len(fake)), world)
-        return float(np.var(influence(real, everything, fake, world, settings.device), ddof=1))
+        everything = settings.gaussian(fake, np.arange(len(fake)))
+        return float(np.var(influence(real, everything, fake, settings), ddof=1))
 
     variance = world.on_rank_zero(variance_of_influences)
     at_infinity, of_bend = _weights(counts)

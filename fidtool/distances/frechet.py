@@ -6,9 +6,8 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from fidtool.distances.exact import Features, blocks_of
+from fidtool.distances.exact import Features, FeatureSettings, blocks_of
 from fidtool.distances.parallel import fork_safe, linear_algebra_threads, using_threads
-from fidtool.distributed.world import World
 from fidtool.errors import InputError, RunError
 from fidtool.statistics.moments import Gaussian
 
@@ -219,9 +218,7 @@ def _by_eigenvectors(matrix: torch.Tensor, most: int, count: int | None, which: 
     return columns
 
 
-def influence(
-    real: Gaussian, fitted: Gaussian, fake: Features, world: World, device: torch.device
-) -> NDArray[np.float64]:
+def influence(real: Gaussian, fitted: Gaussian, fake: Features, settings: FeatureSettings) -> NDArray[np.float64]:
     """Returns the influence of each generated image on the distance: the derivative by its weight (von Mises 1947).
 
     The gradients of the distance with respect to the mean and covariance of the fakes are 2 (mu_fake - mu_real) and
@@ -236,12 +233,12 @@ def influence(
 
     Args:
         fake: features of shape (n, D); one block at a time is read.
-        world: the ranks. A single rank calls this function.
-        device: device for products; it must support float64.
+        settings: with the device for products. A single rank calls this function.
 
     Returns:
         h of each image: float64 array of shape (n,), with mean zero up to rounding.
     """
+    device = settings.device
     factor = covariance_factor(real)
     values = list[NDArray[np.float64]]()
     with using_threads(linear_algebra_threads()):
@@ -254,7 +251,7 @@ def influence(
             away = block - mu
             quadratic = away.square().sum(1) - (away @ root).square().sum(1)
             values.append((away @ shift + quadratic).cpu().numpy())
-            world.check_stop()
+            settings.world.check_stop()
     influences = np.concatenate(values)
     centred: NDArray[np.float64] = influences - influences.mean()
     return centred

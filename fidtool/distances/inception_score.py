@@ -19,8 +19,7 @@ from fidtool.distances.exact import (
     quantize_features,
 )
 from fidtool.distances.parallel import using_threads
-from fidtool.distributed.launch import Launch, available_threads
-from fidtool.distributed.world import World
+from fidtool.distributed.launch import available_threads
 
 _RANDOM_PARTS, _RANDOM_ROWS, _FEWEST_RANDOM = 20, 5000, 5
 """Random parts, or more if there are more in stored order, that the latter are compared with; most images in them; and
@@ -61,10 +60,9 @@ def inception_score(
         same bits for any number of threads: the inner products are exact, and all other operations use one thread.
     """
     count = len(features)
-    alone = World(Launch())
     finest = FeatureSettings(FINEST_STEP)
-    (rows,) = quantize_features([features], finest, alone)
-    (classes,) = quantize_features([weight], finest, alone)
+    (rows,) = quantize_features([features], finest)
+    (classes,) = quantize_features([weight], finest)
     classifier = classes.block(slice(None))
     unit = 2.0 ** -(rows.step + classes.step)
     ends = range(part_size, count, part_size) if part_size else [part * count // splits for part in range(1, splits)]

@@ -31,7 +31,6 @@ from fidtool.distances.exact import (
 )
 from fidtool.distances.frechet import eigenvalues
 from fidtool.distances.parallel import fair_threads, linear_algebra_threads, share_out, using_threads
-from fidtool.distributed.world import World
 from fidtool.errors import RunError, on_every_rank
 from fidtool.seeds import sample_seed
 from fidtool.sources.image_set import canonical_order
@@ -51,7 +50,6 @@ def kid(
     real: Features,
     fake: Features,
     settings: FeatureSettings,
-    world: World,
     *,
     subset_size: int = 1000,
     subsets: int = 100,
@@ -69,8 +67,8 @@ def kid(
 
     Args:
         real, fake: features of shapes (n, D) and (m, D), the same on every rank; one block at a time is read.
-        settings: how they are rounded, and the device on which products are computed.
-        world: the ranks, over which the subsets are distributed. The result has the same bits at any number of ranks.
+        settings: how they are rounded, the device on which products are computed, and the ranks, over which the
+            subsets are distributed. The result has the same bits at any number of ranks.
         subset_size: number of images of each set in a subset, at least 2.
         subsets: number of subsets, at least 1.
         seed: seed of the subsets, which are the same in all versions.
@@ -81,7 +79,7 @@ def kid(
         The mean over the subsets, which may be negative if it is close to 0, because the estimate is unbiased; and
         their population standard deviation (ddof 0), 0 for one subset, which is not the standard error of the mean.
     """
-    sets = quantize_features([real, fake], settings, world)
+    sets = quantize_features([real, fake], settings)
 
     def of_subset(number: int) -> float:
         # The first rows of a permutation of each set.
@@ -95,7 +93,8 @@ def kid(
 
     std = math.nan
     with contextlib.suppress(OverflowError, ValueError):  # the latter of infinity minus infinity
-        values = share_out([partial(of_subset, number) for number in range(len(draws or range(subsets)))], world)
+        jobs = [partial(of_subset, number) for number in range(len(draws or range(subsets)))]
+        values = share_out(jobs, settings.world)
         mean, std = mean_and_deviation(values)
     if not math.isfinite(std):
         raise on_every_rank(RunError("KID's kernel is too large:", "scale the features in the network"))
@@ -149,7 +148,7 @@ def _added(sums: list[torch.Tensor]) -> float:
     return math.fsum(torch.cat(sums).tolist())
 
 
-def vendi(features: Features, settings: FeatureSettings, world: World) -> float:
+def vendi(features: Features, settings: FeatureSettings) -> float:
     """Returns the Vendi score (Friedman & Dieng 2023): exp of the entropy of the eigenvalues of K / n. A collective.
 
     K is the cosine similarity. Except for zeros, K has the eigenvalues of the sum of u uᵀ over the unit vectors u.
@@ -163,7 +162,7 @@ def vendi(features: Features, settings: FeatureSettings, world: World) -> float:
         return total.cpu().numpy()
 
     parts = parts_of(features.shape[1], _COLUMNS)
-    of_parts = share_out([partial(products, columns) for columns in parts], world)
+    of_parts = share_out([partial(products, columns) for columns in parts], settings.world)
 
     def score() -> float:
         dims = features.shape[1]
@@ -176,10 +175,10 @@ def vendi(features: Features, settings: FeatureSettings, world: World) -> float:
         values = torch.cat([values, 1.0 - values.sum(0, keepdim=True)]).clamp(min=0.0)
         return math.exp(math.fsum(torch.special.entr(values).tolist()))
 
-    return world.on_rank_zero(score)
+    return settings.world.on_rank_zero(score)
 
 
-def cmmd(real: Features, fake: Features, settings: FeatureSettings, world: World) -> float:
+def cmmd(real: Features, fake: Features, settings: FeatureSettings) -> float:
     """Returns CMMD (Jayasumana et al. 2024), the squared MMD with a Gaussian kernel. A collective.
 
     The value is mean k(x, x') + mean k(y, y') - 2 mean k(x, y), times 1000, with k = exp(-|x - y|² / (2 sigma²)).
@@ -191,9 +190,9 @@ def cmmd(real: Features, fake: Features, settings: FeatureSettings, world: World
     Returns:
         At least 0; a negative rounding error is set to 0.
     """
-    sets = quantize_features([real, fake], settings, world)
+    sets = quantize_features([real, fake], settings)
     jobs = _mmd_jobs(_SIGMA, sets, [parts_of(len(features)) for features in sets])
-    values = iter(share_out([*chain(*jobs)], world))
+    values = iter(share_out([*chain(*jobs)], settings.world))
     within_real, within_fake, between = (math.fsum(islice(values, len(own))) for own in jobs)
     means = (within_real / len(real) ** 2, within_fake / len(fake) ** 2, -2.0 * between / (len(real) * len(fake)))
     return max(_SCALE * math.fsum(means), 0.0)
@@ -203,7 +202,6 @@ def mind(
     real: Features,
     fake: Features,
     settings: FeatureSettings,
-    world: World,
     *,
     directions: int = 1000,
     seed: int = 0,
@@ -215,7 +213,7 @@ def mind(
     for the same seed, and computes in float32.
 
     Args:
-        real, fake, settings, world: see `kid`. Of the larger set only the first min(n, m) images, which should be in
+        real, fake, settings: see `kid`. Of the larger set only the first min(n, m) images, which should be in
             random order, are used.
         directions: number of random directions, at least 1.
         seed: seed of the directions.
@@ -230,5 +228,5 @@ def mind(
         one, other = (torch.cat([units[some] @ block.T for block in blocks], 1).sort(1).values for blocks in sets)
         return float((one - other).square_().sum())
 
-    sums = share_out([partial(apart, some) for some in parts_of(directions, _DIRECTIONS)], world)
+    sums = share_out([partial(apart, some) for some in parts_of(directions, _DIRECTIONS)], settings.world)
     return float(3 * dims * math.fsum(sums) / (directions * count))

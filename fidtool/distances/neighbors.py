@@ -32,7 +32,6 @@ def prdc(
     real: Features,
     fake: Features,
     settings: FeatureSettings,
-    world: World,
     *,
     k: int = 5,
     ties: str = "strict",
@@ -46,7 +45,7 @@ def prdc(
     duplicates, the two rules rarely give different values.
 
     Args:
-        real, fake, settings, world: see `kid`.
+        real, fake, settings: see `kid`.
         k: number of the neighbour, from 1 to min(n, m) - 1.
         ties: whether an image exactly as far away as the k-th neighbour is outside the ball (``strict``: d < r, Naeem
             et al.) or inside (``inclusive``: d <= r, Kynkäänniemi et al.).
@@ -59,9 +58,10 @@ def prdc(
         of precision and recall, as in torch-fidelity. And the number of reals and of fakes whose ball has the radius 0,
         because of k duplicates.
     """
-    reals, fakes = quantize_features([real, fake], settings, world)
+    reals, fakes = quantize_features([real, fake], settings)
     real_radii = _squared_radii(reals, k)
     fake_radii = _squared_radii(fakes, k)
+    world = settings.world
     in_ball = torch.le if ties == "inclusive" else torch.lt
     precise = fakes.filled(False, torch.bool)
     covered = reals.filled(False, torch.bool)
@@ -139,20 +139,20 @@ def _smallest(values: torch.Tensor, count: int) -> torch.Tensor:
     return values.topk(count, dim=1, largest=False, sorted=True).values
 
 
-def authpct(real: Features, fake: Features, settings: FeatureSettings, world: World) -> float:
+def authpct(real: Features, fake: Features, settings: FeatureSettings) -> float:
     """Returns the percentage of authentic fakes (Alaa et al. 2022), as in dgm-eval. A collective.
 
     A fake is authentic if it is farther from its nearest real, the first of several, than that is from its own nearest
     real. The arguments are those of `prdc`, with at least two reals. Distances are compared exactly.
     """
-    reals, fakes = quantize_features([real, fake], settings, world)
+    reals, fakes = quantize_features([real, fake], settings)
     radii = _squared_radii(reals, 1)
     squares, nearest = _nearest(reals, fakes)
     return 100 * int((squares > radii[nearest]).count_nonzero()) / len(fakes)
 
 
 def nearest_reals(
-    real: Features, some: Features, settings: FeatureSettings, world: World
+    real: Features, some: Features, settings: FeatureSettings
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Finds the nearest real of each of ``some`` features, the first of several. A collective.
 
@@ -162,7 +162,7 @@ def nearest_reals(
         The rows of the reals, and the Euclidean distances to them, both of shape (m,). The distances are exact but for
         the square root: 0 for equal rounded features only.
     """
-    reals, rows = quantize_features([real, some], settings, world)
+    reals, rows = quantize_features([real, some], settings)
     squares, nearest = _nearest(reals, rows)
     return nearest.cpu().numpy(), squares.sqrt().mul_(2.0**-rows.step).cpu().numpy()
 
@@ -187,16 +187,17 @@ def _nearest(reals: QuantizedFeatures, some: QuantizedFeatures) -> tuple[torch.T
     return world.sum_(distances.nan_to_num(posinf=0.0)), world.sum_(nearest)
 
 
-def nearest_cosine_distance(real: Features, fake: Features, settings: FeatureSettings, world: World) -> float:
+def nearest_cosine_distance(real: Features, fake: Features, settings: FeatureSettings) -> float:
     """Returns the mean of the reals' cosine distances 1 - |cos| to the nearest fake (Bai et al. 2021). A collective.
 
     The arguments are those of `prdc`. Features that add up to 0 are left out, as in torchmetrics; the value is 1 if
     none is left in a set.
     """
     # The scale does not matter, so the finest step that suits the longest vector is used.
-    reals, fakes = quantize_features([real, fake], replace(settings, feature_step=FINEST_STEP), world)
+    reals, fakes = quantize_features([real, fake], replace(settings, feature_step=FINEST_STEP))
     # The square of each real's largest |cos|, on one rank.
     largest = reals.filled(0.0, torch.float64)
+    world = settings.world
     with using_threads(fair_threads(world)), world.together():
         for some, others in _block_pairs(reals, fakes):
             squares = (some.integers @ others.integers.T).square_().div_(others.squares)

@@ -27,4 +27,4 @@ class AuthPct(Metric):
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
         from fidtool.distances.neighbors import authpct
 
-        return {"authpct": authpct(real.rows, fake.rows, context.features, context.world)}
+        return {"authpct": authpct(real.rows, fake.rows, context.features)}

@@ -63,4 +63,4 @@ class CMMD(OfCLIP):
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
         from fidtool.distances.kernel import cmmd
 
-        return {"cmmd": cmmd(real.rows, fake.rows, context.features, context.world)}
+        return {"cmmd": cmmd(real.rows, fake.rows, context.features)}

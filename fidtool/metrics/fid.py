@@ -107,5 +107,5 @@ class FIDInfinity(Metric):
 
         target = context.world.on_rank_zero(lambda: real.gaussian)
         assert target is not None
-        found = fid_infinity(target, fake.rows, context.features, context.world, points=POINTS, fewest=FEWEST_IMAGES)
+        found = fid_infinity(target, fake.rows, context.features, points=POINTS, fewest=FEWEST_IMAGES)
         return dict(zip(("fid_infinity", "fid_infinity_error"), found, strict=True))

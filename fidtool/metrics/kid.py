@@ -74,7 +74,6 @@ class KID(Metric):
             real.rows,
             fake.rows,
             context.features,
-            context.world,
             subset_size=size,
             subsets=1 if whole else self.subsets,
             seed=self.seed,

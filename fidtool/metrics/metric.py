@@ -150,8 +150,8 @@ class MetricContext:
     """What a metric needs for its computation besides features.
 
     Attributes:
-        features: how features are rounded and summed, and the device (with float64) on which their products are
-            computed.
+        features: how features are rounded and summed, the device (with float64) on which their products are computed,
+            and the ranks.
         classifier: returns Inception's weights with the classifier. To be called on rank zero only.
         extractor: the network of the features, as ``--extractor`` names it.
         warnings: to which a metric adds its warnings about the values; those of rank zero are used.
@@ -160,13 +160,17 @@ class MetricContext:
         recorded: to which a metric adds what `Metric.record` cannot know, for the JSON. That of rank zero is used.
     """
 
-    world: World
     features: FeatureSettings
     classifier: Callable[[], Weights]
     warnings: list[str | ResultWarning] = field(default_factory=list)
     extractor: str = ""
     of_images: dict[str, NDArray[np.float64]] = field(default_factory=dict)
     recorded: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def world(self) -> World:
+        """The ranks of the run."""
+        return self.features.world
 
     def share_out(self, jobs: Sequence[Callable[[], float]]) -> list[float]:
         """Distribute jobs over the ranks. A collective.

@@ -29,7 +29,7 @@ class MIFID(FID):
         from fidtool.distances.neighbors import nearest_cosine_distance
 
         fid = super().compute(real, fake, context)[self.name]
-        distance = nearest_cosine_distance(real.rows, fake.rows, context.features, context.world)
+        distance = nearest_cosine_distance(real.rows, fake.rows, context.features)
         penalty = distance if distance < self.cosine_distance_eps else 1.0
         # As in torchmetrics.
         return {"mifid": fid / (penalty + 10e-15) if fid > 1e-8 else 0.0, "mifid_distance": distance}

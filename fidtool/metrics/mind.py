@@ -35,5 +35,4 @@ class MIND(Metric):
         if (count := len(smaller.rows)) < 1000:  # the fewest in the paper
             few = "MIND is too high for fewer than 1000; compare it only with values of as many images"
             context.warnings.append(ResultWarning(smaller.path, few, detail=f"only {count} images"))
-        features, world = context.features, context.world
-        return {"mind": mind(real.rows, fake.rows, features, world, directions=self.directions, seed=self.seed)}
+        return {"mind": mind(real.rows, fake.rows, context.features, directions=self.directions, seed=self.seed)}

@@ -53,8 +53,7 @@ class PRDC(Metric):
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
         from fidtool.distances.neighbors import prdc
 
-        features, world = context.features, context.world
-        values, radii = prdc(real.rows, fake.rows, features, world, k=self.nearest_k, ties=self.ties)
+        values, radii = prdc(real.rows, fake.rows, context.features, k=self.nearest_k, ties=self.ties)
         sets = (real, "Precision, density and coverage"), (fake, "Recall")
         for zeros, (one, numbers) in zip(radii, sets, strict=True):
             if zeros:

@@ -19,7 +19,7 @@ class Vendi(Metric):
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
         from fidtool.distances.kernel import vendi
 
-        value, count = vendi(fake.rows, context.features, context.world), len(fake.rows)
+        value, count = vendi(fake.rows, context.features), len(fake.rows)
         if value > count / 10:
             few = f"a Vendi score of {value:.2f} is too low: with more images it is higher"
             context.warnings.append(ResultWarning(fake.path, few, detail=f"only {count} images"))

@@ -32,8 +32,8 @@ def part_of(measured: MeasuredSet, rows: NDArray[np.int64], plan: Plan, run: Run
     def layers() -> dict[str, LayerStatistics]:
         found = {}
         for layer, each in features.items():
-            exact = feature_settings(plan.definitions.get(layer), run.device.torch_device)
-            gaussian = exact.gaussian(each, np.arange(len(rows)), run.world)
+            exact = feature_settings(plan.definitions.get(layer), run.device.torch_device, run.world)
+            gaussian = exact.gaussian(each, np.arange(len(rows)))
             found[layer] = LayerStatistics(gaussian.mu, gaussian.sigma)
         return found
 
@@ -83,8 +83,9 @@ def values_of_classes(
 
 def _corrected(real: MeasuredSet, fake: MeasuredSet, plan: Plan, run: RunContext) -> Interval:
     """The bias-corrected Fréchet distance of a class. A collective."""
-    exact, rows = feature_settings(plan.definitions.get(FEATURES), run.device.torch_device), fake.features[FEATURES]
-    return run.world.on_rank_zero(lambda: Interval(*interval(error_bars(real.gaussian(), rows, exact, run.world)[0])))
+    exact = feature_settings(plan.definitions.get(FEATURES), run.device.torch_device, run.world)
+    rows = fake.features[FEATURES]
+    return run.world.on_rank_zero(lambda: Interval(*interval(error_bars(real.gaussian(), rows, exact)[0])))
 
 
 def classes_of(found: Sequence[ClassResult], plan: Plan) -> Classes | None:

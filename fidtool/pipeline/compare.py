@@ -164,7 +164,7 @@ class _Conclusion:
         )
 
     def _features(self, layer: str) -> FeatureSettings:
-        return feature_settings(self.plan.definitions.get(layer), self.run.device.torch_device)
+        return feature_settings(self.plan.definitions.get(layer), self.run.device.torch_device, self.run.world)
 
     def _set_warnings(self) -> Iterator[ResultWarning]:
         real, fake, heldout = self.real, self.fake, self.comparer.heldout
@@ -201,9 +201,7 @@ class _Conclusion:
         for value in barred if self.plan.settings.uncertainty else ():
             layer = value.features.layer
             with self.run.clock("uncertainty"):
-                uncertainty, parts = uncertainty_of(
-                    self.real, self.fake, diagnosis, self._features(layer), self.run.world, layer
-                )
+                uncertainty, parts = uncertainty_of(self.real, self.fake, diagnosis, self._features(layer), layer)
             uncertainties[value.key] = uncertainty
             if parts is not None:
                 self.comparer.parts.setdefault(value.key, {})[self.fake.path] = parts
@@ -220,7 +218,7 @@ class _Conclusion:
             return None
         with self.run.clock("influence"):
             number, features = numbers[distance.key], self._features(FEATURES)
-            return influence_of(self.real, self.fake, number, distance.title, features, self.run.world)
+            return influence_of(self.real, self.fake, number, distance.title, features)
 
     def _exhibit(self) -> Exhibit | None:
         if self.plan.settings.report is None:

@@ -96,9 +96,9 @@ class MetricRunner:
         if metric.captions:
             captions = run.world.on_rank_zero(lambda: captions_of(planned, self.contents[planned], fake.statistics))
             generated = replace(generated, captions=captions)
-        features = feature_settings(self.plan.definitions.get(layer), run.device.torch_device)
+        features = feature_settings(self.plan.definitions.get(layer), run.device.torch_device, run.world)
         network = self.plan.settings.network_of(layer).extractor
-        context = MetricContext(run.world, features, self._classifier, extractor=network)
+        context = MetricContext(features, self._classifier, extractor=network)
         try:
             with run.clock(metric.phase or metric.name):
                 values = metric.compute(usual, generated, context)

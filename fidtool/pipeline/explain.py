@@ -16,8 +16,6 @@ from fidtool.distances.error_bars import error_bars, fewest_images, fid_curve, i
 from fidtool.distances.exact import FINEST_STEP, FeatureSettings
 from fidtool.distances.frechet import distance_between, influence
 from fidtool.distances.sampling_bias import perfect_distance
-from fidtool.distributed.launch import Launch
-from fidtool.distributed.world import World
 from fidtool.features.protocol import FEATURES
 from fidtool.names import counted
 from fidtool.pipeline.sets import Content
@@ -45,7 +43,7 @@ _ROUGH = 0.2
 
 
 def uncertainty_of(
-    real: MeasuredSet, fake: MeasuredSet, diagnosis: Diagnosis, features: FeatureSettings, world: World, layer: str
+    real: MeasuredSet, fake: MeasuredSet, diagnosis: Diagnosis, features: FeatureSettings, layer: str
 ) -> tuple[Uncertainty, NDArray[np.float64] | None]:
     """The error bars of the distance of ``fake``, and the distances from which `difference` compares it with others."""
     if dependent := _why_dependent(real, fake, diagnosis, layer):
@@ -58,9 +56,9 @@ def uncertainty_of(
         perfect = (
             f"a perfect generator would have about {about:.3g}, as two samples of one distribution have, of {sizes}"
         )
-        curve = fid_curve(target, rows, features, world)
+        curve = fid_curve(target, rows, features)
         return Uncertainty(None, None, f"{needed}; {perfect}", curve), None
-    parts, curve = error_bars(target, rows, features, world)
+    parts, curve = error_bars(target, rows, features)
     corrected = Interval(*interval(parts))
     return Uncertainty(float(parts[0]) - corrected.value, corrected, "", curve), parts
 
@@ -84,7 +82,7 @@ def _why_dependent(real: MeasuredSet, fake: MeasuredSet, diagnosis: Diagnosis, l
 
 
 def influence_of(
-    real: MeasuredSet, fake: MeasuredSet, distance: float, title: str, features: FeatureSettings, world: World
+    real: MeasuredSet, fake: MeasuredSet, distance: float, title: str, features: FeatureSettings
 ) -> Influence:
     """The images that raise the distance of ``fake``, which messages call ``title``."""
     target, rows = real.gaussian(), fake.features[FEATURES]
@@ -94,7 +92,7 @@ def influence_of(
     if doubt:
         return Influence((), (), (), doubt)
     everything = np.arange(len(rows))
-    values = influence(target, features.gaussian(rows, everything, world), rows, world, features.device)
+    values = influence(target, features.gaussian(rows, everything), rows, features)
     order = np.argsort(-values, kind="stable")
     effects = values / (len(values) - 1)
     named = min(len(values), max(_FEWEST, min(_MOST, round(_FRACTIONS[-1] * len(values)))))
@@ -103,7 +101,7 @@ def influence_of(
     removals = []
     for count, part in sorted(fractions.items()):
         predicted = distance - float(values[order[:count]].sum()) / (len(values) - count)
-        left = features.gaussian(rows, np.delete(everything, order[:count]), world)
+        left = features.gaussian(rows, np.delete(everything, order[:count]))
         removals.append(Removal(part, count, predicted, distance_between(target, left)))
     off = [part for part in removals if abs(part.predicted - part.distance) > _ROUGH * abs(part.distance - distance)]
     if len(rows) <= rows.shape[1]:
@@ -176,7 +174,7 @@ def exhibit_of(
         from fidtool.distances.neighbors import nearest_reals
 
         finest = FeatureSettings(FINEST_STEP, device=device)
-        nearest, distances = nearest_reals(known, rows[:_MOST_NEIGHBOURS], finest, World(Launch()))
+        nearest, distances = nearest_reals(known, rows[:_MOST_NEIGHBOURS], finest)
         for image, (row, distance) in enumerate(zip(nearest.tolist(), distances.tolist(), strict=True)):
             neighbours.append(Neighbour(_file(fake, image), _file(real, row), distance))
     return Exhibit(

@@ -13,8 +13,7 @@ from fidtool.errors import InputError, option
 from fidtool.names import shortened
 from fidtool.pipeline.sets import FAKE, Content, SetPlan
 from fidtool.settings import Settings
-from fidtool.sources.arrays import array_headers
-from fidtool.sources.contents import explained
+from fidtool.sources.array_files import arrays_in
 from fidtool.sources.image_set import ImageSet, canonical_order, split_common_folder
 from fidtool.sources.texts import Texts, read_texts
 from fidtool.statistics.set_statistics import Statistics
@@ -91,10 +90,9 @@ def folders_of(names: Sequence[str], whole: bool) -> list[str]:
 
 def stored_classes(images: ImageSet) -> list[str]:
     """Return the class of each image in the ``.npz`` of a set, integers or strings; empty if it has none."""
-    for name, array in array_headers(images.files).items() if "array" in images.kind else ():
+    for name, array in arrays_in(images.files).items() if "array" in images.kind else ():
         if name in _NAMES and array.shape == (len(images.stored),) and array.dtype.kind in "iuU":
-            with explained(images.path), images.files.open(0) as handle, np.load(handle) as arrays:
-                return [f"{label}" for label in arrays[name].tolist()]
+            return [f"{label}" for label in array.read(images.files).tolist()]
     return []
 
 

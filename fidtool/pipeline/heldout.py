@@ -67,14 +67,14 @@ class HeldoutComparer:
         """Returns the distances of a set's images to their nearest real ones, on all ranks. A collective."""
         from fidtool.distances.neighbors import nearest_reals
 
-        features = feature_settings(self.plan.definitions.get(FEATURES), self.run.device.torch_device)
-        return nearest_reals(real.features[FEATURES], some.features[FEATURES], features, self.run.world)[1]
+        features = feature_settings(self.plan.definitions.get(FEATURES), self.run.device.torch_device, self.run.world)
+        return nearest_reals(real.features[FEATURES], some.features[FEATURES], features)[1]
 
     def _floor(self, real: MeasuredSet, layer: str, images: int) -> float:
         """Returns the distance of the first held-out images from REAL, on rank zero; see `FeatureSet.features`."""
         if (layer, images) not in self.floors:
-            features = feature_settings(self.plan.definitions.get(layer), self.run.device.torch_device)
-            other = features.gaussian(self.heldout.features[layer], np.arange(images), self.run.world)
+            features = feature_settings(self.plan.definitions.get(layer), self.run.device.torch_device, self.run.world)
+            other = features.gaussian(self.heldout.features[layer], np.arange(images))
             self.floors[layer, images] = distance_between(real.gaussian(layer), other)
         return self.floors[layer, images]
 

@@ -33,7 +33,8 @@ from fidtool.pipeline.sets import (
 from fidtool.result.explanations import NotComputed
 from fidtool.result.record import overrides
 from fidtool.settings import Settings
-from fidtool.sources.arrays import array_headers, has_floats
+from fidtool.sources.array_files import arrays_in
+from fidtool.sources.arrays import has_floats
 from fidtool.sources.contents import Files
 from fidtool.sources.image_set import ImageSet, Sampling, real_path
 from fidtool.sources.kinds import is_pattern, is_reference, suffix_of
@@ -41,7 +42,7 @@ from fidtool.sources.memory import Images
 from fidtool.sources.opening import STATISTICS_SUFFIXES, STDIN, local_paths, missing_error, open_images, split_key
 from fidtool.statistics.layouts import NPZ, PICKLE, known_layout, layout_of, with_protocol
 from fidtool.statistics.set_statistics import Statistics
-from fidtool.statistics.statistics_file import read_features_alone, read_statistics
+from fidtool.statistics.statistics_file import features_alone, read_statistics
 
 
 @dataclass(frozen=True)
@@ -371,7 +372,7 @@ def _identity_of(request: RequestedSet) -> object:
         return reference.name, array
     path = request.path.removeprefix("file://")
     name, array = split_key(path)
-    is_only = array and [*array_headers(Files([name]))] == [array]
+    is_only = array and [*arrays_in(Files([name]))] == [array]
     return real_path(name if is_only else path).rstrip("/")
 
 
@@ -386,7 +387,7 @@ def open_set(request: RequestedSet, settings: Settings, needs: SetNeeds, say: Ca
         if given.is_stream:
             return Content()
         if settings.features and (rows := given.features()) is not None:
-            return Content(file=read_features_alone(path, rows, path, FEATURES in needs.collected))
+            return Content(file=features_alone(path, rows, path, FEATURES in needs.collected))
         opened = Content(given.image_set(settings.floats))
     elif is_reference(path):
         opened = _open_reference(path, settings, needs, say)
@@ -474,19 +475,15 @@ def _open_statistics(path: str, files: Files, settings: Settings, needs: SetNeed
 
 def _open_features(path: str, files: Files, features: bool, wanted: bool) -> Content | None:
     """The features, an array (N, D), that ``path`` names in a file, or its only ones; None if there are none."""
-    from fidtool.sources.array_files import tensors_in  # lazily: images in folders need none of it
-
     _, key = split_key(path)
-    arrays = array_headers(files)
-    stored = arrays or tensors_in(files)
+    stored = arrays_in(files)
     if len(known_layout(stored)) > 1 and not key:
         return None  # a mean and a covariance
     rows = {name: each for name, each in stored.items() if len(each.shape) == 2 and key in ("", name)}
     floats = {name: each for name, each in rows.items() if has_floats(each.dtype)}
     if features and len(floats or rows) == 1:
         ((name, each),) = (floats or rows).items()
-        source = files if arrays else each.read(files)
-        return Content(file=read_features_alone(path, source, name, wanted))
+        return Content(file=features_alone(path, each.read(files), name, wanted))
     if floats and not key:
         number = counted(len(floats), "array")
         raise InputError(

@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
-from typing import IO, Any, BinaryIO, cast
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,13 +30,14 @@ from fidtool.sources.arrays import (
     dtype_name,
     has_floats,
     index_of_files,
+    names_of_images,
     read_header,
     refuse_values,
     set_of_rows,
 )
 from fidtool.sources.contents import ExtentReader, Files, Read, opened, read_extent
 from fidtool.sources.image_set import ImageSet, NamedFiles
-from fidtool.sources.kinds import suffix_of
+from fidtool.sources.kinds import HEAD, NPY, container_of, first_member, suffix_of
 
 _UNKNOWN = np.dtype("V1")
 """Placeholder for dtypes that images cannot have."""
@@ -93,28 +94,45 @@ def list_images(named: NamedFiles) -> ImageSet:
 
 
 def _images_in(name: str, handle: BinaryIO, key: str) -> StoredArray:
-    suffix = suffix_of(name)
-    if suffix in (".npz", ""):
-        return _in_npz(name, handle, key)
-    arrays = {"": read_header(handle)} if suffix == ".npy" else _tensors_of(name, handle)
+    arrays = _arrays_of(name, handle, key or SAMPLES)
     chosen = _chosen(name, arrays, key)
     return arrays[chosen].of_images(f"{chosen} in {name}" if chosen else name, handle.seek(0, io.SEEK_END))
 
 
+def arrays_in(files: Files) -> dict[str, StoredArray]:
+    """Returns the arrays or tensors in the first file by name; none if it is another file, or damaged."""
+    with contextlib.suppress(Exception), files.open(0) as handle:
+        return _arrays_of(files.paths[0], handle)
+    return {}
+
+
+def _arrays_of(name: str, handle: BinaryIO, usual: str = "") -> dict[str, StoredArray]:
+    """Returns the arrays or tensors in a file by name, which is empty if the file has only one.
+
+    Of an archive of arrays that has the ``usual`` one, only this is returned.
+    """
+    head = handle.read(HEAD)
+    handle.seek(0)
+    suffix, first = suffix_of(name), first_member(head)
+    if suffix == ".npy" or container_of(head) == NPY:
+        return {"": read_header(handle)}
+    if suffix == ".npz" or first.endswith(b".npy"):
+        return _of_npz(name, handle, usual)
+    return _of_safetensors(handle) if suffix == ".safetensors" else _of_torch(name, handle)
+
+
 def _chosen(name: str, arrays: Mapping[str, StoredArray], key: str) -> str:
-    """Returns the name of the array of images in a file: ``key``, else `SAMPLES`, else the only one that may be it."""
-    shaped = [each for each, array in arrays.items() if len(array.shape) > 2 and not array.dtype.hasobject]
-    images = [each for each in shaped if len(arrays[each].shape) < 5] or shaped
+    """Returns the name of the array of images: ``key``, else the only array, or the only one that may be it."""
+    images = names_of_images(arrays)
+    candidates = images if len(arrays) > 1 else [*arrays]
     if key:
-        images = [key]
-    elif len(arrays) == 1 or SAMPLES in arrays:
-        images = [SAMPLES if SAMPLES in arrays else next(iter(arrays))]
-    if len(images) == 1 and images[0] in arrays:
-        return images[0]
+        candidates = [key]
+    if len(candidates) == 1 and candidates[0] in arrays:
+        return candidates[0]
     has = [f"{each or 'one tensor'} ({array.kind or array.dtype} {array.shape})" for each, array in arrays.items()]
     more = f" and {len(has) - _NAMED} more" if len(has) > _NAMED else ""
     advice = f"none is named {key}" if key else f"name the array of images, {name}:NAME"
-    if not shaped:
+    if not images:
         advice = "save the images as one uint8 array or tensor"
     raise InputError(f"{name} contains {', '.join(has[:_NAMED]) or 'no array or tensor'}{more}:", advice)
 
@@ -142,48 +160,36 @@ class ArrayReader(ExtentReader):
         return as_pixels(as_hwc(image, array.axis), self._value_range, f"{self.files.paths[file]}[{row}]")
 
     def decompressed(self, handle: BinaryIO, file: int) -> IO[bytes]:
-        member = self._arrays[file].member
-        if not member:
-            return handle
-        # Between two steps of so many bytes, other threads can run.
-        return io.BufferedReader(cast(io.RawIOBase, zipfile.ZipFile(handle).open(member)), 1 << 21)
+        return self._arrays[file].opened(handle)
 
 
 # --- NumPy -----------------------------------------------------------------------------------------------------------
 
 
-def _in_npz(name: str, handle: BinaryIO, key: str) -> StoredArray:
+def _of_npz(name: str, handle: BinaryIO, usual: str) -> dict[str, StoredArray]:
+    """Returns the arrays of an archive whose headers can be read, see `_arrays_of`. Raises if there are none."""
+    arrays: dict[str, StoredArray] = {}
+    failure: Exception | None = None
     with zipfile.ZipFile(handle) as archive:
-        records = {info.filename[:-4]: info for info in archive.infolist() if info.filename.endswith(".npy")}
-        usual = key or SAMPLES
-        arrays = {}
-        for each in [usual] if usual in records else records:
-            check_member(name, records[each])
-            with archive.open(records[each]) as member:
-                arrays[each] = read_header(member)
-    chosen = _chosen(name, arrays, key)
-    array, info = arrays[chosen], records[chosen]
-    if info.compress_type == zipfile.ZIP_STORED:
-        first = stored_at(info, handle)
-        array = replace(array, start=first + array.start)
-    else:
-        first = 0
-        array = replace(array, member=info.filename)
-    return array.of_images(f"{chosen} in {name}", first + info.file_size)
+        members = {info.filename[:-4]: info for info in archive.infolist() if info.filename.endswith(".npy")}
+        for array in [usual] if usual in members else members:
+            try:
+                check_member(name, members[array])
+                arrays[array] = _member(archive, members[array], handle)
+            except Exception as error:  # damaged headers raise many kinds of exceptions
+                failure = error
+    if failure is not None and not arrays:
+        raise failure
+    return arrays
 
 
-# --- tensors ---------------------------------------------------------------------------------------------------------
-
-
-def tensors_in(files: Files) -> dict[str, StoredArray]:
-    """Returns the tensors in a file of ``torch.save`` or safetensors by name; none of other files."""
-    with contextlib.suppress(Exception), files.open(0) as handle:
-        return _tensors_of(files.paths[0], handle)
-    return {}
-
-
-def _tensors_of(name: str, handle: BinaryIO) -> dict[str, StoredArray]:
-    return _of_safetensors(handle) if suffix_of(name) == ".safetensors" else _of_torch(name, handle)
+def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, handle: BinaryIO) -> StoredArray:
+    with archive.open(info) as member:
+        array = read_header(member)
+    if info.compress_type != zipfile.ZIP_STORED:
+        return replace(array, member=info.filename, limit=info.file_size)
+    first = stored_at(info, handle)
+    return replace(array, start=first + array.start, limit=first + info.file_size)
 
 
 # --- safetensors -----------------------------------------------------------------------------------------------------

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import IO, Any
+from typing import IO, Any, BinaryIO, cast
 
 import numpy as np
 from numpy.lib import format as npy
@@ -192,6 +191,14 @@ SAMPLES = "arr_0"
 """Name that numpy.savez gives the first array, as in the files of guided-diffusion."""
 
 
+def names_of_images(arrays: Mapping[str, StoredArray]) -> list[str]:
+    """Returns the names of the arrays that may be of images: `SAMPLES`, else those of 3 or 4 axes, else of more."""
+    if SAMPLES in arrays:
+        return [SAMPLES]
+    shaped = [name for name, array in arrays.items() if len(array.shape) > 2 and not array.dtype.hasobject]
+    return [name for name in shaped if len(arrays[name].shape) < 5] or shaped
+
+
 @dataclass(frozen=True)
 class StoredArray:
     """An array in a file.
@@ -203,6 +210,7 @@ class StoredArray:
         kind: name of the dtype in the file's format, for messages.
         member: name of the compressed member of the archive that holds it; empty if it is not compressed.
         axis: axis of the channels in each of its images, see `channel_axis`; -1 if there is none, or it is unknown.
+        limit: position where its member of an archive of arrays ends; 0 in other files.
     """
 
     shape: tuple[int, ...]
@@ -212,6 +220,7 @@ class StoredArray:
     kind: str = ""
     member: str = ""
     axis: int = -1
+    limit: int = 0
 
     @classmethod
     def contiguous(cls, shape: tuple[int, ...], dtype: np.dtype[Any], start: int, kind: str = "") -> StoredArray:
@@ -227,6 +236,8 @@ class StoredArray:
     @property
     def end(self) -> int:
         """Position after its last byte."""
+        if not self.strides:
+            return self.start + prod(self.shape) * self.dtype.itemsize
         return self.start + self._reach(0)
 
     def _reach(self, first: int) -> int:
@@ -234,19 +245,28 @@ class StoredArray:
         axes = zip(self.shape[first:], self.strides[first:], strict=True)
         return self.dtype.itemsize + sum((length - 1) * stride for length, stride in axes)
 
+    def opened(self, handle: BinaryIO) -> IO[bytes]:
+        """Returns the contents of its compressed member of an open archive; of other files ``handle`` itself."""
+        if not self.member:
+            return handle
+        # Between two steps of so many bytes, other threads can run.
+        return io.BufferedReader(cast(io.RawIOBase, zipfile.ZipFile(handle).open(self.member)), 1 << 21)
+
     def read(self, files: Files) -> NDArray[Any]:
         """Returns all values from the array's file, the first of ``files``."""
-        with opened(files, 0) as handle:
-            handle.seek(self.start)
-            values: NDArray[Any] = np.ndarray(self.shape, self.dtype, handle.read(), strides=self.strides)
+        with opened(files, 0) as handle, self.opened(handle) as stream:
+            stream.seek(self.start)
+            data = stream.read(self.end - self.start)
+        strides = self.strides or None
+        values: NDArray[Any] = np.ndarray(self.shape, self.dtype, data, strides=strides, order="F")
         return widened(values) if values.dtype == BFLOAT16 else values
 
     @property
     def layout(self) -> str:
         return {-1: "NHW", 0: "NCHW", 2: "NHWC"}[self.axis]
 
-    def of_images(self, what: str, limit: int) -> StoredArray:
-        """Returns it with its `axis`, after checks; its bytes must end at ``limit`` at the latest."""
+    def of_images(self, what: str, size: int) -> StoredArray:
+        """Returns it with its `axis`, after checks; its file has ``size`` bytes."""
         check_dtype(self.dtype, what, self.kind)
         axis = channel_axis(self.shape, what)
         # Reading an image must not require reading many times its bytes, as it does a little for crops of larger ones.
@@ -256,23 +276,10 @@ class StoredArray:
                 "save numpy.ascontiguousarray(array)",
                 "save tensor.contiguous()",
             )
+        limit = self.limit or size
         if self.end > limit:
             raise InputError(f"{what} is truncated: its array ends at byte {self.end}, and the file has {limit} bytes")
         return replace(self, axis=axis)
-
-
-def array_headers(files: Files) -> dict[str, StoredArray]:
-    """Returns the headers of the arrays in a file by name, which is empty in ``.npy``; unreadable ones are omitted."""
-    found = {}
-    with contextlib.suppress(Exception), files.open(0) as handle:
-        if not zipfile.is_zipfile(handle):
-            handle.seek(0)
-            return {"": read_header(handle)}
-        with zipfile.ZipFile(handle) as archive:
-            for name in archive.namelist():
-                with contextlib.suppress(Exception), archive.open(name) as member:
-                    found[name.removesuffix(".npy")] = read_header(member)
-    return found
 
 
 def read_header(member: IO[bytes]) -> StoredArray:

@@ -13,8 +13,8 @@ import json
 import zipfile
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from math import prod
-from typing import IO, Any, BinaryIO
+from itertools import chain
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.lib.npyio import NpzFile
@@ -34,7 +34,8 @@ from fidtool.features.protocol import (
 )
 from fidtool.json_fields import restored
 from fidtool.names import shortened
-from fidtool.sources.arrays import SAMPLES, array_headers, read_header
+from fidtool.sources.array_files import arrays_in
+from fidtool.sources.arrays import StoredArray, names_of_images, read_header
 from fidtool.sources.contents import ContentError, Files, head_of
 from fidtool.sources.image_set import canonical_order
 from fidtool.sources.kinds import HEAD, PLAIN, first_member, refuse_foreign, suffix_of
@@ -103,27 +104,26 @@ class NamedArrays:
     def __init__(self, arrays: NpzFile | Mapping[str, Any], writer: str = "", layers: Sequence[str] = ()) -> None:
         self._arrays, self.writer, self.layers = arrays, writer, layers
         self.names: Collection[str] = [*arrays]
+        self._archive = arrays.zip if isinstance(arrays, NpzFile) else None
 
     def array(self, name: str) -> NDArray[Any]:
         if name not in self.names:
             raise ValueError(f"it has no array {name}")
-        self._check_size(name)
+        if self._archive is not None:
+            self._header(self._archive, name)
         value = self._arrays[name]
         if isinstance(value, list):
             raise ValueError(f"{name} is a list of arrays")
         return np.asarray(value)
 
-    def _check_size(self, name: str) -> None:
-        """Checks that an archive has all bytes of an array, before memory is allocated for them."""
-        if not isinstance(self._arrays, NpzFile):
-            return
-        assert self._arrays.zip is not None
-        member = self._arrays.zip.getinfo(f"{name}.npy")
-        with self._arrays.zip.open(member) as stream:
+    def _header(self, archive: zipfile.ZipFile, name: str) -> StoredArray:
+        """Reads the header of an array. Checks that it has all bytes, before memory is allocated for them."""
+        member = archive.getinfo(f"{name}.npy")
+        with archive.open(member) as stream:
             header = read_header(stream)
-        end = header.start + prod(header.shape) * header.dtype.itemsize
-        if end != member.file_size and not header.dtype.hasobject:  # NumPy refuses objects
+        if header.end != member.file_size and not header.dtype.hasobject:  # NumPy refuses objects
             raise ValueError(f"{name} has the shape {header.shape}, but {member.file_size} bytes")
+        return header
 
     def text(self, name: str) -> str:
         value = self.array(name)
@@ -152,34 +152,42 @@ class NamedArrays:
 
         An archive is read a part at a time.
         """
+        arrays: list[Any]
         parts: Iterable[NDArray[Any]]
-        with contextlib.ExitStack() as stack:
-            if isinstance(self._arrays, NpzFile):
-                self._check_size(name)
-                assert self._arrays.zip is not None
-                member = stack.enter_context(self._arrays.zip.open(f"{name}.npy"))
-                array = read_header(member)
-                by_column, dtype, shapes = not array.strides, array.dtype, [array.shape]
-                parts = _chunks(member, array.shape, dtype)
-            else:
-                value = self._arrays[name]
-                arrays = value if isinstance(value, list) else [np.asarray(value)]
-                dtype = next((each.dtype for each in arrays if each.dtype.kind != "f"), arrays[0].dtype)
-                by_column, shapes, parts = False, [each.shape for each in arrays], arrays
-            unequal = len({shape[1:] for shape in shapes}) > 1 or any(len(each) != 2 or 0 in each for each in shapes)
-            if unequal or by_column or dtype.kind != "f":
-                shown = ", ".join(map(str, dict.fromkeys(shapes)))
-                raise ValueError(
-                    f"{name} has shape {shown} and dtype {dtype}; it should contain floats, one row per image"
-                )
-            storage, start = RowStorage(sum(shape[0] for shape in shapes), shapes[0][1]), 0
-            for part in parts:
-                values = part.astype(np.float32)
-                if not np.isfinite(values).all():
-                    raise ValueError(f"{name} contains NaN or infinite values")
-                storage.write(start, values)
-                start += len(values)
+        if self._archive is None:
+            value = self._arrays[name]
+            arrays = value if isinstance(value, list) else [np.asarray(value)]
+            parts = arrays
+        else:
+            header = self._header(self._archive, name)
+            arrays = [header]
+            parts = self._chunks(self._archive, name, header)
+        dtype = next((each.dtype for each in arrays if each.dtype.kind != "f"), arrays[0].dtype)
+        shapes = [each.shape for each in arrays]
+        unequal = len({shape[1:] for shape in shapes}) > 1 or any(len(each) != 2 or 0 in each for each in shapes)
+        if unequal or dtype.kind != "f":
+            shown = ", ".join(map(str, dict.fromkeys(shapes)))
+            raise ValueError(f"{name} has shape {shown} and dtype {dtype}; it should contain floats, one row per image")
+        storage = RowStorage(sum(shape[0] for shape in shapes), shapes[0][1])
+        start = 0
+        for part in parts:
+            values = part.astype(np.float32)
+            if not np.isfinite(values).all():
+                raise ValueError(f"{name} contains NaN or infinite values")
+            storage.write(start, values)
+            start += len(values)
         return storage.array()
+
+    def _chunks(self, archive: zipfile.ZipFile, name: str, header: StoredArray) -> Iterator[NDArray[Any]]:
+        """Yields the rows of an array in an archive, a part at a time unless they are stored by column."""
+        if not header.strides:
+            yield self.array(name)
+            return
+        row = header.strides[0]
+        with archive.open(f"{name}.npy") as member:
+            member.seek(header.start)
+            while data := member.read(max(1, CHUNK_BYTES // row) * row):
+                yield np.frombuffer(data, dtype=header.dtype).reshape(-1, header.shape[1])
 
     def count(self, name: str = "count", least: int = 1) -> int:
         value = self.array(name)
@@ -198,12 +206,6 @@ class NamedArrays:
 
 def _not_finite(text: str) -> None:
     raise ValueError(f"it contains {text}")
-
-
-def _chunks(member: IO[bytes], shape: tuple[int, ...], dtype: np.dtype[Any]) -> Iterator[NDArray[Any]]:
-    row = dtype.itemsize * shape[1]
-    while data := member.read(max(1, CHUNK_BYTES // row) * row):
-        yield np.frombuffer(data, dtype=dtype).reshape(-1, shape[1])
 
 
 def _checked(values: dict[str, NDArray[np.float64]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -330,12 +332,10 @@ def layout_of(files: Files) -> tuple[str, bool, str]:
     kind = _kind_of(head_of(files))
     # Of an archive that begins with another member, not every member is read: it may have a million images.
     if kind == NPZ or (kind == ZIP and suffix_of(files.paths[0]) == ".npz"):
-        headers = array_headers(files)
-        images = [name for name, each in headers.items() if name == SAMPLES or len(each.shape) in (3, 4)]
-        images = images or [name for name, each in headers.items() if len(each.shape) > 4]
-        others = headers.keys() - {*images}
-        has_statistics = any(name in others for layout in LAYOUTS for name in layout)
-        return NPZ, has_statistics, SAMPLES if SAMPLES in images else next(iter(images), "")
+        headers = arrays_in(files)
+        images = names_of_images(headers)
+        has_statistics = not {*chain(*LAYOUTS)}.isdisjoint(headers.keys() - {*images})
+        return NPZ, has_statistics, next(iter(images), "")
     if kind in (PICKLE, TORCH):
         value: Any = None
         with contextlib.suppress(InputError, OSError, ContentError), files.open(0) as handle:

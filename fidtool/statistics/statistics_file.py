@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from collections.abc import Collection, Mapping
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
 from fidtool.cache_dir import atomic_write
@@ -253,14 +251,10 @@ def statistics_in(given: str | os.PathLike[str] | Statistics) -> Statistics:
     return given if isinstance(given, Statistics) else read_statistics(os.fspath(given))
 
 
-def read_features_alone(path: str, source: Files | NDArray[Any], name: str, wanted: bool) -> Statistics:
-    """Returns the statistics of an array of features, (N, D), or of one in a file; with these, if ``wanted``."""
-    with explained(path), contextlib.ExitStack() as stack:
-        loaded: Any = source
-        if isinstance(source, Files):
-            loaded = np.load(stack.enter_context(source.open(0)), allow_pickle=False)
-        arrays = NamedArrays(loaded if isinstance(loaded, NpzFile) else {name: loaded})
-        return of_features(arrays.rows(name), wanted, ddof=1)
+def features_alone(path: str, features: NDArray[Any], name: str, wanted: bool) -> Statistics:
+    """Returns the statistics of an array (N, D) of features, called ``name`` in messages; with it if ``wanted``."""
+    with explained(path):
+        return of_features(NamedArrays({name: features}).rows(name), wanted, ddof=1)
 
 
 def own_statistics(

@@ -122,8 +122,8 @@ class ImageMetric(SyncedMetric[Values, MetricSums]):
         gaussians = {name: Gaussian(each.mu, each.sigma, each.count) for name, each in statistics.items()}
         rows = {names[side]: sums.sides[side].rows() for side in sides if metric.fake_features}
         real, fake = (FeatureSet(name, rows.get(name), gaussians.get(name)) for name in names.values())
-        settings = feature_settings(sums.network.definition, self.device)
-        context = MetricContext(world, settings, lambda: self._classifier)
+        settings = feature_settings(sums.network.definition, self.device, world)
+        context = MetricContext(settings, lambda: self._classifier)
         values = metric.compute(real, fake, context)
         warnings = [*map(str, merged([*set_warnings(statistics), *map(as_warning, context.warnings)]))]
         values, warnings = world.broadcast((values, warnings))

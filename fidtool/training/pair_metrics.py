@@ -305,7 +305,7 @@ class ReconstructionMetric(SyncedMetric[torch.Tensor, PairState]):
             raise on_every_rank(TooFewImagesError(problem, "add them with update(preds, target)"))
         real = FeatureSet("real images", None, None)
         fake = FeatureSet("generated images", None, None, pairs={self._metric.name: values})
-        context = MetricContext(world, feature_settings(None, self.device), partial(Weights, {}, ""))
+        context = MetricContext(feature_settings(None, self.device, world), partial(Weights, {}, ""))
         found = self._metric.compute(real, fake, context)
         return Result(
             found, len(values), len(values), warnings=tuple(rendered(str(warning)) for warning in context.warnings)

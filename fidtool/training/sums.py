@@ -271,8 +271,8 @@ class ImageSums(SampleRows):
             return self.fixed
         definition = self.network.definition
         if self._moments is None:
-            rows, settings = self.rows(), feature_settings(definition, self._device)
-            gaussian = settings.gaussian(rows, np.arange(len(rows)), World(Launch()))
+            rows, settings = self.rows(), feature_settings(definition, self._device, World(Launch()))
+            gaussian = settings.gaussian(rows, np.arange(len(rows)))
         else:
             if not definition.standard:
                 self._moments.check_precision()

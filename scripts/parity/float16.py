@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 import fidtool
 from fidtool.distances.exact import FeatureSettings
 from fidtool.distances.neighbors import prdc
-from fidtool.distributed.launch import Launch
-from fidtool.distributed.world import World
 from fidtool.features.protocol import INCEPTION_FEATURE_STEP
 
 _BLOCK = 10_000
@@ -66,7 +64,7 @@ def features_of(file: str) -> NDArray[np.float32]:
 def main(real: str, fake: str) -> None:
     """Print precision and recall with exact and with float16 distances."""
     reals, fakes = features_of(real), features_of(fake)
-    exact, _ = prdc(reals, fakes, FeatureSettings(INCEPTION_FEATURE_STEP), World(Launch()), k=3, ties="inclusive")
+    exact, _ = prdc(reals, fakes, FeatureSettings(INCEPTION_FEATURE_STEP), k=3, ties="inclusive")
     rounded = float16_precision_recall(torch.from_numpy(reals.copy()), torch.from_numpy(fakes.copy()))
     click.echo(f"{len(reals)} real and {len(fakes)} generated images, k = 3")
     for name, ours, theirs in zip(("precision", "recall"), (exact["precision"], exact["recall"]), rounded, strict=True):

@@ -25,8 +25,6 @@ from fidtool.distances.exact import FeatureSettings
 from fidtool.distances.inception_score import inception_score
 from fidtool.distances.kernel import kid
 from fidtool.distances.neighbors import prdc as our_prdc
-from fidtool.distributed.launch import Launch
-from fidtool.distributed.world import World
 from fidtool.features.protocol import FEATURES, INCEPTION_FEATURE_STEP, SPATIAL, ProtocolName
 from fidtool.metrics.prdc import Ties
 from fidtool.sources.image_set import canonical_order
@@ -120,12 +118,12 @@ class Ours:
     def kid(self, protocol: ProtocolName, draws: Draws) -> float:
         """Return KID on the given subsets."""
         real, fake = self.features(protocol)
-        return kid(real, fake, FeatureSettings(INCEPTION_FEATURE_STEP), World(Launch()), draws=draws)[0]
+        return kid(real, fake, FeatureSettings(INCEPTION_FEATURE_STEP), draws=draws)[0]
 
     def prdc(self, protocol: ProtocolName, k: int, ties: Ties) -> dict[str, float]:
         """Return precision, recall, density and coverage by name."""
         (real, fake), step = self.features(protocol), INCEPTION_FEATURE_STEP
-        return our_prdc(real, fake, FeatureSettings(step), World(Launch()), k=k, ties=ties)[0]
+        return our_prdc(real, fake, FeatureSettings(step), k=k, ties=ties)[0]
 
 
 def _pytorch_fid(ours: Ours, settings: Settings) -> Rows:

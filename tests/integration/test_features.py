@@ -25,6 +25,9 @@ def place(tmp_path: Path) -> Path:
     np.savez(tmp_path / "fake.npz", acts=fake, labels=np.arange(COUNT))
     np.savez(tmp_path / "several.npz", real=real, acts=fake)
     np.savez(tmp_path / "known.npz", feats=fake)
+    np.savez_compressed(tmp_path / "packed.npz", acts=fake)
+    np.savez(tmp_path / "by_column.npz", feats=np.asfortranarray(fake))
+    np.save(tmp_path / "by_column.npy", np.asfortranarray(fake))
     tensor = torch.from_numpy(fake)
     torch.save(tensor, tmp_path / "fake.pt")
     torch.save(
@@ -39,14 +42,15 @@ def test_features_of_files_and_memory(here: Run, place: Path, environment: dict[
     metrics = ("--metrics", "fid,kid,prdc", "--kid-subset-size", 30, "--json")
     arrays = ["fake.npz", "several.npz:acts", "known.npz"]
     tensors = ["fake.pt", "dict.pth", "several.safetensors:acts", f"file://{place}/fake.pt"]
-    found = here("compute", "real.npy", *arrays, *tensors, "--features", *metrics)
+    further = ["packed.npz", "by_column.npz", "by_column.npy"]
+    found = here("compute", "real.npy", *arrays, *tensors, *further, "--features", *metrics)
     assert found.status == 0, found.stderr
     first, *others = (each["metrics"] for each in found.json["results"])
     assert {"kid_24", "precision_24"} <= first.keys()
     assert all(each == first for each in others)
     assert found.json["run"]["config"]["features"] is True
     assert (
-        "real.npy, fake.npz, several.npz:acts, known.npz, fake.pt, dict.pth and 1 more: the file does not"
+        "real.npy, fake.npz, several.npz:acts, known.npz, fake.pt, dict.pth and 4 more: the file does not"
         in found.stderr
     )
     real, fake = np.load(place / "real.npy"), np.load(place / "fake.npz")["acts"]

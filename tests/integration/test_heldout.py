@@ -17,7 +17,7 @@ from fidtool.distances.neighbors import nearest_reals
 from fidtool.result.evaluation import Evaluation, read_evaluation
 from fidtool.result.explanations import Heldout
 from support.command_line import Run
-from support.feature_sets import Features, alone, mixture, normal
+from support.feature_sets import Features, mixture, normal
 from support.pictures import make_pictures
 from support.places import COLOURS, TINY
 
@@ -50,8 +50,8 @@ def test_a_generator_that_copies_its_training_images(share: float, noise: float)
     train, heldout = normal(COUNT, DIMS, 0), normal(COUNT, DIMS, 1)
     found, compared = evaluated(train, generated(train, share, noise, 2), heldout)
     near, settings = compared.nearest, FeatureSettings(18)
-    known = nearest_reals(train, heldout, settings, alone())[1]
-    by_chance = float((nearest_reals(train, normal(20_000, DIMS, 5), settings, alone())[1] < known.min()).mean())
+    known = nearest_reals(train, heldout, settings)[1]
+    by_chance = float((nearest_reals(train, normal(20_000, DIMS, 5), settings)[1] < known.min()).mean())
     assert by_chance < 0.005
     assert near.low <= share + (1 - share) * by_chance <= near.high
     assert near.high - near.low < 0.07

@@ -14,7 +14,7 @@ from fidtool.distances.exact import FeatureSettings
 from fidtool.distances.inception_score import inception_score
 from fidtool.distances.kernel import kid
 from support.exact_sets import lattice
-from support.feature_sets import Features, alone, context_alone, feature_set, gaussian_of, mixture, normal
+from support.feature_sets import Features, context_alone, feature_set, gaussian_of, mixture, normal
 
 PAIRS = {
     "normal": (normal(300, 20, 1), normal(260, 20, 2, shift=0.2)),
@@ -30,7 +30,7 @@ def test_prdc_matches_prdc(pair: str, k: int) -> None:
     prdc = pytest.importorskip("prdc", reason="the package prdc 0.2 is not installed")
     real, fake = PAIRS[pair]
     theirs = prdc.compute_prdc(real.astype(np.float64), fake.astype(np.float64), k)
-    ours, _ = neighbors.prdc(real, fake, FeatureSettings(18), alone(), k=k)
+    ours, _ = neighbors.prdc(real, fake, FeatureSettings(18), k=k)
     assert round(ours["precision"] * len(fake)) == round(theirs["precision"] * len(fake))
     for name, value in theirs.items():
         assert ours[name] == pytest.approx(value, rel=1e-14), name
@@ -43,7 +43,7 @@ def test_precision_recall_and_f_score_match_torch_fidelity(pair: str) -> None:
     real, fake = PAIRS[pair]
     settings_ = {"prc_neighborhood": 3, "prc_batch_size": 97, "save_cpu_ram": False, "verbose": False}
     theirs = peer.prc_features_to_metric(torch.from_numpy(fake).double(), torch.from_numpy(real).double(), **settings_)
-    ours, _ = neighbors.prdc(real, fake, FeatureSettings(18), alone(), k=3, ties="inclusive")
+    ours, _ = neighbors.prdc(real, fake, FeatureSettings(18), k=3, ties="inclusive")
     assert round(ours["precision"] * len(fake)) == round(theirs["precision"] * len(fake))
     assert round(ours["recall"] * len(real)) == round(theirs["recall"] * len(real))
     assert ours["f_score"] == pytest.approx(theirs["f_score"], rel=1e-6)
@@ -53,7 +53,7 @@ def test_the_f_score_of_nothing_matches_torch_fidelity() -> None:
     peer = pytest.importorskip("torch_fidelity.metric_prc", reason="torch-fidelity is not installed")
     real, fake = normal(30, 4, 1), normal(30, 4, 2, shift=99.0)
     theirs = peer.prc_features_to_metric(torch.from_numpy(fake), torch.from_numpy(real), verbose=False)
-    assert theirs["f_score"] == neighbors.prdc(real, fake, FeatureSettings(18), alone())[0]["f_score"] == 0.0
+    assert theirs["f_score"] == neighbors.prdc(real, fake, FeatureSettings(18))[0]["f_score"] == 0.0
 
 
 FEATURES = np.abs(normal(530, 256, 1, spread=0.5))
@@ -107,7 +107,7 @@ def test_kid_matches_torch_fidelity_on_the_same_subsets(kernel: str) -> None:
     rng = np.random.RandomState(2020)
     drawn = [[rng.choice(len(x), 100, replace=False) for x in (FAKE, REAL)] for _ in range(20)]
     draws = [(of_real, of_fake) for of_fake, of_real in drawn]
-    mean, std = kid(REAL, FAKE, FeatureSettings(18), alone(), draws=draws, kernel=KERNELS[kernel][1])
+    mean, std = kid(REAL, FAKE, FeatureSettings(18), draws=draws, kernel=KERNELS[kernel][1])
     assert mean == pytest.approx(theirs["kernel_inception_distance_mean"], rel=1e-6)
     assert std == pytest.approx(theirs["kernel_inception_distance_std"], rel=1e-6)
 
@@ -118,13 +118,13 @@ def test_kid_matches_clean_fid_on_the_same_subsets() -> None:
     theirs = peer.kernel_distance(FAKE.astype(np.float64), REAL.astype(np.float64), num_subsets=10, max_subset_size=120)
     rng = np.random.RandomState(7)
     draws = [tuple(rng.choice(len(x), 120, replace=False) for x in (REAL, FAKE)) for _ in range(10)]
-    assert kid(REAL, FAKE, FeatureSettings(18), alone(), draws=draws)[0] == pytest.approx(theirs, rel=1e-6)
+    assert kid(REAL, FAKE, FeatureSettings(18), draws=draws)[0] == pytest.approx(theirs, rel=1e-6)
 
 
 def test_kid_matches_torchmetrics_on_one_subset() -> None:
     peer = pytest.importorskip("torchmetrics.image.kid", reason="torchmetrics is not installed")
     theirs = peer.poly_mmd(torch.from_numpy(REAL[:350]).double(), torch.from_numpy(FAKE).double())
-    mean, std = kid(REAL, FAKE, FeatureSettings(18), alone(), draws=[(np.arange(350), np.arange(350))])
+    mean, std = kid(REAL, FAKE, FeatureSettings(18), draws=[(np.arange(350), np.arange(350))])
     assert mean == pytest.approx(float(theirs), rel=1e-6)
     assert std == 0
 

@@ -1,4 +1,4 @@
-"""Features: random, on a lattice, and of Gaussians with a known distance; a world of one rank."""
+"""Features: random, on a lattice, and of Gaussians with a known distance."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.distances.exact import FeatureSettings
-from fidtool.distributed.launch import Launch
-from fidtool.distributed.world import World
 from fidtool.features.models.inception import Weights
 from fidtool.metrics.metric import FeatureSet, MetricContext
 from fidtool.statistics.moments import Gaussian
@@ -15,14 +13,9 @@ from fidtool.statistics.moments import Gaussian
 Features = NDArray[np.float32]
 
 
-def alone() -> World:
-    """Return the world of a single process."""
-    return World(Launch())
-
-
 def context_alone() -> MetricContext:
     """Return what a metric gets in a single process, for features like Inception's."""
-    return MetricContext(alone(), FeatureSettings(18), lambda: Weights({}, ""))
+    return MetricContext(FeatureSettings(18), lambda: Weights({}, ""))
 
 
 def feature_set(path: str, rows: Features) -> FeatureSet:

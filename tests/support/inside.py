@@ -17,7 +17,6 @@ from fidtool.distances import error_bars as bars
 from fidtool.distances import extrapolation, frechet, inception_score, kernel, neighbors
 from fidtool.distances.exact import FeatureSettings
 from fidtool.distributed.launch import Launch
-from fidtool.distributed.world import World
 from fidtool.features.device import device_of
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.network import custom_extractor, fetch_state
@@ -38,10 +37,6 @@ COMMANDS = {name: cli.resolve_command(click.Context(cli), [name])[1] for name in
 """The commands of ``fidtool`` by name."""
 
 
-def _alone() -> World:
-    return World(Launch())
-
-
 # Accumulators, and the statistics computed from them.
 
 
@@ -55,16 +50,16 @@ def gaussian(features: Features, ddof: int = 1) -> Gaussian:
 
 
 def kid(real: Features, fake: Features, *, feature_step: int = STEP, **settings: Any) -> list[float]:
-    return [*kernel.kid(real, fake, FeatureSettings(feature_step), _alone(), **settings)]
+    return [*kernel.kid(real, fake, FeatureSettings(feature_step), **settings)]
 
 
 def cmmd(real: Features, fake: Features, *, feature_step: int = STEP, **settings: Any) -> float:
-    return kernel.cmmd(real, fake, FeatureSettings(feature_step), _alone(), **settings)
+    return kernel.cmmd(real, fake, FeatureSettings(feature_step), **settings)
 
 
 def prdc(real: Features, fake: Features, **settings: Any) -> list[float]:
     """Return precision, recall, density, coverage and F-score."""
-    return [*neighbors.prdc(real, fake, _settings(), _alone(), **settings)[0].values()]
+    return [*neighbors.prdc(real, fake, _settings(), **settings)[0].values()]
 
 
 def score(features: Features, weight: Features, bias: Features | None = None, **settings: Any) -> list[float]:
@@ -74,7 +69,7 @@ def score(features: Features, weight: Features, bias: Features | None = None, **
 
 def nearest(queries: Features, rows: Features) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Return the nearest row of each query, and its distance."""
-    return neighbors.nearest_reals(rows, queries, _settings(), _alone())
+    return neighbors.nearest_reals(rows, queries, _settings())
 
 
 # Error bars and extrapolation of a distance.
@@ -85,7 +80,7 @@ def _settings() -> FeatureSettings:
 
 
 def _gaussian(features: Features) -> Gaussian:
-    return _settings().gaussian(features, np.arange(len(features)), _alone())
+    return _settings().gaussian(features, np.arange(len(features)))
 
 
 def _target(real: Features) -> frechet.Gaussian:
@@ -95,11 +90,11 @@ def _target(real: Features) -> frechet.Gaussian:
 
 def error_bars(real: Features, fake: Features) -> Any:
     """Return FIDs of parts, and the curve."""
-    return bars.error_bars(_target(real), fake, _settings(), _alone())
+    return bars.error_bars(_target(real), fake, _settings())
 
 
 def fid_curve(real: Features, fake: Features) -> Any:
-    return bars.fid_curve(_target(real), fake, _settings(), _alone())
+    return bars.fid_curve(_target(real), fake, _settings())
 
 
 def blocks() -> dict[str, Any]:
@@ -111,11 +106,11 @@ def blocks() -> dict[str, Any]:
 def fid_infinity(real: Features, fake: Features, **settings: Any) -> tuple[float, float]:
     """Return the value and its error."""
     sizes = {"points": 15, "fewest": 5000, **settings}
-    return extrapolation.fid_infinity(_target(real), fake, _settings(), _alone(), **sizes)
+    return extrapolation.fid_infinity(_target(real), fake, _settings(), **sizes)
 
 
 def influences(real: Features, fake: Features) -> NDArray[np.float64]:
-    return frechet.influence(_target(real), _gaussian(fake), fake, _alone(), torch.device("cpu"))
+    return frechet.influence(_target(real), _gaussian(fake), fake, _settings())
 
 
 # Networks and their fingerprints.

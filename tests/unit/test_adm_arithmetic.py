@@ -17,7 +17,7 @@ from fidtool.presets import with_preset
 from fidtool.settings import Settings
 from fidtool.statistics.moments import Gaussian
 from support import adm_evaluator
-from support.feature_sets import Features, alone, mixture, normal
+from support.feature_sets import Features, mixture, normal
 
 SETTINGS = Settings(**with_preset({"preset": "adm", "is_part_size": 100}))
 """With smaller parts, of which the last is shorter."""
@@ -33,7 +33,7 @@ def computed(
     """Return the values of one metric of the preset. Its warnings are added to ``warnings``."""
     state = {"fc.weight": torch.from_numpy(WEIGHT), "fc.bias": torch.ones(CLASSES)}
     classifier: Any = SimpleNamespace(state=state)
-    context = MetricContext(alone(), FeatureSettings(feature_step=18), lambda: classifier)
+    context = MetricContext(FeatureSettings(feature_step=18), lambda: classifier)
     (metric,) = (each.metric for each in settings.chosen if each.metric.name == name)
     found = dict(metric.compute(real, fake, context))
     if warnings is not None:

@@ -15,14 +15,14 @@ from fidtool.distances.error_bars import Curve, difference, error_bars, fid_curv
 from fidtool.distances.exact import FeatureSettings
 from fidtool.result.explanations import Interval
 from fidtool.statistics.moments import Gaussian
-from support.feature_sets import Features, alone
+from support.feature_sets import Features
 from support.simulations import AT_ONCE, check_coverage, distance, distances_of_parts, generators
 
 Array = NDArray[np.float64]
 
 
 def bars(real: Gaussian, fake: Features) -> tuple[Array, Curve]:
-    return error_bars(real, fake, FeatureSettings(18), alone())
+    return error_bars(real, fake, FeatureSettings(18))
 
 
 def drawn(generator: Gaussian, count: int, seed: int) -> Features:
@@ -111,7 +111,7 @@ def test_the_curve_of_any_number_of_images(count: int, tmp_path: Path) -> None:
     """Including fewer images than dimensions, with singular covariances, and features mapped from a read-only file."""
     np.save(tmp_path / "kept.npy", drawn(ONE, count, 7))
     fake = np.load(tmp_path / "kept.npy", mmap_mode="r")
-    curve = fid_curve(REAL, fake, FeatureSettings(18), alone())
+    curve = fid_curve(REAL, fake, FeatureSettings(18))
     assert [images for images, _ in curve] == sorted({count * point // 4 for point in (1, 2, 3, 4)} - {0})
     for images, fid in curve:
         x = fake[:images].astype(np.float64)

@@ -15,12 +15,12 @@ from fidtool.distances.exact import FeatureBlock, FeatureSettings, quantize_feat
 from fidtool.distances.kernel import cmmd, kid
 from fidtool.distances.neighbors import prdc
 from fidtool.distances.parallel import using_threads
-from support.feature_sets import Features, alone, normal
+from support.feature_sets import Features, normal
 
 
 def blocks(x: Features, y: Features, step: int = 18) -> tuple[FeatureBlock, FeatureBlock]:
     """Returns all rows of two sets as blocks."""
-    first, second = quantize_features([x, y], FeatureSettings(step), alone())
+    first, second = quantize_features([x, y], FeatureSettings(step))
     return first.block(slice(None)), second.block(slice(None))
 
 
@@ -43,7 +43,7 @@ def test_products_and_distances_equal_those_of_the_integers(n: int, m: int, dims
 @pytest.mark.parametrize("scale", [1.0, 3e3, 2e6, 1e30])
 def test_long_vectors_take_the_finest_step_that_is_exact(scale: float) -> None:
     x, y = normal(6, 30, 1, spread=scale), normal(7, 30, 2)
-    one, other = quantize_features([x, y], FeatureSettings(18), alone())
+    one, other = quantize_features([x, y], FeatureSettings(18))
     assert one.step == other.step
     longest = max(sum(value**2 for value in row) for row in integers(x, one.step) + integers(y, one.step))
     assert longest < 2**51
@@ -79,9 +79,9 @@ def test_distances_have_the_same_bits_if_the_integers_stay_on_the_device(monkeyp
 
     def measured() -> tuple[Any, ...]:
         return (
-            prdc(x, y, FeatureSettings(18), alone()),
-            kid(x, y, FeatureSettings(18), alone(), subset_size=700, subsets=3),
-            cmmd(x, y, FeatureSettings(18), alone()),
+            prdc(x, y, FeatureSettings(18)),
+            kid(x, y, FeatureSettings(18), subset_size=700, subsets=3),
+            cmmd(x, y, FeatureSettings(18)),
         )
 
     read_again = measured()

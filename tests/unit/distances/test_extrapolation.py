@@ -13,13 +13,13 @@ from fidtool.distances.exact import FeatureSettings
 from fidtool.distances.extrapolation import fid_infinity
 from fidtool.distances.frechet import distance_between
 from fidtool.statistics.moments import Gaussian
-from support.feature_sets import MU, REAL, SIGMA, Features, alone, covariance, generated
+from support.feature_sets import MU, REAL, SIGMA, Features, covariance, generated
 
 TRUE = frechet_distance(REAL.mu, REAL.sigma, MU, SIGMA)
 
 
 def extrapolated(fake: Features, **options: Any) -> tuple[float, float]:
-    return fid_infinity(REAL, fake, FeatureSettings(18), alone(), **{"fewest": 500, "points": 6, **options})
+    return fid_infinity(REAL, fake, FeatureSettings(18), **{"fewest": 500, "points": 6, **options})
 
 
 def test_the_error_is_the_spread_around_the_truth() -> None:
@@ -65,7 +65,7 @@ def test_a_bend_beyond_its_noise_is_in_the_error(monkeypatch: pytest.MonkeyPatch
     real = Gaussian(np.zeros(dims), sigma, None)
 
     def of_a_perfect_generator() -> tuple[float, float]:
-        return fid_infinity(real, rows.astype(np.float32), FeatureSettings(18), alone(), points=15, fewest=100)
+        return fid_infinity(real, rows.astype(np.float32), FeatureSettings(18), points=15, fewest=100)
 
     value, error = of_a_perfect_generator()
     assert abs(value) < 3 * error

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from fidtool.distances.exact import FeatureSettings
 from fidtool.distances.kernel import cmmd, kid
-from support.feature_sets import Features, alone, normal
+from support.feature_sets import Features, normal
 
 
 def measured(real: Features, fake: Features, **options: Any) -> float:
-    return kid(real, fake, FeatureSettings(18), alone(), **options)[0]
+    return kid(real, fake, FeatureSettings(18), **options)[0]
 
 
 @settings(max_examples=20, deadline=None)
@@ -81,7 +81,7 @@ def plain_cmmd(x: Features, y: Features) -> float:
 def test_cmmd_equals_the_authors_formula(sizes: tuple[int, int]) -> None:
     x, y = unit(normal(sizes[0], 32, 1, shift=0.3)), unit(normal(sizes[1], 32, 2))
     # Rounding to 2 ** -24 changes squared distances by about 1e-7; the plain formula loses four digits, as k is near 1.
-    assert cmmd(x, y, FeatureSettings(24), alone()) == pytest.approx(plain_cmmd(x, y), rel=1e-6, abs=1e-9)
+    assert cmmd(x, y, FeatureSettings(24)) == pytest.approx(plain_cmmd(x, y), rel=1e-6, abs=1e-9)
 
 
 def test_cmmd_is_accurate_for_nearly_equal_sets() -> None:
@@ -92,6 +92,6 @@ def test_cmmd_is_accurate_for_nearly_equal_sets() -> None:
     # Only pairs with vector 7 differ; its pair with itself gives the leading term, 2 (1 - k) / n².
     e = float(y[7, 0] - x[7, 0])
     expected = 1000 * -2 * math.expm1(-(e**2) / 200) / 40**2
-    ours = cmmd(x, y, FeatureSettings(24), alone())
+    ours = cmmd(x, y, FeatureSettings(24))
     assert ours == pytest.approx(expected, rel=1e-4)  # the terms of other pairs cancel up to 2e-5 (measured)
-    assert cmmd(x, x, FeatureSettings(24), alone()) < 1e-6 * expected
+    assert cmmd(x, x, FeatureSettings(24)) < 1e-6 * expected

@@ -10,11 +10,11 @@ import fidtool
 from fidtool.distances import exact, kernel
 from fidtool.distances.exact import FeatureSettings
 from fidtool.distances.kernel import mind
-from support.feature_sets import Features, alone, context_alone, feature_set, mixture, normal
+from support.feature_sets import Features, context_alone, feature_set, mixture, normal
 
 
 def measured(real: Features, fake: Features, directions: int = 130, seed: int = 0) -> float:
-    return mind(real, fake, FeatureSettings(18), alone(), directions=directions, seed=seed)
+    return mind(real, fake, FeatureSettings(18), directions=directions, seed=seed)
 
 
 def independent(real: Features, fake: Features, directions: int, seed: int) -> float:

@@ -12,18 +12,18 @@ from hypothesis import strategies as st
 from fidtool.distances import neighbors
 from fidtool.distances.exact import FeatureSettings
 from support.exact_sets import lattice
-from support.feature_sets import Features, alone, normal
+from support.feature_sets import Features, normal
 
 TIES = ["strict", "inclusive"]
 
 
 def zero_radii(real: Features, fake: Features, k: int) -> tuple[int, int]:
-    return neighbors.prdc(real, fake, FeatureSettings(18), alone(), k=k)[1]
+    return neighbors.prdc(real, fake, FeatureSettings(18), k=k)[1]
 
 
 def measured(real: Features, fake: Features, k: int = 5, ties: Any = "strict") -> tuple[float, ...]:
     """Precision, recall, density and coverage."""
-    found, _ = neighbors.prdc(real, fake, FeatureSettings(18), alone(), k=k, ties=ties)
+    found, _ = neighbors.prdc(real, fake, FeatureSettings(18), k=k, ties=ties)
     return tuple(found[name] for name in ("precision", "recall", "density", "coverage"))
 
 
@@ -99,17 +99,17 @@ def test_cosine_distances(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(neighbors, "_LARGEST_PART", size)
         for seed in range(8):
             real, fake = lattice(40, 3, seed), lattice(9, 3, seed + 50)
-            found = neighbors.nearest_cosine_distance(real, fake, FeatureSettings(18), alone())
+            found = neighbors.nearest_cosine_distance(real, fake, FeatureSettings(18))
             assert found == pytest.approx(cosine_distance(real, fake), abs=1e-15)
     none = np.zeros((4, 3), np.float32)
     for sets in ((none, real), (real, none)):
-        assert neighbors.nearest_cosine_distance(*sets, FeatureSettings(18), alone()) == 1.0
+        assert neighbors.nearest_cosine_distance(*sets, FeatureSettings(18)) == 1.0
     copies = normal(50, 7, 3)
-    assert neighbors.nearest_cosine_distance(copies, copies * -2, FeatureSettings(18), alone()) < 1e-13
+    assert neighbors.nearest_cosine_distance(copies, copies * -2, FeatureSettings(18)) < 1e-13
 
 
 def distances_to_nearest(real: Features, some: Features) -> Any:
-    return neighbors.nearest_reals(real, some, FeatureSettings(18), alone())[1]
+    return neighbors.nearest_reals(real, some, FeatureSettings(18))[1]
 
 
 def test_distances_to_the_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +144,7 @@ def authentic(real: Features, fake: Features) -> float:
 @given(st.integers(2, 25), st.integers(1, 25), st.integers(1, 3), st.integers(0, 2**31))
 def test_authentic_fakes_where_many_distances_tie(n: int, m: int, dims: int, seed: int) -> None:
     real, fake = lattice(n, dims, seed), lattice(m, dims, seed + 1)
-    assert neighbors.authpct(real, fake, FeatureSettings(18), alone()) == authentic(real, fake)
+    assert neighbors.authpct(real, fake, FeatureSettings(18)) == authentic(real, fake)
 
 
 def test_authentic_fakes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,5 +156,5 @@ def test_authentic_fakes(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(neighbors, "_SMALLEST_PART", size)
         monkeypatch.setattr(neighbors, "_LARGEST_PART", size)
         for some, value in ((near, 0), (far, 100), (real, 0), (fake, authentic(real, fake))):
-            assert neighbors.authpct(real, some, FeatureSettings(18), alone()) == value
+            assert neighbors.authpct(real, some, FeatureSettings(18)) == value
     assert 25 < value < 75

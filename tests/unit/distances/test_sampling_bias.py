@@ -18,7 +18,7 @@ from fidtool.distances.exact import FeatureSettings
 from fidtool.distances.frechet import covariance_factor
 from fidtool.distances.sampling_bias import corrected_distance, perfect_distance
 from fidtool.statistics.moments import Gaussian
-from support.feature_sets import Features, alone
+from support.feature_sets import Features
 from support.simulations import generators
 
 Array = NDArray[np.float64]
@@ -99,7 +99,7 @@ def test_features_without_spread() -> None:
 def few(monkeypatch: pytest.MonkeyPatch) -> Callable[[Gaussian, Features], Array]:
     """Return the function that error bars of few images come from, for any number."""
     monkeypatch.setattr(bars, "_MANY", 1000)
-    return lambda real, fake: error_bars(real, fake, FeatureSettings(18), alone())[0]
+    return lambda real, fake: error_bars(real, fake, FeatureSettings(18))[0]
 
 
 @pytest.mark.parametrize("images", [40, 140])

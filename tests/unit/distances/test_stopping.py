@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from fidtool.distances.error_bars import error_bars, fid_curve
 from fidtool.distances.exact import FeatureSettings
@@ -18,26 +17,26 @@ from fidtool.distances.inception_score import inception_score
 from fidtool.distances.kernel import cmmd, kid, mind, vendi
 from fidtool.distances.neighbors import authpct, nearest_cosine_distance, nearest_reals, prdc
 from fidtool.errors import StoppedError
-from support.feature_sets import REAL, alone, generated, normal
+from support.feature_sets import REAL, generated, normal
 
 SETTINGS = FeatureSettings(18)
 FAKE = generated(300, 1)
 ONE, OTHER = normal(40, 4, 1), normal(30, 4, 2)
 DISTANCES: dict[str, Callable[[], Any]] = {
-    "kid": lambda: kid(ONE, OTHER, SETTINGS, alone(), subset_size=10, subsets=2),
-    "cmmd": lambda: cmmd(ONE, OTHER, SETTINGS, alone()),
-    "mind": lambda: mind(ONE, OTHER, SETTINGS, alone()),
-    "vendi": lambda: vendi(ONE, SETTINGS, alone()),
-    "prdc": lambda: prdc(ONE, OTHER, SETTINGS, alone()),
-    "authpct": lambda: authpct(ONE, OTHER, SETTINGS, alone()),
-    "nearest": lambda: nearest_reals(ONE, OTHER, SETTINGS, alone()),
-    "cosine": lambda: nearest_cosine_distance(ONE, OTHER, SETTINGS, alone()),
+    "kid": lambda: kid(ONE, OTHER, SETTINGS, subset_size=10, subsets=2),
+    "cmmd": lambda: cmmd(ONE, OTHER, SETTINGS),
+    "mind": lambda: mind(ONE, OTHER, SETTINGS),
+    "vendi": lambda: vendi(ONE, SETTINGS),
+    "prdc": lambda: prdc(ONE, OTHER, SETTINGS),
+    "authpct": lambda: authpct(ONE, OTHER, SETTINGS),
+    "nearest": lambda: nearest_reals(ONE, OTHER, SETTINGS),
+    "cosine": lambda: nearest_cosine_distance(ONE, OTHER, SETTINGS),
     "inception score": lambda: inception_score(ONE, normal(3, 4, 3)),
-    "error bars": lambda: error_bars(REAL, FAKE, SETTINGS, alone()),
-    "curve": lambda: fid_curve(REAL, FAKE, SETTINGS, alone()),
-    "fid_infinity": lambda: fid_infinity(REAL, FAKE, SETTINGS, alone(), points=3, fewest=100),
-    "gaussian": lambda: SETTINGS.gaussian(FAKE, np.arange(300), alone()),
-    "influence": lambda: influence(REAL, REAL, FAKE, alone(), torch.device("cpu")),
+    "error bars": lambda: error_bars(REAL, FAKE, SETTINGS),
+    "curve": lambda: fid_curve(REAL, FAKE, SETTINGS),
+    "fid_infinity": lambda: fid_infinity(REAL, FAKE, SETTINGS, points=3, fewest=100),
+    "gaussian": lambda: SETTINGS.gaussian(FAKE, np.arange(300)),
+    "influence": lambda: influence(REAL, REAL, FAKE, SETTINGS),
 }
 
 

@@ -8,11 +8,11 @@ import pytest
 import fidtool
 from fidtool.distances import exact, kernel
 from fidtool.distances.exact import FeatureSettings
-from support.feature_sets import Features, alone, context_alone, feature_set, mixture, normal
+from support.feature_sets import Features, context_alone, feature_set, mixture, normal
 
 
 def measured(features: Features) -> float:
-    return kernel.vendi(features, FeatureSettings(18), alone())
+    return kernel.vendi(features, FeatureSettings(18))
 
 
 def of_similarities(features: Features) -> float:

@@ -83,6 +83,15 @@ def test_large_features_are_read_in_parts(tmp_path: Path, layout: str, monkeypat
     np.testing.assert_array_equal(found.sigma, whole.sigma)
 
 
+def test_features_that_are_stored_by_column(tmp_path: Path) -> None:
+    np.savez(tmp_path / "rows.npz", feats=ROWS)
+    np.savez(tmp_path / "columns.npz", feats=np.asfortranarray(ROWS))
+    rows, columns = (fidtool.read_statistics(tmp_path / f"{name}.npz") for name in ("rows", "columns"))
+    assert columns.features is not None
+    np.testing.assert_array_equal(columns.features, rows.features)
+    np.testing.assert_array_equal(columns.sigma, rows.sigma)
+
+
 COUNTS = {"EDM2": len(ROWS), "EDM2 of Inception": len(ROWS), **dict.fromkeys((*DDOF_0, *WITH_FEATURES), len(ROWS))}
 # --- the protocol that follows from the origin -----------------------------------------------------------------------
 

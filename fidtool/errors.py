@@ -293,7 +293,8 @@ class ResultWarning:
     Attributes:
         set: path of the set that it is about, or a name of it; empty if it is about all.
         text: the warning, without the set.
-        severity: see `fidtool.diagnose.findings.Finding`.
+        severity: ``high`` if the value says little about the generator, ``medium`` if it changes noticeably, ``low`` if
+            it may change.
         detail: what follows the set in parentheses, such as ``only 60 images``; empty if nothing does.
     """
 

@@ -59,6 +59,7 @@ class RunRecord:
         versions: versions of Python and of the libraries that affect the values.
         command, host, date: see `Origin`.
         config: settings that are not at their defaults, by their names in `fidtool.settings.Settings`.
+        warnings: what may be wrong with the whole run.
         notes: further information, such as which settings were taken from a statistics file.
     """
 

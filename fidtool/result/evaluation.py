@@ -113,11 +113,13 @@ class Comparison:
     Attributes:
         real, fake: the two sets.
         metrics: the requested metric values, by key: ``fid`` (the squared Fréchet distance, finite and at least 0),
-            ``kid`` and ``kid_std``, ``is``, ``is_std`` and ``is_order``, ``precision``, ``recall``, ``density``,
-            ``coverage``, ``f_score``, ``sfid``, ``fid_infinity`` and ``fid_infinity_error`` (one standard error),
-            ``cmmd``, ``mind``, ``mifid`` and ``mifid_distance``, ``vendi``, ``authpct``, ``clip_score``. Values of
-            features that are not Inception's 2048 have other keys: ``fid_64``, ``fd_dinov2``; see ``values``.
-            ``kid_std`` is missing if every subset is the whole of both sets, since there is no spread.
+            ``kid`` and ``kid_std`` (missing if every subset is the whole of both sets, since there is no spread) and
+            ``kid_subset_size`` (if a set has fewer images than the setting), ``is``, ``is_std`` and ``is_order`` (ratio
+            of the score of parts in stored order to that of random parts; with ``is_part_size`` only), ``precision``,
+            ``recall``, ``density``, ``coverage``, ``f_score``, ``sfid``, ``fid_infinity`` and ``fid_infinity_error``
+            (one standard error), ``cmmd``, ``mind``, ``mifid`` and ``mifid_distance`` (mean cosine distance of the real
+            images to the nearest generated one), ``vendi``, ``authpct``, ``clip_score`` and ``clip_score_std``. Values
+            of features that are not Inception's 2048 have other keys: ``fid_64``, ``fd_dinov2``; see ``values``.
         warnings: warnings about these values, the worst first.
         skipped: files of the sets that were skipped, REAL's first.
         diagnosis: findings about the images; None if not requested.

@@ -73,11 +73,15 @@ def restored(kind: Any, value: Any) -> Any:
     raise TypeError(f"{repr(value)[:80]} is not {wanted}")
 
 
-def restored_fields(kind: Any, content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a dataclass that ``content`` has, for its constructor; see `restored`."""
+def restored_fields(kind: Any, content: Mapping[str, Any], complete: bool = False) -> dict[str, Any]:
+    """Return the fields of a dataclass that ``content`` has, or if ``complete`` all, for its constructor.
+
+    Raises:
+        KeyError, TypeError, ValueError: see `restored`.
+    """
     hints = get_type_hints(kind, include_extras=True)
-    names = [field.name for field in fields(kind) if field.name in content and field.metadata != NOT_IN_JSON]
-    return {name: restored(hints[name], content[name]) for name in names}
+    names = [field.name for field in fields(kind) if field.metadata != NOT_IN_JSON]
+    return {name: restored(hints[name], content[name]) for name in names if complete or name in content}
 
 
 def _within(value: Any, kind: Any, least: float, most: float) -> Any:

@@ -95,6 +95,11 @@ class SetResult:
     sizes: Mapping[str, int] | None = None
     pixels: str = ""
 
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> SetResult:
+        """Return the set in ``sets`` of an entry of the JSON's ``results``; a KeyError names what that lacks."""
+        return cls(**restored_fields(cls, content, complete=True))
+
     @property
     def path(self) -> str:
         """The name as `path_of` returns it."""
@@ -225,7 +230,7 @@ class Comparison:
     @classmethod
     def from_dict(cls, content: Mapping[str, Any], values: tuple[Value, ...]) -> Comparison:
         """Return the comparison of an entry of the JSON's ``results``, of which these are the values."""
-        return cls(**restored_fields(cls, {**content, **content["sets"]}), known=values)
+        return cls(**restored_fields(cls, {**content, **content["sets"]}, complete=True), known=values)
 
 
 @dataclass(frozen=True)
@@ -389,7 +394,7 @@ class Evaluation:
             return cls(
                 definitions={layer: definition_of(each) for layer, each in layers.items()},
                 gated=content["exit"].get("gated", ""),
-                **restored_fields(cls, {**content, "results": []}) | {"results": results},
+                **restored_fields(cls, {**content, "results": []}, complete=True) | {"results": results},
             )
         except (KeyError, TypeError, ValueError, AttributeError, StopIteration) as error:
             raise InputError(f"the result is incomplete or was changed ({type(error).__name__}: {error})") from None

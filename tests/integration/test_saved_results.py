@@ -203,7 +203,7 @@ def test_results_that_cannot_be_read(here: Run, days: Path) -> None:
     failed = here("compute", "real", "none", *FLAGS, "-o", "failed.json")
     assert failed.status == 2
     for file, problem in (
-        ("edited.json", "edited.json: the result is incomplete or was changed (TypeError: "),
+        ("edited.json", "edited.json: the result is incomplete or was changed (KeyError: 'count')"),
         ("failed.json", "failed.json has no values: the run failed ("),
         ("h.jsonl", "h.jsonl cannot be read: it is not JSON"),
         ("fake", "fake cannot be read: Is a directory"),

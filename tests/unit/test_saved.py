@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import itertools
 import json
@@ -239,6 +240,19 @@ def test_an_edited_result_is_refused(damage: Callable[[dict[str, Any]], object])
     damage(content)
     with pytest.raises(InputError, match="incomplete or was changed"):
         Evaluation.from_dict(content)
+
+
+def test_a_result_without_one_of_its_keys_is_refused() -> None:
+    """Except for what follows from other keys."""
+    whole = bare("fake").to_dict()
+    follow = {"real", "fake", "count", "path"}
+    places: list[tuple[str | int, ...]] = [(), ("results", 0), ("results", 0, "sets", "real")]
+    for place in places:
+        for key in functools.reduce(operator.getitem, place, whole).keys() - follow:
+            content = copy.deepcopy(whole)
+            del functools.reduce(operator.getitem, place, content)[key]
+            with pytest.raises(InputError):
+                Evaluation.from_dict(content)
 
 
 @pytest.mark.parametrize("schema", [None, 2, 99])

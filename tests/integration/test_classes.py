@@ -381,14 +381,6 @@ def test_more_classes_than_are_printed(here: Run, tmp_path: Path) -> None:
     assert "and 5 more, see the JSON" in outcome.stderr.splitlines()
 
 
-def test_a_result_of_an_earlier_version_has_no_classes(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
-    assert here("compute", *sets, *QUICK, "-o", "r.json").status == 0
-    content = json.loads((tmp_path / "r.json").read_text())
-    assert content["results"][0].pop("classes") is not None
-    (tmp_path / "r.json").write_text(json.dumps(content))
-    assert read_evaluation(tmp_path / "r.json").results[0].classes is None
-
-
 def test_a_held_out_set_needs_no_classes(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
     val = make_pictures(tmp_path / "val", 12, 7)
     found = here("compute", *sets, *QUICK, "--per-class", "--heldout", val, "--json").json

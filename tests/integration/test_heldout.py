@@ -220,11 +220,3 @@ def test_iterables_and_functions_are_refused(place: Path) -> None:
     for given in (fidtool.Images(iter(images)), lambda count: images[:count]):
         with pytest.raises(fidtool.InputError, match="heldout cannot be an iterable or a function: pass images"):
             fidtool.compute(str(place / "real"), str(place / "few"), heldout=given, extractor=TINY)
-
-
-def test_a_result_of_an_earlier_version_has_none() -> None:
-    train = normal(100, 8, 0)
-    found, _ = evaluated(train, normal(100, 8, 1), normal(100, 8, 2))
-    document = found.to_dict()
-    del document["results"][0]["heldout"]
-    assert Evaluation.from_dict(document).results[0].heldout is None

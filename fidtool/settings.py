@@ -52,7 +52,7 @@ MEASURE, DIAGNOSIS, IMAGES, MACHINE = "What to measure", "Diagnosis", "Images", 
 RESUME, RANKS, OUTPUT, GATES = "Stop and resume", "Several processes", "Output", "Gates"
 GROUPS = (MEASURE, METRICS, DIAGNOSIS, IMAGES, MACHINE, RESUME, RANKS, OUTPUT, GATES)
 """Headings in ``--help``, in their order."""
-_FRECHET = " or ".join(name for name, kind in BUILT_IN.items() if kind.frechet)
+_GATED = " or ".join(name for name, kind in BUILT_IN.items() if any(number.gated for number in kind.numbers))
 PYTHON = ""
 """In place of a heading: the setting is a keyword in Python, has no option and is not recorded."""
 
@@ -321,9 +321,10 @@ class StatisticsSettings(CheckSettings):
         return [each for each in asked if each.metric.name in names]
 
     @property
-    def first_frechet(self) -> str:
-        """Name of the first requested Fréchet distance, which ``fail_above`` limits; empty if there is none."""
-        return next((each.metric.numbers[0].name for each in self.asked if each.metric.frechet), "")
+    def gated(self) -> str:
+        """Name of the value that ``fail_above`` limits: the first that can have a gate; empty if there is none."""
+        numbers = (number for requested in self.asked for number in requested.metric.numbers)
+        return next((number.name for number in numbers if number.gated), "")
 
     @property
     def floats(self) -> "ValueRange | None":
@@ -433,7 +434,7 @@ class Settings(StatisticsSettings):
         "Append a line per FAKE to a file, which `fidtool history` shows."
     )
     fail_above: float | None = Setting(None, GATES, "X", least=0, common=True).help(
-        f"Exit code 3 if the first requested Fréchet distance ({_FRECHET}) is above X."
+        f"Exit code 3 if the first requested of {_GATED} is above X."
     )
     fail_worse_than: File = Setting(None, GATES, "FILE").help(
         "Exit code 3 if a FAKE is worse than in FILE, the JSON of a result or a history, by the 95 % interval of the "
@@ -457,9 +458,9 @@ class Settings(StatisticsSettings):
         has_bars = any(number.error_bars for each in self.chosen for number in each.metric.numbers)
         metrics = option("metrics")
         no_pairs = "is for metrics of pairs, and none is requested"
-        no_frechet = "limits a Fréchet distance, and none is computed"
+        no_gated = "limits none of the requested metrics"
         no_diagnosis = "needs the diagnosis, which looks for duplicates"
-        self._require("fail_above", self.first_frechet, no_frechet, f"add {_FRECHET} to {metrics}")
+        self._require("fail_above", self.gated, no_gated, f"add {_GATED} to {metrics}")
         self._require("fail_worse_than", self.uncertainty, "compares error bars", f"add {option('uncertainty', True)}")
         self._require("max_duplicates uncertainty", self.diagnose, no_diagnosis, f"omit {option('diagnose', False)}")
         no_fid = "is about the metric fid, which is not requested"

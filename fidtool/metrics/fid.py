@@ -30,6 +30,7 @@ class FID(Metric):
             "Fréchet distance between the features of the two sets",
             is_distance=True,
             error_bars=True,
+            gated=True,
         ),
     )
     frechet = True
@@ -55,7 +56,15 @@ class SpatialFID(FID):
     name = "sfid"
     other_names = ("spatial-fid",)
     numbers = (
-        Number("sfid", "sFID", "lower", "Fréchet distance between spatial features", is_distance=True, layer=SPATIAL),
+        Number(
+            "sfid",
+            "sFID",
+            "lower",
+            "Fréchet distance between spatial features",
+            layer=SPATIAL,
+            is_distance=True,
+            gated=True,
+        ),
     )
     phase = "sfid"
 
@@ -85,6 +94,7 @@ class FIDInfinity(Metric):
             "Fréchet distance extrapolated to infinitely many generated images, ± standard error",
             spread="fid_infinity_error",
             is_distance=True,
+            gated=True,
         ),
     )
     fake_features = True

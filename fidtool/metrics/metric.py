@@ -51,6 +51,7 @@ class Number:
             number. 0 if that is not known.
         is_distance: in a table it has two decimals and at least three digits, as in papers.
         error_bars: it is the Fréchet distance that can have error bars, influences and differences.
+        gated: ``fail_above`` can be a gate on it.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Number:
     one_image: float = 0.0
     is_distance: bool = False
     error_bars: bool = False
+    gated: bool = False
 
 
 @dataclass(frozen=True)
@@ -206,7 +208,7 @@ class Metric(Validated):
         captions: whether the metric needs `FeatureSet.captions` of a FAKE.
         classifier: whether it calls `MetricContext.classifier`.
         fewest: the smallest number of images in a set whose per-image features it needs.
-        frechet: the metric is a Fréchet distance, so ``fail_above`` can be a gate on it.
+        frechet: the metric is a Fréchet distance of mean and covariance, which needs many images.
         by_name: it is only computed if it is requested by name, not by ``all``.
         phase: name of its time in the record; empty for the metric's name.
         usual_network: for a metric with its own network, the network of the metric's authors as a `Definition` names

@@ -19,7 +19,14 @@ class MIFID(FID):
     name = "mifid"
     other_names = ("memorization-informed-fid",)
     numbers = (
-        Number("mifid", "MIFID", "lower", "FID, higher if generated images are near real ones", is_distance=True),
+        Number(
+            "mifid",
+            "MIFID",
+            "lower",
+            "FID, higher if generated images are near real ones",
+            is_distance=True,
+            gated=True,
+        ),
     )
     further = ("mifid_distance",)
     real_features = fake_features = True

@@ -20,7 +20,7 @@ _MISSED = {WORSE: "is worse than in", NOT_COMPARABLE: "is not comparable with", 
 def missed_gates(evaluation: Evaluation, settings: Settings, baseline: Evaluation | None) -> Iterator[str]:
     """Yield a sentence per limit that the only FAKE exceeds, and one if it may be worse than the baseline."""
     (each,), highest = evaluation.results, settings.fail_above
-    limited = each.valued(settings.first_frechet)
+    limited = each.valued(settings.gated)
     if highest is not None and limited is not None and (value := each.metrics[limited.key]) > highest:
         yield f"{each.fake.name} has {limited.title} {value:.6g}, above {highest:g}"
     most, copies = settings.max_duplicates, each.duplicates

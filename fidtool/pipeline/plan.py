@@ -53,8 +53,8 @@ class Plan:
 
     @property
     def gated(self) -> Value | None:
-        """The Fréchet distance that ``fail_above`` limits; None if it was not requested."""
-        name = self.settings.first_frechet
+        """The value that ``fail_above`` limits; None if it was not requested."""
+        name = self.settings.gated
         return next((value for value in self.values if value.number.name == name), None)
 
     @property

@@ -26,7 +26,7 @@ def test_page_is_readable_as_plain_text(page: Path) -> None:
     assert re.fullmatch(r"# \S.*", title)
     assert (empty, below) == ("", "")
     assert summary.endswith(".")
-    assert not [line for line in lines if len(line) > COLUMNS]
+    assert not [line for line in lines if len(line) > COLUMNS], f"lines of more than {COLUMNS} columns"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -42,7 +42,7 @@ def test_links_and_blocks(page: Path) -> None:
 
 def test_readme_is_short() -> None:
     """The README can be read in five minutes. Details are in the guide."""
-    assert len(PAGES[ROOT / "README.md"].encode()) <= 10_000
+    assert len(PAGES[ROOT / "README.md"].encode()) <= 12_000
 
 
 def test_readme_says_what_the_offline_weights_lack() -> None:

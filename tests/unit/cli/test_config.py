@@ -94,7 +94,7 @@ def test_a_mistake_is_named_with_its_key_and_file(written: Callable[..., Run], t
         ('crop = "adm"', "--crop must be a crop"),
         ("value_range = [1, 0]", "--value-range must be two numbers"),
         ('metrics = "kid"\nuncertainty = true', "--uncertainty is about the metric fid"),
-        ('metrics = "kid"\nfail_above = 3', "--fail-above limits a Fréchet distance"),
+        ('metrics = "kid"\nfail_above = 3', "--fail-above limits none of the requested metrics"),
     ],
 )
 def test_what_the_settings_refuse_together_names_the_file_too(

@@ -135,7 +135,7 @@ def test_in_python_fid_is_none_for_other_networks(sets: tuple[Path, Path], envir
 )
 def test_the_gate_applies_to_the_first_requested_frechet_distance(metrics: str, gated: str) -> None:
     config = Settings(metrics=tuple(metrics.split(",")), fail_above=3.0)
-    assert config.first_frechet == replace(config, num=9).first_frechet == gated.replace("-", "_")
+    assert config.gated == replace(config, num=9).gated == gated.replace("-", "_")
 
 
 def test_a_missed_gate_names_its_distance() -> None:
@@ -143,7 +143,7 @@ def test_a_missed_gate_names_its_distance() -> None:
 
     def concluded(metrics: str) -> Evaluation:
         settings, found = Settings(metrics=metrics, fail_above=10.0), _with(bare("fake/"), DINO, numbers)
-        gated = DINO.key(settings.first_frechet)
+        gated = DINO.key(settings.gated)
         missed = tuple(missed_gates(found, settings, None))
         return replace(found, results=(replace(found.results[0], missed=missed),), gated=gated)
 

@@ -22,7 +22,8 @@ from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, RunError, on_every_rank
 from fidtool.features.protocol import INCEPTION_FEATURE_STEP, Definition
-from fidtool.statistics.moments import ExactMoments, Gaussian, better_step, step_remedy
+from fidtool.statistics.moments import ExactMoments, better_step, step_remedy
+from fidtool.statistics.set_statistics import Gaussian
 
 _LARGEST_SQUARE = 2.0**51
 _FEWEST_BITS = 14

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from fidtool.distances.exact import Features, FeatureSettings, blocks_of
 from fidtool.distances.parallel import fork_safe, linear_algebra_threads, using_threads
 from fidtool.errors import InputError, RunError
-from fidtool.statistics.moments import Gaussian
+from fidtool.statistics.set_statistics import Gaussian
 
 _ENOUGH = 1e-10
 """Relative error of the distance up to which the faster computation with eigenvalues is used."""

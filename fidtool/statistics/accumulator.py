@@ -19,7 +19,7 @@ from fidtool.images.records import RECORD, ImageRecords, RecordArray
 from fidtool.sources.contents import BadFile
 from fidtool.sources.image_set import ImageSet
 from fidtool.statistics.moments import FEWEST_BITS, ExactMoments
-from fidtool.statistics.set_statistics import CHUNK_BYTES, LayerStatistics, RowStorage, Statistics, reordered
+from fidtool.statistics.set_statistics import CHUNK_BYTES, LayerStatistics, Statistics, empty_rows, reordered
 
 _FIRST_BATCH_BITS = FEWEST_BITS - 3
 """If the features of the first batch have fewer bits than this, the whole set would be refused in the end."""
@@ -80,12 +80,12 @@ class Accumulator:
             for name, layer in layers.items()
         }
         self._rows = {
-            name: RowStorage(count, layer.definition.dims) for name, layer in layers.items() if layer.with_features
+            name: empty_rows(count, layer.definition.dims) for name, layer in layers.items() if layer.with_features
         }
         if inspected:
-            self._rows[RECORDS] = RowStorage(count, RECORD.itemsize, np.uint8)
+            self._rows[RECORDS] = empty_rows(count, RECORD.itemsize, np.uint8)
         if pairs:
-            self._rows[PAIRS] = RowStorage(count, pairs, np.float64)
+            self._rows[PAIRS] = empty_rows(count, pairs, np.float64)
         self.traits = ImageProperties()
         self.skipped: list[BadFile] = []
 
@@ -109,11 +109,10 @@ class Accumulator:
         `RECORDS`, and the values of pairs under `PAIRS`: arrays of shape (images, dims), memory-mapped if they are
         large.
         """
-        found = {name: storage.array() for name, storage in self._rows.items()}
         if self.used.all():
-            return found
+            return self._rows
         places = np.flatnonzero(self.used)
-        return {name: reordered(rows, places) for name, rows in found.items()}
+        return {name: reordered(rows, places) for name, rows in self._rows.items()}
 
     def add(self, batch: DecodedBatch, features: BatchFeatures, places: NDArray[np.int64]) -> None:
         """Adds a batch.
@@ -149,7 +148,7 @@ class Accumulator:
     def absorb(self, other: Accumulator, places: NDArray[np.int64]) -> None:
         """Adds statistics of the same kind; ``places`` are those of their images here."""
         for name, moments in self.moments.items():
-            moments.add_sums(other.moments[name])
+            moments.absorb(other.moments[name].totals())
         used, unusable = np.flatnonzero(other.used), np.flatnonzero(other.unusable)
         self._take(places[used], places[unusable], other.rows())
         self._add_facts(other.traits, other.skipped)
@@ -170,8 +169,9 @@ class Accumulator:
 
     def _take(self, used: NDArray[np.int64], unusable: NDArray[np.int64], rows: Rows) -> None:
         """Notes images by their places, and stores the rows of those that are used."""
-        for name, storage in self._rows.items() if len(used) else ():
-            storage.scatter(used, rows[name])
+        if len(used):
+            for name, stored in self._rows.items():
+                stored[used] = rows[name]
         self.used[used] = True
         self.unusable[unusable] = True
 
@@ -184,8 +184,8 @@ class Accumulator:
         for moments in self.moments.values():
             moments.merge(world)
         if world.size > 1:
-            for storage in self._rows.values():
-                self._merge_rows(storage, world)
+            for rows in self._rows.values():
+                self._merge_rows(rows, world)
         everyone = world.gather((self.traits, self.skipped))
         self.traits = ImageProperties.total(traits for traits, _ in everyone)
         self.skipped = sorted((bad for _, skipped in everyone for bad in skipped), key=lambda bad: bad.file)
@@ -197,16 +197,14 @@ class Accumulator:
         if self.partner is not None:
             self.partner.merge(world, name)
 
-    def _merge_rows(self, storage: RowStorage, world: World) -> None:
+    def _merge_rows(self, rows: NDArray[Any], world: World) -> None:
         """Gives all ranks the rows of all ranks, a limited number of bytes at a time. A collective."""
-        rows, places = storage.array(), np.flatnonzero(self.used)
-        at_once = max(1, CHUNK_BYTES // (world.size * storage.row_bytes))
+        places = np.flatnonzero(self.used)
+        at_once = max(1, CHUNK_BYTES // (world.size * rows.strides[0]))
         for start in range(0, max(world.gather(len(places))), at_once):
             own = places[start : start + at_once]
-            received = world.gather((own, np.array(rows[own])))
-            with world.together():
-                for theirs, part in received:
-                    storage.scatter(theirs, part)
+            for theirs, received in world.gather((own, rows[own])):
+                rows[theirs] = received
 
     def check_precision(self) -> None:
         """Raises a RunError if the features of a network other than Inception have too few bits."""

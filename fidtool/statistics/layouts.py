@@ -40,7 +40,7 @@ from fidtool.sources.contents import ContentError, Files, head_of
 from fidtool.sources.image_set import canonical_order
 from fidtool.sources.kinds import HEAD, PLAIN, first_member, refuse_foreign, suffix_of
 from fidtool.sources.references import FD_LOSS
-from fidtool.statistics.set_statistics import CHUNK_BYTES, Features, LayerStatistics, RowStorage, Statistics, reordered
+from fidtool.statistics.set_statistics import CHUNK_BYTES, Features, LayerStatistics, Statistics, empty_rows, reordered
 
 NPZ, ZIP, NPY, PICKLE, TORCH = "npz", "zip", "npy", "pickle", "torch"
 AS_ARRAY = "write images or features as one array with numpy.save, as .npy"
@@ -168,15 +168,15 @@ class NamedArrays:
         if unequal or dtype.kind != "f":
             shown = ", ".join(map(str, dict.fromkeys(shapes)))
             raise ValueError(f"{name} has shape {shown} and dtype {dtype}; it should contain floats, one row per image")
-        storage = RowStorage(sum(shape[0] for shape in shapes), shapes[0][1])
+        rows = empty_rows(sum(shape[0] for shape in shapes), shapes[0][1])
         start = 0
         for part in parts:
             values = part.astype(np.float32)
             if not np.isfinite(values).all():
                 raise ValueError(f"{name} contains NaN or infinite values")
-            storage.write(start, values)
+            rows[start : start + len(values)] = values
             start += len(values)
-        return storage.array()
+        return rows
 
     def _chunks(self, archive: zipfile.ZipFile, name: str, header: StoredArray) -> Iterator[NDArray[Any]]:
         """Yields the rows of an array in an archive, a part at a time unless they are stored by column."""

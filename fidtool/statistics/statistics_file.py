@@ -42,7 +42,7 @@ from fidtool.statistics.layouts import (
     with_origin,
     with_protocol,
 )
-from fidtool.statistics.set_statistics import SUMS, LayerStatistics, Statistics, check_layer, reordered
+from fidtool.statistics.set_statistics import SUMS, LayerStatistics, Statistics, reordered
 from fidtool.validation import MAX_SKIP
 
 _SUFFIXES = {FEATURES: "", SPATIAL: "_s", EMBEDDING: "_embedding"}
@@ -331,8 +331,29 @@ def _layer(
             raise ValueError(f"it has {kept} of shape {features.shape}, but {count} images and {found.dims} dims")
         found = replace(found, features=features)
     if definition is not None:  # fidtool wrote them
-        check_layer(found)
+        _check_layer(found, definition)
     return found
+
+
+def _check_layer(layer: LayerStatistics, definition: Definition) -> None:
+    """Checks that the mean and covariance are those of the sums and of the features; a ValueError if not."""
+    from fidtool.statistics.moments import ExactMoments  # deferred: files without sums are read without torch
+
+    moments = ExactMoments(definition.dims, definition.feature_step)
+    if layer.sums is not None:
+        moments.absorb(layer.sums)
+    if not len(layer.mu):
+        return
+    size = float(np.sqrt(np.max(layer.mu**2 + layer.sigma.diagonal())))  # of the largest feature
+    if layer.features is not None:
+        mean = layer.features.mean(axis=0, dtype=np.float64)
+        if not np.allclose(mean, layer.mu, rtol=0.0, atol=1e-4 * size):
+            raise ValueError("its mean is not that of its features")
+    if layer.sums is not None:
+        exact = moments.mean_covariance(definition.ddof)
+        same_mean = np.allclose(exact.mu, layer.mu, rtol=0.0, atol=1e-9 * size)
+        if not same_mean or not np.allclose(exact.sigma, layer.sigma, rtol=0.0, atol=1e-9 * size**2):
+            raise ValueError("its mean and covariance are not those of its exact sums")
 
 
 def _part(arrays: NamedArrays, count: int | None) -> SetPart:

@@ -23,7 +23,18 @@ from support.places import TINY
 
 OF_EACH = ("--extractor", TINY, "--batch-size", 2, "--no-cache", "--metrics", "fid,kid")
 METRICS: list[Any] = ["fid", fidtool.KID(subset_size=5, subsets=2)]
-HARMLESS = {"records", "details", "stamps", "folder", "names", "run", "order", "skipped_places", "sums_sizes"}
+HARMLESS = {
+    "records",
+    "details",
+    "stamps",
+    "folder",
+    "names",
+    "run",
+    "order",
+    "skipped_places",
+    "sums_sizes",
+    "sums_largest",
+}
 """Arrays on which no value depends. Without them, or with others of a possible form, a file is read."""
 
 

@@ -132,8 +132,7 @@ class Accumulator:
             if layer.with_features:
                 rows[name] = vectors.cpu().numpy()
         used = np.array(batch.used, dtype=bool)
-        self._take(places[used], places[~used], rows)
-        self._add_facts(batch.properties, batch.skipped)
+        self._note(places[used], places[~used], rows, batch.properties, batch.skipped)
         if self.partner is not None and batch.partner is not None:
             self.partner.add(batch.partner, of_partner, places)
 
@@ -149,9 +148,7 @@ class Accumulator:
         """Adds statistics of the same kind; ``places`` are those of their images here."""
         for name, moments in self.moments.items():
             moments.absorb(other.moments[name].totals())
-        used, unusable = np.flatnonzero(other.used), np.flatnonzero(other.unusable)
-        self._take(places[used], places[unusable], other.rows())
-        self._add_facts(other.traits, other.skipped)
+        self._note(places[other.used], places[other.unusable], other.rows(), other.traits, other.skipped)
         if self.partner is not None and other.partner is not None:
             self.partner.absorb(other.partner, places)
 
@@ -164,18 +161,22 @@ class Accumulator:
             rows[RECORDS] = _bytes_of(part.pictures.records)
         for name, moments in self.moments.items():
             moments.absorb(part.layers[name].sums or {})
-        self._take(part.part.places, part.part.skipped, rows)
-        self._add_facts(part.traits or ImageProperties(), part.skipped)
+        self._note(part.part.places, part.part.skipped, rows, part.traits or ImageProperties(), part.skipped)
 
-    def _take(self, used: NDArray[np.int64], unusable: NDArray[np.int64], rows: Rows) -> None:
+    def _note(
+        self,
+        used: NDArray[np.int64],
+        unusable: NDArray[np.int64],
+        rows: Rows,
+        traits: ImageProperties,
+        skipped: Sequence[BadFile],
+    ) -> None:
         """Notes images by their places, and stores the rows of those that are used."""
         if len(used):
             for name, stored in self._rows.items():
                 stored[used] = rows[name]
         self.used[used] = True
         self.unusable[unusable] = True
-
-    def _add_facts(self, traits: ImageProperties, skipped: Sequence[BadFile]) -> None:
         self.traits = ImageProperties.total((self.traits, traits))
         self.skipped += skipped
 

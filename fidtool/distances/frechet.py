@@ -131,14 +131,8 @@ def _overlap(first: torch.Tensor, second: torch.Tensor, rest: float) -> float:
                 return float(norm)
     try:
         return float(torch.linalg.svdvals(overlaps).sum())
-    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
-        # LAPACK's divide and conquer can fail to converge; the slower QR iteration then may not.
-        import scipy.linalg
-
-        try:
-            return float(scipy.linalg.svd(overlaps.numpy(), compute_uv=False, lapack_driver="gesvd").sum())
-        except np.linalg.LinAlgError as error:
-            raise RunError(f"the singular values did not converge: {error}") from error
+    except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
+        raise RunError(f"the singular values did not converge: {error}") from error
 
 
 def _is_triangular(factor: torch.Tensor) -> bool:

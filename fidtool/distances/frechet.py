@@ -68,8 +68,6 @@ def frechet_distance(
 
 
 def _checked(mu: ArrayLike, sigma: ArrayLike, which: str) -> tuple[torch.Tensor, torch.Tensor]:
-    if np.iscomplexobj(mu) or np.iscomplexobj(sigma):
-        raise InputError(f"the {which} statistics are complex numbers")
     mean = torch.from_numpy(np.require(np.atleast_1d(mu), np.float64, ["C", "W"]))
     cov = torch.from_numpy(np.require(np.atleast_2d(sigma), np.float64, ["C", "W"]))
     if mean.ndim != 1 or not len(mean) or cov.shape != (len(mean), len(mean)):

@@ -186,7 +186,7 @@ class Accumulator:
             moments.merge(world)
         if world.size > 1:
             for rows in self._rows.values():
-                self._merge_rows(rows, world)
+                _merge_rows(rows.view(f"i{rows.itemsize}"), world)
         everyone = world.gather((self.traits, self.skipped))
         self.traits = ImageProperties.total(traits for traits, _ in everyone)
         self.skipped = sorted((bad for _, skipped in everyone for bad in skipped), key=lambda bad: bad.file)
@@ -197,15 +197,6 @@ class Accumulator:
             raise RunError(f"not every image of {name} was counted exactly once", "please report this")
         if self.partner is not None:
             self.partner.merge(world, name)
-
-    def _merge_rows(self, rows: NDArray[Any], world: World) -> None:
-        """Gives all ranks the rows of all ranks, a limited number of bytes at a time. A collective."""
-        places = np.flatnonzero(self.used)
-        at_once = max(1, CHUNK_BYTES // (world.size * rows.strides[0]))
-        for start in range(0, max(world.gather(len(places))), at_once):
-            own = places[start : start + at_once]
-            for theirs, received in world.gather((own, rows[own])):
-                rows[theirs] = received
 
     def check_precision(self) -> None:
         """Raises a RunError if the features of a network other than Inception have too few bits."""
@@ -249,3 +240,13 @@ class Accumulator:
 
 def _bytes_of(records: RecordArray) -> NDArray[np.uint8]:
     return np.ascontiguousarray(records).view(np.uint8).reshape(-1, RECORD.itemsize)
+
+
+def _merge_rows(bits: NDArray[Any], world: World) -> None:
+    """Gives all ranks the rows of all ranks, a limited number of bytes at a time. A collective.
+
+    The rows of other ranks are zeros, so that the sums of all bits, as integers, are the rows of all.
+    """
+    at_once = max(1, CHUNK_BYTES // bits.strides[0])
+    for start in range(0, len(bits), at_once):
+        world.sum_(torch.from_numpy(bits[start : start + at_once]))

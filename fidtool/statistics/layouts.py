@@ -403,8 +403,7 @@ def with_origin(statistics: Statistics, writer: str) -> Statistics:
     """Returns statistics with their origin and with the definitions of its protocol, as far as they are known."""
     spatial = statistics.layers.get(SPATIAL)
     origin = writer or statistics.origin or (_ADM if spatial is not None and spatial.dims == SPATIAL_DIMS else "")
-    main = statistics.layers[FEATURES]
-    is_other = main.mu.min() < 0 or (main.dims == max(INCEPTION_DIMS) and bool(_unlike_inception(main)))
+    is_other = bool(_unlike_inception(statistics.layers[FEATURES]))
     return with_protocol(replace(statistics, origin=origin), "" if is_other else _PROTOCOLS.get(origin, ""))
 
 
@@ -427,23 +426,24 @@ def inception_doubts(name: str, layer: LayerStatistics, extractor: str) -> list[
     Raises:
         InputError: if they cannot be Inception's.
     """
-    if extractor != "inception" or layer.definition is not None or layer.dims not in INCEPTION_DIMS:
+    if extractor != "inception" or layer.definition is not None or not (doubt := _unlike_inception(layer)):
         return []
-    lowest = layer.mu.min()
-    if lowest < 0:
+    if layer.mu.min() < 0:
         raise InputError(
-            f"{name} is not of Inception, whose features are never below zero, as a mean of {lowest:.3g} is:",
+            f"{name} is not of Inception, {doubt}:",
             "pass statistics of Inception",
             f"name their network with {option('extractor', ...)}",
         )
-    if not (sizes := _unlike_inception(layer)):
-        return []
     advice = "check which network and weights they are of"
-    return [ResultWarning(name, f"probably not statistics of Inception: {sizes}; {advice}", "high")]
+    return [ResultWarning(name, f"probably not statistics of Inception: {doubt}; {advice}", "high")]
 
 
 def _unlike_inception(layer: LayerStatistics) -> str:
-    """Returns the sizes of statistics that are far from those of Inception; empty if they are not."""
+    """Returns why statistics cannot be Inception's, or are far from the usual; empty if they may be."""
+    if layer.dims not in INCEPTION_DIMS:
+        return ""
+    if (lowest := layer.mu.min()) < 0:
+        return f"whose features are never below zero, as a mean of {lowest:.3g} is"
     length, spread = np.linalg.norm(layer.mu), np.sqrt(np.trace(layer.sigma))
     shortest, longest, widest = INCEPTION_SIZES[layer.dims]
     if shortest / _FAR <= length <= longest * _FAR and spread <= widest * _FAR:

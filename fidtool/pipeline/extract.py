@@ -85,7 +85,6 @@ class Extraction:
                 add(batch, features, places[batch.number])
 
             self._extract(source, source.path, mine, total, add_batch)
-            statistics.flush()  # here, where a failure reaches every rank, not between two collectives
         self._merge(statistics, resumed, places, source.whole_count, source.path)
         return statistics
 
@@ -107,7 +106,6 @@ class Extraction:
                 own.add(batch, features, places)
 
             self._extract(None, stream.name, fetched, None, add)
-            own.flush()
         with context.clock("merge"):
             images, sizes, first = stream.conclude()
             places, edges = np.argsort(images.order), np.cumsum([0, *sizes])

@@ -136,19 +136,12 @@ class Accumulator:
         if self.partner is not None and batch.partner is not None:
             self.partner.add(batch.partner, of_partner, places)
 
-    def flush(self) -> None:
-        """Adds the rows that the sums hold back, so that errors are raised now."""
-        for name, moments in self.moments.items():
-            with about(self.layers[name].subject):
-                moments.flush()
-        if self.partner is not None:
-            self.partner.flush()
-
     def absorb(self, other: Accumulator, places: NDArray[np.int64]) -> None:
         """Adds statistics of the same kind; ``places`` are those of their images here."""
         for name, moments in self.moments.items():
             moments.absorb(other.moments[name].totals())
-        self._note(places[other.used], places[other.unusable], other.rows(), other.traits, other.skipped)
+        used, unusable = np.flatnonzero(other.used), np.flatnonzero(other.unusable)
+        self._note(places[used], places[unusable], other.rows(), other.traits, other.skipped)
         if self.partner is not None and other.partner is not None:
             self.partner.absorb(other.partner, places)
 

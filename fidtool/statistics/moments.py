@@ -102,7 +102,6 @@ class ExactMoments:
         # exceeds 64 bits.
         self._low = torch.zeros(dims, dims, dtype=torch.int64, device=device)
         self._high = torch.zeros_like(self._low)
-        self._waiting: list[torch.Tensor] = []
         # The Gram matrix of the latest rows, in float64, and an upper bound of its entries.
         self._recent: torch.Tensor | None = None
         self._reach = 0.0
@@ -119,47 +118,47 @@ class ExactMoments:
 
         Raises:
             RunError: if a feature is not finite or too large for the step; the message states a remedy. All later calls
-                raise it again, because the features added together with it are lost. It may be raised up to 128 images
-                later, or by `flush`.
+                raise it again, because the features added together with it are lost.
         """
         self._check_range()
         self.count += len(features)
-        rows = features.to(self._low.device).to(torch.float64).mul(2.0**self.feature_step)
-        for part in torch.split(rows, _ROWS):
-            if sum(map(len, self._waiting)) + len(part) > _ROWS:
-                self._add_waiting()
-            self._waiting.append(part)
+        scaled = features.to(self._low.device).to(torch.float64).mul(2.0**self.feature_step)
+        for rows in torch.split(scaled, _ROWS):
+            if rows.numel():
+                self._add_rows(rows)
+
+    def _add_rows(self, rows: torch.Tensor) -> None:
+        integers = rows.round()
+        facts = [
+            rows.abs().amax(),  # propagates NaN
+            torch.frexp(rows).exponent.clamp_(0, INTEGER_BITS).sum(),
+            torch.count_nonzero(rows),
+            integers.square().sum(0).max(),
+        ]
+        # An accelerator is waited for once.
+        largest, bits, nonzero, reach = torch.stack([fact.double() for fact in facts]).tolist()
+        self._largest = largest if math.isnan(largest) else max(self._largest, largest)
+        self._check_range()
+        self._bits += int(bits)
+        self._nonzero += int(nonzero)
+        self._sum += integers.sum(0).to(torch.int64)
+        # By Cauchy-Schwarz, no entry of a Gram matrix and no partial sum of one exceeds its largest diagonal entry.
+        if self._reach + reach > _EXACT:
+            self._spill()
+        self._reach += reach
+        self._recent = integers.T @ integers if self._recent is None else self._recent.addmm_(integers.T, integers)
 
     def to(self, device: torch.device) -> None:
         """Moves the sums to another device, which must support float64."""
         self._spill()
-        self._sum, self._low, self._high = (each.to(device) for each in (self._sum, self._low, self._high))
-        self._waiting = [rows.to(device) for rows in self._waiting]
+        self._sum = self._sum.to(device)
+        self._low = self._low.to(device)
+        self._high = self._high.to(device)
 
     def flush(self) -> None:
-        """Adds the rows that are held back until there are 128 of them."""
+        """Adds the sums in float64 to the integers, unless a feature was refused."""
         self._check_range()
-        if self._waiting:
-            self._add_waiting()
         self._spill()
-
-    def _add_waiting(self) -> None:
-        rows = torch.cat(self._waiting)
-        self._waiting = []
-        if rows.numel():
-            largest = rows.abs().amax().item()  # propagates NaN
-            self._largest = largest if math.isnan(largest) else max(self._largest, largest)
-            self._bits += int(torch.frexp(rows).exponent.clamp_(0, INTEGER_BITS).sum().item())
-            self._nonzero += int(torch.count_nonzero(rows).item())
-            self._check_range()
-        rows.round_()
-        self._sum += rows.sum(0).to(torch.int64)
-        # By Cauchy-Schwarz, no entry of a Gram matrix and no partial sum of one exceeds its largest diagonal entry.
-        reach = rows.square().sum(0).max().item()
-        if self._reach + reach > _EXACT:
-            self._spill()
-        self._reach += reach
-        self._recent = rows.T @ rows if self._recent is None else self._recent.addmm_(rows.T, rows)
 
     def _spill(self) -> None:
         """Adds the sums in float64 to the integers."""

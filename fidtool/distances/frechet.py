@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from fidtool.distances.exact import Features, FeatureSettings, blocks_of
 from fidtool.distances.parallel import fork_safe, linear_algebra_threads, using_threads
 from fidtool.errors import InputError, RunError
-from fidtool.statistics.set_statistics import Gaussian
+from fidtool.statistics.set_statistics import Gaussian, checked_moments
 
 _ENOUGH = 1e-10
 """Relative error of the distance up to which the faster computation with eigenvalues is used."""
@@ -68,16 +68,11 @@ def frechet_distance(
 
 
 def _checked(mu: ArrayLike, sigma: ArrayLike, which: str) -> tuple[torch.Tensor, torch.Tensor]:
-    mean = torch.from_numpy(np.require(np.atleast_1d(mu), np.float64, ["C", "W"]))
-    cov = torch.from_numpy(np.require(np.atleast_2d(sigma), np.float64, ["C", "W"]))
-    if mean.ndim != 1 or not len(mean) or cov.shape != (len(mean), len(mean)):
-        shapes = f"mu of shape {tuple(mean.shape)} and sigma of shape {tuple(cov.shape)}"
-        raise InputError(f"the {which} statistics have {shapes}")
-    if not (mean.isfinite().all() and cov.isfinite().all()):
-        raise InputError(f"the {which} statistics contain NaN or infinite values")
-    if not torch.allclose(cov, cov.T, rtol=0.0, atol=1e-6 * cov.abs().max().item()):
-        raise InputError(f"the {which} sigma is not symmetric, so it is not a covariance")
-    return mean, cov
+    try:
+        mean, cov = checked_moments(np.atleast_1d(mu), np.atleast_2d(sigma))
+    except ValueError as error:
+        raise InputError(f"the {which} Gaussian cannot be used: {error}") from None
+    return torch.from_numpy(np.require(mean, None, ["C", "W"])), torch.from_numpy(np.require(cov, None, ["C", "W"]))
 
 
 def distance_between(first: Gaussian, second: Gaussian) -> float:

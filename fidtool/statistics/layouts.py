@@ -40,7 +40,15 @@ from fidtool.sources.contents import ContentError, Files, head_of
 from fidtool.sources.image_set import canonical_order
 from fidtool.sources.kinds import HEAD, PLAIN, first_member, refuse_foreign, suffix_of
 from fidtool.sources.references import FD_LOSS
-from fidtool.statistics.set_statistics import CHUNK_BYTES, Features, LayerStatistics, Statistics, empty_rows, reordered
+from fidtool.statistics.set_statistics import (
+    CHUNK_BYTES,
+    Features,
+    LayerStatistics,
+    Statistics,
+    checked_moments,
+    empty_rows,
+    reordered,
+)
 
 NPZ, ZIP, NPY, PICKLE, TORCH = "npz", "zip", "npy", "pickle", "torch"
 AS_ARRAY = "write images or features as one array with numpy.save, as .npy"
@@ -189,29 +197,11 @@ class NamedArrays:
 
     def gaussian(self, mu: str, sigma: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Returns a mean and a covariance as float64."""
-        mean, covariance = self.array(mu), self.array(sigma)
-        for name, value in ((mu, mean), (sigma, covariance)):
-            if value.dtype.kind not in "fiu":
-                raise ValueError(f"{name} has dtype {value.dtype}; it should be float64")
-        return _checked(mean.astype(np.float64), covariance.astype(np.float64), mu, sigma)
+        return checked_moments(self.array(mu), self.array(sigma), mu, sigma)
 
 
 def _not_finite(text: str) -> None:
     raise ValueError(f"it contains {text}")
-
-
-def _checked(
-    mean: NDArray[np.float64], covariance: NDArray[np.float64], mu: str = "mu", sigma: str = "sigma"
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Returns a mean and a covariance, whose names in messages are given; a ValueError if they are none."""
-    if mean.ndim != 1 or covariance.shape != (len(mean), len(mean)) or len(mean) == 0:
-        shapes = f"{mu} of shape {mean.shape} and {sigma} of shape {covariance.shape}"
-        raise ValueError(f"it has {shapes}; they should be (D,) and (D, D)")
-    if not (np.isfinite(mean).all() and np.isfinite(covariance).all()):
-        raise ValueError("it contains NaN or infinite values")
-    if np.abs(covariance - covariance.T).max() > 1e-6 * np.abs(covariance).max() or covariance.diagonal().min() < 0:
-        raise ValueError(f"{sigma} is not a covariance (not symmetric, or with a negative variance)")
-    return mean, covariance
 
 
 def known_layout(names: Collection[str]) -> tuple[str, ...]:
@@ -369,7 +359,7 @@ def _of_stylegan(arrays: NamedArrays, wanted: bool) -> Statistics:
     # Rounding can make the variance of a constant feature negative.
     rounded = np.abs(sigma.diagonal()) < 1e-12 * squares.diagonal() / count
     np.fill_diagonal(sigma, np.where(rounded, 0.0, sigma.diagonal()))
-    statistics = Statistics.of(*_checked(mu, sigma), count)
+    statistics = Statistics.of(*checked_moments(mu, sigma), count)
     return _with_rows(statistics, arrays.rows(_ALL_FEATURES) if has_rows and wanted else None)
 
 

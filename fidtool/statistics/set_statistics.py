@@ -46,6 +46,25 @@ class Gaussian:
     count: int | None
 
 
+def checked_moments(
+    mean: NDArray[Any], covariance: NDArray[Any], mu: str = "mu", sigma: str = "sigma"
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Returns a mean and a covariance as float64; a ValueError, with the names given for them, if they are none."""
+    for name, value in ((mu, mean), (sigma, covariance)):
+        if value.dtype.kind not in "fiu":
+            raise ValueError(f"{name} has dtype {value.dtype}; it should be float64")
+    mean, covariance = mean.astype(np.float64, copy=False), covariance.astype(np.float64, copy=False)
+    if mean.ndim != 1 or covariance.shape != (len(mean), len(mean)) or len(mean) == 0:
+        shapes = f"{mu} of shape {mean.shape} and {sigma} of shape {covariance.shape}"
+        raise ValueError(f"it has {shapes}; they should be (D,) and (D, D)")
+    if not (np.isfinite(mean).all() and np.isfinite(covariance).all()):
+        raise ValueError("it contains NaN or infinite values")
+    rounding = 1e-6 * np.abs(covariance).max()
+    if np.abs(covariance - covariance.T).max() > rounding or covariance.diagonal().min() < -rounding:
+        raise ValueError(f"{sigma} is not a covariance (not symmetric, or with a negative variance)")
+    return mean, covariance
+
+
 @dataclass(frozen=True)
 class LayerStatistics:
     """Mean and covariance of the features of one layer.

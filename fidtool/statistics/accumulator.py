@@ -19,7 +19,7 @@ from fidtool.images.records import RECORD, ImageRecords, RecordArray
 from fidtool.sources.contents import BadFile
 from fidtool.sources.image_set import ImageSet
 from fidtool.statistics.moments import FEWEST_BITS, ExactMoments
-from fidtool.statistics.set_statistics import CHUNK_BYTES, LayerStatistics, Statistics, empty_rows, reordered
+from fidtool.statistics.set_statistics import CHUNK_BYTES, NO_IMAGES, LayerStatistics, Statistics, empty_rows, reordered
 
 _FIRST_BATCH_BITS = FEWEST_BITS - 3
 """If the features of the first batch have fewer bits than this, the whole set would be refused in the end."""
@@ -202,13 +202,13 @@ class Accumulator:
         """Returns the statistics of the layers, with the features in ``rows``; see `LayerStatistics` for sums alone."""
         found = {}
         for name, layer in self.layers.items():
-            moments, mean_covariance = self.moments[name], (np.zeros(0), np.zeros((0, 0)))
+            moments = self.moments[name]
+            gaussian = NO_IMAGES
             with about(layer.subject):
                 if moments.count and not sums_alone:
                     gaussian = moments.mean_covariance(layer.definition.ddof)
-                    mean_covariance = gaussian.mu, gaussian.sigma
-                totals = moments.totals()
-            found[name] = LayerStatistics(*mean_covariance, layer.definition, rows.get(name), totals)
+            sums = moments.totals()
+            found[name] = LayerStatistics(gaussian.mu, gaussian.sigma, layer.definition, rows.get(name), sums)
         return found
 
     def statistics(

@@ -80,10 +80,9 @@ def find_cached(
     found: dict[str, Statistics] = {}
     for name, definition in definitions.items():
         entry = _read_entry(cache_file(images, definition, arithmetic), name in collected, warn)
-        if entry is None or entry.arithmetic is None or (name in needed and entry.features is None):
+        if entry is None or (name in needed and entry.features is None) or (inspected and entry.pictures is None):
             continue
-        if not inspected or entry.pictures is not None:
-            found[name] = entry
+        found[name] = entry
     if not found:
         return None
     main = next(iter(found.values()))

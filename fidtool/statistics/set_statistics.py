@@ -46,6 +46,10 @@ class Gaussian:
     count: int | None
 
 
+NO_IMAGES = Gaussian(np.zeros(0), np.zeros((0, 0)), 0)
+"""That of a part without a readable image, or of which the exact sums suffice."""
+
+
 def checked_moments(
     mean: NDArray[Any], covariance: NDArray[Any], mu: str = "mu", sigma: str = "sigma"
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

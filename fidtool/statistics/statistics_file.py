@@ -41,7 +41,7 @@ from fidtool.statistics.layouts import (
     read_foreign,
     with_origin,
 )
-from fidtool.statistics.set_statistics import SUMS, LayerStatistics, Statistics, reordered
+from fidtool.statistics.set_statistics import NO_IMAGES, SUMS, LayerStatistics, Statistics, reordered
 
 _SUFFIXES = {FEATURES: "", SPATIAL: "_s"}
 """Suffixes of the names of a layer's arrays; ADM's reference files have ``mu_s`` and ``sigma_s``. The suffix of any
@@ -177,8 +177,6 @@ class Summary:
     count: int | None = None
     found: int | None = None
     definition: Definition | None = None
-    has_features: bool = False
-    has_records: bool = False
     framing: str | None = None
 
 
@@ -194,8 +192,6 @@ def read_summary(path: Path) -> Summary:
                 count=arrays.count() if "count" in names else None,
                 found=run and run.found,
                 definition=_definition(arrays, "fingerprint"),
-                has_features="features" in names,
-                has_records={*RECORD_ARRAYS} <= names,
                 framing=run and run.framing,
             )
     except Exception:  # damaged archives and headers raise many kinds of exceptions
@@ -316,10 +312,10 @@ def _layer(
         raise ValueError("its count of images is not that of its exact sums")
     if sums and definition is None:
         raise ValueError("it has exact sums, but no fingerprint")
-    mu, sigma = np.zeros(0), np.zeros((0, 0))
+    found = LayerStatistics(NO_IMAGES.mu, NO_IMAGES.sigma, definition, sums=sums or None)
     if f"mu{suffix}" in arrays.names:
         mu, sigma = arrays.gaussian(f"mu{suffix}", f"sigma{suffix}")
-    found = LayerStatistics(mu, sigma, definition, sums=sums or None)
+        found = replace(found, mu=mu, sigma=sigma)
     if definition is not None and definition.dims != found.dims:
         raise ValueError(f"its fingerprint states {definition.dims} dims, but mu has {found.dims}")
     kept = f"features{suffix}"

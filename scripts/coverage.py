@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from fidtool import frechet_distance
 from fidtool.distances.error_bars import Estimate, difference, error_bars, interval
 from fidtool.distances.exact import FeatureSettings
-from fidtool.statistics.moments import Gaussian
+from fidtool.statistics.set_statistics import Gaussian
 
 Array = NDArray[np.float64]
 _ANGLE = 0.5

@@ -16,7 +16,7 @@ from fidtool.distances.exact import Features, FeatureSettings
 from fidtool.distances.frechet import covariance_factor, distance_between
 from fidtool.distances.parallel import linear_algebra_threads, using_threads
 from fidtool.distances.sampling_bias import corrected_distance
-from fidtool.statistics.moments import Gaussian
+from fidtool.statistics.set_statistics import Gaussian
 
 BLOCKS = 20
 """Blocks that the generated images are divided into."""

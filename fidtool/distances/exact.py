@@ -22,9 +22,11 @@ from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, RunError, on_every_rank
 from fidtool.features.protocol import INCEPTION_FEATURE_STEP, Definition
-from fidtool.statistics.moments import ExactMoments, Gaussian, better_step, step_remedy
+from fidtool.statistics.moments import ExactMoments, better_step, step_remedy
+from fidtool.statistics.set_statistics import Gaussian
 
-_LARGEST_SQUARE = 2.0**51
+_LONGEST = 2.0**25.5
+"""Length of a vector in units of the step whose square is 2 ** 51."""
 _FEWEST_BITS = 14
 """Bits that the length of the longest vector must have."""
 
@@ -96,10 +98,7 @@ class QuantizedFeatures:
         """All integers on the device, as int32 because they are below 2 ** 26; None if they take too much memory."""
         if 4 * self.features.size > _resident_bytes(self.device):
             return None
-        try:
-            integers = torch.empty(self.features.shape, dtype=torch.int32, device=self.device)
-        except torch.cuda.OutOfMemoryError:  # other ranks share the device
-            return None
+        integers = torch.empty(self.features.shape, dtype=torch.int32, device=self.device)
         for rows in parts_of(len(self)):
             integers[rows] = _rounded(self.features[rows], self.step, self.device).int()
         return integers
@@ -119,36 +118,34 @@ def quantize_features(sets: Sequence[Features], settings: FeatureSettings) -> li
         raise InputError(
             f"the features have shapes {shapes}, which cannot be compared:", "use the same network for all sets"
         )
+    length = _longest(sets, settings.world)
+    if not math.isfinite(length):
+        raise on_every_rank(RunError("a feature is NaN or infinite:", "check the network's weights and its input"))
     step = settings.feature_step
-    while True:
-        largest = _largest_square(sets, step, settings)
-        if not np.isfinite(largest):
-            raise on_every_rank(RunError("a feature is NaN or infinite:", "check the network's weights and its input"))
-        # Squares below 2 ** 53 are exact, and larger ones are never rounded to less, so that all ranks decide the same.
-        if largest < _LARGEST_SQUARE:
-            break
-        # At most down to a square of 2 ** 52, so that the finest suitable step is not skipped.
-        step -= max(1, (math.frexp(largest)[1] - 53) // 2)
-    if largest < 4.0**_FEWEST_BITS and any(features.any() for features in sets):
-        blocks = (features[rows] for features in sets for rows in parts_of(len(features)))
-        length = max(float(np.linalg.norm(np.float64(block), axis=1).max()) for block in blocks)  # not rounded to 0
-        problem = f"the longest feature vector has length {length:g}, which leaves fewer than {_FEWEST_BITS} bits at"
-        remedy = step_remedy("feature_step", better_step(0, length))
-        raise on_every_rank(RunError(f"{problem} feature_step {step}:", remedy, setting="feature_step"))
+    if length > 0.0:
+        rounding = 0.5 * math.sqrt(sets[0].shape[1])  # at most, of a vector
+        step = min(step, math.floor(math.log2((_LONGEST - rounding) / length)))
+        if length * 2.0**step < 2.0**_FEWEST_BITS:
+            raise on_every_rank(
+                RunError(
+                    f"the longest feature vector has length {length:g}, which leaves fewer than {_FEWEST_BITS} bits "
+                    f"at feature_step {step}:",
+                    step_remedy("feature_step", better_step(0, length)),
+                    setting="feature_step",
+                )
+            )
     return [QuantizedFeatures(features, step, settings.device, settings.world) for features in sets]
 
 
-def _largest_square(sets: Sequence[Features], step: int, settings: FeatureSettings) -> float:
-    """Returns the largest squared norm of a vector, NaN if any is NaN. Each rank reads its rows."""
-    world = settings.world
-    largest = [0.0]
+def _longest(sets: Sequence[Features], world: World) -> float:
+    """Returns the length of the longest vector, NaN if any is NaN. Each rank reads its rows. A collective."""
+    lengths = [0.0]
     with world.together():
         for features in sets:
             for rows in parts_of(len(features))[world.rank :: world.size]:
                 world.check_stop()
-                squares = _rounded(features[rows], step, settings.device).square_().sum(1)
-                largest.append(squares.max().item())
-    return float(np.max(world.gather(np.max(largest))))  # the built-in max does not propagate NaN
+                lengths.append(np.linalg.norm(features[rows].astype(np.float64), axis=1).max())
+    return float(np.max(world.gather(np.max(lengths))))  # the built-in max does not propagate NaN
 
 
 def _rounded(features: Features, step: int, device: torch.device) -> torch.Tensor:

@@ -13,7 +13,7 @@ from fidtool.distances.frechet import distance_between, influence
 from fidtool.distances.parallel import share_out
 from fidtool.seeds import sample_seed
 from fidtool.sources.image_set import canonical_order
-from fidtool.statistics.moments import Gaussian
+from fidtool.statistics.set_statistics import Gaussian
 
 _SIGNIFICANT = 2.0
 """A bend of the line is significant beyond this many standard deviations of its noise."""

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from fidtool.distances.exact import Features, FeatureSettings, blocks_of
 from fidtool.distances.parallel import fork_safe, linear_algebra_threads, using_threads
 from fidtool.errors import InputError, RunError
-from fidtool.statistics.moments import Gaussian
+from fidtool.statistics.set_statistics import Gaussian, checked_moments
 
 _ENOUGH = 1e-10
 """Relative error of the distance up to which the faster computation with eigenvalues is used."""
@@ -68,18 +68,11 @@ def frechet_distance(
 
 
 def _checked(mu: ArrayLike, sigma: ArrayLike, which: str) -> tuple[torch.Tensor, torch.Tensor]:
-    if np.iscomplexobj(mu) or np.iscomplexobj(sigma):
-        raise InputError(f"the {which} statistics are complex numbers")
-    mean = torch.from_numpy(np.require(np.atleast_1d(mu), np.float64, ["C", "W"]))
-    cov = torch.from_numpy(np.require(np.atleast_2d(sigma), np.float64, ["C", "W"]))
-    if mean.ndim != 1 or not len(mean) or cov.shape != (len(mean), len(mean)):
-        shapes = f"mu of shape {tuple(mean.shape)} and sigma of shape {tuple(cov.shape)}"
-        raise InputError(f"the {which} statistics have {shapes}")
-    if not (mean.isfinite().all() and cov.isfinite().all()):
-        raise InputError(f"the {which} statistics contain NaN or infinite values")
-    if not torch.allclose(cov, cov.T, rtol=0.0, atol=1e-6 * cov.abs().max().item()):
-        raise InputError(f"the {which} sigma is not symmetric, so it is not a covariance")
-    return mean, cov
+    try:
+        mean, cov = checked_moments(np.atleast_1d(mu), np.atleast_2d(sigma))
+    except ValueError as error:
+        raise InputError(f"the {which} Gaussian cannot be used: {error}") from None
+    return torch.from_numpy(np.require(mean, None, ["C", "W"])), torch.from_numpy(np.require(cov, None, ["C", "W"]))
 
 
 def distance_between(first: Gaussian, second: Gaussian) -> float:
@@ -131,14 +124,8 @@ def _overlap(first: torch.Tensor, second: torch.Tensor, rest: float) -> float:
                 return float(norm)
     try:
         return float(torch.linalg.svdvals(overlaps).sum())
-    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
-        # LAPACK's divide and conquer can fail to converge; the slower QR iteration then may not.
-        import scipy.linalg
-
-        try:
-            return float(scipy.linalg.svd(overlaps.numpy(), compute_uv=False, lapack_driver="gesvd").sum())
-        except np.linalg.LinAlgError as error:
-            raise RunError(f"the singular values did not converge: {error}") from error
+    except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
+        raise RunError(f"the singular values did not converge: {error}") from error
 
 
 def _is_triangular(factor: torch.Tensor) -> bool:

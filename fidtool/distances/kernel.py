@@ -6,7 +6,6 @@ size, and over rows with `math.fsum`, which rounds once.
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable, Sequence
 from functools import partial, reduce
@@ -31,7 +30,7 @@ from fidtool.distances.exact import (
 )
 from fidtool.distances.frechet import eigenvalues
 from fidtool.distances.parallel import fair_threads, linear_algebra_threads, share_out, using_threads
-from fidtool.errors import RunError, on_every_rank
+from fidtool.errors import RunError
 from fidtool.seeds import sample_seed
 from fidtool.sources.image_set import canonical_order
 
@@ -91,14 +90,8 @@ def kid(
         count = len(drawn[0])
         return math.fsum(of_real + of_fake) / (count * (count - 1)) - 2.0 * math.fsum(between) / count**2
 
-    std = math.nan
-    with contextlib.suppress(OverflowError, ValueError):  # the latter of infinity minus infinity
-        jobs = [partial(of_subset, number) for number in range(len(draws or range(subsets)))]
-        values = share_out(jobs, settings.world)
-        mean, std = mean_and_deviation(values)
-    if not math.isfinite(std):
-        raise on_every_rank(RunError("KID's kernel is too large:", "scale the features in the network"))
-    return mean, std
+    jobs = [partial(of_subset, number) for number in range(len(draws or range(subsets)))]
+    return mean_and_deviation(share_out(jobs, settings.world))
 
 
 def _kernel(kernel: Kernel, step: int, threads: int, a: FeatureBlock, b: FeatureBlock) -> torch.Tensor:
@@ -145,7 +138,10 @@ def _mmd_jobs(
 
 def _added(sums: list[torch.Tensor]) -> float:
     """Returns the sum of all entries, rounded once. Waits for an accelerator once, not for each tensor."""
-    return math.fsum(torch.cat(sums).tolist())
+    values = torch.cat(sums).tolist()
+    if not all(map(math.isfinite, values)):
+        raise RunError("KID's kernel is too large:", "scale the features in the network")
+    return math.fsum(values)
 
 
 def vendi(features: Features, settings: FeatureSettings) -> float:

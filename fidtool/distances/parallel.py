@@ -23,15 +23,12 @@ _MAX_THREADS = 8
 """Largest number of threads for linear algebra."""
 _FORKED = 0x40
 """Flag of a Linux process that has executed no program since it was forked, see ``proc_pid_stat(5)``."""
-_importing_process = os.getpid()
 _THREAD = "fidtool-fork"
 """Name of the threads of `_thread_of`."""
 
 
 @functools.lru_cache
 def _is_fork(process: int) -> bool:
-    if process != _importing_process:
-        return True
     with contextlib.suppress(OSError):  # only Linux has /proc
         flags = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[6]
         return bool(int(flags) & _FORKED)

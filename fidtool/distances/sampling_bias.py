@@ -14,7 +14,7 @@ import torch
 
 from fidtool.distances.frechet import eigenvalues
 from fidtool.distances.parallel import linear_algebra_threads, using_threads
-from fidtool.statistics.moments import Gaussian
+from fidtool.statistics.set_statistics import Gaussian
 
 _SMALLEST = 1e-8
 """Singular values below this fraction of the largest one are rounding errors."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fidtool.distributed.world import World
     from fidtool.features.models.inception import Weights
     from fidtool.features.protocol import Definition
-    from fidtool.statistics.moments import Gaussian
+    from fidtool.statistics.set_statistics import Gaussian
 
 METRICS = "Metrics"
 """Heading of ``--help`` for the settings of metrics."""

@@ -27,7 +27,7 @@ from fidtool.sources.contents import BadFile
 from fidtool.sources.image_set import ImageSet
 from fidtool.statistics.accumulator import Accumulator, Layer
 from fidtool.statistics.checkpoint import Checkpoint, Part, parts_of
-from fidtool.statistics.set_statistics import RowStorage
+from fidtool.statistics.set_statistics import empty_rows
 
 
 def decode_options(settings: Settings, crop: Crop | None, records: bool = False, pixels: bool = True) -> DecodeOptions:
@@ -85,7 +85,6 @@ class Extraction:
                 add(batch, features, places[batch.number])
 
             self._extract(source, source.path, mine, total, add_batch)
-            statistics.flush()  # here, where a failure reaches every rank, not between two collectives
         self._merge(statistics, resumed, places, source.whole_count, source.path)
         return statistics
 
@@ -107,7 +106,6 @@ class Extraction:
                 own.add(batch, features, places)
 
             self._extract(None, stream.name, fetched, None, add)
-            own.flush()
         with context.clock("merge"):
             images, sizes, first = stream.conclude()
             places, edges = np.argsort(images.order), np.cumsum([0, *sizes])
@@ -270,11 +268,13 @@ def image_sample(path: str, images: ImageSet | None, settings: Settings, count: 
     crop = None if images.framing is None else Crop.parse(images.framing)
     options = decode_options(settings, crop)
     shape: tuple[int, ...] = (0, 0, 3)
-    storage, used = None, 0
+    rows = np.empty((0, 0), np.uint8)
+    used = 0
     for batch in load(images, [Batch(each, [each]) for each in chosen], options):
         for pixels in batch.take_images():
-            shape = shape if storage else tuple(pixels.shape)
-            storage = storage or RowStorage(len(chosen), pixels.numel(), np.uint8)
+            if not used:
+                shape = tuple(pixels.shape)
+                rows = empty_rows(len(chosen), pixels.numel(), np.uint8)
             if pixels.shape != shape:
                 sizes = " and ".join(f"{each[1]}×{each[0]}" for each in (shape, pixels.shape))
                 raise InputError(
@@ -282,7 +282,6 @@ def image_sample(path: str, images: ImageSet | None, settings: Settings, count: 
                     f"pass {option('crop', EXAMPLE)}",
                     setting="crop",
                 )
-            storage.write(used, pixels.reshape(1, -1).numpy())
+            rows[used] = pixels.reshape(-1).numpy()
             used += 1
-    rows = np.empty((0, 0), np.uint8) if storage is None else storage.array()
     return rows[:used].reshape(used, *shape)

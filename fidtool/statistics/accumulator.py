@@ -19,7 +19,7 @@ from fidtool.images.records import RECORD, ImageRecords, RecordArray
 from fidtool.sources.contents import BadFile
 from fidtool.sources.image_set import ImageSet
 from fidtool.statistics.moments import FEWEST_BITS, ExactMoments
-from fidtool.statistics.set_statistics import CHUNK_BYTES, LayerStatistics, RowStorage, Statistics, reordered
+from fidtool.statistics.set_statistics import CHUNK_BYTES, NO_IMAGES, LayerStatistics, Statistics, empty_rows, reordered
 
 _FIRST_BATCH_BITS = FEWEST_BITS - 3
 """If the features of the first batch have fewer bits than this, the whole set would be refused in the end."""
@@ -80,12 +80,12 @@ class Accumulator:
             for name, layer in layers.items()
         }
         self._rows = {
-            name: RowStorage(count, layer.definition.dims) for name, layer in layers.items() if layer.with_features
+            name: empty_rows(count, layer.definition.dims) for name, layer in layers.items() if layer.with_features
         }
         if inspected:
-            self._rows[RECORDS] = RowStorage(count, RECORD.itemsize, np.uint8)
+            self._rows[RECORDS] = empty_rows(count, RECORD.itemsize, np.uint8)
         if pairs:
-            self._rows[PAIRS] = RowStorage(count, pairs, np.float64)
+            self._rows[PAIRS] = empty_rows(count, pairs, np.float64)
         self.traits = ImageProperties()
         self.skipped: list[BadFile] = []
 
@@ -109,11 +109,10 @@ class Accumulator:
         `RECORDS`, and the values of pairs under `PAIRS`: arrays of shape (images, dims), memory-mapped if they are
         large.
         """
-        found = {name: storage.array() for name, storage in self._rows.items()}
         if self.used.all():
-            return found
+            return self._rows
         places = np.flatnonzero(self.used)
-        return {name: reordered(rows, places) for name, rows in found.items()}
+        return {name: reordered(rows, places) for name, rows in self._rows.items()}
 
     def add(self, batch: DecodedBatch, features: BatchFeatures, places: NDArray[np.int64]) -> None:
         """Adds a batch.
@@ -133,26 +132,16 @@ class Accumulator:
             if layer.with_features:
                 rows[name] = vectors.cpu().numpy()
         used = np.array(batch.used, dtype=bool)
-        self._take(places[used], places[~used], rows)
-        self._add_facts(batch.properties, batch.skipped)
+        self._note(places[used], places[~used], rows, batch.properties, batch.skipped)
         if self.partner is not None and batch.partner is not None:
             self.partner.add(batch.partner, of_partner, places)
-
-    def flush(self) -> None:
-        """Adds the rows that the sums hold back, so that errors are raised now."""
-        for name, moments in self.moments.items():
-            with about(self.layers[name].subject):
-                moments.flush()
-        if self.partner is not None:
-            self.partner.flush()
 
     def absorb(self, other: Accumulator, places: NDArray[np.int64]) -> None:
         """Adds statistics of the same kind; ``places`` are those of their images here."""
         for name, moments in self.moments.items():
-            moments.add_sums(other.moments[name])
+            moments.absorb(other.moments[name].totals())
         used, unusable = np.flatnonzero(other.used), np.flatnonzero(other.unusable)
-        self._take(places[used], places[unusable], other.rows())
-        self._add_facts(other.traits, other.skipped)
+        self._note(places[used], places[unusable], other.rows(), other.traits, other.skipped)
         if self.partner is not None and other.partner is not None:
             self.partner.absorb(other.partner, places)
 
@@ -165,17 +154,22 @@ class Accumulator:
             rows[RECORDS] = _bytes_of(part.pictures.records)
         for name, moments in self.moments.items():
             moments.absorb(part.layers[name].sums or {})
-        self._take(part.part.places, part.part.skipped, rows)
-        self._add_facts(part.traits or ImageProperties(), part.skipped)
+        self._note(part.part.places, part.part.skipped, rows, part.traits or ImageProperties(), part.skipped)
 
-    def _take(self, used: NDArray[np.int64], unusable: NDArray[np.int64], rows: Rows) -> None:
+    def _note(
+        self,
+        used: NDArray[np.int64],
+        unusable: NDArray[np.int64],
+        rows: Rows,
+        traits: ImageProperties,
+        skipped: Sequence[BadFile],
+    ) -> None:
         """Notes images by their places, and stores the rows of those that are used."""
-        for name, storage in self._rows.items() if len(used) else ():
-            storage.scatter(used, rows[name])
+        if len(used):
+            for name, stored in self._rows.items():
+                stored[used] = rows[name]
         self.used[used] = True
         self.unusable[unusable] = True
-
-    def _add_facts(self, traits: ImageProperties, skipped: Sequence[BadFile]) -> None:
         self.traits = ImageProperties.total((self.traits, traits))
         self.skipped += skipped
 
@@ -184,8 +178,8 @@ class Accumulator:
         for moments in self.moments.values():
             moments.merge(world)
         if world.size > 1:
-            for storage in self._rows.values():
-                self._merge_rows(storage, world)
+            for rows in self._rows.values():
+                _merge_rows(rows.view(f"i{rows.itemsize}"), world)
         everyone = world.gather((self.traits, self.skipped))
         self.traits = ImageProperties.total(traits for traits, _ in everyone)
         self.skipped = sorted((bad for _, skipped in everyone for bad in skipped), key=lambda bad: bad.file)
@@ -196,17 +190,6 @@ class Accumulator:
             raise RunError(f"not every image of {name} was counted exactly once", "please report this")
         if self.partner is not None:
             self.partner.merge(world, name)
-
-    def _merge_rows(self, storage: RowStorage, world: World) -> None:
-        """Gives all ranks the rows of all ranks, a limited number of bytes at a time. A collective."""
-        rows, places = storage.array(), np.flatnonzero(self.used)
-        at_once = max(1, CHUNK_BYTES // (world.size * storage.row_bytes))
-        for start in range(0, max(world.gather(len(places))), at_once):
-            own = places[start : start + at_once]
-            received = world.gather((own, np.array(rows[own])))
-            with world.together():
-                for theirs, part in received:
-                    storage.scatter(theirs, part)
 
     def check_precision(self) -> None:
         """Raises a RunError if the features of a network other than Inception have too few bits."""
@@ -219,13 +202,13 @@ class Accumulator:
         """Returns the statistics of the layers, with the features in ``rows``; see `LayerStatistics` for sums alone."""
         found = {}
         for name, layer in self.layers.items():
-            moments, mean_covariance = self.moments[name], (np.zeros(0), np.zeros((0, 0)))
+            moments = self.moments[name]
+            gaussian = NO_IMAGES
             with about(layer.subject):
                 if moments.count and not sums_alone:
                     gaussian = moments.mean_covariance(layer.definition.ddof)
-                    mean_covariance = gaussian.mu, gaussian.sigma
-                totals = moments.totals()
-            found[name] = LayerStatistics(*mean_covariance, layer.definition, rows.get(name), totals)
+            sums = moments.totals()
+            found[name] = LayerStatistics(gaussian.mu, gaussian.sigma, layer.definition, rows.get(name), sums)
         return found
 
     def statistics(
@@ -250,3 +233,13 @@ class Accumulator:
 
 def _bytes_of(records: RecordArray) -> NDArray[np.uint8]:
     return np.ascontiguousarray(records).view(np.uint8).reshape(-1, RECORD.itemsize)
+
+
+def _merge_rows(bits: NDArray[Any], world: World) -> None:
+    """Gives all ranks the rows of all ranks, a limited number of bytes at a time. A collective.
+
+    The rows of other ranks are zeros, so that the sums of all bits, as integers, are the rows of all.
+    """
+    at_once = max(1, CHUNK_BYTES // bits.strides[0])
+    for start in range(0, len(bits), at_once):
+        world.sum_(torch.from_numpy(bits[start : start + at_once]))

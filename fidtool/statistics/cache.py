@@ -80,10 +80,9 @@ def find_cached(
     found: dict[str, Statistics] = {}
     for name, definition in definitions.items():
         entry = _read_entry(cache_file(images, definition, arithmetic), name in collected, warn)
-        if entry is None or entry.arithmetic is None or (name in needed and entry.features is None):
+        if entry is None or (name in needed and entry.features is None) or (inspected and entry.pictures is None):
             continue
-        if not inspected or entry.pictures is not None:
-            found[name] = entry
+        found[name] = entry
     if not found:
         return None
     main = next(iter(found.values()))
@@ -115,10 +114,7 @@ def _read_entry(path: Path, with_features: bool, warn: Callable[[str], None]) ->
 
 
 def put_in_cache(images: ImageSet, statistics: Statistics, warn: Callable[[str], None]) -> bool:
-    """Writes an entry per layer, unless files may have changed during the run with the same time stamps.
-
-    An entry that is there and has everything is kept.
-    """
+    """Writes an entry per layer, unless files may have changed during the run with the same time stamps."""
     files = images.files
     if not files.versioned or (not files.remote and _too_fresh(images)):
         return False
@@ -126,16 +122,10 @@ def put_in_cache(images: ImageSet, statistics: Statistics, warn: Callable[[str],
         _folder().mkdir(parents=True, exist_ok=True)
         for layer in statistics.layers.values():
             assert layer.definition is not None
-            path = cache_file(images, layer.definition, statistics.arithmetic or {})
-            pictures, there = statistics.pictures, read_summary(path)
-            missing = (layer.features is not None and not there.has_features) or (
-                pictures is not None and not there.has_records
-            )
-            if missing or there.definition is None:
-                order = None if layer.features is None else statistics.order
-                own = replace(statistics, layers={FEATURES: layer}, pictures=pictures, order=order)
-                source = np.frombuffer(os.fsencode(_listed_path(images.path)), dtype=np.uint8)
-                save_arrays(path, arrays_of(own) | {"source": source})
+            order = None if layer.features is None else statistics.order
+            arrays = arrays_of(replace(statistics, layers={FEATURES: layer}, order=order))
+            arrays["source"] = np.frombuffer(os.fsencode(_listed_path(images.path)), dtype=np.uint8)
+            save_arrays(cache_file(images, layer.definition, statistics.arithmetic or {}), arrays)
         sweep(_ABANDONED_SECONDS)
         total = 0
         for position, entry in enumerate(cache_entries()):  # the least recently used exceed the limit

@@ -11,7 +11,7 @@ import contextlib
 import io
 import json
 import zipfile
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import Any, BinaryIO
@@ -40,7 +40,15 @@ from fidtool.sources.contents import ContentError, Files, head_of
 from fidtool.sources.image_set import canonical_order
 from fidtool.sources.kinds import HEAD, PLAIN, first_member, refuse_foreign, suffix_of
 from fidtool.sources.references import FD_LOSS
-from fidtool.statistics.set_statistics import CHUNK_BYTES, Features, LayerStatistics, RowStorage, Statistics, reordered
+from fidtool.statistics.set_statistics import (
+    CHUNK_BYTES,
+    Features,
+    LayerStatistics,
+    Statistics,
+    checked_moments,
+    empty_rows,
+    reordered,
+)
 
 NPZ, ZIP, NPY, PICKLE, TORCH = "npz", "zip", "npy", "pickle", "torch"
 AS_ARRAY = "write images or features as one array with numpy.save, as .npy"
@@ -95,14 +103,15 @@ class NamedArrays:
     A method raises a ValueError if the array is not what it should be.
 
     Args:
-        arrays: an ``.npz`` archive, or the arrays, numbers and lists of arrays in a pickled dict. A list is one array,
-            divided by its first axis.
+        arrays: an ``.npz`` archive, or the arrays and numbers in a pickled dict.
         writer: the tool that wrote them, if the file as a whole shows it; empty otherwise.
         layers: layers whose arrays have the layer's name behind ``_``, besides those with a fingerprint.
     """
 
     def __init__(self, arrays: NpzFile | Mapping[str, Any], writer: str = "", layers: Sequence[str] = ()) -> None:
-        self._arrays, self.writer, self.layers = arrays, writer, layers
+        self._arrays = arrays
+        self.writer = writer
+        self.layers = layers
         self.names: Collection[str] = [*arrays]
         self._archive = arrays.zip if isinstance(arrays, NpzFile) else None
 
@@ -111,10 +120,7 @@ class NamedArrays:
             raise ValueError(f"it has no array {name}")
         if self._archive is not None:
             self._header(self._archive, name)
-        value = self._arrays[name]
-        if isinstance(value, list):
-            raise ValueError(f"{name} is a list of arrays")
-        return np.asarray(value)
+        return np.asarray(self._arrays[name])
 
     def _header(self, archive: zipfile.ZipFile, name: str) -> StoredArray:
         """Reads the header of an array. Checks that it has all bytes, before memory is allocated for them."""
@@ -152,31 +158,25 @@ class NamedArrays:
 
         An archive is read a part at a time.
         """
-        arrays: list[Any]
-        parts: Iterable[NDArray[Any]]
+        whole: StoredArray | NDArray[Any]
         if self._archive is None:
-            value = self._arrays[name]
-            arrays = value if isinstance(value, list) else [np.asarray(value)]
-            parts = arrays
+            whole = self.array(name)
+            chunks = iter([whole])
         else:
-            header = self._header(self._archive, name)
-            arrays = [header]
-            parts = self._chunks(self._archive, name, header)
-        dtype = next((each.dtype for each in arrays if each.dtype.kind != "f"), arrays[0].dtype)
-        shapes = [each.shape for each in arrays]
-        unequal = len({shape[1:] for shape in shapes}) > 1 or any(len(each) != 2 or 0 in each for each in shapes)
-        if unequal or dtype.kind != "f":
-            shown = ", ".join(map(str, dict.fromkeys(shapes)))
-            raise ValueError(f"{name} has shape {shown} and dtype {dtype}; it should contain floats, one row per image")
-        storage = RowStorage(sum(shape[0] for shape in shapes), shapes[0][1])
+            whole = self._header(self._archive, name)
+            chunks = self._chunks(self._archive, name, whole)
+        if len(whole.shape) != 2 or 0 in whole.shape or whole.dtype.kind != "f":
+            has = f"{name} has shape {whole.shape} and dtype {whole.dtype}"
+            raise ValueError(f"{has}; it should contain floats, one row per image")
+        rows = empty_rows(*whole.shape)
         start = 0
-        for part in parts:
-            values = part.astype(np.float32)
-            if not np.isfinite(values).all():
+        for chunk in chunks:
+            end = start + len(chunk)
+            rows[start:end] = chunk
+            if not np.isfinite(rows[start:end]).all():
                 raise ValueError(f"{name} contains NaN or infinite values")
-            storage.write(start, values)
-            start += len(values)
-        return storage.array()
+            start = end
+        return rows
 
     def _chunks(self, archive: zipfile.ZipFile, name: str, header: StoredArray) -> Iterator[NDArray[Any]]:
         """Yields the rows of an array in an archive, a part at a time unless they are stored by column."""
@@ -197,27 +197,11 @@ class NamedArrays:
 
     def gaussian(self, mu: str, sigma: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Returns a mean and a covariance as float64."""
-        values = {name: self.array(name) for name in (mu, sigma)}
-        for name, value in values.items():
-            if value.dtype.kind not in "fiu":
-                raise ValueError(f"{name} has dtype {value.dtype}; it should be float64")
-        return _checked({name: value.astype(np.float64) for name, value in values.items()})
+        return checked_moments(self.array(mu), self.array(sigma), mu, sigma)
 
 
 def _not_finite(text: str) -> None:
     raise ValueError(f"it contains {text}")
-
-
-def _checked(values: dict[str, NDArray[np.float64]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    (first, mean), (second, covariance) = values.items()
-    if mean.ndim != 1 or covariance.shape != (len(mean), len(mean)) or len(mean) == 0:
-        shapes = f"{first} of shape {mean.shape} and {second} of shape {covariance.shape}"
-        raise ValueError(f"it has {shapes}; they should be (D,) and (D, D)")
-    if not (np.isfinite(mean).all() and np.isfinite(covariance).all()):
-        raise ValueError("it contains NaN or infinite values")
-    if np.abs(covariance - covariance.T).max() > 1e-6 * np.abs(covariance).max() or covariance.diagonal().min() < 0:
-        raise ValueError(f"{second} is not a covariance (not symmetric, or with a negative variance)")
-    return mean, covariance
 
 
 def known_layout(names: Collection[str]) -> tuple[str, ...]:
@@ -253,13 +237,14 @@ def _read_pickle(path: str, handle: BinaryIO, kind: str) -> Any:
 
 
 def _arrays_of(value: Any) -> dict[str, Any]:
-    """Returns the items of a pickled dict that are arrays, lists of arrays or numbers; none if it is no dict."""
-    found = {}
-    for name, each in value.items() if isinstance(value, dict) else ():
-        parts = isinstance(each, list) and each and all(isinstance(part, np.ndarray) for part in each)
-        if isinstance(name, str) and (parts or isinstance(each, (np.ndarray, int, float))):
-            found[name] = each
-    return found
+    """Returns the items of a pickled dict that are arrays, lists of arrays, which are joined, or numbers."""
+    arrays: dict[str, Any] = {}
+    for name, item in value.items() if isinstance(value, dict) else ():
+        if isinstance(item, list) and item and all(isinstance(part, np.ndarray) for part in item):
+            arrays[str(name)] = np.concatenate(item)
+        elif isinstance(item, (np.ndarray, int, float)):
+            arrays[str(name)] = item
+    return arrays
 
 
 def _entries_of(value: Any) -> dict[str, dict[str, Any]]:
@@ -337,10 +322,9 @@ def layout_of(files: Files) -> tuple[str, bool, str]:
         has_statistics = not {*chain(*LAYOUTS)}.isdisjoint(headers.keys() - {*images})
         return NPZ, has_statistics, next(iter(images), "")
     if kind in (PICKLE, TORCH):
-        value: Any = None
-        with contextlib.suppress(InputError, OSError, ContentError), files.open(0) as handle:
-            value = _read_pickle(files.paths[0], handle, kind)
-        statistics = bool(_entries_of(value))
+        statistics = False
+        with contextlib.suppress(InputError, OSError, ContentError, ValueError), files.open(0) as handle:
+            statistics = bool(_entries_of(_read_pickle(files.paths[0], handle, kind)))
         if kind == PICKLE or statistics:  # without statistics, a file of torch.save may have tensors, which are images
             return PICKLE, statistics, ""
     return "", False, ""
@@ -364,23 +348,19 @@ def read_foreign(arrays: NamedArrays, features_of: Collection[str] | None) -> St
 def _of_stylegan(arrays: NamedArrays, wanted: bool) -> Statistics:
     """Reads sums of features and of their outer products, or the features, of which StyleGAN stores one or both."""
     count = arrays.count("num_items")
-    has_sums = "capture_mean_cov" not in arrays.names or bool(arrays.array("capture_mean_cov"))
-    rows = arrays.rows(_ALL_FEATURES) if _ALL_FEATURES in arrays.names and (wanted or not has_sums) else None
-    if rows is not None and len(rows) != count:
-        raise ValueError(f"it has features of {len(rows)} images, but {count} images")
-    if not has_sums:
-        if rows is None:
+    has_rows = _ALL_FEATURES in arrays.names
+    if "capture_mean_cov" in arrays.names and not arrays.array("capture_mean_cov"):
+        if not has_rows:
             raise ValueError(f"it has neither sums nor features of its {count} images")
-        return of_features(rows, wanted, ddof=0)
+        return of_features(arrays.rows(_ALL_FEATURES), wanted, ddof=0)
     total, squares = arrays.gaussian("raw_mean", "raw_cov")
-    if rows is not None and rows.shape[1] != len(total):
-        raise ValueError(f"it has features of {rows.shape[1]} dims, but sums of {len(total)}")
     mu = total / count
     sigma = squares / count - np.outer(mu, mu)
     # Rounding can make the variance of a constant feature negative.
     rounded = np.abs(sigma.diagonal()) < 1e-12 * squares.diagonal() / count
     np.fill_diagonal(sigma, np.where(rounded, 0.0, sigma.diagonal()))
-    return _with_rows(Statistics.of(*_checked({"mu": mu, "sigma": sigma}), count), rows)
+    statistics = Statistics.of(*checked_moments(mu, sigma), count)
+    return _with_rows(statistics, arrays.rows(_ALL_FEATURES) if has_rows and wanted else None)
 
 
 def of_features(rows: Features, wanted: bool, ddof: int) -> Statistics:
@@ -389,13 +369,13 @@ def of_features(rows: Features, wanted: bool, ddof: int) -> Statistics:
 
     from fidtool.statistics.moments import ExactMoments, better_step
 
-    chunks = [rows[start : start + 1024] for start in range(0, len(rows), 1024)]
+    chunks = np.split(rows, range(1024, len(rows), 1024))
     largest = max(float(np.abs(chunk).max()) for chunk in chunks)
     usual = 1.0 <= largest < 31.0 or largest == 0
     # Features of an unknown network may have any scale.
     moments = ExactMoments(rows.shape[1], INCEPTION_FEATURE_STEP if usual else better_step(0, largest))
     for chunk in chunks:
-        moments.add(torch.from_numpy(np.array(chunk)))  # a copy, because mapped memory cannot be written
+        moments.add(torch.from_numpy(chunk))
     found = moments.mean_covariance(ddof)
     return _with_rows(Statistics.of(found.mu, found.sigma, len(rows)), rows if wanted else None)
 
@@ -413,8 +393,7 @@ def with_origin(statistics: Statistics, writer: str) -> Statistics:
     """Returns statistics with their origin and with the definitions of its protocol, as far as they are known."""
     spatial = statistics.layers.get(SPATIAL)
     origin = writer or statistics.origin or (_ADM if spatial is not None and spatial.dims == SPATIAL_DIMS else "")
-    main = statistics.layers[FEATURES]
-    is_other = main.mu.min() < 0 or (main.dims == max(INCEPTION_DIMS) and bool(_unlike_inception(main)))
+    is_other = bool(_unlike_inception(statistics.layers[FEATURES]))
     return with_protocol(replace(statistics, origin=origin), "" if is_other else _PROTOCOLS.get(origin, ""))
 
 
@@ -437,23 +416,24 @@ def inception_doubts(name: str, layer: LayerStatistics, extractor: str) -> list[
     Raises:
         InputError: if they cannot be Inception's.
     """
-    if extractor != "inception" or layer.definition is not None or layer.dims not in INCEPTION_DIMS:
+    if extractor != "inception" or layer.definition is not None or not (doubt := _unlike_inception(layer)):
         return []
-    lowest = layer.mu.min()
-    if lowest < 0:
+    if layer.mu.min() < 0:
         raise InputError(
-            f"{name} is not of Inception, whose features are never below zero, as a mean of {lowest:.3g} is:",
+            f"{name} is not of Inception, {doubt}:",
             "pass statistics of Inception",
             f"name their network with {option('extractor', ...)}",
         )
-    if not (sizes := _unlike_inception(layer)):
-        return []
     advice = "check which network and weights they are of"
-    return [ResultWarning(name, f"probably not statistics of Inception: {sizes}; {advice}", "high")]
+    return [ResultWarning(name, f"probably not statistics of Inception: {doubt}; {advice}", "high")]
 
 
 def _unlike_inception(layer: LayerStatistics) -> str:
-    """Returns the sizes of statistics that are far from those of Inception; empty if they are not."""
+    """Returns why statistics cannot be Inception's, or are far from the usual; empty if they may be."""
+    if layer.dims not in INCEPTION_DIMS:
+        return ""
+    if (lowest := layer.mu.min()) < 0:
+        return f"whose features are never below zero, as a mean of {lowest:.3g} is"
     length, spread = np.linalg.norm(layer.mu), np.sqrt(np.trace(layer.sigma))
     shortest, longest, widest = INCEPTION_SIZES[layer.dims]
     if shortest / _FAR <= length <= longest * _FAR and spread <= widest * _FAR:

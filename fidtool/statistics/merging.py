@@ -38,13 +38,13 @@ def merge_statistics(parts: Iterable[str | os.PathLike[str] | Statistics]) -> St
     if isinstance(parts, str | os.PathLike | Statistics):
         parts = [parts]
     merger: _Merger | None = None
-    for number, each in enumerate(parts, 1):
-        if each is None:  # what `compute_statistics` returns there
+    for number, given in enumerate(parts, 1):
+        if given is None:  # what `compute_statistics` returns there
             raise InputError(f"part {number} is None, as on ranks above zero:", "merge the parts on rank zero")
-        name = f"part {number}" if isinstance(each, Statistics) else os.fspath(each)
-        part = statistics_in(each)
-        merger = merger or _Merger(name, part)
-        merger.add(name, part)
+        name = f"part {number}" if isinstance(given, Statistics) else os.fspath(given)
+        statistics = statistics_in(given)
+        merger = merger or _Merger(name, statistics)
+        merger.add(name, statistics)
     if merger is None:
         raise InputError("there are no parts to merge")
     return merger.merged()
@@ -111,72 +111,69 @@ class _Merger:
     """Adds the statistics of the parts of a set, each of which must be like the ``first``."""
 
     def __init__(self, name: str, first: Statistics) -> None:
-        self._first, self._facts = first, known_facts(name, first)
+        self._name = name
+        self._part = first.part
+        self._facts = known_facts(name, first)
+        total = first.part.total if first.part else 0
+        self._sums = Accumulator(_layers(first), total)
         self._parts: list[tuple[str, SetPart, Statistics]] = []
-        self._total = first.part.total if first.part else 0
-        self._sums = Accumulator(_layers(first), self._total)
+        self._owners = np.full(total, -1)  # the index of each image's part
 
     def add(self, name: str, statistics: Statistics) -> None:
-        if (part := statistics.part) is None:
+        part = statistics.part
+        if part is None or self._part is None:
             raise InputError(f"{name} has statistics of a whole set, not of a part of it:", "omit it")
-        first_name, first, _ = self._parts[0] if self._parts else (name, part, None)
-        refuse_other(name, known_facts(name, statistics), first_name, self._facts)
-        if (part.whole, part.total) != (first.whole, first.total):
+        refuse_other(name, known_facts(name, statistics), self._name, self._facts)
+        if (part.whole, part.total) != (self._part.whole, self._part.total):
             causes = "the names, sizes or contents of the images, or num, seed or sample, differ"
-            raise InputError(f"{name} and {first_name} are of different sets: {causes}")
-        if (statistics.order is None) != (self._first.order is None):
-            raise InputError(
-                f"only one of {name} and {first_name} has the stored order of its images:",
-                "compute both again, with this version",
-            )
+            raise InputError(f"{name} and {self._name} are of different sets: {causes}")
         images = np.concatenate([part.places, part.skipped])
-        if common := int(self._sums.seen[images].sum()):
-            other, its = next(
-                (other, its)
-                for other, its, _ in self._parts
-                if np.isin(images, np.concatenate([its.places, its.skipped])).any()
-            )
+        owners = self._owners[images]
+        if owners.max(initial=-1) >= 0:
+            other, its, _ = self._parts[owners.max()]
             both = f"{name} ({part.name}) and {other} ({its.name})"
+            common = int((owners >= 0).sum())
             raise InputError(f"{both} have {counted(common, 'image')} in common:", "pass each part once")
         with explained(name):
             self._sums.add_part(statistics)
+        self._owners[images] = len(self._parts)
         self._parts.append((name, part, replace(statistics, layers={})))
 
     def merged(self) -> Statistics:
         """Returns the statistics of the whole set, whose rows are in its order."""
         sums, parts = self._sums, [statistics for *_, statistics in self._parts]
-        if missing := self._total - int(sums.seen.sum()):
-            raise self._incomplete(missing)
+        self._check_complete()
         skipped = sorted(sums.skipped, key=lambda bad: bad.file)
-        allowed = most_skipped((self._first.config or {}).get("max_skip", MAX_SKIP), self._total)
+        allowed = most_skipped((parts[0].config or {}).get("max_skip", MAX_SKIP), len(self._owners))
         if len(skipped) > allowed or not sums.count:
-            problem = (
-                f"{len(skipped)} of {counted(self._total, 'file')} cannot be used, but {option('max_skip')} allows"
-            )
+            files = counted(len(self._owners), "file")
             raise InputError(
-                f"{problem} {allowed} ({skipped[0].file}: {skipped[0].reason}):", "fix them, and do their parts again"
+                f"{len(skipped)} of {files} cannot be used, but {option('max_skip')} allows {allowed} "
+                f"({skipped[0].file}: {skipped[0].reason}):",
+                "fix them, and do their parts again",
             )
         order = np.argsort(np.concatenate([part.places for _, part, _ in self._parts]))
-        numbers = [each.order for each in parts if each.order is not None]
-        if numbers and len(np.unique(np.concatenate(numbers))) < sums.count:
-            raise InputError("parts state the same number in the stored order for two images:", "compute them again")
-        pictures = [each.pictures for each in parts if each.pictures is not None]
+        numbers = [part.order for part in parts if part.order is not None]
+        pictures = [part.pictures for part in parts if part.pictures is not None]
         sums.check_precision()
         return replace(
-            min((each for each in self._parts if len(each[1].places)), key=lambda each: each[1].places[0])[2],
+            parts[int(self._owners[sums.used][0])],
             layers=sums.layer_statistics(sums.rows()),
             count=sums.count,
             traits=sums.traits,
             skipped=tuple(skipped),
             pictures=ImageRecords.joined(pictures, order) if pictures else None,
-            order=np.concatenate(numbers)[order] if numbers else None,
+            order=np.concatenate(numbers)[order] if len(numbers) == len(parts) else None,
             part=None,
         )
 
-    def _incomplete(self, missing: int) -> InputError:
+    def _check_complete(self) -> None:
+        missing = int((self._owners < 0).sum())
+        if not missing:
+            return
         names = {part.name for _, part, _ in self._parts}
         total, *others = {name.partition("/")[2] for name in names}
         every = [] if others else [f"{number}/{total}" for number in range(1, int(total) + 1)]
         which = shortened(", ".join(name for name in every if name not in names))
-        lacking = f"no file has {counted(missing, 'image')} of the set's {self._total}"
-        return InputError(f"{lacking}{f': part {which}' if which else ''}:", "pass all parts of the set")
+        lacking = f"no file has {counted(missing, 'image')} of the set's {len(self._owners)}"
+        raise InputError(f"{lacking}{f': part {which}' if which else ''}:", "pass all parts of the set")

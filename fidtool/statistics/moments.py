@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,8 +21,10 @@ from fidtool.distributed.launch import machine_memory
 from fidtool.distributed.world import World
 from fidtool.errors import RunError, SettingName, option
 from fidtool.features.protocol import FEATURE_STEPS
-from fidtool.statistics.set_statistics import INTEGER_BITS, check_sums
+from fidtool.statistics.set_statistics import Gaussian
 
+INTEGER_BITS = 23
+"""Largest number of bits of a feature in units of its step: with more, the sums would not be exact."""
 FEWEST_BITS = 11
 """Bits that features must have on average in units of their step."""
 _ROWS = 128
@@ -32,28 +33,13 @@ _MATRICES = 6
 """Number of matrices of 8-byte values that a comparison has in memory at the same time, about: sums, Gram matrix,
 covariances of both sets, and their products."""
 _EXACT = 2.0**53
+_NO_SIZES = np.zeros(2, dtype=np.int64)
+"""Of sums of earlier versions."""
 _LIMB_BITS = 32
 _LOW_BITS = (1 << _LIMB_BITS) - 1
-_GRAMS_PER_CARRY = 256
-"""A Gram matrix adds at most 2 ** 53 to an entry, so that 256 of them and a remainder stay below 2 ** 62."""
 _CHECKED_DIMS, _CHECKED_COLUMNS, _CHECKED_SHIFT = 2048, 64, 4
 """Columns of the matrices of `check_exact_products`, columns that differ, and bits omitted where 2048 products are
 added, so that the sums are below 2 ** 53."""
-
-
-@dataclass(frozen=True)
-class Gaussian:
-    """Mean and covariance of the features of a set of images.
-
-    Attributes:
-        mu: float64 array of shape (dims,).
-        sigma: float64 array of shape (dims, dims), symmetric.
-        count: number of images; None if unknown.
-    """
-
-    mu: NDArray[np.float64]
-    sigma: NDArray[np.float64]
-    count: int | None
 
 
 def better_step(feature_step: int, largest: float) -> int:
@@ -107,18 +93,22 @@ class ExactMoments:
         setting: SettingName | None = "feature_step",
     ) -> None:
         check_dims(dims)
-        self.count, self.dims, self.feature_step, self._setting = 0, dims, feature_step, setting
+        self.count = 0
+        self.dims = dims
+        self.feature_step = feature_step
+        self._setting = setting
         self._sum = torch.zeros(dims, dtype=torch.int64, device=device)
-        # The value of an entry is high * 2 ** 32 + low: beyond about 4 million images it exceeds 64 bits.
+        # The value of an entry is high * 2 ** 32 + low, where 0 <= low < 2 ** 32: beyond about 4 million images it
+        # exceeds 64 bits.
         self._low = torch.zeros(dims, dims, dtype=torch.int64, device=device)
         self._high = torch.zeros_like(self._low)
-        self._grams_since_carry = 0
-        self._waiting: list[torch.Tensor] = []
         # The Gram matrix of the latest rows, in float64, and an upper bound of its entries.
         self._recent: torch.Tensor | None = None
         self._reach = 0.0
         # In units of the step, of features that are not 0: the largest, the sum of the bit lengths, and their number.
-        self._largest, self._bits, self._nonzero = 0.0, 0, 0
+        self._largest = 0.0
+        self._bits = 0
+        self._nonzero = 0
 
     def add(self, features: torch.Tensor) -> None:
         """Adds a batch.
@@ -128,56 +118,55 @@ class ExactMoments:
 
         Raises:
             RunError: if a feature is not finite or too large for the step; the message states a remedy. All later calls
-                raise it again, because the features added together with it are lost. It may be raised up to 128 images
-                later, or by `flush`.
+                raise it again, because the features added together with it are lost.
         """
         self._check_range()
         self.count += len(features)
-        rows = features.to(self._low.device).to(torch.float64).mul(2.0**self.feature_step)
-        for part in torch.split(rows, _ROWS):
-            if sum(map(len, self._waiting)) + len(part) > _ROWS:
-                self._add_waiting()
-            self._waiting.append(part)
+        scaled = features.to(self._low.device).to(torch.float64).mul(2.0**self.feature_step)
+        for rows in torch.split(scaled, _ROWS):
+            if rows.numel():
+                self._add_rows(rows)
+
+    def _add_rows(self, rows: torch.Tensor) -> None:
+        integers = rows.round()
+        facts = [
+            rows.abs().amax(),  # propagates NaN
+            torch.frexp(rows).exponent.clamp_(0, INTEGER_BITS).sum(),
+            torch.count_nonzero(rows),
+            integers.square().sum(0).max(),
+        ]
+        # An accelerator is waited for once.
+        largest, bits, nonzero, reach = torch.stack([fact.double() for fact in facts]).tolist()
+        self._largest = largest if math.isnan(largest) else max(self._largest, largest)
+        self._check_range()
+        self._bits += int(bits)
+        self._nonzero += int(nonzero)
+        self._sum += integers.sum(0).to(torch.int64)
+        # By Cauchy-Schwarz, no entry of a Gram matrix and no partial sum of one exceeds its largest diagonal entry.
+        if self._reach + reach > _EXACT:
+            self._spill()
+        self._reach += reach
+        self._recent = integers.T @ integers if self._recent is None else self._recent.addmm_(integers.T, integers)
 
     def to(self, device: torch.device) -> None:
         """Moves the sums to another device, which must support float64."""
         self._spill()
-        self._sum, self._low, self._high = (each.to(device) for each in (self._sum, self._low, self._high))
-        self._waiting = [rows.to(device) for rows in self._waiting]
+        self._sum = self._sum.to(device)
+        self._low = self._low.to(device)
+        self._high = self._high.to(device)
 
     def flush(self) -> None:
-        """Adds the rows that are held back until there are 128 of them."""
+        """Adds the sums in float64 to the integers, unless a feature was refused."""
         self._check_range()
-        if self._waiting:
-            self._add_waiting()
         self._spill()
-
-    def _add_waiting(self) -> None:
-        rows = torch.cat(self._waiting)
-        self._waiting = []
-        if rows.numel():
-            largest = rows.abs().amax().item()  # propagates NaN
-            self._largest = largest if math.isnan(largest) else max(self._largest, largest)
-            self._bits += int(torch.frexp(rows).exponent.clamp_(0, INTEGER_BITS).sum().item())
-            self._nonzero += int(torch.count_nonzero(rows).item())
-            self._check_range()
-        rows.round_()
-        self._sum += rows.sum(0).to(torch.int64)
-        # By Cauchy-Schwarz, no entry of a Gram matrix and no partial sum of one exceeds its largest diagonal entry.
-        reach = rows.square().sum(0).max().item()
-        if self._reach + reach > _EXACT:
-            self._spill()
-        self._reach += reach
-        self._recent = rows.T @ rows if self._recent is None else self._recent.addmm_(rows.T, rows)
 
     def _spill(self) -> None:
         """Adds the sums in float64 to the integers."""
         if self._recent is not None:
-            recent, self._recent, self._reach = self._recent, None, 0.0
-            self._low += recent.to(torch.int64)
-            self._grams_since_carry += 1
-            if self._grams_since_carry == _GRAMS_PER_CARRY:
-                self._carry()
+            self._low += self._recent.to(torch.int64)
+            self._carry()
+            self._recent = None
+            self._reach = 0.0
 
     def _check_range(self) -> None:
         """Checks that all features can be added exactly."""
@@ -195,7 +184,6 @@ class ExactMoments:
 
     def _carry(self) -> None:
         """Moves the upper bits of the low limb to the high limb, without changing the value."""
-        self._grams_since_carry = 0
         self._high += self._low >> _LIMB_BITS
         self._low &= _LOW_BITS
 
@@ -204,10 +192,9 @@ class ExactMoments:
         self.flush()
         if world.size == 1:
             return
-        everyone = world.gather((self.count, self._bits, self._nonzero, self._largest))
-        counts, bits, nonzero, largest = zip(*everyone, strict=True)
-        self.count, self._bits, self._nonzero, self._largest = sum(counts), sum(bits), sum(nonzero), max(largest)
-        self._carry()
+        counts = torch.tensor([self.count, self._bits, self._nonzero], device="cpu")
+        self.count, self._bits, self._nonzero = world.sum_(counts).tolist()
+        self._largest = max(world.gather(self._largest))
         for sums in (self._sum, self._high, self._low):
             world.sum_(sums)
         self._carry()
@@ -221,43 +208,54 @@ class ExactMoments:
             All are int64 except ``largest``, which is float64. While ``low`` can hold all sums, there is no ``high``.
         """
         self.flush()
-        self._carry()
         upper = np.tri(self.dims, dtype=bool).T
-        low, high = self._low.cpu().numpy()[upper], self._high.cpu().numpy()[upper]
-        fits = high.max(initial=0) < 2**30  # by Cauchy-Schwarz, all sums are below 2 ** 62 then
-        return {
+        low = self._low.cpu().numpy()[upper]
+        high = self._high.cpu().numpy()[upper]
+        totals = {
             "count": np.array(self.count),
             "largest": np.array(self._largest),
             "sizes": np.array([self._bits, self._nonzero], dtype=np.int64),
             "sum": self._sum.cpu().numpy(),
-            **({"low": low + (high << _LIMB_BITS)} if fits else {"low": low, "high": high}),
         }
+        if high.max(initial=0) < 2**30:  # by Cauchy-Schwarz, all sums are below 2 ** 62 then
+            return totals | {"low": low + (high << _LIMB_BITS)}
+        return totals | {"low": low, "high": high}
 
     def absorb(self, totals: Mapping[str, NDArray[Any]]) -> None:
         """Adds sums from `totals`; a ValueError if they are damaged. Their order does not change the bits."""
-        check_sums(totals, self.dims)
-        other = ExactMoments(self.dims, self.feature_step, self._low.device)
-        other.count, other._largest = int(totals["count"]), float(totals["largest"])
-        other._bits, other._nonzero = map(int, totals.get("sizes", (0, 0)))  # earlier versions did not store them
-        other._sum = torch.from_numpy(totals["sum"]).to(other._sum.device)
-        other._low = _symmetric(totals["low"], other._low)
-        if "high" in totals:
-            other._high = _symmetric(totals["high"], other._low)
-        self.add_sums(other)
-
-    def add_sums(self, other: ExactMoments) -> None:
-        """Adds sums of the same dimensions, step and device."""
+        self._check(totals)
         self.flush()
-        other.flush()
-        self._carry()  # before and after, so that neither limb overflows
-        self._high += other._high
-        self._low += other._low
+        bits, nonzero = totals.get("sizes", _NO_SIZES).tolist()
+        self._bits += bits
+        self._nonzero += nonzero
+        self.count += int(totals["count"])
+        self._largest = max(self._largest, float(totals["largest"]))
+        self._sum += torch.from_numpy(totals["sum"]).to(self._sum.device)
+        self._low += self._symmetric(totals["low"])
+        if "high" in totals:
+            self._high += self._symmetric(totals["high"])
         self._carry()
-        self._sum += other._sum
-        self.count += other.count
-        self._bits += other._bits
-        self._nonzero += other._nonzero
-        self._largest = max(self._largest, other._largest)
+
+    def _check(self, totals: Mapping[str, NDArray[Any]]) -> None:
+        """Checks types, shapes and bounds of sums from `totals`; a ValueError if they are others."""
+        upper = (self.dims * (self.dims + 1) // 2,)
+        shapes = {"count": (), "largest": (), "sizes": (2,), "sum": (self.dims,), "low": upper, "high": upper}
+        lacking = shapes.keys() - totals.keys() - {"sizes", "high"}
+        for name, array in totals.items():
+            kind = np.float64 if name == "largest" else np.int64
+            if lacking or array.shape != shapes[name] or array.dtype != kind:
+                raise ValueError(f"the sums are damaged, or do not have {self.dims} dimensions")
+        _, nonzero = totals.get("sizes", _NO_SIZES)
+        if not 0.0 <= totals["largest"] < 2.0**INTEGER_BITS or nonzero > totals["count"] * self.dims:
+            raise ValueError("the sums are damaged: their largest or sizes are impossible")
+
+    def _symmetric(self, upper: NDArray[np.int64]) -> torch.Tensor:
+        """Returns the symmetric matrix with this upper triangle, row by row."""
+        rows, columns = np.triu_indices(self.dims)
+        matrix = np.empty((self.dims, self.dims), dtype=np.int64)
+        matrix[rows, columns] = upper
+        matrix[columns, rows] = upper
+        return torch.from_numpy(matrix).to(self._low.device)
 
     def check_precision(self, fewest: int = FEWEST_BITS) -> None:
         """Checks that the step leaves the features at least ``fewest`` bits on average.
@@ -348,10 +346,3 @@ def check_exact_products(device: torch.device) -> None:
             "unset CUBLAS_EMULATE_DOUBLE_PRECISION and CUBLAS_EMULATION_STRATEGY, which replace float64 arithmetic",
             f"pass {option('device', 'cpu')}",
         )
-
-
-def _symmetric(upper: NDArray[np.int64], like: torch.Tensor) -> torch.Tensor:
-    """Returns the symmetric matrix with this upper triangle, row by row."""
-    matrix = np.zeros(like.shape, dtype=np.int64)
-    matrix[np.tri(len(like), dtype=bool).T] = upper
-    return torch.from_numpy(matrix + np.triu(matrix, 1).T).to(like.device)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -21,13 +22,8 @@ from fidtool.images.records import ImageRecords
 from fidtool.sources.contents import BadFile
 from fidtool.sources.image_set import SetPart
 
-if TYPE_CHECKING:
-    from fidtool.statistics.moments import Gaussian  # it needs torch, which reading a result does not
-
 SUMS = ("count", "largest", "sizes", "sum", "low", "high")
 """Names of the arrays of exact sums, see `ExactMoments.totals`."""
-INTEGER_BITS = 23
-"""Largest number of bits of a feature in units of its step: with more, the sums would not be exact."""
 CHUNK_BYTES = 1 << 26
 """Bytes that are read, written or sent at once."""
 
@@ -35,21 +31,42 @@ Features = NDArray[np.float32]
 """Feature vectors of images, of shape (images, dims)."""
 
 
-def check_sums(sums: Mapping[str, NDArray[Any]], dims: int) -> None:
-    """Checks types, shapes and bounds of exact sums, see `ExactMoments.totals`; a ValueError if they are others."""
-    upper = (dims * (dims + 1) // 2,)
-    shapes = {"count": (), "largest": (), "sum": (dims,), "low": upper, "high": upper, "sizes": (2,)}
-    for name, shape in shapes.items():
-        if name in ("high", "sizes") and name not in sums:  # large sets have the former, earlier versions no sizes
-            continue
-        kind = np.float64 if name == "largest" else np.int64
-        if name not in sums or sums[name].shape != shape or sums[name].dtype != kind:
-            raise ValueError(f"the sums are damaged, or do not have {dims} dimensions")
-    count, largest = int(sums["count"]), float(sums["largest"])
-    bits, nonzero = map(int, sums.get("sizes", (0, 0)))
-    possible = 0 <= bits <= INTEGER_BITS * nonzero <= INTEGER_BITS * count * dims
-    if not possible or not 0.0 <= largest < 2.0**INTEGER_BITS:
-        raise ValueError("the sums are damaged: their count, largest or sizes are impossible")
+@dataclass(frozen=True)
+class Gaussian:
+    """Mean and covariance of the features of a set of images.
+
+    Attributes:
+        mu: float64 array of shape (dims,).
+        sigma: float64 array of shape (dims, dims), symmetric.
+        count: number of images; None if unknown.
+    """
+
+    mu: NDArray[np.float64]
+    sigma: NDArray[np.float64]
+    count: int | None
+
+
+NO_IMAGES = Gaussian(np.zeros(0), np.zeros((0, 0)), 0)
+"""That of a part without a readable image, or of which the exact sums suffice."""
+
+
+def checked_moments(
+    mean: NDArray[Any], covariance: NDArray[Any], mu: str = "mu", sigma: str = "sigma"
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Returns a mean and a covariance as float64; a ValueError, with the names given for them, if they are none."""
+    for name, value in ((mu, mean), (sigma, covariance)):
+        if value.dtype.kind not in "fiu":
+            raise ValueError(f"{name} has dtype {value.dtype}; it should be float64")
+    mean, covariance = mean.astype(np.float64, copy=False), covariance.astype(np.float64, copy=False)
+    if mean.ndim != 1 or covariance.shape != (len(mean), len(mean)) or len(mean) == 0:
+        shapes = f"{mu} of shape {mean.shape} and {sigma} of shape {covariance.shape}"
+        raise ValueError(f"it has {shapes}; they should be (D,) and (D, D)")
+    if not (np.isfinite(mean).all() and np.isfinite(covariance).all()):
+        raise ValueError("it contains NaN or infinite values")
+    rounding = 1e-6 * np.abs(covariance).max()
+    if np.abs(covariance - covariance.T).max() > rounding or covariance.diagonal().min() < -rounding:
+        raise ValueError(f"{sigma} is not a covariance (not symmetric, or with a negative variance)")
+    return mean, covariance
 
 
 @dataclass(frozen=True)
@@ -75,31 +92,6 @@ class LayerStatistics:
     @property
     def dims(self) -> int:
         return self.definition.dims if self.definition is not None and not len(self.mu) else len(self.mu)
-
-
-def check_layer(layer: LayerStatistics) -> None:
-    """Checks that the mean and covariance are those of the sums and of the features; a ValueError if not."""
-    definition, sums, features = layer.definition, layer.sums, layer.features
-    if sums is not None:
-        check_sums(sums, layer.dims)
-    if not len(layer.mu):
-        return
-    size = float(np.sqrt(np.max(layer.mu**2 + layer.sigma.diagonal())))  # of the largest feature
-    if features is not None and len(features):
-        mean = features.mean(axis=0, dtype=np.float64)
-        if np.abs(mean - layer.mu).max() > 1e-4 * size:
-            raise ValueError("its mean is not that of its features")
-    if sums is None or definition is None:
-        return
-    count, step = max(1, int(sums["count"])), 2.0**-definition.feature_step
-    mean = sums["sum"] / count
-    second = (sums["low"] + sums.get("high", 0) * 2.0**32) / count
-    upper = np.tri(layer.dims, dtype=bool).T
-    scatter = second - np.outer(mean, mean)[upper]
-    sigma = scatter * (step**2 * count / max(1, count - definition.ddof))
-    differs = np.abs(mean * step - layer.mu).max() > 1e-9 * size or np.abs(mean).max() > sums["largest"] + 1
-    if differs or np.abs(sigma - layer.sigma[upper]).max() > 1e-9 * size**2:
-        raise ValueError("its mean and covariance are not those of its exact sums")
 
 
 @dataclass(frozen=True)
@@ -210,66 +202,33 @@ class Statistics:
         return self.layers[FEATURES].features
 
 
-class RowStorage:
-    """A matrix that is written row by row: in memory, or in an unnamed temporary file that the system deletes."""
+def empty_rows(count: int, dims: int, dtype: DTypeLike = np.float32) -> NDArray[Any]:
+    """Returns a matrix of zeros, (count, dims): in memory, or if it is large memory-mapped from an unnamed file.
 
-    def __init__(self, count: int, dims: int, dtype: DTypeLike = np.float32) -> None:
-        self._shape, self._dtype = (count, dims), np.dtype(dtype)
-        self.row_bytes = dims * self._dtype.itemsize
-        self._file: IO[bytes] | None = None
-        fits = count * self.row_bytes <= byte_limit("FIDTOOL_FEATURE_BYTES")
-        self._memory = np.zeros(self._shape if fits else (0, dims), dtype=self._dtype)
-        if fits:
-            return
-        try:
-            cache_dir().mkdir(parents=True, exist_ok=True)
-            self._file = tempfile.TemporaryFile(dir=cache_dir())  # noqa: SIM115 - open during this object's lifetime
-        except OSError as error:
-            raise self._no_room(error) from None
-
-    def write(self, start: int, rows: NDArray[Any]) -> None:
-        if self._file is None:
-            self._memory[start : start + len(rows)] = rows
-            return
-        data = np.ascontiguousarray(rows, dtype=self._dtype).data.cast("B")
-        position = start * self.row_bytes
-        try:
-            while data:
-                written = os.pwrite(self._file.fileno(), data, position)
-                data, position = data[written:], position + written
-        except OSError as error:
-            raise self._no_room(error) from None
-
-    def scatter(self, places: NDArray[np.int64], rows: NDArray[Any]) -> None:
-        """Writes each of the rows to its place."""
-        cuts = np.flatnonzero(np.diff(places) != 1) + 1
-        for run, part in zip(np.split(places, cuts), np.split(rows, cuts), strict=True):
-            if len(run):
-                self.write(int(run[0]), part)
-
-    def array(self) -> NDArray[Any]:
-        """Returns the matrix for reading: shape (count, dims), memory-mapped if it is stored in a file."""
-        if self._file is None:
-            return self._memory
-        self._file.truncate(self._shape[0] * self.row_bytes)  # the last rows may not have been written
-        return np.memmap(self._file, dtype=self._dtype, mode="r", shape=self._shape)
-
-    def _no_room(self, error: OSError) -> RunError:
-        size = self._shape[0] * self.row_bytes / 2**30
-        return RunError(
-            f"{size:.2f} GiB of features cannot be stored in {cache_dir()} ({error.strerror or error}):",
+    Raises:
+        RunError: if there is not enough space for it.
+    """
+    size = count * dims * np.dtype(dtype).itemsize
+    if size <= byte_limit("FIDTOOL_FEATURE_BYTES"):
+        return np.zeros((count, dims), dtype)
+    try:
+        cache_dir().mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=cache_dir()) as file:
+            if sys.platform == "linux":
+                os.posix_fallocate(file.fileno(), 0, size)  # later, a full disk would be a signal
+            return np.memmap(file, dtype, "w+", shape=(count, dims))
+    except OSError as error:
+        raise RunError(
+            f"{size / 2**30:.2f} GiB of features cannot be stored in {cache_dir()} ({error.strerror or error}):",
             "set FIDTOOL_CACHE to a folder with enough space",
             "omit the metrics that need per-image features",
-        )
+        ) from None
 
 
 def reordered(rows: NDArray[Any], order: NDArray[np.int64]) -> NDArray[Any]:
     """Returns ``rows[order]``, memory-mapped from an unnamed file if it is large."""
-    storage = RowStorage(len(order), rows.shape[1], rows.dtype)
-    chunk = max(1, CHUNK_BYTES // (rows.shape[1] * rows.itemsize))
-    for start in range(0, len(order), chunk):
-        storage.write(start, rows[order[start : start + chunk]])
-    return storage.array()
+    result = empty_rows(len(order), rows.shape[1], rows.dtype)
+    return np.take(rows, order, axis=0, out=result, mode="clip")  # NumPy's other modes copy the result
 
 
 @dataclass(frozen=True)
@@ -291,8 +250,6 @@ class MeasuredSet:
 
     def gaussian(self, layer: str = FEATURES) -> Gaussian:
         """Mean, covariance and number of its images, on rank zero."""
-        from fidtool.statistics.moments import Gaussian
-
         of_layer = self.statistics.layers[layer]
         return Gaussian(of_layer.mu, of_layer.sigma, self.statistics.count)
 
@@ -300,19 +257,18 @@ class MeasuredSet:
 def spread_features(path: str, statistics: Statistics, layers: Iterable[str], world: World) -> MeasuredSet:
     """Returns a set with the features that rank zero has, on all ranks. A collective."""
     own = {name: statistics.layers[name].features for name in layers} if statistics.layers else {}
-    shapes = world.broadcast({name: rows.shape for name, rows in own.items() if rows is not None})
+    shapes = world.broadcast({name: (len(rows), rows.shape[1]) for name, rows in own.items() if rows is not None})
     return MeasuredSet(path, statistics, {name: _spread(own.get(name), shape, world) for name, shape in shapes.items()})
 
 
-def _spread(own: Features | None, shape: tuple[int, ...], world: World) -> Features:
+def _spread(own: Features | None, shape: tuple[int, int], world: World) -> Features:
     """Returns the rows that rank zero has, on all ranks. A collective."""
-    count, dims = shape
     with world.together():
-        storage = RowStorage(count if own is None else 0, dims)
-    chunk = max(1, CHUNK_BYTES // storage.row_bytes)
-    for start in range(0, count if world.size > 1 else 0, chunk):
-        rows = world.broadcast(None if own is None else np.array(own[start : start + chunk]))
-        with world.together():
-            if own is None and rows is not None:
-                storage.write(start, rows)
-    return storage.array() if own is None else own
+        rows = empty_rows(*shape) if own is None else own
+    at_once = max(1, CHUNK_BYTES // rows.strides[0])
+    for start in range(0, len(rows) if world.size > 1 else 0, at_once):
+        part = slice(start, start + at_once)
+        received = world.broadcast(None if own is None else np.array(own[part]))
+        if own is None:
+            rows[part] = received
+    return rows

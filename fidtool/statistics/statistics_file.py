@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import starmap
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,17 +17,17 @@ from fidtool.cache_dir import atomic_write
 from fidtool.errors import InputError, option, redacted, without_secrets
 from fidtool.features.models.families import NetworkChoice, layers_in
 from fidtool.features.protocol import (
-    EMBEDDING,
     FEATURES,
     INCEPTION_DIMS,
     SPATIAL,
     WRITTEN_LAYOUTS,
     Definition,
+    inception_definition,
     protocol_named,
+    spatial_definition,
 )
 from fidtool.images.decode import ImageProperties
 from fidtool.images.records import DETAILS, RECORD_ARRAYS, STAMPS, ImageRecords
-from fidtool.json_fields import restored
 from fidtool.local_files import open_regular
 from fidtool.sources.contents import BadFile, Files, explained
 from fidtool.sources.image_set import SetPart
@@ -40,12 +40,10 @@ from fidtool.statistics.layouts import (
     open_arrays,
     read_foreign,
     with_origin,
-    with_protocol,
 )
-from fidtool.statistics.set_statistics import SUMS, LayerStatistics, Statistics, check_layer, reordered
-from fidtool.validation import MAX_SKIP
+from fidtool.statistics.set_statistics import NO_IMAGES, SUMS, LayerStatistics, Statistics, reordered
 
-_SUFFIXES = {FEATURES: "", SPATIAL: "_s", EMBEDDING: "_embedding"}
+_SUFFIXES = {FEATURES: "", SPATIAL: "_s"}
 """Suffixes of the names of a layer's arrays; ADM's reference files have ``mu_s`` and ``sigma_s``. The suffix of any
 other layer is ``_`` and its name."""
 _SUMS = "sums_"
@@ -104,14 +102,16 @@ def _write_layout(
     if images is not None and (images.dtype != np.uint8 or images.shape[3:] != (3,)):
         shape = f"{images.dtype} of shape {images.shape}"
         raise InputError(f"images must be uint8 of shape (n, height, width, 3), not {shape}")
-    protocol, metrics = protocol_named(layout).name, WRITTEN_LAYOUTS[layout]
     statistics.whole(str(path))
-    expected, found = with_protocol(statistics, protocol).layers, statistics.layers
+    protocol = protocol_named(layout)
+    definitions = {FEATURES: inception_definition(protocol, max(INCEPTION_DIMS))}
+    if layout == "adm":
+        definitions[SPATIAL] = spatial_definition(definitions[FEATURES])
     arrays: dict[str, Any] = {} if images is None else {"arr_0": images}
-    for name in (FEATURES, SPATIAL) if layout == "adm" else (FEATURES,):
-        layer = found.get(name)
-        if layer is None or layer.definition != expected[name].definition or statistics.dims != max(INCEPTION_DIMS):
-            needed = f"{option('protocol', protocol)} and {option('metrics', metrics)}"
+    for name, definition in definitions.items():
+        layer = statistics.layers.get(name)
+        if layer is None or layer.definition != definition:
+            needed = f"{option('protocol', protocol.name)} and {option('metrics', WRITTEN_LAYOUTS[layout])}"
             raise InputError(f"{layout}'s statistics are others than these:", f"compute them with {needed}")
         arrays |= _arrays(name, replace(layer, features=None, sums=None))
     save_arrays(path, arrays, overwrite)
@@ -177,8 +177,6 @@ class Summary:
     count: int | None = None
     found: int | None = None
     definition: Definition | None = None
-    has_features: bool = False
-    has_records: bool = False
     framing: str | None = None
 
 
@@ -188,17 +186,13 @@ def read_summary(path: Path) -> Summary:
         with open_regular(path) as handle, np.load(handle, allow_pickle=False) as archive:
             arrays = NamedArrays(archive)
             names = {*arrays.names}
-            count = arrays.count() if "count" in names else None
-            known = Statistics({}, count)
-            known = _with_run(known, arrays) if "run" in names else known
+            run = arrays.json("run", _Run) if "run" in names else None
             return Summary(
-                os.fsdecode(arrays.array("source").tobytes()) if "source" in names else "",
-                count,
-                known.found,
-                _definition(arrays, "fingerprint"),
-                "features" in names,
-                {*RECORD_ARRAYS} <= names,
-                known.framing,
+                source=os.fsdecode(arrays.array("source").tobytes()) if "source" in names else "",
+                count=arrays.count() if "count" in names else None,
+                found=run and run.found,
+                definition=_definition(arrays, "fingerprint"),
+                framing=run and run.framing,
             )
     except Exception:  # damaged archives and headers raise many kinds of exceptions
         return Summary()
@@ -318,10 +312,10 @@ def _layer(
         raise ValueError("its count of images is not that of its exact sums")
     if sums and definition is None:
         raise ValueError("it has exact sums, but no fingerprint")
-    mu, sigma = np.zeros(0), np.zeros((0, 0))
+    found = LayerStatistics(NO_IMAGES.mu, NO_IMAGES.sigma, definition, sums=sums or None)
     if f"mu{suffix}" in arrays.names:
         mu, sigma = arrays.gaussian(f"mu{suffix}", f"sigma{suffix}")
-    found = LayerStatistics(mu, sigma, definition, sums=sums or None)
+        found = replace(found, mu=mu, sigma=sigma)
     if definition is not None and definition.dims != found.dims:
         raise ValueError(f"its fingerprint states {definition.dims} dims, but mu has {found.dims}")
     kept = f"features{suffix}"
@@ -331,18 +325,35 @@ def _layer(
             raise ValueError(f"it has {kept} of shape {features.shape}, but {count} images and {found.dims} dims")
         found = replace(found, features=features)
     if definition is not None:  # fidtool wrote them
-        check_layer(found)
+        _check_layer(found, definition)
     return found
 
 
+def _check_layer(layer: LayerStatistics, definition: Definition) -> None:
+    """Checks that the mean and covariance are those of the sums and of the features; a ValueError if not."""
+    from fidtool.statistics.moments import ExactMoments  # deferred: files without sums are read without torch
+
+    moments = ExactMoments(definition.dims, definition.feature_step)
+    if layer.sums is not None:
+        moments.absorb(layer.sums)
+    if not len(layer.mu):
+        return
+    size = float(np.sqrt(np.max(layer.mu**2 + layer.sigma.diagonal())))  # of the largest feature
+    if layer.features is not None:
+        mean = layer.features.mean(axis=0, dtype=np.float64)
+        if not np.allclose(mean, layer.mu, rtol=0.0, atol=1e-4 * size):
+            raise ValueError("its mean is not that of its features")
+    if layer.sums is not None:
+        exact = moments.mean_covariance(definition.ddof)
+        same_mean = np.allclose(exact.mu, layer.mu, rtol=0.0, atol=1e-9 * size)
+        if not same_mean or not np.allclose(exact.sigma, layer.sigma, rtol=0.0, atol=1e-9 * size**2):
+            raise ValueError("its mean and covariance are not those of its exact sums")
+
+
 def _part(arrays: NamedArrays, count: int | None) -> SetPart:
-    name, whole, total = arrays.json("part", tuple[str, str, int])
-    if not 0 < total <= MOST_IMAGES:
-        raise ValueError(f"it is a part of a set of {total} images")
-    places, skipped = arrays.numbers("places", count, total), arrays.numbers("skipped_places", None, total)
-    if not (np.diff(places) > 0).all() or len(np.intersect1d(places, skipped)):
-        raise ValueError("its places are not ascending, or some are skipped as well")
-    return SetPart(name, whole, total, places, skipped)
+    name, whole, total = arrays.json("part", tuple[str, str, Annotated[int, 1, MOST_IMAGES]])
+    places = arrays.numbers("places", count, total)
+    return SetPart(name, whole, total, places, arrays.numbers("skipped_places", None, total))
 
 
 def _definition(arrays: NamedArrays, name: str) -> Definition | None:
@@ -360,28 +371,15 @@ def _definition(arrays: NamedArrays, name: str) -> Definition | None:
 class _Run:
     """The file's record of the run that computed the statistics, as `arrays_of` returns it."""
 
-    arithmetic: dict[str, Any]
+    arithmetic: dict[str, str | int | None]
     traits: ImageProperties
     skipped: tuple[tuple[str, str], ...] = ()
     found: int | None = None
     config: dict[str, Any] | None = None
     framing: str | None = None
 
-    def __post_init__(self) -> None:
-        restored(int, self.arithmetic.get("batch_size", 1))
-        restored(dict[str, str | None], {**self.arithmetic, "batch_size": None})
-        if not all(0 <= number <= MOST_IMAGES for number in (*asdict(self.traits).values(), self.found or 0)):
-            raise ValueError("a number of images is impossible")
-        if not 0 <= restored(float, (self.config or {}).get("max_skip", MAX_SKIP)) <= 1:
-            raise ValueError("max_skip is not from 0 to 1")
-
 
 def _with_run(statistics: Statistics, arrays: NamedArrays) -> Statistics:
     """Adds the file's record of its run to the statistics."""
     run = arrays.json("run", _Run)
-    skipped = tuple(starmap(BadFile, run.skipped))
-    if statistics.part is not None and len(statistics.part.skipped) != len(skipped):
-        raise ValueError(f"it has {len(skipped)} skipped files, but the places of {len(statistics.part.skipped)}")
-    if run.found is not None and run.found < (statistics.count or 0):
-        raise ValueError(f"it has {statistics.count} images of {run.found}")
-    return replace(statistics, **{**vars(run), "skipped": skipped})
+    return replace(statistics, **{**vars(run), "skipped": tuple(starmap(BadFile, run.skipped))})

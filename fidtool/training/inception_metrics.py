@@ -27,8 +27,7 @@ from fidtool.metrics.metric import FeatureSet, MetricContext
 from fidtool.metrics.mifid import MIFID
 from fidtool.metrics.prdc import PRDC, Ties
 from fidtool.settings import StatisticsSettings
-from fidtool.statistics.moments import Gaussian
-from fidtool.statistics.set_statistics import Statistics
+from fidtool.statistics.set_statistics import Gaussian, Statistics
 from fidtool.training.feature_extractor import (
     Feature,
     PathLike,

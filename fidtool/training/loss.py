@@ -13,8 +13,7 @@ from torch.autograd.function import once_differentiable
 
 from fidtool.distances.frechet import covariance_factor
 from fidtool.errors import InputError, TooFewImagesError
-from fidtool.statistics.moments import Gaussian
-from fidtool.statistics.set_statistics import Statistics
+from fidtool.statistics.set_statistics import Gaussian, Statistics
 from fidtool.statistics.statistics_file import read_statistics
 from fidtool.training.feature_extractor import PathLike, not_floats, warn_of_dtype
 from fidtool.training.group import DEFAULT_TIMEOUT, GATHERING, Grad, Group, gather_with_grad, outside_autograd, ranks_of

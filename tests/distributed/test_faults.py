@@ -272,8 +272,8 @@ def test_a_full_disk_loses_no_result(arena: Arena, reference: float) -> None:
     assert frechet(arena.resume()["results"][0]) == reference
 
 
-def test_a_full_disk_in_the_merge_ends_all(arena: Arena) -> None:
-    """The other rank waits for this rank's next rows of features, which it still sends."""
+def test_a_disk_without_room_for_features_ends_all(arena: Arena) -> None:
+    """Before the first image: room for those of all ranks is reserved."""
     arguments = arena.arguments("--metrics", "kid", "--kid-subset-size", 9)
     variables = {"FAULT": "no room for features", "FAULT_RANK": "1", "FIDTOOL_FEATURE_BYTES": "0"}
     end = arena.begin("torchrun", arguments, 2, **variables).end()
@@ -284,7 +284,6 @@ def test_a_full_disk_in_the_merge_ends_all(arena: Arena) -> None:
     assert "File too large): set FIDTOOL_CACHE to a folder with enough space, or omit the metrics" in said
     assert "(rank 1 on" in said
     assert "Traceback" not in end.own_words, end.stderr
-    assert '"images_resumed": 40' in arena.alone(arguments).stdout, "finished work is saved"
 
 
 def test_the_ranks_of_a_killed_launcher_exit(arena: Arena, check: Check) -> None:

@@ -169,7 +169,7 @@ def _fill_the_disk(owner: type, name: str, space: int) -> None:
 if FAULT == "disk full":
     _fill_the_disk(Checkpoint, "save", 1024)
 if HERE and FAULT == "no room for features":
-    _fill_the_disk(Accumulator, "_merge_rows", 64)
+    _fill_the_disk(Accumulator, "__init__", 64)
 
 
 def network() -> fidtool.Network:

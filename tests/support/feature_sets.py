@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from fidtool.distances.exact import FeatureSettings
 from fidtool.features.models.inception import Weights
 from fidtool.metrics.metric import FeatureSet, MetricContext
-from fidtool.statistics.moments import Gaussian
+from fidtool.statistics.set_statistics import Gaussian
 
 Features = NDArray[np.float32]
 

@@ -27,7 +27,8 @@ from fidtool.sources.contents import ValueRange
 from fidtool.sources.image_set import Sampling, hashes_of
 from fidtool.sources.opening import open_images
 from fidtool.statistics.cache import cache_file
-from fidtool.statistics.moments import ExactMoments, Gaussian
+from fidtool.statistics.moments import ExactMoments
+from fidtool.statistics.set_statistics import Gaussian
 from fidtool.training.feature_extractor import pixels_of
 
 Features = NDArray[np.float32]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fidtool import frechet_distance
 from fidtool.distances.error_bars import Estimate, difference, interval, members
-from fidtool.statistics.moments import Gaussian
+from fidtool.statistics.set_statistics import Gaussian
 
 Array = NDArray[np.float64]
 DRAWS = 1000

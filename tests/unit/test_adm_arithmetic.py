@@ -15,7 +15,7 @@ from fidtool.metrics.inception_score import SORTED
 from fidtool.metrics.metric import FeatureSet, MetricContext
 from fidtool.presets import with_preset
 from fidtool.settings import Settings
-from fidtool.statistics.moments import Gaussian
+from fidtool.statistics.set_statistics import Gaussian
 from support import adm_evaluator
 from support.feature_sets import Features, mixture, normal
 

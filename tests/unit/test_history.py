@@ -19,7 +19,7 @@ from fidtool.result.changes import append_history, changes_of, lines_of, per_fak
 from fidtool.result.evaluation import Evaluation
 from fidtool.result.explanations import Interval, Uncertainty
 from fidtool.settings import Settings
-from fidtool.statistics.moments import Gaussian
+from fidtool.statistics.set_statistics import Gaussian
 from support.report_samples import bare, rich
 from support.simulations import distances_of_parts
 

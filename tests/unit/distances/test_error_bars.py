@@ -14,7 +14,7 @@ from fidtool import frechet_distance
 from fidtool.distances.error_bars import Curve, difference, error_bars, fid_curve, interval, members
 from fidtool.distances.exact import FeatureSettings
 from fidtool.result.explanations import Interval
-from fidtool.statistics.moments import Gaussian
+from fidtool.statistics.set_statistics import Gaussian
 from support.feature_sets import Features
 from support.simulations import AT_ONCE, check_coverage, distance, distances_of_parts, generators
 

@@ -12,7 +12,7 @@ from fidtool.distances import extrapolation as module
 from fidtool.distances.exact import FeatureSettings
 from fidtool.distances.extrapolation import fid_infinity
 from fidtool.distances.frechet import distance_between
-from fidtool.statistics.moments import Gaussian
+from fidtool.statistics.set_statistics import Gaussian
 from support.feature_sets import MU, REAL, SIGMA, Features, covariance, generated
 
 TRUE = frechet_distance(REAL.mu, REAL.sigma, MU, SIGMA)

@@ -14,7 +14,7 @@ import pytest
 
 import fidtool
 from fidtool.distances.frechet import covariance_factor
-from fidtool.statistics.moments import Gaussian
+from fidtool.statistics.set_statistics import Gaussian
 from support.exact_sets import bells, lattice, mixed
 from support.goldens import Golden, near
 from support.inside import cmmd, kid, nearest, prdc, score

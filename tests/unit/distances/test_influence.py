@@ -8,7 +8,7 @@ import pytest
 from fidtool import frechet_distance
 from fidtool.distances.exact import FeatureSettings
 from fidtool.distances.frechet import influence
-from fidtool.statistics.moments import Gaussian
+from fidtool.statistics.set_statistics import Gaussian
 from support.feature_sets import DIMS, REAL, Array, generated
 
 

@@ -17,7 +17,7 @@ from fidtool.distances.error_bars import difference, error_bars, fewest_images, 
 from fidtool.distances.exact import FeatureSettings
 from fidtool.distances.frechet import covariance_factor
 from fidtool.distances.sampling_bias import corrected_distance, perfect_distance
-from fidtool.statistics.moments import Gaussian
+from fidtool.statistics.set_statistics import Gaussian
 from support.feature_sets import Features
 from support.simulations import generators
 

@@ -14,7 +14,8 @@ from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
 from fidtool.errors import RunError
 from fidtool.statistics import moments as moments_module
-from fidtool.statistics.moments import ExactMoments, Gaussian
+from fidtool.statistics.moments import ExactMoments
+from fidtool.statistics.set_statistics import Gaussian
 
 
 def features(count: int, dims: int, seed: int = 0, scale: float = 1.0, offset: float = 0.0) -> torch.Tensor:
@@ -77,13 +78,12 @@ def test_sums_beyond_float64_are_moved_to_the_integers() -> None:
     expected = 600 + 501 * (2**23 - 1) ** 2
     assert expected > 2**54
     assert expected % 2, "float64 has no such number"
-    assert moments._low.tolist() == [[expected] * 2] * 2
+    assert moments.totals()["low"].tolist() == [expected] * 3
 
 
 def test_carries_into_a_second_limb_without_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     x = features(1500, 6, offset=3.0)
     plain = summed([x]).mean_covariance(1)
-    monkeypatch.setattr(moments_module, "_GRAMS_PER_CARRY", 2)
     monkeypatch.setattr(moments_module, "_EXACT", 0.0)
     carried = summed([x])
     assert same_bits(plain, carried.mean_covariance(1))
@@ -117,13 +117,13 @@ class _Ranks(World):
         self._pair = (mine, other)
 
     def gather(self, value):  # type: ignore[no-untyped-def]
-        other = self._pair[1]
-        return [value, (other.count, other._bits, other._nonzero, other._largest)]
+        return [value, self._pair[1]._largest]
 
     def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
         mine, other = self._pair
         pairs = ((mine._sum, other._sum), (mine._low, other._low), (mine._high, other._high))
-        return tensor.add_(next(theirs for ours, theirs in pairs if ours is tensor))
+        counts = torch.tensor([other.count, other._bits, other._nonzero])
+        return tensor.add_(next((theirs for ours, theirs in pairs if ours is tensor), counts))
 
 
 def test_a_merge_beyond_64_bits_does_not_wrap() -> None:
@@ -132,11 +132,12 @@ def test_a_merge_beyond_64_bits_does_not_wrap() -> None:
     mine, other = summed([x]), summed([x])
     for moments in (mine, other):
         moments.flush()
-        doublings = 61 - int(moments._low.max()).bit_length() + 1
-        for tensor in (moments._low, moments._sum):
+        doublings = 62 - 32 - int(moments._high.max()).bit_length()
+        for tensor in (moments._low, moments._high, moments._sum):
             tensor *= 2**doublings
         moments.count *= 2**doublings
-        assert int(moments._low.max()) >= 2**61
+        moments._carry()
+        assert int(moments._high.max()) >= 2 ** (61 - 32)
     mine.merge(_Ranks(mine, other))
     np.testing.assert_allclose(mine.mean_covariance(0).sigma, summed([x]).mean_covariance(0).sigma, rtol=1e-12)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import resource
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from fidtool.errors import RunError
 from fidtool.features.protocol import FEATURES, Definition
 from fidtool.images.loader import DecodedBatch
 from fidtool.statistics.accumulator import Accumulator, Layer
-from fidtool.statistics.set_statistics import Features, RowStorage
+from fidtool.statistics.set_statistics import Features, empty_rows, reordered
 
 SIZES = (3, 3, 3, 2)
 
@@ -43,21 +43,20 @@ def test_batches_may_be_added_in_any_order_and_skipped_files_leave_no_gaps(place
     assert isinstance(rows, np.memmap) == (place == "file")
 
 
-def test_rows_may_be_anywhere(place: str) -> None:
-    """As those of a batch of an archive, whose order is not that of the set."""
-    places = np.random.RandomState(0).permutation(9)
-    storage = RowStorage(9, 4)
-    for some in np.array_split(np.arange(9), 4):
-        storage.scatter(places[some], vectors(0, 9)[places[some]])
-    assert np.array_equal(storage.array(), vectors(0, 9))
+def test_a_set_in_another_order(place: str) -> None:
+    order = np.random.RandomState(0).permutation(9)
+    rows = reordered(vectors(0, 9), order)
+    assert np.array_equal(rows, vectors(0, 9)[order])
+    assert isinstance(rows, np.memmap) == (place == "file")
 
 
 def test_a_full_disk_is_reported(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before any row is written."""
     monkeypatch.setenv("FIDTOOL_FEATURE_BYTES", "0")
-
-    def full(*_: object) -> int:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "pwrite", full)
-    with pytest.raises(RunError, match=r"GiB of features cannot be stored in .*No space left.*FIDTOOL_CACHE"):
-        RowStorage(10, 4).write(0, vectors(0, 3))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+    try:
+        with pytest.raises(RunError, match=r"GiB of features cannot be stored in .*too large.*FIDTOOL_CACHE"):
+            empty_rows(10, 4)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -66,11 +66,11 @@ def evaluate(
         run.world.on_rank_zero(lambda: check(read))
         plan, measurer, contents = _prepared(run, sets, settings)
         measurer.open_checkpoint()
+        runner = MetricRunner(run, plan, contents, measurer.networks.weights, measurer.pairs.recorded)
         held, third = dict[SetPlan, MeasuredSet](), None
         for planned in (each for each in plan.distinct if HELDOUT in each.roles):
             held[planned] = measurer.measure(planned)
-            third = HeldoutComparer(run, plan, held[planned])
-        runner = MetricRunner(run, plan, contents, measurer.networks.weights, measurer.pairs.recorded)
+            third = HeldoutComparer(runner, held[planned])
         comparer = Comparer(runner, third)
         results: list[Comparison] = []
         first, *fakes = plan.sets

@@ -249,8 +249,9 @@ def measure_statistics(
             raise on_every_rank(InputError("new images, parts and networks cannot be combined:", "use two commands"))
         plan, measurer, contents = _prepared(run, sets, settings, alone=True)
         (planned,) = plan.sets
-        if completes and planned.holds == "stream":
-            raise on_every_rank(InputError(f"statistics of {planned.path}, an iterable, cannot be completed"))
+        if planned.holds == "stream" and (part is not None or completes or grows):
+            problem = f"{planned.path} is an iterable, whose images have no names and cannot be read again:"
+            raise on_every_rank(InputError(problem, "pass a sequence of images"))
         sample = None
         if sampled:
             images = contents[planned].images

@@ -456,26 +456,27 @@ class Settings(StatisticsSettings):
         has_captions = any(each.metric.captions for each in asked)
         has_bars = any(number.error_bars for each in self.chosen for number in each.metric.numbers)
         metrics = option("metrics")
-        no_pairs = "is for metrics of pairs, and none is requested"
-        no_frechet = "limits a Fréchet distance, and none is computed"
-        no_diagnosis = "needs the diagnosis, which looks for duplicates"
-        self._require("fail_above", self.first_frechet, no_frechet, f"add {_FRECHET} to {metrics}")
-        self._require("fail_worse_than", self.uncertainty, "compares error bars", f"add {option('uncertainty', True)}")
-        self._require("max_duplicates uncertainty", self.diagnose, no_diagnosis, f"omit {option('diagnose', False)}")
-        no_fid = "is about the metric fid, which is not requested"
-        no_score = "is for the CLIP score, which is not requested"
-        self._require("uncertainty influence plot", has_bars, no_fid, f"add fid to {metrics}")
-        self._require("pairs", has_pairs, no_pairs, f"add psnr, or clip-score, to {metrics}")
-        self._require("pairs_output", has_pairs or has_captions, no_pairs, f"add psnr, or clip-score, to {metrics}")
-        self._require("captions", has_captions, no_score, f"add clip-score to {metrics}")
-        other = "divides the images otherwise"
-        self._require("per_folder", not self.per_class, other, f"omit {option('per_class', True)}")
-
-    def _require(self, names: str, is_met: object, problem: str, remedy: str) -> None:
-        """Refuse those of the settings that were passed, if what they need is lacking."""
-        for name in names.split():
-            value = getattr(self, name)
-            if not (value is None or value is False or is_met):
+        of_pairs = "is for metrics of pairs, and none is requested", f"add psnr, or clip-score, to {metrics}"
+        of_fid = "is about the metric fid, which is not requested", f"add fid to {metrics}"
+        of_duplicates = "needs the diagnosis, which looks for duplicates", f"omit {option('diagnose', False)}"
+        limited = "limits a Fréchet distance, and none is computed", f"add {_FRECHET} to {metrics}"
+        compared = "compares error bars", f"add {option('uncertainty', True)}"
+        of_text = "is for the CLIP score, which is not requested", f"add clip-score to {metrics}"
+        otherwise = "divides the images otherwise", f"omit {option('per_class', True)}"
+        for name, is_met, (problem, remedy) in (
+            ("fail_above", self.first_frechet, limited),
+            ("fail_worse_than", self.uncertainty, compared),
+            ("max_duplicates", self.diagnose, of_duplicates),
+            ("uncertainty", self.diagnose, of_duplicates),
+            ("uncertainty", has_bars, of_fid),
+            ("influence", has_bars, of_fid),
+            ("plot", has_bars, of_fid),
+            ("pairs", has_pairs, of_pairs),
+            ("pairs_output", has_pairs or has_captions, of_pairs),
+            ("captions", has_captions, of_text),
+            ("per_folder", not self.per_class, otherwise),
+        ):
+            if not is_met and getattr(self, name) not in (None, False):
                 raise InputError(f"{option(name)} {problem}:", remedy, setting=name)
 
     @property

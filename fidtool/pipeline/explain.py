@@ -163,11 +163,7 @@ def exhibit_of(
     device: torch.device,
 ) -> Exhibit:
     """What a report shows of ``fake``: random images of both sets, and some of its own with the nearest real ones."""
-    healths, random = [], []
-    for measured, own in zip((fake, real), seen[::-1], strict=True):
-        pictures = measured.statistics.pictures
-        healths.append(None if own is None else health_of(own))
-        random.append(tuple(map(pictures.file, range(min(_MOST_RANDOM, len(pictures))))) if pictures else ())
+    of_real, of_fake = (None if own is None else health_of(own) for own in seen)
     rows, known = fake.features.get(FEATURES), real.features.get(FEATURES)
     neighbours: list[Neighbour] = []
     if rows is not None and known is not None and fake is not real:
@@ -178,10 +174,16 @@ def exhibit_of(
         for image, (row, distance) in enumerate(zip(nearest.tolist(), distances.tolist(), strict=True)):
             neighbours.append(Neighbour(_file(fake, image), _file(real, row), distance))
     return Exhibit(
-        fake=healths[0],
-        real=healths[1],
-        random=random[0],
+        fake=of_fake,
+        real=of_real,
+        random=_first_files(fake),
         neighbours=tuple(neighbours),
-        random_real=random[1],
-        without_features=tuple({each.path: None for each in (real, fake) if FEATURES not in each.features}),
+        random_real=_first_files(real),
+        without_features=tuple(dict.fromkeys(each.path for each in (real, fake) if FEATURES not in each.features)),
     )
+
+
+def _first_files(measured: MeasuredSet) -> tuple[str, ...]:
+    """Paths of random images; none if only their features are known."""
+    pictures = measured.statistics.pictures
+    return () if pictures is None else tuple(map(pictures.file, range(min(_MOST_RANDOM, len(pictures)))))

@@ -27,7 +27,6 @@ from fidtool.sources.contents import BadFile
 from fidtool.sources.image_set import ImageSet
 from fidtool.statistics.accumulator import Accumulator, Layer
 from fidtool.statistics.checkpoint import Checkpoint, Part, parts_of
-from fidtool.statistics.set_statistics import RowStorage
 
 
 def decode_options(settings: Settings, crop: Crop | None, records: bool = False, pixels: bool = True) -> DecodeOptions:
@@ -261,28 +260,25 @@ def image_sample(path: str, images: ImageSet | None, settings: Settings, count: 
     """Return a random sample of a set's images as the network gets them, on rank zero, without skipped ones.
 
     ``count`` is their number; None is ADM's 10,000, or all if there are fewer. The result is a uint8 array of shape
-    (n, height, width, 3), memory-mapped from an unnamed file if it is large.
+    (n, height, width, 3).
     """
     assert images is not None
     if count is not None and not 1 <= count <= len(images):
         raise InputError(f"--images asks for {count} images but {path} has {len(images)}")
     chosen = sorted(range(min(count or 10_000, len(images))), key=images.order.__getitem__)  # of a random order
     crop = None if images.framing is None else Crop.parse(images.framing)
-    options = decode_options(settings, crop)
-    shape: tuple[int, ...] = (0, 0, 3)
-    storage, used = None, 0
-    for batch in load(images, [Batch(each, [each]) for each in chosen], options):
+    sample, used = np.empty((0, 0, 0, 3), np.uint8), 0
+    for batch in load(images, [Batch(each, [each]) for each in chosen], decode_options(settings, crop)):
         for pixels in batch.take_images():
-            shape = shape if storage else tuple(pixels.shape)
-            storage = storage or RowStorage(len(chosen), pixels.numel(), np.uint8)
-            if pixels.shape != shape:
-                sizes = " and ".join(f"{each[1]}×{each[0]}" for each in (shape, pixels.shape))
+            if not used:
+                sample = np.empty((len(chosen), *pixels.shape), np.uint8)
+            if pixels.shape != sample.shape[1:]:
+                sizes = " and ".join(f"{width}×{height}" for height, width, _ in (sample.shape[1:], pixels.shape))
                 raise InputError(
                     f"arr_0 has images of one size, but {path} has {sizes} ({images.file(batch.number)}):",
                     f"pass {option('crop', EXAMPLE)}",
                     setting="crop",
                 )
-            storage.write(used, pixels.reshape(1, -1).numpy())
+            sample[used] = pixels.numpy()
             used += 1
-    rows = np.empty((0, 0), np.uint8) if storage is None else storage.array()
-    return rows[:used].reshape(used, *shape)
+    return sample[:used]

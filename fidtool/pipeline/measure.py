@@ -206,15 +206,14 @@ class Measurer:
 
     def _completed(self, planned: SetPlan, known: MeasuredSet, lacking: Sequence[str], given: bool) -> MeasuredSet:
         """The set with the layers that it lacks, for which the images go through their networks alone. A collective."""
-        every, before = planned.needs.layers, known.statistics
         found, _ = self._computed(planned, lacking)
-        if len(lacking) == len(every):
+        if len(lacking) == len(planned.needs.layers):
             return found
-        if self._world.on_rank_zero(lambda: not before.same_images(found.statistics)):
+        if self._world.on_rank_zero(lambda: not known.statistics.same_images(found.statistics)):
             if given:
                 problem = f"the statistics that are to be completed are not of the images in {planned.path}"
                 raise on_every_rank(InputError(f"{problem}, as they are now"))
-            return self._computed(planned, every)[0]  # a file cannot be read any more
+            return self._computed(planned, planned.needs.layers)[0]  # a file cannot be read any more
         return _joined(known, found)
 
     def _computed(

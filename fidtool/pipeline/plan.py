@@ -364,9 +364,9 @@ def _floats_without_effect(opening: Opening, sources: Sequence[ImageSet]) -> Ite
     """Yields what to say about the settings of images of floats, and of files that were made with others."""
     settings = opening.settings
     streams = any(planned.holds == "stream" for planned in opening.sets)
-    scaled = streams or (settings.floats and any(source.scaled for source in sources))
-    for name, applies in (("value_range", scaled), ("float_to_byte", scaled and settings.floats)):
-        if getattr(settings, name) is not None and not applies:
+    scaled = settings.floats and (streams or any(source.scaled for source in sources))
+    for name in ("value_range", "float_to_byte"):
+        if getattr(settings, name) is not None and not scaled:
             yield f"{option(name)} has no effect: it only affects images of floats"
     how = roundings({planned.path: file for planned, file in opening.files.items()})
     if settings.floats is not None:

@@ -29,7 +29,7 @@ from fidtool.pipeline.pairs import image_values, worst_pairs
 from fidtool.pipeline.plan import omissions
 from fidtool.pipeline.sets import Content, SetPlan
 from fidtool.result.evaluation import Comparison, SkippedFile
-from fidtool.result.explanations import Classes, Exhibit, Influence, NotComputed, Uncertainty
+from fidtool.result.explanations import Classes, Influence, NotComputed, Uncertainty
 from fidtool.statistics.set_statistics import MeasuredSet
 
 
@@ -119,9 +119,12 @@ class _Conclusion:
             for text in class_warnings(self.classes, real, self.computed.numbers, self.plan):
                 self.lines.append(ResultWarning(fake.path, text, "medium"))
         influence = self._influence()
-        exhibit = self._exhibit()
-        if exhibit is not None and single is not None:
-            exhibit = replace(exhibit, worst_pairs=worst_pairs(single, self.plan.values))
+        exhibit = None
+        if self.plan.settings.report is not None:
+            with self.run.clock("exhibits"):
+                exhibit = exhibit_of(real, fake, self.inspections, self.run.device.torch_device)
+            if single is not None:
+                exhibit = replace(exhibit, worst_pairs=worst_pairs(single, self.plan.values))
         shown = self.run.console.shown
         return Comparison(
             real=set_result(real, self.usual),
@@ -197,12 +200,6 @@ class _Conclusion:
         with self.run.clock("influence"):
             features = self.runner.features(FEATURES)
             return influence_of(self.real, self.fake, numbers[distance.key], distance.title, features)
-
-    def _exhibit(self) -> Exhibit | None:
-        if self.plan.settings.report is None:
-            return None
-        with self.run.clock("exhibits"):
-            return exhibit_of(self.real, self.fake, self.inspections, self.run.device.torch_device)
 
     def _skipped(self) -> Iterator[SkippedFile]:
         heldout = self.comparer.heldout

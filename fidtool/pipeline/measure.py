@@ -124,11 +124,21 @@ class Measurer:
             return spread_features(planned.path, file, needs.collected, self._world)
         measured, lacking = self._look_up(planned, given)
         if lacking is not None:
-            measured = self._completed(planned, measured, lacking, given is not None)
+            found, _ = self._computed(planned, lacking)
+            known = measured.statistics
+            if len(lacking) == len(needs.layers):
+                measured = found
+            elif self._world.on_rank_zero(lambda: known.same_images(found.statistics)):
+                measured = _joined(measured, found)
+            elif given is None:  # a file cannot be read any more
+                measured, _ = self._computed(planned, needs.layers)
+            else:
+                problem = f"the statistics that are to be completed are not of the images in {planned.path}"
+                raise on_every_rank(InputError(f"{problem}, as they are now"))
         if planned.holds == "both":
             # A file such as ADM's references, whose statistics are of more images.
             own = {name: replace(each, features=None) for name, each in file.layers.items()}
-            found = replace(
+            statistics = replace(
                 measured.statistics,
                 layers={**measured.statistics.layers, **own},
                 count=file.count,
@@ -136,7 +146,7 @@ class Measurer:
                 arithmetic=file.arithmetic,
                 origin=file.origin,
             )
-            return replace(measured, path=planned.path, statistics=found, apart=True)
+            return replace(measured, path=planned.path, statistics=statistics, apart=True)
         return measured
 
     def take_part(self, planned: SetPlan, part: str) -> None:
@@ -203,18 +213,6 @@ class Measurer:
         lacking = self._world.broadcast(None if known is not None and not lacks else lacks)
         collected = [layer for layer in needs.collected if layer not in (lacking or ())]
         return spread_features(planned.path, known or Statistics({}), collected, self._world), lacking
-
-    def _completed(self, planned: SetPlan, known: MeasuredSet, lacking: Sequence[str], given: bool) -> MeasuredSet:
-        """The set with the layers that it lacks, for which the images go through their networks alone. A collective."""
-        found, _ = self._computed(planned, lacking)
-        if len(lacking) == len(planned.needs.layers):
-            return found
-        if self._world.on_rank_zero(lambda: not known.statistics.same_images(found.statistics)):
-            if given:
-                problem = f"the statistics that are to be completed are not of the images in {planned.path}"
-                raise on_every_rank(InputError(f"{problem}, as they are now"))
-            return self._computed(planned, planned.needs.layers)[0]  # a file cannot be read any more
-        return _joined(known, found)
 
     def _computed(
         self, planned: SetPlan, names: Sequence[str], real: SetPlan | None = None, of_real: Sequence[str] | None = None

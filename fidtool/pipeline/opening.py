@@ -102,8 +102,6 @@ def _open_sets(requests: Sequence[RequestedSet], settings: Settings, console: Co
     paths = [request.path for request in requests if request.given is None]
     check_paths(paths, *([] if alone else [requests[0].path, settings.heldout]))
     requests, lines = spelled_once(requests)
-    if HELDOUT in roles:
-        _check_heldout(requests[-1], requests[0])
     arguments = [*zip(requests, roles, strict=True)]
     all_roles: dict[RequestedSet, list[Role]] = {}
     for request, role in arguments:
@@ -113,10 +111,7 @@ def _open_sets(requests: Sequence[RequestedSet], settings: Settings, console: Co
     for request in sorted(all_roles, key=lambda request: not names_statistics(request.path)):
         needs = set_needs(settings, *all_roles[request])
         contents[request] = open_set(request, settings, needs, console.say)
-        if alone:
-            _check_alone(request.path, contents[request], needs)
-        if FAKE in all_roles[request]:
-            _check_fake(request.path, contents[request], settings)
+        _check_roles(request.path, contents[request], all_roles[request], settings)
     files = {request.path: content.file for request, content in contents.items() if content.file is not None}
     needed = bool(set_needs(settings, REAL, FAKE).layers)
     images = needed and any(content.holds != "statistics" for content in contents.values())
@@ -254,16 +249,6 @@ def _draw_sets(
     return [sets[key] for key in keys]
 
 
-def _check_heldout(heldout: RequestedSet, real: RequestedSet) -> None:
-    """Refuses a held-out set that is REAL."""
-    if heldout is real:
-        raise InputError(
-            f"{option('heldout', real.path)} is REAL, which is the training set:",
-            "pass real images that are not in it",
-            setting="heldout",
-        )
-
-
 def _check_stream(request: RequestedSet, settings: Settings, sampling: Sampling, role: Role) -> None:
     """Refuses an iterable that cannot be used."""
     if settings.checkpoint is not None:
@@ -280,20 +265,24 @@ def _check_stream(request: RequestedSet, settings: Settings, sampling: Sampling,
         )
 
 
-def _check_alone(path: str, content: Content, needs: SetNeeds) -> None:
-    """Refuses what ``fidtool stats`` cannot store."""
-    if content.file is not None:
+def _check_roles(path: str, content: Content, roles: Sequence[Role], settings: Settings) -> None:
+    """Refuses what ``fidtool stats`` cannot store, a held-out set that is REAL, and a FAKE that gates cannot judge."""
+    if STORED in roles and content.file is not None:
         raise InputError(f"{path} has statistics already:", "pass the images instead")
-    if needs.pairs:
+    if STORED in roles and (pairs := set_needs(settings, STORED).pairs):
         raise InputError(
-            f"{needs.pairs[0].name} compares pairs of images, but there is only one set:",
+            f"{pairs[0].name} compares pairs of images, but there is only one set:",
             f"omit it from {option('metrics')}",
             setting="metrics",
         )
-
-
-def _check_fake(path: str, content: Content, settings: Settings) -> None:
-    """Refuses a FAKE that its gates cannot judge, as far as is known before its images are read."""
+    if REAL in roles and HELDOUT in roles:
+        raise InputError(
+            f"{option('heldout', path)} is REAL, which is the training set:",
+            "pass real images that are not in it",
+            setting="heldout",
+        )
+    if FAKE not in roles:
+        return
     if content.images is not None:
         check_number(settings.expect, path, len(content.images.stored))
     elif content.file is not None:

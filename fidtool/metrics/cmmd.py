@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fidtool.errors import InputError, option, renamed
 from fidtool.features.models.families import CMMD_EXTRACTOR, NetworkChoice, networks_of
 from fidtool.features.protocol import EMBEDDING
-from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, Number
+from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, Number, Values
 from fidtool.validation import Setting
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class CMMD(OfCLIP):
         with renamed("extractor", self.named("extractor")):
             return networks_of(self.extractor)[0]
 
-    def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
+    def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Values:
         from fidtool.distances.kernel import cmmd
 
         return {"cmmd": cmmd(real.rows, fake.rows, context.features)}

@@ -162,14 +162,15 @@ def _selected(each: object, values: Mapping[str, Any]) -> list[Requested]:
     """Return the metrics that one element of ``metrics`` selects."""
     if isinstance(each, Requested):
         return [each]
-    if isinstance(each, type):
-        raise InputError(f"{option('metrics')} has a class:", f"write {each.__name__}()", setting="metrics")
-    if isinstance(each, Metric):
-        kind = type(each)
-        _check_declaration(each, kind.__name__)
-        return [Requested(each, each.name if kind in BUILT_IN.values() else f"{kind.__module__}:{kind.__qualname__}")]
-    if folded(str(each)) != ALL:
-        found = metric_named(str(each).strip())
+    if not isinstance(each, str):
+        metric = _made(each)
+        kind = type(metric)
+        _check_declaration(metric, kind.__name__)
+        return [
+            Requested(metric, metric.name if kind in BUILT_IN.values() else f"{kind.__module__}:{kind.__qualname__}")
+        ]
+    if folded(each) != ALL:
+        found = metric_named(each.strip())
         return [found._replace(metric=_with_values(found.metric, values))]
     metrics = [_with_values(kind(), values) for kind in BUILT_IN.values() if not kind.by_name]
     # One whose settings were set is wanted.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import sqrt
 
 import numpy as np
@@ -23,13 +23,11 @@ class HeldoutComparer:
     """Compares each FAKE with held-out images, where REAL is the training set. All ranks create and use it alike.
 
     Attributes:
-        floors: distances of the first held-out images from REAL, by layer and number of images, on rank zero.
         distances: those of the held-out images to their nearest real ones, float64 of shape (n,); None until needed.
     """
 
     runner: MetricRunner
     heldout: MeasuredSet
-    floors: dict[tuple[str, int], float] = field(default_factory=dict)
     distances: NDArray[np.float64] | None = None
 
     def compare(self, real: MeasuredSet, fake: MeasuredSet) -> Heldout:
@@ -40,9 +38,13 @@ class HeldoutComparer:
             mine, its = self._distances(real, fake), self.distances
 
             def conclude() -> Heldout:
-                images = min(len(its), fake.statistics.count or len(mine))
-                distances = (value for value in self.runner.plan.values if value.number.error_bars)
-                floors = {value.key: self._floor(real, value.features.layer, images) for value in distances}
+                images, floors = min(len(its), fake.statistics.count or len(mine)), dict[str, float]()
+                for value in self.runner.plan.values:
+                    if value.number.error_bars:
+                        layer = value.features.layer
+                        rows = self.heldout.features[layer]
+                        first = self.runner.features(layer).gaussian(rows, np.arange(images))
+                        floors[value.key] = distance_between(real.gaussian(layer), first)
                 return Heldout(self.heldout.path, len(its), images, floors, nearest_of(mine, its))
 
             return self.runner.run.world.on_rank_zero(conclude)
@@ -65,13 +67,6 @@ class HeldoutComparer:
         from fidtool.distances.neighbors import nearest_reals
 
         return nearest_reals(real.features[FEATURES], some.features[FEATURES], self.runner.features(FEATURES))[1]
-
-    def _floor(self, real: MeasuredSet, layer: str, images: int) -> float:
-        """Returns the distance of the first held-out images from REAL, on rank zero; see `FeatureSet.features`."""
-        if (layer, images) not in self.floors:
-            other = self.runner.features(layer).gaussian(self.heldout.features[layer], np.arange(images))
-            self.floors[layer, images] = distance_between(real.gaussian(layer), other)
-        return self.floors[layer, images]
 
 
 def nearest_of(fake: NDArray[np.float64], heldout: NDArray[np.float64]) -> Nearest:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -83,7 +83,7 @@ def evaluate(
             run.console.log(f"comparing {measured.path} with {real.path}")
             results.append(comparer.compare(real, measured, planned))
             del measured  # so that only one FAKE's features are in memory at a time
-        evaluation = run.world.on_rank_zero(lambda: _concluded(comparer, results, measurer, origin))
+        evaluation = run.world.on_rank_zero(lambda: _concluded(run, plan, comparer, results, measurer, origin))
         images = [content.images for content in contents.values() if content.images is not None]
         spent = [each.path for each in plan.sets if each.holds == "stream"]
         lookup = ImageLookup(images, spent, plan.settings.floats)
@@ -112,16 +112,22 @@ def _prepared(
     return plan, Measurer(run, plan, requests, contents, networks), contents
 
 
-def _concluded(comparer: Comparer, results: Sequence[Comparison], measurer: Measurer, origin: Origin) -> Evaluation:
+def _concluded(
+    run: RunContext,
+    plan: Plan,
+    comparer: Comparer,
+    results: Sequence[Comparison],
+    measurer: Measurer,
+    origin: Origin,
+) -> Evaluation:
     """The evaluation, of which the warnings are printed. On rank zero."""
-    run, plan = comparer.runner.run, comparer.runner.plan
     settings = plan.settings
     gated = plan.gated if settings.fail_above is not None else None
     evaluation = Evaluation(
         definitions=plan.definitions,
         results=tuple(results),
-        run=_record(comparer, measurer, origin),
-        settings=_settings_of_metrics(comparer.runner),
+        run=_record(run, plan, comparer, measurer, origin),
+        settings=_settings_of_metrics(plan, comparer),
         differences=tuple(_differences(comparer)),
         gated=gated.key if gated else "",
         not_computed=tuple(_not_computed(run, (*plan.left_out, *comparer.left_out))),
@@ -139,8 +145,7 @@ def _concluded(comparer: Comparer, results: Sequence[Comparison], measurer: Meas
     return evaluation
 
 
-def _record(comparer: Comparer, measurer: Measurer, origin: Origin) -> RunRecord:
-    run, plan = comparer.runner.run, comparer.runner.plan
+def _record(run: RunContext, plan: Plan, comparer: Comparer, measurer: Measurer, origin: Origin) -> RunRecord:
     networks, computed = measurer.networks, measurer.counts["images_computed"]
     decodes = networks.definitions or measurer.pairs.metrics
     seconds = {**run.clock.seconds, "total": time.perf_counter() - run.clock.started}
@@ -169,14 +174,16 @@ def _record(comparer: Comparer, measurer: Measurer, origin: Origin) -> RunRecord
     )
 
 
-def _settings_of_metrics(runner: MetricRunner) -> dict[str, dict[str, Any]]:
+def _settings_of_metrics(plan: Plan, comparer: Comparer) -> dict[str, dict[str, Any]]:
     """Return what determines the values of each metric besides the features, by its name."""
-    plan, settings = runner.plan, dict[str, dict[str, Any]]()
+    settings = dict[str, dict[str, Any]]()
     for asked in plan.settings.chosen:
         if asked.further:
             continue
-        recorded = dict(asked.metric.record(plan.definitions.get(asked.layer)))
-        recorded |= runner.recorded.get(asked.name, {})
+        recorded = {
+            **asked.metric.record(plan.definitions.get(asked.layer)),
+            **comparer.runner.recorded.get(asked.name, {}),
+        }
         if asked.source:
             recorded["source"] = asked.source
         if recorded or declared(type(asked.metric)):
@@ -192,14 +199,13 @@ def _differences(comparer: Comparer) -> Iterator[Difference]:
             yield Difference(first, second, interval, key)
 
 
-def _not_computed(run: RunContext, left_out: Sequence[NotComputed]) -> Iterator[NotComputed]:
+def _not_computed(run: RunContext, left_out: Sequence[NotComputed]) -> Iterable[NotComputed]:
     """Return the metrics that could not be computed, each once with all reasons."""
-    metrics = dict[str, list[NotComputed]]()
+    metrics = dict[str, NotComputed]()
     for lacking in dict.fromkeys(left_out):
-        metrics.setdefault(lacking.metric, []).append(lacking)
-    for first, *others in metrics.values():
-        reason = "; ".join(lacking.reason for lacking in (first, *others))
-        yield replace(first, reason=run.console.shown(reason))
+        known, reason = metrics.get(lacking.metric), run.console.shown(lacking.reason)
+        metrics[lacking.metric] = replace(lacking, reason=f"{known.reason}; {reason}" if known else reason)
+    return metrics.values()
 
 
 def _verified(run: RunContext, evaluation: Evaluation) -> Evaluation:

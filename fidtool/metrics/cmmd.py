@@ -21,11 +21,13 @@ class OfCLIP(Metric):
     """Base class of metrics with a CLIP network of their own."""
 
     def obtain(self, weights: str | None, images: bool, say: Callable[[str], None] | None) -> None:
+        if not images:
+            return
         title = self.numbers[0].title
-        if find_spec("open_clip") is None and images and say is None:
-            raise InputError(f"{title}'s network needs the package open_clip (pip install 'fidtool[clip]')")
-        if find_spec("open_clip") is None or not images:
-            return  # without the package, the network is refused when it is built
+        if find_spec("open_clip") is None:
+            if say is None:
+                raise InputError(f"{title}'s network needs the package open_clip (pip install 'fidtool[clip]')")
+            return  # the network is refused when it is built
         from fidtool.features.models.clip import fetch, on_disk
 
         network = self.own_network

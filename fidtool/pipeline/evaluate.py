@@ -255,7 +255,7 @@ def measure_statistics(
         sample = None
         if sampled:
             images = contents[planned].images
-            sample = run.world.only_on_rank_zero(lambda: image_sample(planned.path, images, plan.settings, stored))
+            sample = run.world.only_on_rank_zero(lambda: image_sample(images, plan.settings, stored))
         config = stored_settings(plan.settings)
         if part is not None:
             measurer.take_part(planned, part)

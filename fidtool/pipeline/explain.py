@@ -91,28 +91,29 @@ def influence_of(
         doubt = "at least 3 generated and 2 real images are needed"
     if doubt:
         return Influence((), (), (), doubt)
-    everything = np.arange(len(rows))
+    size = len(rows)
+    everything = np.arange(size)
     values = influence(target, features.gaussian(rows, everything), rows, features)
     order = np.argsort(-values, kind="stable")
-    effects = values / (len(values) - 1)
-    named = min(len(values), max(_FEWEST, min(_MOST, round(_FRACTIONS[-1] * len(values)))))
+    effects = values / (size - 1)
+    named = max(_FEWEST, min(_MOST, round(_FRACTIONS[-1] * size)))
     # For a small set, several fractions give the same number of images.
-    fractions = {max(1, round(part * len(values))): part for part in reversed(_FRACTIONS)}
+    fractions = {max(1, round(part * size)): part for part in reversed(_FRACTIONS)}
     removals = []
     for count, part in sorted(fractions.items()):
-        predicted = distance - float(values[order[:count]].sum()) / (len(values) - count)
+        predicted = distance - float(values[order[:count]].sum()) / (size - count)
         left = features.gaussian(rows, np.delete(everything, order[:count]))
         removals.append(Removal(part, count, predicted, distance_between(target, left)))
     off = [part for part in removals if abs(part.predicted - part.distance) > _ROUGH * abs(part.distance - distance)]
-    if len(rows) <= rows.shape[1]:
-        doubt = f"there are only {len(rows)} images for {rows.shape[1]} dimensions"
+    if size <= rows.shape[1]:
+        doubt = f"there are only {size} images for {rows.shape[1]} dimensions"
     elif off:
         doubt = (
             f"for the removal of the {counted(off[0].images, 'worst image')}, the effects predict an {title} of "
             f"{off[0].predicted:.6g}, but it is {off[0].distance:.6g}"
         )
     most, least = (
-        tuple(HarmfulImage(_file(fake, int(image)), float(effects[image])) for image in images)
+        tuple(HarmfulImage(_file(fake, image), float(effects[image])) for image in images.tolist())
         for images in (order[:named], order[::-1][:_FEWEST])
     )
     return Influence(most, least, tuple(removals), doubt)

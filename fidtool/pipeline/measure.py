@@ -14,7 +14,6 @@ import torch
 from fidtool.errors import InputError, on_every_rank, option, redacted
 from fidtool.features.protocol import FEATURES, PROBE
 from fidtool.images.batches import Stream, broadcast_images, part_of
-from fidtool.images.framing import Crop
 from fidtool.pipeline.extract import Extraction
 from fidtool.pipeline.networks import RunNetworks
 from fidtool.pipeline.pairs import Pairs
@@ -235,9 +234,8 @@ class Measurer:
             layers,
             batch_size=batch_size,
             num_workers=self.num_workers,
-            crop=None if planned.framing is None else Crop.parse(planned.framing),
+            framing=planned.framing,
             warn=self._warn,
-            checkpoint=None if planned.holds == "stream" else self._run.finished.checkpoint,
             work=self.counts,
             pairs=None if real is None else self.pairs,
             of_partner=of_partner,

@@ -158,18 +158,14 @@ class RunNetworks:
     def _checked(self, extractor: Extractor, choice: NetworkChoice) -> str:
         """Returns the SHA-256 of the features of a fixed batch, equal on two ranks that compute the same bits.
 
-        A collective. Raises an InputError if definition, parameters or buffers are not the same on every rank.
+        A collective. Raises an InputError if parameters or buffers are not the same on every rank.
         """
-        if self._world.size > 1:
-            differences = find_differences(tensor_hashes(extractor.tensors()), self._world)
-            first, *others = self._world.gather(extractor.definition)
-            for rank, other in enumerate(others, 1):
-                differences += [f"{each} on rank {rank}" for each in first.differences(other)]
-            if differences:
-                problem = f"the ranks built different networks for {choice.option('extractor', choice.extractor)}"
-                remedies = "seed its random weights", "load them from a file"
-                setting = choice.named("extractor")
-                raise on_every_rank(InputError(f"{problem} ({'; '.join(differences)}):", *remedies, setting=setting))
+        several = self._world.size > 1
+        if several and (differences := find_differences(tensor_hashes(extractor.tensors()), self._world)):
+            problem = f"the ranks built different networks for {choice.option('extractor', choice.extractor)}"
+            remedies = "seed its random weights", "load them from a file"
+            setting = choice.named("extractor")
+            raise on_every_rank(InputError(f"{problem} ({'; '.join(differences)}):", *remedies, setting=setting))
         place = self._device.torch_device
         # On a GPU kernels depend on the batch's shape. On the CPU they do not, and a full batch takes almost a second.
         size = 1 if place.type == "cpu" else self._batch_size

@@ -61,18 +61,16 @@ class FinishedWork:
         """How to continue after an error, for the end of its message; may be empty."""
         if self.checkpoint is not None and self.checkpoint.has_work:
             return f"; finished work is saved in {self.checkpoint.folder}: run the same command again to resume"
-        lost, text = "no work was saved", ""
+        lost, text = "no work", ""
         if self.cached:
             first, *others = self.cached
             sets = f"{first} and {len(others)} more" if others else first
             text = f"; the statistics of {sets} are cached: run the same command again to reuse them"
-            lost = "no other work was saved"
+            lost = "no other work"
         since = self.unsaved_since  # the watchdog's thread may ask while the main thread works
-        if since is None or time.monotonic() - since < WORTH_TELLING_SECONDS:
-            return text
-        if self.checkpoint is None:
-            return f"{text}; {lost}: pass {option('checkpoint', ...)} to save finished work"
-        return f"{text}; {lost}: {self.checkpoint.folder} could not be written, or nothing was finished"
+        if self.checkpoint is None and since is not None and time.monotonic() - since >= WORTH_TELLING_SECONDS:
+            text += f"; {lost} was saved: pass {option('checkpoint', ...)} to save finished work"
+        return text
 
 
 @dataclass(frozen=True)

@@ -218,7 +218,8 @@ def test_a_statistics_file_of_real_without_features_is_refused(here: Run, place:
 
 def test_iterables_and_functions_are_sets_as_well(place: Path) -> None:
     settings: dict[str, Any] = {"extractor": TINY, "num": 4, "sample": "first"}
-    real, few, images = str(place / "real"), str(place / "few"), [Image.open(place / "val" / f"{number:05}.png") for number in range(4)]
+    real, few = str(place / "real"), str(place / "few")
+    images = [Image.open(place / "val" / f"{number:05}.png") for number in range(4)]
     usual = fidtool.compute(real, few, heldout=images, **settings).results[0].heldout
     assert usual is not None
     for given in (fidtool.Images(iter(images)), lambda count, seed: images[:count]):

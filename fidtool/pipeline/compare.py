@@ -48,7 +48,7 @@ class Comparer:
     """
 
     runner: MetricRunner
-    heldout: HeldoutComparer | None
+    heldout: HeldoutComparer | None = None
     left_out: list[NotComputed] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     parts: dict[str, dict[str, NDArray[np.float64]]] = field(default_factory=dict)

@@ -58,8 +58,10 @@ def evaluate(
     Returns:
         The evaluation and, on rank zero, what reads images of the run again for a page; None on the other ranks.
     """
-    sets = named_sets(*sources, *([] if settings.heldout is None else [(settings.heldout, "heldout")]))
-    settings = settings if settings.heldout is None else replace(settings, heldout=sets[-1].path)
+    third = [] if settings.heldout is None else [(settings.heldout, "heldout")]
+    sets = named_sets(*sources, *third)
+    if third:
+        settings = replace(settings, heldout=sets[-1].path)
     read: list[object] = [each.path for each in sets if each.given is None]
     read += [settings.network.weights, settings.labels, settings.captions, settings.fail_worse_than]
     with open_run(sets, settings, console) as run:
@@ -67,11 +69,10 @@ def evaluate(
         plan, measurer, contents = _prepared(run, sets, settings)
         measurer.open_checkpoint()
         runner = MetricRunner(run, plan, contents, measurer.networks.weights, measurer.pairs.recorded)
-        held, third = dict[SetPlan, MeasuredSet](), None
+        held, comparer = dict[SetPlan, MeasuredSet](), Comparer(runner)
         for planned in (each for each in plan.distinct if HELDOUT in each.roles):
             held[planned] = measurer.measure(planned)
-            third = HeldoutComparer(runner, held[planned])
-        comparer = Comparer(runner, third)
+            comparer.heldout = HeldoutComparer(runner, held[planned])
         results: list[Comparison] = []
         first, *fakes = plan.sets
         real: MeasuredSet | None = None

@@ -110,15 +110,17 @@ def _with_keywords_of(kind: Callable[P, CheckSettings]) -> _Decorator[P]:
 
 def _meant(keywords: Mapping[str, Any], known: Collection[str]) -> str:
     """Returns what to write instead of unknown keywords: a metric with a setting, or similar keywords."""
-    for kind, each in (METRIC_SETTINGS[name] for name in keywords if name in METRIC_SETTINGS and "metrics" in known):
-        return f"; write metrics=[fidtool.{kind.__name__}({each.name}=...)]"
-    for name in (name for name in keywords if name not in known):
+    unknown = [name for name in keywords if name not in known]
+    for name in unknown:
+        if name in METRIC_SETTINGS and "metrics" in known:
+            kind, own = METRIC_SETTINGS[name]
+            return f"; write metrics=[fidtool.{kind.__name__}({own.name}=...)]"
         if name in (declared(Settings)["precision"].choices or ()):
             return f"; write precision={name!r}"
         for setting, each in declared(Settings).items():
             if each.kind is bool and name == f"no_{each.flag.strip('-').replace('-', '_')}":
                 return f"; write {setting}=False"
-    return "".join(suggestion(name, known, 0.75) for name in keywords if name not in known)
+    return "".join(suggestion(name, known, 0.75) for name in unknown)
 
 
 @_with_keywords_of(Settings)
@@ -134,7 +136,7 @@ def compute(real: Source, fake: Source | Sequence[PathOrURL | Images | Statistic
         fake: the same, or a list of sets to evaluate against the same ``real``, which is then processed once: paths, or
             any sets with `fidtool.Images`, `fidtool.Statistics` or a function among them. A list of arrays is one set.
             Or a function that generates ``num_fake`` images, see `fidtool.Images`. The setting ``heldout`` is such a
-            set as well, but no iterable and no function.
+            set as well.
 
     Returns:
         The evaluation: ``.fid`` for one FAKE, ``.results`` for several, ``.to_dict()`` for the content of the JSON. A

@@ -80,14 +80,6 @@ def _in_order(extractor: object) -> tuple[NetworkChoice, ...]:
     return (first, *(network for network in networks if network is not first))
 
 
-def _device_name(device: object) -> str:
-    if not isinstance(device, str) and not hasattr(device, "type"):
-        raise InputError(
-            f"{option('device')} must be a string or a torch.device, not {brief(device)}", setting="device"
-        )
-    return str(device)
-
-
 def _local_folder(checkpoint: str) -> str:
     if "://" in checkpoint or not checkpoint:
         raise InputError(
@@ -214,7 +206,7 @@ class StatisticsSettings(CheckSettings):
         f"({', '.join(CROPS)}) and the side of the square in pixels, such as {EXAMPLE}.",
         default="images as they are",
     )
-    device: str | TorchDevice | None = Setting(None, MACHINE, "NAME", common=True, convert=_device_name).help(
+    device: str | TorchDevice | None = Setting(None, MACHINE, "NAME", common=True, convert=str).help(
         "cpu, cuda or cuda:0.", default="cuda if available"
     )
     batch_size: int | None = Setting(None, MACHINE, "N", least=1, common=True).help(
@@ -457,26 +449,27 @@ class Settings(StatisticsSettings):
         has_captions = any(each.metric.captions for each in asked)
         has_bars = any(number.error_bars for each in self.chosen for number in each.metric.numbers)
         metrics = option("metrics")
-        no_pairs = "is for metrics of pairs, and none is requested"
-        no_gated = "limits none of the requested metrics"
-        no_diagnosis = "needs the diagnosis, which looks for duplicates"
-        self._require("fail_above", self.gated, no_gated, f"add {_GATED} to {metrics}")
-        self._require("fail_worse_than", self.uncertainty, "compares error bars", f"add {option('uncertainty', True)}")
-        self._require("max_duplicates uncertainty", self.diagnose, no_diagnosis, f"omit {option('diagnose', False)}")
-        no_fid = "is about the metric fid, which is not requested"
-        no_score = "is for the CLIP score, which is not requested"
-        self._require("uncertainty influence plot", has_bars, no_fid, f"add fid to {metrics}")
-        self._require("pairs", has_pairs, no_pairs, f"add psnr, or clip-score, to {metrics}")
-        self._require("pairs_output", has_pairs or has_captions, no_pairs, f"add psnr, or clip-score, to {metrics}")
-        self._require("captions", has_captions, no_score, f"add clip-score to {metrics}")
-        other = "divides the images otherwise"
-        self._require("per_folder", not self.per_class, other, f"omit {option('per_class', True)}")
-
-    def _require(self, names: str, is_met: object, problem: str, remedy: str) -> None:
-        """Refuse those of the settings that were passed, if what they need is lacking."""
-        for name in names.split():
-            value = getattr(self, name)
-            if not (value is None or value is False or is_met):
+        of_pairs = "is for metrics of pairs, and none is requested", f"add psnr, or clip-score, to {metrics}"
+        of_fid = "is about the metric fid, which is not requested", f"add fid to {metrics}"
+        of_duplicates = "needs the diagnosis, which looks for duplicates", f"omit {option('diagnose', False)}"
+        limited = "limits none of the requested metrics", f"add {_GATED} to {metrics}"
+        compared = "compares error bars", f"add {option('uncertainty', True)}"
+        of_text = "is for the CLIP score, which is not requested", f"add clip-score to {metrics}"
+        otherwise = "divides the images otherwise", f"omit {option('per_class', True)}"
+        for name, is_met, (problem, remedy) in (
+            ("fail_above", self.gated, limited),
+            ("fail_worse_than", self.uncertainty, compared),
+            ("max_duplicates", self.diagnose, of_duplicates),
+            ("uncertainty", self.diagnose, of_duplicates),
+            ("uncertainty", has_bars, of_fid),
+            ("influence", has_bars, of_fid),
+            ("plot", has_bars, of_fid),
+            ("pairs", has_pairs, of_pairs),
+            ("pairs_output", has_pairs or has_captions, of_pairs),
+            ("captions", has_captions, of_text),
+            ("per_folder", not self.per_class, otherwise),
+        ):
+            if not is_met and getattr(self, name) not in (None, False):
                 raise InputError(f"{option(name)} {problem}:", remedy, setting=name)
 
     @property

@@ -1,9 +1,8 @@
 """AuthPct: how many images of each FAKE are no copies."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fidtool.metrics.metric import FeatureSet, Metric, MetricContext, Number
+from fidtool.metrics.metric import FeatureSet, Metric, MetricContext, Number, Values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +23,7 @@ class AuthPct(Metric):
     real_features = fake_features = True
     fewest = 2
 
-    def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
+    def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Values:
         from fidtool.distances.neighbors import authpct
 
         return {"authpct": authpct(real.rows, fake.rows, context.features)}

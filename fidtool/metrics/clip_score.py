@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
 from fidtool.errors import InputError, ResultWarning, option, renamed
 from fidtool.features.models.families import NetworkChoice, networks_of
 from fidtool.metrics.cmmd import OfCLIP
-from fidtool.metrics.metric import METRICS, FeatureSet, MetricContext, Number, mean_of
+from fidtool.metrics.metric import METRICS, FeatureSet, MetricContext, Number, Values, mean_of
 from fidtool.validation import Setting
 
 _USUAL = "clip:ViT-L-14-quickgelu"
@@ -42,7 +41,7 @@ class CLIPScore(OfCLIP):
                 )
         return replace(choice, protocol="openai")
 
-    def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
+    def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Values:
         """Compute the score, and that of each image. Captions that are too long are cut, with a warning."""
         import numpy as np
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fidtool.errors import InputError, option, renamed
 from fidtool.features.models.families import CMMD_EXTRACTOR, NetworkChoice, networks_of
 from fidtool.features.protocol import EMBEDDING
-from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, Number
+from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, Number, Values
 from fidtool.validation import Setting
 
 if TYPE_CHECKING:
@@ -21,11 +21,13 @@ class OfCLIP(Metric):
     """Base class of metrics with a CLIP network of their own."""
 
     def obtain(self, weights: str | None, images: bool, say: Callable[[str], None] | None) -> None:
+        if not images:
+            return
         title = self.numbers[0].title
-        if find_spec("open_clip") is None and images and say is None:
-            raise InputError(f"{title}'s network needs the package open_clip (pip install 'fidtool[clip]')")
-        if find_spec("open_clip") is None or not images:
-            return  # without the package, the network is refused when it is built
+        if find_spec("open_clip") is None:
+            if say is None:
+                raise InputError(f"{title}'s network needs the package open_clip (pip install 'fidtool[clip]')")
+            return  # the network is refused when it is built
         from fidtool.features.models.clip import fetch, on_disk
 
         network = self.own_network
@@ -60,7 +62,7 @@ class CMMD(OfCLIP):
         with renamed("extractor", self.named("extractor")):
             return networks_of(self.extractor)[0]
 
-    def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
+    def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Values:
         from fidtool.distances.kernel import cmmd
 
         return {"cmmd": cmmd(real.rows, fake.rows, context.features)}

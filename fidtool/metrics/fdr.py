@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fidtool.errors import InputError, option
 from fidtool.metrics.fid import FID
-from fidtool.metrics.metric import FeatureSet, MetricContext, MetricFacts, Number, Requirement
+from fidtool.metrics.metric import FeatureSet, MetricContext, MetricFacts, Number, Requirement, Values
 
 if TYPE_CHECKING:
     from fidtool.features.protocol import Definition
@@ -56,15 +56,15 @@ class FDR(FID):
                 setting="protocol",
             )
 
-    def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
+    def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Values:
         return {"fdr": super().compute(real, fake, context)["fdr"] / DENOMINATORS[context.extractor]}
 
-    def summarize(self, values: Mapping[str, Mapping[str, float]]) -> Mapping[str, float]:
+    def summarize(self, values: Mapping[str, Values]) -> Values:
         ratios = [values[network]["fdr"] for network in DENOMINATORS if network in values]
         return {"fdr6": sum(ratios) / len(ratios)} if len(ratios) == len(DENOMINATORS) else {}
 
     @classmethod
-    def requirements(cls, settings: Mapping[str, Any], values: Mapping[str, float]) -> Sequence[Requirement]:
+    def requirements(cls, settings: Mapping[str, Any], values: Values) -> Sequence[Requirement]:
         is_whole = "fdr6" in values
         return [Requirement("networks of FDr6", is_whole, "all six" if is_whole else "not all six", "all six")]
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from fidtool.errors import InputError, about, option
 from fidtool.features.protocol import SPATIAL
-from fidtool.metrics.metric import FeatureSet, Metric, MetricContext, MetricFacts, Number
+from fidtool.metrics.metric import FeatureSet, Metric, MetricContext, MetricFacts, Number, Values
 
 FEWEST_IMAGES = 5000
 """The smallest number of images at which the FID is linear in 1/N (Chong & Forsyth 2020)."""
@@ -36,7 +35,7 @@ class FID(Metric):
     frechet = True
     phase = "distance"
 
-    def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
+    def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Values:
         from fidtool.distances.frechet import distance_between
 
         def on_rank_zero() -> float:
@@ -112,7 +111,7 @@ class FIDInfinity(Metric):
             )
         super().check(facts)
 
-    def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
+    def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Values:
         from fidtool.distances.extrapolation import fid_infinity
 
         target = context.world.on_rank_zero(lambda: real.gaussian)

@@ -8,7 +8,7 @@ from typing import Any
 
 from fidtool.errors import InputError, ResultWarning, option
 from fidtool.features.protocol import INCEPTION, INCEPTION_DIMS
-from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, MetricFacts, Number, Requirement
+from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, MetricFacts, Number, Requirement, Values
 from fidtool.validation import Setting
 
 SORTED, _CERTAIN = 0.9, 4.0
@@ -93,7 +93,7 @@ class InceptionScore(Metric):
             )
 
     @classmethod
-    def requirements(cls, settings: Mapping[str, Any], values: Mapping[str, float]) -> Sequence[Requirement]:
+    def requirements(cls, settings: Mapping[str, Any], values: Values) -> Sequence[Requirement]:
         if settings.get("part_size") is None:
             return ()
         ratio = values.get("is_order")
@@ -102,7 +102,7 @@ class InceptionScore(Metric):
         found = f"parts with {ratio:.2f} times the score of random parts"
         return [Requirement("order of FAKE", ratio >= SORTED, found, "random")]
 
-    def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
+    def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Values:
         from fidtool.distances.inception_score import inception_score
 
         def on_rank_zero() -> dict[str, float]:

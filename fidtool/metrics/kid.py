@@ -1,11 +1,10 @@
 """KID: the Kernel Inception Distance."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from fidtool.errors import InputError, ResultWarning, option
-from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, MetricFacts, Number
+from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, MetricFacts, Number, Values
 from fidtool.validation import Setting
 
 
@@ -60,7 +59,7 @@ class KID(Metric):
                 )
         super().check(facts)
 
-    def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
+    def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Values:
         from fidtool.distances.kernel import kid
 
         smaller = min(real, fake, key=lambda each: len(each.rows))

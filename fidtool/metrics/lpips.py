@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
-from fidtool.errors import InputError, in_short, option, renamed
+from fidtool.errors import InputError, renamed
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.protocol import PIXELS
 from fidtool.metrics.metric import METRICS, Number
@@ -70,14 +70,7 @@ class LPIPS(PairMetric):
             # One pair at a time: the value does not depend on the other pairs of a batch.
             inputs = [each.permute(2, 0, 1)[None].float() / 127.5 - 1.0 for each in (real, fake)]
             with torch.inference_mode(), computing_on(device):
-                try:
-                    return float(model(*inputs))
-                except RuntimeError as error:
-                    raise InputError(
-                        f"LPIPS' network fails on {real.shape[1]}×{real.shape[0]} pixels ({in_short(error, 80)}):",
-                        f"omit lpips from {option('metrics')}",
-                        setting="metrics",
-                    ) from None
+                return float(model(*inputs))
 
         return compare
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 METRICS = "Metrics"
 """Heading of ``--help`` for the settings of metrics."""
+Values = Mapping[str, float]
+"""Values of a metric, by the names of its numbers."""
 ALL = "all"
 """Value of ``--metrics`` that selects each built-in metric that can be computed."""
 
@@ -284,7 +286,7 @@ class Metric(Validated):
         """
 
     @abstractmethod
-    def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
+    def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Values:
         """Compute the metric. Called on every rank; the values of rank zero are used.
 
         Returns:
@@ -294,12 +296,12 @@ class Metric(Validated):
             FidtoolError: if a value cannot be computed.
         """
 
-    def summarize(self, values: Mapping[str, Mapping[str, float]]) -> Mapping[str, float]:
+    def summarize(self, values: Mapping[str, Values]) -> Values:
         """Return values of all networks of a run together, by the network, as `MetricContext.extractor`."""
         return {}
 
     @classmethod
-    def requirements(cls, settings: Mapping[str, Any], values: Mapping[str, float]) -> Sequence[Requirement]:
+    def requirements(cls, settings: Mapping[str, Any], values: Values) -> Sequence[Requirement]:
         """Return what comparable values require, for ``fidtool verify``.
 
         Args:

@@ -1,10 +1,9 @@
 """MIFID: the memorization-informed FID."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fidtool.metrics.fid import FID
-from fidtool.metrics.metric import METRICS, FeatureSet, MetricContext, Number
+from fidtool.metrics.metric import METRICS, FeatureSet, MetricContext, Number, Values
 from fidtool.validation import Setting
 
 
@@ -32,7 +31,7 @@ class MIFID(FID):
     real_features = fake_features = True
     phase = ""
 
-    def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
+    def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Values:
         from fidtool.distances.neighbors import nearest_cosine_distance
 
         fid = super().compute(real, fake, context)[self.name]

@@ -1,10 +1,9 @@
 """MIND: the Monge Inception Distance."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fidtool.errors import ResultWarning
-from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, Number
+from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, Number, Values
 from fidtool.validation import Setting
 
 
@@ -28,7 +27,7 @@ class MIND(Metric):
     )
     real_features = fake_features = True
 
-    def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
+    def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Values:
         from fidtool.distances.kernel import mind
 
         smaller = min(real, fake, key=lambda each: len(each.rows))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fidtool.metrics.metric import FeatureSet, Metric, MetricContext, mean_of
+from fidtool.metrics.metric import FeatureSet, Metric, MetricContext, Values, mean_of
 
 if TYPE_CHECKING:
     import torch
@@ -47,5 +47,5 @@ class PairMetric(Metric):
         """Return the function that compares pairs, on every rank, with what `fetch` returned."""
         return self.of_pair
 
-    def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
+    def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Values:
         return mean_of(self.numbers[0], fake.pairs[self.name], context)

@@ -1,11 +1,10 @@
 """PRDC: precision, recall, density and coverage."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from fidtool.errors import InputError, option
-from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, MetricFacts, Number
+from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, MetricFacts, Number, Values
 from fidtool.validation import Setting
 
 Ties = Literal["strict", "inclusive"]
@@ -50,7 +49,7 @@ class PRDC(Metric):
                 setting=self.named("nearest_k"),
             )
 
-    def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
+    def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Values:
         from fidtool.distances.neighbors import prdc
 
         values, radii = prdc(real.rows, fake.rows, context.features, k=self.nearest_k, ties=self.ties)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fidtool.errors import ResultWarning
 from fidtool.features.protocol import PIXELS
-from fidtool.metrics.metric import FeatureSet, MetricContext, Number
+from fidtool.metrics.metric import FeatureSet, MetricContext, Number, Values
 from fidtool.metrics.pairs import PairMetric
 from fidtool.names import counted
 
@@ -31,7 +30,7 @@ class PSNR(PairMetric):
         total = int((real.int() - fake.int()).square_().sum())  # exact, in int64
         return -10.0 * math.log10(max(total / (255**2 * real.numel()), _LEAST))
 
-    def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
+    def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Values:
         if identical := int((fake.pairs[self.name] >= 100.0).sum()):
             pairs = counted(identical, "pair")
             text = f"{pairs} of (almost) identical images, whose PSNR counts as 100 dB"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass, replace
-from inspect import get_annotations
 from typing import Any, NamedTuple
 
 from fidtool.errors import InputError, brief, option
@@ -163,14 +162,15 @@ def _selected(each: object, values: Mapping[str, Any]) -> list[Requested]:
     """Return the metrics that one element of ``metrics`` selects."""
     if isinstance(each, Requested):
         return [each]
-    if isinstance(each, type):
-        raise InputError(f"{option('metrics')} has a class:", f"write {each.__name__}()", setting="metrics")
-    if isinstance(each, Metric):
-        kind = type(each)
-        _check_declaration(each, kind.__name__)
-        return [Requested(each, each.name if kind in BUILT_IN.values() else f"{kind.__module__}:{kind.__qualname__}")]
-    if folded(str(each)) != ALL:
-        found = metric_named(str(each).strip())
+    if not isinstance(each, str):
+        metric = _made(each)
+        kind = type(metric)
+        _check_declaration(metric, kind.__name__)
+        return [
+            Requested(metric, metric.name if kind in BUILT_IN.values() else f"{kind.__module__}:{kind.__qualname__}")
+        ]
+    if folded(each) != ALL:
+        found = metric_named(each.strip())
         return [found._replace(metric=_with_values(found.metric, values))]
     metrics = [_with_values(kind(), values) for kind in BUILT_IN.values() if not kind.by_name]
     # One whose settings were set is wanted.
@@ -207,10 +207,11 @@ def _check_keys(keys: Iterable[str], chosen: Mapping[str, Requested]) -> None:
 def _check_together(metrics: Sequence[Metric]) -> None:
     """Refuse metrics whose names or names of values collide, also with those of built-in ones."""
     owners: dict[str, type[Metric]] = {}
-    known: list[type[Metric] | Metric] = [*BUILT_IN.values(), *metrics]
-    for each in known:
-        kind = each if isinstance(each, type) else type(each)
-        for name in (each.name, *(name for number in each.numbers for name in (number.name, number.spread) if name)):
+    for metric in (*(kind() for kind in BUILT_IN.values()), *metrics):
+        kind, names = type(metric), [metric.name]
+        for number in metric.numbers:
+            names += filter(None, (number.name, number.spread))
+        for name in names:
             # With another network, fid is called fd.
             if (other := owners.setdefault(re.sub("^fd", "fid", name), kind)) is not kind:
                 raise InputError(
@@ -227,8 +228,8 @@ def _check_declaration(metric: Metric, named: str) -> None:
     kind, numbers = type(metric), metric.numbers
     if kind in BUILT_IN.values():
         return
-    has_settings = is_dataclass(kind) and ("__dataclass_fields__" in vars(kind) or not get_annotations(kind))
-    if not (has_settings and metric.name and numbers and all(isinstance(number, Number) for number in numbers)):
+    is_declared = is_dataclass(kind) and metric.name and numbers
+    if not is_declared or not all(isinstance(number, Number) for number in numbers):
         raise InputError(
             f"{named}: {kind.__name__} must be a dataclass that has a name and its numbers:",
             "write @dataclass(frozen=True, kw_only=True) above it, and numbers = (fidtool.Number(...),) in it",

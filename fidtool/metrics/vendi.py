@@ -1,10 +1,9 @@
 """Vendi: the Vendi score of each FAKE."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fidtool.errors import ResultWarning
-from fidtool.metrics.metric import FeatureSet, Metric, MetricContext, Number
+from fidtool.metrics.metric import FeatureSet, Metric, MetricContext, Number, Values
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,7 +15,7 @@ class Vendi(Metric):
     fake_features = True
     fewest = 2
 
-    def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
+    def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Values:
         from fidtool.distances.kernel import vendi
 
         value, count = vendi(fake.rows, context.features), len(fake.rows)

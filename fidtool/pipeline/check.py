@@ -31,23 +31,18 @@ def check_sets(
     """Inspects a set, alone or against another, for `fidtool.check` and the command line. A collective."""
     requests = named_sets(*sources)
     with open_run(requests, settings, console) as run:
-        return _inspect(run, requests, settings, strict)
+        run.world.on_rank_zero(lambda: _refuse_same(requests))
+        read = [_read(run, request, settings) for request in requests]
 
+        def conclude() -> Checkup:
+            fake, *others = (inspect_set(each.path, *found) for each, found in zip(requests, read, strict=True))
+            real = others[0] if others else None
+            assert fake is not None
+            diagnosis = diagnosis_of(real, fake, shown=run.console.shown)
+            usual = None if real is None else health_of(real, diagnosis.about("real"))
+            return Checkup(health_of(fake, diagnosis.about("fake")), usual, diagnosis.about("pair"), strict)
 
-def _inspect(run: RunContext, requests: Sequence[RequestedSet], settings: Settings, strict: bool) -> Checkup:
-    """Inspects a set of images, alone or against real images or a file of their records. A collective."""
-    run.world.on_rank_zero(lambda: _refuse_same(requests))
-    read = [_read(run, each, settings) for each in requests]
-
-    def conclude() -> Checkup:
-        inspections = [inspect_set(each.path, *found) for each, found in zip(requests, read, strict=True)]
-        fake, real = inspections[0], inspections[1] if len(inspections) > 1 else None
-        assert fake is not None
-        diagnosis = diagnosis_of(real, fake, shown=run.console.shown)
-        usual = None if real is None else health_of(real, diagnosis.about("real"))
-        return Checkup(health_of(fake, diagnosis.about("fake")), usual, diagnosis.about("pair"), strict)
-
-    return run.world.on_rank_zero(conclude)
+        return run.world.on_rank_zero(conclude)
 
 
 def _refuse_same(requests: Sequence[RequestedSet]) -> None:
@@ -77,7 +72,7 @@ def _read(
         workers = min(8, available_cores(ranks), batches // 8)  # as many as are decoded until one has started
     usable = replace(settings, on_error="skip", max_skip=1.0, diagnose=True)
     extraction = Extraction(
-        run, usable, (), {}, batch_size=_BATCH, num_workers=workers, crop=None, warn=run.console.warn
+        run, usable, (), {}, batch_size=_BATCH, num_workers=workers, framing=None, warn=run.console.warn
     )
     found = extraction.run(0, images)
     with run.world.together():

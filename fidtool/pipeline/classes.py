@@ -3,44 +3,41 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.diagnose.balance import balance_warnings
 from fidtool.distances.error_bars import error_bars, fewest_images, interval
-from fidtool.distances.exact import feature_settings
 from fidtool.distances.sampling_bias import perfect_distance
 from fidtool.features.protocol import FEATURES
 from fidtool.metrics.registry import Requested
 from fidtool.names import shortened
-from fidtool.pipeline.compute import MetricRunner
+from fidtool.pipeline.compute import Computed, MetricRunner
 from fidtool.pipeline.groups import Groups
 from fidtool.pipeline.plan import Plan
-from fidtool.pipeline.run import RunContext
 from fidtool.pipeline.sets import SetPlan
 from fidtool.result.explanations import Classes, ClassResult, Interval
-from fidtool.statistics.set_statistics import LayerStatistics, MeasuredSet
+from fidtool.statistics.set_statistics import LayerStatistics, MeasuredSet, Statistics
 
 
-def part_of(measured: MeasuredSet, rows: NDArray[np.int64], plan: Plan, run: RunContext) -> MeasuredSet:
+def _part_of(measured: MeasuredSet, rows: NDArray[np.int64], runner: MetricRunner) -> MeasuredSet:
     """Returns some images of a set with mean and covariance of their features on rank zero. A collective."""
-    known, features = measured.statistics, {layer: each[rows] for layer, each in measured.features.items()}
+    features = {layer: every[rows] for layer, every in measured.features.items()}
 
-    def layers() -> dict[str, LayerStatistics]:
-        found = {}
-        for layer, each in features.items():
-            exact = feature_settings(plan.definitions.get(layer), run.device.torch_device, run.world)
-            gaussian = exact.gaussian(each, np.arange(len(rows)))
-            found[layer] = LayerStatistics(gaussian.mu, gaussian.sigma)
-        return found
+    def statistics() -> Statistics:
+        layers = {}
+        for layer, own in features.items():
+            gaussian = runner.features(layer).gaussian(own, np.arange(len(rows)))
+            layers[layer] = LayerStatistics(gaussian.mu, gaussian.sigma)
+        order = measured.statistics.order
+        return Statistics(layers, len(rows), order=None if order is None else order[rows])
 
-    of_layers, order = run.world.only_on_rank_zero(layers) or {}, known.order
-    order = None if order is None else order[rows]
-    statistics = replace(known, layers=of_layers, count=len(rows), order=order, pictures=None)
-    return MeasuredSet(measured.path, statistics, features)
+    found = runner.run.world.only_on_rank_zero(statistics)
+    return MeasuredSet(measured.path, found or Statistics({}), features)
 
 
 def values_of_classes(
@@ -49,43 +46,46 @@ def values_of_classes(
     real: MeasuredSet,
     fake: MeasuredSet,
     planned: SetPlan,
-    of_images: Mapping[str, NDArray[np.float64]],
+    computed: Computed,
     runner: MetricRunner,
 ) -> list[ClassResult]:
     """Returns each class with the values and error bars that its images suffice for, if requested. A collective.
 
     Args:
         planned: the plan of the FAKE.
-        of_images: values of its single images, of which a class has the mean.
+        computed: its values. A class has the mean of those of its single images.
         runner: computes the metrics.
     """
-    plan, run = runner.plan, runner.run
+    plan, run, results = runner.plan, runner.run, list[ClassResult]()
     if not plan.settings.grouped_by:
         return [ClassResult(name, len(one), len(other)) for name, (one, other) in groups.items()]
-    results, of_sets = list[ClassResult](), [each for each in metrics if plan.values_of(each)[0].key not in of_images]
-    distance = plan.distance
+    of_sets = [asked for asked in metrics if plan.values_of(asked)[0].key not in computed.of_images]
+    distance = plan.distance if plan.settings.uncertainty else None
     images = sum(len(rows) for _, rows in groups.values())
     with run.console.processing(f"{fake.path} by {plan.settings.grouped_by}", images) as advance:
         for name, (one, other) in groups.items():
-            found = {each: math.fsum(single[other]) / len(other) for each, single in of_images.items() if len(other)}
-            bar = None
+            result = ClassResult(name, len(one), len(other))
+            if len(other):
+                means = {key: math.fsum(values[other]) / len(other) for key, values in computed.of_images.items()}
+                result = replace(result, metrics=means)
             fewest = min(len(one), len(other))
-            kept = [each for each in of_sets if fewest > 1 and plan.settings.too_few(each, fewest) is None]
+            kept = [asked for asked in of_sets if fewest > 1 and plan.settings.too_few(asked, fewest) is None]
             if kept:
-                parts = part_of(real, one, plan, run), part_of(fake, other, plan, run)
-                found |= runner.compute(kept, *parts, planned).numbers
-                if distance and plan.settings.uncertainty and len(other) >= fewest_images(distance.features.dims):
-                    bar = _corrected(*parts, plan, run)
-            results.append(ClassResult(name, len(one), len(other), found, bar))
+                usual, generated = _part_of(real, one, runner), _part_of(fake, other, runner)
+                values = runner.compute(kept, usual, generated, planned).numbers
+                result = replace(result, metrics={**result.metrics, **values})
+                if distance and len(other) >= fewest_images(distance.features.dims):
+                    corrected = run.world.on_rank_zero(partial(_corrected, usual, generated, runner))
+                    result = replace(result, corrected=corrected)
+            results.append(result)
             advance(len(other))
     return results
 
 
-def _corrected(real: MeasuredSet, fake: MeasuredSet, plan: Plan, run: RunContext) -> Interval:
-    """The bias-corrected Fréchet distance of a class. A collective."""
-    exact = feature_settings(plan.definitions.get(FEATURES), run.device.torch_device, run.world)
-    rows = fake.features[FEATURES]
-    return run.world.on_rank_zero(lambda: Interval(*interval(error_bars(real.gaussian(), rows, exact)[0])))
+def _corrected(real: MeasuredSet, fake: MeasuredSet, runner: MetricRunner) -> Interval:
+    """The bias-corrected Fréchet distance of a class. On rank zero."""
+    parts, _ = error_bars(real.gaussian(), fake.features[FEATURES], runner.features(FEATURES))
+    return Interval(*interval(parts))
 
 
 def classes_of(found: Sequence[ClassResult], plan: Plan) -> Classes | None:

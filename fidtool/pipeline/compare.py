@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +17,8 @@ from fidtool.diagnose.diagnosis import (
     pair_warnings,
     set_warnings,
 )
-from fidtool.distances.exact import FeatureSettings, feature_settings
 from fidtool.errors import ResultWarning, worst_first
 from fidtool.features.protocol import FEATURES
-from fidtool.metrics.registry import Requested
 from fidtool.pipeline.classes import class_warnings, classes_of, values_of_classes
 from fidtool.pipeline.compute import Computed, MetricRunner
 from fidtool.pipeline.explain import exhibit_of, influence_of, set_result, uncertainty_of
@@ -27,10 +26,10 @@ from fidtool.pipeline.groups import rows_of_groups
 from fidtool.pipeline.heldout import HeldoutComparer
 from fidtool.pipeline.opening import check_number
 from fidtool.pipeline.pairs import image_values, worst_pairs
-from fidtool.pipeline.plan import lacking_images, omission
+from fidtool.pipeline.plan import omissions
 from fidtool.pipeline.sets import Content, SetPlan
 from fidtool.result.evaluation import Comparison, SkippedFile
-from fidtool.result.explanations import Classes, Exhibit, Influence, NotComputed, Uncertainty
+from fidtool.result.explanations import Classes, Influence, NotComputed, Uncertainty
 from fidtool.statistics.set_statistics import MeasuredSet
 
 
@@ -49,64 +48,41 @@ class Comparer:
     """
 
     runner: MetricRunner
-    heldout: HeldoutComparer | None
+    heldout: HeldoutComparer | None = None
     left_out: list[NotComputed] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     parts: dict[str, dict[str, NDArray[np.float64]]] = field(default_factory=dict)
     real: SetInspection | None = None
 
-    def __post_init__(self) -> None:
-        self.run = self.runner.run
-        self.plan = self.runner.plan
-
     def compare(self, real: MeasuredSet, fake: MeasuredSet, planned: SetPlan) -> Comparison:
         """Returns the comparison. A collective."""
-        metrics = self._possible(real, fake, planned)
-        computed = self.runner.compute(metrics, real, fake, planned)
-        classes = self._classes(metrics, real, fake, planned, computed)
+        runner, world = self.runner, self.runner.run.world
+        contents, plan = runner.contents, runner.plan
+        usual, generated = contents[plan.sets[0]], contents[planned]
+        possible = world.on_rank_zero(lambda: self._possible(real, fake, planned))
+        metrics = [asked for asked in plan.settings.chosen if asked.name in possible]
+        computed = runner.compute(metrics, real, fake, planned)
+        sets = (usual, real.statistics), (generated, fake.statistics)
+        groups = world.on_rank_zero(lambda: rows_of_groups(sets, plan.settings.seed))
+        of_classes = values_of_classes(groups, metrics, real, fake, planned, computed, runner)
         heldout = None if self.heldout is None else self.heldout.compare(real, fake)
-        contents = self.runner.contents
-        conclusion = _Conclusion(self, real, fake, contents[self.plan.sets[0]], contents[planned], computed, classes)
-        return self.run.world.on_rank_zero(lambda: replace(conclusion.comparison(), heldout=heldout))
+        conclusion = _Conclusion(self, real, fake, usual, generated, computed, classes_of(of_classes, plan))
+        return world.on_rank_zero(lambda: replace(conclusion.comparison(), heldout=heldout))
 
-    def _classes(
-        self,
-        metrics: list[Requested],
-        real: MeasuredSet,
-        fake: MeasuredSet,
-        planned: SetPlan,
-        computed: Computed,
-    ) -> Classes | None:
-        """The classes of both sets; if requested, with values of metrics for which they suffice. A collective."""
-        contents = self.runner.contents
-        usual = contents[self.plan.sets[0]], real.statistics
-        generated = contents[planned], fake.statistics
-        groups = self.run.world.on_rank_zero(lambda: rows_of_groups([usual, generated], self.plan.settings.seed))
-        results = values_of_classes(groups, metrics, real, fake, planned, computed.of_images, self.runner)
-        return classes_of(results, self.plan)
-
-    def _possible(self, real: MeasuredSet, fake: MeasuredSet, planned: SetPlan) -> list[Requested]:
-        """The metrics for which the sets have enough images, now that all have been counted. A collective."""
-        settings = self.plan.settings
-
-        def lacking() -> set[str]:
-            sets = []
-            for one, each in ((self.plan.sets[0], real), (planned, fake)):
-                known = one.holds in ("statistics", "both")
-                sets.append(one if known else replace(one, count=each.statistics.count))
-            if planned.holds == "stream":
-                found = (fake.statistics.count or 0) + len(fake.statistics.skipped)
-                check_number(settings.expect, planned.path, found)
-            reasons = lacking_images(settings.chosen, settings, *sets)
-            for asked in settings.chosen:
-                if (reason := reasons.get(asked.name)) is not None:
-                    self.left_out.append(NotComputed(asked.name, asked.title, reason.stated, not asked.optional))
-                    self.notes.append(omission(asked, reason))
-                    self.run.console.say(self.notes[-1], warns=True)
-            return {*reasons}
-
-        names = self.run.world.on_rank_zero(lacking)
-        return [each for each in settings.chosen if each.name not in names]
+    def _possible(self, real: MeasuredSet, fake: MeasuredSet, planned: SetPlan) -> set[str]:
+        """The names of the metrics for which the sets have enough images, now that all have been counted."""
+        settings = self.runner.plan.settings
+        if planned.holds == "stream":
+            check_number(settings.expect, planned.path, (fake.statistics.count or 0) + len(fake.statistics.skipped))
+        names = {asked.name for asked in settings.chosen}
+        sets = (self.runner.plan.sets[0], real), (planned, fake)
+        sizes = [replace(one, count=len(next(iter(each.features.values()), ()))) for one, each in sets]
+        for lacking, line in omissions(settings.chosen, settings, *sizes):
+            self.left_out.append(lacking)
+            self.notes.append(line)
+            self.runner.run.console.say(line, warns=True)
+            names.remove(lacking.metric)
+        return names
 
 
 @dataclass
@@ -116,7 +92,6 @@ class _Conclusion:
     Attributes:
         usual, generated: what REAL and the FAKE hold.
         lines: the warnings so far.
-        seen: the inspections of REAL and the FAKE.
     """
 
     comparer: Comparer
@@ -127,11 +102,11 @@ class _Conclusion:
     computed: Computed
     classes: Classes | None
     lines: list[ResultWarning] = field(default_factory=list)
-    seen: tuple[SetInspection | None, SetInspection | None] = (None, None)
 
     def __post_init__(self) -> None:
-        self.run = self.comparer.run
-        self.plan = self.comparer.plan
+        self.runner = self.comparer.runner
+        self.run = self.runner.run
+        self.plan = self.runner.plan
 
     def comparison(self) -> Comparison:
         """Returns the comparison, but for that with a held-out set."""
@@ -144,9 +119,12 @@ class _Conclusion:
             for text in class_warnings(self.classes, real, self.computed.numbers, self.plan):
                 self.lines.append(ResultWarning(fake.path, text, "medium"))
         influence = self._influence()
-        exhibit = self._exhibit()
-        if exhibit is not None and single is not None:
-            exhibit = replace(exhibit, worst_pairs=worst_pairs(single, self.plan.values))
+        exhibit = None
+        if self.plan.settings.report is not None:
+            with self.run.clock("exhibits"):
+                exhibit = exhibit_of(real, fake, self.inspections, self.run.device.torch_device)
+            if single is not None:
+                exhibit = replace(exhibit, worst_pairs=worst_pairs(single, self.plan.values))
         shown = self.run.console.shown
         return Comparison(
             real=set_result(real, self.usual),
@@ -162,9 +140,6 @@ class _Conclusion:
             of_images=single,
             classes=self.classes,
         )
-
-    def _features(self, layer: str) -> FeatureSettings:
-        return feature_settings(self.plan.definitions.get(layer), self.run.device.torch_device, self.run.world)
 
     def _set_warnings(self) -> Iterator[ResultWarning]:
         real, fake, heldout = self.real, self.fake, self.comparer.heldout
@@ -183,15 +158,21 @@ class _Conclusion:
         larger = self.generated if fake_is_larger else self.usual
         yield from pair_warnings(real.statistics, names[1], fake.statistics, bool(layers), larger.file is None)
 
+    @cached_property
+    def inspections(self) -> tuple[SetInspection | None, SetInspection | None]:
+        """Those of REAL and the FAKE; None without the diagnosis, or without records of the images."""
+        if not self.plan.settings.diagnose:
+            return None, None
+        real = self.comparer.real = self.comparer.real or _inspected(self.real, self.usual)
+        return real, real if self.fake is self.real else _inspected(self.fake, self.generated)
+
     def _diagnosis(self) -> Diagnosis | None:
         settings = self.plan.settings
         if not settings.diagnose:
             return None
         with self.run.clock("diagnosis"):
-            inspected = self.comparer.real = self.comparer.real or _inspected(self.real, self.usual)
-            self.seen = inspected, inspected if self.fake is self.real else _inspected(self.fake, self.generated)
             paired = bool(self.fake.pairs)
-            diagnosis = diagnosis_of(*self.seen, settings.max_duplicates, paired, self.run.console.shown)
+            diagnosis = diagnosis_of(*self.inspections, settings.max_duplicates, paired, self.run.console.shown)
         self.lines += diagnosis.lines
         return diagnosis
 
@@ -201,7 +182,7 @@ class _Conclusion:
         for value in barred if self.plan.settings.uncertainty else ():
             layer = value.features.layer
             with self.run.clock("uncertainty"):
-                uncertainty, parts = uncertainty_of(self.real, self.fake, diagnosis, self._features(layer), layer)
+                uncertainty, parts = uncertainty_of(self.real, self.fake, diagnosis, self.runner.features(layer), layer)
             uncertainties[value.key] = uncertainty
             if parts is not None:
                 self.comparer.parts.setdefault(value.key, {})[self.fake.path] = parts
@@ -217,14 +198,8 @@ class _Conclusion:
         if not self.plan.settings.influence or distance is None or distance.key not in numbers:
             return None
         with self.run.clock("influence"):
-            number, features = numbers[distance.key], self._features(FEATURES)
-            return influence_of(self.real, self.fake, number, distance.title, features)
-
-    def _exhibit(self) -> Exhibit | None:
-        if self.plan.settings.report is None:
-            return None
-        with self.run.clock("exhibits"):
-            return exhibit_of(self.real, self.fake, self.seen, self.run.device.torch_device)
+            features = self.runner.features(FEATURES)
+            return influence_of(self.real, self.fake, numbers[distance.key], distance.title, features)
 
     def _skipped(self) -> Iterator[SkippedFile]:
         heldout = self.comparer.heldout

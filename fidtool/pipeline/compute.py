@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import os
 import traceback
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.distances.exact import feature_settings
+from fidtool.distances.exact import FeatureSettings, feature_settings
 from fidtool.errors import (
     FidtoolError,
     InputError,
@@ -20,11 +21,12 @@ from fidtool.errors import (
     ResultWarning,
     RunError,
     as_warning,
+    brief,
     in_short,
     on_every_rank,
 )
 from fidtool.features.models.inception import Weights, load_weights
-from fidtool.metrics.metric import FeatureSet, Metric, MetricContext, Number
+from fidtool.metrics.metric import FeatureSet, Metric, MetricContext
 from fidtool.metrics.registry import BUILT_IN, Requested
 from fidtool.pipeline.captions import captions_of
 from fidtool.pipeline.plan import Plan
@@ -65,20 +67,23 @@ class MetricRunner:
     weights: Weights | None
     recorded: dict[str, dict[str, Any]]
 
+    def features(self, layer: str) -> FeatureSettings:
+        """Returns how the features of a layer are summed."""
+        return feature_settings(self.plan.definitions.get(layer), self.run.device.torch_device, self.run.world)
+
     def compute(self, metrics: Sequence[Requested], real: MeasuredSet, fake: MeasuredSet, planned: SetPlan) -> Computed:
         """Returns the values of metrics; ``planned`` is the plan of the FAKE. A collective."""
         computed = Computed()
-        of_networks = dict[str, dict[str, dict[str, float]]]()
+        of_networks = defaultdict[str, dict[str, dict[str, float]]](dict)
         for asked in metrics:
             values = self._values(asked, real, fake, planned, computed)
-            network = self.plan.settings.network_of(asked.layer).extractor
             computed.numbers |= self._by_key(asked, values)
-            of_networks.setdefault(asked.metric.name, {}).setdefault(network, values)
+            network = self.plan.settings.network_of(asked.layer).extractor
+            of_networks[asked.metric.name].setdefault(network, values)
         for asked in metrics:
             if not asked.further:
-                whole = asked.metric.summarize(of_networks[asked.metric.name])
-                whole = _checked(asked.metric, whole, asked.metric.summary, required=False)
-                computed.numbers |= self._by_key(asked, whole)
+                summary = asked.metric.summarize(of_networks[asked.metric.name])
+                computed.numbers |= self._by_key(asked, _checked(asked.metric, summary))
         return computed
 
     def _by_key(self, asked: Requested, found: Mapping[str, T]) -> dict[str, T]:
@@ -96,9 +101,8 @@ class MetricRunner:
         if metric.captions:
             captions = run.world.on_rank_zero(lambda: captions_of(planned, self.contents[planned], fake.statistics))
             generated = replace(generated, captions=captions)
-        features = feature_settings(self.plan.definitions.get(layer), run.device.torch_device, run.world)
         network = self.plan.settings.network_of(layer).extractor
-        context = MetricContext(features, self._classifier, extractor=network)
+        context = MetricContext(self.features(layer), self._classifier, extractor=network)
         try:
             with run.clock(metric.phase or metric.name):
                 values = metric.compute(usual, generated, context)
@@ -117,7 +121,8 @@ class MetricRunner:
                 computed.warnings.append(replace(warning, text=text))
         computed.of_images |= self._by_key(asked, context.of_images)
         self.recorded.setdefault(asked.name, {}).update(context.recorded)
-        return run.world.on_rank_zero(lambda: _checked(metric, values, metric.numbers))
+        required = {number.name for number in metric.numbers}
+        return run.world.on_rank_zero(lambda: _checked(metric, values, required))
 
     def _classifier(self) -> Weights:
         path = self.plan.settings.network.weights
@@ -131,20 +136,19 @@ def _feature_set(measured: MeasuredSet, layer: str, with_features: bool) -> Feat
     return FeatureSet(measured.path, rows, gaussian, measured.statistics.order, measured.pairs)
 
 
-def _checked(
-    metric: Metric, found: Mapping[str, float], numbers: Sequence[Number], required: bool = True
-) -> dict[str, float]:
-    own = {number.name for number in numbers}
-    names = own | {number.spread for number in numbers if number.spread} | {*metric.further}
-    returned = ", ".join(map(str, found)) if isinstance(found, Mapping) else f"{found!r}, which is not a dictionary"
-    if not isinstance(found, Mapping) or not (own if required else set()) <= set(found) <= names:
-        declared = ", ".join(sorted(names)) or "none"
-        raise RunError(f"the metric {metric.name} returned {returned}; it declares {declared}")
-    try:
-        values = {name: float(value) for name, value in found.items()}
-    except (TypeError, ValueError, OverflowError) as error:  # an integer can be too large for a float
-        raise RunError(f"the metric {metric.name} returned something that is not a number: {error}") from None
-    for name, value in values.items():
-        if not math.isfinite(value):
-            raise RunError(f"the metric {metric.name} returned {value} for {name}")
+def _checked(metric: Metric, found: Mapping[str, float], required: Collection[str] = ()) -> dict[str, float]:
+    """What a metric returned, as floats: the ``required`` values, and others that it declares."""
+    numbers = (*metric.numbers, *metric.summary)
+    names = {*metric.further, *(number.name for number in numbers), *(number.spread for number in numbers)}
+    if not isinstance(found, Mapping) or not {*required} <= {*found} <= names:
+        declared = ", ".join(sorted(filter(None, names)))
+        raise RunError(f"the metric {metric.name} returned {brief(found)}; it declares {declared}")
+    values = dict[str, float]()
+    for name, value in found.items():
+        try:
+            values[name] = float(value)
+        except (TypeError, ValueError, OverflowError):  # an integer can be too large for a float
+            values[name] = math.nan
+        if not math.isfinite(values[name]):
+            raise RunError(f"the metric {metric.name} returned {brief(value)} for {name}")
     return values

@@ -58,20 +58,21 @@ def evaluate(
     Returns:
         The evaluation and, on rank zero, what reads images of the run again for a page; None on the other ranks.
     """
-    sets = named_sets(*sources, *([] if settings.heldout is None else [(settings.heldout, "heldout")]))
-    settings = settings if settings.heldout is None else replace(settings, heldout=sets[-1].path)
+    third = [] if settings.heldout is None else [(settings.heldout, "heldout")]
+    sets = named_sets(*sources, *third)
+    if third:
+        settings = replace(settings, heldout=sets[-1].path)
     read: list[object] = [each.path for each in sets if each.given is None]
     read += [settings.network.weights, settings.labels, settings.captions, settings.fail_worse_than]
     with open_run(sets, settings, console) as run:
         run.world.on_rank_zero(lambda: check(read))
         plan, measurer, contents = _prepared(run, sets, settings)
         measurer.open_checkpoint()
-        held, third = dict[SetPlan, MeasuredSet](), None
+        runner = MetricRunner(run, plan, contents, measurer.networks.weights, measurer.pairs.recorded)
+        held, comparer = dict[SetPlan, MeasuredSet](), Comparer(runner)
         for planned in (each for each in plan.distinct if HELDOUT in each.roles):
             held[planned] = measurer.measure(planned)
-            third = HeldoutComparer(run, plan, held[planned])
-        runner = MetricRunner(run, plan, contents, measurer.networks.weights, measurer.pairs.recorded)
-        comparer = Comparer(runner, third)
+            comparer.heldout = HeldoutComparer(runner, held[planned])
         results: list[Comparison] = []
         first, *fakes = plan.sets
         real: MeasuredSet | None = None
@@ -249,12 +250,13 @@ def measure_statistics(
             raise on_every_rank(InputError("new images, parts and networks cannot be combined:", "use two commands"))
         plan, measurer, contents = _prepared(run, sets, settings, alone=True)
         (planned,) = plan.sets
-        if completes and planned.holds == "stream":
-            raise on_every_rank(InputError(f"statistics of {planned.path}, an iterable, cannot be completed"))
+        if planned.holds == "stream" and (part is not None or completes or grows):
+            problem = f"{planned.path} is an iterable, whose images have no names and cannot be read again:"
+            raise on_every_rank(InputError(problem, "pass a sequence of images"))
         sample = None
         if sampled:
             images = contents[planned].images
-            sample = run.world.only_on_rank_zero(lambda: image_sample(planned.path, images, plan.settings, stored))
+            sample = run.world.only_on_rank_zero(lambda: image_sample(images, plan.settings, stored))
         config = stored_settings(plan.settings)
         if part is not None:
             measurer.take_part(planned, part)

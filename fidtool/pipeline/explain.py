@@ -91,28 +91,29 @@ def influence_of(
         doubt = "at least 3 generated and 2 real images are needed"
     if doubt:
         return Influence((), (), (), doubt)
-    everything = np.arange(len(rows))
+    size = len(rows)
+    everything = np.arange(size)
     values = influence(target, features.gaussian(rows, everything), rows, features)
     order = np.argsort(-values, kind="stable")
-    effects = values / (len(values) - 1)
-    named = min(len(values), max(_FEWEST, min(_MOST, round(_FRACTIONS[-1] * len(values)))))
+    effects = values / (size - 1)
+    named = max(_FEWEST, min(_MOST, round(_FRACTIONS[-1] * size)))
     # For a small set, several fractions give the same number of images.
-    fractions = {max(1, round(part * len(values))): part for part in reversed(_FRACTIONS)}
+    fractions = {max(1, round(part * size)): part for part in reversed(_FRACTIONS)}
     removals = []
     for count, part in sorted(fractions.items()):
-        predicted = distance - float(values[order[:count]].sum()) / (len(values) - count)
+        predicted = distance - float(values[order[:count]].sum()) / (size - count)
         left = features.gaussian(rows, np.delete(everything, order[:count]))
         removals.append(Removal(part, count, predicted, distance_between(target, left)))
     off = [part for part in removals if abs(part.predicted - part.distance) > _ROUGH * abs(part.distance - distance)]
-    if len(rows) <= rows.shape[1]:
-        doubt = f"there are only {len(rows)} images for {rows.shape[1]} dimensions"
+    if size <= rows.shape[1]:
+        doubt = f"there are only {size} images for {rows.shape[1]} dimensions"
     elif off:
         doubt = (
             f"for the removal of the {counted(off[0].images, 'worst image')}, the effects predict an {title} of "
             f"{off[0].predicted:.6g}, but it is {off[0].distance:.6g}"
         )
     most, least = (
-        tuple(HarmfulImage(_file(fake, int(image)), float(effects[image])) for image in images)
+        tuple(HarmfulImage(_file(fake, image), float(effects[image])) for image in images.tolist())
         for images in (order[:named], order[::-1][:_FEWEST])
     )
     return Influence(most, least, tuple(removals), doubt)
@@ -163,11 +164,7 @@ def exhibit_of(
     device: torch.device,
 ) -> Exhibit:
     """What a report shows of ``fake``: random images of both sets, and some of its own with the nearest real ones."""
-    healths, random = [], []
-    for measured, own in zip((fake, real), seen[::-1], strict=True):
-        pictures = measured.statistics.pictures
-        healths.append(None if own is None else health_of(own))
-        random.append(tuple(map(pictures.file, range(min(_MOST_RANDOM, len(pictures))))) if pictures else ())
+    of_real, of_fake = (None if own is None else health_of(own) for own in seen)
     rows, known = fake.features.get(FEATURES), real.features.get(FEATURES)
     neighbours: list[Neighbour] = []
     if rows is not None and known is not None and fake is not real:
@@ -178,10 +175,16 @@ def exhibit_of(
         for image, (row, distance) in enumerate(zip(nearest.tolist(), distances.tolist(), strict=True)):
             neighbours.append(Neighbour(_file(fake, image), _file(real, row), distance))
     return Exhibit(
-        fake=healths[0],
-        real=healths[1],
-        random=random[0],
+        fake=of_fake,
+        real=of_real,
+        random=_first_files(fake),
         neighbours=tuple(neighbours),
-        random_real=random[1],
-        without_features=tuple({each.path: None for each in (real, fake) if FEATURES not in each.features}),
+        random_real=_first_files(real),
+        without_features=tuple(dict.fromkeys(each.path for each in (real, fake) if FEATURES not in each.features)),
     )
+
+
+def _first_files(measured: MeasuredSet) -> tuple[str, ...]:
+    """Paths of random images; none if only their features are known."""
+    pictures = measured.statistics.pictures
+    return () if pictures is None else tuple(map(pictures.file, range(min(_MOST_RANDOM, len(pictures)))))

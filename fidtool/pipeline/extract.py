@@ -30,9 +30,11 @@ from fidtool.statistics.checkpoint import Checkpoint, Part, parts_of
 from fidtool.statistics.set_statistics import empty_rows
 
 
-def decode_options(settings: Settings, crop: Crop | None, records: bool = False, pixels: bool = True) -> DecodeOptions:
+def decode_options(
+    settings: Settings, framing: str | None, records: bool = False, pixels: bool = True
+) -> DecodeOptions:
     """Returns how a run's images are decoded: the settings that concern each image."""
-    skip = settings.on_error == "skip"
+    skip, crop = settings.on_error == "skip", None if framing is None else Crop.parse(framing)
     return DecodeOptions(skip, settings.max_pixels, records, pixels, crop, settings.floats)
 
 
@@ -53,9 +55,8 @@ class Extraction:
     layers: Mapping[str, Layer]
     batch_size: int
     num_workers: int
-    crop: Crop | None
+    framing: str | None
     warn: Callable[[str], None]
-    checkpoint: Checkpoint | None = None
     work: Counter[str] = field(default_factory=Counter)
     pairs: Pairs | None = None
     of_partner: Mapping[str, Layer] | None = None
@@ -69,13 +70,13 @@ class Extraction:
             pairs, device = len(self.pairs.metrics) if self.pairs else 0, self.context.device.torch_device
             statistics = Accumulator(self.layers, len(source), device, settings.diagnose, pairs, self.of_partner)
         add: Callable[..., None] = statistics.add
-        if self.checkpoint is None:
+        if (checkpoint := self.context.finished.checkpoint) is None:
             mine = deal(batches, world.rank, world.size, source.reader.in_order)
         else:
-            left = self._resume(self.checkpoint, number, source, batches, statistics)
+            left = self._resume(checkpoint, number, source, batches, statistics)
             parts = deal(left, world.rank, world.size, source.reader.in_order)
             mine = [batches[batch] for part in parts for batch in part.batches]
-            add = self.checkpoint.part_by_part(parts, source, statistics)
+            add = checkpoint.part_by_part(parts, source, statistics)
         resumed = statistics.used.copy()
         self.work["images_resumed"] += self._sets * int((resumed | statistics.unusable).sum())
         with self.context.clock("extract"), world.together():
@@ -170,7 +171,7 @@ class Extraction:
         settings = self.settings
         workers = self.num_workers if total is None else min(self.num_workers, total)
         used = bool(self.networks or self.pairs)
-        decode = decode_options(settings, self.crop, settings.diagnose, used)
+        decode = decode_options(settings, self.framing, settings.diagnose, used)
         moved = partial(self._moved, source)
         timed = partial(context.busy, "network", self._share)
         forward = self.networks, context.device.forward_threads, moved, world.must_stop, timed
@@ -255,33 +256,28 @@ class Extraction:
             raise InputError(f"no file in {path} can be used ({example})")
 
 
-def image_sample(path: str, images: ImageSet | None, settings: Settings, count: int | None) -> NDArray[np.uint8]:
+def image_sample(images: ImageSet | None, settings: Settings, count: int | None) -> NDArray[np.uint8]:
     """Return a random sample of a set's images as the network gets them, on rank zero, without skipped ones.
 
     ``count`` is their number; None is ADM's 10,000, or all if there are fewer. The result is a uint8 array of shape
-    (n, height, width, 3), memory-mapped from an unnamed file if it is large.
+    (n, height, width, 3).
     """
     assert images is not None
     if count is not None and not 1 <= count <= len(images):
-        raise InputError(f"--images asks for {count} images but {path} has {len(images)}")
+        raise InputError(f"--images asks for {count} images but {images.path} has {len(images)}")
     chosen = sorted(range(min(count or 10_000, len(images))), key=images.order.__getitem__)  # of a random order
-    crop = None if images.framing is None else Crop.parse(images.framing)
-    options = decode_options(settings, crop)
-    shape: tuple[int, ...] = (0, 0, 3)
-    rows = np.empty((0, 0), np.uint8)
-    used = 0
-    for batch in load(images, [Batch(each, [each]) for each in chosen], options):
+    sample, used = np.empty((0, 0, 0, 3), np.uint8), 0
+    for batch in load(images, [Batch(each, [each]) for each in chosen], decode_options(settings, images.framing)):
         for pixels in batch.take_images():
             if not used:
-                shape = tuple(pixels.shape)
-                rows = empty_rows(len(chosen), pixels.numel(), np.uint8)
-            if pixels.shape != shape:
-                sizes = " and ".join(f"{each[1]}×{each[0]}" for each in (shape, pixels.shape))
+                sample = empty_rows(len(chosen), pixels.numel(), np.uint8).reshape(-1, *pixels.shape)
+            if pixels.shape != sample.shape[1:]:
+                sizes = " and ".join(f"{width}×{height}" for height, width, _ in (sample.shape[1:], pixels.shape))
                 raise InputError(
-                    f"arr_0 has images of one size, but {path} has {sizes} ({images.file(batch.number)}):",
+                    f"arr_0 has images of one size, but {images.path} has {sizes} ({images.file(batch.number)}):",
                     f"pass {option('crop', EXAMPLE)}",
                     setting="crop",
                 )
-            rows[used] = pixels.reshape(-1).numpy()
+            sample[used] = pixels.numpy()
             used += 1
-    return rows[:used].reshape(used, *shape)
+    return sample[:used]

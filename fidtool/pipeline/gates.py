@@ -49,20 +49,22 @@ def baselines_of(
         return (None,) * len(fakes), []
     if history is not None and abspath(history) == abspath(file) and not (exists(file) and getsize(file)):
         return (None,) * len(fakes), [f"{file} has no baseline yet: this result becomes the first"]
-    in_history, found = file.endswith(".jsonl"), list[Evaluation]()
-    results, unread = read_history(file) if in_history else (per_fake(read_evaluation(file)), [])
-    alone = len(results) == 1 and not in_history
-    results = [each for each in results if each.results[0].corrected and not (in_history and each.missed)]
-    results = [each for each in results if each.results[0].real.path == real]
+    if file.endswith(".jsonl"):
+        results, unread = read_history(file)
+        results = [each for each in results if not each.missed]
+        alone, passed, kept = False, " that missed no gate", option("history", file)
+    else:
+        results, unread = per_fake(read_evaluation(file)), []
+        alone, passed, kept = len(results) == 1, "", "save its JSON there"
+    results = [each for each in results if each.results[0].corrected and each.results[0].real.path == real]
+    found = list[Evaluation]()
     for fake in fakes:
         named = [each for each in results if alone or each.results[0].fake.path == fake]
         own = [each for each in named if each.definition == definition]
         if not own:
             features = f" and features of {definition.network}, {definition.protocol_name}" if definition else ""
-            if definition and (others := [each.definition for each in named if each.definition]):
-                features += f" (the latest has {shortened(', '.join(others[-1].differences(definition)))})"
-            passed = " that missed no gate" * in_history
-            kept = option("history", file) if in_history else "save its JSON there"
+            if definition and named and (latest := named[-1].definition):
+                features += f" (the latest has {shortened(', '.join(latest.differences(definition)))})"
             raise InputError(
                 f"{file} has no result of {fake} against {real} with error bars{features}{passed}:",
                 f"compute one with {option('uncertainty', True)} and {kept}, without {option('fail_worse_than')}",

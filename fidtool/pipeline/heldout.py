@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import sqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.diagnose.diagnosis import pair_warnings, set_warnings
-from fidtool.distances.exact import feature_settings
 from fidtool.distances.frechet import distance_between
 from fidtool.errors import ResultWarning
 from fidtool.features.protocol import FEATURES
 from fidtool.names import counted
-from fidtool.pipeline.plan import Plan
-from fidtool.pipeline.run import RunContext
+from fidtool.pipeline.compute import MetricRunner
 from fidtool.result.explanations import Heldout, Nearest
 from fidtool.statistics.set_statistics import MeasuredSet
 
@@ -25,30 +23,31 @@ class HeldoutComparer:
     """Compares each FAKE with held-out images, where REAL is the training set. All ranks create and use it alike.
 
     Attributes:
-        floors: distances of the first held-out images from REAL, by layer and number of images, on rank zero.
         distances: those of the held-out images to their nearest real ones, float64 of shape (n,); None until needed.
     """
 
-    run: RunContext
-    plan: Plan
+    runner: MetricRunner
     heldout: MeasuredSet
-    floors: dict[tuple[str, int], float] = field(default_factory=dict)
     distances: NDArray[np.float64] | None = None
 
     def compare(self, real: MeasuredSet, fake: MeasuredSet) -> Heldout:
         """Returns the comparison, with a floor of the metric fid of each network. A collective."""
-        with self.run.clock("heldout"):
+        with self.runner.run.clock("heldout"):
             if self.distances is None:
                 self.distances = self._distances(real, self.heldout)
             mine, its = self._distances(real, fake), self.distances
 
             def conclude() -> Heldout:
-                images = min(len(its), fake.statistics.count or len(mine))
-                distances = (value for value in self.plan.values if value.number.error_bars)
-                floors = {value.key: self._floor(real, value.features.layer, images) for value in distances}
+                images, floors = min(len(its), fake.statistics.count or len(mine)), dict[str, float]()
+                for value in self.runner.plan.values:
+                    if value.number.error_bars:
+                        layer = value.features.layer
+                        rows = self.heldout.features[layer]
+                        first = self.runner.features(layer).gaussian(rows, np.arange(images))
+                        floors[value.key] = distance_between(real.gaussian(layer), first)
                 return Heldout(self.heldout.path, len(its), images, floors, nearest_of(mine, its))
 
-            return self.run.world.on_rank_zero(conclude)
+            return self.runner.run.world.on_rank_zero(conclude)
 
     def warnings(self, training: MeasuredSet) -> list[ResultWarning]:
         """Returns warnings about the held-out set and REAL, on rank zero, after the first comparison."""
@@ -67,16 +66,7 @@ class HeldoutComparer:
         """Returns the distances of a set's images to their nearest real ones, on all ranks. A collective."""
         from fidtool.distances.neighbors import nearest_reals
 
-        features = feature_settings(self.plan.definitions.get(FEATURES), self.run.device.torch_device, self.run.world)
-        return nearest_reals(real.features[FEATURES], some.features[FEATURES], features)[1]
-
-    def _floor(self, real: MeasuredSet, layer: str, images: int) -> float:
-        """Returns the distance of the first held-out images from REAL, on rank zero; see `FeatureSet.features`."""
-        if (layer, images) not in self.floors:
-            features = feature_settings(self.plan.definitions.get(layer), self.run.device.torch_device, self.run.world)
-            other = features.gaussian(self.heldout.features[layer], np.arange(images))
-            self.floors[layer, images] = distance_between(real.gaussian(layer), other)
-        return self.floors[layer, images]
+        return nearest_reals(real.features[FEATURES], some.features[FEATURES], self.runner.features(FEATURES))[1]
 
 
 def nearest_of(fake: NDArray[np.float64], heldout: NDArray[np.float64]) -> Nearest:

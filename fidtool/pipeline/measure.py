@@ -14,11 +14,10 @@ import torch
 from fidtool.errors import InputError, on_every_rank, option, redacted
 from fidtool.features.protocol import FEATURES, PROBE
 from fidtool.images.batches import Stream, broadcast_images, part_of
-from fidtool.images.framing import Crop
 from fidtool.pipeline.extract import Extraction
 from fidtool.pipeline.networks import RunNetworks
 from fidtool.pipeline.pairs import Pairs
-from fidtool.pipeline.parts import Located, located, refuse_changed
+from fidtool.pipeline.parts import located, refuse_changed
 from fidtool.pipeline.plan import Plan
 from fidtool.pipeline.run import RunContext
 from fidtool.pipeline.sets import Content, RequestedSet, SetPlan
@@ -124,11 +123,21 @@ class Measurer:
             return spread_features(planned.path, file, needs.collected, self._world)
         measured, lacking = self._look_up(planned, given)
         if lacking is not None:
-            measured = self._completed(planned, measured, lacking, given is not None)
+            found, _ = self._computed(planned, lacking)
+            known = measured.statistics
+            if len(lacking) == len(needs.layers):
+                measured = found
+            elif self._world.on_rank_zero(lambda: known.same_images(found.statistics)):
+                measured = _joined(measured, found)
+            elif given is None:  # a file cannot be read any more
+                measured, _ = self._computed(planned, needs.layers)
+            else:
+                problem = f"the statistics that are to be completed are not of the images in {planned.path}"
+                raise on_every_rank(InputError(f"{problem}, as they are now"))
         if planned.holds == "both":
             # A file such as ADM's references, whose statistics are of more images.
             own = {name: replace(each, features=None) for name, each in file.layers.items()}
-            found = replace(
+            statistics = replace(
                 measured.statistics,
                 layers={**measured.statistics.layers, **own},
                 count=file.count,
@@ -136,26 +145,22 @@ class Measurer:
                 arithmetic=file.arithmetic,
                 origin=file.origin,
             )
-            return replace(measured, path=planned.path, statistics=found, apart=True)
+            return replace(measured, path=planned.path, statistics=statistics, apart=True)
         return measured
 
     def take_part(self, planned: SetPlan, part: str) -> None:
         """Restricts a set to one of its parts, see `part_of`. A collective."""
-
-        def taken() -> ImageSet:
-            if (images := self._contents[planned].images) is None:
-                raise InputError(f"{planned.path} is an iterable, which has no parts:", "pass a sequence of images")
-            return part_of(images, part, self._plan.batch_size)
-
-        self._restrict(planned, self._world.only_on_rank_zero(taken))
+        size = self._plan.batch_size
+        self._restrict(planned, self._world.only_on_rank_zero(lambda: part_of(self._stored(planned), part, size)))
 
     def measure_new(self, planned: SetPlan, name: str, before: Statistics, config: Mapping[str, Any]) -> Statistics:
         """Returns the statistics of a set, on rank zero, of which only the images that are new pass the networks.
 
         A collective. The statistics ``before`` of all others are those of ``name``; rank zero alone needs them.
         """
-        world = self._world
-        found = world.only_on_rank_zero(lambda: self._located(planned, name, before, config))
+        world, layers = self._world, self._layers(planned, planned.needs.layers)
+        facts = facts_of(layers, self.arithmetic, config, planned.framing, self._settings.diagnose)
+        found = world.only_on_rank_zero(lambda: located(self._stored(planned), name, before, facts))
         known, doubtful, new = found or (before, None, None)
         self._restrict(planned, doubtful)
         now = self._computed(planned, ())[0].statistics
@@ -168,6 +173,12 @@ class Measurer:
             self.open_checkpoint()
             parts.append(replace(self.measure(planned).statistics, config=config))
         return world.only_on_rank_zero(lambda: merge_statistics(parts)) or known
+
+    def _stored(self, planned: SetPlan) -> ImageSet:
+        """The images of a set that is no stream, on rank zero."""
+        images = self._contents[planned].images
+        assert images is not None
+        return images
 
     def _restrict(self, planned: SetPlan, images: ImageSet | None) -> None:
         self._contents = {**self._contents, planned: self._contents[planned]._replace(images=images)}
@@ -202,19 +213,6 @@ class Measurer:
         collected = [layer for layer in needs.collected if layer not in (lacking or ())]
         return spread_features(planned.path, known or Statistics({}), collected, self._world), lacking
 
-    def _completed(self, planned: SetPlan, known: MeasuredSet, lacking: Sequence[str], given: bool) -> MeasuredSet:
-        """The set with the layers that it lacks, for which the images go through their networks alone. A collective."""
-        every, before = planned.needs.layers, known.statistics
-        found, _ = self._computed(planned, lacking)
-        if len(lacking) == len(every):
-            return found
-        if self._world.on_rank_zero(lambda: not before.same_images(found.statistics)):
-            if given:
-                problem = f"the statistics that are to be completed are not of the images in {planned.path}"
-                raise on_every_rank(InputError(f"{problem}, as they are now"))
-            return self._computed(planned, every)[0]  # a file cannot be read any more
-        return _joined(known, found)
-
     def _computed(
         self, planned: SetPlan, names: Sequence[str], real: SetPlan | None = None, of_real: Sequence[str] | None = None
     ) -> tuple[MeasuredSet, MeasuredSet | None]:
@@ -236,9 +234,8 @@ class Measurer:
             layers,
             batch_size=batch_size,
             num_workers=self.num_workers,
-            crop=None if planned.framing is None else Crop.parse(planned.framing),
+            framing=planned.framing,
             warn=self._warn,
-            checkpoint=None if planned.holds == "stream" else self._run.finished.checkpoint,
             work=self.counts,
             pairs=None if real is None else self.pairs,
             of_partner=of_partner,
@@ -305,41 +302,33 @@ class Measurer:
         """What is known of a set without its images: layers of ``given`` statistics, or else those in the cache."""
         if given is None:
             return self._from_cache(planned)
-        images, needs = self._contents[planned].images, planned.needs
+        needs, definitions = planned.needs, self.networks.definitions
         usable = {
-            name: each
-            for name, each in needs.usable(given.layers_of(self._settings.networks)).items()
-            if each.definition == self.networks.definitions[name]
+            name: layer
+            for name, layer in needs.usable(given.layers_of(self._settings.networks)).items()
+            if layer.definition == definitions[name]
         }
         problem = "the statistics that are to be completed"
         if len(usable) == len(needs.layers):
             raise InputError(f"{problem} have all networks of this run:", "name one that they lack")
         if not usable:
-            needed = " and ".join(self.networks.definitions[name].network for name in needs.layers)
+            needed = " and ".join(definitions[name].network for name in needs.layers)
             raise InputError(f"{problem} have none of {needed} with the settings and metrics of this run")
-        arithmetic = given.arithmetic or {}
-        theirs = {"precision": arithmetic.get("precision"), "framing": given.framing, "part": _part_in(given)}
-        mine = {"precision": self._settings.precision, "framing": planned.framing, "part": _part_in(images)}
-        for name, value in mine.items():
-            if theirs[name] != value:
-                raise InputError(f"{problem} have {name} {theirs[name]}, and this run has {value}")
+        arithmetic, part = given.arithmetic or {}, self._stored(planned).part
+        for name, theirs, mine in (
+            ("precision", arithmetic.get("precision"), self._settings.precision),
+            ("framing", given.framing, planned.framing),
+            ("part", given.part and given.part.name, part and part.name),
+        ):
+            if theirs != mine:
+                raise InputError(f"{problem} have {name} {theirs}, and this run has {mine}")
         if given.pictures is None or not self._settings.diagnose:
             needed = f"compared by records, without {option('diagnose', False)}"
             raise InputError(f"{problem} must be of the same images, which are {needed}")
         return replace(given, layers=usable)
 
-    def _located(self, planned: SetPlan, name: str, before: Statistics, config: Mapping[str, Any]) -> Located:
-        """The images of the statistics ``before``, which those of this run must be like, in the set."""
-        images, needs = self._contents[planned].images, planned.needs
-        if images is None:
-            raise InputError(f"{planned.path} is an iterable, whose images have no names:", "pass a sequence of images")
-        layers = self._layers(planned, needs.layers)
-        facts = facts_of(layers, self.arithmetic, config, planned.framing, self._settings.diagnose)
-        return located(images, name, before, facts)
-
     def _from_cache(self, planned: SetPlan) -> Statistics | None:
-        source, needs = self._contents[planned].images, planned.needs
-        assert source is not None
+        source, needs = self._stored(planned), planned.needs
         if not self._settings.cache or source.part is not None:
             return None
         definitions = {name: self.networks.definitions[name] for name in needs.layers}
@@ -381,8 +370,3 @@ def _joined(known: MeasuredSet, found: MeasuredSet) -> MeasuredSet:
     order = before.order if now.order is None else now.order
     statistics = replace(now, layers={**before.layers, **now.layers}, order=order)
     return replace(found, statistics=statistics, features={**known.features, **found.features})
-
-
-def _part_in(images: ImageSet | Statistics | None) -> str | None:
-    """The name of the part of a set that these are."""
-    return None if images is None or images.part is None else images.part.name

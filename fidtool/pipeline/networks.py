@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -69,18 +69,18 @@ class RunNetworks:
         self._built: dict[str, Extractor] = {}
         if not used:
             return
+        own = dict(settings.networks)
         with run.clock("weights"):
             with self._world.together():
                 _check_matrix_products(settings, run.device.torch_device)
-                if of_inception:
-                    features = inception_definition(self._protocol, settings.network.dims or max(INCEPTION_DIMS))
-                    self.definitions[FEATURES] = features
-                    if SPATIAL in set_needs(settings, REAL, FAKE).layers:
-                        self.definitions[SPATIAL] = spatial_definition(features)
             if of_inception:
+                del own[FEATURES]
+                features = inception_definition(self._protocol, settings.network.dims or max(INCEPTION_DIMS))
+                self.definitions[FEATURES] = features
+                if SPATIAL in set_needs(settings, REAL, FAKE).layers:
+                    self.definitions[SPATIAL] = spatial_definition(features)
                 find = partial(load_weights, settings.network.weights, run.console.say, classifier)
                 self.weights = self._world.only_on_rank_zero(find)
-            own = {layer: each for layer, each in settings.networks.items() if layer != FEATURES or not of_inception}
             states = self._world.only_on_rank_zero(lambda: self._fetched(own)) or {}
             for layer, network in own.items():
                 local = given[layer].given if layer in given else None
@@ -90,7 +90,7 @@ class RunNetworks:
         """The weights of networks by layer. If some cannot be obtained, the error names all of these. On rank zero."""
         from fidtool.features.network import fetch_state  # not needed for Inception
 
-        failed = dict[str, RunError]()
+        failed: RunError | None = None
         found: dict[str, State | None] = {}
         for layer, choice in networks.items():
             if choice.extractor == "inception":
@@ -104,12 +104,11 @@ class RunNetworks:
             try:
                 found[layer] = fetch_state(choice, self._run.console.say)
             except RunError as error:
-                failed[choice.extractor] = error
-        if failed:
-            (_, first), *others = failed.items()
-            if others:
-                first.append(f"; nor are there weights for {' and '.join(name for name, _ in others)}")
-            raise first
+                if failed is not None:
+                    failed.append(f"; nor are there weights for {choice.extractor}")
+                failed = failed or error
+        if failed is not None:
+            raise failed
         return found
 
     def _build_own(self, layer: str, choice: NetworkChoice, state: State | None) -> None:
@@ -136,7 +135,14 @@ class RunNetworks:
                     self._build_inception()
                 probes = [*self.probes.values()]
                 self.probe = probes[0] if len(probes) == 1 else hashlib.sha256("".join(probes).encode()).hexdigest()
-                self._compare(self._world.gather((self.probe, self._device.name)))
+                first, *others = self._world.gather((self.probe, self._device.name))
+                unequal = [(rank, other) for rank, other in enumerate(others, 1) if other[0] != first[0]]
+                for rank, (_, device) in unequal[:1]:
+                    self.warnings.append(
+                        f"rank {rank} ({device}) computes different bits than rank 0 ({first[1]}): the last digits "
+                        "depend on how the images are distributed over the ranks; use one kind of device for "
+                        "reproducible values"
+                    )
         return tuple(each for each in self._built.values() if not each.definitions.keys().isdisjoint(layers))
 
     def _build_inception(self) -> None:
@@ -149,31 +155,17 @@ class RunNetworks:
         self.probes = {FEATURES: self._checked(network, self._settings.network), **self.probes}
         self._built = {FEATURES: network, **self._built}
 
-    def _compare(self, probes: Sequence[tuple[str | None, str]]) -> None:
-        """Warns if a rank's device computes different bits; ``probes`` are those of all ranks with their devices."""
-        (first, device), *others = probes
-        unequal = [(rank, name) for rank, (probe, name) in enumerate(others, 1) if probe != first]
-        for rank, name in unequal[:1]:
-            self.warnings.append(
-                f"rank {rank} ({name}) computes different bits than rank 0 ({device}): the last digits depend on "
-                "how the images are distributed over the ranks; use one kind of device for reproducible values"
-            )
-
     def _checked(self, extractor: Extractor, choice: NetworkChoice) -> str:
         """Returns the SHA-256 of the features of a fixed batch, equal on two ranks that compute the same bits.
 
-        A collective. Raises an InputError if definition, parameters or buffers are not the same on every rank.
+        A collective. Raises an InputError if parameters or buffers are not the same on every rank.
         """
-        if self._world.size > 1:
-            differences = find_differences(tensor_hashes(extractor.tensors()), self._world)
-            first, *others = self._world.gather(extractor.definition)
-            for rank, other in enumerate(others, 1):
-                differences += [f"{each} on rank {rank}" for each in first.differences(other)]
-            if differences:
-                problem = f"the ranks built different networks for {choice.option('extractor', choice.extractor)}"
-                remedies = "seed its random weights", "load them from a file"
-                setting = choice.named("extractor")
-                raise on_every_rank(InputError(f"{problem} ({'; '.join(differences)}):", *remedies, setting=setting))
+        several = self._world.size > 1
+        if several and (differences := find_differences(tensor_hashes(extractor.tensors()), self._world)):
+            problem = f"the ranks built different networks for {choice.option('extractor', choice.extractor)}"
+            remedies = "seed its random weights", "load them from a file"
+            setting = choice.named("extractor")
+            raise on_every_rank(InputError(f"{problem} ({'; '.join(differences)}):", *remedies, setting=setting))
         place = self._device.torch_device
         # On a GPU kernels depend on the batch's shape. On the CPU they do not, and a full batch takes almost a second.
         size = 1 if place.type == "cpu" else self._batch_size

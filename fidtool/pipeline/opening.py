@@ -36,7 +36,7 @@ from fidtool.settings import Settings
 from fidtool.sources.array_files import arrays_in
 from fidtool.sources.arrays import has_floats
 from fidtool.sources.contents import Files
-from fidtool.sources.image_set import ImageSet, Sampling, real_path
+from fidtool.sources.image_set import Sampling, real_path
 from fidtool.sources.kinds import is_pattern, is_reference, suffix_of
 from fidtool.sources.memory import Images
 from fidtool.sources.opening import STATISTICS_SUFFIXES, STDIN, local_paths, missing_error, open_images, split_key
@@ -96,12 +96,12 @@ def open_sets(requests: Sequence[RequestedSet], settings: Settings, console: Con
 
 
 def _open_sets(requests: Sequence[RequestedSet], settings: Settings, console: Console, alone: bool) -> Opening:
-    roles = _roles_of(requests, settings, alone)
+    roles = [STORED] if alone else [REAL, *[FAKE] * (len(requests) - 1)]
+    if settings.heldout is not None:
+        roles[-1] = HELDOUT
     paths = [request.path for request in requests if request.given is None]
     check_paths(paths, *([] if alone else [requests[0].path, settings.heldout]))
     requests, lines = spelled_once(requests)
-    if HELDOUT in roles:
-        _check_heldout(requests[-1], requests[0])
     arguments = [*zip(requests, roles, strict=True)]
     all_roles: dict[RequestedSet, list[Role]] = {}
     for request, role in arguments:
@@ -111,19 +111,15 @@ def _open_sets(requests: Sequence[RequestedSet], settings: Settings, console: Co
     for request in sorted(all_roles, key=lambda request: not names_statistics(request.path)):
         needs = set_needs(settings, *all_roles[request])
         contents[request] = open_set(request, settings, needs, console.say)
-        if alone:
-            _check_alone(request.path, contents[request], needs)
-        if FAKE in all_roles[request]:
-            _check_fake(request.path, contents[request], settings)
+        _check_roles(request.path, contents[request], all_roles[request], settings)
     files = {request.path: content.file for request, content in contents.items() if content.file is not None}
     needed = bool(set_needs(settings, REAL, FAKE).layers)
     images = needed and any(content.holds != "statistics" for content in contents.values())
     completed, line = complete_settings(files, settings, images)
-    for request, own in all_roles.items():
-        content, needs = contents[request], set_needs(completed, *own)
-        shares = content.file is not None and needs != set_needs(settings, *own)  # CMMD shares FID's layer now
-        if shares or (content.images is not None and completed.floats != settings.floats):  # the files' rounding
-            contents[request] = open_set(request, completed, needs, console.say)
+    for request, own in all_roles.items() if completed is not settings else ():
+        # With the files' network, CMMD may share FID's layer; and floats may become bytes in another way.
+        if contents[request].file is not None or completed.floats != settings.floats:
+            contents[request] = open_set(request, completed, set_needs(completed, *own), console.say)
     drawn = _draw_sets(arguments, contents, completed, console.say)
     opened = dict(drawn)
     if not alone:
@@ -136,28 +132,15 @@ def _open_sets(requests: Sequence[RequestedSet], settings: Settings, console: Co
 
 def _say_notes(contents: Mapping[SetPlan, Content], notes: Sequence[str], console: Console) -> tuple[str, ...]:
     """Prints notes on the settings and on what is used of each set, and returns them."""
-    both = [
-        f"{planned.path}: Fréchet distances use its mean and covariance, other metrics its images"
-        for planned in contents
-        if planned.holds == "both"
-    ]
-    ignored = [
-        f"{planned.path}: {content.images.passed_over.note}"
-        for planned, content in contents.items()
-        if content.images is not None and content.images.passed_over.note
-    ]
-    said = dict.fromkeys([*notes, *both, *ignored])
-    for note in said:
-        console.say(note, warns=note in ignored)  # a program that prints no information is warned
+    said = dict.fromkeys(notes, False)
+    for planned, content in contents.items():
+        if planned.holds == "both":
+            said[f"{planned.path}: Fréchet distances use its mean and covariance, other metrics its images"] = False
+        if content.images is not None and (note := content.images.passed_over.note):
+            said[f"{planned.path}: {note}"] = True  # a program that prints no information is warned
+    for note, warns in said.items():
+        console.say(note, warns=warns)
     return tuple(said)
-
-
-def _roles_of(requests: Sequence[RequestedSet], settings: Settings, alone: bool) -> list[Role]:
-    """Returns the role of each argument."""
-    if alone:
-        return [STORED]
-    third = [] if settings.heldout is None else [HELDOUT]
-    return [REAL, *[FAKE] * (len(requests) - 1 - len(third)), *third]
 
 
 def complete_settings(files: Mapping[str, Statistics], settings: Settings, images: bool) -> tuple[Settings, str]:
@@ -253,10 +236,9 @@ def _draw_sets(
                 setting="metrics",
             )
         if content.holds == "stream":
-            again = any(planned.path == request.path for planned, _ in sets.values())
-            _check_stream(request, settings, sampling, role, again)
+            _check_stream(request, settings, sampling, role)
         if content.images is not None:
-            images = _sampled(content.images, sampling, contents.values())
+            images = content.images.draw(sampling)
             if pairs and role is FAKE:
                 images = pair_up(images, content.images, sets[keys[0]][1].images, settings, say)
             images = replace(images, framing=framing, floats=settings.floats)
@@ -267,66 +249,40 @@ def _draw_sets(
     return [sets[key] for key in keys]
 
 
-def _sampled(images: ImageSet, sampling: Sampling, contents: Iterable[Content]) -> ImageSet:
-    """The images that are used. A refusal advises the setting of the other sets only if they have enough images."""
-    others = [each.images for each in contents if each.images is not None and each.images is not images]
-    if any(len(each) < (sampling.num or 0) for each in others):
-        sampling = sampling._replace(other="")
-    return images.draw(sampling)
-
-
-def _check_heldout(heldout: RequestedSet, real: RequestedSet) -> None:
-    """Refuses a held-out set that is REAL, or a stream."""
-    if heldout is real:
-        raise InputError(
-            f"{option('heldout', real.path)} is REAL, which is the training set:",
-            "pass real images that are not in it",
-            setting="heldout",
-        )
-    if isinstance(heldout.given, Images) and heldout.given.is_stream:
-        raise InputError(
-            f"{option('heldout')} cannot be an iterable or a function:",
-            "pass images that can be indexed, such as a list",
-            setting="heldout",
-        )
-
-
-def _check_stream(request: RequestedSet, settings: Settings, sampling: Sampling, role: Role, again: bool) -> None:
-    """Refuses an iterable that cannot be used; ``again`` is whether it is already another set."""
+def _check_stream(request: RequestedSet, settings: Settings, sampling: Sampling, role: Role) -> None:
+    """Refuses an iterable that cannot be used."""
     if settings.checkpoint is not None:
         raise InputError(
             f"{option('checkpoint')} cannot resume in the middle of {request.path}, an iterable:",
             f"omit {option('checkpoint')}",
             setting="checkpoint",
         )
-    generates = isinstance(request.given, Images) and request.given.generates
-    if generates and sampling.num is None:
+    if isinstance(request.given, Images) and request.given.generates and sampling.num is None:
         raise InputError(
             f"{request.path} is a function, which can generate any number of images:",
             f"pass {option(role.num, ...)}",
             setting=role.num,
         )
-    if again and not generates:
-        raise InputError(
-            f"{request.path} is REAL and a FAKE with different crops or samples, but an iterable is read once:",
-            "pass two iterables",
-        )
 
 
-def _check_alone(path: str, content: Content, needs: SetNeeds) -> None:
-    """Refuses what ``fidtool stats`` cannot store."""
-    if content.file is not None:
+def _check_roles(path: str, content: Content, roles: Sequence[Role], settings: Settings) -> None:
+    """Refuses what ``fidtool stats`` cannot store, a held-out set that is REAL, and a FAKE that gates cannot judge."""
+    if STORED in roles and content.file is not None:
         raise InputError(f"{path} has statistics already:", "pass the images instead")
-    if needs.pairs:
+    if STORED in roles and (pairs := set_needs(settings, STORED).pairs):
         raise InputError(
-            f"{needs.pairs[0].name} compares pairs of images, but there is only one set:",
+            f"{pairs[0].name} compares pairs of images, but there is only one set:",
             f"omit it from {option('metrics')}",
             setting="metrics",
         )
-
-
-def _check_fake(path: str, content: Content, settings: Settings) -> None:
-    """Refuses a FAKE that its gates cannot judge, as far as is known before its images are read."""
+    if REAL in roles and HELDOUT in roles:
+        raise InputError(
+            f"{option('heldout', path)} is REAL, which is the training set:",
+            "pass real images that are not in it",
+            setting="heldout",
+        )
+    if FAKE not in roles:
+        return
     if content.images is not None:
         check_number(settings.expect, path, len(content.images.stored))
     elif content.file is not None:
@@ -349,31 +305,21 @@ def check_number(expect: int | None, path: str, count: int | None) -> None:
 
 def spelled_once(requests: Sequence[RequestedSet]) -> tuple[list[RequestedSet], list[str]]:
     """Returns the sets, with the first for every spelling of its path, and a warning per set with several spellings."""
-    sets: dict[object, list[RequestedSet]] = {}
-    same = [sets.setdefault(_identity_of(request), []) for request in requests]
-    for request, spellings in zip(requests, same, strict=True):
-        spellings.append(request)
+    sets: dict[object, dict[str, RequestedSet]] = {}
+    for request in requests:
+        sets.setdefault(_identity_of(request), {}).setdefault(request.path, request)
     warnings = []
-    for spellings in sets.values():
-        *others, last = dict.fromkeys(request.path for request in spellings)
+    for *others, last in sets.values():
         if others:
             warnings.append(f"{', '.join(others)} and {last} are the same set")
-    return [spellings[0] for spellings in same], warnings
+    return [next(iter(sets[_identity_of(request)].values())) for request in requests], warnings
 
 
 def _identity_of(request: RequestedSet) -> object:
     """Returns what all spellings of a set have in common."""
     if request.given is not None:
         return request
-    if is_reference(request.path):
-        from fidtool.sources.references import named_reference  # lazily: a run of folders needs none of it
-
-        reference, array = named_reference(request.path)
-        return reference.name, array
-    path = request.path.removeprefix("file://")
-    name, array = split_key(path)
-    is_only = array and [*arrays_in(Files([name]))] == [array]
-    return real_path(name if is_only else path).rstrip("/")
+    return real_path(request.path.removeprefix("file://")).rstrip("/")
 
 
 def open_set(request: RequestedSet, settings: Settings, needs: SetNeeds, say: Callable[[str], None]) -> Content:
@@ -518,16 +464,15 @@ def check_paths(paths: Sequence[str], real: str | None = None, heldout: str | No
                 names = suggested_references(path)[:2]
                 error.advise(*(f"the published reference is {name}" for name in names))
                 raise
-    remote = [path for path in paths if "://" in path or is_reference(path)]
-    if real is None or not remote:
-        return
-    from fidtool.sources.references import reference_at  # lazily: a run of folders needs none of it
+    for path in paths:
+        if real is None or path in (real, heldout) or not ("://" in path or is_reference(path)):
+            continue
+        from fidtool.sources.references import reference_at  # lazily: a run of folders needs none of it
 
-    published = {path: reference_at(path) for path in remote if path != heldout}
-    own = published.get(real)
-    if others := [path for path, each in published.items() if each not in (own, None)]:
-        raise InputError(
-            f"{others[0]} is a published reference, of real images, and cannot be {option('fake')}:",
-            "pass generated images" if own else f"pass it as {option('real')}, which comes first",
-            setting="fake",
-        )
+        own = reference_at(real)
+        if reference_at(path) not in (own, None):
+            raise InputError(
+                f"{path} is a published reference, of real images, and cannot be {option('fake')}:",
+                "pass generated images" if own else f"pass it as {option('real')}, which comes first",
+                setting="fake",
+            )

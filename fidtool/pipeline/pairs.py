@@ -51,15 +51,16 @@ class Pairs:
         found = np.empty((len(fake), len(self.metrics)))
         for number, pair in enumerate(zip(real, fake, strict=True)):
             for column, (metric, function) in enumerate(zip(self.metrics, self._functions, strict=True)):
-                try:
-                    found[number, column] = float(function(*pair))
-                except FidtoolError as error:
-                    with about(file(number)):
-                        raise error
-                except (Exception, SystemExit) as error:  # custom metrics may raise anything
-                    raise ProgramError(f"{file(number)}: the metric {metric.name} failed: {in_short(error)}") from error
-                if not np.isfinite(found[number, column]):
-                    raise ProgramError(f"{file(number)}: the metric {metric.name} is {found[number, column]}")
+                with about(file(number)):
+                    try:
+                        value = float(function(*pair))
+                    except FidtoolError:
+                        raise
+                    except (Exception, SystemExit) as error:  # custom metrics may raise anything
+                        raise ProgramError(f"the metric {metric.name} failed: {in_short(error)}") from error
+                    if not np.isfinite(value):
+                        raise ProgramError(f"the metric {metric.name} is {value}")
+                    found[number, column] = value
         return found
 
 

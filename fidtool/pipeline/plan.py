@@ -70,30 +70,29 @@ def choose(opening: Opening, console: Console) -> Opening:
     A run's only metric is not omitted, and no FAKE is without a value. From here on no setting is changed.
     """
     settings, ordered = opening.settings, opening.settings.chosen
-    chosen: list[Requested] = []
-    omissions, left_out = [], list[NotComputed]()
-    for each in ordered:
-        reason = _obstacle(each, opening, console)
+    chosen, left_out = list[Requested](), dict[NotComputed, str]()
+    for asked in ordered:
+        reason = _obstacle(asked, opening, console)
         if reason is None:
-            chosen.append(each)
+            chosen.append(asked)
             continue
-        if not chosen and each is ordered[-1] and not each.optional:
+        if not chosen and asked is ordered[-1] and not asked.optional:
             raise reason
-        omissions.append(omission(each, reason))
-        left_out.append(NotComputed(each.name, each.title, reason.stated, not each.optional))
+        lacking, line = omission(asked, reason)
+        left_out[lacking] = line
     if left_out:
-        settings = replace(settings, left_out={each.metric for each in left_out})
+        settings = replace(settings, left_out={lacking.metric for lacking in left_out})
     for fake in opening.sets[1:]:
-        lacking_images(chosen, settings, opening.sets[0], fake)
-    for line in omissions:
-        console.say(line, is_result=not opening.evaluates, warns=True)  # an evaluation has them, a file does not
+        omissions(chosen, settings, opening.sets[0], fake)
+    for line in left_out.values():  # an evaluation has them, a file does not
+        console.say(line, is_result=not opening.evaluates, warns=True)
     decided = {each: replace(each, needs=set_needs(settings, *each.roles)) for each in opening.contents}
     return replace(
         opening,
         sets=tuple(decided[each] for each in opening.sets),
         contents={decided[each]: content for each, content in opening.contents.items()},
         settings=settings,
-        notes=(*opening.notes, *omissions),
+        notes=(*opening.notes, *left_out.values()),
         left_out=tuple(left_out),
     )
 
@@ -133,11 +132,12 @@ def _check_optional(asked: Requested, opening: Opening, works: bool) -> None:
         metric.obtain(settings.network.weights, works, None)
 
 
-def omission(asked: Requested, reason: FidtoolError) -> str:
-    """Returns what to say about a metric that is not computed."""
+def omission(asked: Requested, reason: FidtoolError) -> tuple[NotComputed, str]:
+    """Returns a metric that is not computed, and what to say about it."""
+    line = f"'{asked.name}' is not computed: {reason.text}"
     if asked.optional:
-        return f"{asked.optional} omits '{asked.name}': {reason.stated}"
-    return f"'{asked.name}' is not computed: {reason.text}"
+        line = f"{asked.optional} omits '{asked.name}': {reason.stated}"
+    return NotComputed(asked.name, asked.title, reason.stated, not asked.optional), line
 
 
 def too_few(asked: Requested, settings: Settings, real: SetPlan, fake: SetPlan) -> InputError | None:
@@ -153,19 +153,19 @@ def too_few(asked: Requested, settings: Settings, real: SetPlan, fake: SetPlan) 
     return settings.too_few(asked, images, f"{path} has {images}")
 
 
-def lacking_images(
+def omissions(
     chosen: Sequence[Requested], settings: Settings, real: SetPlan, fake: SetPlan
-) -> dict[str, InputError]:
-    """Returns the names of the metrics for which REAL or a FAKE has too few images, with the reasons.
+) -> list[tuple[NotComputed, str]]:
+    """Returns the metrics for which REAL or a FAKE has too few images, see `omission`.
 
     Raises:
         InputError: if FAKE would have no value at all.
     """
-    found = {each.name: too_few(each, settings, real, fake) for each in chosen}
-    reasons = {name: reason for name, reason in found.items() if reason is not None}
-    if len(reasons) == len(chosen):
-        raise next(iter(reasons.values()))
-    return reasons
+    reasons = [(asked, too_few(asked, settings, real, fake)) for asked in chosen]
+    lacking = [(asked, reason) for asked, reason in reasons if reason is not None]
+    if len(lacking) == len(chosen):
+        raise lacking[0][1]
+    return [omission(asked, reason) for asked, reason in lacking]
 
 
 def make_plan(opening: Opening, measured: Mapping[str, Definition] | None, batch_size: int) -> Plan:
@@ -364,9 +364,9 @@ def _floats_without_effect(opening: Opening, sources: Sequence[ImageSet]) -> Ite
     """Yields what to say about the settings of images of floats, and of files that were made with others."""
     settings = opening.settings
     streams = any(planned.holds == "stream" for planned in opening.sets)
-    scaled = streams or (settings.floats and any(source.scaled for source in sources))
-    for name, applies in (("value_range", scaled), ("float_to_byte", scaled and settings.floats)):
-        if getattr(settings, name) is not None and not applies:
+    scaled = settings.floats and (streams or any(source.scaled for source in sources))
+    for name in ("value_range", "float_to_byte"):
+        if getattr(settings, name) is not None and not scaled:
             yield f"{option(name)} has no effect: it only affects images of floats"
     how = roundings({planned.path: file for planned, file in opening.files.items()})
     if settings.floats is not None:

@@ -61,18 +61,16 @@ class FinishedWork:
         """How to continue after an error, for the end of its message; may be empty."""
         if self.checkpoint is not None and self.checkpoint.has_work:
             return f"; finished work is saved in {self.checkpoint.folder}: run the same command again to resume"
-        lost, text = "no work was saved", ""
+        lost, text = "no work", ""
         if self.cached:
             first, *others = self.cached
             sets = f"{first} and {len(others)} more" if others else first
             text = f"; the statistics of {sets} are cached: run the same command again to reuse them"
-            lost = "no other work was saved"
+            lost = "no other work"
         since = self.unsaved_since  # the watchdog's thread may ask while the main thread works
-        if since is None or time.monotonic() - since < WORTH_TELLING_SECONDS:
-            return text
-        if self.checkpoint is None:
-            return f"{text}; {lost}: pass {option('checkpoint', ...)} to save finished work"
-        return f"{text}; {lost}: {self.checkpoint.folder} could not be written, or nothing was finished"
+        if self.checkpoint is None and since is not None and time.monotonic() - since >= WORTH_TELLING_SECONDS:
+            text += f"; {lost} was saved: pass {option('checkpoint', ...)} to save finished work"
+        return text
 
 
 @dataclass(frozen=True)
@@ -123,8 +121,13 @@ def open_run(requests: Sequence[RequestedSet], settings: Settings, console: Cons
                 _check_same_start(world, requests, settings, installed)
                 with world.together():
                     device = choose_device(settings.device, world.launch)
-                    if settings.precision == "tf32":
-                        _check_tf32(device)
+                    if settings.precision == "tf32" and device.torch_device.type != "cuda":
+                        raise InputError(
+                            f"{option('precision', 'tf32')} needs an NVIDIA GPU, but this run uses "
+                            f"{device.torch_device.type}:",
+                            "use fp32, bf16 or fp16",
+                            setting="precision",
+                        )
                     check_exact_products(device.torch_device)
                     for limit in LIMITS:  # reports an invalid environment variable before any work is done
                         byte_limit(limit)
@@ -165,12 +168,3 @@ def _check_same_start(
                 values = f"{name} is {first.get(name)!r} on rank 0 and {other.get(name)!r} on rank {rank}"
                 remedy = "give every rank the same arguments and the same environment"
                 raise on_every_rank(InputError(f"the ranks were started differently: {values}", remedy))
-
-
-def _check_tf32(device: Device) -> None:
-    if device.torch_device.type != "cuda":
-        raise InputError(
-            f"{option('precision', 'tf32')} needs an NVIDIA GPU, but this run uses {device.torch_device.type}:",
-            "use fp32, bf16 or fp16",
-            setting="precision",
-        )

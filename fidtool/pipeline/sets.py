@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -120,9 +119,11 @@ def named_sets(*sources: tuple[object, str]) -> list[RequestedSet]:
         key = id(source)
         if key not in found:
             given = source if isinstance(source, (Images, Statistics)) else Images(source)
-            wanted = (given.name if isinstance(given, Images) else "") or default
-            copies = itertools.chain([wanted], (f"{wanted} {copy}" for copy in itertools.count(2)))
-            name = next(each for each in copies if each not in names)
+            wanted = name = (given.name if isinstance(given, Images) else "") or default
+            copies = 1
+            while name in names:
+                copies += 1
+                name = f"{wanted} {copies}"
             names.add(name)
             found[key] = RequestedSet(name, given.renamed(name) if isinstance(given, Images) else given)
         sets.append(found[key])

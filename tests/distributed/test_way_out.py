@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -87,14 +86,6 @@ def test_work_is_mentioned_from_half_a_minute_on(monkeypatch: pytest.MonkeyPatch
     now[0] += 30.0
     in_python = REST.replace("--checkpoint DIR", "checkpoint=...")
     assert rendered(kept.advice()) == f"; the statistics of a and 1 more {cached}; {in_python}"
-
-
-def test_an_empty_checkpoint_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(module, "WORTH_TELLING_SECONDS", 0.0)
-    kept = FinishedWork()
-    kept.checkpoint = SimpleNamespace(folder="ck", has_work=False)  # type: ignore[assignment]
-    kept.unsaved_since = 0.0
-    assert kept.advice() == "; no work was saved: ck could not be written, or nothing was finished"
 
 
 def test_an_exception_of_the_program_gets_the_advice_too(sets: list[Path]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import fidtool
 from fidtool.distances.exact import FeatureSettings
@@ -215,8 +216,13 @@ def test_a_statistics_file_of_real_without_features_is_refused(here: Run, place:
     assert "plain.npz has only a mean and a covariance" in done.error
 
 
-def test_iterables_and_functions_are_refused(place: Path) -> None:
-    images = np.zeros((4, 8, 8, 3), np.uint8)
-    for given in (fidtool.Images(iter(images)), lambda count: images[:count]):
-        with pytest.raises(fidtool.InputError, match="heldout cannot be an iterable or a function: pass images"):
-            fidtool.compute(str(place / "real"), str(place / "few"), heldout=given, extractor=TINY)
+def test_iterables_and_functions_are_sets_as_well(place: Path) -> None:
+    settings: dict[str, Any] = {"extractor": TINY, "num": 4, "sample": "first"}
+    real, few = str(place / "real"), str(place / "few")
+    images = [Image.open(place / "val" / f"{number:05}.png") for number in range(4)]
+    usual = fidtool.compute(real, few, heldout=images, **settings).results[0].heldout
+    assert usual is not None
+    for given in (fidtool.Images(iter(images)), lambda count, seed: images[:count]):
+        found = fidtool.compute(real, few, heldout=given, **settings).results[0].heldout
+        assert found is not None
+        assert found.floors == usual.floors

@@ -76,13 +76,13 @@ class SharedExtractor:
         self._arguments = feature, protocol, weights, feature_step
         self.plain = isinstance(feature, nn.Module)
         self.warnings: list[str] = []
-        self._latest: dict[str, tuple[object, torch.Tensor]] = {}
+        self._latest: dict[str, tuple[object, list[torch.Tensor]]] = {}
         with renamed("extractor", "feature"):
             self._extractor = self._load(feature, feature_step)
         self.definition = self._extractor.definition
 
-    def once(self, side: str, images: object, compute: Callable[[], torch.Tensor]) -> torch.Tensor:
-        """Returns the features of images, which several metrics pass one after the other and the first computes."""
+    def once(self, side: str, images: object, compute: Callable[[], list[torch.Tensor]]) -> list[torch.Tensor]:
+        """Returns the features of batches of images, which several metrics pass in turn and the first computes."""
         if side not in self._latest or self._latest[side][0] != images:
             self._latest[side] = images, compute()
         return self._latest[side][1]

@@ -162,7 +162,7 @@ def test_a_plain_module_whose_features_need_another_step() -> None:
     for settings in ({"feature_step": 12}, {"metrics": own}):
         callback = FIDCallback("generate", real, feature=module, **settings)  # type: ignore[arg-type]
         callback.on_fit_start(Trainer(callbacks=[callback]), Model())
-        assert callback._metrics[0]._sums.network.definition.feature_step == 12
+        assert callback._metrics[0]._network.definition.feature_step == 12
 
 
 def test_several_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -230,7 +230,13 @@ def test_which_images_remain(ranks: list[tuple[list[int], int]]) -> None:
     for own, numbers, hashes in zip(known, of_ranks, marks, strict=True):
         own["sample"] = numbers
         own["hash"] = hashes
-    kept, different = rows.each_once(known, free, "hash")
+    parts = [np.split(own, [len(own) - last]) for own, last in zip(known, free, strict=True)]
+    bound_rows, rest = zip(*parts, strict=True)
+    found = rows.each_once(bound_rows, rest, "hash")
+    kept = [
+        np.concatenate([np.ones(len(own), bool), samples.new]) for own, samples in zip(bound_rows, found, strict=True)
+    ]
+    different = sum(samples.different for samples in found)
     assert list(map(len, kept)) == list(map(len, of_ranks))
     remain = [int(number) for own, keep in zip(of_ranks, kept, strict=True) for number in own[keep]]
     bound = [int(number) for own, last in zip(of_ranks, free, strict=True) for number in own[: len(own) - last]]

@@ -222,15 +222,6 @@ class ImageMetric(SyncedMetric[Values, ImageSums]):
             self._sums.sides["real" if real else "fake"].add(pixels, samples)
             self._warn(*self._sums.mixed())
 
-    def reset(self) -> None:
-        """Discards all images, except the real ones if ``reset_real_features`` is False."""
-        self.unsync()
-        super().reset()
-        if self.reset_real_features:
-            self._sums.clear()
-        else:
-            self._sums.clear("real")
-
 
 class FrechetInceptionDistance(ImageMetric[torch.Tensor]):
     """FID of the images of all ranks, with the interface of torchmetrics' ``FrechetInceptionDistance``.

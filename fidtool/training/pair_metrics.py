@@ -257,12 +257,6 @@ class ReconstructionMetric(SyncedMetric[torch.Tensor, PairValues]):
         self.update(*args, **kwargs)
         return self._forward_cache
 
-    def reset(self) -> None:
-        """Discards all pairs."""
-        self.unsync()
-        super().reset()
-        self._sums.clear()
-
     def _measure(self, sums: MetricState[PairValues], world: World) -> Result:
         values = sums.main.seen["value"]
         if not len(values):

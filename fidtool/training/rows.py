@@ -49,6 +49,12 @@ class SampleRows:
     def __init__(self) -> None:
         self.clear()
 
+    def emptied(self: Rows) -> Rows:
+        """Returns one like this, without rows."""
+        other = copy.copy(self)
+        other.clear()
+        return other
+
     def clear(self) -> None:
         self.parts: list[NDArray[np.void]] = []
         self._hashes: dict[int, int] = {}  # by the numbers of the samples
@@ -96,8 +102,7 @@ class SampleRows:
         of_ranks = world.gather((bound, rest, self.left_out, self.lost))
         all_bound, all_rest, left_out, lost = zip(*of_ranks, strict=True)
         found = each_once(all_bound, all_rest, self.compared)
-        other = copy.copy(self)
-        other.clear()
+        other = self.emptied()
         other.parts = [
             np.concatenate([own, rows[samples.new]])
             for own, rows, samples in zip(all_bound, all_rest, found, strict=True)

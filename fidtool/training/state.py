@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic
 
 import torch
@@ -78,20 +77,10 @@ class MetricState(Generic[Rows]):
         *_, main = self.sides.values()
         return main
 
-    def clear(self, *kept: str) -> None:
-        """Discards what was added, except that of the sides that are ``kept``."""
-        self.evaluated = 0
-        self.stale = 0
-        for side, rows in self.sides.items():
-            if side not in kept:
-                rows.clear()
-
-    def emptied(self) -> MetricState[Rows]:
-        """Returns a state with the same settings to which nothing was added."""
-        other = copy.copy(self)
-        other.sides = {side: copy.copy(rows) for side, rows in self.sides.items()}
-        other.clear()
-        return other
+    def emptied(self, *kept: str) -> MetricState[Rows]:
+        """Returns a state with the same settings, and what was added to the sides that are ``kept``."""
+        sides = {side: rows if side in kept else rows.emptied() for side, rows in self.sides.items()}
+        return replace(self, sides=sides, evaluated=0, stale=0)
 
     def to(self, device: torch.device) -> None:
         if device.type != "meta":  # temporarily, before `to_empty`
@@ -133,11 +122,9 @@ class MetricState(Generic[Rows]):
         names = [f"the metric of rank {rank}" for rank in ranks.ranks]
         check_same_settings([payload["settings"] for payload in payloads], names)
         with ranks.world(purpose) as world:
-            merged = copy.copy(self)
-            merged.sides = {side: rows.merged(world) for side, rows in self.sides.items()}
-            merged.evaluated = sum(payload["evaluated"] for payload in payloads)
-            merged.stale = sum(payload["stale"] for payload in payloads)
-            yield merged, world
+            sides = {side: rows.merged(world) for side, rows in self.sides.items()}
+            evaluated, stale = (sum(payload[count] for payload in payloads) for count in ("evaluated", "stale"))
+            yield replace(self, sides=sides, evaluated=evaluated, stale=stale), world
 
     def absorb(self, other: MetricState[Rows]) -> None:
         """Adds the state of another metric, whose settings must be the same."""

@@ -87,7 +87,7 @@ else:
 class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
     """Base class of the metrics, which computes their values from the state of all ranks.
 
-    A subclass sets ``_sums`` after it calls ``__init__``, and overrides ``update``, ``reset`` and `_measure`.
+    A subclass sets ``_sums`` after it calls ``__init__``, and overrides ``update`` and `_measure`.
 
     Attributes:
         _metric: computes the values.
@@ -103,6 +103,7 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
     is_differentiable = False
     full_state_update = False
     plot_lower_bound = 0.0
+    reset_real_features = True
     clone = fork_safe(Base.clone)
     # torchmetrics' do nothing, without a word.
     half = nn.Module.half
@@ -187,6 +188,13 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
         """Call this in place of ``compute`` on a rank that failed: the others raise ``reason`` immediately."""
         if self.sync_on_compute:
             ranks_of(self.process_group).abandon(self._purpose("compute()"), reason, self.sync_timeout)
+
+    def reset(self) -> None:
+        """Discards all images or pairs, except the real images if ``reset_real_features`` is False."""
+        self.unsync()
+        super().reset()
+        kept = () if self.reset_real_features else ("real",)
+        self._sums = self._sums.emptied(*kept)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Same as ``update``. Returns no value, because that of a single batch is meaningless."""

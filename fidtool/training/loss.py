@@ -17,7 +17,7 @@ from fidtool.statistics.moments import Gaussian
 from fidtool.statistics.set_statistics import Statistics
 from fidtool.statistics.statistics_file import read_statistics
 from fidtool.training.feature_extractor import PathLike, not_floats, warn_of_dtype
-from fidtool.training.group import DEFAULT_TIMEOUT, GATHERING, Grad, Group, gather_with_grad, outside_autograd, ranks_of
+from fidtool.training.group import DEFAULT_TIMEOUT, Grad, Group, gather_with_grad, outside_autograd
 
 _SMALL_SQUARE = 1e-8
 """Eigenvalues of a Gram matrix below this fraction of the largest have too few correct digits."""
@@ -68,8 +68,6 @@ class FrechetLoss(nn.Module):
                 f"projection must be {wanted}, not {projection}:",
                 "put any other head into the extractor, and compute the statistics with it",
             )
-        if queue < 0:
-            raise InputError(f"queue must be at least 0, not {queue}")
         self.projection = projection
         self.group = group
         self.grad = grad
@@ -95,13 +93,10 @@ class FrechetLoss(nn.Module):
             See also `gather_with_grad`.
         """
         if features.ndim != 2 or features.shape[1] != len(self._mu) or not features.is_floating_point():
-            error = not_floats("features", f"(n, {len(self._mu)})", features)
-            ranks_of(self.group).abandon(GATHERING, error.text, self.timeout)
-            raise error
-        if features.device.type != "meta":  # where their values would be lost
-            with outside_autograd():
-                self._mu = self._mu.to(features.device)
-                self._factor = self._factor.to(features.device)
+            raise not_floats("features", f"(n, {len(self._mu)})", features)
+        with outside_autograd():
+            self._mu = self._mu.to(features.device)
+            self._factor = self._factor.to(features.device)
         kind = torch.promote_types(features.dtype, torch.float32)
         joined = gather_with_grad(features.to(kind), self.group, self.grad, timeout=self.timeout)
         with torch.amp.autocast(features.device.type, enabled=False):

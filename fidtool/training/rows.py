@@ -143,10 +143,7 @@ class SampleRows:
         return {**columns, LEFT_OUT: torch.tensor(self.left_out, device="cpu")}
 
     def absorb(self, totals: State, restored: bool = False) -> None:
-        """Adds what `totals` returned, ``restored`` from a checkpoint or of another metric.
-
-        An AttributeError, IndexError, KeyError, TypeError or ValueError is raised if it is damaged.
-        """
+        """Adds what `totals` returned, ``restored`` from a checkpoint or of another metric."""
         rows = self._rows_of(totals, restored)
         found = find_samples(rows, "hash", self._hashes)
         self.parts.append(rows[found.new])
@@ -154,12 +151,9 @@ class SampleRows:
 
     def _rows_of(self, totals: State, restored: bool) -> NDArray[np.void]:
         rows = self._blank(len(totals["hash"]))
-        for name, kind in self.columns.items():
-            column = totals[name].cpu().numpy()
-            if column.shape != rows.shape or column.dtype != kind or not np.isfinite(column).all():
-                raise ValueError(f"{name} has {column.dtype} of shape {column.shape}")
-            rows[name] = column
         rows["restored"] = restored
+        for name in self.columns:
+            rows[name] = totals[name].cpu().numpy()
         return rows
 
     def join(self: Rows, other: Rows) -> None:

@@ -175,16 +175,16 @@ class MetricState(Generic[Rows]):
         if whole and group_rank:
             return found, ""  # the first rank restores them
         of_another = not whole and (was, of) != (group_rank, size)
-        try:
-            for side, rows in found.sides.items():
-                prefix = f"{side}_"
-                totals = {key.removeprefix(prefix): state[key] for key in state if key.startswith(prefix)}
-                if of_another:
-                    rows.lost = bool(totals)
-                elif totals:
+        for side, rows in found.sides.items():
+            prefix = f"{side}_"
+            totals = {key.removeprefix(prefix): state[key] for key in state if key.startswith(prefix)}
+            if of_another:
+                rows.lost = bool(totals)
+            elif totals:
+                try:
                     rows.absorb(totals, restored=True)
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-            raise InputError(f"the statistics to add are not those of this metric: {error}") from None
+                except ValueError as error:
+                    raise InputError(f"the statistics to add are not those of this metric: {error}") from None
         if of_another:
             return found, (
                 f"rank {group_rank} of {size} loaded the state of rank {was} of {of}, whose {self.noun} belong to "

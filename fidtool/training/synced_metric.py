@@ -24,7 +24,6 @@ from fidtool.metrics.metric import Metric
 from fidtool.names import counted
 from fidtool.training.feature_extractor import flag, warn_of_dtype
 from fidtool.training.group import (
-    DEFAULT_TIMEOUT,
     Group,
     Ranks,
     explain_lost_ranks,
@@ -34,7 +33,6 @@ from fidtool.training.group import (
 )
 from fidtool.training.rows import Rows
 from fidtool.training.state import ALL, MetricState, Result
-from fidtool.validation import LONGEST_SECONDS, Setting
 
 _TRAINERS = ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer")
 _made = itertools.count(1)
@@ -130,8 +128,7 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
         self._to_sync = False  # torchmetrics must not synchronise in compute()
         explain_lost_ranks()
         self.normalize = flag("normalize", normalize)
-        limits = Setting(DEFAULT_TIMEOUT, least=1e-3, most=LONGEST_SECONDS, name="sync_timeout", kind=float)
-        self.sync_timeout = limits.checked(sync_timeout)
+        self.sync_timeout = sync_timeout
         self._name = name
         self._label = name or _numbered_label(sync_on_compute)
         self._own: MetricState[Rows] | None = None  # this rank's, while `_sums` are those of all ranks

@@ -158,7 +158,6 @@ def test_invalid_pairs(preds: Any, target: Any, index: Any, text: str) -> None:
         (lambda: PeakSignalNoiseRatio(255, normalize=True), "data_range must be 1 for floats"),
         (lambda: PeakSignalNoiseRatio((0, 1)), "data_range must be 1"),  # type: ignore[arg-type]
         (lambda: PeakSignalNoiseRatio(normalize="relu"), "normalize must be True or False"),  # type: ignore[arg-type]
-        (lambda: PeakSignalNoiseRatio(sync_timeout=0), "sync_timeout must be from"),
         (lambda: LearnedPerceptualImagePatchSimilarity("squeeze"), "net_type must be alex or vgg, not 'squeeze'"),  # type: ignore[arg-type]
         (lambda: LearnedPerceptualImagePatchSimilarity(weights="no.pth"), "^weights='no.pth' is neither a file"),
     ],

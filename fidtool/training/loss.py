@@ -17,7 +17,7 @@ from fidtool.statistics.moments import Gaussian
 from fidtool.statistics.set_statistics import Statistics
 from fidtool.statistics.statistics_file import read_statistics
 from fidtool.training.feature_extractor import PathLike, not_floats, warn_of_dtype
-from fidtool.training.group import DEFAULT_TIMEOUT, Grad, Group, gather_with_grad, outside_autograd
+from fidtool.training.group import DEFAULT_TIMEOUT, GATHERING, Grad, Group, gather_with_grad, outside_autograd, ranks_of
 
 _SMALL_SQUARE = 1e-8
 """Eigenvalues of a Gram matrix below this fraction of the largest have too few correct digits."""
@@ -93,7 +93,9 @@ class FrechetLoss(nn.Module):
             See also `gather_with_grad`.
         """
         if features.ndim != 2 or features.shape[1] != len(self._mu) or not features.is_floating_point():
-            raise not_floats("features", f"(n, {len(self._mu)})", features)
+            error = not_floats("features", f"(n, {len(self._mu)})", features)
+            ranks_of(self.group).abandon(GATHERING, error.text, self.timeout)
+            raise error
         with outside_autograd():
             self._mu = self._mu.to(features.device)
             self._factor = self._factor.to(features.device)

@@ -109,11 +109,11 @@ def gather_outputs(
         ranks.abandon(_PURPOSE, as_fidtool_error(error).text, timeout)
         raise
     payloads = ranks.exchange(_PURPOSE, {"kinds": kinds}, timeout, "every rank must call it, one without samples too")
-    kinds = _common_kinds([payload["kinds"] for payload in payloads], ranks.ranks)
+    of_outputs = zip(*(payload["kinds"] for payload in payloads), strict=True)
     every = gather_with_grad(torch.from_numpy(numbers), group, "local", timeout=timeout).numpy()
     joined: list[Any] = []
-    for part, kind, name in zip(parts, kinds, names, strict=True):
-        if kind == "tensor":
+    for part, of_ranks, name in zip(parts, of_outputs, names, strict=True):
+        if _common_kind(of_ranks, name) == "tensor":
             own = part if isinstance(part, torch.Tensor) else torch.zeros(0)
             with about(name):
                 joined.append(gather_with_grad(own, group, grad, timeout=timeout))
@@ -190,20 +190,12 @@ def _kind_of(output: Output, count: int, name: str) -> str:
     )
 
 
-def _common_kinds(of_ranks: Sequence[Sequence[str]], ranks: Sequence[int]) -> list[str]:
-    """The kinds of the outputs, which must be the same on all ranks; an empty list may be of any kind."""
-    lengths = list(map(len, of_ranks))
-    if len(set(lengths)) > 1:
-        said = ", ".join(f"{length} on rank {rank}" for rank, length in zip(ranks, lengths, strict=True))
-        raise on_every_rank(InputError(f"the ranks pass different numbers of outputs: {said}"))
-    common = []
-    for place, kinds in enumerate(zip(*of_ranks, strict=True), 1):
-        named = {kind: rank for rank, kind in zip(ranks, kinds, strict=True) if kind}
-        if len(named) > 1:
-            said = ", ".join(f"{kind} on rank {rank}" for kind, rank in named.items())
-            raise on_every_rank(InputError(f"the elements of output {place} differ: {said}"))
-        common.append(next(iter(named), ""))
-    return common
+def _common_kind(kinds: Sequence[str], name: str) -> str:
+    """The kind of an output, which must be the same on all ranks; an empty list may be of any kind."""
+    known = sorted({kind for kind in kinds if kind})
+    if len(known) > 1:
+        raise on_every_rank(InputError(f"the elements of {name} differ between the ranks: {' and '.join(known)}"))
+    return known[0] if known else ""
 
 
 def _gather_list(values: Sequence[str] | Sequence[int], group: Group, timeout: float) -> list[Any]:

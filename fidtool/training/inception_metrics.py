@@ -19,7 +19,7 @@ from fidtool.distributed.world import World
 from fidtool.errors import InputError, TooFewImagesError, as_warning, merged, renamed, rendered
 from fidtool.features.models.inception import Weights
 from fidtool.features.network import Network
-from fidtool.features.protocol import INCEPTION_DIMS, ProtocolName
+from fidtool.features.protocol import FEATURES, INCEPTION_DIMS, ProtocolName
 from fidtool.metrics.fid import FID
 from fidtool.metrics.inception_score import InceptionScore as Scores
 from fidtool.metrics.kid import KID
@@ -27,8 +27,7 @@ from fidtool.metrics.metric import FeatureSet, MetricContext
 from fidtool.metrics.mifid import MIFID
 from fidtool.metrics.prdc import PRDC, Ties
 from fidtool.settings import StatisticsSettings
-from fidtool.statistics.moments import Gaussian
-from fidtool.statistics.set_statistics import Statistics
+from fidtool.statistics.set_statistics import MeasuredSet, Statistics
 from fidtool.training.feature_extractor import (
     Feature,
     PathLike,
@@ -39,7 +38,7 @@ from fidtool.training.feature_extractor import (
     shared_extractor,
 )
 from fidtool.training.group import DEFAULT_TIMEOUT, Group, outside_autograd
-from fidtool.training.real_statistics import RealStatistics
+from fidtool.training.real_statistics import doubts_about, real_set
 from fidtool.training.samples import Index, sample_numbers
 from fidtool.training.state import MetricState, Result
 from fidtool.training.sums import SIDES, ImageSums
@@ -112,56 +111,66 @@ class ImageMetric(SyncedMetric[Values, ImageSums]):
         network = self._network
         per_image = self._metric.fake_features
         sides = {side: ImageSums(network, side, batch_size, per_image) for side in SIDES}
-        doubts = list(network.warnings)
+        doubts: list[str] = []
         real = "their own images"
-        self._real: RealStatistics | None = None
+        self._real: MeasuredSet | None = None
         self._rounding = network.rounding(float_to_byte)
         if real_statistics is not None:
             del sides["real"]
-            self._real = RealStatistics.of(real_statistics, network, per_image)
-            self._rounding = network.rounding(float_to_byte or self._real.float_to_byte)
-            doubts += self._real.doubts(network, self._rounding)
-            real = self._real.setting
+            self._real = real_set(real_statistics, network, per_image)
+            statistics = self._real.statistics
+            stated = (statistics.config or {}).get("float_to_byte")
+            self._rounding = network.rounding(float_to_byte or stated)
+            doubts = doubts_about(self._real, network, stated, self._rounding)
+            digest = hashlib.sha256(statistics.mu.tobytes() + statistics.sigma.tobytes()).hexdigest()
+            real = f"statistics with SHA-256 {digest[:12]}"
         settings = {
             "definition": network.definition.to_json(),
             "real": real,
             "float_to_byte": "" if self._rounding == network.rounding(None) else self._rounding,
             "own": repr(self._metric) if per_image else "",
         }
-        self._sums = MetricState(sides, "images", settings, ("definition", "float_to_byte"), doubts)
+        saved = ("definition", "float_to_byte")
+        self._sums = MetricState(sides, "images", settings, saved, [*network.warnings, *doubts])
         self._sums.to(self.device)
+
+    def _count_of_real(self, sums: MetricState[ImageSums]) -> int | None:
+        return sums.sides["real"].count if self._real is None else self._real.statistics.count
 
     def _measure(self, sums: MetricState[ImageSums], world: World) -> Result:
         metric = self._metric
-        sides: dict[str, ImageSums | RealStatistics] = {**sums.sides}
-        names = {"real": "the set of real images", "fake": "the set of generated images"}
-        if self._real is not None:
-            sides["real"] = self._real
-            names["real"] = self._real.name
+        counts = {"real": self._count_of_real(sums), "fake": sums.main.count}
         if not (metric.frechet or metric.real_features):
-            del sides["real"]
+            del counts["real"]
         least, setting = self._least
-        for side, images in sides.items():
-            count = images.count
+        for side, count in counts.items():
             if count is not None and count < least:
                 problem = f"{self._title} needs at least {least} {SIDES[side]}{setting}, but there are {count}"
                 kept = ", which reset() discards unless reset_real_features=False" if side == "real" else ""
                 raise TooFewImagesError(f"{problem}: add them with update(images, real={side == 'real'}){kept}")
-        statistics: dict[str, Statistics] = {}
-        if metric.frechet:
-            found = world.only_on_rank_zero(lambda: {names[side]: sides[side].statistics() for side in SIDES})
-            statistics = found or {}
-        gaussians = {name: Gaussian(each.mu, each.sigma, each.count) for name, each in statistics.items()}
-        rows = {names[side]: images.rows() for side, images in sides.items() if metric.fake_features}
-        real, fake = (FeatureSet(name, rows.get(name), gaussians.get(name)) for name in names.values())
-        settings = feature_settings(self._network.definition, self.device, world)
-        context = MetricContext(settings, lambda: self._classifier)
+        sets = [self._set(side, sums, world) for side in SIDES]
+        real, fake = (
+            FeatureSet(each.path, each.features.get(FEATURES), each.gaussian() if each.statistics.layers else None)
+            for each in sets
+        )
+        context = MetricContext(
+            feature_settings(self._network.definition, self.device, world), lambda: self._classifier
+        )
         values = metric.compute(real, fake, context)
-        warnings = [*map(str, merged([*set_warnings(statistics), *map(as_warning, context.warnings)]))]
+        of_sets = set_warnings({each.path: each.statistics for each in sets}) if metric.frechet else []
+        warnings = [*map(str, merged([*of_sets, *map(as_warning, context.warnings)]))]
         values, warnings = world.broadcast((values, warnings))
         values = {name: values[name] for name in self._names if name in values}
-        of_real = sides["real"].count if "real" in sides else None
-        return Result(values, of_real, sums.main.count, warnings=tuple(map(rendered, warnings)))
+        return Result(values, counts.get("real"), sums.main.count, warnings=tuple(map(rendered, warnings)))
+
+    def _set(self, side: str, sums: MetricState[ImageSums], world: World) -> MeasuredSet:
+        """Returns a set as metrics need it, with statistics on rank zero. A collective."""
+        if side == "real" and self._real is not None:
+            return self._real
+        images = sums.sides[side]
+        statistics = world.only_on_rank_zero(images.statistics) if self._metric.frechet else None
+        features = {FEATURES: images.rows()} if self._metric.fake_features else {}
+        return MeasuredSet(f"the set of {SIDES[side]}", statistics or Statistics({}), features)
 
     def _key(self, name: str) -> str:
         return features_of_network(self._network.choice).key(name)
@@ -183,7 +192,7 @@ class ImageMetric(SyncedMetric[Values, ImageSums]):
 
         If there are real statistics, that of their images; -1 if they do not have it.
         """
-        count = (self._real or self._sums.sides["real"]).count
+        count = self._count_of_real(self._sums)
         return torch.tensor(-1 if count is None else count, device=self.device)
 
     @property
@@ -212,7 +221,7 @@ class ImageMetric(SyncedMetric[Values, ImageSums]):
         real = flag("real", real)
         if real and self._real is not None:
             raise InputError(
-                f"the metric already has real statistics ({self._real.name}):",
+                f"the metric already has real statistics ({self._real.path}):",
                 "call update() with generated images only",
             )
         self._refuse_while_synced("update()")

@@ -163,13 +163,14 @@ class MetricState(Generic[Rows]):
         """
         try:
             header = json.loads(bytes(state[HEADER].tolist()))
-            differences = _differences(header["settings"], self._saved_settings())
             was, of = header["rank"], header["size"]
+            check_same_settings([header["settings"], self._saved_settings()], ("the checkpoint", "this metric"))
+        except InputError:
+            raise
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InputError(
                 "the checkpoint has no valid definition of its features: this metric did not save it"
             ) from error
-        _refuse_differences(differences, "the checkpoint", "this metric")
         found = self.emptied()
         whole = was == ALL or of == 1
         if whole and group_rank:
@@ -198,22 +199,15 @@ class MetricState(Generic[Rows]):
 
 def check_same_settings(settings: Sequence[Mapping[str, str]], names: Sequence[str]) -> None:
     """Checks that `MetricState.settings` are the same everywhere."""
-    for name, other in zip(names, settings, strict=True):
-        _refuse_differences(_differences(settings[0], other), names[0], name)
-
-
-def _differences(first: Mapping[str, str], second: Mapping[str, str]) -> list[str]:
-    differences = []
-    for name, mine in first.items():
-        theirs = second[name]
-        if name == "definition":
-            differences += Definition.from_json(mine).differences(Definition.from_json(theirs))
-        elif mine != theirs:
-            differences.append(f"{name}: {mine or 'as usual'} against {theirs or 'as usual'}")
-    return differences
-
-
-def _refuse_differences(differences: Sequence[str], first: str, second: str) -> None:
-    if differences:
-        problem = f"{first} and {second} differ ({', '.join(differences)}):"
-        raise on_every_rank(InputError(problem, "make them with the same arguments"))
+    first = settings[0]
+    for owner, other in zip(names, settings, strict=True):
+        differences = []
+        for name, mine in first.items():
+            theirs = other[name]
+            if name == "definition":
+                differences += Definition.from_json(mine).differences(Definition.from_json(theirs))
+            elif mine != theirs:
+                differences.append(f"{name}: {mine or 'as usual'} against {theirs or 'as usual'}")
+        if differences:
+            problem = f"{names[0]} and {owner} differ ({', '.join(differences)}):"
+            raise on_every_rank(InputError(problem, "make them with the same arguments"))

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
-from types import FunctionType, MethodType
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from fidtool.cache_dir import one_at_a_time
 from fidtool.console import log_warning
-from fidtool.errors import InputError, brief, in_short, option, own_exceptions, renamed, warn_program
+from fidtool.errors import InputError, brief, option, own_exceptions, renamed, warn_program
 from fidtool.features.device import Device, computing_on, device_of, full_fp32, repeatable
 from fidtool.features.extractor import Extractor
 from fidtool.features.models.families import NetworkChoice
@@ -76,13 +76,13 @@ class SharedExtractor:
         self._arguments = feature, protocol, weights, feature_step
         self.plain = isinstance(feature, nn.Module)
         self.warnings: list[str] = []
-        self._latest: dict[str, tuple[object, torch.Tensor]] = {}
+        self._latest: dict[str, tuple[object, list[torch.Tensor]]] = {}
         with renamed("extractor", "feature"):
             self._extractor = self._load(feature, feature_step)
         self.definition = self._extractor.definition
 
-    def once(self, side: str, images: object, compute: Callable[[], torch.Tensor]) -> torch.Tensor:
-        """Returns the features of images, which several metrics pass one after the other and the first computes."""
+    def once(self, side: str, images: object, compute: Callable[[], list[torch.Tensor]]) -> list[torch.Tensor]:
+        """Returns the features of batches of images, which several metrics pass in turn and the first computes."""
         if side not in self._latest or self._latest[side][0] != images:
             self._latest[side] = images, compute()
         return self._latest[side][1]
@@ -160,13 +160,11 @@ class _PlainExtractor(Extractor):
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles what `copy.deepcopy` shares between copies, functions and classes, by its identity."""
+    """Pickles tensors as hashes, and what `copy.deepcopy` shares between copies, functions and classes, by identity."""
 
     def persistent_id(self, value: object) -> object:
         if isinstance(value, torch.Tensor):
-            return digest_of({f"{type(value).__name__} {value.device} {value.stride()}": value})
-        if isinstance(value, MethodType):
-            return id(value.__func__), value.__self__
+            return digest_of({"": value})
         return id(value) if isinstance(value, (FunctionType, type)) else None
 
 
@@ -183,27 +181,9 @@ def chosen(feature: Feature, protocol: str | None, weights: PathLike | None) -> 
                 setting="protocol",
             )
         return NetworkChoice(f"{type(feature).__module__}.{type(feature).__qualname__}")
-    if isinstance(feature, str) and feature in map(str, INCEPTION_DIMS):
-        raise InputError(
-            f"{option('feature', feature)} is a string, which names a network:",
-            f"pass {option('feature', int(feature))} for a layer of Inception",
-            setting="feature",
-        )
-    if isinstance(feature, bool) or not isinstance(feature, (int, str, Network)):
-        *first, last = INCEPTION_DIMS
-        raise InputError(
-            f"feature must be {', '.join(map(str, first))} or {last}, the name of a network, such as 'dinov2' or "
-            f"'FILE.py:NAME', a fidtool.Network or a torch.nn.Module, not {type(feature).__name__}",
-            setting="feature",
-        )
-    of_inception = isinstance(feature, int)
+    layer = {"dims": feature} if isinstance(feature, int) else {"extractor": feature}
     with renamed("extractor", "feature"), renamed("dims", "feature"):
-        settings = StatisticsSettings(
-            extractor="inception" if of_inception else feature,  # type: ignore[arg-type]
-            dims=feature if of_inception else None,  # type: ignore[arg-type]
-            protocol=protocol,  # type: ignore[arg-type]
-            weights=weights,
-        )
+        settings = StatisticsSettings(**layer, protocol=protocol, weights=weights)  # type: ignore[arg-type]
     if settings.further:
         raise InputError(f"{option('feature', feature)} has several networks:", "pass one of them", setting="feature")
     return replace(settings.network, setting="feature", apart=weights is not None or protocol is not None)
@@ -241,13 +221,7 @@ def inception_weights(file: str | None, classifier: bool = False) -> Weights:
 def _copied(module: nn.Module) -> nn.Module:
     if isinstance(module, DistributedDataParallel):
         module = module.module
-    try:
-        copied = copy.deepcopy(module)
-    except Exception as error:  # a custom module may raise anything
-        raise InputError(
-            f"the metric cannot copy {type(module).__name__} ({in_short(error)}):",
-            "pass 'FILE.py:NAME', which creates a fidtool.Network",
-        ) from error
+    copied = copy.deepcopy(module)
     copied.zero_grad(set_to_none=True)
     return copied
 
@@ -338,8 +312,6 @@ def pixels_of(
     """
     if not isinstance(images, torch.Tensor):
         raise InputError(f"images must be a torch.Tensor, not {type(images).__name__}")
-    if device.type == "meta":
-        raise InputError("the metric is on the meta device: move it to a real device with metric.to_empty(device=…)")
     if images.device.type != "cpu" and images.device != device:
         raise InputError(
             f"the images are on {images.device} and the metric is on {device}:", f"call metric.to('{images.device}')"

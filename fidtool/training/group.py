@@ -87,7 +87,7 @@ class Ranks:
         explain_lost_ranks()
         if counted:
             self.calls[purpose] += 1
-        mine = {"call": self.calls[purpose], "gloo": self._gloo is not None, "payload": payload}
+        mine = {"call": self.calls[purpose], "payload": payload}
         try:
             entries = rendezvous.exchange(purpose, mine, seconds, remedy)
         except AbsentRanksError as error:
@@ -95,15 +95,13 @@ class Ranks:
             raise
         if self._reported:
             self._report("")  # the program goes on
-        if not all(entry["gloo"] for entry in entries):
-            self._gloo = None  # a rank has lost its group: all ranks create a new one
         latest = max(entry["call"] for entry in entries)
         for rank, entry in zip(self.ranks, entries, strict=True):
             if entry["call"] != latest:
                 self.calls[purpose] = latest
                 behind = f"rank {rank} is in call number {entry['call']} of {purpose} and the others in number {latest}"
-                missed = "it missed a call that failed"
-                raise on_every_rank(RunError(f"{behind}, because {missed}; no data was exchanged: make the call again"))
+                problem = f"{behind}, because it missed a call that failed; no data was exchanged:"
+                raise on_every_rank(RunError(problem, "make the call again"))
             if failure := entry["payload"].get("failed"):
                 raise RunError(f"rank {rank} failed: {failure}")
         return [entry["payload"] for entry in entries]
@@ -158,8 +156,7 @@ class Ranks:
 def _own_store() -> dist.Store:
     """The store of the default process group, by a connection of our own."""
     default = default_store()
-    if default is None:
-        raise RunError(f"torch {torch.__version__} does not provide access to the store of its process group")
+    assert default is not None, "torch has moved it"
     return connect_to_store_of(default) or default
 
 
@@ -216,15 +213,6 @@ def ranks_of(group: Group = None) -> Ranks:
         raise InputError(f"rank {own} is not in the process group of ranks {members}")
     # A program may initialise torch.distributed again.
     return _known.setdefault((dist.group.WORLD, tuple(members)), Ranks(members, members.index(own)))
-
-
-def group_rank_and_size(group: Group) -> tuple[int, int]:
-    """This process's rank in ``group`` and the group's size; ``(0, 1)`` if it is not in the group."""
-    try:
-        ranks = ranks_of(group)
-    except InputError:
-        return 0, 1
-    return ranks.group_rank, ranks.size
 
 
 @cache
@@ -293,21 +281,16 @@ def dist_sync_fn(
 
 def _gathered(tensor: torch.Tensor, group: Group, grad: Grad, timeout: float) -> tuple[torch.Tensor, list[int]]:
     GRAD.checked(grad)
-    if not isinstance(tensor, torch.Tensor) or tensor.layout != torch.strided:
-        what = f"a {tensor.layout} tensor" if isinstance(tensor, torch.Tensor) else type(tensor).__name__
-        raise InputError(f"only dense tensors can be gathered, not {what}")
     ranks = ranks_of(group)
     if ranks.size == 1:
         warn_without_group(GATHERING)
         return tensor, list(tensor.shape[:1])
-    grad_enabled = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
     payload = {
         "shape": list(tensor.shape),
         "trailing shape": list(tensor.shape[1:]),
         "dtype": str(tensor.dtype).removeprefix("torch."),
         "grad": grad,
-        "requires_grad": grad_enabled and tensor.requires_grad,
-        "grad_enabled": grad_enabled,
+        "requires_grad": tensor.requires_grad and torch.is_grad_enabled() and not torch.is_inference_mode_enabled(),
     }
     payloads = ranks.exchange(GATHERING, payload, timeout, _FORWARD_REMEDY)
     reference = _check_compatible(ranks, payloads)
@@ -330,18 +313,13 @@ def _check_compatible(ranks: Ranks, payloads: list[dict[str, Any]]) -> dict[str,
     """
     reference = next((each for each in payloads if each["shape"] != [0]), payloads[0])
     first = ranks.ranks[payloads.index(reference)]
-    needs_backward = reference["grad"] != "local" and any(entry["requires_grad"] for entry in payloads)
     for rank, entry in zip(ranks.ranks, payloads, strict=True):
         if not entry["shape"]:
             problem = f"the tensor to gather has no dimensions on rank {rank}:"
             raise on_every_rank(InputError(problem, "add one with reshape(1)"))
-        if needs_backward and not entry["grad_enabled"]:
-            problem = f"the tensor to gather needs a gradient on other ranks but rank {rank} is in torch.no_grad()"
-            raise on_every_rank(InputError(f"{problem}: backward is a collective of all ranks"))
-        if entry["shape"] == [0]:
-            continue
         for what in ("trailing shape", "dtype", "grad"):
-            if (mine := entry[what]) != (theirs := reference[what]):
+            theirs, mine = reference[what], entry[what]
+            if mine != theirs and entry["shape"] != [0]:
                 message = f"the tensors to gather differ in {what}: {theirs} on rank {first}, {mine} on rank {rank}"
                 raise on_every_rank(InputError(message))
     return reference

@@ -19,7 +19,7 @@ from fidtool.distributed.world import World
 from fidtool.errors import InputError, TooFewImagesError, as_warning, merged, renamed, rendered
 from fidtool.features.models.inception import Weights
 from fidtool.features.network import Network
-from fidtool.features.protocol import INCEPTION_DIMS, ProtocolName
+from fidtool.features.protocol import FEATURES, INCEPTION_DIMS, ProtocolName
 from fidtool.metrics.fid import FID
 from fidtool.metrics.inception_score import InceptionScore as Scores
 from fidtool.metrics.kid import KID
@@ -27,7 +27,7 @@ from fidtool.metrics.metric import FeatureSet, MetricContext
 from fidtool.metrics.mifid import MIFID
 from fidtool.metrics.prdc import PRDC, Ties
 from fidtool.settings import StatisticsSettings
-from fidtool.statistics.set_statistics import Gaussian, Statistics
+from fidtool.statistics.set_statistics import MeasuredSet, Statistics
 from fidtool.training.feature_extractor import (
     Feature,
     PathLike,
@@ -38,8 +38,10 @@ from fidtool.training.feature_extractor import (
     shared_extractor,
 )
 from fidtool.training.group import DEFAULT_TIMEOUT, Group, outside_autograd
+from fidtool.training.real_statistics import doubts_about, real_set
 from fidtool.training.samples import Index, sample_numbers
-from fidtool.training.sums import SIDES, MetricSums, Result
+from fidtool.training.state import MetricState, Result
+from fidtool.training.sums import SIDES, ImageSums
 from fidtool.training.synced_metric import SyncedMetric, Values
 from fidtool.validation import declared, text_of
 
@@ -47,7 +49,7 @@ _LOGITS = "logits_unbiased"
 _Pair = tuple[torch.Tensor, torch.Tensor]
 
 
-class ImageMetric(SyncedMetric[Values, MetricSums]):
+class ImageMetric(SyncedMetric[Values, ImageSums]):
     """Base class of the metrics of images, which holds the network, the features, and what all ranks agree on.
 
     A subclass sets these before it calls ``__init__``, whose arguments are those of `FrechetInceptionDistance`.
@@ -59,6 +61,7 @@ class ImageMetric(SyncedMetric[Values, MetricSums]):
     """
 
     _theirs = re.compile(r"inception\.|(real|fake)_features|features$")
+    _ours = re.compile(r"(real|fake)_(?!features)|header$")
     _classifier: Any = None
     _least: tuple[int, str] = (2, "")
     higher_is_better = False
@@ -97,50 +100,91 @@ class ImageMetric(SyncedMetric[Values, MetricSums]):
         if weights is not None and file is not None:
             raise InputError("weights and feature_extractor_weights_path are the same:", "pass one of them")
         with outside_autograd(), renamed("weights", "weights" if file is None else "feature_extractor_weights_path"):
-            network = shared_extractor(feature, antialias, protocol, weights or file, feature_step)
+            self._network = shared_extractor(feature, antialias, protocol, weights or file, feature_step)
             # antialias is an argument of torchmetrics, which truncates with either protocol.
             asked = float_to_byte if antialias is None else float_to_byte or "floor"
-            self._sums = MetricSums(network, self._metric, real_statistics, batch_size, asked)
-            self._sums.to(self.device)
+            self._begin(real_statistics, asked, batch_size)
 
-    def _measure(self, sums: MetricSums, world: World) -> Result:
+    def _begin(
+        self, real_statistics: PathLike | Statistics | None, float_to_byte: str | None, batch_size: int | None
+    ) -> None:
+        network = self._network
+        per_image = self._metric.fake_features
+        sides = {side: ImageSums(network, side, batch_size, per_image) for side in SIDES}
+        doubts: list[str] = []
+        real = "their own images"
+        self._real: MeasuredSet | None = None
+        self._rounding = network.rounding(float_to_byte)
+        if real_statistics is not None:
+            del sides["real"]
+            self._real = real_set(real_statistics, network, per_image)
+            statistics = self._real.statistics
+            stated = (statistics.config or {}).get("float_to_byte")
+            self._rounding = network.rounding(float_to_byte or stated)
+            doubts = doubts_about(self._real, network, stated, self._rounding)
+            digest = hashlib.sha256(statistics.mu.tobytes() + statistics.sigma.tobytes()).hexdigest()
+            real = f"statistics with SHA-256 {digest[:12]}"
+        settings = {
+            "definition": network.definition.to_json(),
+            "real": real,
+            "float_to_byte": "" if self._rounding == network.rounding(None) else self._rounding,
+            "own": repr(self._metric) if per_image else "",
+        }
+        saved = ("definition", "float_to_byte")
+        self._sums = MetricState(sides, "images", settings, saved, [*network.warnings, *doubts])
+        self._sums.to(self.device)
+
+    def _count_of_real(self, sums: MetricState[ImageSums]) -> int | None:
+        return sums.sides["real"].count if self._real is None else self._real.statistics.count
+
+    def _measure(self, sums: MetricState[ImageSums], world: World) -> Result:
         metric = self._metric
-        sides = list(SIDES) if metric.frechet or metric.real_features else ["fake"]
-        counts = {side: sums.sides[side].count for side in sides}
+        counts = {"real": self._count_of_real(sums), "fake": sums.main.count}
+        if not (metric.frechet or metric.real_features):
+            del counts["real"]
         least, setting = self._least
         for side, count in counts.items():
             if count is not None and count < least:
                 problem = f"{self._title} needs at least {least} {SIDES[side]}{setting}, but there are {count}"
                 kept = ", which reset() discards unless reset_real_features=False" if side == "real" else ""
                 raise TooFewImagesError(f"{problem}: add them with update(images, real={side == 'real'}){kept}")
-        names = {"real": sums.fixed_name or "the set of real images", "fake": "the set of generated images"}
-        statistics: dict[str, Statistics] = {}
-        if metric.frechet:
-            found = world.only_on_rank_zero(lambda: {names[side]: sums.sides[side].statistics() for side in sides})
-            statistics = found or {}
-        gaussians = {name: Gaussian(each.mu, each.sigma, each.count) for name, each in statistics.items()}
-        rows = {names[side]: sums.sides[side].rows() for side in sides if metric.fake_features}
-        real, fake = (FeatureSet(name, rows.get(name), gaussians.get(name)) for name in names.values())
-        settings = feature_settings(sums.network.definition, self.device, world)
-        context = MetricContext(settings, lambda: self._classifier)
+        sets = [self._set(side, sums, world) for side in SIDES]
+        real, fake = (
+            FeatureSet(each.path, each.features.get(FEATURES), each.gaussian() if each.statistics.layers else None)
+            for each in sets
+        )
+        context = MetricContext(
+            feature_settings(self._network.definition, self.device, world), lambda: self._classifier
+        )
         values = metric.compute(real, fake, context)
-        warnings = [*map(str, merged([*set_warnings(statistics), *map(as_warning, context.warnings)]))]
+        of_sets = set_warnings({each.path: each.statistics for each in sets}) if metric.frechet else []
+        warnings = [*map(str, merged([*of_sets, *map(as_warning, context.warnings)]))]
         values, warnings = world.broadcast((values, warnings))
         values = {name: values[name] for name in self._names if name in values}
-        return Result(values, counts.get("real"), counts["fake"] or 0, warnings=tuple(map(rendered, warnings)))
+        return Result(values, counts.get("real"), sums.main.count, warnings=tuple(map(rendered, warnings)))
+
+    def _set(self, side: str, sums: MetricState[ImageSums], world: World) -> MeasuredSet:
+        """Returns a set as metrics need it, with statistics on rank zero. A collective."""
+        if side == "real" and self._real is not None:
+            return self._real
+        images = sums.sides[side]
+        statistics = world.only_on_rank_zero(images.statistics) if self._metric.frechet else None
+        features = {FEATURES: images.rows()} if self._metric.fake_features else {}
+        return MeasuredSet(f"the set of {SIDES[side]}", statistics or Statistics({}), features)
 
     def _key(self, name: str) -> str:
-        return features_of_network(self._sums.network.choice).key(name)
+        return features_of_network(self._network.choice).key(name)
 
     @property
     def reference_digest(self) -> str:
         """Fingerprint of the protocol and the fixed real statistics. Values with equal fingerprints are comparable."""
-        return hashlib.sha256(repr(sorted(self._sums.settings().items())).encode()).hexdigest()
+        unusual = sorted((name, value) for name, value in self._sums.settings.items() if value)
+        return hashlib.sha256(repr(unusual).encode()).hexdigest()
 
     @property
     def float_to_byte(self) -> str:
         """How floats become bytes: ``round`` or ``floor``."""
-        return self._sums.float_to_byte
+        return self._rounding
 
     @property
     def real_features_num_samples(self) -> torch.Tensor:
@@ -148,13 +192,13 @@ class ImageMetric(SyncedMetric[Values, MetricSums]):
 
         If there are real statistics, that of their images; -1 if they do not have it.
         """
-        count = self._sums.sides["real"].count
+        count = self._count_of_real(self._sums)
         return torch.tensor(-1 if count is None else count, device=self.device)
 
     @property
     def fake_features_num_samples(self) -> torch.Tensor:
         """Number of generated images that were added on this rank, or while synced on all: int64 scalar tensor."""
-        return torch.tensor(self._sums.added, device=self.device)
+        return torch.tensor(self._sums.main.count, device=self.device)
 
     @fork_safe
     def update(self, imgs: torch.Tensor, real: bool, index: Index | None = None) -> None:
@@ -175,26 +219,17 @@ class ImageMetric(SyncedMetric[Values, MetricSums]):
             fidtool.RunError: if a feature is not finite. An exception of a custom network is raised as it is.
         """
         real = flag("real", real)
-        if real and self._sums.fixed_name:
+        if real and self._real is not None:
             raise InputError(
-                f"the metric already has real statistics ({self._sums.fixed_name}):",
+                f"the metric already has real statistics ({self._real.path}):",
                 "call update() with generated images only",
             )
         self._refuse_while_synced("update()")
         with outside_autograd():
-            pixels = pixels_of(imgs, self.normalize, self.device, self.float_to_byte, self._sums.network.plain)
+            pixels = pixels_of(imgs, self.normalize, self.device, self._rounding, self._network.plain)
             samples = None if index is None else sample_numbers(index, len(pixels), "images")
             self._sums.sides["real" if real else "fake"].add(pixels, samples)
             self._warn(*self._sums.mixed())
-
-    def reset(self) -> None:
-        """Discards all images, except the real ones if ``reset_real_features`` is False."""
-        self.unsync()
-        super().reset()
-        if self.reset_real_features:
-            self._sums.clear()
-        else:
-            self._sums.clear("real")
 
 
 class FrechetInceptionDistance(ImageMetric[torch.Tensor]):
@@ -283,7 +318,7 @@ class KernelInceptionDistance(ImageMetric[_Pair]):
         self._least = subset_size, f" for subset_size={subset_size}"
         super().__init__(feature, reset_real_features, normalize, **options)
 
-    def _measure(self, sums: MetricSums, world: World) -> Result:
+    def _measure(self, sums: MetricState[ImageSums], world: World) -> Result:
         result = super()._measure(sums, world)
         deviation = result.values.get("kid_std", 0.0)  # omitted if each subset is the whole set
         return replace(result, values={**result.values, "kid_std": deviation})

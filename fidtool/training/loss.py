@@ -67,8 +67,6 @@ class FrechetLoss(nn.Module):
                 f"projection must be {wanted}, not {projection}:",
                 "put any other head into the extractor, and compute the statistics with it",
             )
-        if queue < 0:
-            raise InputError(f"queue must be at least 0, not {queue}")
         self.projection = projection
         self.group = group
         self.grad = grad
@@ -97,10 +95,9 @@ class FrechetLoss(nn.Module):
             error = not_floats("features", f"(n, {len(self._mu)})", features)
             ranks_of(self.group).abandon(GATHERING, error.text, self.timeout)
             raise error
-        if features.device.type != "meta":  # where their values would be lost
-            with outside_autograd():
-                self._mu = self._mu.to(features.device)
-                self._factor = self._factor.to(features.device)
+        with outside_autograd():
+            self._mu = self._mu.to(features.device)
+            self._factor = self._factor.to(features.device)
         kind = torch.promote_types(features.dtype, torch.float32)
         joined = gather_with_grad(features.to(kind), self.group, self.grad, timeout=self.timeout)
         with torch.amp.autocast(features.device.type, enabled=False):

@@ -30,12 +30,11 @@ from fidtool.metrics.metric import FeatureSet, MetricContext
 from fidtool.metrics.pairs import Compare, PairMetric
 from fidtool.metrics.psnr import PSNR
 from fidtool.metrics.ssim import SSIM, MultiScaleSSIM
-from fidtool.names import counted
 from fidtool.training.feature_extractor import WEIGHTS_SECONDS, PathLike, flag, image_hashes, pixels_of
 from fidtool.training.group import DEFAULT_TIMEOUT, Group, outside_autograd
-from fidtool.training.rows import PADDED, UNKNOWN, SampleRows, State, on_several
+from fidtool.training.rows import PADDED, UNKNOWN, SampleRows, find_samples, on_several
 from fidtool.training.samples import Index, sample_numbers
-from fidtool.training.sums import MetricState, Result
+from fidtool.training.state import MetricState, Result
 from fidtool.training.synced_metric import SyncedMetric
 
 _THUMBNAIL = RECORD["thumb"]
@@ -87,18 +86,11 @@ class PairValues(SampleRows):
 
     def __init__(self, metric: PairMetric) -> None:
         self.comparison = _Comparison(metric)
-        self.clear()
+        super().__init__()
 
     def clear(self) -> None:
         super().clear()
         self._sample = np.empty(0, _SAMPLED)
-
-    def to(self, device: torch.device) -> None:
-        if device.type != "meta":  # temporarily, before `to_empty`
-            self._device = device
-
-    def flush(self) -> None:
-        """Does nothing: values are computed when pairs are added."""
 
     def add(self, real: torch.Tensor, fake: torch.Tensor, samples: NDArray[np.int64] | None) -> NDArray[np.float64]:
         """Adds pairs, uint8 tensors of shape (n, 3, height, width), and returns their values.
@@ -114,14 +106,11 @@ class PairValues(SampleRows):
         rows["value"] = self._values(real, fake)
         if not np.isfinite(rows["value"]).all():
             raise RunError(f"{self.comparison.metric.numbers[0].title} of a pair is NaN or infinite")
-        self._add_rows(rows, 0)
+        found = find_samples(rows, "hash", self._hashes)
+        self.parts.append(rows[found.new])
+        self._note(found.added, found.different)
         self._add_to_sample(rows["hash"].view(np.uint64), real, fake)
         return rows["value"]
-
-    def _add_rows(self, rows: NDArray[np.void], left_out: int) -> None:
-        new, different = self._find_new(rows)
-        self._parts.append(rows[new])
-        self._note(rows[new], left_out + different)
 
     def _values(self, real: torch.Tensor, fake: torch.Tensor) -> list[float]:
         """Returns the values of pairs of images, of shape (n, height, width, 3)."""
@@ -150,7 +139,7 @@ class PairValues(SampleRows):
     # Synchronisation of all ranks.
 
     def merged(self, world: World) -> PairValues:
-        other, _ = self._merged_rows(world, len(self.seen))
+        other = super().merged(world)
         other._sample = _first_of(world.gather(self._sample))
         return other
 
@@ -162,39 +151,13 @@ class PairValues(SampleRows):
                 "the two are probably in different orders, and the value is then meaningless. Take both from the same "
                 "batch, and gather both from the ranks in the same way"
             )
-        shared, on = on_several([rows[rows["sample"] == UNKNOWN] for rows in self.of_ranks], ranks)
+        shared, on = on_several([rows[rows["sample"] == UNKNOWN] for rows in self.parts], ranks)
         if shared:
             yield f"{shared} of {self.count} pairs are on more than one rank ({on}) and count again. Probably {PADDED}"
 
     def join(self, other: PairValues) -> None:
-        self.lost |= other.lost
-        self._add_rows(other.seen, other.left_out)  # which it restored is still known
+        super().join(other)
         self._sample = _first_of([self._sample, other._sample])
-
-    def absorb(self, totals: State, restored: bool = False) -> None:
-        self._add_rows(*self._rows_of(totals, restored))
-
-
-class PairState(MetricState[PairValues]):
-    """The state of a metric of pairs of images."""
-
-    noun = "pairs"
-    saved = ("own",)
-    damaged = "the checkpoint's values of pairs are not those of a metric"
-
-    def __init__(self, metric: PairMetric) -> None:
-        self.sides = {"pair": PairValues(metric)}
-
-    @property
-    def pairs(self) -> PairValues:
-        return self.sides["pair"]
-
-    @property
-    def counted(self) -> str:
-        return counted(self.added, "pair")
-
-    def settings(self) -> dict[str, Any]:
-        return {"own": self.pairs.comparison.title}
 
 
 def _first_of(samples: Sequence[NDArray[Any]]) -> NDArray[Any]:
@@ -204,7 +167,7 @@ def _first_of(samples: Sequence[NDArray[Any]]) -> NDArray[Any]:
     return joined[first[:SAMPLE]]
 
 
-class ReconstructionMetric(SyncedMetric[torch.Tensor, PairState]):
+class ReconstructionMetric(SyncedMetric[torch.Tensor, PairValues]):
     """Base class of the metrics of pairs of images, whose arguments are those of `PeakSignalNoiseRatio`.
 
     A subclass sets ``_metric`` before it calls ``__init__``.
@@ -212,6 +175,7 @@ class ReconstructionMetric(SyncedMetric[torch.Tensor, PairState]):
 
     _metric: PairMetric
     _theirs = re.compile(r"net\.|(sum_squared_error|total|data_range|similarity|all_scores)$")
+    _ours = re.compile(r"pair_|header$")
     higher_is_better = True
 
     @fork_safe
@@ -239,7 +203,8 @@ class ReconstructionMetric(SyncedMetric[torch.Tensor, PairState]):
         theirs = dist_sync_on_step, dist_sync_fn, distributed_available_fn
         super().__init__(scaled, sync_on_compute, sync_timeout, process_group, name, theirs)
         with outside_autograd():
-            self._sums = PairState(self._metric)
+            pairs = PairValues(self._metric)
+            self._sums = MetricState({"pair": pairs}, "pairs", {"own": pairs.comparison.title}, ("own",))
             self._sums.to(self.device)
 
     @fork_safe
@@ -268,7 +233,7 @@ class ReconstructionMetric(SyncedMetric[torch.Tensor, PairState]):
             with about("target"):
                 real = pixels_of(target, self.normalize, self.device, "round")
             samples = None if index is None else sample_numbers(index, len(real), "pairs")
-            values = self._sums.pairs.add(real, fake, samples).tolist()
+            values = self._sums.main.add(real, fake, samples).tolist()
             self._warn(*self._sums.mixed())
             mean = fmean(values) if values else math.nan
             # Lightning logs it with on_step=True.
@@ -292,14 +257,8 @@ class ReconstructionMetric(SyncedMetric[torch.Tensor, PairState]):
         self.update(*args, **kwargs)
         return self._forward_cache
 
-    def reset(self) -> None:
-        """Discards all pairs."""
-        self.unsync()
-        super().reset()
-        self._sums.clear()
-
-    def _measure(self, sums: PairState, world: World) -> Result:
-        values = sums.pairs.seen["value"]
+    def _measure(self, sums: MetricState[PairValues], world: World) -> Result:
+        values = sums.main.seen["value"]
         if not len(values):
             problem = f"{self._title} needs at least 1 pair of images, but there are 0:"
             raise on_every_rank(TooFewImagesError(problem, "add them with update(preds, target)"))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
 import numpy as np
@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from fidtool.distributed.rendezvous import listed_ranks
 from fidtool.distributed.world import World
-from fidtool.statistics.set_statistics import Statistics
 
 State = dict[str, torch.Tensor]
 Rows = TypeVar("Rows", bound="SampleRows")
@@ -24,114 +23,96 @@ PADDED = (
     "accelerate's even_batches): pass the numbers of the samples to update(…, index=), and each counts once"
 )
 """Why several ranks have the same samples."""
-_LEFT_OUT = "left_out"
+LEFT_OUT = "left_out"
 
 
-class SampleRows(ABC):
+class SampleRows:
     """A row for each image or pair that was added on one rank, or after a merge on all ranks.
 
     Attributes:
         columns: what is known of each: a hash, and the number of its sample or `UNKNOWN`. A subclass may have more.
             The array also has ``restored``, whether it is from a checkpoint.
         compared: the column by which the copies of a sample that two ranks have are compared.
-        names: keys of `totals`.
         noun: what a row stands for, in the plural.
         reset: how to discard the rows, for messages.
-        fixed: statistics in place of rows.
+        parts: the rows in the order in which they were added; after a merge, those of each rank.
         left_out: number of those that were left out although another one has their number.
         lost: some were lost when a checkpoint was loaded.
-        of_ranks: the rows of each rank after a merge.
     """
 
     columns: ClassVar[dict[str, type[np.generic]]] = {"hash": np.int64, "sample": np.int64}
     compared: ClassVar[str] = "hash"
     noun: str
     reset: str = "call reset()"
-    fixed: Statistics | None = None
     _device = torch.device("cpu")
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        return (*self.columns, _LEFT_OUT)
+    def __init__(self) -> None:
+        self.clear()
+
+    def emptied(self: Rows) -> Rows:
+        """Returns one like this, without rows."""
+        other = copy.copy(self)
+        other.clear()
+        return other
 
     def clear(self) -> None:
-        self._parts: list[NDArray[np.void]] = []
+        self.parts: list[NDArray[np.void]] = []
         self._hashes: dict[int, int] = {}  # by the numbers of the samples
         self.left_out = 0
         self.lost = False
-        self.of_ranks: list[NDArray[np.void]] = []
+
+    def to(self, device: torch.device) -> None:
+        self._device = device
+
+    def flush(self) -> None:
+        """Finishes the work on what was added."""
 
     def _blank(self, count: int) -> NDArray[np.void]:
         return np.zeros(count, [*self.columns.items(), ("restored", np.bool_)])
 
     @property
     def seen(self) -> NDArray[np.void]:
-        """The rows, a structured array of shape (n,), in the order in which they were added."""
-        return np.concatenate([self._blank(0), *self._parts])
+        """The rows, a structured array of shape (n,)."""
+        return np.concatenate([self._blank(0), *self.parts])
 
     @property
-    def count(self) -> int | None:
-        """Number of rows; None if that of the fixed statistics is unknown."""
-        return sum(map(len, self._parts))
+    def count(self) -> int:
+        return sum(map(len, self.parts))
 
-    @property
-    def length(self) -> int:
-        """Length of a feature vector; 0 if it is not known yet, or there are none."""
-        return 0
-
-    # Each sample once.
-
-    def _find_new(self, rows: NDArray[np.void]) -> tuple[list[int], int]:
-        """Returns the places of the rows to add, and how many of the others have not the hash of their number."""
-        places, new, different = [], dict[int, int](), 0
-        for place, (sample, mark) in enumerate(zip(rows["sample"].tolist(), rows["hash"].tolist(), strict=True)):
-            earlier = self._hashes.get(sample, new.get(sample))
-            if sample == UNKNOWN or earlier is None:
-                places.append(place)
-                new[sample] = mark
-            else:
-                different += earlier != mark
-        return places, different
-
-    def _note(self, rows: NDArray[np.void], different: int) -> None:
+    def _note(self, samples: Mapping[int, int], different: int) -> None:
         """Notes the samples of rows that are added, and that ``different`` others were left out."""
-        numbered = rows[rows["sample"] != UNKNOWN]
-        self._hashes.update(zip(numbered["sample"].tolist(), numbered["hash"].tolist(), strict=True))
+        self._hashes.update(samples)
         self.left_out += different
 
     # Synchronisation of all ranks.
 
-    @abstractmethod
-    def to(self, device: torch.device) -> None: ...
-
-    @abstractmethod
-    def flush(self) -> None:
-        """Finishes the work on what was added."""
-
-    @abstractmethod
     def merged(self: Rows, world: World) -> Rows:
         """Returns those of all ranks, without changing this object. A collective; call `flush` first.
 
         A sample of which several ranks have a copy counts once.
         """
+        return self._merged_rows(world, self.count)[0]
 
     def _merged_rows(self: Rows, world: World, free: int) -> tuple[Rows, NDArray[np.bool_]]:
-        """Returns a copy with the rows of all ranks, and which of this rank's remain: bool, shape (n,). A collective.
+        """Returns a copy with the rows of all ranks, and which of this rank's last ``free`` rows remain. A collective.
 
-        Only the last ``free`` rows of this rank can be left out.
+        Only these can be left out.
         """
-        every = world.gather((self.seen, free, self.left_out, self.lost))
-        of_rows, of_free, of_left_out, of_lost = zip(*every, strict=True)
-        kept, different = each_once(of_rows, of_free, self.compared)
-        other = copy.copy(self)
-        SampleRows.clear(other)
-        other.of_ranks = [rows[own] for rows, own in zip(of_rows, kept, strict=True)]
-        other._parts = other.of_ranks
-        other.left_out = sum(of_left_out)
+        bound, rest = np.split(self.seen, [self.count - free])
+        of_ranks = world.gather((bound, rest, self.left_out, self.lost))
+        all_bound, all_rest, left_out, lost = zip(*of_ranks, strict=True)
+        found = each_once(all_bound, all_rest, self.compared)
+        other = self.emptied()
+        other.parts = [
+            np.concatenate([own, rows[samples.new]])
+            for own, rows, samples in zip(all_bound, all_rest, found, strict=True)
+        ]
+        other.left_out = sum(left_out)
+        other.lost = any(lost)
+        different = sum(samples.different for samples in found)
         if different > other._most_random_copies():
             other.left_out += different
-        other.lost = any(of_lost)
-        return other, kept[world.rank]
+        return other, found[world.rank].new
 
     def _most_random_copies(self) -> int:
         """How many copies of samples may differ between ranks without a warning."""
@@ -159,25 +140,21 @@ class SampleRows(ABC):
         """What `absorb` adds, as CPU tensors. Call `flush` first."""
         seen = self.seen
         columns = {name: torch.from_numpy(seen[name].copy()) for name in self.columns}
-        return {**columns, _LEFT_OUT: torch.tensor(self.left_out, device="cpu")}
+        return {**columns, LEFT_OUT: torch.tensor(self.left_out, device="cpu")}
 
-    @abstractmethod
     def absorb(self, totals: State, restored: bool = False) -> None:
-        """Adds what `totals` returned, ``restored`` from a checkpoint or of another metric.
+        """Adds what `totals` returned, ``restored`` from a checkpoint or of another metric."""
+        rows = self._rows_of(totals, restored)
+        found = find_samples(rows, "hash", self._hashes)
+        self.parts.append(rows[found.new])
+        self._note(found.added, int(totals[LEFT_OUT]) + found.different)
 
-        An AttributeError, IndexError, KeyError, TypeError or ValueError is raised if it is damaged.
-        """
-
-    def _rows_of(self, totals: State, restored: bool) -> tuple[NDArray[np.void], int]:
-        """Returns the rows that are in `totals`, and how many were left out."""
+    def _rows_of(self, totals: State, restored: bool) -> NDArray[np.void]:
         rows = self._blank(len(totals["hash"]))
-        for name, kind in self.columns.items():
-            column = totals[name].cpu().numpy()
-            if column.shape != rows.shape or column.dtype != kind or not np.isfinite(column).all():
-                raise ValueError(f"{name} has {column.dtype} of shape {column.shape}")
-            rows[name] = column
         rows["restored"] = restored
-        return rows, int(totals[_LEFT_OUT])
+        for name in self.columns:
+            rows[name] = totals[name].cpu().numpy()
+        return rows
 
     def join(self: Rows, other: Rows) -> None:
         """Adds those of another metric."""
@@ -186,25 +163,48 @@ class SampleRows(ABC):
             self.absorb(other.totals())
 
 
-def each_once(
-    of_ranks: Sequence[NDArray[np.void]], free: Sequence[int], compared: str
-) -> tuple[list[NDArray[np.bool_]], int]:
-    """Returns which rows of each rank to keep, so that each sample remains once: bool arrays, one for each rank.
+@dataclass
+class FoundSamples:
+    """Which rows of an array are of new samples.
 
-    Also returns how many of the others differ in the ``compared`` column from the one that is kept of their sample. Of
-    each rank only the last ``free`` rows can be left out. Rows whose sample is unknown remain.
+    Attributes:
+        new: whether a row is to be added: bool array of shape (n,).
+        added: what was compared of these rows, by the number of the sample.
+        different: how many of the others differ from the first row of their sample.
     """
-    rows = np.concatenate(of_ranks)
-    samples, marks = rows["sample"], rows[compared]
-    must = np.concatenate([np.arange(len(own)) < len(own) - last for own, last in zip(of_ranks, free, strict=True)])
-    order = np.lexsort((~must, samples))  # those that must remain come first, then those of the first rank
-    starts = np.ones(len(order), dtype=bool)
-    starts[1:] = np.diff(samples[order]) != 0
-    keep = must | (samples == UNKNOWN)
-    keep[order[starts]] = True
-    kept = order[starts][np.cumsum(starts) - 1]  # of the sample of each row in this order
-    different = int(((marks[kept] != marks[order]) & ~keep[order]).sum())
-    return np.split(keep, np.cumsum([len(own) for own in of_ranks])[:-1]), different
+
+    new: NDArray[np.bool_]
+    added: dict[int, int]
+    different: int = 0
+
+
+def find_samples(rows: NDArray[np.void], compared: str, known: Mapping[int, int]) -> FoundSamples:
+    """Finds the rows of samples that are neither ``known`` nor those of earlier rows, or whose sample is unknown."""
+    found = FoundSamples(np.ones(len(rows), dtype=bool), {})
+    for place, (sample, mark) in enumerate(zip(rows["sample"].tolist(), rows[compared].tolist(), strict=True)):
+        if sample == UNKNOWN:
+            continue
+        first = known.get(sample, found.added.get(sample))
+        if first is None:
+            found.added[sample] = mark
+        else:
+            found.new[place] = False
+            found.different += first != mark
+    return found
+
+
+def each_once(bound: Sequence[NDArray[np.void]], rest: Sequence[NDArray[np.void]], compared: str) -> list[FoundSamples]:
+    """Returns which of the ``rest`` of each rank's rows to keep, so that each sample remains once.
+
+    The ``bound`` rows of each rank remain in any case.
+    """
+    known = find_samples(np.concatenate(bound), compared, {}).added
+    of_ranks = []
+    for rows in rest:
+        found = find_samples(rows, compared, known)
+        known |= found.added
+        of_ranks.append(found)
+    return of_ranks
 
 
 def added_again(rows: NDArray[np.void]) -> int:
@@ -216,7 +216,7 @@ def added_again(rows: NDArray[np.void]) -> int:
 
 def on_several(of_ranks: Sequence[NDArray[np.void]], ranks: Sequence[int]) -> tuple[int, str]:
     """Returns how many hashes of each of the ``ranks`` are on another one too, and which ranks these are."""
-    distinct = [np.unique(rows["hash"]) for rows in of_ranks]
-    hashes, owners = np.unique(np.concatenate([np.empty(0, np.int64), *distinct]), return_counts=True)
+    distinct = np.concatenate([np.unique(rows["hash"]) for rows in of_ranks])
+    hashes, owners = np.unique(distinct, return_counts=True)
     shared = [int(np.isin(rows["hash"], hashes[owners > 1]).sum()) for rows in of_ranks]
     return sum(shared), listed_ranks([rank for rank, number in zip(ranks, shared, strict=False) if number])

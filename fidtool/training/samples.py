@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset, IterableDataset
 
 from fidtool.errors import InputError, about, as_fidtool_error, on_every_rank, warn_program
-from fidtool.training.group import DEFAULT_TIMEOUT, GRAD, Grad, Group, dist_sync_fn, gather_with_grad, ranks_of
+from fidtool.training.group import DEFAULT_TIMEOUT, Grad, Group, dist_sync_fn, gather_with_grad, ranks_of
 
 Sample = TypeVar("Sample", covariant=True)
 Index = torch.Tensor | Sequence[int]
@@ -52,10 +52,7 @@ class WithIndex(Dataset[tuple[int, Sample]]):
 
 def sample_numbers(index: object, count: int | None, what: str) -> NDArray[np.int64]:
     """Validates the numbers of ``count`` samples, or of any number, and returns an array of shape (count,)."""
-    try:
-        numbers = np.asarray(index.detach().cpu() if isinstance(index, torch.Tensor) else index)
-    except (TypeError, ValueError, RuntimeError) as error:  # such as lists of unequal lengths, or a tensor without data
-        raise InputError(f"index must be integers, a tensor or a list: {error}", setting="index") from None
+    numbers = np.asarray(index.detach().cpu() if isinstance(index, torch.Tensor) else index)
     if numbers.size == 0:
         numbers = numbers.astype(np.int64)
     if numbers.ndim != 1 or numbers.dtype.kind not in "iu" or count not in (None, len(numbers)):
@@ -64,9 +61,8 @@ def sample_numbers(index: object, count: int | None, what: str) -> NDArray[np.in
         raise InputError(f"index must be integers, one for each of the {each}, not {got}", setting="index")
     numbers = numbers.astype(np.int64)  # a number beyond int64 becomes negative
     if numbers.min(initial=0) < 0:
-        raise InputError(
-            f"index must be the number of each sample in the data set, not {numbers.min()}", setting="index"
-        )
+        problem = f"index must be the number of each sample in the data set, not {numbers.min()}"
+        raise InputError(problem, setting="index")
     return numbers
 
 
@@ -105,20 +101,19 @@ def gather_outputs(
     """
     ranks = ranks_of(group)
     try:
-        GRAD.checked(grad)
-        numbers = sample_numbers(_joined_batches(index, "index"), None, "samples")
+        numbers = sample_numbers(_joined_batches(index), None, "samples")
         names = [f"output {place}" for place in range(1, len(outputs) + 1)]
-        parts = [_joined_batches(output, name) for output, name in zip(outputs, names, strict=True)]
+        parts = [_joined_batches(output) for output in outputs]
         kinds = [_kind_of(part, len(numbers), name) for part, name in zip(parts, names, strict=True)]
     except Exception as error:  # any error must be reported to the other ranks
         ranks.abandon(_PURPOSE, as_fidtool_error(error).text, timeout)
         raise
     payloads = ranks.exchange(_PURPOSE, {"kinds": kinds}, timeout, "every rank must call it, one without samples too")
-    kinds = _common_kinds([payload["kinds"] for payload in payloads], ranks.ranks)
+    of_outputs = zip(*(payload["kinds"] for payload in payloads), strict=True)
     every = gather_with_grad(torch.from_numpy(numbers), group, "local", timeout=timeout).numpy()
     joined: list[Any] = []
-    for part, kind, name in zip(parts, kinds, names, strict=True):
-        if kind == "tensor":
+    for part, of_ranks, name in zip(parts, of_outputs, names, strict=True):
+        if _common_kind(of_ranks, name) == "tensor":
             own = part if isinstance(part, torch.Tensor) else torch.zeros(0)
             with about(name):
                 joined.append(gather_with_grad(own, group, grad, timeout=timeout))
@@ -142,76 +137,65 @@ def _warn_of_other_samples(joined: list[Any], again: NDArray[Any], first: NDArra
 
     A sampler repeats samples on several ranks, whose outputs differ if the model is random, but whose labels do not.
     """
-    some, every = np.zeros(len(again), dtype=bool), np.ones(len(again), dtype=bool)
-    labelled = False
-    for values in joined:
-        mine, theirs = _rows_at(values, again), _rows_at(values, first)
-        if isinstance(values, torch.Tensor):
-            unequal = ((mine != theirs) & ~(mine.isnan() & theirs.isnan())).unsqueeze(1).flatten(1).any(1).cpu().numpy()
-        else:
-            unequal = np.array([own != other for own, other in zip(mine, theirs, strict=True)])
-        some |= unequal
-        every &= unequal
-        labelled |= not isinstance(values, torch.Tensor) or not values.is_floating_point()
-    count = len(joined[0]) if joined else 0
-    many, few = (max(3, (count - len(again)) // 2), max(3, ranks)) if ranks > 1 else (0, 0)
-    if some.sum() > many or (labelled and every.sum() > few):
+    if not joined:
+        return
+    unequal = np.array([_differ(_rows_at(values, again), _rows_at(values, first)) for values in joined])
+    some, every = unequal.any(0).sum(), unequal.all(0).sum()
+    labelled = not all(isinstance(values, torch.Tensor) and values.is_floating_point() for values in joined)
+    count = len(joined[0])
+    many, few = 0, 0
+    if ranks > 1:
+        many = max(3, (count - len(again)) // 2)
+        few = max(3, ranks)
+    if some > many or (labelled and every > few):
         warn_program(
-            f"{some.sum()} of {count} samples were left out, because other ones have the same index: give each sample "
+            f"{some} of {count} samples were left out, because other ones have the same index: give each sample "
             "of all ranks and data sets a number of its own (if a sampler repeated samples whose outputs are random, "
             "none is missing)"
         )
 
 
-def _joined_batches(values: Any, name: str) -> Any:
+def _differ(rows: Any, others: Any) -> NDArray[np.bool_]:
+    """Returns which elements of two outputs differ, shape (n,). NaNs are equal."""
+    if not isinstance(rows, torch.Tensor):
+        return np.array([row != other for row, other in zip(rows, others, strict=True)])
+    same = torch.isclose(rows, others, rtol=0, atol=0, equal_nan=True)
+    return (~same).reshape(len(rows), -1).any(1).cpu().numpy()
+
+
+def _joined_batches(values: Any) -> Any:
     """Concatenates a list of tensors; anything else is returned as it is."""
     if isinstance(values, (list, tuple)) and any(isinstance(value, torch.Tensor) for value in values):
-        try:
-            batches = [value.reshape(1) if value.ndim == 0 else value for value in values]
-            return torch.cat([batch for batch in batches if batch.shape != (0,)] or batches)  # such as torch.tensor([])
-        except (RuntimeError, AttributeError, TypeError) as error:
-            raise InputError(f"the batches of {name} do not fit together: {error}") from None
+        batches = [value.reshape(value.shape or (1,)) for value in values]
+        return torch.cat([batch for batch in batches if batch.shape != (0,)] or batches)  # such as torch.tensor([])
     return values
 
 
-def _kind_of(output: Any, count: int, name: str) -> str:
+def _kind_of(output: Output, count: int, name: str) -> str:
     """Returns what the elements of an output are: ``tensor``, ``str`` or ``int``; empty for an empty list."""
-    if not isinstance(output, (torch.Tensor, list, tuple)):
-        raise InputError(
-            f"{name} must be a tensor, or a list of tensors, strings or integers, not {type(output).__name__}:", _ENCODE
-        )
-    if isinstance(output, torch.Tensor) and (output.ndim == 0 or output.layout != torch.strided):
-        raise InputError(f"{name} must be a dense tensor with a row for each of the {count} samples")
     if len(output) != count:
         raise InputError(f"{name} has {len(output)} elements, and index has {count}")
     if isinstance(output, torch.Tensor):
         return "tensor"
-    if not output:
+    types = {type(value) for value in output}
+    if not types:
         return ""
-    if all(isinstance(value, str) for value in output):
+    if types == {str}:
         return "str"
-    if all(isinstance(value, (int, np.integer)) and not isinstance(value, bool) for value in output):
+    if bool not in types and all(issubclass(kind, (int, np.integer)) for kind in types):
         return "int"
-    kinds = " and ".join(sorted({type(value).__name__ for value in output}))
+    kinds = " and ".join(sorted(kind.__name__ for kind in types))
     raise InputError(
         f"{name} is a list of {kinds}, but only lists of tensors, strings or integers can be gathered:", _ENCODE
     )
 
 
-def _common_kinds(of_ranks: Sequence[Sequence[str]], ranks: Sequence[int]) -> list[str]:
-    """The kinds of the outputs, which must be the same on all ranks; an empty list may be of any kind."""
-    lengths = list(map(len, of_ranks))
-    if len(set(lengths)) > 1:
-        said = ", ".join(f"{length} on rank {rank}" for rank, length in zip(ranks, lengths, strict=True))
-        raise on_every_rank(InputError(f"the ranks pass different numbers of outputs: {said}"))
-    common = []
-    for place, kinds in enumerate(zip(*of_ranks, strict=True), 1):
-        named = {kind: rank for rank, kind in zip(ranks, kinds, strict=True) if kind}
-        if len(named) > 1:
-            said = ", ".join(f"{kind} on rank {rank}" for kind, rank in named.items())
-            raise on_every_rank(InputError(f"the elements of output {place} differ: {said}"))
-        common.append(next(iter(named), ""))
-    return common
+def _common_kind(kinds: Sequence[str], name: str) -> str:
+    """The kind of an output, which must be the same on all ranks; an empty list may be of any kind."""
+    known = sorted({kind for kind in kinds if kind})
+    if len(known) > 1:
+        raise on_every_rank(InputError(f"the elements of {name} differ between the ranks: {' and '.join(known)}"))
+    return known[0] if known else ""
 
 
 def _gather_list(values: Sequence[str] | Sequence[int], group: Group, timeout: float) -> list[Any]:

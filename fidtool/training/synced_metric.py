@@ -21,19 +21,18 @@ from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, TooFewImagesError, warn_program
 from fidtool.metrics.metric import Metric
+from fidtool.names import counted
 from fidtool.training.feature_extractor import flag, warn_of_dtype
 from fidtool.training.group import (
-    DEFAULT_TIMEOUT,
     Group,
     Ranks,
     explain_lost_ranks,
-    group_rank_and_size,
     launched_without_group,
     outside_autograd,
     ranks_of,
 )
-from fidtool.training.sums import ALL, Kept, Result
-from fidtool.validation import LONGEST_SECONDS, Setting
+from fidtool.training.rows import Rows
+from fidtool.training.state import ALL, MetricState, Result
 
 _TRAINERS = ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer")
 _made = itertools.count(1)
@@ -83,23 +82,26 @@ else:
         Base = PlainMetric
 
 
-class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
+class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
     """Base class of the metrics, which computes their values from the state of all ranks.
 
-    A subclass sets ``_sums`` after it calls ``__init__``, and overrides ``update``, ``reset`` and `_measure`.
+    A subclass sets ``_sums`` after it calls ``__init__``, and overrides ``update`` and `_measure`.
 
     Attributes:
         _metric: computes the values.
         _theirs: matches the names in checkpoints of torchmetrics' metrics.
+        _ours: matches the names in `MetricState.state`.
         _sums: what was added on this rank, or while synced on all ranks.
     """
 
     _metric: Metric
     _theirs: ClassVar[re.Pattern[str]]
-    _sums: Kept
+    _ours: ClassVar[re.Pattern[str]]
+    _sums: MetricState[Rows]
     is_differentiable = False
     full_state_update = False
     plot_lower_bound = 0.0
+    reset_real_features = True
     clone = fork_safe(Base.clone)
     # torchmetrics' do nothing, without a word.
     half = nn.Module.half
@@ -126,11 +128,10 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
         self._to_sync = False  # torchmetrics must not synchronise in compute()
         explain_lost_ranks()
         self.normalize = flag("normalize", normalize)
-        limits = Setting(DEFAULT_TIMEOUT, least=1e-3, most=LONGEST_SECONDS, name="sync_timeout", kind=float)
-        self.sync_timeout = limits.checked(sync_timeout)
+        self.sync_timeout = sync_timeout
         self._name = name
         self._label = name or _numbered_label(sync_on_compute)
-        self._own: Kept | None = None  # this rank's, while `_sums` are those of all ranks
+        self._own: MetricState[Rows] | None = None  # this rank's, while `_sums` are those of all ranks
         self.result: Result | None = None
         self._saved = False
         self._warned: set[str] = set()
@@ -141,7 +142,7 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
         return self._metric.numbers[0].title
 
     @abstractmethod
-    def _measure(self, sums: Kept, world: World) -> Result:
+    def _measure(self, sums: MetricState[Rows], world: World) -> Result:
         """Computes the values, by their plain names. A collective; ``sums`` are the same on all ranks."""
 
     def compute(self) -> Values:
@@ -169,7 +170,7 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
             result = self._result(ranks_of(self.process_group))
             self.result = replace(result, values={self._key(name): value for name, value in result.values.items()})
             for sums in filter(None, (self._sums, self._own)):
-                sums.evaluated = sums.added
+                sums.evaluated = sums.main.count
             return {
                 name: torch.tensor(value, dtype=torch.float64, device=self.device)
                 for name, value in result.values.items()
@@ -184,6 +185,13 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
         """Call this in place of ``compute`` on a rank that failed: the others raise ``reason`` immediately."""
         if self.sync_on_compute:
             ranks_of(self.process_group).abandon(self._purpose("compute()"), reason, self.sync_timeout)
+
+    def reset(self) -> None:
+        """Discards all images or pairs, except the real images if ``reset_real_features`` is False."""
+        self.unsync()
+        super().reset()
+        kept = () if self.reset_real_features else ("real",)
+        self._sums = self._sums.emptied(*kept)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Same as ``update``. Returns no value, because that of a single batch is meaningless."""
@@ -202,7 +210,6 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
             raise InputError(f"merge_state() takes a fidtool.training.{type(self).__name__}, not {kind}")
         with outside_autograd():
             self._sums.absorb(incoming_state._sums)
-            self._sums.stale += incoming_state._sums.stale
             self._warn(*self._sums.mixed())
         self._update_count += incoming_state._update_count
 
@@ -266,7 +273,9 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
         covered = ranks if self.sync_on_compute else Ranks([ranks.rank])
         if ranks.size > 1 and covered.size == 1 and self._own is None:
             covers = f"rank {ranks.rank} of {ranks.size} alone"
-            warning = f"sync_on_compute is False: this {self._title} covers {covers} ({self._sums.counted})"
+            own = self._sums.main
+            number = counted(own.count, own.noun.removesuffix("s"))
+            warning = f"sync_on_compute is False: this {self._title} covers {covers} ({number})"
         elif ranks.size > 1:
             covers = f"all {ranks.size} ranks"
         elif size := launched_without_group():
@@ -279,13 +288,13 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
         else:
             sums = self._sums
             result = self._measured(sums, World(Launch()))
-        warnings = (*sums.mixed(), *sums.warnings(ranks.ranks), warning, *result.warnings)
+        warnings = (*sums.warnings(ranks.ranks), warning, *result.warnings)
         result = replace(result, scope=covers, warnings=tuple(filter(None, warnings)))
         if covered.group_rank == 0:
             self._warn(*result.warnings)
         return result
 
-    def _measured(self, sums: Kept, world: World) -> Result:
+    def _measured(self, sums: MetricState[Rows], world: World) -> Result:
         try:
             return self._measure(sums, world)
         except TooFewImagesError:
@@ -339,27 +348,28 @@ class SyncedMetric(Base, Generic[Values, Kept]):  # type: ignore[misc]
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
         if self._saved:
-            group_rank, size = group_rank_and_size(self.process_group)
+            ranks = ranks_of(self.process_group)
             with outside_autograd():
-                state = self._sums.state(ALL if self._own is not None else group_rank, size)
+                state = self._sums.state(ranks.group_rank if self._own is None else ALL, ranks.size)
             destination.update({prefix + name: value for name, value in state.items()})
 
     @fork_safe
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        own = {name: name.removeprefix(prefix) for name in state_dict if name.startswith(prefix)}
-        names = self._sums.names
-        state = {short: state_dict.pop(name) for name, short in own.items() if short in names}
-        theirs = [name for name, short in own.items() if self._theirs.match(short)]
+        names = {name.removeprefix(prefix): name for name in state_dict if name.startswith(prefix)}
+        theirs = [name for short, name in names.items() if self._theirs.match(short)]
         for name in theirs:
             del state_dict[name]
         if theirs:
             self._warn("the checkpoint's metric is torchmetrics': its network and images are not used")
+        state = {short: state_dict.pop(name) for short, name in names.items() if self._ours.match(short)}
         super()._load_from_state_dict(state_dict, prefix, *args)
         if not state:  # saved without statistics
             return
         self.unsync()
+        ranks = ranks_of(self.process_group)
         with outside_autograd():
-            self._warn(self._sums.restore(state, *group_rank_and_size(self.process_group)))
+            self._sums, warning = self._sums.restored(state, ranks.group_rank, ranks.size)
+        self._warn(warning)
 
 
 def _in_sanity_check() -> bool:

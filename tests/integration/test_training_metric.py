@@ -73,9 +73,9 @@ def test_settings_of_a_network_in_its_value(tmp_path: Path) -> None:
     real, fake = make_sets(tmp_path)
     value = f"{COLOURS}@step=14,protocol=Clean"
     metric, other = FrechetInceptionDistance(value, normalize=True), FrechetInceptionDistance(COLOURS)
-    assert metric._sums.network.definition.feature_step == 14
-    assert metric._sums.network.definition.resize == "bicubic-antialias"
-    assert other._sums.network.definition.feature_step == 18
+    assert metric._network.definition.feature_step == 14
+    assert metric._network.definition.resize == "bicubic-antialias"
+    assert other._network.definition.feature_step == 18
     images = fidtool.compute(real, fake, extractor=value, cache=False)
     for side, path in (("real", real), ("fake", fake)):
         for each in sorted(path.iterdir()):

@@ -180,7 +180,7 @@ def test_numbers_of_images(kept: bool) -> None:
 def test_antialias_selects_the_protocol() -> None:
     for antialias, protocol in ((True, "torchmetrics"), (False, "tensorflow"), (None, "pytorch-fid")):
         metric = FrechetInceptionDistance(64, antialias=antialias)
-        assert metric._sums.network.definition.protocol_name == protocol
+        assert metric._network.definition.protocol_name == protocol
 
 
 TYPED = """

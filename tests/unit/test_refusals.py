@@ -93,11 +93,6 @@ REFUSED: dict[str, tuple[type[Exception], str, Callable[[Path], object]]] = {
         "grad must be one of",
         lambda at: gather_with_grad(torch.ones(2), grad="x"),
     ),  # type: ignore[arg-type]
-    "a sparse tensor": (
-        fidtool.InputError,
-        "only dense tensors can be gathered",
-        lambda at: gather_with_grad(torch.eye(2).to_sparse()),
-    ),
     "no credentials": (
         fidtool.InputError,
         "s3://bucket/a cannot be read: Unable to locate credentials: set AWS_ACCESS_KEY_ID",

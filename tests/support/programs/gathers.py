@@ -87,9 +87,6 @@ def check_refusals(rank: int) -> None:
     refused(error, lambda: gather_with_grad(torch.zeros(1), grad=mode), "grad", "mean on rank 1")
     flat = torch.zeros(()) if rank == 1 else torch.zeros(1)
     refused(error, lambda: gather_with_grad(flat), "no dimensions on rank 1", "reshape(1)")
-    with torch.set_grad_enabled(rank != 3):
-        need = torch.zeros(1, requires_grad=True)
-        refused(error, lambda: gather_with_grad(need), "rank 3", "no_grad")
 
 
 def check_recovery(own: torch.Tensor) -> None:
@@ -134,9 +131,8 @@ def check_outputs(rank: int) -> None:
     failed = error if rank == 1 else fidtool.RunError
     refused(failed, lambda: gather_outputs(floats, index=one), "list of float", "encode other labels as integers")
     refused(failed, lambda: gather_outputs(one, index=[0] * (1 + (rank == 1))), "has 1 elements, and index has 2")
-    refused(error, lambda: gather_outputs(*[one] * (1 + (rank == 2)), index=one), "1 on rank 1, 2 on rank 2")
     mixed = torch.ones(1) if rank == 3 else ["one"]
-    refused(error, lambda: gather_outputs(mixed, index=one), "str on rank 2, tensor on rank 3")
+    refused(error, lambda: gather_outputs(mixed, index=one), "elements of output 1 differ", "str and tensor")
 
 
 def check_absence(rank: int) -> None:

@@ -85,7 +85,7 @@ def of_each_image() -> None:
         MemorizationInformedFrechetInceptionDistance(shared),
         PrecisionRecallDensityCoverage(shared),
     ]
-    assert len({id(metric._sums.network) for metric in metrics}) == 1
+    assert len({id(metric._network) for metric in metrics}) == 1
     for metric in metrics:
         for way in ("last rank has nearly all", "shuffled"):
             metric.reset()
@@ -240,7 +240,7 @@ def disagreement() -> None:
     other.module.convolution.weight.data.mul_(0.5)  # type: ignore[union-attr, operator]  # otherwise it is shared
     bad = filled(other, name="bad")
     if RANK == 1:
-        bad._sums.network._extractor.module.convolution.weight.data.fill_(float("nan"))  # type: ignore[union-attr]
+        bad._network._extractor.module.convolution.weight.data.fill_(float("nan"))  # type: ignore[union-attr]
     expected = "NaN" if RANK == 1 else "rank 1 failed"
     refused(fidtool.RunError, bad.compute, expected)
     say(f"{RANK} disagreement: refused")

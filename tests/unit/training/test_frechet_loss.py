@@ -169,7 +169,6 @@ def test_projection_maps_both_sides() -> None:
     [
         ({"projection": nn.ReLU()}, "must be a torch.nn.Linear"),
         ({"projection": nn.Linear(5, 2)}, "of the 3 features of the statistics, not Linear.in_features=5"),
-        ({"queue": -1}, "queue must be at least 0"),
     ],
 )
 def test_invalid_settings(settings: dict[str, object], text: str) -> None:

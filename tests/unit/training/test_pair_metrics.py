@@ -22,6 +22,7 @@ from fidtool.training import (
     PeakSignalNoiseRatio,
     StructuralSimilarityIndexMeasure,
 )
+from fidtool.training.group import Ranks
 from fidtool.training.pair_metrics import ReconstructionMetric
 from support.pictures import pictures
 from support.reconstructions import write_backbone
@@ -157,7 +158,6 @@ def test_invalid_pairs(preds: Any, target: Any, index: Any, text: str) -> None:
         (lambda: PeakSignalNoiseRatio(255, normalize=True), "data_range must be 1 for floats"),
         (lambda: PeakSignalNoiseRatio((0, 1)), "data_range must be 1"),  # type: ignore[arg-type]
         (lambda: PeakSignalNoiseRatio(normalize="relu"), "normalize must be True or False"),  # type: ignore[arg-type]
-        (lambda: PeakSignalNoiseRatio(sync_timeout=0), "sync_timeout must be from"),
         (lambda: LearnedPerceptualImagePatchSimilarity("squeeze"), "net_type must be alex or vgg, not 'squeeze'"),  # type: ignore[arg-type]
         (lambda: LearnedPerceptualImagePatchSimilarity(weights="no.pth"), "^weights='no.pth' is neither a file"),
     ],
@@ -273,11 +273,12 @@ def test_a_state_of_another_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     metric = PeakSignalNoiseRatio()
     metric.persistent(True)
     metric.update(*pairs_of(5))
-    monkeypatch.setattr("fidtool.training.synced_metric.group_rank_and_size", lambda group: (0, 2))
-    state = metric.state_dict()
-    monkeypatch.setattr("fidtool.training.synced_metric.group_rank_and_size", lambda group: (1, 2))
-    with pytest.warns(fidtool.FidtoolWarning, match="of rank 0 of 2, whose pairs belong to another rank"):
-        metric.load_state_dict(state)
+    with monkeypatch.context() as patched:
+        patched.setattr("fidtool.training.synced_metric.ranks_of", lambda _: Ranks(range(2), 0))
+        state = metric.state_dict()
+        patched.setattr("fidtool.training.synced_metric.ranks_of", lambda _: Ranks(range(2), 1))
+        with pytest.warns(fidtool.FidtoolWarning, match="of rank 0 of 2, whose pairs belong to another rank"):
+            metric.load_state_dict(state)
     metric.update(*pairs_of(2))
     with pytest.warns(fidtool.FidtoolWarning, match="pairs from before the checkpoint are missing"):
         metric.compute()
@@ -378,7 +379,7 @@ def test_the_sample_of_many_pairs_is_the_same_in_any_order() -> None:
     preds, target = pairs_of(600, side=8)
     samples = []
     for orders in ((torch.arange(600),), (torch.arange(600).flip(0), torch.arange(300))):
-        pairs = PeakSignalNoiseRatio()._sums.pairs
+        pairs = PeakSignalNoiseRatio()._sums.main
         for order in orders:
             for part in order.split(70):
                 pairs.add(target[part], preds[part], None)

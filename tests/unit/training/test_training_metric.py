@@ -194,7 +194,7 @@ def test_differentiable_features_equal_those_of_the_metric() -> None:
         extractor = FeatureExtractor(network(), protocol=protocol)
         images = pictures(6, 1, 24)
         metric = FrechetInceptionDistance(network(), protocol=protocol)
-        measured = metric._sums.network.extractor(torch.device("cpu")).features(list(images.permute(0, 2, 3, 1)))
+        measured = metric._network.extractor(torch.device("cpu")).features(list(images.permute(0, 2, 3, 1)))
         floats = (images.float() / 255).requires_grad_()
         with torch.autocast("cpu", dtype=torch.bfloat16):
             features = extractor.half()(floats)

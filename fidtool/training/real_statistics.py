@@ -1,0 +1,60 @@
+"""Statistics in place of a metric's real images."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+
+from fidtool.errors import InputError, renamed, warn_program
+from fidtool.features.protocol import FEATURES
+from fidtool.statistics.layouts import inception_doubts
+from fidtool.statistics.set_statistics import MeasuredSet, Statistics
+from fidtool.statistics.statistics_file import read_statistics
+from fidtool.training.feature_extractor import PathLike, SharedExtractor
+from fidtool.training.state import check_same_settings
+
+
+def real_set(given: PathLike | Statistics, network: SharedExtractor, per_image: bool) -> MeasuredSet:
+    """Returns statistics, of a file of several networks those of ``network``, as a set.
+
+    Its path is that of the file, or ``real_statistics``.
+
+    Raises:
+        fidtool.InputError: if they are of another network, or features are needed ``per_image`` and missing.
+    """
+    networks = {FEATURES: network.choice}
+    if isinstance(given, Statistics):
+        path, statistics = "real_statistics", replace(given, layers=given.layers_of(networks))
+    else:
+        path = os.fspath(given)
+        statistics = read_statistics(path, (FEATURES,) if per_image else (), networks=networks)
+    own = network.definition
+    stated = statistics.whole(path).definition
+    if own.dims and statistics.dims != own.dims:
+        dims = f"{statistics.dims} dimensions, but the metric's have {own.dims}"
+        raise InputError(f"{path} has features of {dims}")
+    if stated is not None:
+        check_same_settings([{"definition": each.to_json()} for each in (stated, own)], (path, "this metric"))
+    if not per_image:
+        return MeasuredSet(path, statistics, {})
+    if statistics.features is None:
+        remedy = "write the file with `fidtool stats REAL --metrics fid,kid -o FILE`"
+        if layer := network.choice.dims:
+            remedy = f"write the file with `fidtool stats REAL --dims D --metrics fid,kid -o FILE`, D={layer}"
+        raise InputError(f"{path} has no features of each image, which this metric needs:", remedy)
+    return MeasuredSet(path, statistics, {FEATURES: statistics.features})
+
+
+def doubts_about(real: MeasuredSet, network: SharedExtractor, stated: str | None, rounding: str) -> list[str]:
+    """Warns about statistics that may not fit to a metric, which converts floats as ``rounding`` says.
+
+    Returns these warnings.
+    """
+    with renamed("extractor", "feature"):
+        alerts = inception_doubts(real.path, real.statistics.layers[FEATURES], network.choice.extractor)
+    doubts = [str(alert) for alert in alerts]
+    if stated not in (None, rounding):
+        doubts.append(f"{real.path} was made with float_to_byte={stated!r}, and this metric has another")
+    for doubt in doubts:
+        warn_program(doubt)
+    return doubts

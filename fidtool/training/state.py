@@ -1,0 +1,213 @@
+"""The state of a metric: merged over ranks, saved and restored; and the metric's result."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Generic
+
+import torch
+
+from fidtool.distributed.world import World
+from fidtool.errors import InputError, as_fidtool_error, on_every_rank
+from fidtool.features.protocol import Definition
+from fidtool.training.group import Ranks
+from fidtool.training.rows import Rows, State
+
+HEADER = "header"
+"""Key of a JSON in a state: the settings, of which rank it is, and whether `compute` covered all images or pairs."""
+ALL = -1
+"""In place of a rank: the images are those of all ranks."""
+_REMEDY = (
+    "call it on every rank, outside `if rank == 0` and @rank_zero_only; or create the metric with "
+    "sync_on_compute=False to compute the value of this rank only"
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    """Result of a metric's ``compute``.
+
+    ``values`` are those of the metric by the names that they have in the results of ``fidtool compute``, such as
+    ``kid`` and ``kid_std``, or ``fid_64`` for the feature 64. ``real`` and ``fake`` are numbers of images; ``real`` is
+    None if it is unknown, or if the metric does not use real images. ``scope`` is ``all 4 ranks``, or ``rank 1 of 4
+    alone`` if ``sync_on_compute`` is False. ``warnings`` are those of the value, the same on every rank that it covers;
+    rank zero also issues them.
+    """
+
+    values: Mapping[str, float]
+    real: int | None
+    fake: int
+    scope: str = "this process"
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def fid(self) -> float | None:
+        """The FID; None if this is another metric's result, or the features are not Inception's 2048."""
+        return self.values.get("fid")
+
+
+@dataclass(eq=False)
+class MetricState(Generic[Rows]):
+    """The state of one metric, on one rank or merged over all ranks.
+
+    Attributes:
+        sides: the sets of images, or the pairs, by the prefix of their keys in `state`. The last are those to evaluate.
+        noun: what all of these are.
+        settings: what must be the same on every rank; an empty text is as usual.
+        saved: names of the settings that a state has.
+        doubts: warnings about what the metric was made with.
+        evaluated: how many of those to evaluate the last ``compute`` covered.
+        stale: how many of these come from a checkpoint that was saved after their ``compute``.
+    """
+
+    sides: dict[str, Rows]
+    noun: str
+    settings: dict[str, str]
+    saved: tuple[str, ...]
+    doubts: Sequence[str] = ()
+    evaluated: int = 0
+    stale: int = 0
+
+    @property
+    def main(self) -> Rows:
+        """The generated images, or the pairs."""
+        *_, main = self.sides.values()
+        return main
+
+    def emptied(self, *kept: str) -> MetricState[Rows]:
+        """Returns a state with the same settings, and what was added to the sides that are ``kept``."""
+        sides = {side: rows if side in kept else rows.emptied() for side, rows in self.sides.items()}
+        return replace(self, sides=sides, evaluated=0, stale=0)
+
+    def to(self, device: torch.device) -> None:
+        if device.type != "meta":  # temporarily, before `to_empty`
+            for rows in self.sides.values():
+                rows.to(device)
+
+    def flush(self) -> None:
+        """Finishes the work on what was added."""
+        for rows in self.sides.values():
+            rows.flush()
+
+    # Synchronisation of all ranks.
+
+    def warnings(self, ranks: Sequence[int]) -> Iterator[str]:
+        """Warnings about what is doubtful, missing, counts twice, or is on several of the ``ranks``."""
+        yield from self.mixed()
+        yield from self.doubts
+        for rows in self.sides.values():
+            yield from rows.warnings(ranks)
+
+    def mixed(self) -> Iterator[str]:
+        """Warns if one evaluation was saved and another is added to it."""
+        if 0 < self.stale < self.main.count:
+            yield (
+                f"the value also covers {self.stale} {self.noun} from the checkpoint that was loaded, which had been "
+                "evaluated before it was saved: call reset() after loading it"
+            )
+
+    @contextlib.contextmanager
+    def of_all(self, ranks: Ranks, purpose: str, seconds: float) -> Iterator[tuple[MetricState[Rows], World]]:
+        """The state of all ranks, once all have flushed theirs and their settings are the same. A collective."""
+        try:
+            self.flush()
+        except Exception as error:  # any error, such as out of memory, must be reported to the other ranks
+            ranks.abandon(purpose, as_fidtool_error(error).text, seconds)
+            raise
+        own = {"settings": self.settings, "evaluated": self.evaluated, "stale": self.stale}
+        payloads = ranks.exchange(purpose, own, seconds, _REMEDY)
+        names = [f"the metric of rank {rank}" for rank in ranks.ranks]
+        check_same_settings([payload["settings"] for payload in payloads], names)
+        with ranks.world(purpose) as world:
+            sides = {side: rows.merged(world) for side, rows in self.sides.items()}
+            evaluated, stale = (sum(payload[count] for payload in payloads) for count in ("evaluated", "stale"))
+            yield replace(self, sides=sides, evaluated=evaluated, stale=stale), world
+
+    def absorb(self, other: MetricState[Rows]) -> None:
+        """Adds the state of another metric, whose settings must be the same."""
+        check_same_settings([self.settings, other.settings], ("this metric", "the other metric"))
+        self.flush()
+        other.flush()
+        for side, rows in self.sides.items():
+            rows.join(other.sides[side])
+        self.stale += other.stale
+
+    # Checkpoints.
+
+    def state(self, group_rank: int, size: int) -> State:
+        """Returns the state as CPU tensors; empty if nothing was added. ``group_rank`` is `ALL` after a merge."""
+        self.flush()
+        state = {
+            f"{side}_{name}": values
+            for side, rows in self.sides.items()
+            if rows.count
+            for name, values in rows.totals().items()
+        }
+        if not state:
+            return {}
+        evaluated = self.evaluated >= self.main.count > 0
+        header = {"settings": self._saved_settings(), "rank": group_rank, "size": size, "evaluated": evaluated}
+        state[HEADER] = torch.frombuffer(bytearray(json.dumps(header).encode()), dtype=torch.uint8)
+        return state
+
+    def _saved_settings(self) -> dict[str, str]:
+        return {name: self.settings[name] for name in self.saved}
+
+    def restored(self, state: State, group_rank: int, size: int) -> tuple[MetricState[Rows], str]:
+        """Returns what `state` returned, on any rank and with any number of ranks, with the settings of this state.
+
+        Each image is restored on one rank only. Also returns a warning if this rank's images are not restored.
+        """
+        try:
+            header = json.loads(bytes(state[HEADER].tolist()))
+            was, of = header["rank"], header["size"]
+            check_same_settings([header["settings"], self._saved_settings()], ("the checkpoint", "this metric"))
+        except InputError:
+            raise
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise InputError(
+                "the checkpoint has no valid definition of its features: this metric did not save it"
+            ) from error
+        found = self.emptied()
+        whole = was == ALL or of == 1
+        if whole and group_rank:
+            return found, ""  # the first rank restores them
+        of_another = not whole and (was, of) != (group_rank, size)
+        for side, rows in found.sides.items():
+            prefix = f"{side}_"
+            totals = {key.removeprefix(prefix): state[key] for key in state if key.startswith(prefix)}
+            if of_another:
+                rows.lost = bool(totals)
+            elif totals:
+                try:
+                    rows.absorb(totals, restored=True)
+                except ValueError as error:
+                    raise InputError(f"the statistics to add are not those of this metric: {error}") from None
+        if of_another:
+            return found, (
+                f"rank {group_rank} of {size} loaded the state of rank {was} of {of}, whose {self.noun} belong to "
+                "another rank and were not restored: save the metric within `with metric.sync_context():`, or save the "
+                "state of every rank"
+            )
+        found.stale = found.main.count if header.get("evaluated") else 0
+        found.evaluated = found.stale  # also in a state that is saved before the next update
+        return found, ""
+
+
+def check_same_settings(settings: Sequence[Mapping[str, str]], names: Sequence[str]) -> None:
+    """Checks that `MetricState.settings` are the same everywhere."""
+    first = settings[0]
+    for owner, other in zip(names, settings, strict=True):
+        differences = []
+        for name, mine in first.items():
+            theirs = other[name]
+            if name == "definition":
+                differences += Definition.from_json(mine).differences(Definition.from_json(theirs))
+            elif mine != theirs:
+                differences.append(f"{name}: {mine or 'as usual'} against {theirs or 'as usual'}")
+        if differences:
+            problem = f"{names[0]} and {owner} differ ({', '.join(differences)}):"
+            raise on_every_rank(InputError(problem, "make them with the same arguments"))

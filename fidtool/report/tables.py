@@ -8,7 +8,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import combinations
 from sys import maxsize
 from typing import Any, NamedTuple
@@ -37,7 +36,7 @@ _MOST_CLASSES = 20
 _SPREADS = {"std": " ± s.d.", "sd": " ± s.d.", "error": " ± s.e.", "se": " ± s.e."}
 """What is behind the ± (standard deviation, standard error), by the last word of the value's name."""
 _ARROWS = {"lower": " ↓", "higher": " ↑", "": ""}
-_markdown = partial(re.compile(r"([\\`*_\[\]<>|~&$])").sub, r"\\\1")
+_IN_MARKDOWN = re.compile(r"([\\`*_\[\]<>|~&$])")
 _FORMULA = ("=", "+", "-", "@")
 _NOT_IN_LATEX = re.compile("--|[^ -~À-ÏÑ-ÖØ-Ýß-ïñ-öø-ýÿ–—…±∞×↓↑]")
 """A ligature, and the characters for which LaTeX with its default encoding and fonts has no glyph."""
@@ -153,7 +152,7 @@ def class_rows(result: Comparison) -> list[list[str]]:
             for value in result.values
         ]
         values += [each.corrected.texts()[2] if each.corrected else "-"] * barred
-        rows.append([legible(shortened(each.name, 60)), f"{each.real}", f"{each.fake}", *values])
+        rows.append([shortened(each.name, 60), f"{each.real}", f"{each.fake}", *values])
     return rows
 
 
@@ -171,7 +170,7 @@ def _class_tables(saved: Mapping[str, Evaluation]) -> list[Table]:
             continue
         columns = [Column(head, texts) for head, *texts in zip(*rows[: _MOST_CLASSES + 1], strict=True)]
         more = [f"and {len(rows) - 1 - _MOST_CLASSES} more, see the JSON"] * (len(rows) > 1 + _MOST_CLASSES)
-        name = legible(result.fake.name + file)
+        name = result.fake.name + file
         tables.append(Table(columns, [f"{name}: values of each {rows[0][0]}."], [name], more, ()))
     return tables
 
@@ -272,7 +271,7 @@ def lines_in(form: str, saved: Mapping[str, Evaluation]) -> list[str]:
     """
     if form in ("json", "lines"):
         (evaluation,) = saved.values()
-        return [dumps(evaluation.to_dict())] if form == "json" else result_lines(evaluation)
+        return [dumps(evaluation.to_dict())] if form == "json" else [*map(legible, result_lines(evaluation))]
     doubts = doubts_about(saved)
     if form == "csv":
         return _csv_lines(saved)
@@ -299,14 +298,14 @@ def _table_of(saved: Mapping[str, Evaluation], doubted: Collection[str], said: S
     paths = [*dict.fromkeys(result.fake.name for result in results)]
     short = dict(zip(paths, short_names(paths), strict=True))
     rows = [short[result.fake.name] + file for result, file in _with_files(saved)]
-    columns, bases = [Column("FAKE", [legible(shortened(row)) for row in rows])], dict[str, dict[str, None]]()
+    columns, bases = [Column("FAKE", [*map(shortened, rows)])], dict[str, dict[str, None]]()
     for each in saved.values():
         for value in each.values:
-            bases.setdefault(legible(each.basis(value)), {})[short_title(value.title)] = None
+            bases.setdefault(each.basis(value), {})[short_title(value.title)] = None
     caption = [f"{', '.join(titles) if len(bases) > 1 else 'Features'}: {basis}." for basis, titles in bases.items()]
     reals, counts = list[str](), list[str]()
     for result in results:
-        name = legible(shortened(result.real.name.rstrip("/") or result.real.name))
+        name = shortened(result.real.name.rstrip("/") or result.real.name)
         reals.append(f"{name}, {result.real.count:,} images" if result.real.count else name)
         counts.append(f"{result.fake.count:,}" if result.fake.count else "-")
     for heading, about, texts in (("REAL", "REAL", reals), ("images", "Images of FAKE", counts)):
@@ -316,17 +315,17 @@ def _table_of(saved: Mapping[str, Evaluation], doubted: Collection[str], said: S
             caption.append(f"{about}: {texts[0]}.")
     values = columns_of(evaluation, doubted)
     columns += values
-    features = legible(common_features(evaluation))
+    features = common_features(evaluation)
     above = [*([f"Features of all values: {features}"] if features else []), *said]
     missing = dict.fromkeys(line for each in saved.values() for line in each.not_computed_lines)
-    notes = [*map(legible, missing), *about_marks(evaluation, values, doubted), *framing_lines(evaluation)]
+    notes = [*missing, *about_marks(evaluation, values, doubted), *framing_lines(evaluation)]
     for each in saved.values():  # a plain name may be that of other features in another file
         kept = tuple(pair for pair in each.differences if pair in evaluation.differences)
         notes += verdict_lines(replace(each, differences=kept), short)
     for row, result in zip(rows, results, strict=True):
         besides = (*class_summaries(result), *heldout_lines(result))
-        notes += [line + f"  {legible(row)}" * (len(rows) > 1) for line in besides]
-    alerts = [f"warning: {legible(str(alert))}" for alert in evaluation.alerts if alert.severity == "high"]
+        notes += [line + f"  {row}" * (len(rows) > 1) for line in besides]
+    alerts = [f"warning: {alert}" for alert in evaluation.alerts if alert.severity == "high"]
     return Table(columns, [*caption, *said], above, notes, alerts)
 
 
@@ -392,7 +391,7 @@ def doubts_about(saved: Mapping[str, Evaluation]) -> tuple[list[str], list[str]]
                 doubted[title] = None
     where = "" if len(doubted) == len(known) else f" in the columns of {', '.join(map(short_title, doubted))}"
     said = f"Not comparable between all rows, so that none is marked{where}: {'; '.join(reasons.values())}."
-    return [*doubted], [legible(said)] if doubted else []
+    return [*doubted], [said] if doubted else []
 
 
 def _text_lines(table: Table) -> list[str]:
@@ -400,12 +399,12 @@ def _text_lines(table: Table) -> list[str]:
     aligned = list[list[str]]()
     for column in table.columns:
         marks = ["*" if row in column.best else " " * bool(column.best) for row in range(-1, len(column.values))]
-        cells = [text + mark for text, mark in zip([column.heading, *column.values], marks, strict=True)]
+        cells = [legible(text) + mark for text, mark in zip([column.heading, *column.values], marks, strict=True)]
         width = max(map(len, cells))
         aligned.append([cell.rjust(width) if aligned else cell.ljust(width) for cell in cells])
     rows = ["  ".join(row).rstrip() for row in zip(*aligned, strict=True)]
     legend = ["* best of its column"] if any(column.best for column in table.columns) else []
-    return [*table.above, *rows, *legend, *table.notes]
+    return [*map(legible, table.above), *rows, *legend, *map(legible, table.notes)]
 
 
 def _rows(table: Table, escaped: Callable[[str], str], bold: str) -> list[tuple[str, ...]]:
@@ -427,12 +426,16 @@ def _markdown_lines(table: Table) -> list[str]:
     return ["<!-- fidtool -->", _markdown(caption), "", heading, rule, *rows, *["", *notes] * bool(notes)]
 
 
+def _markdown(text: str) -> str:
+    return _IN_MARKDOWN.sub(r"\\\1", legible(text))
+
+
 def _latex_lines(table: Table) -> list[str]:
     """Return the table for a paper, in the style of booktabs."""
     heading, *rows = [f"    {' & '.join(row)} \\\\" for row in _rows(table, _latex, r"\textbf{{{}}}")]
     return [
         r"% fidtool: needs \usepackage{booktabs}",
-        *(f"% {note}" for note in (*table.notes, *table.alerts)),
+        *(f"% {legible(note)}" for note in (*table.notes, *table.alerts)),
         r"\begin{table}",
         r"  \centering",
         rf"  \caption{{{_latex(' '.join(table.caption))}}}",
@@ -445,7 +448,7 @@ def _latex_lines(table: Table) -> list[str]:
 
 def _latex(text: str) -> str:
     """Return text for LaTeX. A character without a glyph is replaced by its code, such as [U+1F600]."""
-    found = _NOT_IN_LATEX.sub(lambda each: "-\x00-" if each[0] == "--" else f"[U+{ord(each[0]):04X}]", text)
+    found = _NOT_IN_LATEX.sub(lambda each: "-\x00-" if each[0] == "--" else f"[U+{ord(each[0]):04X}]", legible(text))
     escaped = re.sub(r"(?<![\w.)-])-(?=\d)", "$-$", found.translate(_LATEX))
     return "--" if text == "-" else escaped.replace("\x00", "{}")
 

@@ -8,7 +8,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
 from sys import maxsize
 from typing import Any, NamedTuple
 
@@ -28,7 +27,7 @@ from fidtool.report.text import (
 )
 from fidtool.result.changes import lines_of, obstacles, per_fake
 from fidtool.result.evaluation import Comparison, Evaluation
-from fidtool.result.explanations import Interval, decimals_of
+from fidtool.result.explanations import Difference, Interval, decimals_of
 from fidtool.result.values import Value
 
 _MOST_CLASSES = 20
@@ -96,23 +95,23 @@ def columns_of(evaluation: Evaluation, doubted: Collection[str] = ()) -> list[Co
     distances = [title for title, value in titles.items() if value.number.error_bars]
     columns, corrected = list[Column](), list[Column]()
     for title, shown in titles.items():
-        better = "" if title in doubted else shown.number.better
+        better = shown.number.better
         cells = [_Cell(result, _value_with(result, title)) for result in evaluation.results]
         texts = [cell.text for cell in cells]
-        ties = _ties(evaluation, cells) if better and title in distances else []
         heading = short_title(title if title in distances else title.removesuffix(f" ({features})"))
         if any("±" in text for text in texts):
             heading += _SPREADS.get(shown.number.spread.rpartition("_")[2], "")
-        best, tied = _best_of(texts, [cell.rated for cell in cells], better, ties)
-        columns.append(Column(heading, texts, shown.number.better, best, tied))
+        column = Column(heading, texts, better)
+        rated = [cell.number for cell in cells]
+        columns.append(column if title in doubted else _marked(column, rated, cells, evaluation))
         bars = [cell.bar for cell in cells]
         if any(bars):
             # Of one network, the column of the distance says of which features.
             base = split_title(title)[0] if len(distances) == 1 else short_title(title)
             estimates = [" ± ".join(bar.texts()[:2]) if bar else "-" for bar in bars]
-            rated = [None if cell.rated is None or cell.bar is None else cell.bar.value for cell in cells]
-            best, tied = _best_of(estimates, rated, better, ties)
-            corrected.append(Column(f"bias-corrected {base} ± s.e.", estimates, "lower", best, tied))
+            column = Column(f"bias-corrected {base} ± s.e.", estimates, better)
+            rated = [cell.bar.value if cell.bar and cell.number is not None else None for cell in cells]
+            corrected.append(column if title in doubted else _marked(column, rated, cells, evaluation))
             corrected.append(Column("95 % interval", [bar.texts()[2] if bar else "-" for bar in bars]))
     return [*columns, *corrected]
 
@@ -134,9 +133,40 @@ class _Cell:
         return self.result.corrected_of(self.value) if self.value else None
 
     @property
-    def rated(self) -> float | None:
-        """The number, if it can be the best of its column."""
+    def number(self) -> float | None:
+        """The value, if it can be the best of its column."""
         return self.result.metrics[self.value.key] if self.value and not is_real(self.result) else None
+
+    def is_tied(self, other: _Cell, differences: Sequence[Difference]) -> bool:
+        """Whether the distances cannot be distinguished. Those of several files count as independent."""
+        if self.value is None or not self.bar or not other.bar:
+            return False
+        names = {self.result.fake.name, other.result.fake.name}
+        of_both = (each for each in differences if {each.first, each.second} == names)
+        known = next((each.interval for each in of_both if each.key == self.value.key), None)
+        return (known or self.bar - other.bar).sign == 0
+
+
+def _marked(column: Column, numbers: Sequence[float | None], cells: Sequence[_Cell], evaluation: Evaluation) -> Column:
+    """Return a column whose best values are marked, those with the same text, and those not distinguished from them.
+
+    None is the best if that is all of them, or if neither lower nor higher is better. A number None is excluded.
+    """
+    known = {place: number for place, number in enumerate(numbers) if number is not None}
+    best = (min if column.better == "lower" else max)(known.values(), default=None)
+    leading = [place for place, number in known.items() if number == best]
+    texts = {column.values[place] for place in leading}
+    alike = {place for place in known if column.values[place] in texts}
+    tied = {
+        place
+        for place in known
+        for lead in leading
+        if place != lead and cells[place].is_tied(cells[lead], evaluation.differences)
+    }
+    marked = alike | tied
+    if not column.better or len(marked) == len(known):
+        return column
+    return column._replace(best=frozenset(marked), tied=marked != alike)
 
 
 def class_rows(result: Comparison) -> list[list[str]]:
@@ -202,43 +232,6 @@ def is_real(result: Comparison) -> bool:
     shared = None if result.diagnosis is None else result.diagnosis.shared
     contains = shared is not None and shared.count >= NOTABLE_SHARE * (result.fake.count or 1)
     return contains or result.fake.name == result.real.name
-
-
-def _ties(evaluation: Evaluation, cells: Sequence[_Cell]) -> list[set[int]]:
-    """Return the places of the pairs whose distances cannot be distinguished.
-
-    Those of several files count as independent.
-    """
-    known = {(each.key, frozenset((each.first, each.second))): each.interval for each in evaluation.differences}
-    ties = list[set[int]]()
-    for (place, one), (other, two) in combinations(enumerate(cells), 2):
-        if one.value and one.bar and two.bar:
-            pair = frozenset((one.result.fake.name, two.result.fake.name))
-            interval = known.get((one.value.key, pair)) or one.bar - two.bar
-            if interval.sign == 0:
-                ties.append({place, other})
-    return ties
-
-
-def _best_of(
-    texts: Sequence[str], values: Sequence[float | None], better: str, ties: Sequence[set[int]]
-) -> tuple[frozenset[int], bool]:
-    """Return the places of the best values, of those with the same text, and of those not distinguished from them.
-
-    None is the best if that is all of them, or if neither lower nor higher is ``better``. A value None is excluded.
-
-    Returns:
-        The places, and whether some are there only because they are not distinguished from the best.
-    """
-    known = {place: value for place, value in enumerate(values) if value is not None}
-    best = (min if better == "lower" else max)(known.values(), default=None)
-    leading = {place for place, value in known.items() if value == best}
-    shown = {texts[place] for place in leading}
-    alike = {place for place in known if texts[place] in shown}
-    marked = alike.union(*(pair for pair in ties if pair & leading)) & known.keys()
-    if not better or len(marked) == len(known):
-        return frozenset(), False
-    return frozenset(marked), marked != alike
 
 
 def common_features(evaluation: Evaluation) -> str:

@@ -29,13 +29,7 @@ def saved_result(file: str | os.PathLike[str]) -> dict[str, Any]:
 
 def is_replaceable(file: Path) -> bool:
     """Whether the JSON of a failed run may take the place of a file: only that of another one, or none, is lost."""
-    if not os.path.isfile(file) or not file.stat().st_size:
-        return True
-    try:
-        content = json.loads(file.read_text(encoding="utf-8-sig"))
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(content, Mapping) and content.get("results") == []
+    return not os.path.isfile(file) or file.stat().st_size == 0 or b'"results": []' in file.read_bytes()
 
 
 def check_result(content: Any, named: str = "") -> None:
@@ -44,12 +38,11 @@ def check_result(content: Any, named: str = "") -> None:
     Raises:
         InputError: if it is not.
     """
-    results, run = (content.get(key) for key in ("results", "run")) if isinstance(content, Mapping) else (None, None)
-    if not isinstance(results, list) or not isinstance(run, Mapping):
+    if not isinstance(content, Mapping) or not {"results", "run"} <= content.keys():
         raise InputError(
             f"{named or 'this '}is not the JSON of `fidtool compute`, which has results and run:",
             "pass the file that its option -o wrote",
         )
-    if not results:
+    if not content["results"]:
         reason = (content.get("exit") or {}).get("reason", "")
         raise InputError(f"{named or 'the result '}has no values: the run failed ({reason})")

@@ -8,9 +8,9 @@ from collections.abc import Callable
 import click
 
 from fidtool.cli.options import QUIET, Command, option
-from fidtool.cli.output import as_flag, check_early, note, print_lines
+from fidtool.cli.output import as_flag, check_early, document, note, print_lines
 from fidtool.distributed.launch import discover
-from fidtool.errors import InputError, redacted, without_secrets
+from fidtool.errors import InputError, redacted
 from fidtool.names import counted, legible
 from fidtool.settings import GATES, IMAGES, OUTPUT, CheckSettings, Settings
 
@@ -69,7 +69,6 @@ def _list(path: str, settings: Settings, as_json: bool, quiet: bool) -> int:
     """Print the paths of the images that would be read. Secrets in URLs are removed."""
     from fidtool.pipeline.opening import open_set
     from fidtool.pipeline.sets import IMAGES, RequestedSet
-    from fidtool.report.text import dumps
 
     opened = open_set(RequestedSet(path), settings, IMAGES, note)
     if opened.warning:
@@ -85,9 +84,8 @@ def _list(path: str, settings: Settings, as_json: bool, quiet: bool) -> int:
     in_order = source.reader.in_order
     ignored = source.passed_over.words
     if as_json:
-        facts = {"schema": 1, "source": source.path, "kind": source.kind, "count": count, "found": found}
-        facts |= {"in_order": in_order, "passed_over": ignored, "files": [*files]}
-        print_lines([dumps(without_secrets(facts))])
+        facts = {"source": redacted(source.path), "kind": source.kind, "count": count, "found": found}
+        print_lines([document(**facts, in_order=in_order, passed_over=ignored, files=[*files])])
         return 0
     if not quiet:
         number = counted(found, "image") if count == found else f"{count} of {counted(found, 'image')}"

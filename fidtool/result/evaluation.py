@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from html import escape
 from typing import Any
 
@@ -396,9 +395,7 @@ def read_evaluation(file: str | os.PathLike[str]) -> Evaluation:
 
 def definition_of(protocol: Mapping[str, Any]) -> Definition | None:
     """Return the definition of which `protocol_to_dict` gave ``protocol``."""
-    if protocol["fingerprint"] is None:
-        return None
-    return Definition.from_json(json.dumps({each.name: protocol[each.name] for each in fields(Definition)}))
+    return None if protocol["fingerprint"] is None else Definition(**restored_fields(Definition, protocol))
 
 
 def protocol_to_dict(definition: Definition | None) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from math import nan
@@ -20,7 +21,6 @@ from fidtool.distributed.signals import call_with_timeout, stopped_error
 from fidtool.errors import FidtoolError, InputError, RunError, StoppedError, without_secrets
 from fidtool.metrics.registry import BUILT_IN
 from fidtool.result.record import Origin, changed_settings, origin_of
-from fidtool.result.saved import is_replaceable
 from fidtool.settings import OUTPUT, Settings
 
 if TYPE_CHECKING:
@@ -173,6 +173,11 @@ def _show(
     publish(lines, {**written, **files})
 
 
+def _is_replaceable(file: Path) -> bool:
+    """Whether the JSON of a failed run may take the place of a file: only that of another one, or none, is lost."""
+    return not os.path.isfile(file) or file.stat().st_size == 0 or b'"results": []' in file.read_bytes()
+
+
 def _publish_failure(
     error: FidtoolError, origin: Origin, settings: Settings | None, outputs: Sequence[Path], as_json: bool
 ) -> None:
@@ -194,7 +199,7 @@ def _publish_failure(
     def write() -> None:
         files = {}
         for file in outputs:
-            if is_replaceable(file):
+            if _is_replaceable(file):
                 files[file] = partial(write_lines, [text])
             else:
                 note(f"{file} keeps its earlier content: this run has no values")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -13,6 +14,7 @@ from fidtool.diagnose.duplicates import Duplicates
 from fidtool.errors import InputError, ResultWarning, about, as_warning, merged, redacted, without_secrets
 from fidtool.features.protocol import FEATURES, PIXELS, Definition
 from fidtool.json_fields import NOT_IN_JSON, fields_of, plain, restored, restored_fields
+from fidtool.local_files import read_file
 from fidtool.names import counted
 from fidtool.result.explanations import (
     Classes,
@@ -26,7 +28,6 @@ from fidtool.result.explanations import (
     Uncertainty,
 )
 from fidtool.result.record import RunRecord
-from fidtool.result.saved import check_result, saved_result
 from fidtool.result.values import Value
 from fidtool.sources.kinds import PassedOver
 
@@ -369,7 +370,7 @@ class Evaluation:
         Raises:
             InputError: if the content is not a result, is that of a failed run, or is incomplete.
         """
-        check_result(content)
+        _check_result(content)
         if content.get("schema") != SCHEMA:
             problem = f"the result has schema {content.get('schema')}, and this version reads schema {SCHEMA}:"
             raise InputError(problem, "compute it again")
@@ -387,10 +388,31 @@ class Evaluation:
 
 
 def read_evaluation(file: str | os.PathLike[str]) -> Evaluation:
-    """Return the evaluation of a file, see `saved_result` and `Evaluation.from_dict`."""
-    content = saved_result(file)
+    """Return the evaluation of a file that ``fidtool compute -o`` wrote; ``-`` is stdin.
+
+    Raises:
+        InputError: if the file cannot be read, and as `Evaluation.from_dict` does.
+    """
+    try:
+        content = json.loads(read_file("/dev/stdin" if file == "-" else file).decode("utf-8-sig"))
+    except (OSError, ValueError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or f"it is not JSON ({error})"
+        raise InputError(f"{file} cannot be read: {reason}") from None
+    _check_result(content, f"{file} ")
     with about(str(file)):
         return Evaluation.from_dict(content)
+
+
+def _check_result(content: Any, named: str = "") -> None:
+    """Check that ``content`` is a result with values; ``named`` precedes the problem."""
+    if not isinstance(content, Mapping) or not {"results", "run"} <= content.keys():
+        raise InputError(
+            f"{named or 'this '}is not the JSON of `fidtool compute`, which has results and run:",
+            "pass the file that its option -o wrote",
+        )
+    if not content["results"]:
+        reason = (content.get("exit") or {}).get("reason", "")
+        raise InputError(f"{named or 'the result '}has no values: the run failed ({reason})")
 
 
 def definition_of(protocol: Mapping[str, Any]) -> Definition | None:

@@ -21,7 +21,6 @@ from fidtool.metrics.metric import Number
 from fidtool.report.text import dumps
 from fidtool.result.evaluation import Evaluation, read_evaluation
 from fidtool.result.explanations import Heldout, Interval, Nearest, NotComputed, Uncertainty, WorstPair
-from fidtool.result.saved import saved_result
 from fidtool.result.values import Features, Value
 from fidtool.sources.kinds import PassedOver
 from support.report_samples import DINO, FURTHER, KNOWN, bare, classes, known_of, rich
@@ -95,7 +94,7 @@ def test_files_that_are_no_results(tmp_path: Path, content: bytes | None, proble
     if content is not None:
         file.write_bytes(content)
     with pytest.raises(InputError) as caught:
-        saved_result(file)
+        read_evaluation(file)
     assert str(file) in str(caught.value)
     assert problem in str(caught.value)
 

@@ -172,9 +172,6 @@ def print_whole(lines: Sequence[str]) -> None:
     if stdout is None or stdout.closed:
         raise OSError(errno.EBADF, "it is closed")
     text = "".join(f"{line}\n" for line in lines)
-    if not hasattr(stdout, "buffer"):  # replaced by a program
-        click.echo(text, stdout, nl=False)
-        return
     stdout.flush()
     left = memoryview(os.fsencode(text))
     while left:  # an unbuffered stream may take a part

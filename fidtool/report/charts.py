@@ -106,10 +106,11 @@ def _draw(axes: Axes, results: Sequence[Comparison]) -> None:
     title, _ = split_title(short_title(_distance_of(results[0]).title))
     x, y = [[point.x for point in points], [point.distance for point in points]][::order]
     axes.plot(x, y, label=title, marker="o", linestyle=line, clip_on=False)
-    known = [(point.x if label else point.x + _BESIDE, point.corrected) for point in points if point.corrected]
-    if known:
-        x, y = [[place for place, _ in known], [bar.value for _, bar in known]][::order]
-        reach = [[bar.value - bar.low for _, bar in known], [bar.high - bar.value for _, bar in known]]
+    bars = [(point.x, each.value, each.low, each.high) for point in points if (each := point.corrected)]
+    if bars:
+        places, values, low, high = np.transpose(bars)
+        x, y = [places if label else places + _BESIDE, values][::order]
+        reach = [values - low, high - values]
         look: dict[str, Any] = {"linestyle": dashes, "clip_on": False, "yerr" if label else "xerr": reach}
         axes.errorbar(x, y, label="bias-corrected, 95 % interval", marker="o", capsize=3, **look)
     axes.set_xlabel(label)

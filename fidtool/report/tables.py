@@ -30,6 +30,8 @@ from fidtool.result.evaluation import Comparison, Evaluation
 from fidtool.result.explanations import Difference, Interval, decimals_of
 from fidtool.result.values import Value
 
+Saved = Mapping[str, Evaluation]
+"""Evaluations by the names of their files; that of a run which is not saved is empty."""
 _MOST_CLASSES = 20
 """Maximum number of classes that are printed; the JSON has all."""
 _SPREADS = {"std": " ± s.d.", "sd": " ± s.d.", "error": " ± s.e.", "se": " ± s.e."}
@@ -53,6 +55,7 @@ class Column(NamedTuple):
         better: ``lower`` or ``higher``; empty if neither is better.
         best: places of the values that are marked.
         tied: whether some are marked because they cannot be distinguished from the best.
+        is_corrected: whether they are bias-corrected distances.
     """
 
     heading: str
@@ -60,6 +63,7 @@ class Column(NamedTuple):
     better: str = ""
     best: frozenset[int] = frozenset()
     tied: bool = False
+    is_corrected: bool = False
 
 
 def rounded(value: Value, result: Comparison) -> str:
@@ -108,7 +112,7 @@ def columns_of(evaluation: Evaluation, doubted: Collection[str] = ()) -> list[Co
             # Of one network, the column of the distance says of which features.
             base = split_title(title)[0] if len(distances) == 1 else short_title(title)
             estimates = [" ± ".join(bar.texts()[:2]) if bar else "-" for bar in bars]
-            column = Column(f"bias-corrected {base} ± s.e.", estimates, better)
+            column = Column(f"bias-corrected {base} ± s.e.", estimates, better, is_corrected=True)
             rated = [cell.bar.value if cell.bar and cell.number is not None else None for cell in cells]
             corrected.append(column if title in doubted else _marked(column, rated, cells, evaluation))
             corrected.append(Column("95 % interval", [bar.texts()[2] if bar else "-" for bar in bars]))
@@ -190,7 +194,7 @@ def class_lines(evaluation: Evaluation) -> list[str]:
     return [line for table in _class_tables({"": evaluation}) for line in _text_lines(table)]
 
 
-def _class_tables(saved: Mapping[str, Evaluation]) -> list[Table]:
+def _class_tables(saved: Saved) -> list[Table]:
     """Return a table of the values of each class for each FAKE that has any, the worst first."""
     tables = list[Table]()
     for result, file in _with_files(saved):
@@ -256,7 +260,7 @@ class Table(NamedTuple):
     alerts: Sequence[str]
 
 
-def lines_in(form: str, saved: Mapping[str, Evaluation]) -> list[str]:
+def lines_in(form: str, saved: Saved) -> list[str]:
     """Return evaluations as ``table``, ``csv``, ``markdown`` or ``latex``, or one as ``lines`` or ``json``, in lines.
 
     Those of several files, the keys of ``saved``, are one table, or refused by `doubts_about`.
@@ -274,7 +278,7 @@ def lines_in(form: str, saved: Mapping[str, Evaluation]) -> list[str]:
     return lines
 
 
-def _with_files(saved: Mapping[str, Evaluation]) -> list[tuple[Comparison, str]]:
+def _with_files(saved: Saved) -> list[tuple[Comparison, str]]:
     """Return all results, each with what follows the name of its FAKE: its file, if the same FAKE is in several."""
     files = zip(short_names([*saved]), saved.values(), strict=True)
     rows = [(result, f" ({file})") for file, evaluation in files for result in evaluation.results]
@@ -284,7 +288,7 @@ def _with_files(saved: Mapping[str, Evaluation]) -> list[tuple[Comparison, str]]
     return [(result, "") for result, _ in rows]
 
 
-def _table_of(saved: Mapping[str, Evaluation], doubted: Collection[str], said: Sequence[str]) -> Table:
+def _table_of(saved: Saved, doubted: Collection[str], said: Sequence[str]) -> Table:
     evaluation = joined(saved)
     results = evaluation.results
     paths = [*dict.fromkeys(result.fake.name for result in results)]
@@ -321,7 +325,7 @@ def _table_of(saved: Mapping[str, Evaluation], doubted: Collection[str], said: S
     return Table(columns, [*caption, *said], above, notes, alerts)
 
 
-def joined(saved: Mapping[str, Evaluation]) -> Evaluation:
+def joined(saved: Saved) -> Evaluation:
     """Return all results as one evaluation. Which values of FAKEs in several files a difference is of is unknown."""
     results = tuple(result for each in saved.values() for result in each.results)
     barred = Counter(
@@ -336,7 +340,7 @@ def joined(saved: Mapping[str, Evaluation]) -> Evaluation:
     return replace(next(iter(saved.values())), results=results, differences=differences)
 
 
-def narrowed(saved: Mapping[str, Evaluation], columns: Sequence[str]) -> dict[str, Evaluation]:
+def narrowed(saved: Saved, columns: Sequence[str]) -> dict[str, Evaluation]:
     """Return results with these values alone, in this order, by their titles, their names or those of their metrics.
 
     Raises:
@@ -362,7 +366,7 @@ def narrowed(saved: Mapping[str, Evaluation], columns: Sequence[str]) -> dict[st
     return {file: replace(each, results=tuple(map(only, each.results))) for file, each in saved.items()}
 
 
-def doubts_about(saved: Mapping[str, Evaluation]) -> tuple[list[str], list[str]]:
+def doubts_about(saved: Saved) -> tuple[list[str], list[str]]:
     """Return the titles of the values that are not comparable between files, and a sentence on why, if any are.
 
     Raises:
@@ -445,7 +449,7 @@ def _latex(text: str) -> str:
     return "--" if text == "-" else escaped.replace("\x00", "{}")
 
 
-def _csv_lines(saved: Mapping[str, Evaluation]) -> list[str]:
+def _csv_lines(saved: Saved) -> list[str]:
     """Return all numbers at full precision; headings are the keys of the JSON."""
     rows = list[dict[str, Any]]()
     for file, result in ((file, result) for file, each in saved.items() for result in each.results):

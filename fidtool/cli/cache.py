@@ -12,10 +12,9 @@ import click
 
 from fidtool.cache_dir import byte_limit, cache_dir
 from fidtool.cli.options import OnceCommand
-from fidtool.cli.output import columns
+from fidtool.cli.output import columns, document
 from fidtool.errors import InputError, RunError
 from fidtool.names import counted, legible
-from fidtool.report.text import dumps
 from fidtool.sources.remote import delete_copies
 from fidtool.statistics.cache import SHOWN_DIGITS, Entry, cache_entries, matching, sweep
 from fidtool.statistics.statistics_file import read_summary
@@ -85,14 +84,12 @@ def _moment(text: str) -> float:
 
 
 def _json(entries: Sequence[Entry]) -> str:
-    document = {
-        "schema": 1,
-        "folder": str(cache_dir()),
-        "bytes": sum(entry.size for entry in entries),
-        "limit_bytes": byte_limit("FIDTOOL_CACHE_BYTES"),
-        "entries": [_as_dict(entry) for entry in entries],
-    }
-    return dumps(document)
+    return document(
+        folder=str(cache_dir()),
+        bytes=sum(entry.size for entry in entries),
+        limit_bytes=byte_limit("FIDTOOL_CACHE_BYTES"),
+        entries=[_as_dict(entry) for entry in entries],
+    )
 
 
 def _as_dict(entry: Entry) -> dict[str, Any]:

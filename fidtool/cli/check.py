@@ -8,10 +8,10 @@ from collections.abc import Callable
 import click
 
 from fidtool.cli.options import QUIET, Command, option
-from fidtool.cli.output import as_flag, check_early, print_lines, shown
+from fidtool.cli.output import as_flag, check_early, document, note, print_lines
 from fidtool.distributed.launch import discover
-from fidtool.errors import InputError, redacted, without_secrets
-from fidtool.names import counted
+from fidtool.errors import InputError, redacted
+from fidtool.names import counted, legible
 from fidtool.settings import GATES, IMAGES, OUTPUT, CheckSettings, Settings
 
 _EXAMPLES = (
@@ -59,9 +59,9 @@ def check(
     checkup = check_sets([(path, "") for path in paths], settings(), console, strict)
     if discover().rank > 0:
         return 0
-    print_lines([dumps(checkup.to_dict())] if as_json else checkup_lines(checkup))
+    print_lines([dumps(checkup.to_dict())] if as_json else [*map(legible, checkup_lines(checkup))])
     if checkup.exit_code:
-        click.echo(checkup.exit_reason, err=True)
+        note(checkup.exit_reason)
     return checkup.exit_code
 
 
@@ -69,11 +69,10 @@ def _list(path: str, settings: Settings, as_json: bool, quiet: bool) -> int:
     """Print the paths of the images that would be read. Secrets in URLs are removed."""
     from fidtool.pipeline.opening import open_set
     from fidtool.pipeline.sets import IMAGES, RequestedSet
-    from fidtool.report.text import dumps
 
-    opened = open_set(RequestedSet(path), settings, IMAGES, lambda line: click.echo(shown(line), err=True))
+    opened = open_set(RequestedSet(path), settings, IMAGES, note)
     if opened.warning:
-        click.echo(f"warning: {shown(opened.warning)}", err=True)
+        note(f"warning: {opened.warning}")
     source = opened.images
     if source is None:
         raise InputError(f"{path} is a statistics file, which has no images")
@@ -85,15 +84,14 @@ def _list(path: str, settings: Settings, as_json: bool, quiet: bool) -> int:
     in_order = source.reader.in_order
     ignored = source.passed_over.words
     if as_json:
-        facts = {"schema": 1, "source": source.path, "kind": source.kind, "count": count, "found": found}
-        facts |= {"in_order": in_order, "passed_over": ignored, "files": [*files]}
-        print_lines([dumps(without_secrets(facts))])
+        facts = {"source": redacted(source.path), "kind": source.kind, "count": count, "found": found}
+        print_lines([document(**facts, in_order=in_order, passed_over=ignored, files=[*files])])
         return 0
     if not quiet:
         number = counted(found, "image") if count == found else f"{count} of {counted(found, 'image')}"
         access = "sequentially" if in_order else "in any order"
         passed_over = f"; ignored: {ignored}" if ignored else ""
-        click.echo(redacted(f"{path}: {source.kind}, {number}, read {access}{passed_over}"), err=True)
+        note(f"{path}: {source.kind}, {number}, read {access}{passed_over}")
     while block := list(itertools.islice(files, 1000)):  # a large set has gigabytes of paths
-        print_lines(block, exact=True)
+        print_lines(block)
     return 0

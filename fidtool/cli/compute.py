@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from math import nan
@@ -13,15 +14,13 @@ import click
 
 from fidtool.cache_dir import check_target
 from fidtool.cli.options import QUIET, Command, GroupedOption, option, outputs_option
-from fidtool.cli.output import as_flag, check_early, on_terminal, publish, result_file, shown, write_lines
+from fidtool.cli.output import as_flag, check_early, note, on_terminal, publish, result_file, shown, write_lines
 from fidtool.console import Console
 from fidtool.distributed.launch import discover_or_alone, will_be_restarted
 from fidtool.distributed.signals import call_with_timeout, stopped_error
 from fidtool.errors import FidtoolError, InputError, RunError, StoppedError, without_secrets
 from fidtool.metrics.registry import BUILT_IN
-from fidtool.names import legible
 from fidtool.result.record import Origin, changed_settings, origin_of
-from fidtool.result.saved import is_replaceable
 from fidtool.settings import OUTPUT, Settings
 
 if TYPE_CHECKING:
@@ -126,9 +125,9 @@ def compute(
         log_values(evaluation.results, chosen, console.warn)
     if form in ("csv", "json", "value"):
         for line in evaluation.not_computed_lines:
-            click.echo(legible(line), err=True)
+            note(line)
     if evaluation.exit_code:
-        click.echo(legible(evaluation.exit_reason), err=True)
+        note(evaluation.exit_reason)
     if form == "value" and None in values:
         raise RunError(f"{first.title}, the first value that was requested, was not computed")
     return evaluation.exit_code
@@ -167,11 +166,16 @@ def _show(
     if form not in ("table", "markdown", "latex"):  # which have them
         notes += [*framing_lines(evaluation), *class_lines(evaluation)]
     for line in notes:
-        click.echo(line, err=True)
+        note(line)
     saved = {"": evaluation}
     lines = [repr(nan if each is None else each) for each in values] if form == "value" else lines_in(form, saved)
     written = {file: partial(write_lines, lines_in(each, saved)) for file, each in tables.items()}
     publish(lines, {**written, **files})
+
+
+def _is_replaceable(file: Path) -> bool:
+    """Whether the JSON of a failed run may take the place of a file: only that of another one, or none, is lost."""
+    return not os.path.isfile(file) or file.stat().st_size == 0 or b'"results": []' in file.read_bytes()
 
 
 def _publish_failure(
@@ -195,10 +199,10 @@ def _publish_failure(
     def write() -> None:
         files = {}
         for file in outputs:
-            if is_replaceable(file):
+            if _is_replaceable(file):
                 files[file] = partial(write_lines, [text])
             else:
-                click.echo(legible(f"{file} keeps its earlier content: this run has no values"), err=True)
+                note(f"{file} keeps its earlier content: this run has no values")
         publish([text] if as_json and not again else [], files)
 
     with contextlib.suppress(RunError, TimeoutError):

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from fidtool.cli.options import OnceCommand, completing
-from fidtool.cli.output import as_flag, columns, document, on_terminal, paragraph, print_lines, shown
+from fidtool.cli.output import as_flag, columns, document, note, on_terminal, paragraph, print_lines, shown
 from fidtool.download import megabytes
 from fidtool.errors import InputError, redacted
 from fidtool.features.protocol import DEFAULT_PROTOCOL, INCEPTION_INPUT_SIZE, INCEPTION_SHA256, PROTOCOLS
@@ -147,7 +147,7 @@ def weights(download: bool, verify_: bool, explicit: str | None) -> Iterator[str
     from fidtool.features.models import inception
 
     if download:
-        inception.keep(inception.download(lambda line: click.echo(shown(line), err=True)))
+        inception.keep(inception.download(note))
         click.echo(f"downloaded and verified; tensors' SHA-256 {INCEPTION_SHA256}", err=True)
     errors: list[str] = []
     used = False
@@ -229,7 +229,7 @@ def refs(names: tuple[str, ...], as_json: bool, download: str | None) -> Iterato
     if download is not None:
         reference, array = named_reference(download)
         arrays = {FEATURES} if array == FEATURES else {*reference.statistics, array} - {""}
-        path, sha256 = references.fetch(reference, arrays, lambda line: click.echo(shown(line), err=True))
+        path, sha256 = references.fetch(reference, arrays, note)
         hashes = columns([(f"  {array}", f"SHA-256 {digest}") for array, digest in sha256.items()])
         yield from [str(path), *hashes]
         return

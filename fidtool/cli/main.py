@@ -19,7 +19,7 @@ from fidtool.distributed import signals
 from fidtool.distributed.launch import discover_or_alone, launcher_serves_store
 from fidtool.distributed.signals import stopped_error
 from fidtool.distributed.watchdog import add_location
-from fidtool.errors import FidtoolError, InputError, LaunchError, RunError, StoppedError
+from fidtool.errors import FidtoolError, InputError, LaunchError, StoppedError
 from fidtool.names import legible
 
 _LEAVING_SECONDS = 3.0
@@ -157,10 +157,6 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if error.printed:
             sys.exit(error.exit_code)
         _complain(error)
-    except OSError as error:
-        if {"-h", "--help", "--help-all", "--version"}.isdisjoint(typed):
-            raise
-        _complain(RunError(f"the text could not be written to stdout ({error.strerror or error})"))
     except (click.Abort, KeyboardInterrupt):
         _complain(stopped_error())
 

@@ -11,7 +11,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from fidtool.cli import config
-from fidtool.cli.output import apart_from_prints, print_lines
+from fidtool.cli.output import apart_from_prints, note, print_lines
 from fidtool.distributed.launch import discover_or_alone
 from fidtool.errors import FidtoolError, InputError
 from fidtool.features.models.families import MODEL_FAMILIES
@@ -98,7 +98,7 @@ class Command(click.Command):
                     print_lines(config.lines_of({**filed, **typed}) if prints else [], "the settings")
                     return 0
                 if filed and prints:  # also with --quiet: they may change the values
-                    click.echo(f"settings from {file}: {', '.join(config.lines_of(filed)[1:])}", err=True)
+                    note(f"settings from {file}: {', '.join(config.lines_of(filed)[1:])}")
                 ctx.params["settings"] = settings
                 return super().invoke(ctx)
         except FidtoolError as error:

@@ -19,6 +19,7 @@ from fidtool.cache_dir import atomic_write, moved_descriptors, open_descriptor
 from fidtool.distributed.launch import discover
 from fidtool.errors import FidtoolError, InputError, MetricSetting, RunError, as_argument, rendered
 from fidtool.local_files import READ_SECONDS, in_time
+from fidtool.names import legible
 
 
 def shown(text: str) -> str:
@@ -129,15 +130,20 @@ def check_early(paths: Sequence[str], *roles: str, check: Callable[[], None] = l
         in_time(" and ".join(paths), lambda: check_paths(paths, *roles), READ_SECONDS)
 
 
+def note(line: str) -> None:
+    """Print a line on stderr, with flags and as legible text."""
+    click.echo(legible(shown(line)), err=True)
+
+
 def error_line(error: FidtoolError) -> None:
     """Print an error on one line of stderr. File names can contain line breaks."""
     click.echo(f"error: {' '.join(shown(error.text).split())}", err=True)
 
 
-def print_lines(lines: Sequence[str], what: str = "the result", exact: bool = False) -> None:
+def print_lines(lines: Sequence[str], what: str = "the result") -> None:
     """Print ``lines``, see `print_whole`; the `RunError` if that fails names ``what``."""
     try:
-        print_whole(lines, exact)
+        print_whole(lines)
     except BrokenPipeError:
         raise  # the reader has enough: click exits in silence
     except OSError as error:
@@ -160,28 +166,17 @@ def columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
     return ["  ".join(map(str.ljust, row, [*widths[:-1], 0])) for row in rows]
 
 
-def print_whole(lines: Sequence[str], exact: bool = False) -> None:
-    """Print lines on stdout; `OSError` if not everything could be written.
-
-    Args:
-        exact: print paths that are not valid text as their bytes, for programs, not as replacement characters.
-    """
-    raw = "".join(f"{line}\n" for line in lines)
-    text = raw.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+def print_whole(lines: Sequence[str]) -> None:
+    """Print lines on stdout, names that are not valid text as their bytes; `OSError` if it cannot be written."""
     stdout = _result_stream()
-    binary = getattr(stdout, "buffer", None)
-    if stdout is None or getattr(stdout, "closed", False):
+    if stdout is None or stdout.closed:
         raise OSError(errno.EBADF, "it is closed")
-    if binary is None:  # replaced by a program
-        click.echo(text, stdout, nl=False)
-        return
+    text = "".join(f"{line}\n" for line in lines)
     stdout.flush()
-    left = memoryview(os.fsencode(raw) if exact else text.encode(stdout.encoding or "utf-8", "replace"))
-    while left:  # with PYTHONUNBUFFERED, a full disk takes a part without an error
-        if not (written := binary.write(left)):
-            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-        left = left[written:]
-    binary.flush()
+    left = memoryview(os.fsencode(text))
+    while left:  # an unbuffered stream may take a part
+        left = left[stdout.buffer.write(left) :]
+    stdout.buffer.flush()
 
 
 def local_file(flag: str, name: str, suffixes: Sequence[str] = (), *remedies: str) -> Path:

@@ -18,6 +18,7 @@ from fidtool.cli.output import (
     columns,
     document,
     local_file,
+    note,
     print_lines,
     publish,
     result_file,
@@ -111,7 +112,7 @@ def history(file: str) -> None:
     """
     results, problems = read_history(file)
     for problem in problems:
-        click.echo(f"warning: {legible(problem)}", err=True)
+        note(f"warning: {problem}")
     groups: dict[str, list[Evaluation]] = {}
     for each in results:
         fake, real, known = each.results[0].fake, each.results[0].real, each.definitions
@@ -158,9 +159,9 @@ def report(result: str, output: str | None) -> None:
     check_target(f"--output {page}", page)
     check_shown({"report": page})
     if all(each.exhibit is None for each in evaluation.results):
-        click.echo(legible(f"{result} is without the images of a page: it was computed without --report"), err=True)
+        note(f"{result} is without the images of a page: it was computed without --report")
     publish([], {page: partial(write_shown, evaluation, ImageLookup(), "report", spelling=as_flag)})
-    print_lines([str(page)], "the name of the page", exact=True)
+    print_lines([str(page)], "the name of the page")
 
 
 @click.command(cls=OnceCommand, examples=_OF_TABLE)
@@ -193,5 +194,5 @@ def table(results: tuple[str, ...], form: str, columns: str | None, outputs: tup
         warnings = [*doubts_about(saved)[1], *warnings]
     lines = lines_in(form, saved)
     for line in warnings:
-        click.echo(f"warning: {legible(line)}", err=True)
+        note(f"warning: {line}")
     publish(lines, {file: partial(write_lines, lines_in(written, saved)) for file, written in tables.items()})

@@ -152,12 +152,6 @@ def _write(
 
     try:
         write_statistics(target, statistics, overwrite=force, **in_layout)
-    except FileExistsError as error:
-        raise RunError(
-            f"{error.filename2 or target} was written by another run while this one computed:",
-            "name another file",
-            "pass --force to overwrite it",
-        ) from None
     except OSError as error:
         raise RunError(f"the statistics could not be written to {target}: {error.strerror or error}") from None
     said = [f"{statistics.count} images", f"{statistics.dims} dimensions", *notes]

@@ -66,7 +66,7 @@ def page_charts(evaluation: Evaluation) -> list[str]:
 def sweep_plot(evaluation: Evaluation, kind: str) -> bytes:
     """Return the chart of an evaluation, with a title, as the bytes of an image file."""
     lines = title_of(evaluation, _distance_of(evaluation.results[0]), _LONGEST_PATH)
-    title = "\n".join(shortened(line, _LONGEST_LINE) for line in lines)
+    title = "\n".join(shortened(legible(line), _LONGEST_LINE) for line in lines)
     inches = 9.0, max(4.5, _height(evaluation.results))
     return _image(kind, inches, evaluation.results, _LIGHT, title)
 
@@ -106,10 +106,11 @@ def _draw(axes: Axes, results: Sequence[Comparison]) -> None:
     title, _ = split_title(short_title(_distance_of(results[0]).title))
     x, y = [[point.x for point in points], [point.distance for point in points]][::order]
     axes.plot(x, y, label=title, marker="o", linestyle=line, clip_on=False)
-    known = [(point.x if label else point.x + _BESIDE, point.corrected) for point in points if point.corrected]
-    if known:
-        x, y = [[place for place, _ in known], [bar.value for _, bar in known]][::order]
-        reach = [[bar.value - bar.low for _, bar in known], [bar.high - bar.value for _, bar in known]]
+    bars = [(point.x, each.value, each.low, each.high) for point in points if (each := point.corrected)]
+    if bars:
+        places, values, low, high = np.transpose(bars)
+        x, y = [places if label else places + _BESIDE, values][::order]
+        reach = [values - low, high - values]
         look: dict[str, Any] = {"linestyle": dashes, "clip_on": False, "yerr" if label else "xerr": reach}
         axes.errorbar(x, y, label="bias-corrected, 95 % interval", marker="o", capsize=3, **look)
     axes.set_xlabel(label)
@@ -188,7 +189,7 @@ def _distance_of(result: Comparison) -> Value:
 
 def title_of(evaluation: Evaluation, value: Value, longest: int = _LONGEST_LINE) -> tuple[str, str]:
     """Return what values are of: metric and sets; then network, protocol, numbers of images."""
-    results, basis = evaluation.results, legible(evaluation.basis(value))
+    results, basis = evaluation.results, evaluation.basis(value)
     title, real = short_title(value.title), described(results[0].real, longest)
     if len(results) == 1:
         return f"{title} of {described(results[0].fake, longest)} against {real}", basis
@@ -201,4 +202,4 @@ def described(images: SetResult, longest: int = _LONGEST_LINE) -> str:
     sampled = images.count is not None and images.found not in (None, images.count)
     count = f"{images.count:,} of {images_of([images.found])}" if sampled else images_of([images.count])
     framed = f", framed by {images.framing}" if images.framing else ""
-    return f"{legible(shortened(images.name, longest))} ({count}{framed})"
+    return f"{shortened(images.name, longest)} ({count}{framed})"

@@ -113,8 +113,7 @@ def _verdict(evaluation: Evaluation, columns: Sequence[Column], names: list[str]
     if len(results) == 1:
         return [0], title
     known = all(result.corrected_of(main) for result in results)
-    barred = {key for result in results for key, bar in result.uncertainties.items() if bar.corrected}
-    column = columns[-2 * len(barred) if known else 0]  # of the bias-corrected distances, the first that has any
+    column = next(column for column in columns if column.is_corrected == known)
     best = sorted(column.best)
     if not best:
         alike = column.better and sum(not is_real(result) for result in results) > 1

@@ -8,8 +8,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import combinations
 from sys import maxsize
 from typing import Any, NamedTuple
 
@@ -29,16 +27,17 @@ from fidtool.report.text import (
 )
 from fidtool.result.changes import lines_of, obstacles, per_fake
 from fidtool.result.evaluation import Comparison, Evaluation
-from fidtool.result.explanations import Interval, decimals_of
+from fidtool.result.explanations import Difference, Interval, decimals_of
 from fidtool.result.values import Value
 
+Saved = Mapping[str, Evaluation]
+"""Evaluations by the names of their files; that of a run which is not saved is empty."""
 _MOST_CLASSES = 20
 """Maximum number of classes that are printed; the JSON has all."""
 _SPREADS = {"std": " ± s.d.", "sd": " ± s.d.", "error": " ± s.e.", "se": " ± s.e."}
 """What is behind the ± (standard deviation, standard error), by the last word of the value's name."""
 _ARROWS = {"lower": " ↓", "higher": " ↑", "": ""}
-_markdown = partial(re.compile(r"([\\`*_\[\]<>|~&$])").sub, r"\\\1")
-_FORMULA = ("=", "+", "-", "@")
+_IN_MARKDOWN = re.compile(r"([\\`*_\[\]<>|~&$])")
 _NOT_IN_LATEX = re.compile("--|[^ -~À-ÏÑ-ÖØ-Ýß-ïñ-öø-ýÿ–—…±∞×↓↑]")
 """A ligature, and the characters for which LaTeX with its default encoding and fonts has no glyph."""
 _LATEX = str.maketrans(
@@ -56,6 +55,7 @@ class Column(NamedTuple):
         better: ``lower`` or ``higher``; empty if neither is better.
         best: places of the values that are marked.
         tied: whether some are marked because they cannot be distinguished from the best.
+        is_corrected: whether they are bias-corrected distances.
     """
 
     heading: str
@@ -63,6 +63,7 @@ class Column(NamedTuple):
     better: str = ""
     best: frozenset[int] = frozenset()
     tied: bool = False
+    is_corrected: bool = False
 
 
 def rounded(value: Value, result: Comparison) -> str:
@@ -97,23 +98,23 @@ def columns_of(evaluation: Evaluation, doubted: Collection[str] = ()) -> list[Co
     distances = [title for title, value in titles.items() if value.number.error_bars]
     columns, corrected = list[Column](), list[Column]()
     for title, shown in titles.items():
-        better = "" if title in doubted else shown.number.better
+        better = shown.number.better
         cells = [_Cell(result, _value_with(result, title)) for result in evaluation.results]
         texts = [cell.text for cell in cells]
-        ties = _ties(evaluation, cells) if better and title in distances else []
         heading = short_title(title if title in distances else title.removesuffix(f" ({features})"))
         if any("±" in text for text in texts):
             heading += _SPREADS.get(shown.number.spread.rpartition("_")[2], "")
-        best, tied = _best_of(texts, [cell.rated for cell in cells], better, ties)
-        columns.append(Column(heading, texts, shown.number.better, best, tied))
+        column = Column(heading, texts, better)
+        rated = [cell.number for cell in cells]
+        columns.append(column if title in doubted else _marked(column, rated, cells, evaluation))
         bars = [cell.bar for cell in cells]
         if any(bars):
             # Of one network, the column of the distance says of which features.
             base = split_title(title)[0] if len(distances) == 1 else short_title(title)
             estimates = [" ± ".join(bar.texts()[:2]) if bar else "-" for bar in bars]
-            rated = [None if cell.rated is None or cell.bar is None else cell.bar.value for cell in cells]
-            best, tied = _best_of(estimates, rated, better, ties)
-            corrected.append(Column(f"bias-corrected {base} ± s.e.", estimates, "lower", best, tied))
+            column = Column(f"bias-corrected {base} ± s.e.", estimates, better, is_corrected=True)
+            rated = [cell.bar.value if cell.bar and cell.number is not None else None for cell in cells]
+            corrected.append(column if title in doubted else _marked(column, rated, cells, evaluation))
             corrected.append(Column("95 % interval", [bar.texts()[2] if bar else "-" for bar in bars]))
     return [*columns, *corrected]
 
@@ -135,9 +136,40 @@ class _Cell:
         return self.result.corrected_of(self.value) if self.value else None
 
     @property
-    def rated(self) -> float | None:
-        """The number, if it can be the best of its column."""
+    def number(self) -> float | None:
+        """The value, if it can be the best of its column."""
         return self.result.metrics[self.value.key] if self.value and not is_real(self.result) else None
+
+    def is_tied(self, other: _Cell, differences: Sequence[Difference]) -> bool:
+        """Whether the distances cannot be distinguished. Those of several files count as independent."""
+        if self.value is None or not self.bar or not other.bar:
+            return False
+        names = {self.result.fake.name, other.result.fake.name}
+        of_both = (each for each in differences if {each.first, each.second} == names)
+        known = next((each.interval for each in of_both if each.key == self.value.key), None)
+        return (known or self.bar - other.bar).sign == 0
+
+
+def _marked(column: Column, numbers: Sequence[float | None], cells: Sequence[_Cell], evaluation: Evaluation) -> Column:
+    """Return a column whose best values are marked, those with the same text, and those not distinguished from them.
+
+    None is the best if that is all of them, or if neither lower nor higher is better. A number None is excluded.
+    """
+    known = {place: number for place, number in enumerate(numbers) if number is not None}
+    best = (min if column.better == "lower" else max)(known.values(), default=None)
+    leading = [place for place, number in known.items() if number == best]
+    texts = {column.values[place] for place in leading}
+    alike = {place for place in known if column.values[place] in texts}
+    tied = {
+        place
+        for place in known
+        for lead in leading
+        if place != lead and cells[place].is_tied(cells[lead], evaluation.differences)
+    }
+    marked = alike | tied
+    if not column.better or len(marked) == len(known):
+        return column
+    return column._replace(best=frozenset(marked), tied=marked != alike)
 
 
 def class_rows(result: Comparison) -> list[list[str]]:
@@ -153,7 +185,7 @@ def class_rows(result: Comparison) -> list[list[str]]:
             for value in result.values
         ]
         values += [each.corrected.texts()[2] if each.corrected else "-"] * barred
-        rows.append([legible(shortened(each.name, 60)), f"{each.real}", f"{each.fake}", *values])
+        rows.append([shortened(each.name, 60), f"{each.real}", f"{each.fake}", *values])
     return rows
 
 
@@ -162,7 +194,7 @@ def class_lines(evaluation: Evaluation) -> list[str]:
     return [line for table in _class_tables({"": evaluation}) for line in _text_lines(table)]
 
 
-def _class_tables(saved: Mapping[str, Evaluation]) -> list[Table]:
+def _class_tables(saved: Saved) -> list[Table]:
     """Return a table of the values of each class for each FAKE that has any, the worst first."""
     tables = list[Table]()
     for result, file in _with_files(saved):
@@ -171,7 +203,7 @@ def _class_tables(saved: Mapping[str, Evaluation]) -> list[Table]:
             continue
         columns = [Column(head, texts) for head, *texts in zip(*rows[: _MOST_CLASSES + 1], strict=True)]
         more = [f"and {len(rows) - 1 - _MOST_CLASSES} more, see the JSON"] * (len(rows) > 1 + _MOST_CLASSES)
-        name = legible(result.fake.name + file)
+        name = result.fake.name + file
         tables.append(Table(columns, [f"{name}: values of each {rows[0][0]}."], [name], more, ()))
     return tables
 
@@ -205,43 +237,6 @@ def is_real(result: Comparison) -> bool:
     return contains or result.fake.name == result.real.name
 
 
-def _ties(evaluation: Evaluation, cells: Sequence[_Cell]) -> list[set[int]]:
-    """Return the places of the pairs whose distances cannot be distinguished.
-
-    Those of several files count as independent.
-    """
-    known = {(each.key, frozenset((each.first, each.second))): each.interval for each in evaluation.differences}
-    ties = list[set[int]]()
-    for (place, one), (other, two) in combinations(enumerate(cells), 2):
-        if one.value and one.bar and two.bar:
-            pair = frozenset((one.result.fake.name, two.result.fake.name))
-            interval = known.get((one.value.key, pair)) or one.bar - two.bar
-            if interval.sign == 0:
-                ties.append({place, other})
-    return ties
-
-
-def _best_of(
-    texts: Sequence[str], values: Sequence[float | None], better: str, ties: Sequence[set[int]]
-) -> tuple[frozenset[int], bool]:
-    """Return the places of the best values, of those with the same text, and of those not distinguished from them.
-
-    None is the best if that is all of them, or if neither lower nor higher is ``better``. A value None is excluded.
-
-    Returns:
-        The places, and whether some are there only because they are not distinguished from the best.
-    """
-    known = {place: value for place, value in enumerate(values) if value is not None}
-    best = (min if better == "lower" else max)(known.values(), default=None)
-    leading = {place for place, value in known.items() if value == best}
-    shown = {texts[place] for place in leading}
-    alike = {place for place in known if texts[place] in shown}
-    marked = alike.union(*(pair for pair in ties if pair & leading)) & known.keys()
-    if not better or len(marked) == len(known):
-        return frozenset(), False
-    return frozenset(marked), marked != alike
-
-
 def common_features(evaluation: Evaluation) -> str:
     """Return the features that the titles of several values name, such as ``64 dimensions``; empty if they differ.
 
@@ -265,14 +260,14 @@ class Table(NamedTuple):
     alerts: Sequence[str]
 
 
-def lines_in(form: str, saved: Mapping[str, Evaluation]) -> list[str]:
+def lines_in(form: str, saved: Saved) -> list[str]:
     """Return evaluations as ``table``, ``csv``, ``markdown`` or ``latex``, or one as ``lines`` or ``json``, in lines.
 
     Those of several files, the keys of ``saved``, are one table, or refused by `doubts_about`.
     """
     if form in ("json", "lines"):
         (evaluation,) = saved.values()
-        return [dumps(evaluation.to_dict())] if form == "json" else result_lines(evaluation)
+        return [dumps(evaluation.to_dict())] if form == "json" else [*map(legible, result_lines(evaluation))]
     doubts = doubts_about(saved)
     if form == "csv":
         return _csv_lines(saved)
@@ -283,7 +278,7 @@ def lines_in(form: str, saved: Mapping[str, Evaluation]) -> list[str]:
     return lines
 
 
-def _with_files(saved: Mapping[str, Evaluation]) -> list[tuple[Comparison, str]]:
+def _with_files(saved: Saved) -> list[tuple[Comparison, str]]:
     """Return all results, each with what follows the name of its FAKE: its file, if the same FAKE is in several."""
     files = zip(short_names([*saved]), saved.values(), strict=True)
     rows = [(result, f" ({file})") for file, evaluation in files for result in evaluation.results]
@@ -293,20 +288,20 @@ def _with_files(saved: Mapping[str, Evaluation]) -> list[tuple[Comparison, str]]
     return [(result, "") for result, _ in rows]
 
 
-def _table_of(saved: Mapping[str, Evaluation], doubted: Collection[str], said: Sequence[str]) -> Table:
+def _table_of(saved: Saved, doubted: Collection[str], said: Sequence[str]) -> Table:
     evaluation = joined(saved)
     results = evaluation.results
     paths = [*dict.fromkeys(result.fake.name for result in results)]
     short = dict(zip(paths, short_names(paths), strict=True))
     rows = [short[result.fake.name] + file for result, file in _with_files(saved)]
-    columns, bases = [Column("FAKE", [legible(shortened(row)) for row in rows])], dict[str, dict[str, None]]()
+    columns, bases = [Column("FAKE", [*map(shortened, rows)])], dict[str, dict[str, None]]()
     for each in saved.values():
         for value in each.values:
-            bases.setdefault(legible(each.basis(value)), {})[short_title(value.title)] = None
+            bases.setdefault(each.basis(value), {})[short_title(value.title)] = None
     caption = [f"{', '.join(titles) if len(bases) > 1 else 'Features'}: {basis}." for basis, titles in bases.items()]
     reals, counts = list[str](), list[str]()
     for result in results:
-        name = legible(shortened(result.real.name.rstrip("/") or result.real.name))
+        name = shortened(result.real.name.rstrip("/") or result.real.name)
         reals.append(f"{name}, {result.real.count:,} images" if result.real.count else name)
         counts.append(f"{result.fake.count:,}" if result.fake.count else "-")
     for heading, about, texts in (("REAL", "REAL", reals), ("images", "Images of FAKE", counts)):
@@ -316,21 +311,21 @@ def _table_of(saved: Mapping[str, Evaluation], doubted: Collection[str], said: S
             caption.append(f"{about}: {texts[0]}.")
     values = columns_of(evaluation, doubted)
     columns += values
-    features = legible(common_features(evaluation))
+    features = common_features(evaluation)
     above = [*([f"Features of all values: {features}"] if features else []), *said]
     missing = dict.fromkeys(line for each in saved.values() for line in each.not_computed_lines)
-    notes = [*map(legible, missing), *about_marks(evaluation, values, doubted), *framing_lines(evaluation)]
+    notes = [*missing, *about_marks(evaluation, values, doubted), *framing_lines(evaluation)]
     for each in saved.values():  # a plain name may be that of other features in another file
         kept = tuple(pair for pair in each.differences if pair in evaluation.differences)
         notes += verdict_lines(replace(each, differences=kept), short)
     for row, result in zip(rows, results, strict=True):
         besides = (*class_summaries(result), *heldout_lines(result))
-        notes += [line + f"  {legible(row)}" * (len(rows) > 1) for line in besides]
-    alerts = [f"warning: {legible(str(alert))}" for alert in evaluation.alerts if alert.severity == "high"]
+        notes += [line + f"  {row}" * (len(rows) > 1) for line in besides]
+    alerts = [f"warning: {alert}" for alert in evaluation.alerts if alert.severity == "high"]
     return Table(columns, [*caption, *said], above, notes, alerts)
 
 
-def joined(saved: Mapping[str, Evaluation]) -> Evaluation:
+def joined(saved: Saved) -> Evaluation:
     """Return all results as one evaluation. Which values of FAKEs in several files a difference is of is unknown."""
     results = tuple(result for each in saved.values() for result in each.results)
     barred = Counter(
@@ -345,7 +340,7 @@ def joined(saved: Mapping[str, Evaluation]) -> Evaluation:
     return replace(next(iter(saved.values())), results=results, differences=differences)
 
 
-def narrowed(saved: Mapping[str, Evaluation], columns: Sequence[str]) -> dict[str, Evaluation]:
+def narrowed(saved: Saved, columns: Sequence[str]) -> dict[str, Evaluation]:
     """Return results with these values alone, in this order, by their titles, their names or those of their metrics.
 
     Raises:
@@ -371,7 +366,7 @@ def narrowed(saved: Mapping[str, Evaluation], columns: Sequence[str]) -> dict[st
     return {file: replace(each, results=tuple(map(only, each.results))) for file, each in saved.items()}
 
 
-def doubts_about(saved: Mapping[str, Evaluation]) -> tuple[list[str], list[str]]:
+def doubts_about(saved: Saved) -> tuple[list[str], list[str]]:
     """Return the titles of the values that are not comparable between files, and a sentence on why, if any are.
 
     Raises:
@@ -392,7 +387,7 @@ def doubts_about(saved: Mapping[str, Evaluation]) -> tuple[list[str], list[str]]
                 doubted[title] = None
     where = "" if len(doubted) == len(known) else f" in the columns of {', '.join(map(short_title, doubted))}"
     said = f"Not comparable between all rows, so that none is marked{where}: {'; '.join(reasons.values())}."
-    return [*doubted], [legible(said)] if doubted else []
+    return [*doubted], [said] if doubted else []
 
 
 def _text_lines(table: Table) -> list[str]:
@@ -400,12 +395,12 @@ def _text_lines(table: Table) -> list[str]:
     aligned = list[list[str]]()
     for column in table.columns:
         marks = ["*" if row in column.best else " " * bool(column.best) for row in range(-1, len(column.values))]
-        cells = [text + mark for text, mark in zip([column.heading, *column.values], marks, strict=True)]
+        cells = [legible(text) + mark for text, mark in zip([column.heading, *column.values], marks, strict=True)]
         width = max(map(len, cells))
         aligned.append([cell.rjust(width) if aligned else cell.ljust(width) for cell in cells])
     rows = ["  ".join(row).rstrip() for row in zip(*aligned, strict=True)]
     legend = ["* best of its column"] if any(column.best for column in table.columns) else []
-    return [*table.above, *rows, *legend, *table.notes]
+    return [*map(legible, table.above), *rows, *legend, *map(legible, table.notes)]
 
 
 def _rows(table: Table, escaped: Callable[[str], str], bold: str) -> list[tuple[str, ...]]:
@@ -427,12 +422,16 @@ def _markdown_lines(table: Table) -> list[str]:
     return ["<!-- fidtool -->", _markdown(caption), "", heading, rule, *rows, *["", *notes] * bool(notes)]
 
 
+def _markdown(text: str) -> str:
+    return _IN_MARKDOWN.sub(r"\\\1", legible(text))
+
+
 def _latex_lines(table: Table) -> list[str]:
     """Return the table for a paper, in the style of booktabs."""
     heading, *rows = [f"    {' & '.join(row)} \\\\" for row in _rows(table, _latex, r"\textbf{{{}}}")]
     return [
         r"% fidtool: needs \usepackage{booktabs}",
-        *(f"% {note}" for note in (*table.notes, *table.alerts)),
+        *(f"% {legible(note)}" for note in (*table.notes, *table.alerts)),
         r"\begin{table}",
         r"  \centering",
         rf"  \caption{{{_latex(' '.join(table.caption))}}}",
@@ -445,12 +444,12 @@ def _latex_lines(table: Table) -> list[str]:
 
 def _latex(text: str) -> str:
     """Return text for LaTeX. A character without a glyph is replaced by its code, such as [U+1F600]."""
-    found = _NOT_IN_LATEX.sub(lambda each: "-\x00-" if each[0] == "--" else f"[U+{ord(each[0]):04X}]", text)
+    found = _NOT_IN_LATEX.sub(lambda each: "-\x00-" if each[0] == "--" else f"[U+{ord(each[0]):04X}]", legible(text))
     escaped = re.sub(r"(?<![\w.)-])-(?=\d)", "$-$", found.translate(_LATEX))
     return "--" if text == "-" else escaped.replace("\x00", "{}")
 
 
-def _csv_lines(saved: Mapping[str, Evaluation]) -> list[str]:
+def _csv_lines(saved: Saved) -> list[str]:
     """Return all numbers at full precision; headings are the keys of the JSON."""
     rows = list[dict[str, Any]]()
     for file, result in ((file, result) for file, each in saved.items() for result in each.results):
@@ -491,16 +490,11 @@ def image_lines(evaluation: Evaluation) -> list[str]:
     return _as_csv(rows)
 
 
-def _no_formula(cell: object) -> object:
-    """Return a cell that spreadsheets do not compute: a path that begins like a formula with its folder before it."""
-    return f"./{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
-
-
 def _as_csv(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a table with the keys of all rows as its header, in lines."""
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, dict.fromkeys(key for row in rows for key in row), lineterminator="\n")
     writer.writeheader()
     for row in rows:
-        writer.writerow({key: _no_formula(cell) for key, cell in row.items()})
+        writer.writerow(row)
     return buffer.getvalue().split("\n")[:-1]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from math import exp, lgamma
+from math import comb
 from typing import Any
 
 from fidtool.diagnose.diagnosis import Checkup
 from fidtool.images.framing import described
-from fidtool.names import counted, images_of, legible
+from fidtool.names import counted, images_of
 from fidtool.result.evaluation import Comparison, Evaluation, SetResult
 from fidtool.result.explanations import Difference, Heldout
 from fidtool.result.values import Value
@@ -27,15 +27,15 @@ def result_lines(evaluation: Evaluation) -> list[str]:
     """Return one line per value, such as ``FID: 12.3456``. If there are several FAKEs, the path follows the value."""
     lines = []
     for result in evaluation.results:
-        path = "" if len(evaluation.results) == 1 else f"  {legible(result.fake.name)}"
-        lines += [f"{legible(value.title)}: {number(value, result)}{path}" for value in result.values]
+        path = "" if len(evaluation.results) == 1 else f"  {result.fake.name}"
+        lines += [f"{value.title}: {number(value, result)}{path}" for value in result.values]
         for value in result.values:
             if (bar := result.corrected_of(value)) is not None:
                 corrected, error, interval = bar.texts(decimals=4)
                 bars = f"{corrected} ± {error} (95 %: {interval}, REAL taken as fixed)"
-                lines.append(f"bias-corrected {legible(value.title)}: {bars}{path}")
+                lines.append(f"bias-corrected {value.title}: {bars}{path}")
         lines += [f"{line}{path}" for line in (*class_summaries(result), *heldout_lines(result))]
-    return [*lines, *map(legible, evaluation.not_computed_lines), *verdict_lines(evaluation)]
+    return [*lines, *evaluation.not_computed_lines, *verdict_lines(evaluation)]
 
 
 def class_summaries(result: Comparison) -> list[str]:
@@ -46,7 +46,7 @@ def class_summaries(result: Comparison) -> list[str]:
         if found and key in found.mean:
             mean = f"mean {found.mean[key]:.{digits}f} of {sum(key in each.metrics for each in found.classes)}"
             worst = f", worst {found.worst[key][1]:.{digits}f} ({found.worst[key][0]})" if key in found.worst else ""
-            lines.append(legible(f"{value.title} per {found.kind}: {mean}{worst}"))
+            lines.append(f"{value.title} per {found.kind}: {mean}{worst}")
     return lines
 
 
@@ -60,7 +60,7 @@ def verdict_lines(evaluation: Evaluation, names: Mapping[str, str] | None = None
     lines = []
     for each in differences_shown(evaluation, _MOST_PAIRS, names):
         pair = f"{each.first} minus that of {each.second}"
-        lines.append(legible(f"bias-corrected {titles[each.key]} of {pair}: {each.interval.signed}: {each.verdict}"))
+        lines.append(f"bias-corrected {titles[each.key]} of {pair}: {each.interval.signed}: {each.verdict}")
     return lines
 
 
@@ -68,13 +68,13 @@ def heldout_lines(result: Comparison) -> list[str]:
     """Return a line per floor of a distance, and the verdict on memorisation; none without a held-out set."""
     if (found := result.heldout) is None:
         return []
-    near, name, lines = found.nearest, legible(found.name), list[str]()
+    near, name, lines = found.nearest, found.name, list[str]()
     about = f"floor: {images_of([found.images])} not in REAL"
     if found.images < (result.fake.count or 0):
         about += f"; too high, because FAKE has {images_of([result.fake.count])}"
     for value in result.values:
         if (floor := found.floors.get(value.key)) is not None:
-            lines.append(f"{legible(value.title)} of {name}: {floor:.{value.number.digits}f} ({about})")
+            lines.append(f"{value.title} of {name}: {floor:.{value.number.digits}f} ({about})")
     share = f"{near.closer:.2%} of FAKE (95 %: {near.low:.2%} to {near.high:.2%}) are closer to REAL than all of {name}"
     chance = f"the chance that FAKE is closer than {name} is {near.probability:.3f} (0.5 ± {near.error:.3f} without)"
     medians = f"median distances {near.median:.4g} and {near.heldout_median:.4g}"
@@ -91,21 +91,16 @@ def _memorisation(found: Heldout, fake: SetResult) -> str:
     """
     near, images = found.nearest, fake.with_features or fake.count or 0
     closer = round(near.closer * images)
-    by_chance = exp(_log_falling(images, closer) - _log_falling(images + found.count, closer))
+    by_chance = comb(images, closer) / comb(images + found.count, closer)
     if near.copies:
         return f"FAKE has {counted(near.copies, 'copy', 'copies')} of images of REAL"
     if near.heldout_copies:
-        return f"it cannot be told, as {counted(near.heldout_copies, 'image')} of {legible(found.name)} are in REAL"
+        return f"it cannot be told, as {counted(near.heldout_copies, 'image')} of {found.name} are in REAL"
     if by_chance < _CHANCE:
         return f"{counted(closer, 'image')} of FAKE {'is' if closer == 1 else 'are'} probably near copies of REAL"
     if near.probability > 0.5 + _FAR * near.error:
         return "FAKE is closer to REAL than other real images are"
     return "no sign of it"
-
-
-def _log_falling(number: int, factors: int) -> float:
-    """Return the logarithm of ``number`` times ``number - 1`` and so on, of so many factors."""
-    return lgamma(number + 1) - lgamma(number - factors + 1)
 
 
 def framing_lines(evaluation: Evaluation) -> list[str]:
@@ -115,7 +110,7 @@ def framing_lines(evaluation: Evaluation) -> list[str]:
         for each in (result.real, result.fake):
             if each.framing is not None:
                 framings.setdefault(each.framing, {})[each.name] = None
-    return [legible(f"{', '.join(paths)}: framed by {described(framing)}") for framing, paths in framings.items()]
+    return [f"{', '.join(paths)}: framed by {described(framing)}" for framing, paths in framings.items()]
 
 
 def influence_lines(evaluation: Evaluation) -> list[str]:
@@ -125,15 +120,15 @@ def influence_lines(evaluation: Evaluation) -> list[str]:
         influence = result.influence
         if influence is None or result.distance is None:
             continue
-        title = legible(result.distance.title)
+        title = result.distance.title
         if influence.raising:
             found = f"these images raise the {title} most:"
         elif influence.most_harmful:
             found = f"no image raises the {title}: all effects are negative"
         else:
             found = f"it is unknown which images raise the {title}: {influence.doubt}"
-        lines.append(f"{legible(result.fake.name)}: {found}")
-        lines += [f"  {image.effect:+.6f}  {legible(image.file)}" for image in influence.raising[:_MOST_HARMFUL]]
+        lines.append(f"{result.fake.name}: {found}")
+        lines += [f"  {image.effect:+.6f}  {image.file}" for image in influence.raising[:_MOST_HARMFUL]]
         for part in influence.removals:
             worst = f"without the worst {part.fraction:.1%} ({counted(part.images, 'image')})"
             lines.append(f"  {worst} the {title} is {part.distance:.6g} (their effects predict {part.predicted:.6g})")
@@ -151,7 +146,7 @@ def checkup_lines(checkup: Checkup) -> list[str]:
         quoted = not finding.example or finding.example in finding.message
         example = "" if quoted else f" (for example {finding.example})"
         lines.append(f"{finding.severity}: {where}: {finding.message}{example}")
-    return [legible(line) for line in lines]
+    return lines
 
 
 def differences_shown(evaluation: Evaluation, most: int, names: Mapping[str, str] | None = None) -> list[Difference]:

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import textwrap
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,11 @@ from fidtool.errors import InputError, option
 from fidtool.features.protocol import Definition
 from fidtool.json_fields import fields_of, plain
 from fidtool.local_files import read_file
-from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS
+from fidtool.metrics.registry import METRIC_SETTINGS
 from fidtool.names import legible, shortened
 from fidtool.result.evaluation import Comparison, Evaluation, SetResult
 from fidtool.result.explanations import Interval
 from fidtool.result.values import Value
-from fidtool.validation import declared
 
 NOT_COMPARABLE, CANNOT_TELL, WORSE = "not comparable", "cannot tell", "worse"
 _VERDICTS = {1: WORSE, 0: "cannot be distinguished", -1: "better"}
@@ -78,12 +77,8 @@ def append_history(evaluation: Evaluation, file: Path) -> None:
     for each in per_fake(evaluation):
         small = replace(each.results[0], skipped=(), diagnosis=None, influence=None, exhibit=None, classes=None)
         data += json.dumps(replace(each, results=(small,)).to_dict()).encode() + b"\n"
-    with open(file, "ab+", buffering=0) as handle:
-        if handle.seekable() and handle.tell():
-            handle.seek(-1, os.SEEK_END)
-            data = data if handle.read() == b"\n" else b"\n" + data  # after a line that was cut short
-        while data:  # a full disk takes a part without an error, and nothing the next time
-            data = data[handle.write(data) :]
+    with open(file, "ab") as handle:
+        handle.write(data)
 
 
 def read_history(file: str | os.PathLike[str]) -> tuple[list[Evaluation], list[str]]:
@@ -115,14 +110,8 @@ def changes_of(before: Evaluation, after: Evaluation) -> list[Change]:
     if len(old) == len(new) == 1:
         return [change_of(*old.values(), *new.values())]
     changes = [change_of(old[path], new[path]) for path in new if path in old]
-    for path, evaluation in old.items():
-        if path not in new:
-            values: Values = {key: (value, None) for key, value in _values(evaluation).items()}
-            changes.append(_only_in("A", path, values, (path, None)))
-    for path, evaluation in new.items():
-        if path not in old:
-            values = {key: (None, value) for key, value in _values(evaluation).items()}
-            changes.append(_only_in("B", path, values, (None, path)))
+    changes += [_only_in("A", path, _pairs(_values(old[path]), {}), (path, None)) for path in old if path not in new]
+    changes += [_only_in("B", path, _pairs({}, _values(new[path])), (None, path)) for path in new if path not in old]
     return changes
 
 
@@ -179,21 +168,16 @@ def change_of(before: Evaluation, after: Evaluation) -> Change:
 
 def differences_of(before: Evaluation, after: Evaluation) -> Differing:
     """Return what differs in settings, protocol, sets and environment of two results of one FAKE."""
-    both = before.settings.keys() & after.settings.keys()
-    old = _stated(before, _definitions_as(before, after), both)
-    return _differing(old, _stated(after, after.definitions, both))
+    old = _stated(before, _definitions_as(before, after))
+    return _differing(old, _stated(after, after.definitions))
 
 
-def _stated(
-    evaluation: Evaluation, definitions: Mapping[str, Definition | None], metrics: Collection[str]
-) -> dict[str, Any]:
-    """Return what a result states besides its values, with the defaults of the settings of these metrics."""
+def _stated(evaluation: Evaluation, definitions: Mapping[str, Definition | None]) -> dict[str, Any]:
+    """Return what a result states besides its values."""
     (result,) = evaluation.results
-    settings = {key: value for key, value in evaluation.run.config.items() if key not in METRIC_SETTINGS}
-    for name, values in evaluation.settings.items():
-        settings[name] = (_usual(name) if name in metrics else {}) | dict(values)
+    others = {key: value for key, value in evaluation.run.config.items() if key not in METRIC_SETTINGS}
     return {
-        "settings": settings,
+        "settings": {**others, **evaluation.settings},
         "protocol": {layer: plain(definition) for layer, definition in definitions.items()},
         "REAL": _facts(result.real),
         "FAKE": _facts(result.fake),
@@ -205,11 +189,6 @@ def _facts(image_set: SetResult) -> dict[str, Any]:
     facts = asdict(image_set) | {"name": image_set.path}
     del facts["passed_over"]
     return facts
-
-
-def _usual(metric: str) -> dict[str, Any]:
-    """Return the defaults of a metric's settings: an earlier version may have had fewer."""
-    return {name: each.default for name, each in declared(BUILT_IN[metric]).items()} if metric in BUILT_IN else {}
 
 
 def _definitions_as(before: Evaluation, after: Evaluation) -> dict[str, Definition | None]:

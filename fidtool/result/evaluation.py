@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from html import escape
 from typing import Any
 
@@ -14,7 +14,8 @@ from fidtool.diagnose.duplicates import Duplicates
 from fidtool.errors import InputError, ResultWarning, about, as_warning, merged, redacted, without_secrets
 from fidtool.features.protocol import FEATURES, PIXELS, Definition
 from fidtool.json_fields import NOT_IN_JSON, fields_of, plain, restored, restored_fields
-from fidtool.names import command_line, counted
+from fidtool.local_files import read_file
+from fidtool.names import counted
 from fidtool.result.explanations import (
     Classes,
     Difference,
@@ -27,7 +28,6 @@ from fidtool.result.explanations import (
     Uncertainty,
 )
 from fidtool.result.record import RunRecord
-from fidtool.result.saved import check_result, saved_result
 from fidtool.result.values import Value
 from fidtool.sources.kinds import PassedOver
 
@@ -35,8 +35,6 @@ SCHEMA = 3
 """Version of the result JSON. Version 2 renamed the Fréchet distances of features that are not Inception's 2048, which
 were ``fid`` in version 1. Version 3 describes the values. Within a version keys can be added, but not renamed or
 removed."""
-_MOST_DIGITS = 30
-"""More digits after the decimal point than a float has."""
 
 
 @dataclass(frozen=True)
@@ -372,57 +370,54 @@ class Evaluation:
         Raises:
             InputError: if the content is not a result, is that of a failed run, or is incomplete.
         """
-        check_result(content)
-        _check_schema(content)
+        _check_result(content)
+        if content.get("schema") != SCHEMA:
+            problem = f"the result has schema {content.get('schema')}, and this version reads schema {SCHEMA}:"
+            raise InputError(problem, "compute it again")
         try:
             layers = {FEATURES: content["protocol"], **content["layers"]}
-            values = restored(dict[str, Value], content["values"])
-            if any(key != value.key or value.number.digits > _MOST_DIGITS for key, value in values.items()):
-                raise ValueError("a value has two keys, or too many digits")
-            if not {value.features.layer for value in values.values()} <= {PIXELS, *layers}:
-                raise ValueError("layers lacks that of a value")
-            results = tuple(Comparison.from_dict(each, (*values.values(),)) for each in content["results"])
-            if not all(each.values for each in results):
-                raise ValueError("a FAKE has no values")
-            differences = restored(tuple[Difference, ...], content["differences"])
-            fakes = {each.fake.name for each in results}
-            if any(not {each.first, each.second} <= fakes or each.key not in values for each in differences):
-                raise ValueError("a difference is of another FAKE or value")
-            pairs = (pair for each in results if each.exhibit for pair in each.exhibit.worst_pairs)
-            if any(pair.key not in values for pair in pairs):
-                raise ValueError("a pair of images is of another value")
+            values = restored(tuple[Value, ...], [*content["values"].values()])
+            results = tuple(Comparison.from_dict(each, values) for each in content["results"])
             return cls(
                 definitions={layer: definition_of(each) for layer, each in layers.items()},
                 gated=content["exit"].get("gated", ""),
                 **restored_fields(cls, {**content, "results": []}, complete=True) | {"results": results},
             )
-        except (KeyError, TypeError, ValueError, AttributeError, StopIteration) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"the result is incomplete or was changed ({type(error).__name__}: {error})") from None
 
 
-def _check_schema(content: Mapping[str, Any]) -> None:
-    """Refuse the result of another version, with the command that made it."""
-    schema = content.get("schema")
-    if schema != SCHEMA:
-        command = content["run"].get("command")
-        again = f", `{command_line(command)}`" if isinstance(command, list) else ""
-        raise InputError(
-            f"the result has schema {schema}, and this version reads schema {SCHEMA}:", f"compute it again{again}"
-        )
-
-
 def read_evaluation(file: str | os.PathLike[str]) -> Evaluation:
-    """Return the evaluation of a file, see `saved_result` and `Evaluation.from_dict`."""
-    content = saved_result(file)
+    """Return the evaluation of a file that ``fidtool compute -o`` wrote; ``-`` is stdin.
+
+    Raises:
+        InputError: if the file cannot be read, and as `Evaluation.from_dict` does.
+    """
+    try:
+        content = json.loads(read_file("/dev/stdin" if file == "-" else file).decode("utf-8-sig"))
+    except (OSError, ValueError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or f"it is not JSON ({error})"
+        raise InputError(f"{file} cannot be read: {reason}") from None
+    _check_result(content, f"{file} ")
     with about(str(file)):
         return Evaluation.from_dict(content)
 
 
+def _check_result(content: Any, named: str = "") -> None:
+    """Check that ``content`` is a result with values; ``named`` precedes the problem."""
+    if not isinstance(content, Mapping) or not {"results", "run"} <= content.keys():
+        raise InputError(
+            f"{named or 'this '}is not the JSON of `fidtool compute`, which has results and run:",
+            "pass the file that its option -o wrote",
+        )
+    if not content["results"]:
+        reason = (content.get("exit") or {}).get("reason", "")
+        raise InputError(f"{named or 'the result '}has no values: the run failed ({reason})")
+
+
 def definition_of(protocol: Mapping[str, Any]) -> Definition | None:
     """Return the definition of which `protocol_to_dict` gave ``protocol``."""
-    if protocol["fingerprint"] is None:
-        return None
-    return Definition.from_json(json.dumps({each.name: protocol[each.name] for each in fields(Definition)}))
+    return None if protocol["fingerprint"] is None else Definition(**restored_fields(Definition, protocol))
 
 
 def protocol_to_dict(definition: Definition | None) -> dict[str, Any]:

@@ -217,16 +217,6 @@ def test_a_full_or_closed_stdout_of_a_list(environment: dict[str, str], command:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-@pytest.mark.parametrize("option", ["--help", "--version"])
-def test_a_full_stdout_of_a_help(environment: dict[str, str], option: str) -> None:
-    with open("/dev/full", "w") as full:
-        line = [sys.executable, "-m", "fidtool", option]
-        ended = subprocess.run(line, env=environment, stdout=full, stderr=subprocess.PIPE, text=True)
-    problem = "error: the text could not be written to stdout (No space left on device)\n"
-    assert (ended.returncode, ended.stderr) == (1, problem)
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_a_full_or_unread_stderr_does_not_lose_the_result(
     sets: tuple[Path, Path, Path], environment: dict[str, str], tmp_path: Path, rank_server: RankServer
 ) -> None:

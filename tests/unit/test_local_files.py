@@ -15,7 +15,7 @@ from fidtool.images.decode import DecodeOptions
 from fidtool.images.loader import load
 from fidtool.local_files import in_time, open_regular, read_file
 from fidtool.result.changes import read_history
-from fidtool.result.saved import saved_result
+from fidtool.result.evaluation import read_evaluation
 from fidtool.sources.contents import Files
 from fidtool.sources.opening import open_images
 from fidtool.sources.texts import read_texts
@@ -46,7 +46,7 @@ READERS = {
     "statistics.npz": lambda path: read_statistics(path),
     "labels.csv": lambda path: read_texts(path, "labels", "class", ["label"]),
     "labels.txt": lambda path: read_texts(path, "labels", "class", ["label"]),
-    "result.json": lambda path: saved_result(path),
+    "result.json": lambda path: read_evaluation(path),
     "history.jsonl": lambda path: read_history(path),
 }
 

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import io
 import os
 import pickle
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +14,6 @@ import torch
 from torch import nn
 
 import fidtool
-from fidtool.cli.output import print_whole
 from fidtool.distributed.launch import Launch
 from fidtool.features.device import choose_device, device_of
 from fidtool.images.decode import decode
@@ -197,15 +193,3 @@ def test_images_of_a_report_are_found_again(tmp_path: Path) -> None:
         lookup.prefetch({listed.file(1)})
         found = lookup.read(listed.file(1))
         np.testing.assert_array_equal(found.values, values[1])  # type: ignore[union-attr]
-
-
-def test_a_pipe_that_takes_nothing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a full one that does not block."""
-
-    class Pipe(io.RawIOBase):
-        def write(self, data: object) -> None:
-            return None
-
-    monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=Pipe(), encoding="utf-8", flush=lambda: None))
-    with pytest.raises(BlockingIOError):
-        print_whole(["a line"])

@@ -144,7 +144,7 @@ def _verdict(evaluation: Evaluation, columns: Sequence[Column], names: list[str]
     return best, f"{name} is the best" if known else f"{name} has the {extreme} {title}"
 
 
-# --- what the template asks about a FAKE -------------------------------------------------------------------------------
+# --- what the template asks about a FAKE ------------------------------------------------------------------------------
 
 
 def thumbnail_of(framing: str | None, content: Read, floats: ValueRange | None = None) -> Thumbnail:

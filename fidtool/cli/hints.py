@@ -65,7 +65,7 @@ def advice(error: click.UsageError, typed: Sequence[str], commands: Sequence[str
         return shortened(error.format_message().rstrip(".")) + _instead(name, error.message.rstrip("."), typed[1:])
     else:
         wrong, close = name, get_close_matches(name, commands)
-        message = error.message.rstrip(".")
+        message = f"no command '{legible(name)}'"
     if name.startswith("-") and not {*commands}.isdisjoint(typed):
         return f"{message}; options follow the command"
     flags = [] if is_command else [each.partition("=")[0] for each in typed if each.startswith("-")]

@@ -20,7 +20,6 @@ from fidtool.distributed.launch import discover_or_alone, launcher_serves_store
 from fidtool.distributed.signals import stopped_error
 from fidtool.distributed.watchdog import add_location
 from fidtool.errors import FidtoolError, InputError, LaunchError, StoppedError
-from fidtool.names import legible
 
 _LEAVING_SECONDS = 3.0
 """Maximum time for exit functions and flushing after an error."""
@@ -60,8 +59,6 @@ class _Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] not in self.commands and not ctx.resilient_parsing:
-            raise click.UsageError(f"no command '{legible(args[0])}'", ctx)
         name, listed, rest = super().resolve_command(ctx, args)
         if listed is None:
             return name, None, rest

@@ -2,29 +2,49 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
 from markupsafe import escape
+from PIL import Image
 
-from fidtool.diagnose.diagnosis import Diagnosis
-from fidtool.errors import Spelling, as_argument, option, rendered
+from fidtool.diagnose.diagnosis import Diagnosis, Health, kinds_of
+from fidtool.diagnose.duplicates import duplicates_text
+from fidtool.diagnose.findings import Finding
+from fidtool.errors import SEVERITIES, FidtoolError, Spelling, as_argument, option, rendered
+from fidtool.images.decode import DecodeError, DecodeOptions, decode
+from fidtool.images.framing import Crop
 from fidtool.images.loader import ImageLookup
-from fidtool.names import command_line, images_of, legible, short_names, short_title, shortened
+from fidtool.names import command_line, counted, images_of, legible, short_names, short_title, shortened
 from fidtool.report.charts import described, page_charts, title_of
-from fidtool.report.details import Thumbnail, duplicates_of, findings_of, properties_of, thumbnail_of
 from fidtool.report.tables import Column, about_marks, class_rows, columns_of, is_real, rounded
 from fidtool.report.text import class_summaries, differences_shown, heldout_lines
 from fidtool.result.evaluation import Evaluation
 from fidtool.result.explanations import Exhibit
 from fidtool.result.values import Value
+from fidtool.sources.contents import ContentError, Read, ValueRange
 
 _MOST_IMAGES, _MOST_IMAGES_OF_ALL = 24, 96
 """Maximum number of images in a sheet of one FAKE, and in such sheets of all FAKEs, but at least one of each."""
+LONGEST_SIDE = 128
+"""Limit of the long side of a thumbnail, in pixels."""
+_SMALL = 64
+"""Images up to this long side are stored losslessly."""
+_ABOUT = {"fake": "FAKE", "pair": "FAKE against REAL", "real": "REAL"}
+"""What a page calls that which a finding is about."""
+
+
+class Thumbnail(NamedTuple):
+    """A reduced image as ``data:image/…``, or the reason why there is none."""
+
+    uri: str = ""
+    problem: str = ""
 
 
 def html_report(evaluation: Evaluation, gallery: ImageLookup | None = None, spelling: Spelling = as_argument) -> str:
@@ -122,3 +142,67 @@ def _verdict(evaluation: Evaluation, columns: Sequence[Column], names: list[str]
         return best, f"{len(best)} of {len(results)} sets cannot be told apart, and are the best"
     name, extreme = shortened(names[best[0]], 48), "lowest" if column.better == "lower" else "highest"
     return best, f"{name} is the best" if known else f"{name} has the {extreme} {title}"
+
+
+# --- what the template asks about a FAKE ------------------------------------------------------------------------------
+
+
+def thumbnail_of(framing: str | None, content: Read, floats: ValueRange | None = None) -> Thumbnail:
+    """Return the thumbnail of an image, of the pixels that the network received.
+
+    Never raises for an unreadable image: the page is written after hours of work. ``floats`` is how floats become
+    bytes.
+    """
+    try:
+        crop = None if framing is None else Crop.parse(framing)
+        image = Image.fromarray(decode(content, DecodeOptions(crop=crop, floats=floats)).pixels)
+        image.thumbnail((LONGEST_SIDE, LONGEST_SIDE), Image.Resampling.LANCZOS, reducing_gap=None)
+        kind = "png" if max(image.size) <= _SMALL else "jpeg"
+        buffer = io.BytesIO()
+        image.save(buffer, kind, optimize=True, quality=85)
+    except FileNotFoundError:
+        return Thumbnail(problem="not found")
+    except (OSError, ValueError, ContentError, FidtoolError, DecodeError, MemoryError) as error:
+        return Thumbnail(problem=getattr(error, "strerror", None) or str(error) or type(error).__name__)
+    return Thumbnail(f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}")
+
+
+def findings_of(diagnosis: Diagnosis) -> list[tuple[str, Finding]]:
+    """Return the findings in FAKE, between the two and in REAL, each with the set or sets; the worst first."""
+    found = sorted(diagnosis.findings, key=lambda finding: SEVERITIES.index(finding.severity))
+    return [(_ABOUT[finding.set], finding) for finding in found]
+
+
+def duplicates_of(diagnosis: Diagnosis) -> list[str]:
+    """Return the number and kinds of the duplicates, one sentence per set that has any, and one of those in both."""
+    sentences = [
+        f"{name}: {duplicates_text(found)}{'' if found.complete else '; near ones were not searched for'}."
+        for name, found in (("FAKE", diagnosis.fake), ("REAL", diagnosis.real))
+        if found is not None and found.copies
+    ]
+    if diagnosis.shared is not None and diagnosis.shared.count:
+        sentences.append(f"Pixel-identical to images of REAL: {counted(diagnosis.shared.count, 'image')} of FAKE.")
+    return sentences
+
+
+def properties_of(exhibit: Exhibit) -> list[tuple[str, str, str]]:
+    """Return rows of a label, REAL's value and FAKE's value; none if nothing is known about either set."""
+    real, fake = ({} if health is None else _properties(health) for health in (exhibit.real, exhibit.fake))
+    return [(label, real.get(label, "unknown"), fake.get(label, "unknown")) for label in real or fake]
+
+
+def _properties(health: Health) -> dict[str, str]:
+    least, median, most = health.aspect_ratios
+    quality = health.jpeg_quality
+    return {
+        "Images": f"{health.images:,}",
+        "Formats": kinds_of(health.formats),
+        "Colour modes": kinds_of(health.modes),
+        "Sizes in pixels": kinds_of(health.sizes),
+        "Aspect ratio": f"{median:.3g}" if least == most else f"{median:.3g} ({least:.3g} to {most:.3g})",
+        "JPEG quality": "no JPEGs" if quality is None else f"{quality[1]} ({quality[0]} to {quality[2]})",
+        "Brightness (0 to 255)": f"{health.brightness[0]:.1f} ± {health.brightness[1]:.1f}",
+        "Grayscale": f"{health.grayscale:.1%}",
+        "Duplicates": f"{health.duplicates.share:.1%}",
+        "Unreadable": f"{len(health.unreadable):,}",
+    }

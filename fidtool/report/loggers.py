@@ -114,6 +114,6 @@ def _values_of(result: Comparison) -> dict[str, float]:
     found = dict(result.metrics)
     for key, each in result.uncertainties.items():
         if (bar := each.corrected) is not None:
-            ends = {"": bar.value, "_low": bar.low, "_high": bar.high}
-            found |= {f"{key}_corrected{end}": value for end, value in ends.items()}
+            corrected = f"{key}_corrected"
+            found |= {corrected: bar.value, f"{corrected}_low": bar.low, f"{corrected}_high": bar.high}
     return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from math import comb
+from math import exp, lgamma
 from typing import Any
 
 from fidtool.diagnose.diagnosis import Checkup
@@ -91,7 +91,7 @@ def _memorisation(found: Heldout, fake: SetResult) -> str:
     """
     near, images = found.nearest, fake.with_features or fake.count or 0
     closer = round(near.closer * images)
-    by_chance = comb(images, closer) / comb(images + found.count, closer)
+    by_chance = exp(_log_falling(images, closer) - _log_falling(images + found.count, closer))
     if near.copies:
         return f"FAKE has {counted(near.copies, 'copy', 'copies')} of images of REAL"
     if near.heldout_copies:
@@ -101,6 +101,11 @@ def _memorisation(found: Heldout, fake: SetResult) -> str:
     if near.probability > 0.5 + _FAR * near.error:
         return "FAKE is closer to REAL than other real images are"
     return "no sign of it"
+
+
+def _log_falling(number: int, factors: int) -> float:
+    """Return the logarithm of ``number`` times ``number - 1`` and so on, of so many factors."""
+    return lgamma(number + 1) - lgamma(number - factors + 1)
 
 
 def framing_lines(evaluation: Evaluation) -> list[str]:

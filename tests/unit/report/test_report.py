@@ -20,8 +20,7 @@ from fidtool.errors import InputError
 from fidtool.images.loader import ImageLookup
 from fidtool.names import numbers_of
 from fidtool.report.charts import sweep_of, title_of
-from fidtool.report.details import LONGEST_SIDE, Thumbnail, thumbnail_of
-from fidtool.report.html import html_report
+from fidtool.report.html import LONGEST_SIDE, Thumbnail, html_report, thumbnail_of
 from fidtool.report.outputs import check_shown, write_shown
 from fidtool.report.tables import class_lines, class_rows
 from fidtool.report.text import influence_lines

@@ -6,13 +6,16 @@ import contextlib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
-from types import UnionType
+from sys import float_info
+from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
+_PLAIN: dict[Any, Any] = {str: str, bool: bool, NoneType: NoneType}
 NOT_IN_JSON = {"json": False}
 """Metadata of a field that the JSON does not have."""
 Share = Annotated[float, 0, 1]
-"""A number with its limits, which the schema states."""
+_LIMITED = {int: Annotated[int, 0, 1 << 62], float: Annotated[float, -float_info.max, float_info.max]}
+"""What other numbers in a result are: an integer counts something."""
 
 
 def plain(value: Any) -> Any:
@@ -38,13 +41,19 @@ def fields_of(value: Any) -> dict[str, Any]:
 def restored(kind: Any, value: Any) -> Any:
     """Return a value of JSON as a value of the type ``kind``: a dataclass, or a tuple, mapping or union of such types.
 
-    Keys that a dataclass does not have are ignored, since a newer version may have written them.
+    A number with limits is ``Annotated`` with them, such as `Share`. Keys that a dataclass does not have are ignored,
+    since a newer version may have written them.
 
     Raises:
         KeyError, TypeError, ValueError: if the value is not what ``kind`` becomes in JSON.
     """
+    if isinstance(value, (int, float)) and not abs(value) <= float_info.max:  # no gate would notice NaN
+        raise ValueError("a number is not finite")
+    kind = _LIMITED.get(kind, kind)
     origin, parts = get_origin(kind), get_args(kind)
-    is_plain = type(value) is kind or (kind is float and type(value) is int)
+    if origin is Annotated:
+        return _within(value, *parts)
+    is_plain = isinstance(value, _PLAIN.get(kind, ()))
     if origin in (Union, UnionType):
         for part in parts:
             with contextlib.suppress(TypeError):
@@ -52,15 +61,16 @@ def restored(kind: Any, value: Any) -> Any:
     elif isinstance(kind, type) and is_dataclass(kind) and isinstance(value, dict):
         return kind.from_dict(value) if hasattr(kind, "from_dict") else kind(**restored_fields(kind, value))
     elif origin is tuple and isinstance(value, list):
-        kinds = parts[:1] * len(value) if parts[-1] is Ellipsis else parts
-        return tuple(restored(part, item) for part, item in zip(kinds, value, strict=True))
+        each = parts[:1] * len(value) if parts[-1] is Ellipsis else parts
+        return tuple(restored(one, item) for one, item in zip(each, value, strict=True))
     elif origin is Counter and isinstance(value, dict):
         return Counter(restored(dict[str, int], value))
     elif origin in (dict, Mapping) and isinstance(value, dict):
         return {parts[0](key): restored(parts[1], item) for key, item in value.items()}
-    elif kind is Any or is_plain or (origin is Literal and value in parts):
+    elif kind is Any or is_plain or value in (parts if origin is Literal else ()):
         return value
-    raise TypeError(f"{repr(value)[:80]} is not {getattr(kind, '__name__', kind)}")
+    wanted = "an object" if is_dataclass(kind) else getattr(kind, "__name__", kind)
+    raise TypeError(f"{repr(value)[:80]} is not {wanted}")
 
 
 def restored_fields(kind: Any, content: Mapping[str, Any], complete: bool = False) -> dict[str, Any]:
@@ -69,6 +79,15 @@ def restored_fields(kind: Any, content: Mapping[str, Any], complete: bool = Fals
     Raises:
         KeyError, TypeError, ValueError: see `restored`.
     """
-    hints = get_type_hints(kind)
+    hints = get_type_hints(kind, include_extras=True)
     names = [field.name for field in fields(kind) if field.metadata != NOT_IN_JSON]
     return {name: restored(hints[name], content[name]) for name in names if complete or name in content}
+
+
+def _within(value: Any, kind: Any, least: float, most: float) -> Any:
+    """Return a number of the type ``kind`` and from ``least`` to ``most``; an integer can be a float."""
+    if isinstance(value, bool) or not isinstance(value, (int, kind)):
+        raise TypeError(f"{repr(value)[:80]} is not {kind.__name__}")
+    if not least <= value <= most:
+        raise ValueError(f"{value} is not from {least} to {most}")
+    return value

@@ -38,6 +38,7 @@ _SPREADS = {"std": " ± s.d.", "sd": " ± s.d.", "error": " ± s.e.", "se": " ±
 """What is behind the ± (standard deviation, standard error), by the last word of the value's name."""
 _ARROWS = {"lower": " ↓", "higher": " ↑", "": ""}
 _IN_MARKDOWN = re.compile(r"([\\`*_\[\]<>|~&$])")
+_FORMULA = ("=", "+", "-", "@")
 _NOT_IN_LATEX = re.compile("--|[^ -~À-ÏÑ-ÖØ-Ýß-ïñ-öø-ýÿ–—…±∞×↓↑]")
 """A ligature, and the characters for which LaTeX with its default encoding and fonts has no glyph."""
 _LATEX = str.maketrans(
@@ -490,11 +491,16 @@ def image_lines(evaluation: Evaluation) -> list[str]:
     return _as_csv(rows)
 
 
+def _no_formula(cell: object) -> object:
+    """Return a cell that spreadsheets do not compute: a path that begins like a formula with its folder before it."""
+    return f"./{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
+
+
 def _as_csv(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a table with the keys of all rows as its header, in lines."""
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, dict.fromkeys(key for row in rows for key in row), lineterminator="\n")
     writer.writeheader()
     for row in rows:
-        writer.writerow(row)
+        writer.writerow({key: _no_formula(cell) for key, cell in row.items()})
     return buffer.getvalue().split("\n")[:-1]

@@ -15,7 +15,7 @@ from fidtool.errors import InputError, ResultWarning, about, as_warning, merged,
 from fidtool.features.protocol import FEATURES, PIXELS, Definition
 from fidtool.json_fields import NOT_IN_JSON, fields_of, plain, restored, restored_fields
 from fidtool.local_files import read_file
-from fidtool.names import counted
+from fidtool.names import command_line, counted
 from fidtool.result.explanations import (
     Classes,
     Difference,
@@ -35,6 +35,8 @@ SCHEMA = 3
 """Version of the result JSON. Version 2 renamed the Fréchet distances of features that are not Inception's 2048, which
 were ``fid`` in version 1. Version 3 describes the values. Within a version keys can be added, but not renamed or
 removed."""
+_MOST_DIGITS = 30
+"""More digits after the decimal point than a float has."""
 
 
 @dataclass(frozen=True)
@@ -371,20 +373,42 @@ class Evaluation:
             InputError: if the content is not a result, is that of a failed run, or is incomplete.
         """
         _check_result(content)
-        if content.get("schema") != SCHEMA:
-            problem = f"the result has schema {content.get('schema')}, and this version reads schema {SCHEMA}:"
-            raise InputError(problem, "compute it again")
+        _check_schema(content)
         try:
             layers = {FEATURES: content["protocol"], **content["layers"]}
-            values = restored(tuple[Value, ...], [*content["values"].values()])
-            results = tuple(Comparison.from_dict(each, values) for each in content["results"])
+            values = restored(dict[str, Value], content["values"])
+            if any(key != value.key or value.number.digits > _MOST_DIGITS for key, value in values.items()):
+                raise ValueError("a value has two keys, or too many digits")
+            if not {value.features.layer for value in values.values()} <= {PIXELS, *layers}:
+                raise ValueError("layers lacks that of a value")
+            results = tuple(Comparison.from_dict(each, (*values.values(),)) for each in content["results"])
+            if not all(each.values for each in results):
+                raise ValueError("a FAKE has no values")
+            differences = restored(tuple[Difference, ...], content["differences"])
+            fakes = {each.fake.name for each in results}
+            if any(not {each.first, each.second} <= fakes or each.key not in values for each in differences):
+                raise ValueError("a difference is of another FAKE or value")
+            pairs = (pair for each in results if each.exhibit for pair in each.exhibit.worst_pairs)
+            if any(pair.key not in values for pair in pairs):
+                raise ValueError("a pair of images is of another value")
             return cls(
                 definitions={layer: definition_of(each) for layer, each in layers.items()},
                 gated=content["exit"].get("gated", ""),
                 **restored_fields(cls, {**content, "results": []}, complete=True) | {"results": results},
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, StopIteration) as error:
             raise InputError(f"the result is incomplete or was changed ({type(error).__name__}: {error})") from None
+
+
+def _check_schema(content: Mapping[str, Any]) -> None:
+    """Refuse the result of another version, with the command that made it."""
+    schema = content.get("schema")
+    if schema != SCHEMA:
+        command = content["run"].get("command")
+        again = f", `{command_line(command)}`" if isinstance(command, list) else ""
+        raise InputError(
+            f"the result has schema {schema}, and this version reads schema {SCHEMA}:", f"compute it again{again}"
+        )
 
 
 def read_evaluation(file: str | os.PathLike[str]) -> Evaluation:

@@ -35,6 +35,10 @@ class Interval:
     low: float
     high: float
 
+    def __post_init__(self) -> None:
+        if self.error < 0.0 or not self.low <= self.value <= self.high:  # in a file that was changed
+            raise ValueError("an interval does not contain its value")
+
     def __sub__(self, other: Interval) -> Interval:
         """Return this estimate minus an independent one, with its 95 % interval (MOVER: Zou & Donner 2008).
 

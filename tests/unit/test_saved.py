@@ -7,6 +7,7 @@ import copy
 import functools
 import itertools
 import json
+import math
 import operator
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -18,10 +19,16 @@ import pytest
 import fidtool
 from fidtool.errors import InputError
 from fidtool.metrics.metric import Number
+from fidtool.pipeline.gates import missed_gates
+from fidtool.report.html import html_report
+from fidtool.report.tables import lines_in
 from fidtool.report.text import dumps
+from fidtool.result.changes import append_history, changes_of, lines_of, per_fake, read_history
 from fidtool.result.evaluation import Evaluation, read_evaluation
 from fidtool.result.explanations import Heldout, Interval, Nearest, NotComputed, Uncertainty, WorstPair
 from fidtool.result.values import Features, Value
+from fidtool.result.verify import verify
+from fidtool.settings import Settings
 from fidtool.sources.kinds import PassedOver
 from support.report_samples import DINO, FURTHER, KNOWN, bare, classes, known_of, rich
 from support.small_sets import make_sets
@@ -145,10 +152,24 @@ EDITS = (None, True, -1, -1.5, 10**400, 10**20, 1e308, 0, "", "text", [], {}, [N
 """What is in place of a value; ``...`` if it is missing."""
 
 
-def test_whatever_was_edited_is_read_or_refused() -> None:
-    """Each value in turn, some of `EDITS` each: reading fails in no other way than with words."""
+def use(content: dict[str, Any], good: Evaluation, history: Path) -> Iterator[object]:
+    """Do what the commands do with a saved result."""
+    found = Evaluation.from_dict(content)
+    for form in ("table", "csv", "latex", "lines", "json"):
+        yield lines_in(form, {"b.json": found})
+    for pair in ((good, found), (found, good)):
+        yield lines_in("table", dict(zip(("1.json", "2.json"), pair, strict=True)))
+        yield [(each.verdict, lines_of(each.besides)) for each in changes_of(*pair)]
+    history.unlink(missing_ok=True)
+    append_history(found, history)
+    yield read_history(history)
+    yield [*missed_gates(per_fake(good)[0], Settings(uncertainty=True, fail_worse_than="b.json"), per_fake(found)[0])]
+
+
+def test_whatever_was_edited_is_read_or_refused(tmp_path: Path) -> None:
+    """Each value in turn, some of `EDITS` each: no command fails otherwise, and a page can be made of some."""
     content = everything()
-    accepted, edits = 0, itertools.cycle(EDITS)
+    good, accepted, edits = Evaluation.from_dict(content), 0, itertools.cycle(EDITS)
     for place in places_in(content):
         for edit in itertools.islice(edits, 2):
             edited = json.loads(json.dumps(content)) if len(place) > 1 else dict(content)
@@ -159,8 +180,12 @@ def test_whatever_was_edited_is_read_or_refused() -> None:
             else:
                 parent[last] = edit
             with contextlib.suppress(InputError):
-                assert Evaluation.from_dict(edited).results
+                assert [each.line for each in verify(edited, "adm")]
+            with contextlib.suppress(InputError):
+                assert [*use(edited, good, tmp_path / "h.jsonl")]
                 accepted += 1
+                if accepted % 50 == 0:
+                    assert html_report(Evaluation.from_dict(edited))
     assert accepted > 50
 
 
@@ -168,7 +193,17 @@ def test_whatever_was_edited_is_read_or_refused() -> None:
     "damage",
     [
         lambda found: found["values"]["mine"]["number"].update(digits=True),
+        lambda found: found["values"]["mine"]["number"].update(digits=10**9),
+        lambda found: found["values"]["fd_dinov2"]["number"].update(name="kid"),
+        lambda found: found["results"][0]["sets"]["fake"].update(count=-1),
         lambda found: found["results"][0]["metrics"].update(fid=True),
+        lambda found: found["results"][0]["heldout"]["nearest"].update(closer=1e308),
+        lambda found: found["differences"][0].update(first="another"),
+        lambda found: found["differences"][0].update(key="another"),
+        lambda found: found["results"][0]["uncertainties"]["fid"]["corrected"].update(high=-9.0),
+        lambda found: found["differences"][0]["interval"].update(error=-1.0),
+        lambda found: found["results"][0]["exhibit"]["worst_pairs"][0].update(key="another"),
+        lambda found: found["layers"].pop("dinov2"),
         lambda found: found["protocol"].update(ddof=True),
     ],
 )
@@ -185,9 +220,12 @@ def test_what_no_run_writes_is_refused(damage: Callable[[dict[str, Any]], object
         lambda found: found.pop("values"),
         lambda found: found["results"][0]["sets"]["real"].pop("count"),
         lambda found: found["results"][0].update(metrics=None, count=5),
+        lambda found: found["results"][0].update(metrics={}),
         lambda found: found["run"].pop("device"),
         lambda found: found["values"].update({"x": {}}),
         lambda found: found["protocol"].pop("dims"),
+        lambda found: found["results"][0]["metrics"].update(fid=math.nan),
+        lambda found: found["results"][0]["metrics"].update(fid=10**400),
         lambda found: found["results"][0]["warnings"].append("without a severity"),
         lambda found: found["values"]["fid"]["features"].update(dims="64"),
         lambda found: found.update(settings=[]),
@@ -219,7 +257,7 @@ def test_a_result_without_one_of_its_keys_is_refused() -> None:
 @pytest.mark.parametrize("schema", [None, 2, 99])
 def test_a_result_of_another_schema_is_refused_with_its_command(schema: int | None) -> None:
     content = bare("fake").to_dict() | {"schema": schema}
-    with pytest.raises(InputError, match=f"has schema {schema}, .* compute it again"):
+    with pytest.raises(InputError, match=f"has schema {schema}, .* compute it again, `fidtool compute real fake"):
         Evaluation.from_dict(content)
 
 

@@ -82,6 +82,15 @@ def test_csv_has_all_digits(evaluation: Evaluation) -> None:
     assert "secret" not in str(rows)
 
 
+def test_no_cell_is_a_formula() -> None:
+    """A spreadsheet would compute it. The path is that of the same folder."""
+    names = ["=cmd()", "@a", "-b", "+c", "d=1"]
+    rows = csv.DictReader(lines_in("csv", {"=x.json": replace(evaluation_of(names), differences=())}))
+    assert [(row["fake"], row["file"]) for row in rows] == [
+        (name, "./=x.json") for name in ("./=cmd()", "./@a", "./-b", "./+c", "d=1")
+    ]
+
+
 def test_a_class_called_mean_has_its_own_column() -> None:
     plain = bare("fake")
     classes = Classes("class", (ClassResult("mean", 9, 9, {"fid": 3.0}),), {"fid": 5.0}, {})

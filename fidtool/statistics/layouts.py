@@ -369,13 +369,12 @@ def of_features(rows: Features, wanted: bool, ddof: int) -> Statistics:
 
     from fidtool.statistics.moments import ExactMoments, better_step
 
-    chunks = np.split(rows, range(1024, len(rows), 1024))
-    largest = max(float(np.abs(chunk).max()) for chunk in chunks)
+    largest = float(max(rows.max(), -rows.min()))
     usual = 1.0 <= largest < 31.0 or largest == 0
     # Features of an unknown network may have any scale.
     moments = ExactMoments(rows.shape[1], INCEPTION_FEATURE_STEP if usual else better_step(0, largest))
-    for chunk in chunks:
-        moments.add(torch.from_numpy(chunk))
+    for start in range(0, len(rows), 1024):
+        moments.add(torch.from_numpy(rows[start : start + 1024]))
     found = moments.mean_covariance(ddof)
     return _with_rows(Statistics.of(found.mu, found.sigma, len(rows)), rows if wanted else None)
 

@@ -327,10 +327,12 @@ def check_exact_products(device: torch.device) -> None:
     # Integers of all lengths and both signs, so that few rounding errors can cancel.
     rows = (bits >> torch.randint(INTEGER_BITS, bits.shape, generator=random, device="cpu")) * (1 - 2 * (bits & 1))
     small = rows[:_CHECKED_COLUMNS] >> _CHECKED_SHIFT
-    gram, products = (
-        each.double().to(device).repeat(copies, copies) for each in (rows.T @ rows, copies * (small @ small.T))
-    )
-    one, other = rows.double().to(device).repeat(1, copies), small.double().to(device).repeat(copies, copies)
+
+    def tiled(integers: torch.Tensor, down: int = copies) -> torch.Tensor:
+        return integers.double().to(device).repeat(down, copies)
+
+    one, gram = tiled(rows, down=1), tiled(rows.T @ rows)
+    other, products = tiled(small), tiled(copies * (small @ small.T))
     squares = products.diagonal()
     # The Gram matrix of the sums, and inner products of as many terms as a feature has dimensions, as in distances and
     # resizes: a library may decide for each function.

@@ -116,9 +116,6 @@ class Statistics:
         origin: the tool that wrote the file and how it was recognised, such as ``ADM's evaluator (it has mu_s)``; empty
             for fidtool's own files, for images, and where nothing tells them apart.
         part: which part of a set the images are; None if they are not a part.
-
-    Raises:
-        InputError: if ``layers`` is not a mapping.
     """
 
     layers: Mapping[str, LayerStatistics]
@@ -133,13 +130,6 @@ class Statistics:
     order: NDArray[np.int64] | None = field(default=None, repr=False, compare=False)
     framing: str | None = None
     part: SetPart | None = None
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.layers, Mapping):  # in version 0.1.0, the first argument was the mean
-            raise InputError(
-                f"Statistics takes a dictionary of layers, not {type(self.layers).__name__}:",
-                "use Statistics.of(mu, sigma, count) for a mean and a covariance",
-            )
 
     def __repr__(self) -> str:
         layers = ", ".join(f"{layer}: {each.dims} dimensions" for layer, each in self.layers.items())

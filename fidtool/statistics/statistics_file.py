@@ -116,8 +116,9 @@ def _write_layout(
         arrays |= _arrays(name, replace(layer, features=None, sums=None))
     save_arrays(path, arrays, overwrite)
     if layout == "clean-fid" and statistics.features is not None:
-        order = np.arange(len(statistics.features)) if statistics.order is None else statistics.order
-        rows = reordered(statistics.features, np.argsort(order))
+        rows = statistics.features
+        if statistics.order is not None:
+            rows = reordered(rows, np.argsort(statistics.order))
         save_arrays(features_file(path), {"feats": rows, "fingerprint": arrays["fingerprint"]}, overwrite)
 
 

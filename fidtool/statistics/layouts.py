@@ -298,14 +298,18 @@ def _pickled(path: str, value: Any, entry: str) -> NamedArrays:
     if layers and not entry:
         for name, layer in layers.items():
             counted |= {f"{array}_{layer}".rstrip("_"): each for array, each in entries[name].items()}
-        writer = _FD_LOSS if known[0].endswith(".npz") else _EDM2.format(known[0])
-        return NamedArrays(counted, writer, [*filter(None, layers.values())])
+        return NamedArrays(counted, _writer_of(known[0]), [*filter(None, layers.values())])
     if not entry and len(named) > 1:
         raise InputError(f"{path} has several statistics: {listed}:", f"name one, {path}:NAME")
     entry = entry or named[0]
     if entry not in named:
         raise InputError(f"{path}: the file has no statistics named {entry}; {listed}")
-    return NamedArrays(entries[entry] | counted, _EDM2.format(entry) if entry in layers else "")
+    return NamedArrays(entries[entry] | counted, _writer_of(entry) if entry in layers else "")
+
+
+def _writer_of(entry: str) -> str:
+    """Returns the tool that writes an entry with this name."""
+    return _FD_LOSS if entry in FD_LOSS else _EDM2.format(entry)
 
 
 def layout_of(files: Files) -> tuple[str, bool, str]:

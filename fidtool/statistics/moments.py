@@ -240,11 +240,12 @@ class ExactMoments:
         """Checks types, shapes and bounds of sums from `totals`; a ValueError if they are others."""
         upper = (self.dims * (self.dims + 1) // 2,)
         shapes = {"count": (), "largest": (), "sizes": (2,), "sum": (self.dims,), "low": upper, "high": upper}
-        lacking = shapes.keys() - totals.keys() - {"sizes", "high"}
+        damaged = shapes.keys() - totals.keys() - {"sizes", "high"}
         for name, array in totals.items():
-            kind = np.float64 if name == "largest" else np.int64
-            if lacking or array.shape != shapes[name] or array.dtype != kind:
-                raise ValueError(f"the sums are damaged, or do not have {self.dims} dimensions")
+            if array.shape != shapes[name] or array.dtype != (np.float64 if name == "largest" else np.int64):
+                damaged.add(name)
+        if damaged:
+            raise ValueError(f"the sums are damaged, or do not have {self.dims} dimensions")
         _, nonzero = totals.get("sizes", _NO_SIZES)
         if not 0.0 <= totals["largest"] < 2.0**INTEGER_BITS or nonzero > totals["count"] * self.dims:
             raise ValueError("the sums are damaged: their largest or sizes are impossible")

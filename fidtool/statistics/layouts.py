@@ -20,7 +20,7 @@ import numpy as np
 from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
-from fidtool.errors import FidtoolError, InputError, ResultWarning, message_of, option
+from fidtool.errors import InputError, ResultWarning, message_of, option
 from fidtool.features.protocol import (
     FEATURES,
     INCEPTION_DIMS,
@@ -36,7 +36,7 @@ from fidtool.json_fields import restored
 from fidtool.names import shortened
 from fidtool.sources.array_files import arrays_in
 from fidtool.sources.arrays import StoredArray, names_of_images, read_header
-from fidtool.sources.contents import ContentError, Files, head_of
+from fidtool.sources.contents import Files, head_of
 from fidtool.sources.image_set import canonical_order
 from fidtool.sources.kinds import HEAD, PLAIN, first_member, refuse_foreign, suffix_of
 from fidtool.sources.references import FD_LOSS
@@ -230,10 +230,6 @@ def _read_pickle(path: str, handle: BinaryIO, kind: str) -> Any:
             "write mu and sigma as float64 arrays with numpy.savez",
             AS_ARRAY,
         ) from None
-    except (FidtoolError, OSError, MemoryError):
-        raise
-    except Exception as error:  # invalid arguments raise many kinds of exceptions
-        raise InputError(f"{path} is a damaged pickle: {message_of(error)}", "copy or create it again") from None
 
 
 def _arrays_of(value: Any) -> dict[str, Any]:
@@ -327,7 +323,7 @@ def layout_of(files: Files) -> tuple[str, bool, str]:
         return NPZ, has_statistics, next(iter(images), "")
     if kind in (PICKLE, TORCH):
         statistics = False
-        with contextlib.suppress(InputError, OSError, ContentError, ValueError), files.open(0) as handle:
+        with contextlib.suppress(Exception), files.open(0) as handle:  # damaged ones raise many kinds of exceptions
             statistics = bool(_entries_of(_read_pickle(files.paths[0], handle, kind)))
         if kind == PICKLE or statistics:  # without statistics, a file of torch.save may have tensors, which are images
             return PICKLE, statistics, ""

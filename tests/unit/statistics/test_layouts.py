@@ -322,7 +322,7 @@ MALFORMED: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "a record of torch that inflates": (
         torch_saved(b"PK\1\2", 24, (2**30 + 1).to_bytes(4, "little")),
-        "is a damaged pickle: it has 1073741825 bytes; copy or create it again",
+        "bad cannot be read: it has 1073741825 bytes; copy or create it again",
     ),
     "another byte in a record of torch": (torch_saved(gaussian(ROWS)["mu"].tobytes(), 2, b"\0"), "Bad CRC-32"),
     "a text": (lambda file: file.write_text("mu, sigma"), "is plain text: download or create the file again"),

@@ -140,8 +140,9 @@ class Accumulator:
         """Adds statistics of the same kind; ``places`` are those of their images here."""
         for name, moments in self.moments.items():
             moments.absorb(other.moments[name].totals())
-        used, unusable = np.flatnonzero(other.used), np.flatnonzero(other.unusable)
-        self._note(places[used], places[unusable], other.rows(), other.traits, other.skipped)
+        used = places[np.flatnonzero(other.used)]
+        unusable = places[np.flatnonzero(other.unusable)]
+        self._note(used, unusable, other.rows(), other.traits, other.skipped)
         if self.partner is not None and other.partner is not None:
             self.partner.absorb(other.partner, places)
 

@@ -237,25 +237,17 @@ def claim(folder: str, identity: Identity, warn: Callable[[str], None]) -> str:
             warn(_failure(manifest.parent, error))
         return identity.run
     except OSError as error:
-        raise InputError(
-            f"{option('checkpoint', folder)} cannot be read ({error.strerror or error}):",
-            "choose another folder",
-            setting="checkpoint",
-        ) from None
+        raise _refusal(f"{option('checkpoint', folder)} cannot be read ({error.strerror or error}):") from None
     except (ValueError, TypeError, RecursionError):
-        raise InputError(
-            f"{manifest} is damaged, or not a checkpoint of this version of fidtool:",
-            "choose another folder",
-            setting="checkpoint",
-        ) from None
+        raise _refusal(f"{manifest} is damaged, or not a checkpoint of this version of fidtool:") from None
     if difference := content.identity.difference(identity):
-        raise InputError(
-            f"{option('checkpoint', folder)} belongs to a different run: {difference}",
-            "choose another folder",
-            "delete this one to start again",
-            setting="checkpoint",
-        )
+        problem = f"{option('checkpoint', folder)} belongs to a different run: {difference}"
+        raise _refusal(problem, "delete this one to start again")
     return identity.run
+
+
+def _refusal(problem: str, *remedies: str) -> InputError:
+    return InputError(problem, "choose another folder", *remedies, setting="checkpoint")
 
 
 def _failure(folder: Path, error: OSError) -> str:

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
-from fidtool.errors import FidtoolError, InputError, ResultWarning, message_of, option
+from fidtool.errors import InputError, ResultWarning, message_of, option
 from fidtool.features.protocol import (
     FEATURES,
     INCEPTION_DIMS,
@@ -36,7 +36,7 @@ from fidtool.json_fields import restored
 from fidtool.names import shortened
 from fidtool.sources.array_files import arrays_in
 from fidtool.sources.arrays import StoredArray, names_of_images, read_header
-from fidtool.sources.contents import ContentError, Files, head_of
+from fidtool.sources.contents import Files, head_of
 from fidtool.sources.image_set import canonical_order
 from fidtool.sources.kinds import HEAD, PLAIN, first_member, refuse_foreign, suffix_of
 from fidtool.sources.references import FD_LOSS
@@ -230,10 +230,6 @@ def _read_pickle(path: str, handle: BinaryIO, kind: str) -> Any:
             "write mu and sigma as float64 arrays with numpy.savez",
             AS_ARRAY,
         ) from None
-    except (FidtoolError, OSError, MemoryError):
-        raise
-    except Exception as error:  # invalid arguments raise many kinds of exceptions
-        raise InputError(f"{path} is a damaged pickle: {message_of(error)}", "copy or create it again") from None
 
 
 def _arrays_of(value: Any) -> dict[str, Any]:
@@ -298,14 +294,18 @@ def _pickled(path: str, value: Any, entry: str) -> NamedArrays:
     if layers and not entry:
         for name, layer in layers.items():
             counted |= {f"{array}_{layer}".rstrip("_"): each for array, each in entries[name].items()}
-        writer = _FD_LOSS if known[0].endswith(".npz") else _EDM2.format(known[0])
-        return NamedArrays(counted, writer, [*filter(None, layers.values())])
+        return NamedArrays(counted, _writer_of(known[0]), [*filter(None, layers.values())])
     if not entry and len(named) > 1:
         raise InputError(f"{path} has several statistics: {listed}:", f"name one, {path}:NAME")
     entry = entry or named[0]
     if entry not in named:
         raise InputError(f"{path}: the file has no statistics named {entry}; {listed}")
-    return NamedArrays(entries[entry] | counted, _EDM2.format(entry) if entry in layers else "")
+    return NamedArrays(entries[entry] | counted, _writer_of(entry) if entry in layers else "")
+
+
+def _writer_of(entry: str) -> str:
+    """Returns the tool that writes an entry with this name."""
+    return _FD_LOSS if entry in FD_LOSS else _EDM2.format(entry)
 
 
 def layout_of(files: Files) -> tuple[str, bool, str]:
@@ -323,7 +323,7 @@ def layout_of(files: Files) -> tuple[str, bool, str]:
         return NPZ, has_statistics, next(iter(images), "")
     if kind in (PICKLE, TORCH):
         statistics = False
-        with contextlib.suppress(InputError, OSError, ContentError, ValueError), files.open(0) as handle:
+        with contextlib.suppress(Exception), files.open(0) as handle:  # damaged ones raise many kinds of exceptions
             statistics = bool(_entries_of(_read_pickle(files.paths[0], handle, kind)))
         if kind == PICKLE or statistics:  # without statistics, a file of torch.save may have tensors, which are images
             return PICKLE, statistics, ""
@@ -369,13 +369,12 @@ def of_features(rows: Features, wanted: bool, ddof: int) -> Statistics:
 
     from fidtool.statistics.moments import ExactMoments, better_step
 
-    chunks = np.split(rows, range(1024, len(rows), 1024))
-    largest = max(float(np.abs(chunk).max()) for chunk in chunks)
+    largest = float(max(rows.max(), -rows.min()))
     usual = 1.0 <= largest < 31.0 or largest == 0
     # Features of an unknown network may have any scale.
     moments = ExactMoments(rows.shape[1], INCEPTION_FEATURE_STEP if usual else better_step(0, largest))
-    for chunk in chunks:
-        moments.add(torch.from_numpy(chunk))
+    for start in range(0, len(rows), 1024):
+        moments.add(torch.from_numpy(rows[start : start + 1024]))
     found = moments.mean_covariance(ddof)
     return _with_rows(Statistics.of(found.mu, found.sigma, len(rows)), rows if wanted else None)
 

@@ -240,11 +240,12 @@ class ExactMoments:
         """Checks types, shapes and bounds of sums from `totals`; a ValueError if they are others."""
         upper = (self.dims * (self.dims + 1) // 2,)
         shapes = {"count": (), "largest": (), "sizes": (2,), "sum": (self.dims,), "low": upper, "high": upper}
-        lacking = shapes.keys() - totals.keys() - {"sizes", "high"}
+        damaged = shapes.keys() - totals.keys() - {"sizes", "high"}
         for name, array in totals.items():
-            kind = np.float64 if name == "largest" else np.int64
-            if lacking or array.shape != shapes[name] or array.dtype != kind:
-                raise ValueError(f"the sums are damaged, or do not have {self.dims} dimensions")
+            if array.shape != shapes[name] or array.dtype != (np.float64 if name == "largest" else np.int64):
+                damaged.add(name)
+        if damaged:
+            raise ValueError(f"the sums are damaged, or do not have {self.dims} dimensions")
         _, nonzero = totals.get("sizes", _NO_SIZES)
         if not 0.0 <= totals["largest"] < 2.0**INTEGER_BITS or nonzero > totals["count"] * self.dims:
             raise ValueError("the sums are damaged: their largest or sizes are impossible")
@@ -327,10 +328,12 @@ def check_exact_products(device: torch.device) -> None:
     # Integers of all lengths and both signs, so that few rounding errors can cancel.
     rows = (bits >> torch.randint(INTEGER_BITS, bits.shape, generator=random, device="cpu")) * (1 - 2 * (bits & 1))
     small = rows[:_CHECKED_COLUMNS] >> _CHECKED_SHIFT
-    gram, products = (
-        each.double().to(device).repeat(copies, copies) for each in (rows.T @ rows, copies * (small @ small.T))
-    )
-    one, other = rows.double().to(device).repeat(1, copies), small.double().to(device).repeat(copies, copies)
+
+    def tiled(integers: torch.Tensor, down: int = copies) -> torch.Tensor:
+        return integers.double().to(device).repeat(down, copies)
+
+    one, gram = tiled(rows, down=1), tiled(rows.T @ rows)
+    other, products = tiled(small), tiled(copies * (small @ small.T))
     squares = products.diagonal()
     # The Gram matrix of the sums, and inner products of as many terms as a feature has dimensions, as in distances and
     # resizes: a library may decide for each function.

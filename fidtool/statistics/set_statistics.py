@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,7 +57,8 @@ def checked_moments(
     for name, value in ((mu, mean), (sigma, covariance)):
         if value.dtype.kind not in "fiu":
             raise ValueError(f"{name} has dtype {value.dtype}; it should be float64")
-    mean, covariance = mean.astype(np.float64, copy=False), covariance.astype(np.float64, copy=False)
+    mean = mean.astype(np.float64, copy=False)
+    covariance = covariance.astype(np.float64, copy=False)
     if mean.ndim != 1 or covariance.shape != (len(mean), len(mean)) or len(mean) == 0:
         shapes = f"{mu} of shape {mean.shape} and {sigma} of shape {covariance.shape}"
         raise ValueError(f"it has {shapes}; they should be (D,) and (D, D)")
@@ -116,9 +117,6 @@ class Statistics:
         origin: the tool that wrote the file and how it was recognised, such as ``ADM's evaluator (it has mu_s)``; empty
             for fidtool's own files, for images, and where nothing tells them apart.
         part: which part of a set the images are; None if they are not a part.
-
-    Raises:
-        InputError: if ``layers`` is not a mapping.
     """
 
     layers: Mapping[str, LayerStatistics]
@@ -133,13 +131,6 @@ class Statistics:
     order: NDArray[np.int64] | None = field(default=None, repr=False, compare=False)
     framing: str | None = None
     part: SetPart | None = None
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.layers, Mapping):  # in version 0.1.0, the first argument was the mean
-            raise InputError(
-                f"Statistics takes a dictionary of layers, not {type(self.layers).__name__}:",
-                "use Statistics.of(mu, sigma, count) for a mean and a covariance",
-            )
 
     def __repr__(self) -> str:
         layers = ", ".join(f"{layer}: {each.dims} dimensions" for layer, each in self.layers.items())
@@ -254,9 +245,9 @@ class MeasuredSet:
         return Gaussian(of_layer.mu, of_layer.sigma, self.statistics.count)
 
 
-def spread_features(path: str, statistics: Statistics, layers: Iterable[str], world: World) -> MeasuredSet:
+def spread_features(path: str, statistics: Statistics, layers: Collection[str], world: World) -> MeasuredSet:
     """Returns a set with the features that rank zero has, on all ranks. A collective."""
-    own = {name: statistics.layers[name].features for name in layers} if statistics.layers else {}
+    own = {name: layer.features for name, layer in statistics.layers.items() if name in layers}
     shapes = world.broadcast({name: (len(rows), rows.shape[1]) for name, rows in own.items() if rows is not None})
     return MeasuredSet(path, statistics, {name: _spread(own.get(name), shape, world) for name, shape in shapes.items()})
 

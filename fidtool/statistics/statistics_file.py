@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -116,8 +117,9 @@ def _write_layout(
         arrays |= _arrays(name, replace(layer, features=None, sums=None))
     save_arrays(path, arrays, overwrite)
     if layout == "clean-fid" and statistics.features is not None:
-        order = np.arange(len(statistics.features)) if statistics.order is None else statistics.order
-        rows = reordered(statistics.features, np.argsort(order))
+        rows = statistics.features
+        if statistics.order is not None:
+            rows = reordered(rows, np.argsort(statistics.order))
         save_arrays(features_file(path), {"feats": rows, "fingerprint": arrays["fingerprint"]}, overwrite)
 
 
@@ -331,19 +333,18 @@ def _layer(
 
 def _check_layer(layer: LayerStatistics, definition: Definition) -> None:
     """Checks that the mean and covariance are those of the sums and of the features; a ValueError if not."""
-    from fidtool.statistics.moments import ExactMoments  # deferred: files without sums are read without torch
-
-    moments = ExactMoments(definition.dims, definition.feature_step)
-    if layer.sums is not None:
-        moments.absorb(layer.sums)
-    if not len(layer.mu):
-        return
-    size = float(np.sqrt(np.max(layer.mu**2 + layer.sigma.diagonal())))  # of the largest feature
-    if layer.features is not None:
+    size = math.sqrt(np.max(layer.mu**2 + layer.sigma.diagonal(), initial=0.0))  # of the largest feature
+    if layer.features is not None and len(layer.mu):
         mean = layer.features.mean(axis=0, dtype=np.float64)
         if not np.allclose(mean, layer.mu, rtol=0.0, atol=1e-4 * size):
             raise ValueError("its mean is not that of its features")
-    if layer.sums is not None:
+    if layer.sums is None:
+        return
+    from fidtool.statistics.moments import ExactMoments  # deferred: files without sums are read without torch
+
+    moments = ExactMoments(definition.dims, definition.feature_step)
+    moments.absorb(layer.sums)
+    if len(layer.mu):
         exact = moments.mean_covariance(definition.ddof)
         same_mean = np.allclose(exact.mu, layer.mu, rtol=0.0, atol=1e-9 * size)
         if not same_mean or not np.allclose(exact.sigma, layer.sigma, rtol=0.0, atol=1e-9 * size**2):

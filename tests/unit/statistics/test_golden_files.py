@@ -145,12 +145,6 @@ def test_new_layers_equal_the_old_ones(tmp_path: Path) -> None:
     assert sorted(again.layers) == sorted(old.layers)
 
 
-def test_a_mean_instead_of_layers_is_refused() -> None:
-    """Version 0.1.0 accepted it."""
-    with pytest.raises(fidtool.InputError, match=r"layers, not ndarray: use Statistics.of\(mu, sigma, count\)"):
-        fidtool.Statistics(np.zeros(3), np.eye(3), 9)  # type: ignore[arg-type]
-
-
 DAMAGED: dict[str, dict[str, Any]] = {
     "no sigma": {"sigma": None},
     "neither": {"mu": None, "sigma": None},

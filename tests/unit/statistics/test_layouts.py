@@ -191,6 +191,18 @@ def test_an_entry_is_chosen_by_its_name(tmp_path: Path) -> None:
         fidtool.read_statistics(f"{path}:none")
 
 
+def test_the_tool_follows_from_the_name_of_an_entry(tmp_path: Path) -> None:
+    name = "guided_diffusion_stats.npz"
+    pickled({name: wide(), "vit_large_patch16_224_mae_in256_t224_stats.npz": wide(64)})(tmp_path / "stats.pkl")
+    for found in (
+        fidtool.read_statistics(tmp_path / "stats.pkl"),
+        fidtool.read_statistics(f"{tmp_path}/stats.pkl:{name}"),
+    ):
+        assert found.origin == "FD-Loss (it has guided_diffusion_stats.npz)"
+        assert found.definition is not None
+        assert found.definition.protocol_name == "tensorflow"
+
+
 def test_a_name_needs_several_statistics(tmp_path: Path) -> None:
     np.savez(tmp_path / "plain.npz", **gaussian(ROWS))
     pickled(gaussian(ROWS))(tmp_path / "plain.pkl")
@@ -310,7 +322,7 @@ MALFORMED: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "a record of torch that inflates": (
         torch_saved(b"PK\1\2", 24, (2**30 + 1).to_bytes(4, "little")),
-        "is a damaged pickle: it has 1073741825 bytes; copy or create it again",
+        "bad cannot be read: it has 1073741825 bytes; copy or create it again",
     ),
     "another byte in a record of torch": (torch_saved(gaussian(ROWS)["mu"].tobytes(), 2, b"\0"), "Bad CRC-32"),
     "a text": (lambda file: file.write_text("mu, sigma"), "is plain text: download or create the file again"),

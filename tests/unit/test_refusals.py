@@ -73,7 +73,6 @@ def saved(file: Path, **arrays: Any) -> Path:
 
 REFUSED: dict[str, tuple[type[Exception], str, Callable[[Path], object]]] = {
     "no Apple GPU": (fidtool.InputError, "no such device on this machine", lambda at: choose_device("mps", Launch())),
-    "a class as a metric": (fidtool.InputError, r"write KID\(\)", lambda at: Settings(metrics=(fidtool.KID,))),
     "a fraction of an image": (fidtool.InputError, "num must be an integer", lambda at: Settings(num=1.5)),  # type: ignore[arg-type]
     "sFID of few dimensions": (
         fidtool.InputError,
@@ -214,3 +213,8 @@ def test_a_pipe_that_takes_nothing_is_an_error(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=Pipe(), encoding="utf-8", flush=lambda: None))
     with pytest.raises(BlockingIOError):
         print_whole(["a line"])
+
+
+def test_a_class_as_a_metric_has_its_defaults() -> None:
+    (asked,) = Settings(metrics=(fidtool.KID,)).chosen  # type: ignore[arg-type]
+    assert asked.metric == fidtool.KID()

@@ -52,12 +52,6 @@ class Plan:
         return [value for value in self.values if (value.metric, value.features.layer) == mine]
 
     @property
-    def gated(self) -> Value | None:
-        """The Fréchet distance that ``fail_above`` limits; None if it was not requested."""
-        name = self.settings.first_frechet
-        return next((value for value in self.values if value.number.name == name), None)
-
-    @property
     def distance(self) -> Value | None:
         """The Fréchet distance of the first network, see `Number.error_bars`; None if it was not requested."""
         mine = (value for value in self.values if value.number.error_bars and value.features.layer == FEATURES)

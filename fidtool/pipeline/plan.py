@@ -384,7 +384,7 @@ def _idle_with_files(opening: Opening) -> list[str]:
         own = metric.own_network
         if own == network:
             return []  # the two settings together select the layer of the metric's features
-        if own and own != type(metric)().network():
+        if own and metric != type(metric)():
             idle.append(own.setting)
     if settings.checkpoint is not None:
         idle.append("checkpoint")

@@ -80,6 +80,14 @@ def _in_order(extractor: object) -> tuple[NetworkChoice, ...]:
     return (first, *(network for network in networks if network is not first))
 
 
+def _device_name(device: object) -> str:
+    if not isinstance(device, str) and not hasattr(device, "type"):
+        raise InputError(
+            f"{option('device')} must be a string or a torch.device, not {brief(device)}", setting="device"
+        )
+    return str(device)
+
+
 def _local_folder(checkpoint: str) -> str:
     if "://" in checkpoint or not checkpoint:
         raise InputError(
@@ -206,7 +214,7 @@ class StatisticsSettings(CheckSettings):
         f"({', '.join(CROPS)}) and the side of the square in pixels, such as {EXAMPLE}.",
         default="images as they are",
     )
-    device: str | TorchDevice | None = Setting(None, MACHINE, "NAME", common=True, convert=str).help(
+    device: str | TorchDevice | None = Setting(None, MACHINE, "NAME", common=True, convert=_device_name).help(
         "cpu, cuda or cuda:0.", default="cuda if available"
     )
     batch_size: int | None = Setting(None, MACHINE, "N", least=1, common=True).help(

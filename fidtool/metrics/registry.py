@@ -153,8 +153,7 @@ def requested(
     if not chosen:
         raise InputError(f"{option('metrics')} is empty; the metrics are {', '.join(BUILT_IN)}", setting="metrics")
     _check_keys(needed, chosen)
-    if any(type(each.metric) not in BUILT_IN.values() for each in chosen.values()):
-        _check_together([each.metric for each in chosen.values()])
+    _check_together([each.metric for each in chosen.values()])
     return tuple(chosen.values())
 
 

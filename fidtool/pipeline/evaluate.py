@@ -123,14 +123,16 @@ def _concluded(
 ) -> Evaluation:
     """The evaluation, of which the warnings are printed. On rank zero."""
     settings = plan.settings
-    gated = plan.gated if settings.fail_above is not None else None
+    gated = ""
+    if settings.fail_above is not None:
+        gated = next((value.key for value in plan.values if value.number.name == settings.gated), "")
     evaluation = Evaluation(
         definitions=plan.definitions,
         results=tuple(results),
         run=_record(run, plan, comparer, measurer, origin),
         settings=_settings_of_metrics(plan, comparer),
         differences=tuple(_differences(comparer)),
-        gated=gated.key if gated else "",
+        gated=gated,
         not_computed=tuple(_not_computed(run, (*plan.left_out, *comparer.left_out))),
     )
     judged = []

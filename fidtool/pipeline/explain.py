@@ -17,7 +17,6 @@ from fidtool.distances.exact import FINEST_STEP, FeatureSettings
 from fidtool.distances.frechet import distance_between, influence
 from fidtool.distances.sampling_bias import perfect_distance
 from fidtool.features.protocol import FEATURES
-from fidtool.names import counted
 from fidtool.pipeline.sets import Content
 from fidtool.result.evaluation import SetResult
 from fidtool.result.explanations import (
@@ -38,8 +37,6 @@ _FRACTIONS = (0.005, 0.01, 0.02)
 _FEWEST, _MOST = 20, 1000
 """Bounds on the number of most harmful images that are listed."""
 _APART = "its distance is that of the mean and covariance in its file, not of its images"
-_ROUGH = 0.2
-"""Relative error above which a first-order prediction is reported as rough."""
 
 
 def uncertainty_of(
@@ -81,10 +78,8 @@ def _why_dependent(real: MeasuredSet, fake: MeasuredSet, diagnosis: Diagnosis, l
     return ""
 
 
-def influence_of(
-    real: MeasuredSet, fake: MeasuredSet, distance: float, title: str, features: FeatureSettings
-) -> Influence:
-    """The images that raise the distance of ``fake``, which messages call ``title``."""
+def influence_of(real: MeasuredSet, fake: MeasuredSet, distance: float, features: FeatureSettings) -> Influence:
+    """The images that raise the distance of ``fake``."""
     target, rows = real.gaussian(), fake.features[FEATURES]
     doubt = "this set is REAL itself" if fake is real else _APART if fake.apart else ""
     if not doubt and (len(rows) < 3 or target.count == 1):
@@ -104,14 +99,8 @@ def influence_of(
         predicted = distance - float(values[order[:count]].sum()) / (size - count)
         left = features.gaussian(rows, np.delete(everything, order[:count]))
         removals.append(Removal(part, count, predicted, distance_between(target, left)))
-    off = [part for part in removals if abs(part.predicted - part.distance) > _ROUGH * abs(part.distance - distance)]
     if size <= rows.shape[1]:
         doubt = f"there are only {size} images for {rows.shape[1]} dimensions"
-    elif off:
-        doubt = (
-            f"for the removal of the {counted(off[0].images, 'worst image')}, the effects predict an {title} of "
-            f"{off[0].predicted:.6g}, but it is {off[0].distance:.6g}"
-        )
     most, least = (
         tuple(HarmfulImage(_file(fake, image), float(effects[image])) for image in images.tolist())
         for images in (order[:named], order[::-1][:_FEWEST])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from fidtool.distributed.world import find_differences, tensor_hashes
-from fidtool.errors import InputError, RunError, on_every_rank, option
+from fidtool.errors import InputError, on_every_rank, option
 from fidtool.features.extractor import HALVES, Extractor, ForwardPasses, fixed_batch
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.models.inception import Weights, inception_extractor, load_weights, packs
@@ -87,10 +87,9 @@ class RunNetworks:
                 self._build_own(layer, replace(network, given=local), self._world.broadcast(states.pop(layer, None)))
 
     def _fetched(self, networks: Mapping[str, NetworkChoice]) -> dict[str, State | None]:
-        """The weights of networks by layer. If some cannot be obtained, the error names all of these. On rank zero."""
+        """The weights of networks by layer. On rank zero."""
         from fidtool.features.network import fetch_state  # not needed for Inception
 
-        failed: RunError | None = None
         found: dict[str, State | None] = {}
         for layer, choice in networks.items():
             if choice.extractor == "inception":
@@ -101,14 +100,7 @@ class RunNetworks:
                     "choose a different network",
                     setting=choice.named("extractor"),
                 )
-            try:
-                found[layer] = fetch_state(choice, self._run.console.say)
-            except RunError as error:
-                if failed is not None:
-                    failed.append(f"; nor are there weights for {choice.extractor}")
-                failed = failed or error
-        if failed is not None:
-            raise failed
+            found[layer] = fetch_state(choice, self._run.console.say)
         return found
 
     def _build_own(self, layer: str, choice: NetworkChoice, state: State | None) -> None:

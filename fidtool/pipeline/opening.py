@@ -238,7 +238,7 @@ def _draw_sets(
         if content.holds == "stream":
             _check_stream(request, settings, sampling, role)
         if content.images is not None:
-            images = content.images.draw(sampling)
+            images = content.images.draw(_advised(sampling, content, contents.values()))
             if pairs and role is FAKE:
                 images = pair_up(images, content.images, sets[keys[0]][1].images, settings, say)
             images = replace(images, framing=framing, floats=settings.floats)
@@ -247,6 +247,12 @@ def _draw_sets(
             content = content._replace(images=images)
         sets[key] = SetPlan(request.path, number, content.holds, (role,), content.size, framing, sampling), content
     return [sets[key] for key in keys]
+
+
+def _advised(sampling: Sampling, own: Content, contents: Iterable[Content]) -> Sampling:
+    """The sampling, whose refusal advises the setting of the other sets only if they have enough images."""
+    sizes = [len(content.images) for content in contents if content.images is not None and content is not own]
+    return sampling if all(size >= (sampling.num or 0) for size in sizes) else sampling._replace(other="")
 
 
 def _check_stream(request: RequestedSet, settings: Settings, sampling: Sampling, role: Role) -> None:

@@ -110,7 +110,7 @@ def test_refusals(here: Run, place: Path) -> None:
     for flags, message in {
         ("--num-real", 25): f"--num-real asks for 25 images but {real} has {COUNT}",
         ("--num-fake", 25, "--num", 3): f"--num-fake asks for 25 images but {images} has {COUNT}",
-        ("--num", 25): f"--num asks for 25 images but {real} has {COUNT}; pass --num-fake 25 in its place",
+        ("--num", 25): f"--num asks for 25 images but {real} has {COUNT}",
         ("--num-fake", 0): "--num-fake must be at least 1, not 0",
         ("--sample", "first"): "--sample first needs the number of images: pass --num N",
     }.items():

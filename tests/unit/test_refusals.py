@@ -69,7 +69,6 @@ def saved(file: Path, **arrays: Any) -> Path:
 
 REFUSED: dict[str, tuple[type[Exception], str, Callable[[Path], object]]] = {
     "no Apple GPU": (fidtool.InputError, "no such device on this machine", lambda at: choose_device("mps", Launch())),
-    "a class as a metric": (fidtool.InputError, r"write KID\(\)", lambda at: Settings(metrics=(fidtool.KID,))),
     "a fraction of an image": (fidtool.InputError, "num must be an integer", lambda at: Settings(num=1.5)),  # type: ignore[arg-type]
     "sFID of few dimensions": (
         fidtool.InputError,
@@ -193,3 +192,8 @@ def test_images_of_a_report_are_found_again(tmp_path: Path) -> None:
         lookup.prefetch({listed.file(1)})
         found = lookup.read(listed.file(1))
         np.testing.assert_array_equal(found.values, values[1])  # type: ignore[union-attr]
+
+
+def test_a_class_as_a_metric_has_its_defaults() -> None:
+    (asked,) = Settings(metrics=(fidtool.KID,)).chosen  # type: ignore[arg-type]
+    assert asked.metric == fidtool.KID()

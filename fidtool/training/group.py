@@ -249,7 +249,7 @@ def gather_with_grad(
 
     Args:
         tensor: shape (n, …); n may differ between ranks and may be 0. The trailing dimensions and the dtype must be the
-            same on all ranks, except of a tensor of shape (0,).
+            same on all ranks, except of a tensor of shape (0,). A scalar is a row.
         group: process group; None is all ranks. Without a process group the tensor is returned unchanged.
         grad: the gradient of this rank's tensor, where each rank r has a loss L_r of the gathered tensor:
             ``sum``: the sum over r of dL_r/dtensor. With DDP, which averages the parameters' gradients over the ranks,
@@ -284,13 +284,13 @@ def dist_sync_fn(
     Returns:
         The state of each rank, in rank order.
     """
-    scalar = tensor.ndim == 0
-    joined, lengths = _gathered(tensor.reshape(1) if scalar else tensor, group, grad, timeout)
-    return list(joined.unbind()) if scalar else list(torch.split(joined, lengths))
+    joined, lengths = _gathered(tensor, group, grad, timeout)
+    return list(joined.unbind() if tensor.ndim == 0 else torch.split(joined, lengths))
 
 
 def _gathered(tensor: torch.Tensor, group: Group, grad: Grad, timeout: float) -> tuple[torch.Tensor, list[int]]:
     GRAD.checked(grad)
+    tensor = tensor.reshape(tensor.shape or (1,))
     ranks = ranks_of(group)
     if ranks.size == 1:
         warn_without_group(GATHERING)
@@ -324,9 +324,6 @@ def _check_compatible(ranks: Ranks, payloads: list[dict[str, Any]]) -> dict[str,
     reference = next((each for each in payloads if each["shape"] != [0]), payloads[0])
     first = ranks.ranks[payloads.index(reference)]
     for rank, entry in zip(ranks.ranks, payloads, strict=True):
-        if not entry["shape"]:
-            problem = f"the tensor to gather has no dimensions on rank {rank}:"
-            raise on_every_rank(InputError(problem, "add one with reshape(1)"))
         for what in ("trailing shape", "dtype", "grad"):
             theirs, mine = reference[what], entry[what]
             if mine != theirs and entry["shape"] != [0]:

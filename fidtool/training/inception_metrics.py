@@ -132,6 +132,9 @@ class ImageMetric(SyncedMetric[Values, ImageSums]):
         self._sums = MetricState(sides, "images", settings, saved, [*network.warnings, *doubts])
         self._sums.to(self.device)
 
+    def _kept(self) -> tuple[str, ...]:
+        return () if self.reset_real_features else ("real",)
+
     def _count_of_real(self, sums: MetricState[ImageSums]) -> int | None:
         return sums.sides["real"].count if self._real is None else self._real.statistics.count
 

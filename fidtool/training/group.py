@@ -290,7 +290,8 @@ def dist_sync_fn(
 
 def _gathered(tensor: torch.Tensor, group: Group, grad: Grad, timeout: float) -> tuple[torch.Tensor, list[int]]:
     GRAD.checked(grad)
-    tensor = tensor.reshape(tensor.shape or (1,))
+    if tensor.ndim == 0:
+        tensor = tensor.reshape(1)
     ranks = ranks_of(group)
     if ranks.size == 1:
         warn_without_group(GATHERING)
@@ -394,7 +395,7 @@ def assert_in_sync(module: nn.Module, group: Group = None, *, timeout: float = D
     if differences:
         problem = f"the ranks' replicas of {type(module).__name__} differ: {'; '.join(differences)}"
         remedies = []
-        if isinstance(module, DistributedDataParallel) and any(True for _ in module.buffers()):
+        if isinstance(module, DistributedDataParallel):
             remedies.append(
                 "of buffers, such as BatchNorm's statistics, DDP sends rank 0's to the others only at the start of the "
                 "next forward pass in training; torch.nn.SyncBatchNorm keeps them equal"

@@ -8,7 +8,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cache, cached_property
 from math import prod
 from types import TracebackType
 from typing import Any, Literal, get_args
@@ -24,7 +24,7 @@ from fidtool.distributed.rendezvous import AbsentRanksError, GroupRendezvous, co
 from fidtool.distributed.signals import call_with_timeout
 from fidtool.distributed.watchdog import LostContactError, first_line
 from fidtool.distributed.world import World, find_differences, named_tensors, tensor_hashes
-from fidtool.errors import InputError, RunError, on_every_rank, warn_program
+from fidtool.errors import InputError, RunError, as_fidtool_error, on_every_rank, warn_program
 from fidtool.torch_internals import default_store, new_gloo_group
 from fidtool.validation import Setting
 
@@ -66,9 +66,6 @@ class Ranks:
         self.size = len(ranks)
         self.rank = ranks[group_rank]
         self.calls = Counter[str]()
-        self._rendezvous: GroupRendezvous | None = None
-        self._store: Any = None
-        self._reports: Any = None
         self._gloo: Any = None
         self._reported = False
 
@@ -83,13 +80,12 @@ class Ranks:
         """
         if self.size == 1:
             return [payload]
-        rendezvous = self._rendezvous = self._rendezvous or self._begin()
         explain_lost_ranks()
         if counted:
             self.calls[purpose] += 1
         mine = {"call": self.calls[purpose], "payload": payload}
         try:
-            entries = rendezvous.exchange(purpose, mine, seconds, remedy)
+            entries = self._rendezvous.exchange(purpose, mine, seconds, remedy)
         except AbsentRanksError as error:
             self._report(f"rank {self.rank} ended its wait: {error}")
             raise
@@ -110,20 +106,35 @@ class Ranks:
         """Stores why this rank gives up, for `explain_lost_ranks` on the others."""
         self._reported = bool(text)
         with contextlib.suppress(RuntimeError):
-            self._reports.set(_ABSENCE, text)
+            _reports_in(self._root).set(_ABSENCE, text)
 
     def abandon(self, purpose: str, reason: str, seconds: float) -> None:
         """Called in place of a counted `exchange` on a rank that failed: the others immediately raise ``reason``."""
         with contextlib.suppress(RunError):
             self.exchange(purpose, {"failed": reason}, seconds, "")
 
-    def _begin(self) -> GroupRendezvous:
-        root = _own_store()
-        self._reports = _reports_in(root)
+    @contextlib.contextmanager
+    def before_exchange(self, purpose: str, seconds: float) -> Iterator[None]:
+        """Context manager for work before an `exchange`: any error, such as out of memory, is raised on all ranks."""
+        try:
+            yield
+        except Exception as error:
+            self.abandon(purpose, as_fidtool_error(error).text, seconds)
+            raise
+
+    @cached_property
+    def _root(self) -> dist.Store:
+        return _own_store()
+
+    @cached_property
+    def _store(self) -> dist.Store:
         name = f"fidtool-training/{restart_count()}/{'-'.join(map(str, self.ranks))}"
-        store = dist.PrefixStore(name, root)
+        store = dist.PrefixStore(name, self._root)
         # A program may destroy its process group and create another, whose store is empty or has the first one's keys.
-        self._store = dist.PrefixStore(str(store.add(f"groups/{self.group_rank}", 1)), store)
+        return dist.PrefixStore(str(store.add(f"groups/{self.group_rank}", 1)), store)
+
+    @cached_property
+    def _rendezvous(self) -> GroupRendezvous:
         return GroupRendezvous(self._store, self.ranks, self.group_rank)
 
     @contextlib.contextmanager
@@ -144,7 +155,6 @@ class Ranks:
             raise RunError(f"{purpose}: {lost} ({first_line(error.__cause__ or error)})") from error
 
     def _new_gloo(self) -> Any:
-        assert self._rendezvous is not None
         # Under new keys: those of an earlier group refer to closed sockets.
         store = dist.PrefixStore(f"gloo/{self._rendezvous.round}", self._store)
         try:
@@ -239,7 +249,7 @@ def gather_with_grad(
 
     Args:
         tensor: shape (n, …); n may differ between ranks and may be 0. The trailing dimensions and the dtype must be the
-            same on all ranks, except of a tensor of shape (0,).
+            same on all ranks, except of a tensor of shape (0,). A scalar is a row.
         group: process group; None is all ranks. Without a process group the tensor is returned unchanged.
         grad: the gradient of this rank's tensor, where each rank r has a loss L_r of the gathered tensor:
             ``sum``: the sum over r of dL_r/dtensor. With DDP, which averages the parameters' gradients over the ranks,
@@ -274,13 +284,14 @@ def dist_sync_fn(
     Returns:
         The state of each rank, in rank order.
     """
-    scalar = tensor.ndim == 0
-    joined, lengths = _gathered(tensor.reshape(1) if scalar else tensor, group, grad, timeout)
-    return list(joined.unbind()) if scalar else list(torch.split(joined, lengths))
+    joined, lengths = _gathered(tensor, group, grad, timeout)
+    return list(joined.unbind() if tensor.ndim == 0 else torch.split(joined, lengths))
 
 
 def _gathered(tensor: torch.Tensor, group: Group, grad: Grad, timeout: float) -> tuple[torch.Tensor, list[int]]:
     GRAD.checked(grad)
+    if tensor.ndim == 0:
+        tensor = tensor.reshape(1)
     ranks = ranks_of(group)
     if ranks.size == 1:
         warn_without_group(GATHERING)
@@ -314,9 +325,6 @@ def _check_compatible(ranks: Ranks, payloads: list[dict[str, Any]]) -> dict[str,
     reference = next((each for each in payloads if each["shape"] != [0]), payloads[0])
     first = ranks.ranks[payloads.index(reference)]
     for rank, entry in zip(ranks.ranks, payloads, strict=True):
-        if not entry["shape"]:
-            problem = f"the tensor to gather has no dimensions on rank {rank}:"
-            raise on_every_rank(InputError(problem, "add one with reshape(1)"))
         for what in ("trailing shape", "dtype", "grad"):
             theirs, mine = reference[what], entry[what]
             if mine != theirs and entry["shape"] != [0]:
@@ -387,7 +395,7 @@ def assert_in_sync(module: nn.Module, group: Group = None, *, timeout: float = D
     if differences:
         problem = f"the ranks' replicas of {type(module).__name__} differ: {'; '.join(differences)}"
         remedies = []
-        if isinstance(module, DistributedDataParallel) and any(True for _ in module.buffers()):
+        if isinstance(module, DistributedDataParallel):
             remedies.append(
                 "of buffers, such as BatchNorm's statistics, DDP sends rank 0's to the others only at the start of the "
                 "next forward pass in training; torch.nn.SyncBatchNorm keeps them equal"

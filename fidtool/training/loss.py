@@ -92,9 +92,8 @@ class FrechetLoss(nn.Module):
             See also `gather_with_grad`.
         """
         if features.ndim != 2 or features.shape[1] != len(self._mu) or not features.is_floating_point():
-            error = not_floats("features", f"(n, {len(self._mu)})", features)
-            ranks_of(self.group).abandon(GATHERING, error.text, self.timeout)
-            raise error
+            with ranks_of(self.group).before_exchange(GATHERING, self.timeout):
+                raise not_floats("features", f"(n, {len(self._mu)})", features)
         with outside_autograd():
             self._mu = self._mu.to(features.device)
             self._factor = self._factor.to(features.device)

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset, IterableDataset
 
-from fidtool.errors import InputError, about, as_fidtool_error, on_every_rank, warn_program
+from fidtool.errors import InputError, about, on_every_rank, warn_program
 from fidtool.training.group import DEFAULT_TIMEOUT, Grad, Group, dist_sync_fn, gather_with_grad, ranks_of
 
 Sample = TypeVar("Sample", covariant=True)
@@ -100,14 +100,11 @@ def gather_outputs(
         fidtool.training.AbsentRanksError, fidtool.RunError: see `gather_with_grad`.
     """
     ranks = ranks_of(group)
-    try:
+    with ranks.before_exchange(_PURPOSE, timeout):
         numbers = sample_numbers(_joined_batches(index), None, "samples")
         names = [f"output {place}" for place in range(1, len(outputs) + 1)]
         parts = [_joined_batches(output) for output in outputs]
         kinds = [_kind_of(part, len(numbers), name) for part, name in zip(parts, names, strict=True)]
-    except Exception as error:  # any error must be reported to the other ranks
-        ranks.abandon(_PURPOSE, as_fidtool_error(error).text, timeout)
-        raise
     payloads = ranks.exchange(_PURPOSE, {"kinds": kinds}, timeout, "every rank must call it, one without samples too")
     of_outputs = zip(*(payload["kinds"] for payload in payloads), strict=True)
     every = gather_with_grad(torch.from_numpy(numbers), group, "local", timeout=timeout).numpy()

@@ -11,7 +11,7 @@ from typing import Generic
 import torch
 
 from fidtool.distributed.world import World
-from fidtool.errors import InputError, as_fidtool_error, on_every_rank
+from fidtool.errors import InputError, on_every_rank
 from fidtool.features.protocol import Definition
 from fidtool.training.group import Ranks
 from fidtool.training.rows import Rows, State
@@ -112,11 +112,8 @@ class MetricState(Generic[Rows]):
     @contextlib.contextmanager
     def of_all(self, ranks: Ranks, purpose: str, seconds: float) -> Iterator[tuple[MetricState[Rows], World]]:
         """The state of all ranks, once all have flushed theirs and their settings are the same. A collective."""
-        try:
+        with ranks.before_exchange(purpose, seconds):
             self.flush()
-        except Exception as error:  # any error, such as out of memory, must be reported to the other ranks
-            ranks.abandon(purpose, as_fidtool_error(error).text, seconds)
-            raise
         own = {"settings": self.settings, "evaluated": self.evaluated, "stale": self.stale}
         payloads = ranks.exchange(purpose, own, seconds, _REMEDY)
         names = [f"the metric of rank {rank}" for rank in ranks.ranks]

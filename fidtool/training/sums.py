@@ -196,9 +196,8 @@ class ImageSums(SampleRows):
             with world.together():  # memory may run out on one rank, or a feature may be out of range
                 other._moments = copy.deepcopy(self._moments) or self._empty(max(lengths))
                 if len(held):
-                    with self._explaining_refusal():
-                        other._moments.add(held)
-                        other._moments.flush()
+                    other._sum(held)
+                    other.flush()
             other._moments.merge(world)
         return other
 

@@ -101,7 +101,6 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
     is_differentiable = False
     full_state_update = False
     plot_lower_bound = 0.0
-    reset_real_features = True
     clone = fork_safe(Base.clone)
     # torchmetrics' do nothing, without a word.
     half = nn.Module.half
@@ -190,8 +189,11 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
         """Discards all images or pairs, except the real images if ``reset_real_features`` is False."""
         self.unsync()
         super().reset()
-        kept = () if self.reset_real_features else ("real",)
-        self._sums = self._sums.emptied(*kept)
+        self._sums = self._sums.emptied(*self._kept())
+
+    def _kept(self) -> tuple[str, ...]:
+        """Names of the sides that `reset` keeps."""
+        return ()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Same as ``update``. Returns no value, because that of a single batch is meaningless."""
@@ -320,11 +322,6 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
                 warn_program(line)
 
     # Copies, devices and checkpoints.
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Gives a copy without a name a new number."""
-        super().__setstate__(state)
-        self._label = self._name or _numbered_label(self.sync_on_compute)
 
     def _apply(
         self, fn: Callable[[torch.Tensor], torch.Tensor], *args: Any, recurse: bool = True

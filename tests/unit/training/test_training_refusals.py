@@ -59,7 +59,6 @@ OTHER_DIMS = fidtool.Statistics.of(np.zeros(3), np.eye(3), 9)
         ({"feature": 64, "antialias": False, "protocol": "torchmetrics"}, "antialias=False selects the protocol"),
         ({"feature": "inception", "antialias": True, "protocol": "clean"}, "antialias=True selects the protocol"),
         ({"feature": "inception", "weights": "none.pt"}, r"no weights file none.pt \(from weights\)"),
-        ({"feature": 64, "weights": "a", "feature_extractor_weights_path": "b"}, "are the same: pass one of them"),
         (
             {"feature": TINY, "dist_sync_on_step": True},
             "dist_sync_on_step, .* cannot be used, because the metric synchronises",

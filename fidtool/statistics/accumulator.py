@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from fidtool.distributed.world import World
 from fidtool.errors import RunError, SettingName, about
-from fidtool.features.extractor import BatchFeatures
+from fidtool.features.extractor import GroupFeatures
 from fidtool.features.protocol import Definition
 from fidtool.images.decode import ImageProperties
-from fidtool.images.loader import DecodedBatch
+from fidtool.images.loader import Piece
 from fidtool.images.records import RECORD, ImageRecords, RecordArray
 from fidtool.sources.contents import BadFile
 from fidtool.sources.image_set import ImageSet
@@ -115,28 +115,28 @@ class Accumulator:
         places = np.flatnonzero(self.used)
         return {name: reordered(rows, places) for name, rows in found.items()}
 
-    def add(self, batch: DecodedBatch, features: BatchFeatures, places: NDArray[np.int64]) -> None:
-        """Adds a batch.
+    def add(self, piece: Piece, features: GroupFeatures, places: NDArray[np.int64]) -> None:
+        """Adds a piece of a batch.
 
         Args:
             features: those of its images, and of their partners, if they have layers.
             places: places of its images, also of those that were skipped.
         """
-        rows: dict[str, NDArray[Any]] = {RECORDS: _bytes_of(batch.records), PAIRS: batch.pairs}
+        rows: dict[str, NDArray[Any]] = {RECORDS: _bytes_of(piece.records), PAIRS: piece.pairs}
         own, of_partner = (features[:1], features[1:]) if self.layers else ((), features)
-        for name, layer in self.layers.items() if batch.count else ():
+        for name, layer in self.layers.items() if piece.count else ():
             vectors = own[0][name]
             with about(layer.subject):
                 self.moments[name].add(vectors)
-                if batch.number == 0 and not layer.definition.standard:
+                if piece.number == 0 and piece.last and not layer.definition.standard:
                     self.moments[name].check_precision(_FIRST_BATCH_BITS)
             if layer.with_features:
                 rows[name] = vectors.cpu().numpy()
-        used = np.array(batch.used, dtype=bool)
+        used = np.array(piece.used, dtype=bool)
         self._take(places[used], places[~used], rows)
-        self._add_facts(batch.properties, batch.skipped)
-        if self.partner is not None and batch.partner is not None:
-            self.partner.add(batch.partner, of_partner, places)
+        self._add_facts(piece.properties, piece.skipped)
+        if self.partner is not None and piece.partner is not None:
+            self.partner.add(piece.partner, of_partner, places)
 
     def flush(self) -> None:
         """Adds the rows that the sums hold back, so that errors are raised now."""

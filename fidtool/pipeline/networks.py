@@ -88,7 +88,7 @@ class RunNetworks:
 
     def _fetched(self, networks: Mapping[str, NetworkChoice]) -> dict[str, State | None]:
         """The weights of networks by layer. If some cannot be obtained, the error names all of these. On rank zero."""
-        from fidtool.features.network import fetch_state  # not needed for Inception
+        from fidtool.features.building import fetch_state  # not needed for Inception
 
         failed = dict[str, RunError]()
         found: dict[str, State | None] = {}
@@ -114,7 +114,7 @@ class RunNetworks:
 
     def _build_own(self, layer: str, choice: NetworkChoice, state: State | None) -> None:
         """Every rank builds a network. Raises if the ranks' networks differ. A collective."""
-        from fidtool.features.network import custom_extractor  # not needed for Inception
+        from fidtool.features.building import custom_extractor  # not needed for Inception
 
         if state is not None and state.warning:
             self.warnings.append(state.warning)

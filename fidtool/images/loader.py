@@ -99,27 +99,21 @@ def decode_batch(source: ImageSet | None, options: DecodeOptions, batch: Batch) 
 
     Raises a FidtoolError if an image cannot be decoded and is not to be skipped.
     """
-    images, skipped, used = _decode(source, options, batch)
-    batch = batch.part(0, len(used))
-    piece = _piece(batch, images, options)
-    piece.skipped = skipped
-    piece.used = used
-    if images and source is not None and source.partner is not None:
+    decoded = _decode(source, options, batch)
+    batch = batch.part(0, len(decoded))
+    piece = _piece(batch, decoded, options)
+    if source is not None and source.partner is not None:
         crop = None if source.partner.framing is None else Crop.parse(source.partner.framing)
-        partners, *_ = _decode(source.partner, replace(options, crop=crop), batch)
-        for index, image, partner in zip(batch.images, images, partners, strict=True):
+        partners = _decode(source.partner, replace(options, crop=crop), batch)
+        for index, image, partner in zip(batch.images, _images(decoded), _images(partners), strict=True):
             _check_sizes(source.file(index), image, source.partner.file(index), partner)
         piece.partner = _piece(batch, partners, options)
     return piece
 
 
-def _decode(
-    source: ImageSet | None, options: DecodeOptions, batch: Batch
-) -> tuple[list[DecodedImage], list[BadFile], list[bool]]:
-    """Decodes images until their pixels fill `AT_ONCE_BYTES`; returns them, what is skipped, and which are used."""
-    decoded: list[DecodedImage] = []
-    skipped: list[BadFile] = []
-    used: list[bool] = []
+def _decode(source: ImageSet | None, options: DecodeOptions, batch: Batch) -> list[DecodedImage | BadFile]:
+    """Decodes images until their pixels fill `AT_ONCE_BYTES`; returns them, with what is skipped in their places."""
+    decoded: list[DecodedImage | BadFile] = []
     left = AT_ONCE_BYTES
     contents = iter(batch.contents or ())
     if source is not None and batch.contents is None:
@@ -133,19 +127,24 @@ def _decode(
                         hides = "it has floats, which the name of its file hides"
                         raise DecodeError(f"{hides}: rename it to .tif or .pfm")
                 except Exception as error:
-                    skipped.append(_skipped(file, error, options))
-                    used.append(False)
+                    decoded.append(_skipped(file, error, options))
                     continue
                 decoded.append(image)
-                used.append(True)
                 left -= image.pixels.nbytes
                 if left <= 0:
-                    return decoded, skipped, used
-    return decoded, skipped, used
+                    return decoded
+    return decoded
 
 
-def _piece(batch: Batch, images: Sequence[DecodedImage], options: DecodeOptions) -> Piece:
-    piece = Piece(batch.number, batch.images, batch.last, used=[True] * len(images))
+def _images(decoded: Sequence[DecodedImage | BadFile]) -> list[DecodedImage]:
+    return [image for image in decoded if isinstance(image, DecodedImage)]
+
+
+def _piece(batch: Batch, decoded: Sequence[DecodedImage | BadFile], options: DecodeOptions) -> Piece:
+    images = _images(decoded)
+    piece = Piece(batch.number, batch.images, batch.last)
+    piece.used = [isinstance(image, DecodedImage) for image in decoded]
+    piece.skipped = [bad for bad in decoded if isinstance(bad, BadFile)]
     piece.sizes = [image.pixels.shape[:2] for image in images]
     piece.properties = ImageProperties.total(image.properties for image in images)
     if images and options.records:

@@ -179,8 +179,7 @@ class _StoppedError(Exception):
 class ForwardPasses(Generic[Item]):
     """Runs forward passes over batches, in order. Each image is decoded once for all networks.
 
-    The images of a piece of a batch are resized before the next piece is read, so that all images of the batch need not
-    be in memory at the same time.
+    The pieces of a batch are resized as they are read, so that all its images need not be in memory at the same time.
 
     Args:
         threads: number of threads; 0 runs the passes in the calling thread.

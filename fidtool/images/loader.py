@@ -271,10 +271,12 @@ class _Cutter:
 
     def cut(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         for batch in batches:
-            count = len(batch.images)
-            parts = math.ceil(count / self._at_once)
-            for part in range(parts):
-                yield batch.part(count * part // parts, count * (part + 1) // parts)
+            left = batch
+            while count := len(left.images):
+                parts = math.ceil(count / self._at_once)
+                stop = math.ceil(count / parts)
+                yield left.part(0, stop)
+                left = left.part(stop, count)
 
     def learn(self, piece: Piece) -> None:
         """Adapts the size of the next tasks to that of these images."""

@@ -14,7 +14,7 @@ from fidtool.errors import RunError, about
 from fidtool.features.device import Device, computing_on, repeatable
 from fidtool.features.extractor import Extractor, fixed_batch
 from fidtool.features.models import user_networks
-from fidtool.features.models.families import NetworkChoice, check_extractor, no_protocol
+from fidtool.features.models.families import NetworkChoice, no_protocol
 from fidtool.features.network import State, digest_of, frozen
 from fidtool.features.protocol import DECODER, DEFAULT_PROTOCOL, FEATURES, Definition, protocol_named
 from fidtool.features.resize import Preparation
@@ -27,7 +27,6 @@ bfloat16 they differ, because different kernels run."""
 def fetch_state(choice: NetworkChoice, say: Callable[[str], None]) -> State | None:
     """Read or download the tensors of a network. Called on rank zero only, for all ranks."""
     with about(choice.subject), repeatable():
-        check_extractor(choice)
         family = choice.published
         if family is None:
             return None  # custom networks come with their weights

@@ -9,7 +9,6 @@ import math
 import os
 import pickle
 import shutil
-import textwrap
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from fidtool.errors import InputError, RunError, in_short, message_of, option, r
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.protocol import FEATURE_STEPS
 from fidtool.features.resize import Preparation
+from fidtool.names import shortened
 from fidtool.sources.contents import Files, head_of
 from fidtool.sources.kinds import refuse_foreign
 
@@ -198,8 +198,7 @@ def downloading(choice: NetworkChoice, source: str, say: Callable[[str], None]) 
         with silent_logging():  # some libraries log each attempt
             yield
     except Exception as error:  # the type differs between libraries
-        reason = str(getattr(error, "reason", "") or error or type(error).__name__)
-        reason = textwrap.shorten(reason, 200, placeholder=" …")
+        reason = shortened(message_of(error), 200)
         family = choice.published
         assert family is not None
         ways = [f"fetch the file elsewhere and pass it with {choice.option('weights', ...)}", f"set {family.mirror}"]
@@ -277,6 +276,4 @@ def silent_logging() -> Iterator[None]:
     finally:
         for each in filtered:
             each.removeFilter(of_others)
-        for handler in root.handlers[:]:
-            if handler not in before:
-                root.removeHandler(handler)
+        root.handlers[:] = before

@@ -179,10 +179,14 @@ class Extraction:
             context.console.processing(name, total) as advance,
             contextlib.closing(load(source, batches, decode, workers, settings.timeout, self.warn)) as loaded,
         ):
+            done = 0
             for piece, features in passes.run(self._decoded(loaded, source)):
                 with context.busy("moments"):
                     add(piece, features, np.asarray(piece.images))
-                advance(len(piece.images))
+                done += len(piece.images)
+                if piece.last:  # all pieces of a batch come together, so that a step for each would mislead
+                    advance(done)
+                    done = 0
                 if world.must_stop():
                     break
 

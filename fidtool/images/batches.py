@@ -34,14 +34,23 @@ T = TypeVar("T")
 
 
 class Batch(NamedTuple):
-    """A batch before it is decoded, or some of its images: their positions in the set, or their names and contents.
+    """A batch before it is decoded, or some of its images.
 
-    ``last`` is whether they include the last ones of the batch.
+    Attributes:
+        images: their positions in the set, or in what an iterable yields on this rank.
+        last: whether they include the last ones of the batch.
+        contents: the images with their names if they have been read, as those of an iterable.
     """
 
     number: int
-    images: Indices | Sequence[tuple[str, Read]]
+    images: Indices
     last: bool = True
+    contents: Sequence[tuple[str, Read]] | None = None
+
+    def part(self, start: int, stop: int) -> Batch:
+        """Returns the images from ``start`` to ``stop``."""
+        contents = None if self.contents is None else self.contents[start:stop]
+        return Batch(self.number, self.images[start:stop], self.last and stop >= len(self.images), contents)
 
 
 def plan_batches(images: ImageSet, batch_size: int) -> list[Batch]:
@@ -192,7 +201,7 @@ class Stream:
     def _batch(self, number: int, positions: range, contents: list[Read]) -> Batch:
         prefix = f"{self.name}[{self.world.rank}:" if self._sharded else f"{self.name}["
         files = [f"{prefix}{position}]" for position in positions]
-        return Batch(number, list(zip(files, contents, strict=True)))
+        return Batch(number, positions, contents=list(zip(files, contents, strict=True)))
 
     def conclude(self) -> tuple[ImageSet, list[int], int]:
         """Returns the images that all ranks have read, the sizes of their batches, and this rank's first. A collective.

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import io
 import re
-import struct
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -357,16 +356,8 @@ def _is_lossy(image: Image.Image, data: bytes) -> bool:
         return image.info.get("compression") in ("jpeg", "tiff_jpeg", "webp")
     if image.format != "WEBP":
         return image.format in ("JPEG", "MPO", "AVIF")
-    # The first of the RIFF chunks with pixels. In an animation, it is in a frame (ANMF), after 16 bytes of frame data.
-    position = 12
-    while position + 8 <= len(data):
-        name, size = struct.unpack_from("<4sI", data, position)
-        if name == b"VP8 ":
-            return True
-        if name == b"VP8L":
-            return False
-        position += 8 + (16 if name == b"ANMF" else size + size % 2)
-    return False
+    chunk = re.search(rb"VP8[ L]", data)  # the name of the first chunk with pixels, lossy or lossless
+    return chunk is not None and chunk[0] == b"VP8 "
 
 
 def has_frame(image: Image.Image, number: int) -> bool:

@@ -1,6 +1,6 @@
 """Loads and decodes the images of batches, in this process or in decoding workers; reads single images again.
 
-A batch of large images comes in several pieces, so that its images need not be in memory at the same time.
+Batches come in pieces, those of large images in several, so that these need not be in memory at the same time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from fidtool.images.records import NO_RECORDS, RecordArray, records_of
 from fidtool.images.workers import DaemonThreads, Workers
 from fidtool.local_files import in_time, open_regular
 from fidtool.sources.contents import BadFile, ContentError, Frame, Read, ValueRange, pillow_defaults
-from fidtool.sources.image_set import ImageSet
+from fidtool.sources.image_set import ImageSet, Indices
 from fidtool.sources.kinds import may_have_floats
 
 AT_ONCE_BYTES = 1 << 24
@@ -49,50 +49,42 @@ small files alternately takes 15 % longer."""
 _TOO_FEW = ContentError("its file ended early: the file has changed since it was listed")
 _NO_PIXELS = np.empty(0, dtype=np.uint8)
 
-_Decode = Callable[[Batch], "DecodedBatch"]
-_Workers = Workers[Batch, "DecodedBatch"]
+_Decode = Callable[[Batch], "Piece"]
+_Workers = Workers[Batch, "Piece"]
 
 
 @dataclass
-class DecodedBatch:
-    """A decoded batch, or a piece of it: some of its images, which follow those of the piece before.
+class Piece:
+    """Decoded images of a batch, which follow those of the piece before.
 
     Attributes:
-        pixels: uint8 array of shape (sum of height * width * 3,).
+        number: that of the batch.
+        images: positions of the images, see `Batch`; also of those that were skipped.
+        last: whether no further piece of the batch follows.
+        pixels: uint8 array of shape (sum of height * width * 3,), of the images that were not skipped.
         sizes: (height, width) of the images with these pixels.
         records: empty unless `DecodeOptions.records` is set.
-        used: of each of its images, whether it was decoded, and not skipped.
+        used: of each of ``images``, whether it was decoded, and not skipped.
         partner: the images of `ImageSet.partner` that belong to these, of the same sizes; None if there are none.
         pairs: values of the pairs, float64 array of shape (count, values), once they have been computed.
-        last: whether no further piece of the batch follows.
     """
 
     number: int
-    count: int = 0
+    images: Indices
+    last: bool = True
     pixels: NDArray[np.uint8] = field(default_factory=lambda: _NO_PIXELS)
     sizes: list[tuple[int, int]] = field(default_factory=list)
     properties: ImageProperties = field(default_factory=ImageProperties)
     records: RecordArray = field(default_factory=lambda: NO_RECORDS)
     skipped: list[BadFile] = field(default_factory=list)
     used: list[bool] = field(default_factory=list)
-    partner: DecodedBatch | None = None
+    partner: Piece | None = None
     pairs: NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 0)))
-    last: bool = True
 
-    @classmethod
-    def joined(cls, pieces: Sequence[DecodedBatch]) -> DecodedBatch:
-        """Returns the batch with these pieces, without pixels."""
-        partners = [piece.partner for piece in pieces if piece.partner is not None]
-        return cls(
-            pieces[0].number,
-            sum(piece.count for piece in pieces),
-            properties=ImageProperties.total(piece.properties for piece in pieces),
-            records=np.concatenate([piece.records for piece in pieces]),
-            skipped=[bad for piece in pieces for bad in piece.skipped],
-            used=[used for piece in pieces for used in piece.used],
-            partner=cls.joined(partners) if partners else None,
-            pairs=np.concatenate([piece.pairs for piece in pieces]),
-        )
+    @property
+    def count(self) -> int:
+        """Number of images that were not skipped."""
+        return sum(self.used)
 
     def take_images(self, device: torch.device | str = "cpu") -> list[torch.Tensor]:
         """Moves the pixels to a device, frees them here, and returns uint8 tensors of shape (height, width, 3)."""
@@ -102,36 +94,30 @@ class DecodedBatch:
         return [part.view(*size, 3) for part, size in zip(parts, self.sizes, strict=True)]
 
 
-def decode_batch(source: ImageSet | None, options: DecodeOptions, batch: Batch) -> DecodedBatch:
+def decode_batch(source: ImageSet | None, options: DecodeOptions, batch: Batch) -> Piece:
     """Decodes the first images of a batch, until their pixels fill `AT_ONCE_BYTES`.
 
     Raises a FidtoolError if an image cannot be decoded and is not to be skipped.
     """
-    images, skipped, used = _decode(source, options, batch.images)
-    piece = _piece(batch.number, images, options)
-    piece.skipped = skipped
-    piece.used = used
-    piece.last = batch.last and len(images) + len(skipped) == len(batch.images)
-    if images and source is not None and source.partner is not None:
+    decoded = _decode(source, options, batch)
+    batch = batch.part(0, len(decoded))
+    piece = _piece(batch, decoded, options)
+    if source is not None and source.partner is not None:
         crop = None if source.partner.framing is None else Crop.parse(source.partner.framing)
-        partners, *_ = _decode(source.partner, replace(options, crop=crop), batch.images[: len(images)])
-        for index, image, partner in zip(batch.images, images, partners, strict=False):
+        partners = _decode(source.partner, replace(options, crop=crop), batch)
+        for index, image, partner in zip(batch.images, _images(decoded), _images(partners), strict=True):
             _check_sizes(source.file(index), image, source.partner.file(index), partner)
-        piece.partner = _piece(batch.number, partners, options)
+        piece.partner = _piece(batch, partners, options)
     return piece
 
 
-def _decode(
-    source: ImageSet | None, options: DecodeOptions, images: Any
-) -> tuple[list[DecodedImage], list[BadFile], list[bool]]:
-    """Decodes images until their pixels fill `AT_ONCE_BYTES`; returns them, what is skipped, and which are used."""
-    decoded: list[DecodedImage] = []
-    skipped: list[BadFile] = []
-    used: list[bool] = []
+def _decode(source: ImageSet | None, options: DecodeOptions, batch: Batch) -> list[DecodedImage | BadFile]:
+    """Decodes images until their pixels fill `AT_ONCE_BYTES`; returns them, with what is skipped in their places."""
+    decoded: list[DecodedImage | BadFile] = []
     left = AT_ONCE_BYTES
-    if source is not None and not isinstance(images[0], tuple):
-        images = zip(map(source.file, images), source.read(images), strict=True)
-    contents = iter(images)
+    contents = iter(batch.contents or ())
+    if source is not None and batch.contents is None:
+        contents = iter(zip(map(source.file, batch.images), source.read(batch.images), strict=True))
     while group := list(islice(contents, _READ_AHEAD)):
         with pillow_defaults(options.max_pixels):
             for file, content in group:
@@ -141,19 +127,24 @@ def _decode(
                         hides = "it has floats, which the name of its file hides"
                         raise DecodeError(f"{hides}: rename it to .tif or .pfm")
                 except Exception as error:
-                    skipped.append(_skipped(file, error, options))
-                    used.append(False)
+                    decoded.append(_skipped(file, error, options))
                     continue
                 decoded.append(image)
-                used.append(True)
                 left -= image.pixels.nbytes
                 if left <= 0:
-                    return decoded, skipped, used
-    return decoded, skipped, used
+                    return decoded
+    return decoded
 
 
-def _piece(number: int, images: Sequence[DecodedImage], options: DecodeOptions) -> DecodedBatch:
-    piece = DecodedBatch(number, len(images), used=[True] * len(images))
+def _images(decoded: Sequence[DecodedImage | BadFile]) -> list[DecodedImage]:
+    return [image for image in decoded if isinstance(image, DecodedImage)]
+
+
+def _piece(batch: Batch, decoded: Sequence[DecodedImage | BadFile], options: DecodeOptions) -> Piece:
+    images = _images(decoded)
+    piece = Piece(batch.number, batch.images, batch.last)
+    piece.used = [isinstance(image, DecodedImage) for image in decoded]
+    piece.skipped = [bad for bad in decoded if isinstance(bad, BadFile)]
     piece.sizes = [image.pixels.shape[:2] for image in images]
     piece.properties = ImageProperties.total(image.properties for image in images)
     if images and options.records:
@@ -210,8 +201,8 @@ def load(
     num_workers: int = 0,
     patience: float = math.inf,
     complain: Callable[[str], None] = print,
-) -> Generator[DecodedBatch, None, None]:
-    """Yields the pieces of this rank's decoded batches in order; a batch of small images is one piece, or few.
+) -> Generator[Piece, None, None]:
+    """Yields the pieces of this rank's batches in order; a batch of small images is one piece, or few.
 
     Args:
         source: None for an iterable, whose images have been read. If those of the first batch are all encoded, workers
@@ -258,8 +249,7 @@ def load(
 
 def _is_encoded(batch: Batch) -> bool:
     """Whether the images are files that have been read. To send others takes longer than to convert them here."""
-    images: Any = batch.images
-    return all(isinstance(content, (bytes, Frame)) for _, content in images)
+    return all(isinstance(content, (bytes, Frame)) for _, content in batch.contents or ())
 
 
 def _started(decode: _Decode, count: int, patience: float, complain: Callable[[str], None]) -> _Workers | None:
@@ -272,7 +262,7 @@ def _started(decode: _Decode, count: int, patience: float, complain: Callable[[s
 
 
 class _Cutter:
-    """Divides batches of large images, so that several workers can decode one. Small images are not divided.
+    """Divides batches of large images evenly, so that several workers can decode one. Small images are not divided.
 
     The sizes of images are known once they are decoded, so the first tasks contain one image.
     """
@@ -281,13 +271,14 @@ class _Cutter:
 
     def cut(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         for batch in batches:
-            start = 0
-            while start < len(batch.images):
-                stop = start + self._at_once
-                yield Batch(batch.number, batch.images[start:stop], stop >= len(batch.images))
-                start = stop
+            left = batch
+            while count := len(left.images):
+                parts = math.ceil(count / self._at_once)
+                stop = math.ceil(count / parts)
+                yield left.part(0, stop)
+                left = left.part(stop, count)
 
-    def learn(self, piece: DecodedBatch) -> None:
+    def learn(self, piece: Piece) -> None:
         """Adapts the size of the next tasks to that of these images."""
         size = sum(height * width * 3 for height, width in piece.sizes)
         self._at_once = max(1, AT_ONCE_BYTES * piece.count // max(1, size))
@@ -295,12 +286,12 @@ class _Cutter:
 
 def _submitted(
     tasks: Iterator[Batch], source: ImageSet | None, workers: _Workers | None, decode: _Decode
-) -> Iterator[tuple[Batch, Callable[[], DecodedBatch]]]:
+) -> Iterator[tuple[Batch, Callable[[], Piece]]]:
     """Sends tasks to the workers ahead, and yields each with the function that returns its result.
 
     What reading the tasks raises is raised after the tasks before.
     """
-    waiting: deque[tuple[Batch, Callable[[], DecodedBatch]]] = deque()
+    waiting: deque[tuple[Batch, Callable[[], Piece]]] = deque()
     room = 1 if workers is None else workers.room
     try:
         for task in tasks:
@@ -317,12 +308,12 @@ def _submitted(
     yield from waiting
 
 
-def _pieces(task: Batch, result: Callable[[], DecodedBatch], decode: _Decode) -> Iterator[DecodedBatch]:
+def _pieces(task: Batch, result: Callable[[], Piece], decode: _Decode) -> Iterator[Piece]:
     """Yields the result of a task and, from this process, what is left of it if its images are larger than expected."""
     piece = result()
     yield piece
-    while len(images := task.images[piece.count + len(piece.skipped) :]):
-        task = task._replace(images=images)
+    while len(piece.images) < len(task.images):
+        task = task.part(len(piece.images), len(task.images))
         piece = decode(task)
         yield piece
 
@@ -331,11 +322,10 @@ def _read(source: ImageSet, batches: Sequence[Batch], tasks: Iterator[Batch]) ->
     """Reads the images of tasks in one pass over the source."""
     stream = source.read(np.concatenate([np.asarray(batch.images, dtype=np.int64) for batch in batches]))
     for task in tasks:
-        indices: Any = task.images
-        yield task._replace(images=[(source.file(index), next(stream, _TOO_FEW)) for index in indices])
+        yield task._replace(contents=[(source.file(index), next(stream, _TOO_FEW)) for index in task.images])
 
 
-def _decode_in_time(name: str, decode: _Decode, patience: float, batch: Batch) -> DecodedBatch:
+def _decode_in_time(name: str, decode: _Decode, patience: float, batch: Batch) -> Piece:
     """Decodes a batch of images in files in another thread, because storage may not respond."""
     return in_time(name, partial(decode, batch), patience)
 

@@ -329,21 +329,18 @@ class ImageRecords:
         if not arrays.keys() >= set(RECORD_ARRAYS) or arrays["records"].dtype != _STORED:
             return None
         records, names, folder = (arrays[name] for name in RECORD_ARRAYS)
-        details = arrays.get(DETAILS, np.zeros((len(records), 0), dtype=np.uint8))
+        details = arrays.get(DETAILS, np.zeros((len(records), RECORD.itemsize - _STORED.itemsize), dtype=np.uint8))
         stamps = arrays.get(STAMPS, _NO_STAMPS)
         split = [os.fsdecode(name) for name in names.tobytes().split(_SEPARATOR)] if count else []
         if not (
             records.shape == (count,)
             and all(records[name].min(initial=1) > 0 for name in ("height", "width", "values"))
-            and all(each.dtype == np.uint8 for each in (names, folder, details))
-            and (names.ndim, folder.ndim, details.ndim) == (1, 1, 2)
-            and len(split) == len(details) == count
+            and details.dtype == np.uint8
+            and details.shape == (count, RECORD.itemsize - _STORED.itemsize)
+            and len(split) == count
             and stamps.dtype == np.int64
             and stamps.shape in ((0, 2), (count, 2))
-            and _SEPARATOR not in folder.tobytes()
         ):
             raise ValueError("its records of the images, their names, or the stamps of their files are damaged")
-        if details.shape[1] != RECORD.itemsize - _STORED.itemsize:  # of another version
-            details = np.zeros((len(records), RECORD.itemsize - _STORED.itemsize), dtype=np.uint8)
         whole = np.concatenate([records.view(np.uint8).reshape(-1, _STORED.itemsize), details], axis=1)
         return cls(whole.view(RECORD)[:, 0], split, os.fsdecode(folder.tobytes()), stamps)

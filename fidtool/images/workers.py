@@ -172,14 +172,14 @@ def _work(
     threading.Thread(target=_receive, args=(pipe, tasks), daemon=True).start()
     with contextlib.suppress(OSError):  # the parent has ended
         while task := tasks.get():
+            try:
+                result = work(pickle.loads(task))
+            except FidtoolError as error:
+                result = _Raised(error, _sendable(error.__cause__))
+            except Exception as error:
+                result = _Raised(RunError(f"{type(error).__name__}: {error} (in a decoding worker)"))
             with contextlib.ExitStack() as files:
-                try:
-                    data, large = _packed(work(pickle.loads(task)), files)
-                except FidtoolError as error:
-                    data, large = _packed(_Raised(error, _sendable(error.__cause__)), files)
-                except Exception as error:
-                    told = RunError(f"{type(error).__name__}: {error} (in a decoding worker)")
-                    data, large = _packed(_Raised(told), files)
+                data, large = _packed(result, files)
                 pipe.send((data, [file.tell() for file in large]))
                 for file in large:
                     reduction.sendfds(end, [file.fileno()])

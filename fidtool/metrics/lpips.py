@@ -38,7 +38,8 @@ class LPIPS(PairMetric):
 
     def fetch(self, say: Callable[[str], None]) -> State:
         """Return the network's tensors: the linear layers of the package, and torchvision's convolutions."""
-        from fidtool.features.network import fetch_state, load_strictly
+        from fidtool.features.building import fetch_state
+        from fidtool.features.network import load_strictly
 
         if find_spec("lpips") is None:
             raise InputError("LPIPS needs the package lpips:", "pip install 'fidtool[lpips]'", setting="metrics")

@@ -8,17 +8,18 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import attrgetter
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError, option
-from fidtool.features.extractor import BatchFeatures, Extractor, ForwardPasses
+from fidtool.features.extractor import Extractor, ForwardPasses, GroupFeatures
 from fidtool.images.batches import Batch, Stream, deal, plan_batches
 from fidtool.images.decode import DecodeOptions
 from fidtool.images.framing import EXAMPLE, Crop
-from fidtool.images.loader import DecodedBatch, load
+from fidtool.images.loader import Piece, load
 from fidtool.names import counted
 from fidtool.pipeline.pairs import Pairs
 from fidtool.pipeline.run import RunContext
@@ -80,12 +81,7 @@ class Extraction:
         resumed = statistics.used.copy()
         self.work["images_resumed"] += self._sets * int((resumed | statistics.unusable).sum())
         with self.context.clock("extract"), world.together():
-            total = sum(len(batch.images) for batch in mine)
-
-            def add_batch(batch: DecodedBatch, features: BatchFeatures) -> None:
-                add(batch, features, places[batch.number])
-
-            self._extract(source, source.path, mine, total, add_batch)
+            self._extract(source, source.path, mine, sum(len(batch.images) for batch in mine), add)
         self._merge(statistics, resumed, places, source.whole_count, source.path)
         return statistics
 
@@ -98,13 +94,12 @@ class Extraction:
             # Of an iterable the number of images is unknown: more capacity is added below.
             own = Accumulator(self.layers, 64 * size, device, inspected)
 
-            def add(batch: DecodedBatch, features: BatchFeatures) -> None:
+            def add(piece: Piece, features: GroupFeatures, places: NDArray[np.int64]) -> None:
                 nonlocal own
-                places = batch.number * size + np.arange(len(batch.used))
                 if places[-1] >= len(own.used):
-                    smaller, own = own, own.emptied(2 * (batch.number + 1) * size)
+                    smaller, own = own, own.emptied(2 * (piece.number + 1) * size)
                     own.absorb(smaller, np.arange(len(smaller.used)))
-                own.add(batch, features, places)
+                own.add(piece, features, places)
 
             self._extract(None, stream.name, fetched, None, add)
         with context.clock("merge"):
@@ -174,18 +169,23 @@ class Extraction:
         decode = decode_options(settings, self.framing, settings.diagnose, used)
         moved = partial(self._moved, source)
         timed = partial(context.busy, "network", self._share)
-        forward = self.networks, context.device.forward_threads, moved, world.must_stop, timed
-        passes = ForwardPasses(*forward, in_turns=source is None)
+        threads = context.device.forward_threads
+        passes = ForwardPasses(
+            self.networks, threads, moved, attrgetter("last"), world.must_stop, timed, in_turns=source is None
+        )
         # Closed here, because the caller may keep an exception, and with it the decoding workers.
         with (
             context.console.processing(name, total) as advance,
             contextlib.closing(load(source, batches, decode, workers, settings.timeout, self.warn)) as loaded,
         ):
-            for pieces, features in passes.run(self._whole_batches(loaded, source, passes)):
-                batch = DecodedBatch.joined(pieces)
+            done = 0
+            for piece, features in passes.run(self._decoded(loaded, source)):
                 with context.busy("moments"):
-                    add(batch, features)
-                advance(batch.count + len(batch.skipped))
+                    add(piece, features, np.asarray(piece.images))
+                done += len(piece.images)
+                if piece.last:  # all pieces of a batch come together, so that a step for each would mislead
+                    advance(done)
+                    done = 0
                 if world.must_stop():
                     break
 
@@ -194,9 +194,8 @@ class Extraction:
         """The share of a thread's time that counts, as several threads work at the same time."""
         return 1 / max(1, self.context.device.forward_threads)
 
-    def _moved(self, source: ImageSet | None, pieces: Sequence[DecodedBatch]) -> list[list[torch.Tensor]]:
-        """Moves the last of a batch's pieces to the device; returns its groups of images for the networks."""
-        piece = pieces[-1]
+    def _moved(self, source: ImageSet | None, piece: Piece) -> list[list[torch.Tensor]]:
+        """Moves images to the device; returns their groups for the networks."""
         if not piece.pixels.size:
             return []
         device = self.context.device.torch_device
@@ -204,10 +203,8 @@ class Extraction:
             images = piece.take_images(device)
             partners = [] if piece.partner is None else piece.partner.take_images(device)
         if self.pairs is not None and source is not None:
-            # None is skipped.
-            first = piece.number * self.batch_size + sum(earlier.count for earlier in pieces[:-1])
-            with self.context.busy("pairs", self._share):
-                piece.pairs = self.pairs.values(partners, images, lambda number: source.file(first + number))
+            with self.context.busy("pairs", self._share):  # none is skipped
+                piece.pairs = self.pairs.values(partners, images, lambda number: source.file(piece.images[number]))
         groups = []
         if self.layers:
             groups.append(images)
@@ -215,12 +212,9 @@ class Extraction:
             groups.append(partners)
         return groups
 
-    def _whole_batches(
-        self, loaded: Iterator[DecodedBatch], source: ImageSet | None, passes: ForwardPasses[Sequence[DecodedBatch]]
-    ) -> Iterator[Sequence[DecodedBatch]]:
-        """Yields the pieces of each batch, of which all but the last have been given to the passes."""
+    def _decoded(self, loaded: Iterator[Piece], source: ImageSet | None) -> Iterator[Piece]:
+        """Yields the loaded pieces, as long as not too many of their images are skipped."""
         skipped: list[BadFile] = []
-        pieces: list[DecodedBatch] = []
         while True:
             with self.context.busy("decode"):
                 piece = next(loaded, None)
@@ -230,12 +224,7 @@ class Extraction:
             skipped += piece.skipped
             if source is not None:
                 self._check_skipped(source.whole_count, source.path, skipped)
-            pieces = [*pieces, piece]
-            if piece.last:
-                yield pieces
-                pieces = []
-            else:
-                passes.resize(pieces)
+            yield piece
 
     def _check_skipped(self, count: int, path: str, skipped: Sequence[BadFile]) -> None:
         """Refuses more skipped files than allowed of ``count``, those of the whole set."""
@@ -267,14 +256,14 @@ def image_sample(images: ImageSet | None, settings: Settings, count: int | None)
         raise InputError(f"--images asks for {count} images but {images.path} has {len(images)}")
     chosen = sorted(range(min(count or 10_000, len(images))), key=images.order.__getitem__)  # of a random order
     sample, used = np.empty((0, 0, 0, 3), np.uint8), 0
-    for batch in load(images, [Batch(each, [each]) for each in chosen], decode_options(settings, images.framing)):
-        for pixels in batch.take_images():
+    for piece in load(images, [Batch(each, [each]) for each in chosen], decode_options(settings, images.framing)):
+        for pixels in piece.take_images():
             if not used:
                 sample = empty_rows(len(chosen), pixels.numel(), np.uint8).reshape(-1, *pixels.shape)
             if pixels.shape != sample.shape[1:]:
                 sizes = " and ".join(f"{width}×{height}" for height, width, _ in (sample.shape[1:], pixels.shape))
                 raise InputError(
-                    f"arr_0 has images of one size, but {images.path} has {sizes} ({images.file(batch.number)}):",
+                    f"arr_0 has images of one size, but {images.path} has {sizes} ({images.file(piece.number)}):",
                     f"pass {option('crop', EXAMPLE)}",
                     setting="crop",
                 )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from fidtool.distributed.world import find_differences, tensor_hashes
-from fidtool.errors import InputError, on_every_rank, option
+from fidtool.errors import InputError, RunError, on_every_rank, option
 from fidtool.features.extractor import HALVES, Extractor, ForwardPasses, fixed_batch
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.models.inception import Weights, inception_extractor, load_weights, packs
@@ -87,9 +87,10 @@ class RunNetworks:
                 self._build_own(layer, replace(network, given=local), self._world.broadcast(states.pop(layer, None)))
 
     def _fetched(self, networks: Mapping[str, NetworkChoice]) -> dict[str, State | None]:
-        """The weights of networks by layer. On rank zero."""
-        from fidtool.features.network import fetch_state  # not needed for Inception
+        """The weights of networks by layer. If some cannot be obtained, the error names all of these. On rank zero."""
+        from fidtool.features.building import fetch_state  # not needed for Inception
 
+        failed = dict[str, RunError]()
         found: dict[str, State | None] = {}
         for layer, choice in networks.items():
             if choice.extractor == "inception":
@@ -100,12 +101,20 @@ class RunNetworks:
                     "choose a different network",
                     setting=choice.named("extractor"),
                 )
-            found[layer] = fetch_state(choice, self._run.console.say)
+            try:
+                found[layer] = fetch_state(choice, self._run.console.say)
+            except RunError as error:
+                failed[choice.extractor] = error
+        if failed:
+            (_, first), *others = failed.items()
+            if others:
+                first.append(f"; nor are there weights for {' and '.join(name for name, _ in others)}")
+            raise first
         return found
 
     def _build_own(self, layer: str, choice: NetworkChoice, state: State | None) -> None:
         """Every rank builds a network. Raises if the ranks' networks differ. A collective."""
-        from fidtool.features.network import custom_extractor  # not needed for Inception
+        from fidtool.features.building import custom_extractor  # not needed for Inception
 
         if state is not None and state.warning:
             self.warnings.append(state.warning)

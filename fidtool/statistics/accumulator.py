@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from fidtool.distributed.world import World
 from fidtool.errors import RunError, SettingName, about
-from fidtool.features.extractor import BatchFeatures
+from fidtool.features.extractor import GroupFeatures
 from fidtool.features.protocol import Definition
 from fidtool.images.decode import ImageProperties
-from fidtool.images.loader import DecodedBatch
+from fidtool.images.loader import Piece
 from fidtool.images.records import RECORD, ImageRecords, RecordArray
 from fidtool.sources.contents import BadFile
 from fidtool.sources.image_set import ImageSet
@@ -114,27 +114,27 @@ class Accumulator:
         places = np.flatnonzero(self.used)
         return {name: reordered(rows, places) for name, rows in self._rows.items()}
 
-    def add(self, batch: DecodedBatch, features: BatchFeatures, places: NDArray[np.int64]) -> None:
-        """Adds a batch.
+    def add(self, piece: Piece, features: GroupFeatures, places: NDArray[np.int64]) -> None:
+        """Adds a piece of a batch.
 
         Args:
             features: those of its images, and of their partners, if they have layers.
             places: places of its images, also of those that were skipped.
         """
-        rows: dict[str, NDArray[Any]] = {RECORDS: _bytes_of(batch.records), PAIRS: batch.pairs}
+        rows: dict[str, NDArray[Any]] = {RECORDS: _bytes_of(piece.records), PAIRS: piece.pairs}
         own, of_partner = (features[:1], features[1:]) if self.layers else ((), features)
-        for name, layer in self.layers.items() if batch.count else ():
+        for name, layer in self.layers.items() if piece.count else ():
             vectors = own[0][name]
             with about(layer.subject):
                 self.moments[name].add(vectors)
-                if batch.number == 0 and not layer.definition.standard:
+                if piece.number == 0 and piece.last and not layer.definition.standard:
                     self.moments[name].check_precision(_FIRST_BATCH_BITS)
             if layer.with_features:
                 rows[name] = vectors.cpu().numpy()
-        used = np.array(batch.used, dtype=bool)
-        self._note(places[used], places[~used], rows, batch.properties, batch.skipped)
-        if self.partner is not None and batch.partner is not None:
-            self.partner.add(batch.partner, of_partner, places)
+        used = np.array(piece.used, dtype=bool)
+        self._note(places[used], places[~used], rows, piece.properties, piece.skipped)
+        if self.partner is not None and piece.partner is not None:
+            self.partner.add(piece.partner, of_partner, places)
 
     def absorb(self, other: Accumulator, places: NDArray[np.int64]) -> None:
         """Adds statistics of the same kind; ``places`` are those of their images here."""

@@ -35,8 +35,8 @@ from fidtool.statistics.layouts import NamedArrays
 from fidtool.statistics.statistics_file import arrays_of, own_statistics, save_arrays
 
 if TYPE_CHECKING:
-    from fidtool.features.extractor import BatchFeatures
-    from fidtool.images.loader import DecodedBatch
+    from fidtool.features.extractor import GroupFeatures
+    from fidtool.images.loader import Piece
 
 MANIFEST = "fidtool-checkpoint.json"
 _FORMAT = 5
@@ -155,17 +155,17 @@ class Checkpoint:
     def part_by_part(self, parts: Iterable[Part], images: ImageSet, total: Accumulator) -> Callable[..., None]:
         """Returns a function like ``total.add`` that takes one of ``parts`` after the other, and saves each."""
         part_of = {batch: part for part in parts for batch in part.batches}
-        own = total
+        own: Accumulator | None = None
 
-        def add(batch: DecodedBatch, features: BatchFeatures, places: NDArray[np.int64]) -> None:
+        def add(piece: Piece, features: GroupFeatures, places: NDArray[np.int64]) -> None:
             nonlocal own
-            part = part_of[batch.number]
-            if batch.number == part.batches[0]:
-                own = total.emptied(len(part.images.places))
-            own.add(batch, features, np.searchsorted(part.images.places, places))
-            if batch.number == part.batches[-1]:
+            part = part_of[piece.number]
+            own = own or total.emptied(len(part.images.places))
+            own.add(piece, features, np.searchsorted(part.images.places, places))
+            if piece.number == part.batches[-1] and piece.last:
                 self.save(part, images, own)
                 total.absorb(own, part.images.places)
+                own = None
 
         return add
 

@@ -23,11 +23,12 @@ from torch.nn.parallel import DistributedDataParallel
 from fidtool.cache_dir import one_at_a_time
 from fidtool.console import log_warning
 from fidtool.errors import InputError, brief, option, own_exceptions, renamed, warn_program
+from fidtool.features.building import custom_extractor, fetch_state
 from fidtool.features.device import Device, computing_on, device_of, full_fp32, repeatable
 from fidtool.features.extractor import Extractor
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.models.inception import Weights, inception_extractor, load_weights
-from fidtool.features.network import Network, custom_extractor, digest_of, fetch_state, frozen
+from fidtool.features.network import Network, digest_of, frozen
 from fidtool.features.protocol import (
     DECODER,
     DEFAULT_PROTOCOL,

@@ -17,7 +17,7 @@ import torch
 import fidtool
 from fidtool.errors import InputError
 from fidtool.features.extractor import ForwardPasses
-from fidtool.images.loader import DecodedBatch
+from fidtool.images.loader import Piece
 from fidtool.statistics import statistics_file
 from fidtool.training import FrechetInceptionDistance, FrechetLoss
 from support.command_line import Run, changed
@@ -51,11 +51,15 @@ def passed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     counts: list[int] = []
     run = ForwardPasses.run
 
-    def counting(self: Any, batches: Iterator[Any]) -> Iterator[Any]:
-        for batch, features in run(self, batches):
-            if isinstance(batch, list) and isinstance(batch[0], DecodedBatch) and features:
-                counts.append(len(next(iter(features[0].values()))))
-            yield batch, features
+    def counting(self: Any, pieces: Iterator[Any]) -> Iterator[Any]:
+        count = 0
+        for piece, features in run(self, pieces):
+            if isinstance(piece, Piece):
+                count += len(next(iter(features[0].values()))) if features else 0
+                if piece.last and count:
+                    counts.append(count)
+                    count = 0
+            yield piece, features
 
     monkeypatch.setattr(ForwardPasses, "run", counting)
     return counts

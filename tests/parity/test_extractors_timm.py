@@ -153,7 +153,7 @@ def test_an_unsupported_transform_is_refused() -> None:
 def test_a_missing_extra_is_named(
     here: Run, place: Path, monkeypatch: pytest.MonkeyPatch, spec: str, package: str, extra: str
 ) -> None:
-    monkeypatch.setattr("fidtool.features.network.find_spec", lambda name: None if name == package else name)
+    monkeypatch.setattr("fidtool.features.building.find_spec", lambda name: None if name == package else name)
     outcome = here("compute", "real", "fake", "--extractor", spec, "--quiet")
     assert outcome.status == 2
     assert f"needs the package {package}: pip install 'fidtool[{extra}]'" in outcome.error

@@ -17,9 +17,9 @@ from fidtool.distances import error_bars as bars
 from fidtool.distances import extrapolation, frechet, inception_score, kernel, neighbors
 from fidtool.distances.exact import FeatureSettings
 from fidtool.distributed.launch import Launch
+from fidtool.features.building import custom_extractor, fetch_state
 from fidtool.features.device import device_of
 from fidtool.features.models.families import NetworkChoice
-from fidtool.features.network import custom_extractor, fetch_state
 from fidtool.features.protocol import INCEPTION_SHA256, PROTOCOLS, Definition, inception_definition
 from fidtool.images.decode import DecodeOptions, decode
 from fidtool.sources.arrays import as_pixels

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,8 @@ import torch
 from PIL import Image
 
 from fidtool.images.batches import Batch
-from fidtool.images.decode import DecodeOptions
-from fidtool.images.loader import DecodedBatch, load
+from fidtool.images.decode import DecodeOptions, ImageProperties
+from fidtool.images.loader import Piece, load
 from fidtool.sources.image_set import ImageSet
 from support.processes import PATIENCE
 
@@ -40,18 +39,25 @@ def fill(metric: Any, seed: int = 1) -> None:
     metric.update(pictures(20, seed + 1) // 2, real=False)
 
 
-def load_whole(
-    source: ImageSet | None, batches: Iterable[Batch], options: DecodeOptions, workers: int
-) -> list[DecodedBatch]:
-    """Returns all batches with the pixels of all their images."""
-    pieces: list[DecodedBatch] = []
+def load_whole(source: ImageSet | None, batches: Iterable[Batch], options: DecodeOptions, workers: int) -> list[Piece]:
+    """Returns all batches, each as one piece."""
+    pieces: list[Piece] = []
     found = []
     for piece in load(source, batches, options, workers, PATIENCE, lambda _: None):
         pieces.append(piece)
         if piece.last:
-            sizes = [size for each in pieces for size in each.sizes]
-            pixels = np.concatenate([each.pixels for each in pieces])
-            found.append(replace(DecodedBatch.joined(pieces), pixels=pixels, sizes=sizes))
+            found.append(
+                Piece(
+                    piece.number,
+                    [int(position) for each in pieces for position in each.images],
+                    pixels=np.concatenate([each.pixels for each in pieces]),
+                    sizes=[size for each in pieces for size in each.sizes],
+                    properties=ImageProperties.total(each.properties for each in pieces),
+                    records=np.concatenate([each.records for each in pieces]),
+                    skipped=[bad for each in pieces for bad in each.skipped],
+                    used=[used for each in pieces for used in each.used],
+                )
+            )
             pieces = []
     assert not pieces
     return found

@@ -14,10 +14,10 @@ from torch import nn
 
 import fidtool
 from fidtool.distributed.launch import Launch
+from fidtool.features.building import custom_extractor, fetch_state
 from fidtool.features.device import device_of, repeatable
 from fidtool.features.extractor import Extractor
 from fidtool.features.models.families import NetworkChoice
-from fidtool.features.network import custom_extractor, fetch_state
 from support.command_line import Run
 from support.pictures import make_pictures
 

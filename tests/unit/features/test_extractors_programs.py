@@ -13,9 +13,9 @@ from PIL import Image
 
 import fidtool
 from fidtool.distributed.launch import Launch
+from fidtool.features.building import custom_extractor
 from fidtool.features.device import device_of
 from fidtool.features.models.families import networks_of
-from fidtool.features.network import custom_extractor
 from support.own_networks import SETTINGS, save_script
 from support.published_networks import built, make_sets
 

@@ -19,7 +19,7 @@ from fidtool.diagnose.findings import property_findings, property_warnings
 from fidtool.errors import FidtoolError, option
 from fidtool.images.batches import Batch, cut_batches
 from fidtool.images.decode import DecodeError, DecodeOptions, ImageProperties, decode
-from fidtool.images.loader import DecodedBatch, load
+from fidtool.images.loader import Piece, load
 from fidtool.images.records import ImageRecords, records_of
 from fidtool.sources import contents
 from fidtool.sources.contents import Pixels
@@ -170,7 +170,7 @@ def test_a_process_forked_while_a_thread_decodes_can_decode() -> None:
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def all_batches(folder: Path, workers: int, size: int = 4) -> list[DecodedBatch]:
+def all_batches(folder: Path, workers: int, size: int = 4) -> list[Piece]:
     """Returns all batches of a folder, as loaded by a single rank."""
     source = list_folder(str(folder))
     batches = [Batch(number, indices) for number, indices in enumerate(cut_batches(len(source), size))]

@@ -21,7 +21,7 @@ from fidtool.errors import FidtoolError, RunError
 from fidtool.images import loader
 from fidtool.images.batches import Batch, plan_batches
 from fidtool.images.decode import DecodedImage, DecodeOptions, ImageProperties, decode
-from fidtool.images.loader import DecodedBatch, load
+from fidtool.images.loader import Piece, load
 from fidtool.images.workers import Workers
 from fidtool.sources.contents import Pixels
 from fidtool.sources.image_set import ImageSet
@@ -62,7 +62,7 @@ def test_photos_of_12_megapixels_in_flight(form: str, tmp_path: Path, monkeypatc
     count, options = 2, DecodeOptions()
     used, most, images = 0, 0, 0
 
-    def use(batch: DecodedBatch) -> None:
+    def use(batch: Piece) -> None:
         nonlocal used, most, images
         before = -1
         while before != decoded.value:  # until the workers wait
@@ -77,7 +77,9 @@ def test_photos_of_12_megapixels_in_flight(form: str, tmp_path: Path, monkeypatc
         batches = [Batch(number, range(8 * number, 8 * number + 8)) for number in range(3)]
         loaded = load(source, batches, options, count, PATIENCE)
     else:
-        photos = (Batch(number, [("", b"photo")] * 8) for number in range(3))
+        photos = (
+            Batch(number, range(8 * number, 8 * number + 8), contents=[("", b"photo")] * 8) for number in range(3)
+        )
         loaded = load(None, photos, options, count, PATIENCE)
     for batch in loaded:
         use(batch)
@@ -166,9 +168,9 @@ def test_images_of_an_iterable_are_the_same_through_workers() -> None:
             if number == 0:  # decides whether the workers decode
                 some = [content for content in some if isinstance(content, bytes)]
             files = [f"fake[{number}.{place}]" for place in range(len(some))]
-            yield Batch(number, list(zip(files, some, strict=True)))
+            yield Batch(number, range(len(some)), contents=list(zip(files, some, strict=True)))
 
-    def found(workers: int) -> list[DecodedBatch]:
+    def found(workers: int) -> list[Piece]:
         options = DecodeOptions(skip=True, records=True)
         return load_whole(None, batches(), options, workers)
 
@@ -225,9 +227,9 @@ def test_the_first_of_two_problems_is_reported(workers: int) -> None:
     """An iterable raises after it has yielded an image that cannot be decoded, but before that is known."""
 
     def batches(then_bad: bool) -> Iterator[Batch]:
-        yield Batch(0, [("good", FILES["JPEG"])])
+        yield Batch(0, [0], contents=[("good", FILES["JPEG"])])
         if then_bad:
-            yield Batch(1, [("bad", b"no image")])
+            yield Batch(1, [1], contents=[("bad", b"no image")])
         raise ValueError("later")
 
     for then_bad, error in ((True, FidtoolError), (False, ValueError)):
@@ -251,7 +253,9 @@ def test_images_that_become_larger_are_passed_on_one_by_one(
     if form == "folder":
         assert colours(source, batches, workers) == list(range(16))
     else:
-        read = [Batch(each.number, list(zip("abcdefgh", source.read(each.images), strict=True))) for each in batches]
+        read = [
+            each._replace(contents=list(zip("abcdefgh", source.read(each.images), strict=True))) for each in batches
+        ]
         assert colours(None, read, workers) == list(range(16))
 
 

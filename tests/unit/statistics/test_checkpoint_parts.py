@@ -13,7 +13,7 @@ import torch
 from fidtool.features.protocol import EMBEDDING, FEATURES, Definition
 from fidtool.images.batches import Batch
 from fidtool.images.decode import ImageProperties
-from fidtool.images.loader import DecodedBatch
+from fidtool.images.loader import Piece
 from fidtool.images.records import RECORD
 from fidtool.sources.contents import BadFile, Files
 from fidtool.sources.image_set import ImageSet
@@ -64,7 +64,7 @@ def add(batches: list[int], into: Callable[..., None]) -> None:
         bad = [BadFile(f"set/{NAMES[BATCHES[batch][-1]]}", "broken")]
         used = [True] * (batch + 1) + [False]
         traits = ImageProperties(lossy=batch)
-        decoded = DecodedBatch(batch, batch + 1, properties=traits, records=records, skipped=bad, used=used)
+        decoded = Piece(batch, BATCHES[batch], properties=traits, records=records, skipped=bad, used=used)
         into(decoded, [{FEATURES: features, EMBEDDING: -features}], BATCHES[batch])
 
 
@@ -156,9 +156,9 @@ def test_parts_of_pairs_have_the_values_and_the_partners(tmp_path: Path) -> None
         records = np.ones(len(places), dtype=RECORD)
         facts: Any = {"records": records, "used": [True] * len(places)}
         pairs = np.arange(2.0 * len(places)).reshape(-1, 2) + batch
-        partner = DecodedBatch(batch, len(places), **facts)
+        partner = Piece(batch, places, **facts)
         features = torch.arange(2.0 * len(places)).view(-1, 2) / 4.0
-        into(DecodedBatch(batch, len(places), partner=partner, pairs=pairs, **facts), [{FEATURES: features}], places)
+        into(Piece(batch, places, partner=partner, pairs=pairs, **facts), [{FEATURES: features}], places)
     assert checkpoint(tmp_path, []).load([part], resumed) == []
     assert shown(resumed) == shown(total)
     assert total.partner is not None

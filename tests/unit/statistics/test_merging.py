@@ -16,7 +16,7 @@ import fidtool
 from fidtool.errors import InputError
 from fidtool.features.protocol import FEATURES, Definition
 from fidtool.images.decode import ImageProperties
-from fidtool.images.loader import DecodedBatch
+from fidtool.images.loader import Piece
 from fidtool.images.records import RECORD, ImageRecords
 from fidtool.sources.contents import BadFile
 from fidtool.sources.image_set import SetPart
@@ -38,7 +38,7 @@ def of(places: Sequence[int], name: str, skipped: Sequence[int] = ()) -> Statist
     """The statistics of images by their places in the set, in which those ``skipped`` cannot be read."""
     used = np.array([place for place in places if place not in skipped], dtype=np.int64)
     sums = Accumulator({FEATURES: Layer(DEFINITION, with_features=True)}, COUNT)
-    sums.add(DecodedBatch(0, len(used), used=[True] * len(used)), [{FEATURES: torch.from_numpy(ROWS[used])}], used)
+    sums.add(Piece(0, used, used=[True] * len(used)), [{FEATURES: torch.from_numpy(ROWS[used])}], used)
     return Statistics(
         sums.layer_statistics({FEATURES: ROWS[used]}),
         len(used),

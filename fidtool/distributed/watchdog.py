@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import os
+import pickle
 import signal
 import socket
 import sys
@@ -32,8 +32,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from fidtool.distributed import signals
 from fidtool.distributed.launch import launcher_serves_store
-from fidtool.distributed.signals import SIGNALLED, call_with_timeout
-from fidtool.errors import FidtoolError, InputError, RunError, StoppedError, as_fidtool_error, option
+from fidtool.distributed.signals import call_with_timeout
+from fidtool.errors import FidtoolError, RunError, StoppedError, as_fidtool_error, option
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -74,38 +74,27 @@ class Failure(NamedTuple):
 
     Attributes:
         rank: the rank that failed, was lost or received the signal.
-        message: one line for the user; names the file, the rank and the host where relevant.
+        error: what every rank raises.
         lost: whether the rank is dead or frozen, as reported by another rank.
-        setting: see `fidtool.errors.FidtoolError`.
     """
 
     rank: int
-    message: str
-    exit_code: int = RunError.exit_code
+    error: FidtoolError
     lost: bool = False
-    setting: str | None = None
-
-    @staticmethod
-    def from_error(error: FidtoolError, rank: int) -> Failure:
-        return Failure(rank, error.text, error.exit_code, setting=error.setting)
-
-    def to_error(self) -> FidtoolError:
-        """Returns the exception that every rank raises."""
-        kind = InputError if self.exit_code == InputError.exit_code else RunError
-        error: FidtoolError = kind(self.message, setting=self.setting)
-        if self.exit_code > SIGNALLED:
-            error = StoppedError(self.message, self.exit_code)
-        error.location = ""  # the message already contains it
-        return error
 
     def post(self, store: Store) -> Failure:
         """Records this failure unless the run already has one. Returns the run's failure."""
-        return Failure(*json.loads(store.compare_set("failed", "", json.dumps(self))))
+        return Failure._unpacked(store.compare_set("failed", "", pickle.dumps(self).hex()))
 
     @staticmethod
     def read(store: Store) -> Failure | None:
         """Returns the run's failure; None if there is none."""
-        return Failure(*json.loads(store.get("failed"))) if store.check(["failed"]) else None
+        return Failure._unpacked(store.get("failed")) if store.check(["failed"]) else None
+
+    @staticmethod
+    def _unpacked(value: bytes) -> Failure:
+        failure: Failure = pickle.loads(bytes.fromhex(value.decode()))
+        return failure
 
 
 def add_location(error: FidtoolError, rank: int, size: int) -> FidtoolError:
@@ -210,12 +199,12 @@ class Watchdog:
 
     def report(self, error: FidtoolError) -> None:
         """Reports to the other ranks that this one has failed."""
-        self._declare(Failure.from_error(error, self._rank))
+        self._declare(Failure(self._rank, error))
 
     def first_error(self, seconds: float = _EXPLANATION_SECONDS) -> FidtoolError | None:
         """The exception for the run's failure; None if there is none within ``seconds``."""
         self.failed.wait(seconds)
-        return None if self._failure is None else self._failure.to_error()
+        return None if self._failure is None else self._failure.error
 
     def conclude(self, caught: BaseException) -> FidtoolError:
         """Ends the run on this rank after ``caught``. Returns the run's first error.
@@ -233,7 +222,7 @@ class Watchdog:
         if first is None:
             self.report(add_location(error, self._rank, self._size))
             known = self._failure
-            first = error if error.agreed or known is None or known.message == error.text else known.to_error()
+            first = error if error.agreed or known is None or known.error.text == error.text else known.error
         if signals.taken_over:
             self._print_once(first)
             first.printed = True
@@ -311,7 +300,7 @@ class Watchdog:
                 why = "it crashed or was killed (out of memory?)"
                 return self._lost_rank(rank, f"exited without reporting an error: {why}")
         if signals.received:
-            return Failure.from_error(add_location(signals.stopped_error(), self._rank, self._size), self._rank)
+            return Failure(self._rank, add_location(signals.stopped_error(), self._rank, self._size))
         if not self._processes:
             return None
         address = f"{os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}"
@@ -319,19 +308,21 @@ class Watchdog:
         if self._store_error:
             cause = f"{server} exited or its machine is down"
             message = f"lost the connection to the rendezvous store ({self._store_error}): {cause}"
-            return Failure(0, message, lost=0 not in self._visible)
+            return Failure(0, RunError(message), lost=0 not in self._visible)
         patience = self._peer_timeout
         limit = f"for {patience:g} s ({option('peer_timeout')}): it is frozen, or its machine or the network is down"
         silent = f"sent no heartbeat {limit}"
         if now - self._last_contact > patience:  # the store does not respond
-            return Failure(0, f"{server} did not respond {limit}") if server != "rank 0" else self._lost_rank(0, silent)
+            if launcher_serves_store():
+                return Failure(0, RunError(f"{server} did not respond {limit}"))
+            return self._lost_rank(0, silent)
         for rank, (_, seen) in self._heartbeats.items():
             if self._last_contact - seen > patience and not self._has_left(rank):
                 return self._lost_rank(rank, silent)
         return None
 
     def _lost_rank(self, rank: int, what: str) -> Failure:
-        return Failure(rank, f"rank {rank} ({self._processes[rank]}) {what}", lost=True)
+        return Failure(rank, RunError(f"rank {rank} ({self._processes[rank]}) {what}"), lost=True)
 
     def _has_ended(self, rank: int) -> bool:
         """Whether this rank sees that the process of ``rank`` has ended. True for a zombie."""
@@ -366,8 +357,9 @@ class Watchdog:
         failure = failure if self._failure else self._ask(failure.post, failure)
         if self._failure is not None:
             return
+        failure.error.location = failure.error.location or ""  # that of the rank is in the message where it matters
         now = time.monotonic()
-        self._exit_at = now + (_SIGNAL_GRACE_SECONDS if failure.exit_code > SIGNALLED else _GRACE_SECONDS)
+        self._exit_at = now + (_SIGNAL_GRACE_SECONDS if isinstance(failure.error, StoppedError) else _GRACE_SECONDS)
         if not signals.taken_over:  # the calling program gets its exception if possible
             self.abandon_at = now + (_GRACE_SECONDS if failure.lost else self._peer_timeout)
             self._exit_at = self.abandon_at + _GRACE_SECONDS
@@ -402,12 +394,12 @@ class Watchdog:
         with self._ending:
             if self._closed.is_set():  # the main thread has stopped in the meantime
                 return
-            self._print_once(failure.to_error())
+            self._print_once(failure.error)
             self.leave(succeeded=False)
             for stream in (sys.stdout, sys.stderr):
                 with contextlib.suppress(Exception):
                     call_with_timeout(stream.flush, 0.5)
-            signals.end_process(failure.exit_code)
+            signals.end_process(failure.error.exit_code)
 
 
 def get_all(store: Store, keys: list[str]) -> list[bytes]:

@@ -206,8 +206,7 @@ class World:
         failures = [failure for failure in every if isinstance(failure, FidtoolError)]
         first = failures[0] if failures else None
         if self._connected and any(every) and len(failures) != 1:
-            known = self._watchdog.first_error()
-            first = next((failure for failure in failures if known and failure.text == known.text), first or known)
+            first = self._watchdog.first_error() or first
         if isinstance(error, SystemExit):
             raise error  # the calling program or a network asked for it
         if first is not None:

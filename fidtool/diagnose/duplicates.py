@@ -166,7 +166,12 @@ the same ones, but some may not be recognised."""
 
 @dataclass(frozen=True)
 class SameSeed:
-    """How often most repeated images occur, and the distance from one to the next in natural order of the names."""
+    """How the duplicates are arranged that processes with the same seed made.
+
+    Attributes:
+        multiplicity: how often most repeated images occur.
+        stride: distance from one to the next, in files in natural order of the names.
+    """
 
     multiplicity: int
     stride: int
@@ -177,9 +182,12 @@ class Duplicates:
     """The duplicates in a set, in numbers.
 
     Attributes:
+        images: number of images.
+        unique: number of different images.
         exact: number of images that are pixel-identical to an earlier image.
         near: number of other images that are near duplicates of an earlier image, for example re-encoded.
         multiplicities: maps a number of occurrences to the number of different images that occur that many times.
+        pattern: how the duplicates are arranged, if processes seem to have sampled with the same seed; else None.
         examples: files of some duplicated images, the most frequent image first.
         complete: whether near duplicates were searched for; False if there were too many images.
     """
@@ -213,7 +221,12 @@ class Duplicates:
 
 @dataclass(frozen=True)
 class SharedCopies:
-    """Images of FAKE that are pixel-identical to an image of REAL."""
+    """Images of FAKE that are pixel-identical to an image of REAL.
+
+    Attributes:
+        count: number of such images in FAKE.
+        examples: pairs of files, FAKE's and REAL's.
+    """
 
     count: int
     examples: tuple[tuple[str, str], ...]

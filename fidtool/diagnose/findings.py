@@ -100,7 +100,7 @@ class Finding:
         count: number of images concerned.
         example: path of one of these images; empty if the finding is about the set as a whole.
         message: a sentence with what was found, how many images, the probable cause and the remedy.
-        set: what it is about.
+        set: what it is about: FAKE, REAL, or FAKE compared with REAL.
     """
 
     code: str

@@ -136,8 +136,8 @@ def _from_slurm(env: Mapping[str, str]) -> Launch:
     world_size = _integer(env, name)
     rank = _integer(env, "SLURM_PROCID")
     local_rank = _integer(env, "SLURM_LOCALID", rank)
-    nodes = _integer(env, "SLURM_STEP_NUM_NODES", _integer(env, "SLURM_NNODES", 1))
-    local_world_size = -(-world_size // max(1, nodes))  # srun spreads them evenly
+    node_count = _integer(env, "SLURM_STEP_NUM_NODES", _integer(env, "SLURM_NNODES", 1))
+    local_world_size = -(-world_size // max(1, node_count))  # srun spreads them evenly
     address = env.get("MASTER_ADDR", "")
     if not address and local_world_size < world_size:
         # The host of rank 0 is the first of a list such as gpu[007-012,20],login1.

@@ -301,24 +301,27 @@ class Watchdog:
                 return self._lost_rank(rank, f"exited without reporting an error: {why}")
         if signals.received:
             return Failure(self._rank, add_location(signals.stopped_error(), self._rank, self._size))
-        if not self._processes:
-            return None
-        address = f"{os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}"
-        server = f"the launcher at {address}" if launcher_serves_store() else "rank 0"
+        return self._detect_silence(now) if self._processes else None
+
+    def _detect_silence(self, now: float) -> Failure | None:
+        """A lost or silent store, or a silent rank."""
+        server = "rank 0"
+        if launcher_serves_store():
+            server = f"the launcher at {os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}"
         if self._store_error:
             cause = f"{server} exited or its machine is down"
             message = f"lost the connection to the rendezvous store ({self._store_error}): {cause}"
             return Failure(0, RunError(message), lost=0 not in self._visible)
         patience = self._peer_timeout
         limit = f"for {patience:g} s ({option('peer_timeout')}): it is frozen, or its machine or the network is down"
-        silent = f"sent no heartbeat {limit}"
+        silent = [rank for rank, (_, seen) in self._heartbeats.items() if self._last_contact - seen > patience]
         if now - self._last_contact > patience:  # the store does not respond
             if launcher_serves_store():
                 return Failure(0, RunError(f"{server} did not respond {limit}"))
-            return self._lost_rank(0, silent)
-        for rank, (_, seen) in self._heartbeats.items():
-            if self._last_contact - seen > patience and not self._has_left(rank):
-                return self._lost_rank(rank, silent)
+            silent = [0]
+        for rank in silent:
+            if not self._has_left(rank):
+                return self._lost_rank(rank, f"sent no heartbeat {limit}")
         return None
 
     def _lost_rank(self, rank: int, what: str) -> Failure:

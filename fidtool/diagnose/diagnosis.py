@@ -91,7 +91,8 @@ def findings_about(
         about: ``fake`` for a set that was generated, ``real`` for one that was not, or may not have been.
         gate: a larger share of duplicates in a set that was generated always is a finding.
     """
-    duplicates, generated = own.duplicates, about == "fake"
+    duplicates = own.duplicates
+    generated = about == "fake"
     notable = has_notable_copies(duplicates, None if other is None else other.duplicates)
     if generated:
         notable |= gate is not None and duplicates.share > gate
@@ -189,7 +190,8 @@ def diagnosis_of(
         paired: whether each image of FAKE is compared with that of REAL in the same row.
         shown: returns a message as it is printed.
     """
-    duplicates = DuplicatesOfSets(*(None if one is None else one.duplicates for one in (real, fake)))
+    duplicates_of_real = None if real is None else real.duplicates
+    duplicates_of_fake = None if fake is None else fake.duplicates
     if fake is real:
         fake = None
     of_real = [] if real is None else findings_about(real, fake)
@@ -208,7 +210,7 @@ def diagnosis_of(
     if fake is not None:
         lines += finding_warnings(fake, findings)
     as_shown = tuple(replace(finding, message=shown(finding.message)) for finding in [*findings, *of_real])
-    return Diagnosis(duplicates, shared, as_shown, tuple(lines))
+    return Diagnosis(DuplicatesOfSets(duplicates_of_real, duplicates_of_fake), shared, as_shown, tuple(lines))
 
 
 # --- the results of ``fidtool check`` --------------------------------------------------------------------------------
@@ -314,7 +316,8 @@ class Checkup:
 
 def health_of(inspection: SetInspection, findings: tuple[Finding, ...] = ()) -> Health:
     """Describes a set of at least one image, with the ``findings`` about it."""
-    records, measures = inspection.pictures.records, Measures(inspection.pictures.records)
+    records = inspection.pictures.records
+    measures = Measures(inspection.pictures.records)
     sizes = np.char.add(np.char.add(records["width"].astype("U"), "x"), records["height"].astype("U"))
     bins = records["bins"].sum(axis=0, dtype=np.int64)
     qualities = None
@@ -355,7 +358,8 @@ def set_warnings(sets: Mapping[str, Statistics], gaussians: Collection[str] = (F
 
 
 def _set_warnings(name: str, statistics: Statistics, gaussians: Collection[str]) -> Iterator[ResultWarning]:
-    features, count = statistics.layers.get(FEATURES), statistics.count
+    features = statistics.layers.get(FEATURES)
+    count = statistics.count
     if features is not None and features.definition is None:
         stated = "the file does not state its protocol: the result is only correct if it is that of this run"
         yield ResultWarning(name, stated, "medium")
@@ -398,7 +402,8 @@ def pair_warnings(
             f"distance depends on the smaller one; use equal numbers{how} with {option('num')}"
         )
         found.append(ResultWarning(fake_name, text, "medium", f"{fake.count} images against {real.count}"))
-    one, other = real.arithmetic, fake.arithmetic
+    one = real.arithmetic
+    other = fake.arithmetic
     if one is None or other is None:
         return found
     keys = ["device", "precision", "torch"]

@@ -69,7 +69,7 @@ def _connect_to(address: tuple[str, int], seconds: float, serve: bool = False) -
     return call_with_timeout(lambda: TCPStore(*address, is_master=serve, **options), seconds)
 
 
-def connect_to_store_of(store: Store | None) -> Store | None:
+def connect_to_store_of(store: Store) -> Store | None:
     """A connection to a process group's ``store`` that is not shared, or a file's store; else None."""
     from torch.distributed import FileStore, PrefixStore, TCPStore
 

@@ -1,12 +1,12 @@
 """Watchdog: detects a failed rank and ends this one.
 
-The ranks share these keys of the rendezvous store: ``heartbeat/R``, a number that rank R increases every second and the
+The ranks share these keys of the rendezvous store: ``heartbeat/R``, a time that rank R renews every second and the
 number of collectives that it has entered; ``left/R``, after which the silence and the exit of rank R are no failures;
 ``failed``, the first failure of the run; ``printing``, which the rank that prints the failure claims.
 
-1. Watching: a thread exchanges the heartbeats. Another, the guard, looks for a failure: one in the store; a process on
-   this machine that has ended; a signal; a lost or silent store; a silent rank. Rank zero watches all others, and they
-   watch rank zero.
+1. Watching: a thread, the guard, exchanges the heartbeats and looks for a failure: one in the store; a process on this
+   machine that has ended; a signal; a lost or silent store; a silent rank. Rank zero watches all others, and they watch
+   rank zero.
 2. Failed: the first failure is that of all ranks. The main thread stops at the next `must_stop` or collective, and
    `conclude` prints the failure. In a calling program it first abandons a collective that still waits.
 3. Ended by force, by the guard: a main thread that does not stop in time, because it is inside a collective or LAPACK.
@@ -18,7 +18,6 @@ run of one process the guard only looks for signals.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import pickle
 import signal
@@ -165,7 +164,6 @@ class Watchdog:
         self._visible: dict[int, Process] = {}  # those that this rank sees in /proc, with its own
         self._heartbeats: dict[int, tuple[bytes, float]] = {}
         self._last_contact = 0.0
-        self._posted: Failure | None = None  # what the heartbeat thread has read
         self._failure: Failure | None = None
         self.failed = threading.Event()
         self._closed = threading.Event()
@@ -183,7 +181,7 @@ class Watchdog:
         store.set(f"heartbeat/{self._rank}", "0 0")
 
     def start(self, processes: list[Process]) -> None:
-        """Starts the threads. ``processes`` are those of all ranks; empty for a run of one process."""
+        """Starts the guard. ``processes`` are those of all ranks; empty for a run of one process."""
         self._processes = processes
         here = processes[self._rank].pid_namespace if processes else ""
         self._visible = {
@@ -192,8 +190,7 @@ class Watchdog:
         watched = range(1, self._size) if self._rank == 0 else [0]
         self._last_contact = time.monotonic()
         self._heartbeats = dict.fromkeys(watched if processes else (), (b"", self._last_contact))
-        for run in [self._run_guard, *([self._run_heartbeat] if processes else [])]:
-            threading.Thread(target=run, name=f"fidtool{run.__name__}", daemon=True).start()
+        threading.Thread(target=self._run_guard, name="fidtool-guard", daemon=True).start()
 
     # Called by the main thread.
 
@@ -240,7 +237,7 @@ class Watchdog:
     def leave(self, succeeded: bool) -> None:
         """Announces that this rank leaves. Rank zero, which may serve the store, waits for the others to leave first.
 
-        After a success it waits up to the peer deadline, and the threads end.
+        After a success it waits up to the peer deadline, and the guard ends.
         """
         if succeeded:
             self._closed.set()
@@ -252,43 +249,43 @@ class Watchdog:
             time.sleep(0.02 if waiting else 0.0)
 
     def stop(self) -> None:
-        """Ends the threads. Does not return if the guard is ending this process."""
+        """Ends the guard. Does not return if the guard is ending this process."""
         with self._ending:
             self._closed.set()
 
-    # The threads.
-
-    def _run_heartbeat(self) -> None:
-        for number in itertools.count(1):
-            try:
-                self._store.set(f"heartbeat/{self._rank}", f"{number} {self.collectives}")
-                values = self._read_heartbeats(self._heartbeats)
-                self._posted = Failure.read(self._store)
-            except Exception as error:
-                self._store_error = type(error).__name__
-                return
-            now = self._last_contact = time.monotonic()
-            for rank, value in values.items():
-                if value != self._heartbeats[rank][0]:
-                    self._heartbeats[rank] = (value, now)
-            if self._closed.wait(_HEARTBEAT_SECONDS):
-                return
-
-    def _read_heartbeats(self, ranks: Collection[int]) -> dict[int, bytes]:
-        return {rank: self._store.get(f"heartbeat/{rank}") for rank in ranks}
+    # The guard's thread.
 
     def _run_guard(self) -> None:
-        last = time.monotonic()
+        last = next_heartbeat = time.monotonic()
+        posted: Failure | None = None
         while not self._closed.is_set():
             now = time.monotonic()
             if now - last > self._peer_timeout / 2:  # this process was itself suspended
-                self._last_contact, self._heartbeats = now, dict.fromkeys(self._heartbeats, (b"", now))
-            if self._failure is None and (failure := self._posted or self._detect(now)) is not None:
+                self._last_contact = now
+                self._heartbeats = dict.fromkeys(self._heartbeats, (b"", now))
+            if self._processes and now >= next_heartbeat:
+                next_heartbeat = now + _HEARTBEAT_SECONDS
+                posted = self._ask(self._exchange_heartbeats, None)
+            if self._failure is None and (failure := posted or self._detect(now)) is not None:
                 self._declare(failure)
             if self._failure is not None and now >= self._exit_at:
                 self._force_exit(self._failure)
             last = time.monotonic()
             signals.wait(_GUARD_SECONDS)
+
+    def _exchange_heartbeats(self, store: Store) -> Failure | None:
+        """Sends this rank's heartbeat and reads those of the others. Returns the run's failure, if there is one."""
+        store.set(f"heartbeat/{self._rank}", f"{time.monotonic()} {self.collectives}")
+        values = self._read_heartbeats(self._heartbeats)
+        failure = Failure.read(store)
+        now = self._last_contact = time.monotonic()
+        for rank, value in values.items():
+            if value != self._heartbeats[rank][0]:
+                self._heartbeats[rank] = (value, now)
+        return failure
+
+    def _read_heartbeats(self, ranks: Collection[int]) -> dict[int, bytes]:
+        return {rank: self._store.get(f"heartbeat/{rank}") for rank in ranks}
 
     def _detect(self, now: float) -> Failure | None:
         """A failure that this rank can detect."""

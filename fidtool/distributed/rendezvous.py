@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fidtool.distributed import signals
 from fidtool.distributed.launch import Launch, discover, launcher_serves_store, restart_count
 from fidtool.distributed.signals import call_with_timeout
-from fidtool.distributed.watchdog import Failure, LostContactError, Process, Watchdog, first_line
+from fidtool.distributed.watchdog import Failure, LostContactError, Process, Watchdog, first_line, get_all
 from fidtool.errors import FidtoolError, InputError, LaunchError, RunError, on_every_rank, option
 from fidtool.validation import LONGEST_SECONDS
 
@@ -202,8 +202,7 @@ class GroupRendezvous:
         key = f"decision/{number}"
         began = time.monotonic()
         self._store.set(f"here/{self._group_rank}", json.dumps({**entry, "round": number}))
-        is_last = self._store.add(f"arrivals/{number}", 1) == len(self._ranks)
-        while not is_last and not self._store.check([key]) and (now := time.monotonic()) < deadline:
+        while None in self._arrived(number) and not self._store.check([key]) and (now := time.monotonic()) < deadline:
             self._check()
             # Ranks in step arrive within milliseconds. The longer the wait, the longer the polling interval. The
             # store's own wait floods the log with warnings.
@@ -211,19 +210,17 @@ class GroupRendezvous:
         mine = Decision(self._arrived(number), self._group_rank, seconds)
         decision = Decision(*json.loads(self._store.compare_set(key, "", json.dumps(mine))))
         if number and None not in decision.entries:  # all ranks have read the previous decision
-            for name in ("decision", "arrivals"):
-                with contextlib.suppress(RuntimeError):  # a FileStore cannot delete keys
-                    self._store.delete_key(f"{name}/{number - 1}")
+            with contextlib.suppress(RuntimeError):  # a FileStore cannot delete keys
+                self._store.delete_key(f"decision/{number - 1}")
         return decision
 
     def _arrived(self, number: int) -> list[Any]:
         """The entries of the group's ranks in this round, see `Decision`."""
-        entries = list[Any]()
-        for index in range(len(self._ranks)):
-            key = f"here/{index}"
-            entry = json.loads(self._store.get(key)) if self._store.check([key]) else None
-            entries.append(entry if entry and entry["round"] == number else None)
-        return entries
+        keys = [f"here/{index}" for index in range(len(self._ranks))]
+        known = keys if self._store.check(keys) else [key for key in keys if self._store.check([key])]
+        entries = dict(zip(known, map(json.loads, get_all(self._store, known)), strict=True))
+        came = {key: entry for key, entry in entries.items() if entry["round"] == number}
+        return [came.get(key) for key in keys]
 
     def _check_purposes(self, came: Sequence[dict[str, Any]]) -> None:
         by_purpose: dict[str, list[int]] = {}

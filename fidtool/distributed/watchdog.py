@@ -285,7 +285,7 @@ class Watchdog:
         return failure
 
     def _read_heartbeats(self, ranks: Collection[int]) -> dict[int, bytes]:
-        return {rank: self._store.get(f"heartbeat/{rank}") for rank in ranks}
+        return dict(zip(ranks, get_all(self._store, [f"heartbeat/{rank}" for rank in ranks]), strict=True))
 
     def _detect(self, now: float) -> Failure | None:
         """A failure that this rank can detect."""
@@ -400,6 +400,11 @@ class Watchdog:
                 with contextlib.suppress(Exception):
                     call_with_timeout(stream.flush, 0.5)
             signals.end_process(failure.error.exit_code)
+
+
+def get_all(store: Store, keys: list[str]) -> list[bytes]:
+    """The values of keys that the store has."""
+    return list(store.multi_get(keys) if store.has_extended_api() else map(store.get, keys))  # type: ignore[attr-defined]
 
 
 def first_line(error: BaseException) -> str:

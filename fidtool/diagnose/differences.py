@@ -163,14 +163,19 @@ def _differences(real: Measures, fake: Measures, paired: bool) -> Iterator[_Diff
     yield from _colours(real, fake)
     yield from _qualities(real, fake, paired)
     yield from _values(real, fake)
-    of_similar_size = max(real.side, fake.side) <= _SIMILAR_SIDE * min(real.side, fake.side)
-    if of_similar_size and real.complete and fake.complete:
+    # Earlier versions did not record the range and the detail of an image.
+    older = [name for name, images in (("REAL", real), ("FAKE", fake)) if images.older]
+    if not older and max(real.side, fake.side) <= _SIMILAR_SIDE * min(real.side, fake.side):
         yield from _stretching(real, fake)
         yield from _detail(real, fake)
     if min(len(real), len(fake)) < _ENOUGH:
         reason = f"too few images ({len(fake)} in FAKE, {len(real)} in REAL)"
         but = ", except where nearly all differ" if _most_certain(len(real), len(fake)) > _CERTAIN else ""
         yield NOT_COMPARED, (f"{reason} to compare brightness, colours, values, variety and detail{but}",)
+    if older:
+        files = f"the statistics of {' and '.join(older)} are of an earlier version"
+        remedy = "create them again to compare these as well"
+        yield NOT_COMPARED, (f"{files}, without the range and detail of images: {remedy}",)
 
 
 def _certain(real: NDArray[np.generic], fake: NDArray[np.generic]) -> bool:

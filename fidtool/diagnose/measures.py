@@ -34,9 +34,9 @@ class Measures:
         return len(self.records)
 
     @property
-    def complete(self) -> bool:
-        """Whether the range and detail of each whole image are known, which a statistics file may lack."""
-        return bool((self.records["highest"] >= self.records["high"]).all())
+    def older(self) -> bool:
+        """Whether an earlier version recorded them, without the range and detail of the whole image."""
+        return bool((self.records["highest"] < self.records["high"]).any())
 
     @cached_property
     def side(self) -> float:

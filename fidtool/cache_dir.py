@@ -123,15 +123,18 @@ def _special(path: Path) -> IO[bytes]:
     raise OSError(errno.ENXIO, f"it is a pipe that nobody reads for {_UNREAD_SECONDS:g} s")
 
 
-def _linked(file: Path, path: Path) -> bool:
-    """Gives a file a second name, which must be new; returns whether the file system has such names."""
+def _rename_new(file: Path, path: Path) -> None:
+    """Renames a file to a name that must be new. With hard links, no other process can take it meanwhile."""
     try:
         os.link(file, path)
     except FileExistsError:
         raise
-    except OSError:
-        return False
-    return True
+    except OSError:  # the file system has no hard links
+        if path.exists():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(file), None, str(path)) from None
+        os.replace(file, path)
+    else:
+        os.unlink(file)
 
 
 @contextlib.contextmanager
@@ -155,10 +158,10 @@ def atomic_write(path: Path, overwrite: bool = True) -> Iterator[IO[bytes]]:
             yield handle
             handle.flush()
             os.fsync(handle.fileno())
-        if overwrite or not _linked(temporary, path):
+        if overwrite:
             os.replace(temporary, path)
         else:
-            os.unlink(temporary)
+            _rename_new(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(temporary)

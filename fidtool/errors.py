@@ -343,9 +343,11 @@ _GONE_THROUGH = {"fidtool", "torch", "torchmetrics", "lightning", "pytorch_light
 
 def warn_program(message: str, category: type[Warning] = FidtoolWarning) -> None:
     """Issue a warning for the line of the user's program that called fidtool, directly or through a library."""
-    level, frame = 2, sys._getframe(1)
+    level = 2
+    frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _GONE_THROUGH:
-        level, frame = level + 1, frame.f_back
+        level = level + 1
+        frame = frame.f_back
     warnings.warn(rendered(message), category, stacklevel=level)
 
 
@@ -362,7 +364,8 @@ def about(subject: str) -> Iterator[None]:
 
 def on_every_rank(error: FidtoolError) -> FidtoolError:
     """Mark ``error`` as raised by all ranks with the same message."""
-    error.agreed, error.location = True, error.location or ""
+    error.agreed = True
+    error.location = error.location or ""
     return error
 
 

@@ -3,8 +3,7 @@
 Tested with torch 2.13 (CPU), 2.14 and 2.15; the unit tests also run with 2.4. If a later version of torch removes an
 interface:
 
-- ``default_store`` returns None. fidtool then runs in a user's process group without a watchdog, so that only the
-  timeouts of the collectives end a wait; `fidtool.training` raises an error.
+- ``default_store``: in a user's process group a run and `fidtool.training` raise an AttributeError.
 - ``new_gloo_group``: `fidtool.training` raises an error; nothing else uses it.
 - ``pack_convolution_weight``, ``packed_convolution``: `fidtool.features.models.inception` tests both on a small example
   and falls back to torch's own convolution, which is slower.
@@ -27,10 +26,9 @@ import torch
 import torch.distributed as dist
 
 
-def default_store() -> dist.Store | None:
-    """Returns the store of the default process group; None if this torch does not provide it."""
-    find = getattr(dist.distributed_c10d, "_get_default_store", None)
-    store: dist.Store | None = None if find is None else find()
+def default_store() -> dist.Store:
+    """Returns the store of the default process group."""
+    store: dist.Store = dist.distributed_c10d._get_default_store()
     return store
 
 

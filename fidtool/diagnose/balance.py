@@ -23,7 +23,8 @@ def balance_warnings(counts: Mapping[str, tuple[int, int]]) -> list[str]:
     There is none if classes drawn at random from one population may have these numbers. A class of r images is in REAL
     alone with a probability of about (n / N)^r, if n of all N images are REAL's.
     """
-    names, numbers = [*counts], np.array([*counts.values()], dtype=np.float64)
+    names = [*counts]
+    numbers = np.array([*counts.values()], dtype=np.float64)
     images = numbers.sum(axis=0)
     chances = numbers[:, 0] * np.log(images[0] / images.sum())
     missing = np.flatnonzero((numbers[:, 1] == 0) & (chances < np.log(_CHANCE / len(names))))

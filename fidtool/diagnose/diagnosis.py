@@ -37,7 +37,7 @@ from fidtool.diagnose.order import order_findings
 from fidtool.errors import ResultWarning, option, without_secrets
 from fidtool.features.protocol import FEATURES, SPATIAL
 from fidtool.images.records import ImageRecords
-from fidtool.json_fields import NOT_IN_JSON, fields_of, plain, restored, restored_fields
+from fidtool.json_fields import NOT_IN_JSON, Share, fields_of
 from fidtool.names import counted, or_none
 from fidtool.sources.contents import BadFile
 from fidtool.sources.kinds import PassedOver
@@ -91,7 +91,8 @@ def findings_about(
         about: ``fake`` for a set that was generated, ``real`` for one that was not, or may not have been.
         gate: a larger share of duplicates in a set that was generated always is a finding.
     """
-    duplicates, generated = own.duplicates, about == "fake"
+    duplicates = own.duplicates
+    generated = about == "fake"
     notable = has_notable_copies(duplicates, None if other is None else other.duplicates)
     if generated:
         notable |= gate is not None and duplicates.share > gate
@@ -107,19 +108,17 @@ def findings_about(
 
 
 def finding_warnings(own: SetInspection, findings: Sequence[Finding]) -> list[ResultWarning]:
-    """Returns warnings about a set, and about the pair with it as FAKE; ``set_warnings`` has those of skipped files."""
-    return [
+    """Returns warnings from the ``findings`` about a set, and about the pair with it as FAKE.
+
+    `set_warnings` has those of skipped files.
+    """
+    warnings = [
         ResultWarning(own.path, finding.message, finding.severity)
         for finding in findings
         if finding.severity != "low"
         and finding.code != UNREADABLE
         and (finding.code != COPIES or finding.set == "fake" or has_unnatural_copies(own.duplicates))
     ]
-
-
-def inspection_warnings(own: SetInspection, findings: Sequence[Finding]) -> list[ResultWarning]:
-    """Returns warnings about a set that was not generated, or may not have been, from the ``findings`` about it."""
-    warnings = finding_warnings(own, findings)
     if not own.duplicates.complete:
         reason = "the set has too many images to search for near duplicates"
         warnings.append(ResultWarning(own.path, f"only exact duplicates were searched for: {reason}"))
@@ -133,41 +132,48 @@ def warnings_about(path: str, statistics: Statistics) -> list[str]:
         return skipped
     warnings = set_warnings({path: statistics})
     if (inspection := inspect_set(path, statistics.pictures)) is not None:
-        warnings += inspection_warnings(inspection, findings_about(inspection, None))
+        warnings += finding_warnings(inspection, findings_about(inspection, None))
     return [*skipped, *map(str, warnings)]
 
 
 @dataclass(frozen=True)
+class DuplicatesOfSets:
+    """Duplicates in each set; None without records of its images."""
+
+    real: Duplicates | None = None
+    fake: Duplicates | None = None
+
+
+@dataclass(frozen=True)
 class Diagnosis:
-    """Diagnosis of a comparison.
+    """What is wrong with the images of a comparison.
 
     Attributes:
-        real, fake: duplicates in each set; None without records of its images.
+        duplicates: duplicates in each set; None without records of its images.
         shared: images of FAKE that are also in REAL; None without records of both sets, or if both are the same set.
         findings: what is wrong with FAKE, the differences between the two and images of REAL in FAKE, and what is wrong
             with REAL.
         lines: the warnings that result.
     """
 
-    real: Duplicates | None = field(default=None, metadata=NOT_IN_JSON)
-    fake: Duplicates | None = field(default=None, metadata=NOT_IN_JSON)
+    duplicates: DuplicatesOfSets = DuplicatesOfSets()
     shared: SharedCopies | None = None
     findings: tuple[Finding, ...] = ()
     lines: tuple[ResultWarning, ...] = field(default=(), metadata=NOT_IN_JSON)
 
+    @property
+    def real(self) -> Duplicates | None:
+        """Duplicates in REAL."""
+        return self.duplicates.real
+
+    @property
+    def fake(self) -> Duplicates | None:
+        """Duplicates in FAKE."""
+        return self.duplicates.fake
+
     def about(self, about: About) -> tuple[Finding, ...]:
         """Returns the findings about FAKE, REAL or the pair."""
         return tuple(finding for finding in self.findings if finding.set == about)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the diagnosis as it appears in the JSON, without ``lines``, which are among the warnings there."""
-        return {"duplicates": plain({"real": self.real, "fake": self.fake}), **fields_of(self)}
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> Diagnosis:
-        """Returns the diagnosis whose `to_dict` gave ``content``."""
-        duplicates = restored(dict[str, Duplicates | None], content["duplicates"])
-        return cls(duplicates["real"], duplicates["fake"], **restored_fields(cls, content))
 
 
 def diagnosis_of(
@@ -184,12 +190,14 @@ def diagnosis_of(
         paired: whether each image of FAKE is compared with that of REAL in the same row.
         shown: returns a message as it is printed.
     """
-    copies, fake_copies = (None if one is None else one.duplicates for one in (real, fake))
+    duplicates_of_real = None if real is None else real.duplicates
+    duplicates_of_fake = None if fake is None else fake.duplicates
     if fake is real:
         fake = None
     of_real = [] if real is None else findings_about(real, fake)
     findings = [] if fake is None else findings_about(fake, real, "fake", gate)
-    lines, shared = [] if real is None else inspection_warnings(real, of_real), None
+    lines = [] if real is None else finding_warnings(real, of_real)
+    shared = None
     if real is not None and fake is not None:
         shared = shared_copies_of(real.pictures, fake.pictures)
         if paired:
@@ -202,7 +210,7 @@ def diagnosis_of(
     if fake is not None:
         lines += finding_warnings(fake, findings)
     as_shown = tuple(replace(finding, message=shown(finding.message)) for finding in [*findings, *of_real])
-    return Diagnosis(copies, fake_copies, shared, as_shown, tuple(lines))
+    return Diagnosis(DuplicatesOfSets(duplicates_of_real, duplicates_of_fake), shared, as_shown, tuple(lines))
 
 
 # --- the results of ``fidtool check`` --------------------------------------------------------------------------------
@@ -210,10 +218,13 @@ def diagnosis_of(
 
 @dataclass(frozen=True)
 class Health:
-    """Composition and findings of a set of images.
+    """What a set of images consists of, and its findings.
 
     Attributes:
-        formats, modes: number of images by Pillow's name of the format or mode, the most frequent first.
+        path: the set, as passed by the caller.
+        images: number of images that can be read.
+        formats: number of images by Pillow's name of the format, the most frequent first.
+        modes: number of images by Pillow's mode, the most frequent first.
         sizes: number of images by ``WIDTHxHEIGHT``, the ten most frequent.
         aspect_ratios: smallest, median and largest ratio of width to height.
         jpeg_quality: smallest, median and largest quality of the JPEGs, 1 to 100; None without JPEGs.
@@ -223,7 +234,7 @@ class Health:
         unreadable: files that cannot be read.
         duplicates: duplicates in the set.
         findings: what `fidtool.check` found: unreadable files, then duplicates, then all others, the most severe first;
-            those of a comparison are in its `Diagnosis`.
+            those of a comparison are in its diagnosis.
         passed_over: what the source holds besides its images; None for a statistics file.
     """
 
@@ -236,7 +247,7 @@ class Health:
     jpeg_quality: tuple[int, int, int] | None
     brightness: tuple[float, float]
     histogram: tuple[float, ...]
-    grayscale: float
+    grayscale: Share
     unreadable: tuple[BadFile, ...]
     duplicates: Duplicates
     findings: tuple[Finding, ...] = ()
@@ -305,7 +316,8 @@ class Checkup:
 
 def health_of(inspection: SetInspection, findings: tuple[Finding, ...] = ()) -> Health:
     """Describes a set of at least one image, with the ``findings`` about it."""
-    records, measures = inspection.pictures.records, Measures(inspection.pictures.records)
+    records = inspection.pictures.records
+    measures = Measures(inspection.pictures.records)
     sizes = np.char.add(np.char.add(records["width"].astype("U"), "x"), records["height"].astype("U"))
     bins = records["bins"].sum(axis=0, dtype=np.int64)
     qualities = None
@@ -346,7 +358,8 @@ def set_warnings(sets: Mapping[str, Statistics], gaussians: Collection[str] = (F
 
 
 def _set_warnings(name: str, statistics: Statistics, gaussians: Collection[str]) -> Iterator[ResultWarning]:
-    features, count = statistics.layers.get(FEATURES), statistics.count
+    features = statistics.layers.get(FEATURES)
+    count = statistics.count
     if features is not None and features.definition is None:
         stated = "the file does not state its protocol: the result is only correct if it is that of this run"
         yield ResultWarning(name, stated, "medium")
@@ -389,7 +402,8 @@ def pair_warnings(
             f"distance depends on the smaller one; use equal numbers{how} with {option('num')}"
         )
         found.append(ResultWarning(fake_name, text, "medium", f"{fake.count} images against {real.count}"))
-    one, other = real.arithmetic, fake.arithmetic
+    one = real.arithmetic
+    other = fake.arithmetic
     if one is None or other is None:
         return found
     keys = ["device", "precision", "torch"]

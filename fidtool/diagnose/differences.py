@@ -22,18 +22,22 @@ _LEAST_SHIFT = 8.0
 """It must also be larger than this many grey levels, so that it is visible."""
 NOT_COMPARED = "not compared"
 """Code of a finding that says which comparisons were not possible, and is no fault of the images."""
-_ENOUGH, _CERTAIN = 50, 4.0
+_ENOUGH = 50
+_CERTAIN = 4.0
 """Sets of at least 50 images are compared by their medians alone. In smaller ones, the images of one set must also rank
 so much higher than those of the other: in standard deviations of a rank sum (Mann & Whitney 1947)."""
 _THROUGHOUT = 0.3
 """A finding about FAKE alone that concerns more than this share of its images explains the differences from REAL that
 follow from it; these are not reported again."""
-_COARSER, _AS_FINE = 2.0, 0.8
+_COARSER = 2.0
+_AS_FINE = 0.8
 """Ratios of median sides: sizes differ if one side is more than twice the other; roughness is compared if FAKE's side
 is more than 0.8 times REAL's, because smaller images of the same things are rougher."""
-_ROUGHER, _LEAST_ROUGHER = 2.0, 8.0
+_ROUGHER = 2.0
+_LEAST_ROUGHER = 8.0
 """FAKE is rough if its median roughness is more than twice REAL's plus 8 percentage points."""
-_CLIPPED, _MORE_CLIPPED = 0.2, 5.0
+_CLIPPED = 0.2
+_MORE_CLIPPED = 5.0
 """FAKE is clipped if its median share of values at 0 and 255 is more than 20 % and more than 5 times REAL's."""
 _FLATTER = 0.6
 """Contrasts differ if the ratio of the medians is below this or above its inverse."""
@@ -59,17 +63,22 @@ _QUALITY = 10
 _STRETCHED = {False: (1, 0.97), True: (8, 0.9)}
 """FAKE is stretched if a larger share than this of its images hold both 0 and 255, within so many levels: for lossless
 formats, and for JPEG, which moves the ends."""
-_UNSTRETCHED, _FEW_AT_END, _FEW_UNSTRETCHED = 0.5, 0.0007, 0.75
+_UNSTRETCHED = 0.5
+_FEW_AT_END = 0.0007
+_FEW_UNSTRETCHED = 0.75
 """REAL is not if less than half of its images do; or less than 75 % if FAKE has few values at one end (this share, or
 two of those sampled; median), as stretching leaves them. Of photos of 32 pixels 10 % hold both ends, of 256 pixels 60 %
 or 90 %, depending on the filter that shrank them, and then they have more values there."""
 _SIMILAR_SIDE = 1.25
 """Detail and range are compared if the median sides differ by at most this factor."""
-_LOST, _CLIFF, _GONE = 4.5, 3.5, 8.0
+_LOST = 4.5
+_CLIFF = 3.5
+_GONE = 8.0
 """Decibels that a set lacks in the upper half of its bands, on average; by which the loss grows within two bands; and
 from which on a band counts as gone. Enlarging by 1.5 costs at least 5.3 on average and 4.3 within two bands, shrinking
 by another filter up to 4.0 and 3.0, and other photos of the same kind 2.5 and 2.4."""
-_SOME_REPEATS, _FEW_REPEATS = 0.2, 0.05
+_SOME_REPEATS = 0.2
+_FEW_REPEATS = 0.05
 """Images of repeated pixels are reported if they are more than 20 % of a set and less than 5 % of the other."""
 _PARTS = ((0.75, ""), (0.5, "at least half of "), (0.25, "at least a quarter of "))
 """Quantiles of the images at which detail is compared, and the part of the images that then lack it."""
@@ -188,17 +197,21 @@ def _most_certain(images: int, others: int) -> float:
 
 
 def _sizes(real: Measures, fake: Measures) -> Iterator[_Difference]:
-    one, other = real.usual_size, fake.usual_size
-    shape, other_shape = np.median(real.shapes), np.median(fake.shapes)
+    one = real.usual_size
+    other = fake.usual_size
+    shape = np.median(real.shapes)
+    other_shape = np.median(fake.shapes)
     stretched = abs(np.log(shape / other_shape)) > np.log(1.2)
-    smaller, differing = min(real.side, fake.side), ""
+    smaller = min(real.side, fake.side)
+    differing = ""
     if one is not None and other is not None and one != other:
         smaller = min(*one, *other)
         differing = f"FAKE's images are {other[0]} x {other[1]} pixels and REAL's {one[0]} x {one[1]}"
     elif max(real.side, fake.side) > _COARSER * smaller and smaller < _INPUT_SIDE:
         differing = f"the median side of FAKE's images is {fake.side:.0f} pixels and that of REAL's {real.side:.0f}"
     if differing:
-        effect, remedy = "they are shrunk by different factors", "prepare both sets at the same size"
+        effect = "they are shrunk by different factors"
+        remedy = "prepare both sets at the same size"
         if smaller < _INPUT_SIDE:
             effect = "the smaller ones are blurred when they are enlarged"
         if stretched and one is not None and other is not None:
@@ -214,30 +227,39 @@ def _colours(real: Measures, fake: Measures) -> Iterator[_Difference]:
     shift = fake.light.mean() - real.light.mean()
     if abs(shift) > max(_BRIGHTER * real.light.std(), _LEAST_SHIFT) and _certain(real.light, fake.light):
         yield "brightness", ("lighter" if shift > 0 else "darker", abs(shift))
-    tints, fake_tints = real.chroma.mean(axis=2), fake.chroma.mean(axis=2)
-    mean, fake_mean = tints.mean(axis=0), fake_tints.mean(axis=0)
-    straight, swapped = abs(mean - fake_mean).sum(), abs(mean - fake_mean[::-1]).sum()
+    tints = real.chroma.mean(axis=2)
+    fake_tints = fake.chroma.mean(axis=2)
+    mean = tints.mean(axis=0)
+    fake_mean = fake_tints.mean(axis=0)
+    straight = abs(mean - fake_mean).sum()
+    swapped = abs(mean - fake_mean[::-1]).sum()
     balances = tints @ [1.0, -1.0], fake_tints @ [1.0, -1.0]
     if straight > 2 * _LEAST_COLOUR and swapped < _SWAPPED * straight and _certain(*balances):
         yield "swapped channels", ()
-    gray, fake_gray = real.gray.mean(), fake.gray.mean()
+    gray = real.gray.mean()
+    fake_gray = fake.gray.mean()
     if abs(gray - fake_gray) > _GRAYER and _certain(real.gray, fake.gray):
         yield "grayscale", (gray, fake_gray)
         return
-    colour, faint = np.median(real.colour), np.median(fake.colour)
+    colour = np.median(real.colour)
+    faint = np.median(fake.colour)
     if colour >= _LEAST_COLOUR and faint < _FAINTER * colour and _certain(real.colour, fake.colour):
         yield "colourless", (faint, colour)
 
 
 def _values(real: Measures, fake: Measures) -> Iterator[_Difference]:
-    roughness, fake_roughness = real.records["roughness"], fake.records["roughness"]
-    rough, rougher = np.median(roughness), np.median(fake_roughness)
+    roughness = real.records["roughness"]
+    fake_roughness = fake.records["roughness"]
+    rough = np.median(roughness)
+    rougher = np.median(fake_roughness)
     # Smaller images of the same things are rougher.
     comparable = fake.side > _AS_FINE * real.side and max(rough, rougher) < NOISE
     if comparable and rougher > _ROUGHER * rough + _LEAST_ROUGHER and _certain(roughness, fake_roughness):
         yield "rough", (rougher, rough)
-    few, many = np.median(real.clipped), np.median(fake.clipped)
-    usual, other = np.median(real.contrast), np.median(fake.contrast)
+    few = np.median(real.clipped)
+    many = np.median(fake.clipped)
+    usual = np.median(real.contrast)
+    other = np.median(fake.contrast)
     if many > max(_CLIPPED, _MORE_CLIPPED * few) and _certain(real.clipped, fake.clipped):
         yield "clipped", (many, few)
     elif not _FLATTER * usual <= other <= usual / _FLATTER and _certain(real.contrast, fake.contrast):
@@ -249,12 +271,14 @@ def _values(real: Measures, fake: Measures) -> Iterator[_Difference]:
 
 
 def _qualities(real: Measures, fake: Measures, paired: bool) -> Iterator[_Difference]:
-    share, fake_share = real.lossy.mean(), fake.lossy.mean()
+    share = real.lossy.mean()
+    fake_share = fake.lossy.mean()
     gap = fake_share - share
     if (gap if paired else abs(gap)) > _LOSSY_GAP:
         yield "lossy", (fake_share, share)
     if all(len(images.qualities) >= 0.5 * len(images) for images in (real, fake)):
-        quality, fake_quality = np.median(real.qualities), np.median(fake.qualities)
+        quality = np.median(real.qualities)
+        fake_quality = np.median(fake.qualities)
         if abs(quality - fake_quality) > _QUALITY:
             yield "other quality", (quality, fake_quality)
 
@@ -280,7 +304,8 @@ def _detail(real: Measures, fake: Measures) -> Iterator[_Difference]:
         (fake, "FAKE", real, "REAL", "the generator leaves it out"),
         (real, "REAL", fake, "FAKE", "FAKE's is noise"),
     ):
-        share, other_share = one.repeated.mean(), other.repeated.mean()
+        share = one.repeated.mean()
+        other_share = other.repeated.mean()
         if share > _SOME_REPEATS and other_share < _FEW_REPEATS and _certain(one.repeated, other.repeated):
             yield "repeated pixels", (share, name, other_share, other_name)
             return

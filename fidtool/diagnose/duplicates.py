@@ -145,7 +145,8 @@ NOTABLE_SHARE = 0.01
 few duplicates."""
 _NOTABLE_NEAR_SHARE = 0.05
 """The same threshold for exact and near duplicates together: simple images may look alike by chance."""
-_TIMES_REAL, _BEYOND_REAL = 2.0, 0.1
+_TIMES_REAL = 2.0
+_BEYOND_REAL = 0.1
 """Sets of simple images naturally have duplicates. FAKE's share of duplicates is therefore compared with REAL's: it is
 unusual from this multiple of it, or this much above it, whichever is less."""
 _MOST_BY_NATURE = 0.5
@@ -155,7 +156,8 @@ FEWEST_COPIES = 2
 """Fewer duplicates than this are regarded as accidental, even in a small set."""
 COPIES = "copies"
 """Code of the finding about duplicates."""
-_GROUPS, _FILES = 8, 8
+_GROUPS = 8
+_FILES = 8
 """Maximum number of groups of duplicates listed as examples, and of files listed per group."""
 _MOST_REPEATED = 0.8
 """Share of the repeated images that must follow the pattern of a common seed."""
@@ -166,7 +168,12 @@ the same ones, but some may not be recognised."""
 
 @dataclass(frozen=True)
 class SameSeed:
-    """How often most repeated images occur, and the distance from one to the next in natural order of the names."""
+    """How the duplicates are arranged that processes with the same seed made.
+
+    Attributes:
+        multiplicity: how often most repeated images occur.
+        stride: distance from one to the next, in files in natural order of the names.
+    """
 
     multiplicity: int
     stride: int
@@ -177,9 +184,12 @@ class Duplicates:
     """The duplicates in a set, in numbers.
 
     Attributes:
+        images: number of images.
+        unique: number of different images.
         exact: number of images that are pixel-identical to an earlier image.
         near: number of other images that are near duplicates of an earlier image, for example re-encoded.
         multiplicities: maps a number of occurrences to the number of different images that occur that many times.
+        pattern: how the duplicates are arranged, if processes seem to have sampled with the same seed; else None.
         examples: files of some duplicated images, the most frequent image first.
         complete: whether near duplicates were searched for; False if there were too many images.
     """
@@ -213,7 +223,12 @@ class Duplicates:
 
 @dataclass(frozen=True)
 class SharedCopies:
-    """Images of FAKE that are pixel-identical to an image of REAL."""
+    """Images of FAKE that are pixel-identical to an image of REAL.
+
+    Attributes:
+        count: number of such images in FAKE.
+        examples: pairs of files, FAKE's and REAL's.
+    """
 
     count: int
     examples: tuple[tuple[str, str], ...]
@@ -224,7 +239,8 @@ def find_duplicates(images: ImageRecords) -> Duplicates:
     exact, near = find_copies(images.records)
     groups = exact if near is None else near
     firsts, counts = np.unique(groups, return_counts=True)
-    copies, exact_copies = len(images) - len(firsts), len(images) - len(np.unique(exact))
+    copies = len(images) - len(firsts)
+    exact_copies = len(images) - len(np.unique(exact))
     kinds, numbers = np.unique(counts, return_counts=True)
     often = np.argsort(-counts, kind="stable")[:_GROUPS]
     largest = (np.flatnonzero(groups == firsts[group]).tolist() for group in often if counts[group] > 1)
@@ -264,7 +280,8 @@ def same_seed(names: Sequence[str], groups: Groups) -> SameSeed | None:
 
 def shared_copies_of(real: ImageRecords, fake: ImageRecords) -> SharedCopies:
     """Finds the images of FAKE that are also in REAL, except those of a single colour."""
-    digests, wanted = real.records["digest"], fake.records["digest"]
+    digests = real.records["digest"]
+    wanted = fake.records["digest"]
     shared = np.flatnonzero(np.isin(wanted, digests) & (fake.records["low"] < fake.records["high"]))
     pairs = []
     for image in shared[:_FILES].tolist():

@@ -20,7 +20,8 @@ compression may change them a little."""
 _PALE = 120
 """Smallest pixel value of a pale image: (x + 1) / 2 maps [0, 1] to 127..255, and lossy compression may lower that a
 little."""
-_NOISE_CONTRAST, _FAINT = 25.0, 12.0
+_NOISE_CONTRAST = 25.0
+_FAINT = 12.0
 """Least contrast of noise, in grey levels: in dark images, and in images whose mean brightness is at least `_DARK`.
 Rough images of less contrast are photos of something dark, or flat, with the noise of the sensor."""
 _DARK = 64
@@ -29,7 +30,8 @@ brightness is below this."""
 _CLIPPED_CONTRAST = 30.0
 """Least contrast, in grey levels, of an image with values clipped at 0: dark images of less contrast may have many
 zeros anyway."""
-_BLACK_SHARE, _MOSTLY_BLACK = 0.3, 0.85
+_BLACK_SHARE = 0.3
+_MOSTLY_BLACK = 0.85
 """Shares of values at 0 between which an image may have been clipped there: with more, it is an image on black."""
 _TORN = 0.03
 """Least share of values at 0 in pixels that are not black: clipping sets single channels to 0, whereas all three are 0
@@ -37,7 +39,9 @@ in a black background."""
 _NEGATIVE = 0.35
 """Share of images clipped at 0 that is reported. Half of the photos that were clipped this way are recognised; of
 photos that were not, 5 % look clipped, and 20 % of those with high contrast."""
-_SATURATED, _EACH_END, _CLIPPED = 0.2, 0.02, 0.3
+_SATURATED = 0.2
+_EACH_END = 0.02
+_CLIPPED = 0.3
 """An image is clipped at both ends if more than 20 % of its values are 0 or 255, and more than 2 % are at each end. It
 is reported if more than 30 % of the images are."""
 _STRONG = 65
@@ -100,7 +104,7 @@ class Finding:
         count: number of images concerned.
         example: path of one of these images; empty if the finding is about the set as a whole.
         message: a sentence with what was found, how many images, the probable cause and the remedy.
-        set: what it is about.
+        set: what it is about: FAKE, REAL, or FAKE compared with REAL.
     """
 
     code: str
@@ -117,7 +121,8 @@ _Found = tuple[str, Severity, Flags, str]
 
 def set_findings(images: ImageRecords) -> list[Finding]:
     """Returns the findings about the images of one set, the most severe first."""
-    found, measures = list[Finding](), Measures(images.records)
+    found = list[Finding]()
+    measures = Measures(images.records)
     for code, severity, which, detail in (*_values(measures), *_mixtures(measures)):
         message = f"{which.sum()} of {len(images)} images {_TEXTS[code].format(detail)}"
         found.append(_finding(code, severity, images, which, message))
@@ -139,7 +144,8 @@ def unreadable_findings(files: Sequence[BadFile]) -> list[Finding]:
 
 def property_warnings(counts: Mapping[str, int]) -> dict[str, str]:
     """Returns warnings about images with a property, given the attributes of an `ImageProperties`."""
-    value_range, most_bands = option("value_range"), counts["most_bands"]
+    value_range = option("value_range")
+    most_bands = counts["most_bands"]
     texts = {
         "alpha": "with transparent pixels: transparency is dropped, and the colours stored in these pixels are "
         "used; composite the images onto a background first if you do not want that",
@@ -165,8 +171,10 @@ def property_findings(images: ImageRecords) -> list[Finding]:
 
 
 def _values(images: Measures) -> Iterator[_Found]:
-    low, high = images.records["low"], images.records["high"]
-    constant, unscaled = low == high, high <= _UNSCALED
+    low = images.records["low"]
+    high = images.records["high"]
+    constant = low == high
+    unscaled = high <= _UNSCALED
     if unscaled.mean() > 0.5:
         yield "unscaled" if (high[unscaled] > 0).mean() > _ODD_ONES else "black", "high", unscaled, ""
     elif constant.any():
@@ -174,7 +182,8 @@ def _values(images: Measures) -> Iterator[_Found]:
     noise = _noise(images)
     if noise.sum() > max(min(_FEW, len(images) // 2), 0.01 * len(images)):
         yield "noise", "high", noise, ""
-    torn, ends = images.torn > _TORN, images.zeros + images.full
+    torn = images.torn > _TORN
+    ends = images.zeros + images.full
     negative = torn & (images.zeros > _BLACK_SHARE) & (images.zeros < _MOSTLY_BLACK) & (images.full < _MIXED)
     negative &= images.contrast >= _CLIPPED_CONTRAST
     pale = (low >= _PALE) & ~constant

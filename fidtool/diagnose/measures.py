@@ -59,7 +59,8 @@ class Measures:
     @cached_property
     def odd_sized(self) -> Flags:
         """Which do not have the most frequent size; photos of one camera in portrait and landscape have the same."""
-        width, height = self.records["width"], self.records["height"]
+        width = self.records["width"]
+        height = self.records["height"]
         sizes = _packed(np.minimum(width, height), np.maximum(width, height))
         return sizes != _most_frequent(sizes)
 

@@ -18,7 +18,8 @@ SAMPLE = 256
 """Largest number of images that are compared with all others."""
 _CLOSER = 0.8
 """A better partner is nearer than this share of the distances to both partners."""
-_NOTABLE, _FEWEST = 0.15, 2
+_NOTABLE = 0.15
+_FEWEST = 2
 """Share, and number, of images with a better partner from which on the order is in doubt. Of photos of flowers and of
 CIFAR-10, no reconstruction by JPEG at quality 10, blur, noise, 8-fold super-resolution or their mean colour has one,
 nor have frames of a video; 40 % to 90 % have one in another order."""
@@ -31,7 +32,8 @@ def order_findings(real: ImageRecords, fake: ImageRecords) -> list[Finding]:
     found, others = misplaced(real.records["thumb"], fake.records["thumb"])
     if not len(found):
         return []
-    first, other = int(found[0]), int(others[0])
+    first = int(found[0])
+    other = int(others[0])
     example = f"{fake.file(first)} fits {real.file(other)} and not {real.file(first)}"
     sample = " of a sample" if len(fake) > SAMPLE else ""
     message = (
@@ -54,7 +56,8 @@ def misplaced(real: Thumbnails, fake: Thumbnails) -> tuple[NDArray[np.int64], ND
     """
     some = fake[:SAMPLE].astype(np.float32)
     rows = np.arange(len(some))
-    nearest, least = np.zeros(len(some), dtype=np.int64), np.full(len(some), np.inf)
+    nearest = np.zeros(len(some), dtype=np.int64)
+    least = np.full(len(some), np.inf)
     for start in range(0, len(real), _BLOCK):
         block = real[start : start + _BLOCK].astype(np.float32)
         # Sums below 2 ** 24, which are exact in float32.

@@ -12,7 +12,6 @@ import re
 import sys
 import zlib
 from collections.abc import Mapping
-from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -137,7 +136,8 @@ def _from_slurm(env: Mapping[str, str]) -> Launch:
     world_size = _integer(env, name)
     rank = _integer(env, "SLURM_PROCID")
     local_rank = _integer(env, "SLURM_LOCALID", rank)
-    local_world_size = _tasks_on_this_node(env, world_size)
+    node_count = _integer(env, "SLURM_STEP_NUM_NODES", _integer(env, "SLURM_NNODES", 1))
+    local_world_size = -(-world_size // max(1, node_count))  # srun spreads them evenly
     address = env.get("MASTER_ADDR", "")
     if not address and local_world_size < world_size:
         # The host of rank 0 is the first of a list such as gpu[007-012,20],login1.
@@ -148,18 +148,6 @@ def _from_slurm(env: Mapping[str, str]) -> Launch:
     store = address or "127.0.0.1", _integer(env, "MASTER_PORT", 15000 + zlib.crc32(job.encode()) % 15000)
     hint = "" if name == "SLURM_STEP_NUM_TASKS" else _NO_STEP
     return Launch(rank, world_size, local_rank, local_world_size, store, hint)
-
-
-def _tasks_on_this_node(env: Mapping[str, str], world_size: int) -> int:
-    """This node's entry in SLURM's run-length list such as ``2(x3),1``."""
-    listed = env.get("SLURM_STEP_TASKS_PER_NODE") or env.get("SLURM_TASKS_PER_NODE", "")
-    runs = re.findall(r"(\d+)(?:\(x(\d+)\))?", listed)
-    counts = [int(tasks) for tasks, times in runs for _ in range(int(times or 1))]
-    node = _integer(env, "SLURM_NODEID", 0)
-    if node < len(counts):
-        return min(counts[node], world_size)
-    nodes = _integer(env, "SLURM_NNODES", 1)
-    return -(-world_size // max(1, nodes))
 
 
 def available_cores(ranks: int = 1) -> int:
@@ -185,30 +173,23 @@ def available_threads(ranks: int = 1, environ: Mapping[str, str] = os.environ) -
 def machine_cores(root: Path = Path("/")) -> int:
     """Return the number of cores of the machine or container, whatever the launcher and its options.
 
-    The quotas of this process's control groups, and of those that contain them, bound it. One of 1.5 CPUs counts as 2
+    The quotas of this process's control group, and of those that contain it, bound it. One of 1.5 CPUs counts as 2
     cores. ``root`` is the folder with ``proc`` and ``sys``.
     """
     cores = os.cpu_count() or 1
-    groups = "0::/"
+    mounted = root / "sys/fs/cgroup"
+    version_1 = [mounted / "cpu/cpu.cfs_quota_us", mounted / "cpu/cpu.cfs_period_us"]
+    limits = [version_1, [mounted / "cpu.max"]]
     with contextlib.suppress(OSError):  # other systems than Linux
-        groups = (root / "proc/self/cgroup").read_text()
-    for controllers, path in re.findall(r"^\d+:([^:\n]*):(.*)$", groups, re.MULTILINE):
-        if not controllers:  # version 2
-            mounts = [".", "unified"]
-            files = ["cpu.max"]
-        elif "cpu" in controllers.split(","):
-            mounts = ["cpu", controllers]
-            files = ["cpu.cfs_quota_us", "cpu.cfs_period_us"]
-        else:
-            continue
-        # The path may be that on the host, which the container does not see: its own group is then the mounted folder.
-        names = [name for name in path.split("/") if name not in ("", "..")]
-        for mount, length in product(mounts, range(len(names) + 1)):
-            folder = root.joinpath("sys/fs/cgroup", mount, *names[:length])
-            with contextlib.suppress(OSError):
-                limit_and_period = " ".join((folder / file).read_text().strip() for file in files)
-                if quota := re.fullmatch(r"([1-9]\d*) ([1-9]\d*)", limit_and_period):
-                    cores = min(cores, -(-int(quota[1]) // int(quota[2])))
+        if own := re.search(r"^0::(/.+)$", (root / "proc/self/cgroup").read_text(), re.MULTILINE):
+            group = Path(own[1])
+            # In a container the path may be that on the host, which it does not see: its own group is the mounted one.
+            limits += [[mounted / path.relative_to("/") / "cpu.max"] for path in (group, *group.parents)]
+    for files in limits:
+        with contextlib.suppress(OSError):
+            limit_and_period = " ".join(file.read_text().strip() for file in files)
+            if quota := re.fullmatch(r"([1-9]\d*) ([1-9]\d*)", limit_and_period):
+                cores = min(cores, -(-int(quota[1]) // int(quota[2])))
     return cores
 
 

@@ -69,7 +69,7 @@ def _connect_to(address: tuple[str, int], seconds: float, serve: bool = False) -
     return call_with_timeout(lambda: TCPStore(*address, is_master=serve, **options), seconds)
 
 
-def connect_to_store_of(store: Store | None) -> Store | None:
+def connect_to_store_of(store: Store) -> Store | None:
     """A connection to a process group's ``store`` that is not shared, or a file's store; else None."""
     from torch.distributed import FileStore, PrefixStore, TCPStore
 
@@ -298,7 +298,7 @@ def _meet(store: Store, launch: Launch, seconds: float) -> list[Process]:
 
     def check() -> None:
         if (failure := Failure.read(store)) is not None:
-            raise on_every_rank(failure.to_error())
+            raise on_every_rank(failure.error)
 
     try:
         if store.add(f"started/{rank}", 1) > 1:
@@ -311,7 +311,7 @@ def _meet(store: Store, launch: Launch, seconds: float) -> list[Process]:
         every = group.exchange("the start", Process.current()._asdict(), seconds, advice)
         return [Process(**process) for process in every]
     except (LaunchError, AbsentRanksError) as error:
-        raise on_every_rank(Failure.from_error(error, rank).post(store).to_error()) from None
+        raise on_every_rank(Failure(rank, error).post(store).error) from None
 
 
 def report_absence(error: FidtoolError, seconds: float) -> bool:
@@ -325,7 +325,7 @@ def report_absence(error: FidtoolError, seconds: float) -> bool:
 
         launch = discover()
         store = PrefixStore(f"fidtool/{restart_count()}/0", _connect(launch, seconds))
-        Failure.from_error(error, launch.rank).post(store)
+        Failure(launch.rank, error).post(store)
         while not store.check(["printing"]):
             time.sleep(_LONGEST_POLL_SECONDS)
         return True

@@ -1,12 +1,12 @@
 """Watchdog: detects a failed rank and ends this one.
 
-The ranks share these keys of the rendezvous store: ``heartbeat/R``, a number that rank R increases every second and the
+The ranks share these keys of the rendezvous store: ``heartbeat/R``, a time that rank R renews every second and the
 number of collectives that it has entered; ``left/R``, after which the silence and the exit of rank R are no failures;
 ``failed``, the first failure of the run; ``printing``, which the rank that prints the failure claims.
 
-1. Watching: a thread exchanges the heartbeats. Another, the guard, looks for a failure: one in the store; a process on
-   this machine that has ended; a signal; a lost or silent store; a silent rank. Rank zero watches all others, and they
-   watch rank zero.
+1. Watching: a thread, the guard, exchanges the heartbeats and looks for a failure: one in the store; a process on this
+   machine that has ended; a signal; a lost or silent store; a silent rank. Rank zero watches all others, and they watch
+   rank zero.
 2. Failed: the first failure is that of all ranks. The main thread stops at the next `must_stop` or collective, and
    `conclude` prints the failure. In a calling program it first abandons a collective that still waits.
 3. Ended by force, by the guard: a main thread that does not stop in time, because it is inside a collective or LAPACK.
@@ -18,9 +18,8 @@ run of one process the guard only looks for signals.
 from __future__ import annotations
 
 import contextlib
-import itertools
-import json
 import os
+import pickle
 import signal
 import socket
 import sys
@@ -32,8 +31,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from fidtool.distributed import signals
 from fidtool.distributed.launch import launcher_serves_store
-from fidtool.distributed.signals import SIGNALLED, call_with_timeout
-from fidtool.errors import FidtoolError, InputError, RunError, StoppedError, as_fidtool_error, option
+from fidtool.distributed.signals import call_with_timeout
+from fidtool.errors import FidtoolError, RunError, StoppedError, as_fidtool_error, option
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -74,38 +73,27 @@ class Failure(NamedTuple):
 
     Attributes:
         rank: the rank that failed, was lost or received the signal.
-        message: one line for the user; names the file, the rank and the host where relevant.
+        error: what every rank raises.
         lost: whether the rank is dead or frozen, as reported by another rank.
-        setting: see `fidtool.errors.FidtoolError`.
     """
 
     rank: int
-    message: str
-    exit_code: int = RunError.exit_code
+    error: FidtoolError
     lost: bool = False
-    setting: str | None = None
-
-    @staticmethod
-    def from_error(error: FidtoolError, rank: int) -> Failure:
-        return Failure(rank, error.text, error.exit_code, setting=error.setting)
-
-    def to_error(self) -> FidtoolError:
-        """Returns the exception that every rank raises."""
-        kind = InputError if self.exit_code == InputError.exit_code else RunError
-        error: FidtoolError = kind(self.message, setting=self.setting)
-        if self.exit_code > SIGNALLED:
-            error = StoppedError(self.message, self.exit_code)
-        error.location = ""  # the message already contains it
-        return error
 
     def post(self, store: Store) -> Failure:
         """Records this failure unless the run already has one. Returns the run's failure."""
-        return Failure(*json.loads(store.compare_set("failed", "", json.dumps(self))))
+        return Failure._unpacked(store.compare_set("failed", "", pickle.dumps(self).hex()))
 
     @staticmethod
     def read(store: Store) -> Failure | None:
         """Returns the run's failure; None if there is none."""
-        return Failure(*json.loads(store.get("failed"))) if store.check(["failed"]) else None
+        return Failure._unpacked(store.get("failed")) if store.check(["failed"]) else None
+
+    @staticmethod
+    def _unpacked(value: bytes) -> Failure:
+        failure: Failure = pickle.loads(bytes.fromhex(value.decode()))
+        return failure
 
 
 def add_location(error: FidtoolError, rank: int, size: int) -> FidtoolError:
@@ -176,7 +164,6 @@ class Watchdog:
         self._visible: dict[int, Process] = {}  # those that this rank sees in /proc, with its own
         self._heartbeats: dict[int, tuple[bytes, float]] = {}
         self._last_contact = 0.0
-        self._posted: Failure | None = None  # what the heartbeat thread has read
         self._failure: Failure | None = None
         self.failed = threading.Event()
         self._closed = threading.Event()
@@ -194,7 +181,7 @@ class Watchdog:
         store.set(f"heartbeat/{self._rank}", "0 0")
 
     def start(self, processes: list[Process]) -> None:
-        """Starts the threads. ``processes`` are those of all ranks; empty for a run of one process."""
+        """Starts the guard. ``processes`` are those of all ranks; empty for a run of one process."""
         self._processes = processes
         here = processes[self._rank].pid_namespace if processes else ""
         self._visible = {
@@ -203,19 +190,18 @@ class Watchdog:
         watched = range(1, self._size) if self._rank == 0 else [0]
         self._last_contact = time.monotonic()
         self._heartbeats = dict.fromkeys(watched if processes else (), (b"", self._last_contact))
-        for run in [self._run_guard, *([self._run_heartbeat] if processes else [])]:
-            threading.Thread(target=run, name=f"fidtool{run.__name__}", daemon=True).start()
+        threading.Thread(target=self._run_guard, name="fidtool-guard", daemon=True).start()
 
     # Called by the main thread.
 
     def report(self, error: FidtoolError) -> None:
         """Reports to the other ranks that this one has failed."""
-        self._declare(Failure.from_error(error, self._rank))
+        self._declare(Failure(self._rank, error))
 
     def first_error(self, seconds: float = _EXPLANATION_SECONDS) -> FidtoolError | None:
         """The exception for the run's failure; None if there is none within ``seconds``."""
         self.failed.wait(seconds)
-        return None if self._failure is None else self._failure.to_error()
+        return None if self._failure is None else self._failure.error
 
     def conclude(self, caught: BaseException) -> FidtoolError:
         """Ends the run on this rank after ``caught``. Returns the run's first error.
@@ -233,7 +219,7 @@ class Watchdog:
         if first is None:
             self.report(add_location(error, self._rank, self._size))
             known = self._failure
-            first = error if error.agreed or known is None or known.message == error.text else known.to_error()
+            first = error if error.agreed or known is None or known.error.text == error.text else known.error
         if signals.taken_over:
             self._print_once(first)
             first.printed = True
@@ -251,7 +237,7 @@ class Watchdog:
     def leave(self, succeeded: bool) -> None:
         """Announces that this rank leaves. Rank zero, which may serve the store, waits for the others to leave first.
 
-        After a success it waits up to the peer deadline, and the threads end.
+        After a success it waits up to the peer deadline, and the guard ends.
         """
         if succeeded:
             self._closed.set()
@@ -263,43 +249,43 @@ class Watchdog:
             time.sleep(0.02 if waiting else 0.0)
 
     def stop(self) -> None:
-        """Ends the threads. Does not return if the guard is ending this process."""
+        """Ends the guard. Does not return if the guard is ending this process."""
         with self._ending:
             self._closed.set()
 
-    # The threads.
-
-    def _run_heartbeat(self) -> None:
-        for number in itertools.count(1):
-            try:
-                self._store.set(f"heartbeat/{self._rank}", f"{number} {self.collectives}")
-                values = self._read_heartbeats(self._heartbeats)
-                self._posted = Failure.read(self._store)
-            except Exception as error:
-                self._store_error = type(error).__name__
-                return
-            now = self._last_contact = time.monotonic()
-            for rank, value in values.items():
-                if value != self._heartbeats[rank][0]:
-                    self._heartbeats[rank] = (value, now)
-            if self._closed.wait(_HEARTBEAT_SECONDS):
-                return
-
-    def _read_heartbeats(self, ranks: Collection[int]) -> dict[int, bytes]:
-        return dict(zip(ranks, get_all(self._store, [f"heartbeat/{rank}" for rank in ranks]), strict=True))
+    # The guard's thread.
 
     def _run_guard(self) -> None:
-        last = time.monotonic()
+        last = next_heartbeat = time.monotonic()
+        posted: Failure | None = None
         while not self._closed.is_set():
             now = time.monotonic()
             if now - last > self._peer_timeout / 2:  # this process was itself suspended
-                self._last_contact, self._heartbeats = now, dict.fromkeys(self._heartbeats, (b"", now))
-            if self._failure is None and (failure := self._posted or self._detect(now)) is not None:
+                self._last_contact = now
+                self._heartbeats = dict.fromkeys(self._heartbeats, (b"", now))
+            if self._processes and now >= next_heartbeat:
+                next_heartbeat = now + _HEARTBEAT_SECONDS
+                posted = self._ask(self._exchange_heartbeats, None)
+            if self._failure is None and (failure := posted or self._detect(now)) is not None:
                 self._declare(failure)
             if self._failure is not None and now >= self._exit_at:
                 self._force_exit(self._failure)
             last = time.monotonic()
             signals.wait(_GUARD_SECONDS)
+
+    def _exchange_heartbeats(self, store: Store) -> Failure | None:
+        """Sends this rank's heartbeat and reads those of the others. Returns the run's failure, if there is one."""
+        store.set(f"heartbeat/{self._rank}", f"{time.monotonic()} {self.collectives}")
+        values = self._read_heartbeats(self._heartbeats)
+        failure = Failure.read(store)
+        now = self._last_contact = time.monotonic()
+        for rank, value in values.items():
+            if value != self._heartbeats[rank][0]:
+                self._heartbeats[rank] = (value, now)
+        return failure
+
+    def _read_heartbeats(self, ranks: Collection[int]) -> dict[int, bytes]:
+        return dict(zip(ranks, get_all(self._store, [f"heartbeat/{rank}" for rank in ranks]), strict=True))
 
     def _detect(self, now: float) -> Failure | None:
         """A failure that this rank can detect."""
@@ -311,27 +297,32 @@ class Watchdog:
                 why = "it crashed or was killed (out of memory?)"
                 return self._lost_rank(rank, f"exited without reporting an error: {why}")
         if signals.received:
-            return Failure.from_error(add_location(signals.stopped_error(), self._rank, self._size), self._rank)
-        if not self._processes:
-            return None
-        address = f"{os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}"
-        server = f"the launcher at {address}" if launcher_serves_store() else "rank 0"
+            return Failure(self._rank, add_location(signals.stopped_error(), self._rank, self._size))
+        return self._detect_silence(now) if self._processes else None
+
+    def _detect_silence(self, now: float) -> Failure | None:
+        """A lost or silent store, or a silent rank."""
+        server = "rank 0"
+        if launcher_serves_store():
+            server = f"the launcher at {os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}"
         if self._store_error:
             cause = f"{server} exited or its machine is down"
             message = f"lost the connection to the rendezvous store ({self._store_error}): {cause}"
-            return Failure(0, message, lost=0 not in self._visible)
+            return Failure(0, RunError(message), lost=0 not in self._visible)
         patience = self._peer_timeout
         limit = f"for {patience:g} s ({option('peer_timeout')}): it is frozen, or its machine or the network is down"
-        silent = f"sent no heartbeat {limit}"
+        silent = [rank for rank, (_, seen) in self._heartbeats.items() if self._last_contact - seen > patience]
         if now - self._last_contact > patience:  # the store does not respond
-            return Failure(0, f"{server} did not respond {limit}") if server != "rank 0" else self._lost_rank(0, silent)
-        for rank, (_, seen) in self._heartbeats.items():
-            if self._last_contact - seen > patience and not self._has_left(rank):
-                return self._lost_rank(rank, silent)
+            if launcher_serves_store():
+                return Failure(0, RunError(f"{server} did not respond {limit}"))
+            silent = [0]
+        for rank in silent:
+            if not self._has_left(rank):
+                return self._lost_rank(rank, f"sent no heartbeat {limit}")
         return None
 
     def _lost_rank(self, rank: int, what: str) -> Failure:
-        return Failure(rank, f"rank {rank} ({self._processes[rank]}) {what}", lost=True)
+        return Failure(rank, RunError(f"rank {rank} ({self._processes[rank]}) {what}"), lost=True)
 
     def _has_ended(self, rank: int) -> bool:
         """Whether this rank sees that the process of ``rank`` has ended. True for a zombie."""
@@ -366,8 +357,9 @@ class Watchdog:
         failure = failure if self._failure else self._ask(failure.post, failure)
         if self._failure is not None:
             return
+        failure.error.location = failure.error.location or ""  # that of the rank is in the message where it matters
         now = time.monotonic()
-        self._exit_at = now + (_SIGNAL_GRACE_SECONDS if failure.exit_code > SIGNALLED else _GRACE_SECONDS)
+        self._exit_at = now + (_SIGNAL_GRACE_SECONDS if isinstance(failure.error, StoppedError) else _GRACE_SECONDS)
         if not signals.taken_over:  # the calling program gets its exception if possible
             self.abandon_at = now + (_GRACE_SECONDS if failure.lost else self._peer_timeout)
             self._exit_at = self.abandon_at + _GRACE_SECONDS
@@ -402,12 +394,12 @@ class Watchdog:
         with self._ending:
             if self._closed.is_set():  # the main thread has stopped in the meantime
                 return
-            self._print_once(failure.to_error())
+            self._print_once(failure.error)
             self.leave(succeeded=False)
             for stream in (sys.stdout, sys.stderr):
                 with contextlib.suppress(Exception):
                     call_with_timeout(stream.flush, 0.5)
-            signals.end_process(failure.exit_code)
+            signals.end_process(failure.error.exit_code)
 
 
 def get_all(store: Store, keys: list[str]) -> list[bytes]:

@@ -36,7 +36,8 @@ T = TypeVar("T")
 # interpreter is shutting down (torch 2.15). A view's C++ object references its base, so views are made before a
 # collective starts, held for the next few collectives, fewer if they are large, and leaked at exit.
 _in_flight: deque[list[torch.Tensor]] = deque(maxlen=8)
-_LEAST_HELD, _MOST_BYTES_HELD = 2, 1 << 26
+_LEAST_HELD = 2
+_MOST_BYTES_HELD = 1 << 26
 _never_destroy = ctypes.pythonapi.Py_IncRef
 atexit.register(_never_destroy, ctypes.py_object(_in_flight))
 
@@ -206,8 +207,7 @@ class World:
         failures = [failure for failure in every if isinstance(failure, FidtoolError)]
         first = failures[0] if failures else None
         if self._connected and any(every) and len(failures) != 1:
-            known = self._watchdog.first_error()
-            first = next((failure for failure in failures if known and failure.text == known.text), first or known)
+            first = self._watchdog.first_error() or first
         if isinstance(error, SystemExit):
             raise error  # the calling program or a network asked for it
         if first is not None:
@@ -309,5 +309,6 @@ def find_differences(hashes: Mapping[str, tuple[str, str]], world: World, ranks:
                 what = f"{name} is {here[0]} on rank {zero} and {there[0]}"
             differing[what].append(f"rank {rank}")
     phrases = [f"{what} on {', '.join(on)}" for what, on in differing.items()]
-    more = len(phrases) - _MOST_NAMED
-    return phrases[:_MOST_NAMED] + [f"and {more} more"] * (more > 0)
+    if len(phrases) > _MOST_NAMED:
+        phrases[_MOST_NAMED:] = [f"and {len(phrases) - _MOST_NAMED} more"]
+    return phrases

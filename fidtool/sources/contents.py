@@ -116,7 +116,12 @@ def image_in(value: Any) -> Read:
 
 @dataclass(frozen=True)
 class BadFile:
-    """An image file that cannot be used."""
+    """An image file that cannot be used.
+
+    Attributes:
+        file: path of the file.
+        reason: why it cannot be read.
+    """
 
     file: str
     reason: str

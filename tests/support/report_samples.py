@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from fidtool.diagnose.diagnosis import Diagnosis, Health
+from fidtool.diagnose.diagnosis import Diagnosis, DuplicatesOfSets, Health
 from fidtool.diagnose.duplicates import Duplicates, SharedCopies
 from fidtool.diagnose.findings import Finding
 from fidtool.errors import ResultWarning, as_warning
@@ -179,8 +179,7 @@ def _full(result: Comparison, files: Sequence[str], place: int) -> Comparison:
             SkippedFile(result.fake.name, f"{file}.{number}", "truncated") for number, file in enumerate(files[:150])
         ),
         Diagnosis(
-            duplicates(),
-            duplicates(files[:8], 20),
+            DuplicatesOfSets(duplicates(), duplicates(files[:8], 20)),
             SharedCopies(20, tuple(itertools.pairwise(files[:9]))),
             (found, Finding("other size", "medium", 100, "", "FAKE's images are smaller", "pair")),
         ),

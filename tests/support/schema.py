@@ -10,6 +10,9 @@ from dataclasses import fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
+from fidtool.diagnose.diagnosis import Diagnosis, Health
+from fidtool.diagnose.duplicates import Duplicates
+from fidtool.diagnose.findings import Finding
 from fidtool.json_fields import NOT_IN_JSON
 from fidtool.metrics.metric import Number
 from fidtool.result.evaluation import Comparison, SetResult
@@ -38,6 +41,10 @@ DOCUMENTED: dict[str, type] = {
     "difference": Difference,
     "not_computed": NotComputed,
     "influence": Influence,
+    "diagnosis": Diagnosis,
+    "duplicates": Duplicates,
+    "finding": Finding,
+    "health": Health,
     "heldout": Heldout,
     "nearest": Nearest,
     "exhibit": Exhibit,
@@ -45,7 +52,7 @@ DOCUMENTED: dict[str, type] = {
     "run": RunRecord,
 }
 """The dataclasses that have a section of their own, by its name. Others are part of what they are in."""
-_NAMES = {"Diagnosis": "diagnosis", "Health": "health", "PassedOver": "passed_over"}
+_NAMES = {"PassedOver": "passed_over"}
 _PLAIN: dict[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"}
 _WORDS = {"None": "null", "True": "true", "False": "false"}
 

@@ -14,7 +14,7 @@ from fidtool.distributed.launch import Launch, available_cores, available_thread
 from fidtool.features.device import choose_device
 
 POD = "kubepods/burstable/pod1"
-V1 = {"cpu,cpuacct/cpu.cfs_quota_us": "350000", "cpu,cpuacct/cpu.cfs_period_us": "100000"}
+V1 = {"cpu/cpu.cfs_quota_us": "350000", "cpu/cpu.cfs_period_us": "100000"}
 SYSTEMS: dict[str, tuple[str, dict[str, str], int]] = {
     "no control groups": ("", {}, 64),
     "version 2 without a limit": ("0::/", {"cpu.max": "max 100000"}, 64),
@@ -32,10 +32,8 @@ SYSTEMS: dict[str, tuple[str, dict[str, str], int]] = {
     "a path outside of the namespace": ("0::/../../other", {"cpu.max": "400000 100000", "other/cpu.max": "6 1"}, 4),
     "version 1": ("4:cpu,cpuacct:/\n3:cpuset:/", V1, 4),
     "version 1 without a limit": ("1:cpu:/", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 64),
-    "version 1 by a link": ("2:cpuacct,cpu:/", {name.replace("cpu,cpuacct", "cpu"): V1[name] for name in V1}, 4),
     "version 1 with a path of the host": ("4:cpu,cpuacct:/docker/7aa5", V1, 4),
     "both versions": ("1:cpu:/a\n0::/a", {"cpu/cpu.cfs_quota_us": "7", "cpu/cpu.cfs_period_us": "1"}, 7),
-    "version 2 beside version 1": ("1:cpu:/\n0::/", {"unified/cpu.max": "600000 100000"}, 6),
     "files that say nothing": ("0::/", {"cpu.max": ""}, 64),
 }
 

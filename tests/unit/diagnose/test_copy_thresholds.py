@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fidtool.diagnose import duplicates
-from fidtool.diagnose.diagnosis import SetInspection, findings_about, inspection_warnings
+from fidtool.diagnose.diagnosis import SetInspection, finding_warnings, findings_about
 from fidtool.diagnose.duplicates import Duplicates, are_dependent, find_duplicates, has_notable_copies, tolerances
 from fidtool.errors import ResultWarning
 from support.records import pictures, thumbnail
@@ -68,7 +68,7 @@ def test_examples() -> None:
 
 def lines(images: int, exact: int = 0, near: int = 0) -> list[ResultWarning]:
     inspection = SetInspection("set", pictures(images), found(images, exact, near), [])
-    return inspection_warnings(inspection, findings_about(inspection, None))
+    return finding_warnings(inspection, findings_about(inspection, None))
 
 
 def test_duplicates_in_a_set_that_is_not_compared() -> None:
@@ -104,5 +104,5 @@ def test_in_very_large_sets_near_duplicates_are_not_searched_for(monkeypatch: py
     assert find_duplicates(pictures(9)).complete
     many = find_duplicates(pictures(10))
     assert not many.complete
-    (warning,) = inspection_warnings(SetInspection("set", pictures(10), many, []), [])
+    (warning,) = finding_warnings(SetInspection("set", pictures(10), many, []), [])
     assert "only exact duplicates were searched for" in str(warning)

@@ -20,7 +20,7 @@ def test_torchrun_takes_precedence_inside_a_slurm_job() -> None:
 
 
 def test_the_ranks_of_a_slurm_step_use_one_address() -> None:
-    first = discover({**STEP, "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0"})
+    first = discover({**STEP, "SLURM_PROCID": "0", "SLURM_LOCALID": "0"})
     assert first.store == discover(STEP).store
 
 
@@ -42,9 +42,8 @@ def test_the_tasks_of_an_array_are_runs_of_their_own() -> None:
 STEP = {
     "SLURM_PROCID": "5",
     "SLURM_LOCALID": "1",
-    "SLURM_NODEID": "1",
     "SLURM_STEP_NUM_TASKS": "6",
-    "SLURM_STEP_TASKS_PER_NODE": "4,2",
+    "SLURM_STEP_NUM_NODES": "2",
     "SLURM_STEP_NODELIST": "gpu[012-013]",
     "SLURM_JOB_ID": "1234",
     "SLURM_STEP_ID": "0",
@@ -60,8 +59,8 @@ LAUNCHES = {
     "another job": {**STEP, "SLURM_JOB_ID": "987654"},
     "a step with an address": {**STEP, "MASTER_ADDR": "10.0.0.1"},
     "a step with a port": {**STEP, "MASTER_PORT": "29500"},
-    "a step beside the job's own numbers": {**STEP, "SLURM_NTASKS": "9", "SLURM_TASKS_PER_NODE": "9"},
-    "a job": {**JOB, "SLURM_TASKS_PER_NODE": "2(x2),1", "SLURM_NODEID": "2", "SLURM_JOB_NODELIST": "a7,b8"},
+    "a step beside the job's own numbers": {**STEP, "SLURM_NTASKS": "9", "SLURM_NNODES": "1"},
+    "a job": {**JOB, "SLURM_NNODES": "3", "SLURM_JOB_NODELIST": "a7,b8"},
     "a job of old": {**JOB, "SLURM_NNODES": "2", "SLURM_NODELIST": "n[3-4]"},
     "a job on one machine": {**JOB, "SLURM_JOB_NODELIST": "a7"},
 }

@@ -455,7 +455,8 @@ def test_duplicates_are_described(found: Duplicates, sentence: str) -> None:
     evaluation = rich(bare("fake"), ["x.png"])
     (result,) = evaluation.results
     assert result.diagnosis is not None
-    diagnosis = replace(result.diagnosis, fake=found)
+    duplicates = replace(result.diagnosis.duplicates, fake=found)
+    diagnosis = replace(result.diagnosis, duplicates=duplicates)
     page = html_report(replace(evaluation, results=(replace(result, diagnosis=diagnosis),)))
     assert sentence in Page(page).text
 

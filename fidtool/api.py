@@ -115,6 +115,8 @@ def _meant(keywords: Mapping[str, Any], known: Collection[str]) -> str:
         if name in METRIC_SETTINGS and "metrics" in known:
             kind, own = METRIC_SETTINGS[name]
             return f"; write metrics=[fidtool.{kind.__name__}({own.name}=...)]"
+        if name in (declared(Settings)["precision"].choices or ()):
+            return f"; write precision={name!r}"
         for setting, each in declared(Settings).items():
             if each.kind is bool and name == f"no_{each.flag.strip('-').replace('-', '_')}":
                 return f"; write {setting}=False"

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
-from fidtool.errors import InputError, renamed
+from fidtool.errors import InputError, option, renamed
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.protocol import PIXELS
 from fidtool.metrics.metric import METRICS, Number
 from fidtool.metrics.pairs import Compare, PairMetric
+from fidtool.names import shortened
 from fidtool.validation import File, Setting, text_of
 
 if TYPE_CHECKING:
@@ -71,7 +72,15 @@ class LPIPS(PairMetric):
             # One pair at a time: the value does not depend on the other pairs of a batch.
             inputs = [each.permute(2, 0, 1)[None].float() / 127.5 - 1.0 for each in (real, fake)]
             with torch.inference_mode(), computing_on(device):
-                return float(model(*inputs))
+                try:
+                    return float(model(*inputs))
+                except RuntimeError as error:
+                    height, width, _ = real.shape
+                    raise InputError(
+                        f"LPIPS' network fails on {width}×{height} pixels ({shortened(str(error), 80)}):",
+                        f"omit lpips from {option('metrics')}",
+                        setting="metrics",
+                    ) from None
 
         return compare
 

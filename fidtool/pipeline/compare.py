@@ -199,7 +199,7 @@ class _Conclusion:
             return None
         with self.run.clock("influence"):
             features = self.runner.features(FEATURES)
-            return influence_of(self.real, self.fake, numbers[distance.key], features)
+            return influence_of(self.real, self.fake, numbers[distance.key], distance.title, features)
 
     def _skipped(self) -> Iterator[SkippedFile]:
         heldout = self.comparer.heldout

@@ -17,6 +17,7 @@ from fidtool.distances.exact import FINEST_STEP, FeatureSettings
 from fidtool.distances.frechet import distance_between, influence
 from fidtool.distances.sampling_bias import perfect_distance
 from fidtool.features.protocol import FEATURES
+from fidtool.names import counted
 from fidtool.pipeline.sets import Content
 from fidtool.result.evaluation import SetResult
 from fidtool.result.explanations import (
@@ -36,6 +37,8 @@ _MOST_RANDOM, _MOST_NEIGHBOURS = 48, 24
 _FRACTIONS = (0.005, 0.01, 0.02)
 _FEWEST, _MOST = 20, 1000
 """Bounds on the number of most harmful images that are listed."""
+_ROUGH = 0.2
+"""Relative error above which a first-order prediction is reported as rough."""
 _APART = "its distance is that of the mean and covariance in its file, not of its images"
 
 
@@ -78,8 +81,10 @@ def _why_dependent(real: MeasuredSet, fake: MeasuredSet, diagnosis: Diagnosis, l
     return ""
 
 
-def influence_of(real: MeasuredSet, fake: MeasuredSet, distance: float, features: FeatureSettings) -> Influence:
-    """The images that raise the distance of ``fake``."""
+def influence_of(
+    real: MeasuredSet, fake: MeasuredSet, distance: float, title: str, features: FeatureSettings
+) -> Influence:
+    """The images that raise the distance of ``fake``, which messages call ``title``."""
     target, rows = real.gaussian(), fake.features[FEATURES]
     doubt = "this set is REAL itself" if fake is real else _APART if fake.apart else ""
     if not doubt and (len(rows) < 3 or target.count == 1):
@@ -99,8 +104,14 @@ def influence_of(real: MeasuredSet, fake: MeasuredSet, distance: float, features
         predicted = distance - float(values[order[:count]].sum()) / (size - count)
         left = features.gaussian(rows, np.delete(everything, order[:count]))
         removals.append(Removal(part, count, predicted, distance_between(target, left)))
+    off = [part for part in removals if abs(part.predicted - part.distance) > _ROUGH * abs(part.distance - distance)]
     if size <= rows.shape[1]:
         doubt = f"there are only {size} images for {rows.shape[1]} dimensions"
+    elif off:
+        doubt = (
+            f"for the removal of the {counted(off[0].images, 'worst image')}, the effects predict an {title} of "
+            f"{off[0].predicted:.6g}, but it is {off[0].distance:.6g}"
+        )
     most, least = (
         tuple(HarmfulImage(_file(fake, image), float(effects[image])) for image in images.tolist())
         for images in (order[:named], order[::-1][:_FEWEST])

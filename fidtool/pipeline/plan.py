@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 
 from fidtool.console import Console
-from fidtool.errors import FidtoolError, InputError, ResultWarning, RunError, as_warning, option
+from fidtool.errors import FidtoolError, InputError, MetricSetting, ResultWarning, RunError, as_warning, option
 from fidtool.features.protocol import FEATURES, INCEPTION_DIMS, Definition, inception_definition, protocol_named
 from fidtool.metrics.metric import Metric, MetricFacts
 from fidtool.metrics.registry import Requested
@@ -18,6 +18,7 @@ from fidtool.result.evaluation import Evaluation
 from fidtool.result.explanations import NotComputed
 from fidtool.result.values import Value, values_of
 from fidtool.settings import Settings
+from fidtool.sources.image_set import ImageSet
 from fidtool.statistics.layouts import inception_doubts
 from fidtool.statistics.set_statistics import LayerStatistics, Statistics
 
@@ -332,21 +333,19 @@ def _against_request(parts: Mapping[str, LayerStatistics], settings: Settings) -
 
 
 def _settings_without_effect(opening: Opening) -> Iterator[str | ResultWarning]:
-    """Yields what to say about settings that do not apply to a set, and of files that were made with others."""
+    """Yields what to say about settings that have no effect, and of files that were made with others."""
     settings, files = opening.settings, opening.files
     sources = [content.images for content in opening.contents.values() if content.images is not None]
-    yield from filter(None, (source.warning for source in sources))
+    if files and not opening.images and (idle := _idle_with_files(opening)):
+        yield f"{' and '.join(idle)}: no effect on the values, because only statistics are compared"
+    for source in sources:
+        if source.warning:
+            yield source.warning
+    if not settings.recursive and (others := [source.path for source in sources if "folder" not in source.kind]):
+        yield f"{option('recursive', False)} has no effect on {', '.join(others)}: it only affects folders"
     if settings.features and not files:
         yield f"{option('features', True)} has no effect: no set is an array of two dimensions"
-    if files and not opening.images and _is_unused(settings, [*files.values()]):
-        yield f"{option('extractor')}: no effect on the values, because only statistics are compared"
-    how = roundings({planned.path: file for planned, file in files.items()})
-    if settings.floats is not None:
-        how["this run"] = settings.rounding
-    if len({*how.values()}) > 1:
-        ways = ", ".join(f"{value} in {where}" for where, value in how.items())
-        text = f"floats became bytes in different ways ({option('float_to_byte')}): {ways}"
-        yield ResultWarning("", text, "medium")
+    yield from _floats_without_effect(opening, sources)
     for planned in files:
         for role in planned.roles:
             sampling = settings.sampling(role.num)
@@ -355,9 +354,38 @@ def _settings_without_effect(opening: Opening) -> Iterator[str | ResultWarning]:
                     yield f"{planned.path} has statistics: {option(name)} does not apply to it"
 
 
-def _is_unused(settings: Settings, files: Sequence[Statistics]) -> bool:
-    """Whether the network of a run without images neither selects one of those in a file nor a metric's layer."""
-    network = settings.network
-    selects = any("," in f"{(file.config or {}).get('extractor')}" for file in files)
-    selects |= any(asked.metric.own_network == network for asked in settings.chosen)
-    return network.extractor != "inception" and not selects
+def _floats_without_effect(opening: Opening, sources: Sequence[ImageSet]) -> Iterator[str | ResultWarning]:
+    """Yields what to say about the settings of images of floats, and of files that were made with others."""
+    settings = opening.settings
+    streams = any(planned.holds == "stream" for planned in opening.sets)
+    scaled = streams or (settings.floats and any(source.scaled for source in sources))
+    for name, applies in (("value_range", scaled), ("float_to_byte", scaled and settings.floats)):
+        if getattr(settings, name) is not None and not applies:
+            yield f"{option(name)} has no effect: it only affects images of floats"
+    how = roundings({planned.path: file for planned, file in opening.files.items()})
+    if settings.floats is not None:
+        how["this run"] = settings.rounding
+    if len({*how.values()}) > 1:
+        ways = ", ".join(f"{value} in {where}" for where, value in how.items())
+        text = f"floats became bytes in different ways ({option('float_to_byte')}): {ways}"
+        yield ResultWarning("", text, "medium")
+
+
+def _idle_with_files(opening: Opening) -> list[str]:
+    """Settings of the user that have no effect if no image is read, as named in messages."""
+    settings, network, usual = opening.settings, opening.settings.network, Settings().network
+    names = ["extractor", "weights", "input_size", "feature_step"]
+    if any("," in f"{(file.config or {}).get('extractor')}" for file in opening.files.values()):
+        names.remove("extractor")  # it selects one of the networks in a file
+    if any(asked.metric.classifier for asked in settings.chosen):  # which is among the weights
+        names.remove("weights")
+    idle: list[str | MetricSetting] = [name for name in names if getattr(network, name) != getattr(usual, name)]
+    for metric in (asked.metric for asked in settings.chosen if not asked.further):
+        own = metric.own_network
+        if own == network:
+            return []  # the two settings together select the layer of the metric's features
+        if own and own != type(metric)().network():
+            idle.append(own.setting)
+    if settings.checkpoint is not None:
+        idle.append("checkpoint")
+    return [*map(option, idle)]

@@ -153,11 +153,12 @@ def test_labels_in_a_list_without_columns(here: Run, place: Path, label: str) ->
 
 
 def test_probable_mistakes_are_reported(here: Run, place: Path) -> None:
-    """Archives beside images."""
+    """Archives beside images, and a flag that only affects folders."""
     names = names_in(place / "images")
     for part in range(2):
         write_tar(place / f"part-{part:03}.tar", place / "images", names[10 * part : 10 * part + 10])
-    run = here("compute", "images", "part-000.tar", "part-001.tar", *SMALL)
+    run = here("compute", "images", "part-000.tar", "part-001.tar", *SMALL, "--no-recursive")
+    assert "--no-recursive has no effect on part-000.tar" in run.stderr
     (place / "mixed").mkdir()
     tarred(place, "mixed/more.tar")
     (place / "mixed/a.png").symlink_to(place / "images/000.png")

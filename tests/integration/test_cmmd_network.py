@@ -58,14 +58,15 @@ def test_a_shared_network_is_run_once(here: Run, arguments: list[object]) -> Non
     assert third == pytest.approx(first, rel=1e-4)
 
 
-def test_a_network_without_effect_on_statistics_files_is_named(here: Run, arguments: list[object]) -> None:
+def test_flags_without_effect_on_statistics_files_are_named(here: Run, arguments: list[object]) -> None:
     _, real, fake, *_ = arguments
     for folder in (real, fake):
         name = f"{Path(str(folder)).name}.npz"
         assert here("stats", folder, "-o", name, "--extractor", COLOURS, *CMMD, COLOURS).status == 0
     files = ("compute", "real.npz", "fake.npz", "--json")
-    idle = here(*files, "--extractor", "timm:resnet18")
-    assert "--extractor: no effect on the values" in idle.stderr
+    published = "--extractor", "timm:resnet18", "--weights", "w.pt"
+    idle = here(*files, *published, "--feature-step", 9, "--checkpoint", "kept")
+    assert "--extractor and --weights and --feature-step and --checkpoint: no effect on the values" in idle.stderr
     assert "no effect" not in here(*files).stderr
     # Here both flags are needed: together they identify the extractor's features as CMMD's.
     both = here(*files, "--extractor", COLOURS, *CMMD, COLOURS)

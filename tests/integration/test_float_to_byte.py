@@ -200,3 +200,10 @@ def test_cache_distinguishes(here: Run, place: Path, expected: dict[str, float])
 def test_check_reads_them_as_well(here: Run, place: Path) -> None:
     found = here("check", place / "floats.npy", *FLOOR, "--against", place / "truncated.npy").stdout
     assert f"{place}/floats.npy against {place}/truncated.npy: {COUNT} of {COUNT} images are pixel-identical" in found
+
+
+def test_no_effect_without_floats(here: Run, place: Path) -> None:
+    run = here("compute", place / "real", place / "rounded.npy", *SMALL, *FLOOR)
+    assert run.status == 0
+    assert "--float-to-byte has no effect: it only affects images of floats" in run.stderr
+    assert "no effect" not in here("compute", place / "real", place / "floats.npy", *SMALL, *FLOOR).stderr

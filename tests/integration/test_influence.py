@@ -46,12 +46,10 @@ def test_predicted_and_computed_fid_agree(here: Run, tmp_path: Path) -> None:
     assert abs(change) < 0.2 * abs(last["distance"] - outcome.fid)
 
 
-def test_effects_that_do_not_add_up_are_beside_the_distances(here: Run, tmp_path: Path) -> None:
+def test_effects_that_do_not_add_up_are_reported(here: Run, tmp_path: Path) -> None:
     """After all faulty images are removed, the sum of the predicted effects exceeds the drop in FID."""
     real = degenerate.distinct(tmp_path / "real", 300, first=5000)
     fake = with_harmful(tmp_path / "fake", 392, 8)
     outcome = here("compute", real, fake, "--extractor", TINY, "--influence", "--json")
-    (removal,) = (each for each in outcome.json["results"][0]["influence"]["removals"] if each["images"] == 8)
-    predicted, found = (outcome.fid - removal[name] for name in ("predicted", "distance"))
-    assert predicted > 1.2 * found
-    assert f"(their effects predict {removal['predicted']:.6g})" in outcome.stderr
+    doubt = outcome.json["results"][0]["influence"]["doubt"]
+    assert doubt.startswith("for the removal of the 8 worst images, the effects predict")

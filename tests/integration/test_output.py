@@ -340,5 +340,7 @@ def test_a_misspelt_keyword_gets_a_suggestion() -> None:
         package.compute("real", "fake", fail_abov=3)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match=r"'no_diagnosis'; write diagnose=False$"):
         package.compute("real", "fake", no_diagnosis=True)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"'fp16'; write precision='fp16'$"):
+        package.compute("real", "fake", fp16=True)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match=r"^check\(\) got an unexpected keyword argument 'dims'$"):
         package.check("real", dims=64)  # type: ignore[call-arg]

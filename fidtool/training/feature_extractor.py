@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from fidtool.cache_dir import one_at_a_time
 from fidtool.console import log_warning
-from fidtool.errors import InputError, brief, option, own_exceptions, renamed, warn_program
+from fidtool.errors import InputError, brief, in_short, option, own_exceptions, renamed, warn_program
 from fidtool.features.building import custom_extractor, fetch_state
 from fidtool.features.device import Device, computing_on, device_of, full_fp32, repeatable
 from fidtool.features.extractor import Extractor
@@ -166,6 +166,8 @@ class _Pickler(pickle.Pickler):
     def persistent_id(self, value: object) -> object:
         if isinstance(value, torch.Tensor):
             return digest_of({"": value})
+        if isinstance(value, MethodType):
+            return id(value.__func__), value.__self__
         return id(value) if isinstance(value, (FunctionType, type)) else None
 
 
@@ -182,6 +184,19 @@ def chosen(feature: Feature, protocol: str | None, weights: PathLike | None) -> 
                 setting="protocol",
             )
         return NetworkChoice(f"{type(feature).__module__}.{type(feature).__qualname__}")
+    if isinstance(feature, str) and feature in map(str, INCEPTION_DIMS):
+        raise InputError(
+            f"{option('feature', feature)} is a string, which names a network:",
+            f"pass {option('feature', int(feature))} for a layer of Inception",
+            setting="feature",
+        )
+    if isinstance(feature, bool) or not isinstance(feature, (int, str, Network)):
+        *first, last = INCEPTION_DIMS
+        raise InputError(
+            f"feature must be {', '.join(map(str, first))} or {last}, the name of a network, such as 'dinov2' or "
+            f"'FILE.py:NAME', a fidtool.Network or a torch.nn.Module, not {type(feature).__name__}",
+            setting="feature",
+        )
     layer = {"dims": feature} if isinstance(feature, int) else {"extractor": feature}
     with renamed("extractor", "feature"), renamed("dims", "feature"):
         settings = StatisticsSettings(**layer, protocol=protocol, weights=weights)  # type: ignore[arg-type]
@@ -222,7 +237,13 @@ def inception_weights(file: str | None, classifier: bool = False) -> Weights:
 def _copied(module: nn.Module) -> nn.Module:
     if isinstance(module, DistributedDataParallel):
         module = module.module
-    copied = copy.deepcopy(module)
+    try:
+        copied = copy.deepcopy(module)
+    except Exception as error:  # a custom module may raise anything
+        raise InputError(
+            f"the metric cannot copy {type(module).__name__} ({in_short(error)}):",
+            "pass 'FILE.py:NAME', which creates a fidtool.Network",
+        ) from error
     copied.zero_grad(set_to_none=True)
     return copied
 
@@ -313,6 +334,8 @@ def pixels_of(
     """
     if not isinstance(images, torch.Tensor):
         raise InputError(f"images must be a torch.Tensor, not {type(images).__name__}")
+    if device.type == "meta":
+        raise InputError("the metric is on the meta device: move it to a real device with metric.to_empty(device=…)")
     if images.device.type != "cpu" and images.device != device:
         raise InputError(
             f"the images are on {images.device} and the metric is on {device}:", f"call metric.to('{images.device}')"

@@ -295,12 +295,14 @@ def _gathered(tensor: torch.Tensor, group: Group, grad: Grad, timeout: float) ->
     if ranks.size == 1:
         warn_without_group(GATHERING)
         return tensor, list(tensor.shape[:1])
+    grad_enabled = torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
     payload = {
         "shape": list(tensor.shape),
         "trailing shape": list(tensor.shape[1:]),
         "dtype": str(tensor.dtype).removeprefix("torch."),
         "grad": grad,
-        "requires_grad": tensor.requires_grad and torch.is_grad_enabled() and not torch.is_inference_mode_enabled(),
+        "requires_grad": grad_enabled and tensor.requires_grad,
+        "grad_enabled": grad_enabled,
     }
     payloads = ranks.exchange(GATHERING, payload, timeout, _FORWARD_REMEDY)
     reference = _check_compatible(ranks, payloads)
@@ -323,7 +325,11 @@ def _check_compatible(ranks: Ranks, payloads: list[dict[str, Any]]) -> dict[str,
     """
     reference = next((each for each in payloads if each["shape"] != [0]), payloads[0])
     first = ranks.ranks[payloads.index(reference)]
+    needs_backward = reference["grad"] != "local" and any(entry["requires_grad"] for entry in payloads)
     for rank, entry in zip(ranks.ranks, payloads, strict=True):
+        if needs_backward and not entry["grad_enabled"]:
+            problem = f"the tensor to gather needs a gradient on other ranks but rank {rank} is in torch.no_grad()"
+            raise on_every_rank(InputError(f"{problem}: backward is a collective of all ranks"))
         for what in ("trailing shape", "dtype", "grad"):
             theirs, mine = reference[what], entry[what]
             if mine != theirs and entry["shape"] != [0]:

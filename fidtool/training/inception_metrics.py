@@ -97,6 +97,8 @@ class ImageMetric(SyncedMetric[Values, ImageSums]):
         super().__init__(normalize, sync_on_compute, sync_timeout, process_group, name, theirs)
         self.reset_real_features = flag("reset_real_features", reset_real_features)
         file = feature_extractor_weights_path
+        if weights is not None and file is not None:
+            raise InputError("weights and feature_extractor_weights_path are the same:", "pass one of them")
         with outside_autograd(), renamed("weights", "weights" if file is None else "feature_extractor_weights_path"):
             self._network = shared_extractor(feature, antialias, protocol, weights or file, feature_step)
             # antialias is an argument of torchmetrics, which truncates with either protocol.

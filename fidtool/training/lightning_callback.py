@@ -116,6 +116,12 @@ class FIDCallback(Base):
         super().__init__()
         # The metrics, which check some of these as well, are only made when training starts.
         StatisticsSettings(float_to_byte=float_to_byte, batch_size=batch_size)  # type: ignore[arg-type]
+        if weights in get_args(ModelWeights):
+            raise InputError(
+                f"weights is a file of the network that measures, not {weights!r}:",
+                f"pass model_weights={weights!r} for the model's weights",
+                setting="weights",
+            )
         if not isinstance(reference, (str, os.PathLike, Statistics)):
             raise InputError(
                 f"reference must be a folder, a statistics file or statistics, not {type(reference).__name__}:",
@@ -189,8 +195,14 @@ class FIDCallback(Base):
 
     def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Logs the FID before ModelCheckpoint and EarlyStopping read it, which is right after the validation."""
-        if self._due_in_validation(trainer):
-            self._log(pl_module)
+        if not self._due_in_validation(trainer):
+            return
+        if not self._values:  # a rank without a batch, where an averaging callback that comes first has swapped back
+            callbacks = list(trainer.callbacks)
+            averaging = averaging_callback(callbacks)
+            swapped_back = averaging is not None and callbacks.index(averaging) < callbacks.index(self)
+            self._measure(trainer, pl_module, "raw" if swapped_back else "averaged")
+        self._log(pl_module)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Computes and logs the FID if the epoch had no validation."""
@@ -324,6 +336,10 @@ class FIDCallback(Base):
             seed = sample_seed(self.seed, start)
             torch.manual_seed(seed)
             images = generate(len(numbers), seed)
+            if not isinstance(images, torch.Tensor) or len(images) != len(numbers):
+                got = f"{len(images)} images" if isinstance(images, torch.Tensor) else type(images).__name__
+                asked = f"generate({len(numbers)}, …) must return a tensor of {len(numbers)} images"
+                raise InputError(f"{asked}, not {got}")
             for metric in metrics:
                 metric.normalize = images.is_floating_point()
                 metric.update(images, real=False, index=numbers)

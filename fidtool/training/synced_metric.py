@@ -323,6 +323,11 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
 
     # Copies, devices and checkpoints.
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Gives a copy without a name a new number."""
+        super().__setstate__(state)
+        self._label = self._name or _numbered_label(self.sync_on_compute)
+
     def _apply(
         self, fn: Callable[[torch.Tensor], torch.Tensor], *args: Any, recurse: bool = True
     ) -> SyncedMetric[Any, Any]:

@@ -86,6 +86,9 @@ def check_refusals(rank: int) -> None:
     refused(error, lambda: gather_with_grad(torch.zeros(1, dtype=dtype)), "dtype", "float64 on rank 3")
     mode = "sum" if rank != 1 else "mean"
     refused(error, lambda: gather_with_grad(torch.zeros(1), grad=mode), "grad", "mean on rank 1")
+    with torch.set_grad_enabled(rank != 3):
+        need = torch.zeros(1, requires_grad=True)
+        refused(error, lambda: gather_with_grad(need), "rank 3", "no_grad")
 
 
 def check_recovery(own: torch.Tensor) -> None:

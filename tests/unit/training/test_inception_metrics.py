@@ -164,7 +164,11 @@ def test_real_statistics_with_features(tmp_path: Path) -> None:
         ),
         (lambda: InceptionScore(network(), splits=0), "splits"),
         (lambda: PrecisionRecallDensityCoverage(network(), ties="both"), "strict"),
-        (lambda: FrechetInceptionDistance("2048"), "unknown extractor '2048'"),
+        (lambda: FrechetInceptionDistance("2048"), "feature='2048' is a string, .*: pass feature=2048 for a layer"),
+        (
+            lambda: FrechetInceptionDistance(None),
+            "or 2048, the name of a network, such as 'dinov2' .* not NoneType",
+        ),
     ],
 )
 def test_refused_settings(make: Any, text: str) -> None:

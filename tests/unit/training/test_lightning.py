@@ -94,9 +94,7 @@ def test_golden_trainings(golden: Golden, tmp_path: Path, monkeypatch: pytest.Mo
     found["its state"] = near(callback.state_dict(), 1e-11)
     epoch_of(callback, Trainer(current_epoch=1, fast_dev_run=1), model, True)
     found["a fast run"] = told(model)
-    alone = Trainer(state=SimpleNamespace(fn="validate"))
-    callback.on_validation_batch_start(alone, model, None, 0)
-    callback.on_validation_epoch_end(alone, model)
+    callback.on_validation_epoch_end(Trainer(state=SimpleNamespace(fn="validate")), model)
     found["validation alone"] = told(model)
     callback.on_test_epoch_end(Trainer(state=SimpleNamespace(fn="test")), model)
     found["a test"] = told(model)
@@ -149,7 +147,9 @@ def test_names_of_values(name: str | None, feature: Any, logged: list[str]) -> N
     assert [callback._logged_name(metric, each) for each in ("fid", "kid", "kid_std")] == logged
 
 
-def test_weights_of_the_model() -> None:
+def test_weights_are_not_those_of_the_model() -> None:
+    with pytest.raises(fidtool.InputError, match=r"weights is a file of .*: pass model_weights='raw'"):
+        FIDCallback("generate", "real.npz", weights="raw")
     with pytest.raises(fidtool.InputError, match=r"model_weights must be averaged or raw, not 'ema'"):
         FIDCallback("generate", "real.npz", model_weights="ema")  # type: ignore[arg-type]
 

@@ -48,7 +48,7 @@ OTHER_DIMS = fidtool.Statistics.of(np.zeros(3), np.eye(3), 9)
     [
         ({"feature": 100}, "64, 192, 768, 2048"),
         ({"feature": "100"}, "unknown extractor '100'"),
-        ({"feature": [64]}, "feature must be a string, a fidtool.Network or a list of these, not 64"),
+        ({"feature": [64]}, "a fidtool.Network or a torch.nn.Module, not list"),
         (
             {"feature": torch.nn.Flatten(), "input_img_size": (3, 4, 4), "protocol": "clean"},
             "a plain module, which gets",
@@ -59,6 +59,7 @@ OTHER_DIMS = fidtool.Statistics.of(np.zeros(3), np.eye(3), 9)
         ({"feature": 64, "antialias": False, "protocol": "torchmetrics"}, "antialias=False selects the protocol"),
         ({"feature": "inception", "antialias": True, "protocol": "clean"}, "antialias=True selects the protocol"),
         ({"feature": "inception", "weights": "none.pt"}, r"no weights file none.pt \(from weights\)"),
+        ({"feature": 64, "weights": "a", "feature_extractor_weights_path": "b"}, "are the same: pass one of them"),
         (
             {"feature": TINY, "dist_sync_on_step": True},
             "dist_sync_on_step, .* cannot be used, because the metric synchronises",
@@ -114,6 +115,11 @@ def test_flags_are_bools_or_as_good_as_these(metric: FrechetInceptionDistance) -
         metric.update(pictures(2, 1), real=real)  # type: ignore[arg-type]
     assert metric._sums.sides["real"].count == 10
     assert FrechetInceptionDistance(network(), normalize=np.bool_(False)).normalize is False  # type: ignore[arg-type]
+
+
+def test_a_feature_of_another_type() -> None:
+    with pytest.raises(fidtool.InputError, match=r"a fidtool\.Network or a torch\.nn\.Module, not list"):
+        FrechetInceptionDistance([1, 2])  # type: ignore[arg-type]
 
 
 def test_merging_and_checkpoints_of_other_metrics(metric: FrechetInceptionDistance) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import math
 import threading
 import warnings
@@ -177,6 +178,8 @@ def test_torchs_default_device_has_no_effect(tiny_value: float) -> None:
         assert {entry.device.type for entry in metric.state_dict().values()} == {"cpu"}
         loss(features).backward()
         made_there = FrechetInceptionDistance(64)
+        with pytest.raises(fidtool.InputError, match=r"on the meta device: .*metric\.to_empty"):
+            made_there.update(kept[0], real=True)
     finally:
         torch.set_default_device(None)
         if torch.__version__.startswith("2.4."):  # torch 2.4 leaves a None, on which torch.get_default_device fails
@@ -208,6 +211,15 @@ def test_a_network_in_training_is_copied() -> None:
     assert metric.compute() == value
     assert float(module[1].running_mean.abs().sum()) == 0.0  # type: ignore[operator, union-attr]
     assert FrechetInceptionDistance(given).reference_digest != metric.reference_digest
+
+
+def test_a_network_that_cannot_be_copied() -> None:
+    module = nn.Conv2d(3, 4, 3)
+    module.stream = io.TextIOWrapper(io.BytesIO())  # type: ignore[assignment]
+    words = r"cannot copy Conv2d \(TypeError: .*TextIOWrapper.*\): pass 'FILE.py:NAME'"
+    for given in (module, fidtool.Network(module, input_size=8)):
+        with pytest.raises(fidtool.InputError, match=words):
+            FrechetInceptionDistance(given)
 
 
 @pytest.mark.parametrize("autocast", [False, True])

@@ -110,17 +110,6 @@ def shortened(text: str, longest: int = 160) -> str:
     return f"{text[: longest - 1 - tail]}…{text[-tail:]}"
 
 
-def short_title(title: str) -> str:
-    """Return a short form of a metric's title, in which the network's name can be a long path."""
-    return legible(shortened(title, 40))
-
-
-def split_title(title: str) -> tuple[str, str]:
-    """Return what a metric's title names: ``FD`` and the features, ``dinov2``, which may be empty."""
-    base, _, features = title.partition(" (")
-    return base, features.removesuffix(")")
-
-
 def short_names(paths: Sequence[str]) -> list[str]:
     """Return each path without the folders that all share; the whole paths if two would be equal."""
     paths = [redacted(path) for path in paths]

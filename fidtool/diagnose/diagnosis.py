@@ -394,14 +394,19 @@ def pair_warnings(
     ``sampled`` is whether a sample of the larger set can be used, which a statistics file does not have.
     """
     found = []
-    counts = [statistics.count for statistics in (real, fake) if statistics.count is not None]
-    if frechet and len(counts) == 2 and max(counts) > 2 * min(counts):
+    if (
+        frechet
+        and real.count is not None
+        and fake.count is not None
+        and max(real.count, fake.count) > 2 * min(real.count, fake.count)
+    ):
         how = ", for example" if sampled else ": more in the smaller set, or images in place of the statistics,"
         text = (
             "the number of images differs by more than a factor of 2 from that of REAL: the bias of the Fréchet "
             f"distance depends on the smaller one; use equal numbers{how} with {option('num')}"
         )
-        found.append(ResultWarning(fake_name, text, "medium", f"{fake.count} images against {real.count}"))
+        numbers = f"{counted(fake.count, 'image')} against {real.count}"
+        found.append(ResultWarning(fake_name, text, "medium", numbers))
     one = real.arithmetic
     other = fake.arithmetic
     if one is None or other is None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fidtool.errors import redacted
-from fidtool.names import images_of, legible, numbers_of, short_names, short_title, shortened, split_title
+from fidtool.names import images_of, legible, numbers_of, short_names, shortened
 from fidtool.report.tables import rounded
 from fidtool.result.evaluation import Comparison, Evaluation, SetResult
 from fidtool.result.explanations import Interval, decimals_of
@@ -103,7 +103,7 @@ def _draw(axes: Axes, results: Sequence[Comparison]) -> None:
     """Draws a line if the names of the FAKEs have numbers, else a row for each FAKE, with the distances along x."""
     points, label = sweep_of(results)
     axis, order, line, dashes = (axes.yaxis, 1, "-", "--") if label else (axes.xaxis, -1, "none", "none")
-    title, _ = split_title(short_title(_distance_of(results[0]).title))
+    title = _distance_of(results[0]).base
     x, y = [[point.x for point in points], [point.distance for point in points]][::order]
     axes.plot(x, y, label=title, marker="o", linestyle=line, clip_on=False)
     bars = [(point.x, each.value, each.low, each.high) for point in points if (each := point.corrected)]
@@ -190,7 +190,7 @@ def _distance_of(result: Comparison) -> Value:
 def title_of(evaluation: Evaluation, value: Value, longest: int = _LONGEST_LINE) -> tuple[str, str]:
     """Return what values are of: metric and sets; then network, protocol, numbers of images."""
     results, basis = evaluation.results, evaluation.basis(value)
-    title, real = short_title(value.title), described(results[0].real, longest)
+    title, real = value.short_title, described(results[0].real, longest)
     if len(results) == 1:
         return f"{title} of {described(results[0].fake, longest)} against {real}", basis
     counts = images_of([result.fake.count for result in results])

@@ -21,7 +21,7 @@ from fidtool.errors import SEVERITIES, FidtoolError, Spelling, as_argument, opti
 from fidtool.images.decode import DecodeError, DecodeOptions, decode
 from fidtool.images.framing import Crop
 from fidtool.images.loader import ImageLookup
-from fidtool.names import command_line, counted, images_of, legible, short_names, short_title, shortened
+from fidtool.names import command_line, counted, images_of, legible, short_names, shortened
 from fidtool.report.charts import described, page_charts, title_of
 from fidtool.report.tables import Column, about_marks, class_rows, columns_of, is_real, rounded
 from fidtool.report.text import class_summaries, differences_shown, heldout_lines
@@ -87,7 +87,7 @@ def _environment(spelling: Spelling) -> jinja2.Environment:
         lstrip_blocks=True,
     )
     of_results = (command_line, described, duplicates_of, findings_of, heldout_lines, images_of, properties_of)
-    functions = (*of_results, class_rows, class_summaries, option, rounded, short_title, shortened)
+    functions = (*of_results, class_rows, class_summaries, option, rounded, shortened)
     environment.globals |= {function.__name__: function for function in functions}
     return environment
 
@@ -129,7 +129,7 @@ def _content(evaluation: Evaluation) -> dict[str, Any]:
 
 def _verdict(evaluation: Evaluation, columns: Sequence[Column], names: list[str], main: Value) -> tuple[list[int], str]:
     """The places of the FAKEs whose values are in the header, and which of several is best by the main metric."""
-    results, title = evaluation.results, short_title(main.title)
+    results, title = evaluation.results, main.short_title
     if len(results) == 1:
         return [0], title
     known = all(result.corrected_of(main) for result in results)

@@ -15,7 +15,7 @@ from fidtool.diagnose.duplicates import NOTABLE_SHARE
 from fidtool.errors import InputError, redacted
 from fidtool.features.protocol import PIXELS
 from fidtool.json_fields import plain
-from fidtool.names import closest, folded, legible, short_names, short_title, shortened, split_title, unknown
+from fidtool.names import closest, folded, legible, short_names, shortened, unknown
 from fidtool.report.text import (
     class_summaries,
     dumps,
@@ -96,13 +96,14 @@ def columns_of(evaluation: Evaluation, doubted: Collection[str] = ()) -> list[Co
     """
     titles = _by_title(evaluation)
     features = common_features(evaluation)
-    distances = [title for title, value in titles.items() if value.number.error_bars]
+    distances = [value for value in titles.values() if value.number.error_bars]
     columns, corrected = list[Column](), list[Column]()
     for title, shown in titles.items():
         better = shown.number.better
         cells = [_Cell(result, _value_with(result, title)) for result in evaluation.results]
         texts = [cell.text for cell in cells]
-        heading = short_title(title if title in distances else title.removesuffix(f" ({features})"))
+        names_features = shown.number.error_bars or shown.qualifier != features
+        heading = shown.short_title if names_features else shown.base
         if any("±" in text for text in texts):
             heading += _SPREADS.get(shown.number.spread.rpartition("_")[2], "")
         column = Column(heading, texts, better)
@@ -111,7 +112,7 @@ def columns_of(evaluation: Evaluation, doubted: Collection[str] = ()) -> list[Co
         bars = [cell.bar for cell in cells]
         if any(bars):
             # Of one network, the column of the distance says of which features.
-            base = split_title(title)[0] if len(distances) == 1 else short_title(title)
+            base = shown.base if len(distances) == 1 else shown.short_title
             estimates = [" ± ".join(bar.texts()[:2]) if bar else "-" for bar in bars]
             column = Column(f"bias-corrected {base} ± s.e.", estimates, better, is_corrected=True)
             rated = [cell.bar.value if cell.bar and cell.number is not None else None for cell in cells]
@@ -177,7 +178,7 @@ def class_rows(result: Comparison) -> list[list[str]]:
     """Return the values of each class, or folder, as rows of text below their headings; none if there are no values."""
     if result.classes is None or not result.classes.mean:
         return []
-    rows = [[result.classes.kind, "REAL", "FAKE", *(short_title(value.title) for value in result.values)]]
+    rows = [[result.classes.kind, "REAL", "FAKE", *(value.short_title for value in result.values)]]
     barred = any(each.corrected for each in result.classes.classes)
     rows[0] += ["bias-corrected, 95 %"] * barred
     for each in result.classes.classes:
@@ -243,9 +244,9 @@ def common_features(evaluation: Evaluation) -> str:
 
     They are named once above the table. Only a Fréchet distance keeps them in its heading: nothing else is an FID.
     """
-    titles = _by_title(evaluation)
-    found = {split_title(title)[1] for title in titles}
-    return found.pop() if len(titles) > 1 and len(found) == 1 else ""
+    values = _by_title(evaluation).values()
+    qualifiers = {value.qualifier for value in values}
+    return qualifiers.pop() if len(values) > 1 and len(qualifiers) == 1 else ""
 
 
 # --- formats ---------------------------------------------------------------------------------------------------------
@@ -298,7 +299,7 @@ def _table_of(saved: Saved, doubted: Collection[str], said: Sequence[str]) -> Ta
     columns, bases = [Column("FAKE", [*map(shortened, rows)])], dict[str, dict[str, None]]()
     for each in saved.values():
         for value in each.values:
-            bases.setdefault(each.basis(value), {})[short_title(value.title)] = None
+            bases.setdefault(each.basis(value), {})[value.short_title] = None
     caption = [f"{', '.join(titles) if len(bases) > 1 else 'Features'}: {basis}." for basis, titles in bases.items()]
     reals, counts = list[str](), list[str]()
     for result in results:
@@ -373,7 +374,7 @@ def doubts_about(saved: Saved) -> tuple[list[str], list[str]]:
     Raises:
         InputError: if values of the same title are of different protocols.
     """
-    known, doubted, reasons = dict[str, tuple[str, Evaluation]](), dict[str, None](), dict[str, str]()
+    known, doubted, reasons = dict[str, tuple[str, Evaluation]](), dict[str, Value](), dict[str, str]()
     for file, row in ((file, row) for file, each in saved.items() for row in per_fake(each)):
         for value in row.values:
             title = value.title
@@ -385,8 +386,12 @@ def doubts_about(saved: Saved) -> tuple[list[str], list[str]]:
                 raise InputError(f"{problem} ({'; '.join(lines_of(protocols))}):", "make a table of each")
             for line in lines_of(found):
                 reasons.setdefault(line, f"{line} ({one} -> {file})")
-                doubted[title] = None
-    where = "" if len(doubted) == len(known) else f" in the columns of {', '.join(map(short_title, doubted))}"
+                doubted[title] = value
+    where = (
+        ""
+        if len(doubted) == len(known)
+        else f" in the columns of {', '.join(value.short_title for value in doubted.values())}"
+    )
     said = f"Not comparable between all rows, so that none is marked{where}: {'; '.join(reasons.values())}."
     return [*doubted], [said] if doubted else []
 

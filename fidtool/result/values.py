@@ -15,6 +15,7 @@ from fidtool.features.protocol import FEATURES, INCEPTION, INCEPTION_DIMS, PIXEL
 from fidtool.metrics.cmmd import CMMD
 from fidtool.metrics.metric import Number
 from fidtool.metrics.registry import Requested
+from fidtool.names import legible, shortened
 from fidtool.settings import Settings
 from fidtool.statistics.set_statistics import Statistics
 
@@ -23,6 +24,7 @@ _NETWORK = "inception"
 _USUAL = {INCEPTION: _NETWORK, CMMD_EXTRACTOR: CMMD.extractor}
 """Short names of the default networks, by their names in a definition."""
 _DIMENSIONS = " dimensions"
+_LONGEST_TITLE = 40
 
 
 @dataclass(frozen=True)
@@ -61,11 +63,6 @@ class Features:
         suffix = re.sub("[^0-9A-Za-z]", "_", self.qualifier.removesuffix(_DIMENSIONS))
         return f"{name}_{suffix}" if suffix else name
 
-    def title(self, name: str) -> str:
-        """Return the title of a value that has this one for Inception's 2048 features."""
-        name = self.unqualified(name)
-        return f"{name} ({self.qualifier})" if self.qualifier else name
-
     def unqualified(self, name: str) -> str:
         """Return the title without the features: ``FD`` in place of ``FID``."""
         return name if self.is_fid else re.sub("^FID", "FD", name)
@@ -101,9 +98,27 @@ class Value:
         return self.number.spread and self.named(self.number.spread)
 
     @property
+    def base(self) -> str:
+        """The title without the features, such as ``FD`` or ``KID``."""
+        return self.number.title if self.number.inception else self.features.unqualified(self.number.title)
+
+    @property
+    def qualifier(self) -> str:
+        """The features in the title, such as ``dinov2``; empty if it does not name them."""
+        return "" if self.number.inception else self.features.qualifier
+
+    @property
     def title(self) -> str:
         """The title in text, such as ``FID`` or ``KID (dinov2)``."""
-        return self.number.title if self.number.inception else self.features.title(self.number.title)
+        return f"{self.base} ({self.qualifier})" if self.qualifier else self.base
+
+    @property
+    def short_title(self) -> str:
+        """The title in tables and charts: of a network with a long name, such as a path, the middle is left out."""
+        if not self.qualifier:
+            return self.base
+        room = _LONGEST_TITLE - len(f"{self.base} ()")
+        return f"{self.base} ({legible(shortened(self.qualifier, room))})"
 
     def named(self, name: str) -> str:
         """Return the key of a further value that the metric returns under this name."""

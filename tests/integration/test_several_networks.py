@@ -15,7 +15,7 @@ import torch
 import fidtool
 from fidtool.features.extractor import ForwardPasses
 from fidtool.features.models.families import layer_name, networks_of
-from fidtool.names import short_title
+from fidtool.names import shortened
 from fidtool.pipeline import measure
 from fidtool.result.evaluation import read_evaluation
 from fidtool.settings import Settings
@@ -102,7 +102,7 @@ def test_every_output_has_all_networks(here: Run, sets: tuple[Path, Path], tmp_p
     interval = content["uncertainties"][KEY]["corrected"]
     assert float(row[f"uncertainties.{KEY}.corrected.low"]) == interval["low"]
     page = (tmp_path / "r.html").read_text()
-    assert page.count(f"Bias-corrected {short_title(TITLE)}: ") == 1
+    assert page.count(f"Bias-corrected FD ({shortened(COLOURS, 35)}): ") == 1
     assert KEY in (tmp_path / "h.jsonl").read_text()
     assert here("diff", "r.json", "r.json").status == 0
 

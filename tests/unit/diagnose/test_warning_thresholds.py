@@ -27,6 +27,7 @@ def test_sizes_that_differ_by_more_than_a_factor_of_2() -> None:
     assert of_pair(200) == of_pair(50) == []
     assert [str(each).partition(":")[0] for each in of_pair(201)] == ["fake (201 images against 100)"]
     assert [str(each).partition(":")[0] for each in of_pair(49)] == ["fake (49 images against 100)"]
+    assert [str(each).partition(":")[0] for each in of_pair(1)] == ["fake (1 image against 100)"]
 
 
 @pytest.mark.parametrize(("count", "words"), [(1, "single image"), (2, "2 images"), (64, "64 images"), (65, None)])

@@ -121,13 +121,8 @@ def open_run(requests: Sequence[RequestedSet], settings: Settings, console: Cons
                 _check_same_start(world, requests, settings, installed)
                 with world.together():
                     device = choose_device(settings.device, world.launch)
-                    if settings.precision == "tf32" and device.torch_device.type != "cuda":
-                        raise InputError(
-                            f"{option('precision', 'tf32')} needs an NVIDIA GPU, but this run uses "
-                            f"{device.torch_device.type}:",
-                            "use fp32, bf16 or fp16",
-                            setting="precision",
-                        )
+                    if settings.precision == "tf32":
+                        _check_tf32(device)
                     check_exact_products(device.torch_device)
                     for limit in LIMITS:  # reports an invalid environment variable before any work is done
                         byte_limit(limit)
@@ -168,3 +163,12 @@ def _check_same_start(
                 values = f"{name} is {first.get(name)!r} on rank 0 and {other.get(name)!r} on rank {rank}"
                 remedy = "give every rank the same arguments and the same environment"
                 raise on_every_rank(InputError(f"the ranks were started differently: {values}", remedy))
+
+
+def _check_tf32(device: Device) -> None:
+    if device.torch_device.type != "cuda":
+        raise InputError(
+            f"{option('precision', 'tf32')} needs an NVIDIA GPU, but this run uses {device.torch_device.type}:",
+            "use fp32, bf16 or fp16",
+            setting="precision",
+        )

@@ -184,32 +184,26 @@ class Identity:
         """The name of the run in the names of files."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:12]
 
-    @property
-    def paths(self) -> str:
-        return ", ".join(str(images.get("path")) for images in self.sets)
-
-    def facts(self) -> dict[str, Any]:
-        """Returns all values by their names in messages."""
-        facts = {**self.definition, **self.arithmetic, **self.order}
-        for images in self.sets:
-            facts |= {f"{name} of {images['path']}": value for name, value in images.items()}
-        return facts
-
     def difference(self, now: Identity) -> str:
         """Describes how a run ``now`` differs from this one; empty if it does not."""
-        if self.paths != now.paths:
-            return f"it computed {self.paths}, and this one computes {now.paths}"
-        before, after = self.facts(), now.facts()
-        fact = next((fact for fact in (*before, *after) if before.get(fact) != after.get(fact)), "")
-        if not fact:
-            return ""
-        if fact.startswith("needed of "):
-            return f"it had different {option('metrics')}, which need different features of the images"
-        if fact.startswith("identity of "):
-            return f"the names of the images{fact.removeprefix('identity')} differ, or it is another folder"
-        values = [before.get(fact), after.get(fact)]
-        old, new = ("not set" if value is None else shortened(str(value)) for value in values)
-        return f"{fact} was {old} and is now {new}"
+        then_paths, now_paths = ([str(each.get("path")) for each in run.sets] for run in (self, now))
+        if then_paths != now_paths:
+            return f"it computed {', '.join(then_paths)}, and this one computes {', '.join(now_paths)}"
+        pairs = [("", self.definition, now.definition), ("", self.arithmetic, now.arithmetic)]
+        pairs += [("", self.order, now.order)]
+        pairs += [(f" of {new['path']}", old, new) for old, new in zip(self.sets, now.sets, strict=True)]
+        for owner, old, new in pairs:
+            for name in sorted({*old, *new}):
+                if old.get(name) == new.get(name):
+                    continue
+                if name == "needed":
+                    return f"it had different {option('metrics')}, which need different features of the images"
+                if name == "identity":
+                    return f"the names of the images{owner} differ, or it is another folder"
+                values = [each.get(name) for each in (old, new)]
+                before, after = ("not set" if value is None else shortened(f"{value}") for value in values)
+                return f"{name}{owner} was {before} and is now {after}"
+        return ""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import torch
 from fidtool.errors import InputError, on_every_rank, option, redacted
 from fidtool.features.protocol import FEATURES, PROBE
 from fidtool.images.batches import Stream, broadcast_images, part_of
+from fidtool.names import counted
 from fidtool.pipeline.extract import Extraction
 from fidtool.pipeline.networks import RunNetworks
 from fidtool.pipeline.pairs import Pairs
@@ -338,7 +339,8 @@ class Measurer:
             return None
         lacking = [definitions[name].network for name in needs.layers if name not in found.layers]
         which = f", not those of {' and '.join(lacking)}" if lacking else ""
-        self._run.console.say(f"{source.path}: statistics of {len(source)} images read from the cache{which}")
+        images = counted(len(source), "image")
+        self._run.console.say(f"{source.path}: statistics of {images} read from the cache{which}")
         self.cached += [] if lacking else [planned.path]
         with_features = any(layer.features is not None for layer in found.layers.values())
         return replace(

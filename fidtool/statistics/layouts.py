@@ -237,7 +237,8 @@ def _arrays_of(value: Any) -> dict[str, Any]:
     arrays: dict[str, Any] = {}
     for name, item in value.items() if isinstance(value, dict) else ():
         if isinstance(item, list) and item and all(isinstance(part, np.ndarray) for part in item):
-            arrays[str(name)] = np.concatenate(item)
+            with contextlib.suppress(TypeError, ValueError):  # parts that are no array are not statistics
+                arrays[str(name)] = np.concatenate(item)
         elif isinstance(item, (np.ndarray, int, float)):
             arrays[str(name)] = item
     return arrays

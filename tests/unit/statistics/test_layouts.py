@@ -356,3 +356,10 @@ def test_statistics_of_another_tool_can_be_written_again(tmp_path: Path) -> None
     np.testing.assert_array_equal(again.features, found.features)
     np.testing.assert_array_equal(again.sigma, found.sigma)
     np.testing.assert_array_equal(again.order, found.order)
+
+
+def test_other_items_of_a_pickle_need_not_be_arrays(tmp_path: Path) -> None:
+    """A list of arrays of different shapes is none."""
+    others = {"shapes": [np.zeros(3), np.zeros((2, 2))], "numbers": [np.zeros(()), np.zeros(())]}
+    (tmp_path / "real.pkl").write_bytes(pickle.dumps({"mu": np.zeros(3), "sigma": np.eye(3), **others}))
+    assert fidtool.read_statistics(tmp_path / "real.pkl").dims == 3

@@ -83,7 +83,7 @@ class Ranks:
         explain_lost_ranks()
         if counted:
             self.calls[purpose] += 1
-        mine = {"call": self.calls[purpose], "payload": payload}
+        mine = {"call": self.calls[purpose], "gloo": self._gloo is not None, "payload": payload}
         try:
             entries = self._rendezvous.exchange(purpose, mine, seconds, remedy)
         except AbsentRanksError as error:
@@ -91,6 +91,8 @@ class Ranks:
             raise
         if self._reported:
             self._report("")  # the program goes on
+        if not all(entry["gloo"] for entry in entries):
+            self._gloo = None  # a rank has lost its group: all ranks create a new one
         latest = max(entry["call"] for entry in entries)
         for rank, entry in zip(self.ranks, entries, strict=True):
             if entry["call"] != latest:

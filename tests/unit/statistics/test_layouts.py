@@ -303,6 +303,8 @@ MALFORMED: dict[str, tuple[Callable[[Path], object], str]] = {
         changed(capture_mean_cov=False, all_features=[]),
         "neither sums nor features of its 60 images",
     ),
+    "features of fewer images": (changed(all_features=[ROWS[:7]]), r"shape \(7, 8\), but sums of 60 images and 8 dims"),
+    "features of other dims": (changed(all_features=[ROWS[:, :5]]), r"shape \(60, 5\), but sums of 60 images and 8 di"),
     "features of two lengths": (
         changed(all_features=[ROWS[:7], ROWS[7:, :5]]),
         "bad cannot be read: all the input array dimensions .* must match",

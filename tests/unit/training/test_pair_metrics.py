@@ -269,6 +269,23 @@ def test_state(filled: list[ReconstructionMetric], backbone: Path, environment: 
         assert values(metric) == values(indexed)
 
 
+def test_what_a_merged_metric_restored_is_still_known() -> None:
+    for make in (PeakSignalNoiseRatio, lambda: FrechetInceptionDistance(network())):
+        saved, restored, joined = make(), make(), make()
+        for metric in (saved, joined):
+            preds, target = pairs_of(8)
+            if isinstance(metric, FrechetInceptionDistance):
+                metric.update(target, real=True)
+                metric.update(preds, real=False)
+            else:
+                metric.update(preds, target)
+        saved.persistent(True)
+        restored.load_state_dict(saved.state_dict())
+        joined.merge_state(restored)
+        with pytest.warns(fidtool.FidtoolWarning, match="8 .* that were added after a checkpoint .* count twice"):
+            joined.compute()
+
+
 def test_a_state_of_another_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     metric = PeakSignalNoiseRatio()
     metric.persistent(True)

@@ -226,6 +226,15 @@ def ranks_of(group: Group = None) -> Ranks:
     return _known.setdefault((dist.group.WORLD, tuple(members)), Ranks(members, members.index(own)))
 
 
+def group_rank_and_size(group: Group) -> tuple[int, int]:
+    """This process's rank in ``group`` and the group's size; ``(0, 1)`` if it is not in the group."""
+    try:
+        ranks = ranks_of(group)
+    except InputError:
+        return 0, 1
+    return ranks.group_rank, ranks.size
+
+
 @cache
 def warn_without_group(what: str) -> None:
     """Warns once if the launcher started several processes and torch has no process group."""

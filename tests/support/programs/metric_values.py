@@ -146,6 +146,15 @@ def lost_group() -> None:
     say(f"{RANK} lost group: {before}")
 
 
+def outside() -> None:
+    """Check that a rank that is not in the group of a metric can save and load its state, as that of a model."""
+    metric = FrechetInceptionDistance(network(), process_group=dist.new_group([0]))
+    metric.persistent(True)
+    metric.update(pictures(4, 1), real=True)
+    metric.load_state_dict(metric.state_dict())
+    say(f"{RANK} outside: {int(metric.real_features_num_samples)}")
+
+
 def exact(metric: Any) -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

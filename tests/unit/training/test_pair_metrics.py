@@ -22,7 +22,6 @@ from fidtool.training import (
     PeakSignalNoiseRatio,
     StructuralSimilarityIndexMeasure,
 )
-from fidtool.training.group import Ranks
 from fidtool.training.pair_metrics import ReconstructionMetric
 from support.pictures import pictures
 from support.reconstructions import write_backbone
@@ -291,9 +290,9 @@ def test_a_state_of_another_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     metric.persistent(True)
     metric.update(*pairs_of(5))
     with monkeypatch.context() as patched:
-        patched.setattr("fidtool.training.synced_metric.ranks_of", lambda _: Ranks(range(2), 0))
+        patched.setattr("fidtool.training.synced_metric.group_rank_and_size", lambda _: (0, 2))
         state = metric.state_dict()
-        patched.setattr("fidtool.training.synced_metric.ranks_of", lambda _: Ranks(range(2), 1))
+        patched.setattr("fidtool.training.synced_metric.group_rank_and_size", lambda _: (1, 2))
         with pytest.warns(fidtool.FidtoolWarning, match="of rank 0 of 2, whose pairs belong to another rank"):
             metric.load_state_dict(state)
     metric.update(*pairs_of(2))

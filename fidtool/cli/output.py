@@ -172,8 +172,14 @@ def print_whole(lines: Sequence[str]) -> None:
     if stdout is None or stdout.closed:
         raise OSError(errno.EBADF, "it is closed")
     text = "".join(f"{line}\n" for line in lines)
+    if not hasattr(stdout, "buffer"):  # a program has replaced it
+        stdout.write(text)
+        return
     stdout.flush()
-    left = memoryview(os.fsencode(text))
+    try:
+        left = memoryview(os.fsencode(text))
+    except UnicodeEncodeError:  # the user's locale lacks a character
+        left = memoryview(text.encode(sys.getfilesystemencoding(), "replace"))
     while left:  # an unbuffered stream may take a part
         left = left[stdout.buffer.write(left) :]
     stdout.buffer.flush()

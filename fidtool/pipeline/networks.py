@@ -159,10 +159,15 @@ class RunNetworks:
     def _checked(self, extractor: Extractor, choice: NetworkChoice) -> str:
         """Returns the SHA-256 of the features of a fixed batch, equal on two ranks that compute the same bits.
 
-        A collective. Raises an InputError if parameters or buffers are not the same on every rank.
+        A collective. Raises an InputError if definition, parameters or buffers are not the same on every rank.
         """
-        several = self._world.size > 1
-        if several and (differences := find_differences(tensor_hashes(extractor.tensors()), self._world)):
+        differences: list[str] = []
+        if self._world.size > 1:
+            differences = find_differences(tensor_hashes(extractor.tensors()), self._world)
+            first, *others = self._world.gather(extractor.definition)
+            for rank, other in enumerate(others, 1):
+                differences += [f"{each} on rank {rank}" for each in first.differences(other)]
+        if differences:
             problem = f"the ranks built different networks for {choice.option('extractor', choice.extractor)}"
             remedies = "seed its random weights", "load them from a file"
             setting = choice.named("extractor")

@@ -77,7 +77,10 @@ def append_history(evaluation: Evaluation, file: Path) -> None:
     for each in per_fake(evaluation):
         small = replace(each.results[0], skipped=(), diagnosis=None, influence=None, exhibit=None, classes=None)
         data += json.dumps(replace(each, results=(small,)).to_dict()).encode() + b"\n"
-    with open(file, "ab") as handle:
+    with open(file, "ab+") as handle:
+        if handle.seekable() and handle.tell():
+            handle.seek(-1, os.SEEK_END)
+            data = data if handle.read() == b"\n" else b"\n" + data  # after a line that was cut short
         handle.write(data)
 
 

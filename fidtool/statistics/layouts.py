@@ -103,7 +103,8 @@ class NamedArrays:
     A method raises a ValueError if the array is not what it should be.
 
     Args:
-        arrays: an ``.npz`` archive, or the arrays and numbers in a pickled dict.
+        arrays: an ``.npz`` archive, or the arrays, numbers and lists of arrays in a pickled dict. A list is one array,
+            divided by its first axis.
         writer: the tool that wrote them, if the file as a whole shows it; empty otherwise.
         layers: layers whose arrays have the layer's name behind ``_``, besides those with a fingerprint.
     """
@@ -120,7 +121,8 @@ class NamedArrays:
             raise ValueError(f"it has no array {name}")
         if self._archive is not None:
             self._header(self._archive, name)
-        return np.asarray(self._arrays[name])
+        value = self._arrays[name]
+        return np.concatenate(value) if isinstance(value, list) else np.asarray(value)
 
     def _header(self, archive: zipfile.ZipFile, name: str) -> StoredArray:
         """Reads the header of an array. Checks that it has all bytes, before memory is allocated for them."""
@@ -233,12 +235,11 @@ def _read_pickle(path: str, handle: BinaryIO, kind: str) -> Any:
 
 
 def _arrays_of(value: Any) -> dict[str, Any]:
-    """Returns the items of a pickled dict that are arrays, lists of arrays, which are joined, or numbers."""
+    """Returns the items of a pickled dict that are arrays, lists of arrays or numbers."""
     arrays: dict[str, Any] = {}
     for name, item in value.items() if isinstance(value, dict) else ():
-        if isinstance(item, list) and item and all(isinstance(part, np.ndarray) for part in item):
-            arrays[str(name)] = np.concatenate(item)
-        elif isinstance(item, (np.ndarray, int, float)):
+        parts = isinstance(item, list) and item and all(isinstance(part, np.ndarray) for part in item)
+        if parts or isinstance(item, (np.ndarray, int, float)):
             arrays[str(name)] = item
     return arrays
 
@@ -360,7 +361,10 @@ def _of_stylegan(arrays: NamedArrays, wanted: bool) -> Statistics:
     rounded = np.abs(sigma.diagonal()) < 1e-12 * squares.diagonal() / count
     np.fill_diagonal(sigma, np.where(rounded, 0.0, sigma.diagonal()))
     statistics = Statistics.of(*checked_moments(mu, sigma), count)
-    return _with_rows(statistics, arrays.rows(_ALL_FEATURES) if has_rows and wanted else None)
+    rows = arrays.rows(_ALL_FEATURES) if has_rows and wanted else None
+    if rows is not None and rows.shape != (count, len(mu)):
+        raise ValueError(f"it has features of shape {rows.shape}, but sums of {count} images and {len(mu)} dims")
+    return _with_rows(statistics, rows)
 
 
 def of_features(rows: Features, wanted: bool, ddof: int) -> Statistics:

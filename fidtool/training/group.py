@@ -83,7 +83,7 @@ class Ranks:
         explain_lost_ranks()
         if counted:
             self.calls[purpose] += 1
-        mine = {"call": self.calls[purpose], "payload": payload}
+        mine = {"call": self.calls[purpose], "gloo": self._gloo is not None, "payload": payload}
         try:
             entries = self._rendezvous.exchange(purpose, mine, seconds, remedy)
         except AbsentRanksError as error:
@@ -91,6 +91,8 @@ class Ranks:
             raise
         if self._reported:
             self._report("")  # the program goes on
+        if not all(entry["gloo"] for entry in entries):
+            self._gloo = None  # a rank has lost its group: all ranks create a new one
         latest = max(entry["call"] for entry in entries)
         for rank, entry in zip(self.ranks, entries, strict=True):
             if entry["call"] != latest:
@@ -222,6 +224,15 @@ def ranks_of(group: Group = None) -> Ranks:
         raise InputError(f"rank {own} is not in the process group of ranks {members}")
     # A program may initialise torch.distributed again.
     return _known.setdefault((dist.group.WORLD, tuple(members)), Ranks(members, members.index(own)))
+
+
+def group_rank_and_size(group: Group) -> tuple[int, int]:
+    """This process's rank in ``group`` and the group's size; ``(0, 1)`` if it is not in the group."""
+    try:
+        ranks = ranks_of(group)
+    except InputError:
+        return 0, 1
+    return ranks.group_rank, ranks.size
 
 
 @cache

@@ -94,9 +94,10 @@ class FrechetLoss(nn.Module):
         if features.ndim != 2 or features.shape[1] != len(self._mu) or not features.is_floating_point():
             with ranks_of(self.group).before_exchange(GATHERING, self.timeout):
                 raise not_floats("features", f"(n, {len(self._mu)})", features)
-        with outside_autograd():
-            self._mu = self._mu.to(features.device)
-            self._factor = self._factor.to(features.device)
+        if features.device.type != "meta":  # where their values would be lost
+            with outside_autograd():
+                self._mu = self._mu.to(features.device)
+                self._factor = self._factor.to(features.device)
         kind = torch.promote_types(features.dtype, torch.float32)
         joined = gather_with_grad(features.to(kind), self.group, self.grad, timeout=self.timeout)
         with torch.amp.autocast(features.device.type, enabled=False):

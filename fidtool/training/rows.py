@@ -16,6 +16,7 @@ from fidtool.distributed.world import World
 
 State = dict[str, torch.Tensor]
 Rows = TypeVar("Rows", bound="SampleRows")
+Restored = bool | NDArray[np.bool_]
 UNKNOWN = -1
 """In place of the number of a sample."""
 PADDED = (
@@ -142,14 +143,14 @@ class SampleRows:
         columns = {name: torch.from_numpy(seen[name].copy()) for name in self.columns}
         return {**columns, LEFT_OUT: torch.tensor(self.left_out, device="cpu")}
 
-    def absorb(self, totals: State, restored: bool = False) -> None:
-        """Adds what `totals` returned, ``restored`` from a checkpoint or of another metric."""
+    def absorb(self, totals: State, restored: Restored) -> None:
+        """Adds what `totals` returned; ``restored`` is which rows are from a checkpoint."""
         rows = self._rows_of(totals, restored)
         found = find_samples(rows, "hash", self._hashes)
         self.parts.append(rows[found.new])
         self._note(found.added, int(totals[LEFT_OUT]) + found.different)
 
-    def _rows_of(self, totals: State, restored: bool) -> NDArray[np.void]:
+    def _rows_of(self, totals: State, restored: Restored) -> NDArray[np.void]:
         rows = self._blank(len(totals["hash"]))
         rows["restored"] = restored
         for name in self.columns:
@@ -160,7 +161,7 @@ class SampleRows:
         """Adds those of another metric."""
         self.lost |= other.lost
         if other.count:
-            self.absorb(other.totals())
+            self.absorb(other.totals(), other.seen["restored"])
 
 
 @dataclass

@@ -22,7 +22,7 @@ from fidtool.features.protocol import FEATURES
 from fidtool.statistics.moments import ExactMoments, check_exact_products
 from fidtool.statistics.set_statistics import SUMS, Statistics
 from fidtool.training.feature_extractor import SharedExtractor, image_hashes
-from fidtool.training.rows import LEFT_OUT, PADDED, UNKNOWN, SampleRows, State, find_samples, on_several
+from fidtool.training.rows import LEFT_OUT, PADDED, UNKNOWN, Restored, SampleRows, State, find_samples, on_several
 
 SIDES = {"real": "real images", "fake": "generated images"}
 _HELD_ROWS = 1024
@@ -260,7 +260,7 @@ class ImageSums(SampleRows):
             totals["held"] = self._features()
         return totals
 
-    def absorb(self, totals: State, restored: bool = False) -> None:
+    def absorb(self, totals: State, restored: Restored) -> None:
         """Keeps all images: of a sample that is there twice, one is left out when the ranks are merged."""
         seen = self._rows_of(totals, restored)
         sums = {name: totals[name].cpu().numpy() for name in SUMS if name in totals}

@@ -27,6 +27,7 @@ from fidtool.training.group import (
     Group,
     Ranks,
     explain_lost_ranks,
+    group_rank_and_size,
     launched_without_group,
     outside_autograd,
     ranks_of,
@@ -350,9 +351,9 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
         if self._saved:
-            ranks = ranks_of(self.process_group)
+            group_rank, size = group_rank_and_size(self.process_group)
             with outside_autograd():
-                state = self._sums.state(ranks.group_rank if self._own is None else ALL, ranks.size)
+                state = self._sums.state(group_rank if self._own is None else ALL, size)
             destination.update({prefix + name: value for name, value in state.items()})
 
     @fork_safe
@@ -368,9 +369,8 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
         if not state:  # saved without statistics
             return
         self.unsync()
-        ranks = ranks_of(self.process_group)
         with outside_autograd():
-            self._sums, warning = self._sums.restored(state, ranks.group_rank, ranks.size)
+            self._sums, warning = self._sums.restored(state, *group_rank_and_size(self.process_group))
         self._warn(warning)
 
 

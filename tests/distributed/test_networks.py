@@ -48,6 +48,21 @@ def test_different_networks_on_the_ranks_are_refused(fidtool: Run, place: Path) 
     assert outcome.json["exit"]["code"] == 2
 
 
+def test_networks_that_prepare_images_in_different_ways_are_refused(fidtool: Run, place: Path, tmp_path: Path) -> None:
+    """Their tensors are the same."""
+    (tmp_path / "sized.py").write_text(
+        "import os, fidtool, torch\n"
+        "def network():\n"
+        "    size = 8 + 8 * int(os.environ['RANK'])\n"
+        "    return fidtool.Network(torch.nn.AdaptiveAvgPool2d(2), input_size=size)\n"
+    )
+    outcome = fidtool("compute", "real", "fake", "--extractor", "sized.py:network", "--quiet", "--json", ranks=2)
+    assert outcome.status == 1
+    (error,) = (line for line in outcome.stderr.splitlines() if line.startswith("error: "))
+    assert "input_size 8 against 16 on rank 1" in error
+    assert outcome.json["exit"]["code"] == 2
+
+
 @needs_weights
 def test_only_rank_zero_downloads_and_reports_failure(fidtool: Run, empty_cache: Path, tmp_path: Path) -> None:
     folder = make_pictures(tmp_path / "set", 2)

@@ -73,6 +73,19 @@ def test_ranks_that_disagree(programs: Run, golden: Golden) -> None:
     assert half.endswith("of 8+8 by all 2 ranks")
 
 
+def test_ranks_of_which_one_failed_connect_again(programs: Run) -> None:
+    """Those that waited for it have closed their connections, it has not."""
+    run = programs(2, "metric_values.py", "lost_group")
+    assert run.status == 0, run.stderr
+    assert len(lines_of(run.stdout)["lost group"]) == 1
+
+
+def test_a_rank_outside_the_group_saves_its_model(programs: Run) -> None:
+    run = programs(2, "metric_values.py", "outside")
+    assert run.status == 0, run.stderr
+    assert run.stdout.count("outside: 4") == 2
+
+
 def test_pairs_have_the_same_bits_at_any_world_size(programs: Run, tmp_path: Path) -> None:
     """PSNR, SSIM and LPIPS of uneven ranks, one without pairs; a sample that a sampler repeats counts once."""
     weights, exact, padded = write_backbone(tmp_path / "alexnet.pth"), dict[str, set[str]](), list[str]()

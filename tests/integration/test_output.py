@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import re
@@ -18,7 +20,7 @@ from PIL import Image
 
 import fidtool as package
 from fidtool.cli.main import main
-from fidtool.cli.output import publish
+from fidtool.cli.output import print_lines, publish
 from fidtool.errors import RunError
 from fidtool.pipeline.opening import open_set
 from support.command_line import Run, assert_rendered, frechet
@@ -251,6 +253,21 @@ def test_a_stderr_that_the_shell_closed(environment: dict[str, str]) -> None:
     line = ["sh", "-c", 'exec "$0" -c "$1" 2>&-', sys.executable, text]
     ended = subprocess.run(line, env=environment, stdout=subprocess.PIPE, text=True)
     assert (ended.returncode, ended.stdout) == (0, "result, True\n")
+
+
+def test_characters_that_the_locale_lacks_are_replaced(environment: dict[str, str]) -> None:
+    """The result would be lost. Names of files that are not valid text are printed as their bytes."""
+    text = "from fidtool.cli import output; output.print_lines(['1 \\xb1 2']); output.print_lines(['\\udcff'])"
+    ascii_locale = {**environment, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    ended = subprocess.run([sys.executable, "-c", text], env=ascii_locale, stdout=subprocess.PIPE)
+    assert (ended.returncode, ended.stdout) == (0, b"1 ? 2\n\xff\n")
+
+
+def test_a_stdout_that_a_program_replaced() -> None:
+    """Such as a notebook's, which takes text."""
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        print_lines(["FID: 1.0000"])
+    assert said.getvalue() == "FID: 1.0000\n"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs pseudo-terminals")

@@ -249,7 +249,7 @@ def test_broken_lines_are_named_and_the_others_read(tmp_path: Path) -> None:
     append_history(bare("a"), file)
     wrong = json.loads(file.read_text())
     wrong["results"][0]["metrics"]["fid"] = "12"
-    lines = [b"{", b"", b"\xff", b"[" * 100_000, b'{"fid": 3}', json.dumps(wrong).encode(), b'{"cut": "sh\n']
+    lines = [b"{", b"", b"\xff", b"[" * 100_000, b'{"fid": 3}', json.dumps(wrong).encode(), b'{"cut": "sh']
     file.write_bytes(file.read_bytes() + b"\r\n".join(lines))
     append_history(bare("b"), file)
     found, problems = read_history(file)

@@ -21,6 +21,7 @@ from fidtool.training import (
     KernelInceptionDistance,
     MemorizationInformedFrechetInceptionDistance,
     PrecisionRecallDensityCoverage,
+    group,
 )
 
 RANK, SIZE = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
@@ -126,6 +127,32 @@ def out_of_range() -> None:
             metric.update(pictures(4, 1) if RANK == SIZE - 1 else pictures(4, 2) // 32, real=real, index=index)
         refused(fidtool.RunError, metric.compute, "outside the range of the exact sums")
     say(f"{RANK} out of range: refused")
+
+
+def lost_group() -> None:
+    """Check that the next value is right after one rank alone, whose merge failed, still has its connections."""
+    metric = filled(network())
+    before, merge = value(metric), metric._sums.sides["real"].merged
+    group._TRANSPORT_SECONDS = 2.0
+
+    def out_of_memory(world: Any) -> Any:
+        raise MemoryError("made up")
+
+    metric._sums.sides["real"].merged = out_of_memory if RANK == 0 else merge
+    group.ranks_of()._gloo = None  # so that the time limit holds
+    refused(MemoryError if RANK == 0 else fidtool.RunError, metric.compute)
+    metric._sums.sides["real"].merged = merge
+    assert value(metric) == before
+    say(f"{RANK} lost group: {before}")
+
+
+def outside() -> None:
+    """Check that a rank that is not in the group of a metric can save and load its state, as that of a model."""
+    metric = FrechetInceptionDistance(network(), process_group=dist.new_group([0]))
+    metric.persistent(True)
+    metric.update(pictures(4, 1), real=True)
+    metric.load_state_dict(metric.state_dict())
+    say(f"{RANK} outside: {int(metric.real_features_num_samples)}")
 
 
 def exact(metric: Any) -> str:

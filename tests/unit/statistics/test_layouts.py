@@ -303,6 +303,8 @@ MALFORMED: dict[str, tuple[Callable[[Path], object], str]] = {
         changed(capture_mean_cov=False, all_features=[]),
         "neither sums nor features of its 60 images",
     ),
+    "features of fewer images": (changed(all_features=[ROWS[:7]]), r"shape \(7, 8\), but sums of 60 images and 8 dims"),
+    "features of other dims": (changed(all_features=[ROWS[:, :5]]), r"shape \(60, 5\), but sums of 60 images and 8 di"),
     "features of two lengths": (
         changed(all_features=[ROWS[:7], ROWS[7:, :5]]),
         "bad cannot be read: all the input array dimensions .* must match",
@@ -356,3 +358,10 @@ def test_statistics_of_another_tool_can_be_written_again(tmp_path: Path) -> None
     np.testing.assert_array_equal(again.features, found.features)
     np.testing.assert_array_equal(again.sigma, found.sigma)
     np.testing.assert_array_equal(again.order, found.order)
+
+
+def test_other_items_of_a_pickle_need_not_be_arrays(tmp_path: Path) -> None:
+    """A list of arrays of different shapes is none."""
+    others = {"shapes": [np.zeros(3), np.zeros((2, 2))], "numbers": [np.zeros(()), np.zeros(())]}
+    (tmp_path / "real.pkl").write_bytes(pickle.dumps({"mu": np.zeros(3), "sigma": np.eye(3), **others}))
+    assert fidtool.read_statistics(tmp_path / "real.pkl").dims == 3

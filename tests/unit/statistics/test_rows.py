@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import resource
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from fidtool.distributed.launch import Launch
+from fidtool.distributed.world import World
 from fidtool.errors import RunError
 from fidtool.features.protocol import FEATURES, Definition
 from fidtool.images.loader import Piece
+from fidtool.statistics import set_statistics
 from fidtool.statistics.accumulator import Accumulator, Layer
-from fidtool.statistics.set_statistics import Features, empty_rows, reordered
+from fidtool.statistics.set_statistics import Features, Statistics, empty_rows, reordered, spread_features
 
 SIZES = (3, 3, 3, 2)
 
@@ -60,3 +66,28 @@ def test_a_full_disk_is_reported(environment: dict[str, str], monkeypatch: pytes
             empty_rows(10, 4)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("form", ["by column", "some columns", "float64"])
+def test_features_of_a_program_reach_the_other_ranks_in_as_many_parts(
+    form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other ranks only know the shape. An array of a program may have any strides."""
+    monkeypatch.setattr(set_statistics, "CHUNK_BYTES", 64)
+    sent: list[tuple[int, ...]] = []
+
+    class Sender(World):
+        def broadcast(self, value: Any) -> Any:
+            sent.append(np.shape(value))
+            return value
+
+        @contextlib.contextmanager
+        def together(self) -> Iterator[None]:
+            yield
+
+    rows = vectors(0, 9)
+    given = {"by column": np.asfortranarray(rows), "some columns": np.hstack([rows, rows])[:, :4]}
+    for features in (rows, given.get(form, rows.astype(np.float64))):
+        statistics = Statistics.of(np.zeros(4), np.eye(4), 9, features=features)
+        spread_features("real", statistics, [FEATURES], Sender(Launch(0, 2, 0, 2)))
+    assert sent == [(), (4, 4), (4, 4), (1, 4)] * 2

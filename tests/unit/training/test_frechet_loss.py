@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import numpy as np
@@ -187,3 +188,12 @@ def test_wrong_features_and_files(tmp_path: Path) -> None:
         FrechetLoss(tmp_path / "none.npz")
     fidtool.write_statistics(tmp_path / "real.npz", statistics(gaussian(1, 9, 3)))
     assert float(FrechetLoss(tmp_path / "real.npz")(gaussian(2, 5, 3))) == float(loss(gaussian(2, 5, 3)))
+
+
+def test_a_pass_on_the_meta_device_keeps_the_statistics() -> None:
+    """Such a pass counts operations or finds shapes, and its tensors have no values."""
+    loss, samples = FrechetLoss(statistics(gaussian(1, 9, 3))), gaussian(2, 5, 3)
+    before = float(loss(samples))
+    with contextlib.suppress(RuntimeError):
+        loss(samples.to("meta"))
+    assert float(loss(samples)) == before

@@ -22,7 +22,6 @@ from fidtool.training import (
     PeakSignalNoiseRatio,
     StructuralSimilarityIndexMeasure,
 )
-from fidtool.training.group import Ranks
 from fidtool.training.pair_metrics import ReconstructionMetric
 from support.pictures import pictures
 from support.reconstructions import write_backbone
@@ -269,14 +268,31 @@ def test_state(filled: list[ReconstructionMetric], backbone: Path, environment: 
         assert values(metric) == values(indexed)
 
 
+def test_what_a_merged_metric_restored_is_still_known() -> None:
+    for make in (PeakSignalNoiseRatio, lambda: FrechetInceptionDistance(network())):
+        saved, restored, joined = make(), make(), make()
+        for metric in (saved, joined):
+            preds, target = pairs_of(8)
+            if isinstance(metric, FrechetInceptionDistance):
+                metric.update(target, real=True)
+                metric.update(preds, real=False)
+            else:
+                metric.update(preds, target)
+        saved.persistent(True)
+        restored.load_state_dict(saved.state_dict())
+        joined.merge_state(restored)
+        with pytest.warns(fidtool.FidtoolWarning, match="8 .* that were added after a checkpoint .* count twice"):
+            joined.compute()
+
+
 def test_a_state_of_another_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     metric = PeakSignalNoiseRatio()
     metric.persistent(True)
     metric.update(*pairs_of(5))
     with monkeypatch.context() as patched:
-        patched.setattr("fidtool.training.synced_metric.ranks_of", lambda _: Ranks(range(2), 0))
+        patched.setattr("fidtool.training.synced_metric.group_rank_and_size", lambda _: (0, 2))
         state = metric.state_dict()
-        patched.setattr("fidtool.training.synced_metric.ranks_of", lambda _: Ranks(range(2), 1))
+        patched.setattr("fidtool.training.synced_metric.group_rank_and_size", lambda _: (1, 2))
         with pytest.warns(fidtool.FidtoolWarning, match="of rank 0 of 2, whose pairs belong to another rank"):
             metric.load_state_dict(state)
     metric.update(*pairs_of(2))

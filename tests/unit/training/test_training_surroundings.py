@@ -28,7 +28,6 @@ from fidtool.training import (
     gather_with_grad,
     group,
 )
-from fidtool.training.group import Ranks
 from fidtool.training.synced_metric import PlainMetric
 from support.pictures import fill, pictures
 from support.places import TINY
@@ -113,9 +112,9 @@ def test_lost_real_images_remain_an_error_while_the_others_are_retained(monkeypa
     metric.persistent(True)
     fill(metric)
     with monkeypatch.context() as patched:
-        patched.setattr("fidtool.training.synced_metric.ranks_of", lambda _: Ranks(range(2), 0))
+        patched.setattr("fidtool.training.synced_metric.group_rank_and_size", lambda _: (0, 2))
         state = metric.state_dict()
-        patched.setattr("fidtool.training.synced_metric.ranks_of", lambda _: Ranks(range(2), 1))
+        patched.setattr("fidtool.training.synced_metric.group_rank_and_size", lambda _: (1, 2))
         with pytest.warns(fidtool.FidtoolWarning, match="rank 1 of 2 loaded the state of rank 0 of 2"):
             metric.load_state_dict(state)
     metric.reset()

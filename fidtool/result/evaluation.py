@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from html import escape
@@ -98,7 +99,12 @@ class SetResult:
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> SetResult:
         """Return the set in ``sets`` of an entry of the JSON's ``results``; a KeyError names what that lacks."""
-        return cls(**restored_fields(cls, content, complete=True))
+        found = cls(**restored_fields(cls, content, complete=True))
+        texts = {r"[\w-]+:[0-9]+": [found.framing] if found.framing else [], "[0-9]+x[0-9]+": found.sizes or ()}
+        for form, written in texts.items():
+            if wrong := [text for text in written if not re.fullmatch(form, text)]:
+                raise ValueError(f"{wrong[0]!r} is no crop or size")
+        return found
 
     @property
     def path(self) -> str:

@@ -206,6 +206,8 @@ def test_whatever_was_edited_is_read_or_refused(tmp_path: Path) -> None:
         lambda found: found["layers"].pop("dinov2"),
         lambda found: found["protocol"].update(ddof=True),
         lambda found: found["results"][0]["metrics"].update(fid=-1.0),
+        lambda found: found["results"][0]["sets"]["real"].update(framing="adm"),
+        lambda found: found["results"][0]["sets"]["fake"].update(sizes={"x": 3}),
     ],
 )
 def test_what_no_run_writes_is_refused(damage: Callable[[dict[str, Any]], object]) -> None:

@@ -70,6 +70,7 @@ def restored(kind: Any, value: Any) -> Any:
     elif kind is Any or is_plain or value in (parts if origin is Literal else ()):
         return value
     wanted = "an object" if is_dataclass(kind) else getattr(kind, "__name__", kind)
+    wanted = f"one of {', '.join(map(repr, parts))}" if origin is Literal else wanted
     raise TypeError(f"{repr(value)[:80]} is not {wanted}")
 
 

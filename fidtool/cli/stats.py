@@ -139,8 +139,8 @@ def merge(parts: tuple[str, ...], output: str, force: bool, quiet: bool) -> None
 
     console = Console(warnings=True, progress=not quiet, spelling=as_flag)
     statistics = merge_statistics(parts)
-    for line in warnings_about(output, statistics):
-        console.warn(line)
+    for warning in warnings_about(output, statistics):
+        console.warn(warning.message)
     _write(target, force, console, [f"{len(parts)} parts"], statistics)
 
 

@@ -125,15 +125,15 @@ def finding_warnings(own: SetInspection, findings: Sequence[Finding]) -> list[Re
     return warnings
 
 
-def warnings_about(path: str, statistics: Statistics) -> list[str]:
+def warnings_about(path: str, statistics: Statistics) -> list[ResultWarning]:
     """Returns the warnings about a set whose statistics are stored; about a part of one, only the skipped files."""
-    skipped = [f"skipped {bad.file}: {bad.reason}" for bad in statistics.skipped]
+    skipped = [ResultWarning("", f"skipped {bad.file}: {bad.reason}") for bad in statistics.skipped]
     if statistics.part is not None:
         return skipped
     warnings = set_warnings({path: statistics})
     if (inspection := inspect_set(path, statistics.pictures)) is not None:
         warnings += finding_warnings(inspection, findings_about(inspection, None))
-    return [*skipped, *map(str, warnings)]
+    return [*skipped, *warnings]
 
 
 @dataclass(frozen=True)

@@ -271,6 +271,6 @@ def measure_statistics(
         if run.world.rank:
             return None, None
         statistics = replace(statistics, config=config)
-        for line in [*measurer.warnings, *warnings_about(planned.path, statistics)]:
+        for line in [*measurer.warnings, *map(str, warnings_about(planned.path, statistics))]:
             run.console.warn(line)
         return statistics, sample

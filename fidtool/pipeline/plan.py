@@ -299,9 +299,13 @@ def _common_definition(
         stated = part.definition
         if dims is not None and part.dims != dims:
             whose = "" if stated is None else f" (of {stated.extractor})"
+            of_inception = stated is not None and stated.standard and (own is None or own.standard)
+            is_layer = of_inception and reference is own  # and not that of another file
+            again = f"choose {option('dims', part.dims)}" if is_layer else "make all with one network (`fidtool stats`)"
             raise InputError(
                 f"{path} has features of {part.dims} dimensions{whose}, but {reference_name} has {dims}; "
-                "statistics of different dimensions cannot be compared"
+                "statistics of different dimensions cannot be compared:",
+                again,
             )
         if reference is None:
             reference, reference_name, dims = stated, path, part.dims

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from html import escape
@@ -98,7 +99,12 @@ class SetResult:
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> SetResult:
         """Return the set in ``sets`` of an entry of the JSON's ``results``; a KeyError names what that lacks."""
-        return cls(**restored_fields(cls, content, complete=True))
+        found = cls(**restored_fields(cls, content, complete=True))
+        texts = {r"[\w-]+:[0-9]+": [found.framing] if found.framing else [], "[0-9]+x[0-9]+": found.sizes or ()}
+        for form, written in texts.items():
+            if wrong := [text for text in written if not re.fullmatch(form, text)]:
+                raise ValueError(f"{wrong[0]!r} is no crop or size")
+        return found
 
     @property
     def path(self) -> str:
@@ -384,6 +390,9 @@ class Evaluation:
             results = tuple(Comparison.from_dict(each, (*values.values(),)) for each in content["results"])
             if not all(each.values for each in results):
                 raise ValueError("a FAKE has no values")
+            distances = [value.key for value in values.values() if value.number.error_bars]
+            if any(each.metrics.get(key, 0.0) < 0.0 for each in results for key in distances):
+                raise ValueError("a Fréchet distance is below zero")
             differences = restored(tuple[Difference, ...], content["differences"])
             fakes = {each.fake.name for each in results}
             if any(not {each.first, each.second} <= fakes or each.key not in values for each in differences):
@@ -397,7 +406,8 @@ class Evaluation:
                 **restored_fields(cls, {**content, "results": []}, complete=True) | {"results": results},
             )
         except (KeyError, TypeError, ValueError, AttributeError, StopIteration) as error:
-            raise InputError(f"the result is incomplete or was changed ({type(error).__name__}: {error})") from None
+            problem = f"the result is incomplete or was changed ({type(error).__name__}: {error}):"
+            raise InputError(problem, "compute it again") from None
 
 
 def _check_schema(content: Mapping[str, Any]) -> None:
@@ -405,7 +415,8 @@ def _check_schema(content: Mapping[str, Any]) -> None:
     schema = content.get("schema")
     if schema != SCHEMA:
         command = content["run"].get("command")
-        again = f", `{command_line(command)}`" if isinstance(command, list) else ""
+        is_typed = isinstance(command, list) and all(isinstance(each, str) for each in command)
+        again = f", `{command_line(command)}`" if is_typed else ""
         raise InputError(
             f"the result has schema {schema}, and this version reads schema {SCHEMA}:", f"compute it again{again}"
         )
@@ -429,13 +440,15 @@ def read_evaluation(file: str | os.PathLike[str]) -> Evaluation:
 
 def _check_result(content: Any, named: str = "") -> None:
     """Check that ``content`` is a result with values; ``named`` precedes the problem."""
-    if not isinstance(content, Mapping) or not {"results", "run"} <= content.keys():
+    results, run = (content.get(key) for key in ("results", "run")) if isinstance(content, Mapping) else (None, None)
+    if not isinstance(results, list) or not isinstance(run, Mapping):
         raise InputError(
             f"{named or 'this '}is not the JSON of `fidtool compute`, which has results and run:",
             "pass the file that its option -o wrote",
         )
-    if not content["results"]:
-        reason = (content.get("exit") or {}).get("reason", "")
+    if not results:
+        outcome = content.get("exit")
+        reason = outcome.get("reason", "") if isinstance(outcome, Mapping) else "for an unknown reason"
         raise InputError(f"{named or 'the result '}has no values: the run failed ({reason})")
 
 

@@ -23,8 +23,11 @@ _NETWORK = "inception"
 """Name of Inception as value of ``--extractor``."""
 _USUAL = {INCEPTION: _NETWORK, CMMD_EXTRACTOR: CMMD.extractor}
 """Short names of the default networks, by their names in a definition."""
-_DIMENSIONS = " dimensions"
 _LONGEST_TITLE = 40
+
+
+def _dimensions(dims: int) -> str:
+    return f"{dims} dimensions"
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,7 @@ class Features:
     def of_network(cls, network: str, dims: int) -> Features:
         """Return the features of the first network of a run."""
         is_plain = network == _NETWORK and dims == max(INCEPTION_DIMS)
-        of_dims = f"{dims}{_DIMENSIONS}" if network in ("", _NETWORK) else network
+        of_dims = _dimensions(dims) if network in ("", _NETWORK) else network
         return cls(FEATURES, network, dims, "" if is_plain else of_dims)
 
     @property
@@ -60,7 +63,8 @@ class Features:
     def key(self, name: str) -> str:
         """Return the key in the JSON of a value that has this name for Inception's 2048 features."""
         name = name if self.is_fid else re.sub("^fid", "fd", name)
-        suffix = re.sub("[^0-9A-Za-z]", "_", self.qualifier.removesuffix(_DIMENSIONS))
+        is_of_dims = self.qualifier == _dimensions(self.dims)
+        suffix = re.sub("[^0-9A-Za-z]", "_", f"{self.dims}" if is_of_dims else self.qualifier)
         return f"{name}_{suffix}" if suffix else name
 
     def unqualified(self, name: str) -> str:
@@ -70,7 +74,7 @@ class Features:
     def __str__(self) -> str:
         """The features in the caption of a table: ``Inception, 2048 dimensions``."""
         network = {_NETWORK: "Inception", "": "unknown network"}.get(self.network, self.network)
-        return f"{network}, {self.dims} dimensions"
+        return f"{network}, {_dimensions(self.dims)}"
 
 
 @dataclass(frozen=True)

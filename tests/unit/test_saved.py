@@ -205,6 +205,9 @@ def test_whatever_was_edited_is_read_or_refused(tmp_path: Path) -> None:
         lambda found: found["results"][0]["exhibit"]["worst_pairs"][0].update(key="another"),
         lambda found: found["layers"].pop("dinov2"),
         lambda found: found["protocol"].update(ddof=True),
+        lambda found: found["results"][0]["metrics"].update(fid=-1.0),
+        lambda found: found["results"][0]["sets"]["real"].update(framing="adm"),
+        lambda found: found["results"][0]["sets"]["fake"].update(sizes={"x": 3}),
     ],
 )
 def test_what_no_run_writes_is_refused(damage: Callable[[dict[str, Any]], object]) -> None:
@@ -238,6 +241,37 @@ def test_an_edited_result_is_refused(damage: Callable[[dict[str, Any]], object])
     content = bare("fake").to_dict()
     damage(content)
     with pytest.raises(InputError, match="incomplete or was changed"):
+        Evaluation.from_dict(content)
+
+
+@pytest.mark.parametrize(
+    ("edited", "problem"),
+    [
+        ({"run": []}, "is not the JSON of"),
+        ({"results": 7}, "is not the JSON of"),
+        ({"results": [], "exit": ["failed"]}, "has no values: the run failed"),
+        ({"schema": 2, "run": {"command": ["fidtool", 5]}}, "compute it again$"),
+        ({"schema": 2, "run": {"command": ["fidtool", "compute"]}}, "compute it again, `fidtool compute`$"),
+    ],
+)
+def test_what_is_no_result_is_refused(edited: dict[str, Any], problem: str, tmp_path: Path) -> None:
+    """Also in a history, whose other lines are read."""
+    content = bare("fake").to_dict() | edited
+    with pytest.raises(InputError, match=problem):
+        Evaluation.from_dict(content)
+    history = tmp_path / "history.jsonl"
+    append_history(bare("fake"), history)
+    with open(history, "a") as handle:
+        handle.write(f"{json.dumps(content)}\n")
+    found, problems = read_history(history)
+    assert len(found) == 1
+    assert "line 2 is left out" in problems[0]
+
+
+def test_a_word_that_is_none_of_the_known_ones_is_named() -> None:
+    content = bare("fake").to_dict()
+    content["values"]["fid"]["number"]["better"] = "less"
+    with pytest.raises(InputError, match=r"'less' is not one of 'lower', 'higher', ''.*: compute it again"):
         Evaluation.from_dict(content)
 
 

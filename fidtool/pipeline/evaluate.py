@@ -171,7 +171,7 @@ def _record(run: RunContext, plan: Plan, comparer: Comparer, measurer: Measurer,
         images_per_second=computed / seconds["extract"] if computed else None,
         versions=run.versions,
         config=changed_settings(plan.settings),
-        warnings=tuple(map(run.console.shown, measurer.warnings)),
+        warnings=tuple(replace(warning, text=run.console.shown(warning.text)) for warning in measurer.warnings),
         notes=tuple(map(run.console.shown, (*plan.notes, *comparer.notes))),
         **origin._asdict(),
     )
@@ -271,6 +271,6 @@ def measure_statistics(
         if run.world.rank:
             return None, None
         statistics = replace(statistics, config=config)
-        for line in [*measurer.warnings, *map(str, warnings_about(planned.path, statistics))]:
-            run.console.warn(line)
+        for warning in [*measurer.warnings, *warnings_about(planned.path, statistics)]:
+            run.console.warn(str(warning))
         return statistics, sample

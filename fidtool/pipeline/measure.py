@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from fidtool.errors import InputError, on_every_rank, option, redacted
+from fidtool.errors import InputError, ResultWarning, as_warning, on_every_rank, option, redacted
 from fidtool.features.protocol import FEATURES, PROBE
 from fidtool.images.batches import Stream, broadcast_images, part_of
 from fidtool.names import counted
@@ -256,8 +256,8 @@ class Measurer:
             if real is not None:
                 images = replace(images, partner=self._images(real))
             partial = extraction.run(self._plan.distinct.index(planned), images)
-        for line in itertools.chain.from_iterable(world.gather(self.warnings)):
-            self._warn(line)
+        for warning in itertools.chain.from_iterable(world.gather(self.warnings)):
+            self._warn(warning)
         found, other = self._concluded(planned, images, partial), None
         if real is not None and images.partner is not None and partial.partner is not None:
             other = self._concluded(real, images.partner, partial.partner)
@@ -292,10 +292,11 @@ class Measurer:
         features = {name: rows[name] for name in partial.layers if name in rows}
         return MeasuredSet(images.path, statistics, features, pairs=pairs)
 
-    def _warn(self, line: str) -> None:
-        if line not in self.warnings:
-            self.warnings.append(line)
-            self._run.console.warn(line)
+    def _warn(self, said: str | ResultWarning) -> None:
+        warning = as_warning(said)
+        if warning not in self.warnings:
+            self.warnings.append(warning)
+            self._run.console.warn(str(warning))
 
     # --- on rank zero ------------------------------------------------------------------------------------------------
 
@@ -359,7 +360,7 @@ class Measurer:
         if planned.holds == "stream" and planned.sampling.num is not None:
             statistics = replace(statistics, found=None)
         if changes := images.change_warning():
-            self.warnings.append(changes)
+            self.warnings.append(ResultWarning("", changes, "medium"))
         # A skipped file may be fixed later, and a part is hardly computed twice.
         caches = self._settings.cache and bool(statistics.layers)
         caches = caches and not (changes or statistics.skipped or statistics.part)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from fidtool.distributed.world import find_differences, tensor_hashes
-from fidtool.errors import InputError, RunError, on_every_rank, option
+from fidtool.errors import InputError, ResultWarning, RunError, as_warning, on_every_rank, option
 from fidtool.features.extractor import HALVES, Extractor, ForwardPasses, fixed_batch
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.models.inception import Weights, inception_extractor, load_weights, packs
@@ -61,7 +61,7 @@ class RunNetworks:
         half = HALVES.get(settings.precision, torch.float32)
         packed = of_inception and run.device.torch_device.type == "cpu" and packs(half)
         self.kernels = "oneDNN, packed" if packed else "torch"
-        self.warnings: list[str] = []
+        self.warnings: list[ResultWarning] = []
         self.weights: Weights | None = None
         self.probe: str | None = None
         self.probes: dict[str, str] = {}
@@ -117,7 +117,7 @@ class RunNetworks:
         from fidtool.features.building import custom_extractor  # not needed for Inception
 
         if state is not None and state.warning:
-            self.warnings.append(state.warning)
+            self.warnings.append(as_warning(state.warning))
         with self._world.together():
             shared = self._settings.shared_protocol if layer in self._settings.further else None
             extractor = custom_extractor(choice, state, self._device, self._settings.precision, layer, shared)
@@ -139,11 +139,12 @@ class RunNetworks:
                 first, *others = self._world.gather((self.probe, self._device.name))
                 unequal = [(rank, other) for rank, other in enumerate(others, 1) if other[0] != first[0]]
                 for rank, (_, device) in unequal[:1]:
-                    self.warnings.append(
+                    text = (
                         f"rank {rank} ({device}) computes different bits than rank 0 ({first[1]}): the last digits "
                         "depend on how the images are distributed over the ranks; use one kind of device for "
                         "reproducible values"
                     )
+                    self.warnings.append(ResultWarning("", text))
         return tuple(each for each in self._built.values() if not each.definitions.keys().isdisjoint(layers))
 
     def _build_inception(self) -> None:

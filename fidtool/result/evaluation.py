@@ -12,7 +12,7 @@ from typing import Any
 
 from fidtool.diagnose.diagnosis import Diagnosis
 from fidtool.diagnose.duplicates import Duplicates
-from fidtool.errors import InputError, ResultWarning, about, as_warning, merged, redacted, without_secrets
+from fidtool.errors import InputError, ResultWarning, about, merged, redacted, without_secrets, worst_first
 from fidtool.features.protocol import FEATURES, PIXELS, Definition
 from fidtool.json_fields import NOT_IN_JSON, fields_of, plain, restored, restored_fields
 from fidtool.local_files import read_file
@@ -281,9 +281,9 @@ class Evaluation:
 
     @property
     def alerts(self) -> list[ResultWarning]:
-        """All warnings, the worst first; one that holds for several sets names them all. Then those of the run."""
+        """All warnings, the worst first, those of the run as well; one that holds for several sets names them all."""
         of_results = merged(warning for result in self.results for warning in result.warnings)
-        return [*of_results, *map(as_warning, self.run.warnings)]
+        return worst_first([*of_results, *self.run.warnings])
 
     @property
     def not_computed_lines(self) -> list[str]:

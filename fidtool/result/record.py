@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
-from fidtool.errors import option
+from fidtool.errors import ResultWarning, option
 from fidtool.features.models.families import IN_VALUE
 from fidtool.metrics.registry import BUILT_IN, key_of
 from fidtool.names import counted
@@ -84,7 +84,7 @@ class RunRecord:
     host: str
     date: str
     config: dict[str, Any]
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[ResultWarning, ...] = ()
     notes: tuple[str, ...] = ()
 
 

@@ -153,9 +153,9 @@ def test_statistics_of_floats_decide(place: Path, tmp_path: Path, environment: d
             assert float(metric.compute()) == pytest.approx(0, abs=1e-6)
     ways = "floats became bytes in different ways .float_to_byte.: round in .*round.npz, floor in"
     found = fidtool.compute(tmp_path / "round.npz", floats, float_to_byte="floor", **SETTINGS)
-    assert re.search(ways, " ".join([*map(str, found.results[0].warnings), *found.run.warnings]))
+    assert re.search(ways, " ".join([*map(str, found.results[0].warnings), *map(str, found.run.warnings)]))
     found = fidtool.compute(tmp_path / "round.npz", tmp_path / "floor.npz", extractor=TINY)
-    assert re.search(ways, " ".join([*map(str, found.results[0].warnings), *found.run.warnings]))
+    assert re.search(ways, " ".join([*map(str, found.results[0].warnings), *map(str, found.run.warnings)]))
     with pytest.warns(fidtool.FidtoolWarning, match="round.npz was made with float_to_byte='round'"):
         metric = FrechetInceptionDistance(TINY, real_statistics=tmp_path / "round.npz", float_to_byte="floor")
     metric.update(torch.zeros(5, 3, 8, 8, dtype=torch.uint8), real=False)

@@ -99,7 +99,7 @@ def test_python_issues_each_warning(
     said = [str(each.message) for each in caught]
     of_results = {str(line).partition("): ")[2] for result in evaluation.results for line in result.warnings} - {""}
     assert [line for line in of_results if not any(each.endswith(line) for each in said)] == []
-    assert {*evaluation.run.warnings} <= {*said}
+    assert {*map(str, evaluation.run.warnings)} <= {*said}
     assert len(said) == len({*said})
     assert {each.filename for each in caught} == {__file__}
     with pytest.warns(package.FidtoolWarning, match=f"skipped {real}/text.png: ") as caught:

@@ -43,7 +43,7 @@ def test_the_first_images_in_memory(place: Path, environment: dict[str, str]) ->
         (result,) = evaluation.results
         assert result.metrics == sliced.metrics
         assert (result.real.count, result.fake.count) == (COUNT, 9)
-        assert "instead of a random" not in "".join(evaluation.run.warnings)
+        assert "instead of a random" not in "".join(map(str, evaluation.run.warnings))
 
 
 @pytest.mark.parametrize(

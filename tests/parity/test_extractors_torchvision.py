@@ -173,5 +173,6 @@ def test_the_transform_for_an_unknown_file_name_is_recorded(here: Run, place: Pa
     arguments = ("--extractor", "torchvision:regnet_x_400mf", "--weights", "own.pth", "--feature-step", 20)
     outcome = here("compute", "real", "fake", *arguments, "--json", "--quiet")
     assert outcome.status == 0, outcome.stderr
-    (said,) = [line for line in outcome.json["run"]["warnings"] if "images are prepared as for IMAGENET1K_V2" in line]
+    said = [warning["message"] for warning in outcome.json["run"]["warnings"]]
+    (said,) = [line for line in said if "images are prepared as for IMAGENET1K_V2" in line]
     assert said in outcome.stderr

@@ -34,7 +34,9 @@ def test_files_that_change_during_the_run_are_reported(
     monkeypatch.setattr(ImageSet, "read", then_changed)
     evaluation = package.compute(images, images, extractor=TINY)
     (warning,) = evaluation.run.warnings
-    assert "changed while" in warning
+    assert "changed while" in warning.text
+    assert warning in evaluation.alerts
+    assert warning.severity == "medium"
     monkeypatch.undo()
     monkeypatch.setenv("FIDTOOL_CACHE", environment["FIDTOOL_CACHE"])
     assert package.compute(images, images, extractor=TINY).run.images_computed == 20, "it was not cached"

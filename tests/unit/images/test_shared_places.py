@@ -29,6 +29,6 @@ def test_decoding_works_if_processes_cannot_start(
     monkeypatch.setattr(workers, "_start", refused)
     evaluation = package.compute(images, images, extractor=TINY, num_workers=2, batch_size=2, cache=False)
     (warning,) = evaluation.run.warnings
-    assert "cannot start decoding workers (Resource temporarily unavailable)" in warning
+    assert "cannot start decoding workers (Resource temporarily unavailable)" in str(warning)
     assert not multiprocessing.active_children()
     assert evaluation.results[0].real.count == 10

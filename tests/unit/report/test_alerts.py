@@ -96,7 +96,9 @@ def test_warnings_of_all_fakes() -> None:
         )
         for result, name in zip(evaluation.results, ("a", plain), strict=True)
     ]
-    evaluation = replace(evaluation, results=tuple(results), run=replace(evaluation.run, warnings=("slow",)))
+    evaluation = replace(
+        evaluation, results=tuple(results), run=replace(evaluation.run, warnings=(as_warning("slow"),))
+    )
     assert [*map(str, evaluation.alerts)] == [f"a, real, {plain} (only 60 images): {FEW}", "--num: odd", "slow"]
 
 

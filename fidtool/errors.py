@@ -168,6 +168,16 @@ def without_secrets(value: T) -> T:
     return cleaned  # type: ignore[no-any-return]
 
 
+_CARRIED = ("setting", "exit_code", "note", "location", "agreed")
+"""Attributes of an error that other ranks get, besides its message."""
+
+
+def _unpacked(kind: type[FidtoolError], args: tuple[str, ...]) -> FidtoolError:
+    error = kind.__new__(kind)
+    error.args = args
+    return error
+
+
 class FidtoolError(Exception):
     """Base class of all errors that fidtool raises on purpose.
 
@@ -195,6 +205,14 @@ class FidtoolError(Exception):
     def __init__(self, problem: str, *remedies: str, setting: SettingName | None = None) -> None:
         super().__init__(problem, *remedies)
         self.setting = None if setting is None else _field_of(setting)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Send other ranks a program's own class as the nearest of fidtool: they may lack it, or its arguments."""
+        for kind in type(self).__mro__:
+            if kind.__module__.partition(".")[0] == "fidtool":
+                break
+        carried = {name: value for name, value in vars(self).items() if kind is type(self) or name in _CARRIED}
+        return _unpacked, (kind, self.args), carried
 
     def advise(self, *remedies: str) -> None:
         """Add ways to fix it."""

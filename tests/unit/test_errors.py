@@ -6,6 +6,7 @@ import ast
 import copy
 import pickle
 import re
+import threading
 from collections.abc import Iterator
 
 import click
@@ -93,6 +94,19 @@ def test_a_copied_error_has_all_attributes(way: object) -> None:
     other = way(error)  # type: ignore[operator]
     assert (type(other), str(other), other.setting) == (RunError, "a: b, or c (rank 1 on x); d", "num")
     assert way(StoppedError("f", 143)).exit_code == 143  # type: ignore[operator]
+
+
+def test_an_error_of_a_programs_own_class_reaches_other_ranks() -> None:
+    class OwnError(InputError):  # a class that other processes cannot import, with other arguments
+        def __init__(self, code: int, place: str) -> None:
+            super().__init__(f"code {code}:", f"look at {place}", setting="num")
+            self.lock = threading.Lock()
+
+    error = OwnError(3, "x")
+    error.append("; d")
+    other = pickle.loads(pickle.dumps(error))
+    assert (type(other), str(other), other.setting) == (InputError, "code 3: look at x; d", "num")
+    assert other.exit_code == 2
 
 
 def test_errors_are_pythons_errors_as_well() -> None:

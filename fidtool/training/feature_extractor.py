@@ -197,9 +197,15 @@ def chosen(feature: Feature, protocol: str | None, weights: PathLike | None) -> 
             f"'FILE.py:NAME', a fidtool.Network or a torch.nn.Module, not {type(feature).__name__}",
             setting="feature",
         )
-    layer = {"dims": feature} if isinstance(feature, int) else {"extractor": feature}
+    dims = feature if isinstance(feature, int) else None
+    extractor = "inception" if dims is not None else feature
     with renamed("extractor", "feature"), renamed("dims", "feature"):
-        settings = StatisticsSettings(**layer, protocol=protocol, weights=weights)  # type: ignore[arg-type]
+        settings = StatisticsSettings(
+            extractor=extractor,  # type: ignore[arg-type]
+            dims=dims,
+            protocol=protocol,  # type: ignore[arg-type]
+            weights=weights,
+        )
     if settings.further:
         raise InputError(f"{option('feature', feature)} has several networks:", "pass one of them", setting="feature")
     return replace(settings.network, setting="feature", apart=weights is not None or protocol is not None)

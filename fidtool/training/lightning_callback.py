@@ -347,7 +347,7 @@ class FIDCallback(Base):
 
 def _classes(metrics: Any) -> tuple[Callable[..., ImageMetric[Any]], ...]:
     """Validates ``metrics`` of `FIDCallback`."""
-    given = [metrics] if callable(metrics) else [*(metrics or [None])]
+    given = [metrics] if isinstance(metrics, str) or callable(metrics) else [*(metrics or [None])]
     for metric in given:
         other = isinstance(metric, type) and not issubclass(metric, ImageMetric)  # such as torchmetrics'
         if other or isinstance(metric, nn.Module) or not callable(metric):

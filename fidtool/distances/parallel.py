@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
@@ -25,6 +27,10 @@ _FORKED = 0x40
 """Flag of a Linux process that has executed no program since it was forked, see ``proc_pid_stat(5)``."""
 _THREAD = "fidtool-fork"
 """Name of the threads of `_thread_of`."""
+_WAKING_SECONDS = 1.0
+"""How often the waiting thread runs the signal handlers of the program: not every signal interrupts its wait."""
+_UNWINDING_SECONDS = 10.0
+"""How long a call that a signal handler of the program ended is awaited."""
 
 
 @functools.lru_cache
@@ -54,12 +60,25 @@ def fork_safe(function: Callable[P, T]) -> Callable[P, T]:
             return function(*args, **kwargs)
         # Each thread has its own current device and stream.
         stream = torch.cuda.current_stream() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
+        threads = list[int]()
 
         def call() -> T:
+            threads.append(threading.get_ident())
             with torch.cuda.stream(stream) if stream else contextlib.nullcontext():
                 return function(*args, **kwargs)
 
-        return _thread_of(os.getpid()).submit(call).result()
+        future = _thread_of(os.getpid()).submit(call)
+        try:
+            while not future.done():
+                wait_for([future], _WAKING_SECONDS)
+            return future.result()
+        except BaseException as error:
+            # What a signal handler of the program raises in this thread ends the call, as in a process that is no fork.
+            # The interpreter would wait for the call at its exit.
+            for thread in threads if not future.cancel() and not future.done() else ():
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(type(error)))
+                wait_for([future], _UNWINDING_SECONDS)
+            raise
 
     return called
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 import fidtool
 from fidtool.features.extractor import Extractor
 from support.caller_states import COUNT, default_device, make_place, metrics, pixels_of, setting
-from support.places import TINY
+from support.places import FAULTY, TINY
 
 
 @pytest.fixture(scope="module")
@@ -195,3 +195,37 @@ def test_a_fork_computes_without_its_parents_threads(environment: dict[str, str]
     command = [sys.executable, "forks.py", TINY]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=tmp_path, env=environment)
     assert ended.stdout.split() == ["True", "True", "True"], ended.stderr
+
+
+STOPPED_FORK = """
+import multiprocessing, os, signal, sys, time
+import fidtool
+import numpy as np
+
+images = np.random.default_rng(0).integers(0, 255, (100, 8, 8, 3), np.uint8)
+
+def work(network):
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
+    fidtool.compute(images, images[:50], extractor=network, batch_size=1, num_workers=0, cache=False, diagnose=False)
+
+def passes():
+    return os.path.getsize("passes") if os.path.exists("passes") else 0
+
+if __name__ == "__main__":
+    fork = multiprocessing.get_context("fork").Process(target=work, args=sys.argv[1:])
+    fork.start()
+    while passes() < 10:
+        time.sleep(0.01)
+    fork.terminate()
+    fork.join()
+    print(fork.exitcode, passes() < 100)
+"""
+
+
+def test_a_signal_handler_of_the_program_ends_the_run_of_a_fork(environment: dict[str, str], tmp_path: Path) -> None:
+    """Its main thread waits for the run, which would go on to its end after what the handler raises there."""
+    (tmp_path / "fork.py").write_text(STOPPED_FORK)
+    command = [sys.executable, "fork.py", FAULTY]
+    environment = {**environment, "FORWARD_LOG": "passes", "FAULT_PACE": "0.05"}
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=tmp_path, env=environment)
+    assert ended.stdout.split() == ["7", "True"], ended.stderr

@@ -8,7 +8,8 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ParamSpec, Protocol, TypeAlias, cast, get_type_hints, overload
+from dataclasses import dataclass
+from typing import Any, ParamSpec, TypeAlias, TypeVar, cast, get_type_hints
 
 from fidtool.console import Console
 from fidtool.diagnose.diagnosis import Checkup
@@ -29,58 +30,44 @@ from fidtool.statistics.set_statistics import Statistics
 from fidtool.validation import declared
 
 PathOrURL = str | os.PathLike[str]
-Source: TypeAlias = "PathOrURL | Images | Sequence[Any] | Iterable[Any] | Callable[..., Any] | Statistics"
+Source: TypeAlias = PathOrURL | Images | Sequence[Any] | Iterable[Any] | Callable[..., Any] | Statistics
 """A path or URL; images in memory, or a function that generates them, see `fidtool.Images`; or statistics."""
 
-_Fakes: TypeAlias = "Source | Sequence[PathOrURL | Images | Statistics]"
-_Known: TypeAlias = "PathOrURL | Statistics | None"
-Sources = Sequence[tuple[object, str]]
+_Fakes: TypeAlias = Source | Sequence[PathOrURL | Images | Statistics]
+_Known: TypeAlias = PathOrURL | Statistics | None
 P = ParamSpec("P")
-_DEFAULTS = Settings()
+T = TypeVar("T")
 
 
-class _Compute(Protocol[P]):
-    def __call__(self, real: Source, fake: _Fakes, *args: P.args, **settings: P.kwargs) -> Evaluation: ...
+@dataclass(frozen=True, eq=False, repr=False)
+class _Compute(Settings):
+    real: Source
+    fake: _Fakes
 
 
-class _ComputeStatistics(Protocol[P]):
-    def __call__(
-        self,
-        images: Source,
-        known: _Known = None,
-        part: str | None = None,
-        since: _Known = None,
-        *args: P.args,
-        **settings: P.kwargs,
-    ) -> Statistics | None: ...
+@dataclass(frozen=True, eq=False, repr=False)
+class _ComputeStatistics(StatisticsSettings):
+    images: Source
+    known: _Known = None
+    part: str | None = None
+    since: _Known = None
 
 
-class _Check(Protocol[P]):
-    def __call__(
-        self, images: Source, against: Source | None = None, *args: P.args, **settings: P.kwargs
-    ) -> Checkup: ...
+@dataclass(frozen=True, eq=False, repr=False)
+class _Check(CheckSettings):
+    images: Source
+    against: Source | None = None
 
 
-class _Decorator(Protocol[P]):
-    @overload
-    def __call__(self, function: Callable[[Source, _Fakes, Settings], Evaluation]) -> _Compute[P]: ...
-    @overload
-    def __call__(
-        self, function: Callable[[Source, _Known, str | None, _Known, Settings], Statistics | None]
-    ) -> _ComputeStatistics[P]: ...
-    @overload
-    def __call__(self, function: Callable[[Source, Source | None, Settings], Checkup]) -> _Check[P]: ...
+def _with_arguments_of(kind: Callable[P, CheckSettings]) -> Callable[[Callable[..., T]], Callable[P, T]]:
+    """Decorator that replaces a function's last argument, a `Settings`, by the settings of ``kind`` as keywords.
 
-
-def _with_keywords_of(kind: Callable[P, CheckSettings]) -> _Decorator[P]:
-    """Decorator that replaces a function's last argument, a `Settings`, by the fields of ``kind`` as keywords.
-
-    Type checkers see the keywords through the protocols above, and `inspect.signature` through ``__signature__``. The
+    Type checkers see the fields of ``kind`` as the arguments, and `inspect.signature` sees ``__signature__``. The
     docstring gets a description of each keyword.
     """
-    types, settings = get_type_hints(kind), declared(cast(Any, kind))
+    types, settings = get_type_hints(kind), declared(cast(type, kind))
 
-    def decorated(function: Callable[..., Any]) -> Any:
+    def decorated(function: Callable[..., T]) -> Callable[P, T]:
         function = fork_safe(function)
         original = inspect.signature(function)
         *sets, _ = original.parameters.values()
@@ -92,7 +79,7 @@ def _with_keywords_of(kind: Callable[P, CheckSettings]) -> _Decorator[P]:
         signature = original.replace(parameters=[*sets, *keywords])
 
         @functools.wraps(function)
-        def called(*args: Any, **kwargs: Any) -> Any:
+        def called(*args: P.args, **kwargs: P.kwargs) -> T:
             try:
                 given = signature.bind(*args, **kwargs).arguments
             except TypeError as error:
@@ -123,7 +110,7 @@ def _meant(keywords: Mapping[str, Any], known: Collection[str]) -> str:
     return "".join(suggestion(name, known, 0.75) for name in unknown)
 
 
-@_with_keywords_of(Settings)
+@_with_arguments_of(_Compute)
 def compute(real: Source, fake: Source | Sequence[PathOrURL | Images | Statistics], settings: Settings) -> Evaluation:
     """Computes FID, or the metrics in ``metrics``, of one or several sets of generated images against real images.
 
@@ -169,13 +156,14 @@ def compute(real: Source, fake: Source | Sequence[PathOrURL | Images | Statistic
     return evaluation
 
 
-@_with_keywords_of(StatisticsSettings)
+@_with_arguments_of(_ComputeStatistics)
 def compute_statistics(
     images: Source,
     known: PathOrURL | Statistics | None = None,
     part: str | None = None,
     since: PathOrURL | Statistics | None = None,
-    settings: Settings = _DEFAULTS,
+    *,
+    settings: Settings,
 ) -> Statistics | None:
     """Computes the mean and covariance of the features of a set of images, which ``fidtool stats`` writes to a file.
 
@@ -200,8 +188,8 @@ def compute_statistics(
     return statistics
 
 
-@_with_keywords_of(CheckSettings)
-def check(images: Source, against: Source | None = None, settings: Settings = _DEFAULTS) -> Checkup:
+@_with_arguments_of(_Check)
+def check(images: Source, against: Source | None = None, *, settings: Settings) -> Checkup:
     """Inspects a set of images for problems, without a network.
 
     A collective like `compute`.

@@ -4,126 +4,58 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 import os
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ParamSpec, Protocol, TypeAlias, cast, get_type_hints, overload
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 from fidtool.console import Console
 from fidtool.diagnose.diagnosis import Checkup
 from fidtool.distances.parallel import fork_safe
 from fidtool.errors import InputError, warn_program
-from fidtool.metrics.registry import METRIC_SETTINGS
-from fidtool.names import suggestion
 from fidtool.pipeline.check import check_sets
 from fidtool.pipeline.evaluate import evaluate, measure_statistics
-from fidtool.presets import with_preset
 from fidtool.report.loggers import log_values
 from fidtool.report.outputs import check_outputs, writers_of
 from fidtool.result.evaluation import Evaluation
 from fidtool.result.record import origin_of
-from fidtool.settings import CheckSettings, Settings, StatisticsSettings
+from fidtool.settings import CheckSettings, Settings, StatisticsSettings, with_arguments_of
 from fidtool.sources.memory import Images, several
 from fidtool.statistics.set_statistics import Statistics
-from fidtool.validation import declared
 
 PathOrURL = str | os.PathLike[str]
-Source: TypeAlias = "PathOrURL | Images | Sequence[Any] | Iterable[Any] | Callable[..., Any] | Statistics"
+Source: TypeAlias = PathOrURL | Images | Sequence[Any] | Iterable[Any] | Callable[..., Any] | Statistics
 """A path or URL; images in memory, or a function that generates them, see `fidtool.Images`; or statistics."""
 
-_Fakes: TypeAlias = "Source | Sequence[PathOrURL | Images | Statistics]"
-_Known: TypeAlias = "PathOrURL | Statistics | None"
-Sources = Sequence[tuple[object, str]]
-P = ParamSpec("P")
-_DEFAULTS = Settings()
+_Fakes: TypeAlias = Source | Sequence[PathOrURL | Images | Statistics]
+_Known: TypeAlias = PathOrURL | Statistics | None
+
+# The arguments of the functions, as type checkers see them: sets and settings.
 
 
-class _Compute(Protocol[P]):
-    def __call__(self, real: Source, fake: _Fakes, *args: P.args, **settings: P.kwargs) -> Evaluation: ...
+@dataclass(frozen=True, eq=False, repr=False)
+class _Compute(Settings):
+    real: Source
+    fake: _Fakes
 
 
-class _ComputeStatistics(Protocol[P]):
-    def __call__(
-        self,
-        images: Source,
-        known: _Known = None,
-        part: str | None = None,
-        since: _Known = None,
-        *args: P.args,
-        **settings: P.kwargs,
-    ) -> Statistics | None: ...
+@dataclass(frozen=True, eq=False, repr=False)
+class _ComputeStatistics(StatisticsSettings):
+    images: Source
+    known: _Known = None
+    part: str | None = None
+    since: _Known = None
 
 
-class _Check(Protocol[P]):
-    def __call__(
-        self, images: Source, against: Source | None = None, *args: P.args, **settings: P.kwargs
-    ) -> Checkup: ...
+@dataclass(frozen=True, eq=False, repr=False)
+class _Check(CheckSettings):
+    images: Source
+    against: Source | None = None
 
 
-class _Decorator(Protocol[P]):
-    @overload
-    def __call__(self, function: Callable[[Source, _Fakes, Settings], Evaluation]) -> _Compute[P]: ...
-    @overload
-    def __call__(
-        self, function: Callable[[Source, _Known, str | None, _Known, Settings], Statistics | None]
-    ) -> _ComputeStatistics[P]: ...
-    @overload
-    def __call__(self, function: Callable[[Source, Source | None, Settings], Checkup]) -> _Check[P]: ...
-
-
-def _with_keywords_of(kind: Callable[P, CheckSettings]) -> _Decorator[P]:
-    """Decorator that replaces a function's last argument, a `Settings`, by the fields of ``kind`` as keywords.
-
-    Type checkers see the keywords through the protocols above, and `inspect.signature` through ``__signature__``. The
-    docstring gets a description of each keyword.
-    """
-    types, settings = get_type_hints(kind), declared(cast(Any, kind))
-
-    def decorated(function: Callable[..., Any]) -> Any:
-        function = fork_safe(function)
-        original = inspect.signature(function)
-        *sets, _ = original.parameters.values()
-        keywords = [
-            each.replace(annotation=inspect.formatannotation(types[each.name]))
-            for each in inspect.signature(kind).parameters.values()
-            if each.name in settings
-        ]
-        signature = original.replace(parameters=[*sets, *keywords])
-
-        @functools.wraps(function)
-        def called(*args: Any, **kwargs: Any) -> Any:
-            try:
-                given = signature.bind(*args, **kwargs).arguments
-            except TypeError as error:
-                raise TypeError(f"{function.__name__}() {error}{_meant(kwargs, signature.parameters)}") from None
-            chosen = with_preset({name: given.pop(name) for name in settings if name in given})
-            return function(**given, settings=Settings(**chosen))
-
-        called.__signature__ = signature  # type: ignore[attr-defined]
-        lines = [f"        {name}: {each.described}" for name, each in settings.items()]
-        called.__doc__ = "\n".join([f"{function.__doc__}", "    Settings:", *lines, ""])
-        return called
-
-    return decorated
-
-
-def _meant(keywords: Mapping[str, Any], known: Collection[str]) -> str:
-    """Returns what to write instead of unknown keywords: a metric with a setting, or similar keywords."""
-    unknown = [name for name in keywords if name not in known]
-    for name in unknown:
-        if name in METRIC_SETTINGS and "metrics" in known:
-            kind, own = METRIC_SETTINGS[name]
-            return f"; write metrics=[fidtool.{kind.__name__}({own.name}=...)]"
-        if name in (declared(Settings)["precision"].choices or ()):
-            return f"; write precision={name!r}"
-        for setting, each in declared(Settings).items():
-            if each.kind is bool and name == f"no_{each.flag.strip('-').replace('-', '_')}":
-                return f"; write {setting}=False"
-    return "".join(suggestion(name, known, 0.75) for name in unknown)
-
-
-@_with_keywords_of(Settings)
+@with_arguments_of(_Compute)
+@fork_safe
 def compute(real: Source, fake: Source | Sequence[PathOrURL | Images | Statistics], settings: Settings) -> Evaluation:
     """Computes FID, or the metrics in ``metrics``, of one or several sets of generated images against real images.
 
@@ -169,13 +101,15 @@ def compute(real: Source, fake: Source | Sequence[PathOrURL | Images | Statistic
     return evaluation
 
 
-@_with_keywords_of(StatisticsSettings)
+@with_arguments_of(_ComputeStatistics)
+@fork_safe
 def compute_statistics(
     images: Source,
     known: PathOrURL | Statistics | None = None,
     part: str | None = None,
     since: PathOrURL | Statistics | None = None,
-    settings: Settings = _DEFAULTS,
+    *,
+    settings: Settings,
 ) -> Statistics | None:
     """Computes the mean and covariance of the features of a set of images, which ``fidtool stats`` writes to a file.
 
@@ -200,8 +134,9 @@ def compute_statistics(
     return statistics
 
 
-@_with_keywords_of(CheckSettings)
-def check(images: Source, against: Source | None = None, settings: Settings = _DEFAULTS) -> Checkup:
+@with_arguments_of(_Check)
+@fork_safe
+def check(images: Source, against: Source | None = None, *, settings: Settings) -> Checkup:
     """Inspects a set of images for problems, without a network.
 
     A collective like `compute`.

@@ -1,10 +1,12 @@
 """Declarations of all settings: the keywords of `fidtool.compute` and the options of the command line."""
 
+import functools
+import inspect
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast, get_type_hints
 
 from fidtool.errors import InputError, brief, option
 from fidtool.features.models.families import (
@@ -30,7 +32,8 @@ from fidtool.images.framing import CROPS, EXAMPLE, Crop
 from fidtool.metrics.metric import METRICS, Metric, MetricFacts
 from fidtool.metrics.pairs import PairMetric
 from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS, Requested, requested
-from fidtool.presets import PRESETS, preset_named
+from fidtool.names import suggestion
+from fidtool.presets import PRESETS, preset_named, with_preset
 from fidtool.validation import (
     LONGEST_SECONDS,
     MAX_PIXELS,
@@ -496,3 +499,56 @@ class Settings(StatisticsSettings):
 
 ALL_SETTINGS = {**declared(Settings), **{key: setting for key, (_, setting) in METRIC_SETTINGS.items()}}
 """The settings by name, and those of the built-in metrics by `fidtool.metrics.registry.key_of`."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def with_arguments_of(kind: Callable[P, CheckSettings]) -> Callable[[Callable[..., T]], Callable[P, T]]:
+    """Decorator that replaces a function's last argument, a `Settings`, by the settings of ``kind`` as keywords.
+
+    Type checkers see the fields of ``kind`` as the arguments, and `inspect.signature` sees ``__signature__``. The
+    docstring gets a description of each keyword.
+    """
+    types, settings = get_type_hints(kind), declared(cast(type, kind))
+
+    def decorated(function: Callable[..., T]) -> Callable[P, T]:
+        original = inspect.signature(function)
+        *sets, _ = original.parameters.values()
+        keywords = [
+            each.replace(annotation=inspect.formatannotation(types[each.name]))
+            for each in inspect.signature(kind).parameters.values()
+            if each.name in settings
+        ]
+        signature = original.replace(parameters=[*sets, *keywords])
+
+        @functools.wraps(function)
+        def called(*args: P.args, **kwargs: P.kwargs) -> T:
+            try:
+                given = signature.bind(*args, **kwargs).arguments
+            except TypeError as error:
+                raise TypeError(f"{function.__name__}() {error}{_meant(kwargs, signature.parameters)}") from None
+            chosen = with_preset({name: given.pop(name) for name in settings if name in given})
+            return function(**given, settings=Settings(**chosen))
+
+        called.__signature__ = signature  # type: ignore[attr-defined]
+        lines = [f"        {name}: {each.described}" for name, each in settings.items()]
+        called.__doc__ = "\n".join([f"{function.__doc__}", "    Settings:", *lines, ""])
+        return called
+
+    return decorated
+
+
+def _meant(keywords: Mapping[str, Any], known: Collection[str]) -> str:
+    """Returns what to write instead of unknown keywords: a metric with a setting, or similar keywords."""
+    unknown = [name for name in keywords if name not in known]
+    for name in unknown:
+        if name in METRIC_SETTINGS and "metrics" in known:
+            kind, own = METRIC_SETTINGS[name]
+            return f"; write metrics=[fidtool.{kind.__name__}({own.name}=...)]"
+        if name in (declared(Settings)["precision"].choices or ()):
+            return f"; write precision={name!r}"
+        for setting, each in declared(Settings).items():
+            if each.kind is bool and name == f"no_{each.flag.strip('-').replace('-', '_')}":
+                return f"; write {setting}=False"
+    return "".join(suggestion(name, known, 0.75) for name in unknown)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fidtool.distributed.world import World
     from fidtool.features.models.inception import Weights
     from fidtool.features.protocol import Definition
-    from fidtool.statistics.set_statistics import Gaussian
+    from fidtool.statistics.set_statistics import Gaussian, MeasuredSet
 
 METRICS = "Metrics"
 """Heading of ``--help`` for the settings of metrics."""
@@ -147,6 +147,13 @@ class FeatureSet:
                 setting="metrics",
             )
         return self.features
+
+
+def feature_set(measured: MeasuredSet, layer: str, with_features: bool) -> FeatureSet:
+    """Return a layer of a set as input of a metric."""
+    gaussian = measured.gaussian(layer) if layer in measured.statistics.layers else None
+    rows = measured.features[layer] if with_features else None
+    return FeatureSet(measured.path, rows, gaussian, measured.statistics.order, measured.pairs)
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,7 +26,7 @@ from fidtool.errors import (
     on_every_rank,
 )
 from fidtool.features.models.inception import Weights, load_weights
-from fidtool.metrics.metric import FeatureSet, Metric, MetricContext
+from fidtool.metrics.metric import Metric, MetricContext, feature_set
 from fidtool.metrics.registry import BUILT_IN, Requested
 from fidtool.pipeline.captions import captions_of
 from fidtool.pipeline.plan import Plan
@@ -96,8 +96,8 @@ class MetricRunner:
     ) -> dict[str, float]:
         """The values of a metric; warnings about them, and values of single images, are added. A collective."""
         run, metric, layer = self.run, asked.metric, asked.layer
-        usual = _feature_set(real, layer, metric.real_features)
-        generated = _feature_set(fake, layer, metric.fake_features)
+        usual = feature_set(real, layer, metric.real_features)
+        generated = feature_set(fake, layer, metric.fake_features)
         if metric.captions:
             captions = run.world.on_rank_zero(lambda: captions_of(planned, self.contents[planned], fake.statistics))
             generated = replace(generated, captions=captions)
@@ -127,13 +127,6 @@ class MetricRunner:
     def _classifier(self) -> Weights:
         path = self.plan.settings.network.weights
         return self.weights or load_weights(path, self.run.console.say, classifier=True)
-
-
-def _feature_set(measured: MeasuredSet, layer: str, with_features: bool) -> FeatureSet:
-    """A set as input of a metric."""
-    gaussian = measured.gaussian(layer) if layer in measured.statistics.layers else None
-    rows = measured.features[layer] if with_features else None
-    return FeatureSet(measured.path, rows, gaussian, measured.statistics.order, measured.pairs)
 
 
 def _checked(metric: Metric, found: Mapping[str, float], required: Collection[str] = ()) -> dict[str, float]:

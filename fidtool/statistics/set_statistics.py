@@ -224,7 +224,9 @@ def reordered(rows: NDArray[Any], order: NDArray[np.int64]) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class MeasuredSet:
-    """A set as passed to the metrics: statistics on rank zero, and per-image features on all ranks.
+    """All layers of a set: statistics on rank zero, and per-image features on all ranks.
+
+    A metric gets one layer of it, as a `fidtool.FeatureSet`.
 
     Attributes:
         statistics: statistics of the set on rank zero; without layers on the other ranks.

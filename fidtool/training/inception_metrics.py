@@ -23,7 +23,7 @@ from fidtool.features.protocol import FEATURES, INCEPTION_DIMS, ProtocolName
 from fidtool.metrics.fid import FID
 from fidtool.metrics.inception_score import InceptionScore as Scores
 from fidtool.metrics.kid import KID
-from fidtool.metrics.metric import FeatureSet, MetricContext
+from fidtool.metrics.metric import FeatureSet, MetricContext, feature_set
 from fidtool.metrics.mifid import MIFID
 from fidtool.metrics.prdc import PRDC, Ties
 from fidtool.settings import StatisticsSettings
@@ -152,10 +152,7 @@ class ImageMetric(SyncedMetric[Values, ImageSums]):
                 kept = ", which reset() discards unless reset_real_features=False" if side == "real" else ""
                 raise TooFewImagesError(f"{problem}: add them with update(images, real={side == 'real'}){kept}")
         sets = [self._set(side, sums, world) for side in SIDES]
-        real, fake = (
-            FeatureSet(each.path, each.features.get(FEATURES), each.gaussian() if each.statistics.layers else None)
-            for each in sets
-        )
+        real, fake = (feature_set(each, FEATURES, metric.fake_features) for each in sets)
         context = MetricContext(
             feature_settings(self._network.definition, self.device, world), lambda: self._classifier
         )

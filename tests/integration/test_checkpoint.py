@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import fidtool
 from fidtool.statistics.checkpoint import MANIFEST
 from support.command_line import Run, changed
 from support.pictures import make_pictures
@@ -50,6 +52,18 @@ def test_a_checkpoint_of_another_set_names_the_difference(here: Run, kept: list[
     assert f"the names of the images of {tmp_path / 'fake'} differ" in here(*kept).error
     (tmp_path / "fake" / "other.png").unlink()
     assert f"count of {tmp_path / 'fake'} was 12 and is now 11" in here(*kept).error
+
+
+def test_parts_are_statistics_files_whose_merger_is_the_set(kept: list[Any], tmp_path: Path) -> None:
+    """Each states the files of its own images as the whole, so that a changed file costs only its part."""
+    parts = [fidtool.read_statistics(file) for file in sorted((tmp_path / "kept").glob("*-000-*.npz"))]
+    assert len(parts) == len({part.part.whole for part in parts if part.part}) == 6
+    merged = fidtool.merge_statistics([replace(part, part=replace(part.part, whole="real")) for part in parts])
+    once = fidtool.compute_statistics(tmp_path / "real", extractor=TINY, cache=False, batch_size=2)
+    assert once is not None
+    assert (merged.mu == once.mu).all()
+    assert (merged.sigma == once.sigma).all()
+    assert (merged.count, merged.traits, merged.found) == (once.count, once.traits, once.found)
 
 
 def test_a_damaged_manifest_is_refused(here: Run, kept: list[Any], tmp_path: Path) -> None:

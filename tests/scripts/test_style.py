@@ -96,6 +96,25 @@ def test_linters_report_nothing(command: list[str]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+CALLS = """
+import fidtool
+fidtool.compute(real="a", fake=["b"], num=3)
+fidtool.compute("a", "b", numm=3)
+fidtool.compute_statistics("a", since="b", per_class=True)
+fidtool.check("a", "b", num="3")
+"""
+
+
+@pytest.mark.slow
+def test_type_checkers_know_the_keywords(tmp_path: Path) -> None:
+    pytest.importorskip("mypy")
+    program = tmp_path / "program.py"
+    program.write_text(CALLS)
+    done = subprocess.run([sys.executable, "-m", "mypy", str(program)], cwd=ROOT, capture_output=True, text=True)
+    errors = [line.partition("error: ")[2] for line in done.stdout.splitlines() if "error: " in line]
+    assert [re.findall(r'"(\w+)"', error)[0] for error in errors] == ["numm", "per_class", "num"], done.stdout
+
+
 SHORT = {"d": "distributed", "i": "integration", "u": "unit", "us": "unit/statistics"}
 """Short names of folders in the list of promises."""
 

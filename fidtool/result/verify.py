@@ -199,21 +199,20 @@ class _Requirements:
         self._add("reference", met, published.name if published else given, self.preset.reference)
 
     def _crop(self) -> None:
-        published, preset, framing = self.published, self.preset, self.real.framing
+        published, preset, crop = self.published, self.preset, self.real.framing
         size = _square(self.fake)
         expected = f"{preset.crop}:{size or 'SIZE'}" if preset.crop else "that of the paper"
         if published is not None:
-            found = "as published" if framing is None else f"{framing}, of cropped images"
-            self._add("crop of REAL", framing is None, found, "as published", published.source)
-        elif framing is not None:
-            crop, _, side = framing.partition(":")
-            if size is not None and int(side) != size:
+            found = "as published" if crop is None else f"{crop}, of cropped images"
+            self._add("crop of REAL", crop is None, found, "as published", published.source)
+        elif crop is not None:
+            if size is not None and crop.size != size:
                 met: bool | None = False
-            elif preset.crop and crop not in preset.further_crops:
-                met = crop == preset.crop
+            elif preset.crop and crop.name not in preset.further_crops:
+                met = crop.name == preset.crop
             else:
                 met = None
-            self._add("crop of REAL", met, framing, expected)
+            self._add("crop of REAL", met, crop, expected)
         elif preset.crop and len(self.real.sizes or ()) > 1:
             self._add("crop of REAL", False, "none, and its images have several sizes", expected)
         elif preset.crop:

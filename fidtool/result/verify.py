@@ -95,7 +95,7 @@ class _Requirements:
         self.items: list[Item] = []
         self.published = named_reference(self.real.reference)[0] if self.real.reference else None
         """The reference that is REAL."""
-        project = self.real.reference.partition(":")[0]
+        project = self.published and self.published.project
         name = preset or evaluation.run.config.get("preset") or (project if project in PRESETS else None)
         if name is None:
             raise InputError("the run had no preset:", f"pass one of {', '.join(PRESETS)}", setting="preset")
@@ -194,7 +194,7 @@ class _Requirements:
 
     def _reference(self) -> None:
         published, prefix, origin = self.published, self.preset.prefix, self.real.origin
-        met = published.name.partition(":")[0] == prefix if published and prefix else None
+        met = published.project == prefix if published and prefix else None
         given = f"{self.real.name}, a file of {origin}" if origin else self.real.name
         self._add("reference", met, published.name if published else given, self.preset.reference)
 

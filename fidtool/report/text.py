@@ -108,7 +108,7 @@ def _log_falling(number: int, factors: int) -> float:
     return lgamma(number + 1) - lgamma(number - factors + 1)
 
 
-def framing_lines(evaluation: Evaluation) -> list[str]:
+def crop_lines(evaluation: Evaluation) -> list[str]:
     """Return how the sets were cropped and resized: ``real/: framed by edm:64 (Lanczos filter)``, if they were."""
     crops: dict[Crop, dict[str, None]] = {}
     for result in evaluation.results:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import itertools
+import json
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -149,6 +150,7 @@ def test_statistics_file_remembers(here: Run, place: Path) -> None:
     assert here("stats", place / "photos", "-o", "photos.npz", *SMALL, "--crop", "adm:48").status == 0
     statistics = fidtool.read_statistics("photos.npz")
     assert statistics.framing == Crop("adm", 48)
+    assert json.loads(str(np.load("photos.npz")["run"]))["framing"] == "adm:48"  # in files it is text
     assert (statistics.config or {})["crop"] == "adm:48"
     wanted = here("compute", place / "photos-adm", place / "fake", *SMALL, "--json")
     run = here("compute", "photos.npz", place / "fake", *SMALL, "--json")

@@ -21,8 +21,10 @@ _LIMITED = {int: Annotated[int, 0, 1 << 62], float: Annotated[float, -float_info
 def plain(value: Any) -> Any:
     """Return a value as it is in the JSON: a dataclass is its fields, see `fields_of`, or what its ``to_dict`` returns.
 
-    `restored` is the inverse.
+    If a class method ``parse`` makes it of text, such as a crop, it is this text. `restored` is the inverse.
     """
+    if hasattr(value, "parse"):
+        return str(value)
     if is_dataclass(value):
         return value.to_dict() if hasattr(value, "to_dict") else fields_of(value)
     if isinstance(value, Mapping):
@@ -58,8 +60,8 @@ def restored(kind: Any, value: Any) -> Any:
         for part in parts:
             with contextlib.suppress(TypeError):
                 return restored(part, value)
-    elif isinstance(kind, type) and is_dataclass(kind) and isinstance(value, dict):
-        return kind.from_dict(value) if hasattr(kind, "from_dict") else kind(**restored_fields(kind, value))
+    elif is_dataclass(kind) and isinstance(value, str if hasattr(kind, "parse") else dict):
+        return _restored_dataclass(kind, value)
     elif origin is tuple and isinstance(value, list):
         each = parts[:1] * len(value) if parts[-1] is Ellipsis else parts
         return tuple(restored(one, item) for one, item in zip(each, value, strict=True))
@@ -72,6 +74,12 @@ def restored(kind: Any, value: Any) -> Any:
     wanted = "an object" if is_dataclass(kind) else getattr(kind, "__name__", kind)
     wanted = f"one of {', '.join(map(repr, parts))}" if origin is Literal else wanted
     raise TypeError(f"{repr(value)[:80]} is not {wanted}")
+
+
+def _restored_dataclass(kind: Any, value: Any) -> Any:
+    if isinstance(value, str):
+        return kind.parse(value)
+    return kind.from_dict(value) if hasattr(kind, "from_dict") else kind(**restored_fields(kind, value))
 
 
 def restored_fields(kind: Any, content: Mapping[str, Any], complete: bool = False) -> dict[str, Any]:

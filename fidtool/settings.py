@@ -28,12 +28,12 @@ from fidtool.features.protocol import (
     ProtocolName,
     protocol_named,
 )
-from fidtool.images.framing import CROPS, EXAMPLE, Crop
 from fidtool.metrics.metric import METRICS, Metric, MetricFacts
 from fidtool.metrics.pairs import PairMetric
 from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS, Requested, requested
 from fidtool.names import suggestion
 from fidtool.presets import PRESETS, preset_named, with_preset
+from fidtool.sources.crops import CROPS, EXAMPLE, Crop
 from fidtool.validation import (
     LONGEST_SECONDS,
     MAX_PIXELS,
@@ -212,7 +212,7 @@ class StatisticsSettings(CheckSettings):
     max_skip: float = Setting(MAX_SKIP, IMAGES, "FRACTION", least=0, most=1).help(
         "Maximum fraction of a set's files that may be skipped as unreadable."
     )
-    crop: str | None = Setting(None, IMAGES, "NAME:SIZE", common=True, convert=lambda crop: str(Crop.parse(crop))).help(
+    crop: str | Crop | None = Setting(None, IMAGES, "NAME:SIZE", common=True, convert=Crop.parse).help(
         f"Crop and resize the images of REAL, or those of `stats`, as published code does: a name "
         f"({', '.join(CROPS)}) and the side of the square in pixels, such as {EXAMPLE}.",
         default="images as they are",
@@ -393,8 +393,8 @@ class Settings(StatisticsSettings):
         "Captions of the images of every FAKE: a table with columns path and caption, a folder of .txt files named as "
         "the images are, or a .txt with a caption per line, in the order of the images; in Python also a list."
     )
-    crop_fake: str | None = Setting(
-        None, IMAGES, "NAME:SIZE", convert=lambda crop: str(Crop.parse(crop, "crop_fake"))
+    crop_fake: str | Crop | None = Setting(
+        None, IMAGES, "NAME:SIZE", convert=lambda crop: Crop.parse(crop, "crop_fake")
     ).help(
         f"Crop and resize the images of every FAKE by a name and a side as for REAL, such as {EXAMPLE}.",
         default="images as they are",

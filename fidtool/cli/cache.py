@@ -14,6 +14,7 @@ from fidtool.cache_dir import byte_limit, cache_dir
 from fidtool.cli.options import OnceCommand
 from fidtool.cli.output import columns, document
 from fidtool.errors import InputError, RunError
+from fidtool.json_fields import plain
 from fidtool.names import counted, legible
 from fidtool.sources.remote import delete_copies
 from fidtool.statistics.cache import SHOWN_DIGITS, Entry, cache_entries, matching, sweep
@@ -103,7 +104,7 @@ def _as_dict(entry: Entry) -> dict[str, Any]:
         "network": definition and definition.extractor,
         "dims": definition and definition.dims,
         "protocol": definition and definition.protocol_name,
-        "framing": summary.framing,
+        "framing": plain(summary.framing),
         "bytes": entry.size,
         "used": _date(entry),
     }

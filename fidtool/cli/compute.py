@@ -160,11 +160,11 @@ def _show(
 ) -> None:
     """Print the result, or ``values`` as the format ``value``; write tables, by their formats, and report and plot."""
     from fidtool.report.tables import class_lines, lines_in
-    from fidtool.report.text import framing_lines, influence_lines
+    from fidtool.report.text import crop_lines, influence_lines
 
     notes = influence_lines(evaluation)
     if form not in ("table", "markdown", "latex"):  # which have them
-        notes += [*framing_lines(evaluation), *class_lines(evaluation)]
+        notes += [*crop_lines(evaluation), *class_lines(evaluation)]
     for line in notes:
         note(line)
     saved = {"": evaluation}

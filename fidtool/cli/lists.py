@@ -234,7 +234,7 @@ def refs(names: tuple[str, ...], as_json: bool, download: str | None) -> Iterato
         yield from [str(path), *hashes]
         return
     projects = {
-        name: [each for each in REFERENCES.values() if folded(each.name.partition(":")[0]) == folded(name.rstrip(":"))]
+        name: [each for each in REFERENCES.values() if folded(each.project) == folded(name.rstrip(":"))]
         for name in names
     }
     found = dict.fromkeys(each for name in names for each in projects[name] or [named_reference(name)[0]])

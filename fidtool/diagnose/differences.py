@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from fidtool.diagnose.findings import Finding
 from fidtool.diagnose.measures import Floats, Measures
 from fidtool.errors import Severity
-from fidtool.images.framing import crops_to_one_size
 from fidtool.images.records import BANDS, NOISE, ImageRecords
+from fidtool.sources.crops import crops_to_one_size
 
 _BRIGHTER = 0.75
 """A difference between the mean brightnesses is reported beyond this many standard deviations of the brightness of

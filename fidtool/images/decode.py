@@ -1,6 +1,6 @@
 """Decodes contents to RGB pixels: files with Pillow, as the reference implementations do; arrays are used directly.
 
-The pixels may then be framed, see `fidtool.images.framing`.
+The pixels may then be framed, see `fidtool.sources.crops`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from PIL import ExifTags, Image, UnidentifiedImageError, features
 from PIL import __version__ as pillow_version
 
 from fidtool.errors import message_of, option
-from fidtool.images.framing import Crop
 from fidtool.sources.arrays import UnknownRangeError, as_pixels
 from fidtool.sources.contents import Frame, Pixels, Read, ValueRange, pillow_defaults
+from fidtool.sources.crops import Crop
 from fidtool.sources.kinds import AVIF, HEIF, JPEG_2000, WEBP, foreign_of, format_of
 from fidtool.validation import MAX_PIXELS
 

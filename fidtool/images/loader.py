@@ -29,11 +29,11 @@ from fidtool.images.decode import (
     NeedsRangeError,
     decode_content,
 )
-from fidtool.images.framing import Crop, crops_to_one_size
 from fidtool.images.records import NO_RECORDS, RecordArray, records_of
 from fidtool.images.workers import DaemonThreads, Workers
 from fidtool.local_files import in_time, open_regular
 from fidtool.sources.contents import BadFile, ContentError, Frame, Read, ValueRange, pillow_defaults
+from fidtool.sources.crops import crops_to_one_size
 from fidtool.sources.image_set import ImageSet, Indices
 from fidtool.sources.kinds import may_have_floats
 
@@ -103,8 +103,7 @@ def decode_batch(source: ImageSet | None, options: DecodeOptions, batch: Batch) 
     batch = batch.part(0, len(decoded))
     piece = _piece(batch, decoded, options)
     if source is not None and source.partner is not None:
-        crop = None if source.partner.framing is None else Crop.parse(source.partner.framing)
-        partners = _decode(source.partner, replace(options, crop=crop), batch)
+        partners = _decode(source.partner, replace(options, crop=source.partner.crop), batch)
         for index, image, partner in zip(batch.images, _images(decoded), _images(partners), strict=True):
             _check_sizes(source.file(index), image, source.partner.file(index), partner)
         piece.partner = _piece(batch, partners, options)

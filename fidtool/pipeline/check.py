@@ -72,7 +72,7 @@ def _read(
         workers = min(8, available_cores(ranks), batches // 8)  # as many as are decoded until one has started
     usable = replace(settings, on_error="skip", max_skip=1.0, diagnose=True)
     extraction = Extraction(
-        run, usable, (), {}, batch_size=_BATCH, num_workers=workers, framing=None, warn=run.console.warn
+        run, usable, (), {}, batch_size=_BATCH, num_workers=workers, crop=None, warn=run.console.warn
     )
     found = extraction.run(0, images)
     with run.world.together():

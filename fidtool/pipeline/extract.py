@@ -18,25 +18,22 @@ from fidtool.errors import InputError, option
 from fidtool.features.extractor import Extractor, ForwardPasses, GroupFeatures
 from fidtool.images.batches import Batch, Stream, deal, plan_batches
 from fidtool.images.decode import DecodeOptions
-from fidtool.images.framing import EXAMPLE, Crop
 from fidtool.images.loader import Piece, load
 from fidtool.names import counted
 from fidtool.pipeline.pairs import Pairs
 from fidtool.pipeline.run import RunContext
 from fidtool.settings import Settings
 from fidtool.sources.contents import BadFile
+from fidtool.sources.crops import EXAMPLE, Crop
 from fidtool.sources.image_set import ImageSet
 from fidtool.statistics.accumulator import Accumulator, Layer
 from fidtool.statistics.checkpoint import Checkpoint, Part, parts_of
 from fidtool.statistics.set_statistics import empty_rows
 
 
-def decode_options(
-    settings: Settings, framing: str | None, records: bool = False, pixels: bool = True
-) -> DecodeOptions:
+def decode_options(settings: Settings, crop: Crop | None, records: bool = False, pixels: bool = True) -> DecodeOptions:
     """Returns how a run's images are decoded: the settings that concern each image."""
-    skip, crop = settings.on_error == "skip", None if framing is None else Crop.parse(framing)
-    return DecodeOptions(skip, settings.max_pixels, records, pixels, crop, settings.floats)
+    return DecodeOptions(settings.on_error == "skip", settings.max_pixels, records, pixels, crop, settings.floats)
 
 
 @dataclass
@@ -56,7 +53,7 @@ class Extraction:
     layers: Mapping[str, Layer]
     batch_size: int
     num_workers: int
-    framing: str | None
+    crop: Crop | None
     warn: Callable[[str], None]
     work: Counter[str] = field(default_factory=Counter)
     pairs: Pairs | None = None
@@ -166,7 +163,7 @@ class Extraction:
         settings = self.settings
         workers = self.num_workers if total is None else min(self.num_workers, total)
         used = bool(self.networks or self.pairs)
-        decode = decode_options(settings, self.framing, settings.diagnose, used)
+        decode = decode_options(settings, self.crop, settings.diagnose, used)
         moved = partial(self._moved, source)
         timed = partial(context.busy, "network", self._share)
         threads = context.device.forward_threads
@@ -256,7 +253,7 @@ def image_sample(images: ImageSet | None, settings: Settings, count: int | None)
         raise InputError(f"--images asks for {count} images but {images.path} has {len(images)}")
     chosen = sorted(range(min(count or 10_000, len(images))), key=images.order.__getitem__)  # of a random order
     sample, used = np.empty((0, 0, 0, 3), np.uint8), 0
-    for piece in load(images, [Batch(each, [each]) for each in chosen], decode_options(settings, images.framing)):
+    for piece in load(images, [Batch(each, [each]) for each in chosen], decode_options(settings, images.crop)):
         for pixels in piece.take_images():
             if not used:
                 sample = empty_rows(len(chosen), pixels.numel(), np.uint8).reshape(-1, *pixels.shape)

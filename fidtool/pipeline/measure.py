@@ -14,6 +14,7 @@ import torch
 from fidtool.errors import InputError, ResultWarning, as_warning, on_every_rank, option, redacted
 from fidtool.features.protocol import FEATURES, PROBE
 from fidtool.images.batches import Stream, broadcast_images, part_of
+from fidtool.json_fields import plain
 from fidtool.names import counted
 from fidtool.pipeline.extract import Extraction
 from fidtool.pipeline.networks import RunNetworks
@@ -103,7 +104,7 @@ class Measurer:
                     "count": len(source),
                     "identity": source.identity(),
                     "needed": {layer: layer in needs.collected for layer in needs.layers},
-                    "framing": source.framing,
+                    "framing": plain(source.crop),
                     "pairs": [metric.name for metric in needs.pairs],
                 }
             )
@@ -160,7 +161,7 @@ class Measurer:
         A collective. The statistics ``before`` of all others are those of ``name``; rank zero alone needs them.
         """
         world, layers = self._world, self._layers(planned, planned.needs.layers)
-        facts = facts_of(layers, self.arithmetic, config, planned.framing, self._settings.diagnose)
+        facts = facts_of(layers, self.arithmetic, config, planned.crop, self._settings.diagnose)
         found = world.only_on_rank_zero(lambda: located(self._stored(planned), name, before, facts))
         known, doubtful, new = found or (before, None, None)
         self._restrict(planned, doubtful)
@@ -235,7 +236,7 @@ class Measurer:
             layers,
             batch_size=batch_size,
             num_workers=self.num_workers,
-            framing=planned.framing,
+            crop=planned.crop,
             warn=self._warn,
             work=self.counts,
             pairs=None if real is None else self.pairs,
@@ -250,7 +251,7 @@ class Measurer:
             split = settings.max_pixels if settings.frames == "all" else None
             stream = Stream(given, settings.floats, world, batch_size, sampling, self._run.outside, split)
             partial, images = extraction.run_stream(stream)
-            images = replace(images, framing=planned.framing)
+            images = replace(images, crop=planned.crop)
         else:
             images = self._images(planned)
             if real is not None:
@@ -319,7 +320,7 @@ class Measurer:
         arithmetic, part = given.arithmetic or {}, self._stored(planned).part
         for name, theirs, mine in (
             ("precision", arithmetic.get("precision"), self._settings.precision),
-            ("framing", given.framing, planned.framing),
+            ("framing", given.framing, planned.crop),
             ("part", given.part and given.part.name, part and part.name),
         ):
             if theirs != mine:

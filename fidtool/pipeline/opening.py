@@ -214,16 +214,16 @@ def _draw_sets(
     settings: Settings,
     say: Callable[[str], None],
 ) -> list[tuple[SetPlan, Content]]:
-    """The set of each argument: the same object for the same path, framing and number of images."""
+    """The set of each argument: the same object for the same path, crop and number of images."""
     sets: dict[object, tuple[SetPlan, Content]] = {}
     keys: list[object] = []
     pairs = set_needs(settings, FAKE).pairs
     for number, (request, role) in enumerate(arguments):
         content = contents[request]
-        framing, sampling = getattr(settings, role.crop), settings.sampling(role.num)
+        crop, sampling = getattr(settings, role.crop), settings.sampling(role.num)
         if content.file is not None:  # its statistics are of its images as they are
-            framing, sampling = None, Sampling(None, settings.seed)
-        key = (request, framing, sampling.num)
+            crop, sampling = None, Sampling(None, settings.seed)
+        key = (request, crop, sampling.num)
         keys.append(key)
         if key in sets:
             planned, content = sets[key]
@@ -241,11 +241,11 @@ def _draw_sets(
             images = content.images.draw(_advised(sampling, content, contents.values()))
             if pairs and role is FAKE:
                 images = pair_up(images, content.images, sets[keys[0]][1].images, settings, say)
-            images = replace(images, framing=framing, floats=settings.floats)
+            images = replace(images, crop=crop, floats=settings.floats)
             if settings.on_error == "fail" and (missing := images.missing()):
                 raise missing_error(images.path, missing, f"pass {option('on_error', 'skip')}")
             content = content._replace(images=images)
-        sets[key] = SetPlan(request.path, number, content.holds, (role,), content.size, framing, sampling), content
+        sets[key] = SetPlan(request.path, number, content.holds, (role,), content.size, crop, sampling), content
     return [sets[key] for key in keys]
 
 

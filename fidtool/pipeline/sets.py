@@ -11,6 +11,7 @@ from fidtool.errors import InputError, option
 from fidtool.features.protocol import FEATURES, PIXELS
 from fidtool.metrics.pairs import PairMetric
 from fidtool.settings import Settings
+from fidtool.sources.crops import Crop
 from fidtool.sources.image_set import ImageSet, Sampling
 from fidtool.sources.memory import Images
 from fidtool.sources.pairing import paired
@@ -168,14 +169,14 @@ class Content(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class SetPlan:
-    """A set of a run. The same path with two framings or samples is two sets.
+    """A set of a run. The same path with two crops or samples is two sets.
 
     Attributes:
         request: number of the first argument that names it.
         holds: images, a stream of them, statistics, or statistics and images, which give what the statistics lack.
         roles: the role of each argument that is this set: a FAKE may be REAL or the held-out set as well.
         count: number of its images, of statistics with features that of these; None if unknown.
-        framing: how its images are cropped and resized, see `fidtool.images.framing.Crop`; None if they are not.
+        crop: how its images are cropped and resized; None if they are not.
         sampling: which of its images are used.
         needs: what the run needs of it.
     """
@@ -185,7 +186,7 @@ class SetPlan:
     holds: Holding
     roles: tuple[Role, ...]
     count: int | None
-    framing: str | None
+    crop: Crop | None
     sampling: Sampling
     needs: SetNeeds = SetNeeds()
 

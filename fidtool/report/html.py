@@ -19,7 +19,6 @@ from fidtool.diagnose.duplicates import duplicates_text
 from fidtool.diagnose.findings import Finding
 from fidtool.errors import SEVERITIES, FidtoolError, Spelling, as_argument, option, rendered
 from fidtool.images.decode import DecodeError, DecodeOptions, decode
-from fidtool.images.framing import Crop
 from fidtool.images.loader import ImageLookup
 from fidtool.names import command_line, counted, images_of, legible, short_names, shortened
 from fidtool.report.charts import described, page_charts, title_of
@@ -29,6 +28,7 @@ from fidtool.result.evaluation import Evaluation
 from fidtool.result.explanations import Exhibit
 from fidtool.result.values import Value
 from fidtool.sources.contents import ContentError, Read, ValueRange
+from fidtool.sources.crops import Crop
 
 _MOST_IMAGES, _MOST_IMAGES_OF_ALL = 24, 96
 """Maximum number of images in a sheet of one FAKE, and in such sheets of all FAKEs, but at least one of each."""
@@ -56,13 +56,13 @@ def html_report(evaluation: Evaluation, gallery: ImageLookup | None = None, spel
     images = gallery or ImageLookup()
     wanted: dict[str, None] = {}
 
-    def wish(file: str, framing: str | None) -> Thumbnail:
+    def wish(file: str, crop: Crop | None) -> Thumbnail:
         wanted[file] = None
         return Thumbnail()
 
     @cache  # an image can be on several sheets
-    def thumbnail(file: str, framing: str | None) -> Thumbnail:
-        return thumbnail_of(framing, images.read(file), images.floats)
+    def thumbnail(file: str, crop: Crop | None) -> Thumbnail:
+        return thumbnail_of(crop, images.read(file), images.floats)
 
     template, content = _environment(spelling).get_template("page.html.j2"), _content(evaluation)
     template.render(content, thumbnail=wish)  # so that a source is read in one pass
@@ -147,14 +147,13 @@ def _verdict(evaluation: Evaluation, columns: Sequence[Column], names: list[str]
 # --- what the template asks about a FAKE ------------------------------------------------------------------------------
 
 
-def thumbnail_of(framing: str | None, content: Read, floats: ValueRange | None = None) -> Thumbnail:
+def thumbnail_of(crop: Crop | None, content: Read, floats: ValueRange | None = None) -> Thumbnail:
     """Return the thumbnail of an image, of the pixels that the network received.
 
     Never raises for an unreadable image: the page is written after hours of work. ``floats`` is how floats become
     bytes.
     """
     try:
-        crop = None if framing is None else Crop.parse(framing)
         image = Image.fromarray(decode(content, DecodeOptions(crop=crop, floats=floats)).pixels)
         image.thumbnail((LONGEST_SIDE, LONGEST_SIDE), Image.Resampling.LANCZOS, reducing_gap=None)
         kind = "png" if max(image.size) <= _SMALL else "jpeg"

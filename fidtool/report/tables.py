@@ -18,8 +18,8 @@ from fidtool.json_fields import plain
 from fidtool.names import closest, folded, legible, short_names, shortened, unknown
 from fidtool.report.text import (
     class_summaries,
+    crop_lines,
     dumps,
-    framing_lines,
     heldout_lines,
     number,
     result_lines,
@@ -316,7 +316,7 @@ def _table_of(saved: Saved, doubted: Collection[str], said: Sequence[str]) -> Ta
     features = common_features(evaluation)
     above = [*([f"Features of all values: {features}"] if features else []), *said]
     missing = dict.fromkeys(line for each in saved.values() for line in each.not_computed_lines)
-    notes = [*missing, *about_marks(evaluation, values, doubted), *framing_lines(evaluation)]
+    notes = [*missing, *about_marks(evaluation, values, doubted), *crop_lines(evaluation)]
     for each in saved.values():  # a plain name may be that of other features in another file
         kept = tuple(pair for pair in each.differences if pair in evaluation.differences)
         notes += verdict_lines(replace(each, differences=kept), short)

@@ -9,11 +9,11 @@ from math import exp, lgamma
 from typing import Any
 
 from fidtool.diagnose.diagnosis import Checkup
-from fidtool.images.framing import described
 from fidtool.names import counted, images_of
 from fidtool.result.evaluation import Comparison, Evaluation, SetResult
 from fidtool.result.explanations import Difference, Heldout
 from fidtool.result.values import Value
+from fidtool.sources.crops import Crop
 
 _MOST_PAIRS = 3
 """If there are more pairs of FAKEs, only those with the best FAKE are compared."""
@@ -108,14 +108,14 @@ def _log_falling(number: int, factors: int) -> float:
     return lgamma(number + 1) - lgamma(number - factors + 1)
 
 
-def framing_lines(evaluation: Evaluation) -> list[str]:
+def crop_lines(evaluation: Evaluation) -> list[str]:
     """Return how the sets were cropped and resized: ``real/: framed by edm:64 (Lanczos filter)``, if they were."""
-    framings: dict[str, dict[str, None]] = {}
+    crops: dict[Crop, dict[str, None]] = {}
     for result in evaluation.results:
         for each in (result.real, result.fake):
             if each.framing is not None:
-                framings.setdefault(each.framing, {})[each.name] = None
-    return [f"{', '.join(paths)}: framed by {described(framing)}" for framing, paths in framings.items()]
+                crops.setdefault(each.framing, {})[each.name] = None
+    return [f"{', '.join(paths)}: framed by {crop.described}" for crop, paths in crops.items()]
 
 
 def influence_lines(evaluation: Evaluation) -> list[str]:

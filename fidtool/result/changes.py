@@ -7,7 +7,7 @@ import os
 import re
 import textwrap
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -189,7 +189,7 @@ def _stated(evaluation: Evaluation, definitions: Mapping[str, Definition | None]
 
 
 def _facts(image_set: SetResult) -> dict[str, Any]:
-    facts = asdict(image_set) | {"name": image_set.path}
+    facts = fields_of(image_set) | {"name": image_set.path}
     del facts["passed_over"]
     return facts
 

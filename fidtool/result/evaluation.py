@@ -30,6 +30,7 @@ from fidtool.result.explanations import (
 )
 from fidtool.result.record import RunRecord
 from fidtool.result.values import Value
+from fidtool.sources.crops import Crop
 from fidtool.sources.kinds import PassedOver
 
 SCHEMA = 3
@@ -84,7 +85,7 @@ class SetResult:
     count: int | None
     found: int | None = None
     passed_over: PassedOver | None = None
-    framing: str | None = None
+    framing: Crop | None = None
     made_with: Mapping[str, Any] | None = None
     origin: str = ""
     reference: str = ""
@@ -100,10 +101,8 @@ class SetResult:
     def from_dict(cls, content: Mapping[str, Any]) -> SetResult:
         """Return the set in ``sets`` of an entry of the JSON's ``results``; a KeyError names what that lacks."""
         found = cls(**restored_fields(cls, content, complete=True))
-        texts = {r"[\w-]+:[0-9]+": [found.framing] if found.framing else [], "[0-9]+x[0-9]+": found.sizes or ()}
-        for form, written in texts.items():
-            if wrong := [text for text in written if not re.fullmatch(form, text)]:
-                raise ValueError(f"{wrong[0]!r} is no crop or size")
+        if wrong := [size for size in found.sizes or () if not re.fullmatch("[0-9]+x[0-9]+", size)]:
+            raise ValueError(f"{wrong[0]!r} is no size")
         return found
 
     @property

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from fidtool.errors import ResultWarning, option
 from fidtool.features.models.families import IN_VALUE
+from fidtool.json_fields import plain
 from fidtool.metrics.registry import BUILT_IN, key_of
 from fidtool.names import counted
 from fidtool.presets import PRESETS, with_preset
@@ -115,7 +116,7 @@ def recorded(settings: Settings) -> dict[str, Any]:
             elif value != each.default:
                 custom[key] = value
     values["metric_options"] = custom or None
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+    return {name: plain(value) for name, value in values.items()}
 
 
 def changed_settings(settings: Settings) -> dict[str, Any]:

@@ -95,7 +95,7 @@ class _Requirements:
         self.items: list[Item] = []
         self.published = named_reference(self.real.reference)[0] if self.real.reference else None
         """The reference that is REAL."""
-        project = self.real.reference.partition(":")[0]
+        project = self.published and self.published.project
         name = preset or evaluation.run.config.get("preset") or (project if project in PRESETS else None)
         if name is None:
             raise InputError("the run had no preset:", f"pass one of {', '.join(PRESETS)}", setting="preset")
@@ -194,26 +194,25 @@ class _Requirements:
 
     def _reference(self) -> None:
         published, prefix, origin = self.published, self.preset.prefix, self.real.origin
-        met = published.name.partition(":")[0] == prefix if published and prefix else None
+        met = published.project == prefix if published and prefix else None
         given = f"{self.real.name}, a file of {origin}" if origin else self.real.name
         self._add("reference", met, published.name if published else given, self.preset.reference)
 
     def _crop(self) -> None:
-        published, preset, framing = self.published, self.preset, self.real.framing
+        published, preset, crop = self.published, self.preset, self.real.framing
         size = _square(self.fake)
         expected = f"{preset.crop}:{size or 'SIZE'}" if preset.crop else "that of the paper"
         if published is not None:
-            found = "as published" if framing is None else f"{framing}, of cropped images"
-            self._add("crop of REAL", framing is None, found, "as published", published.source)
-        elif framing is not None:
-            crop, _, side = framing.partition(":")
-            if size is not None and int(side) != size:
+            found = "as published" if crop is None else f"{crop}, of cropped images"
+            self._add("crop of REAL", crop is None, found, "as published", published.source)
+        elif crop is not None:
+            if size is not None and crop.size != size:
                 met: bool | None = False
-            elif preset.crop and crop not in preset.further_crops:
-                met = crop == preset.crop
+            elif preset.crop and crop.name not in preset.further_crops:
+                met = crop.name == preset.crop
             else:
                 met = None
-            self._add("crop of REAL", met, framing, expected)
+            self._add("crop of REAL", met, crop, expected)
         elif preset.crop and len(self.real.sizes or ()) > 1:
             self._add("crop of REAL", False, "none, and its images have several sizes", expected)
         elif preset.crop:

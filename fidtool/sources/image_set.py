@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from fidtool.errors import FidtoolError, InputError, ProgramError, option
 from fidtool.sources.contents import GONE, BadFile, Files, Read, Reader, ValueRange, bytes_of
+from fidtool.sources.crops import Crop
 from fidtool.sources.kinds import PassedOver, may_have_floats
 
 Indices = Sequence[int] | NDArray[np.int64]
@@ -94,8 +95,7 @@ class ImageSet:
         warning: a warning about the source, as a sentence; empty if there is none.
         lines: line of each image in a list of paths, which is sorted; None for other sources.
         listed: time at which listing began, in nanoseconds since 1970.
-        framing: how the images are cropped and resized after they are read, see `fidtool.images.framing.Crop`; None if
-            they are not.
+        crop: how the images are cropped and resized after they are read; None if they are not.
         floats: how the floats of encoded images become bytes; None if it is not specified.
         partner: the images of REAL that belong to these, in the same order; None unless pairs are compared.
         part: which images of the set these are; None if they are all that `draw` returned.
@@ -111,7 +111,7 @@ class ImageSet:
     warning: str = ""
     lines: NDArray[np.int64] | None = field(default=None, repr=False)
     listed: int = 0
-    framing: str | None = None
+    crop: Crop | None = None
     floats: ValueRange | None = None
     partner: ImageSet | None = field(default=None, repr=False)
     part: SetPart | None = None
@@ -186,7 +186,7 @@ class ImageSet:
         return numbers if self.reader.file_index is None else self.reader.file_index[numbers]
 
     def identity(self) -> str:
-        """Returns the SHA-256 of the source's real path, the images' names, order and framing, and the variant."""
+        """Returns the SHA-256 of the source's real path, the images' names, order and crop, and the variant."""
         return self._hashed(os.fsencode(real_path(self.path)) + b"\0")
 
     def digest(self) -> str:
@@ -203,8 +203,8 @@ class ImageSet:
         sha.update(self.reader.variant.encode() + b"\0")
         sha.update(hashes_of(self.stored))
         sha.update(self.order.astype("<i8").data)
-        if self.framing is not None:
-            sha.update(f"framed by {self.framing}".encode())
+        if self.crop is not None:
+            sha.update(f"framed by {self.crop}".encode())
         if self.floats is not None and not self.reader.variant and self.scaled:
             sha.update(self.floats.variant.encode())
         return sha.hexdigest()

@@ -70,6 +70,11 @@ class Reference:
     classes: int | None = None
 
     @property
+    def project(self) -> str:
+        """The project that publishes them, such as ``adm``."""
+        return self.name.partition(":")[0]
+
+    @property
     def statistics(self) -> tuple[str, ...]:
         return tuple(array for array in self.arrays if array not in (IMAGES, FEATURES))
 
@@ -226,7 +231,7 @@ _ALL = (
 )
 REFERENCES = {reference.name: reference for reference in _ALL}
 """All references by name."""
-_BY_NAME = {folded(f"{each.name.partition(':')[0]}:{Path(each.url).stem}"): each for each in _ALL}
+_BY_NAME = {folded(f"{each.project}:{Path(each.url).stem}"): each for each in _ALL}
 _BY_NAME |= {folded(name): each for name, each in REFERENCES.items()}
 """The same by their names and those of their published files, without case, hyphens and underscores."""
 

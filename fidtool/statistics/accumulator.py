@@ -227,7 +227,7 @@ class Accumulator:
             found=len(images.stored),
             pictures=ImageRecords.of(images, rows[RECORDS]) if RECORDS in rows else None,
             order=images.numbers() if with_features else None,
-            framing=images.framing,
+            framing=images.crop,
             part=images.part,
         )
 

@@ -14,6 +14,7 @@ from fidtool.features.protocol import PROBE, layer_prefix
 from fidtool.images.records import ImageRecords
 from fidtool.names import counted, or_none, shortened
 from fidtool.sources.contents import explained
+from fidtool.sources.crops import Crop
 from fidtool.sources.image_set import SetPart
 from fidtool.statistics.accumulator import Accumulator, Layer
 from fidtool.statistics.set_statistics import Statistics
@@ -58,7 +59,7 @@ def facts_of(
     layers: Mapping[str, Layer],
     arithmetic: Mapping[str, Any],
     config: Mapping[str, Any],
-    crop: str | None,
+    crop: Crop | None,
     records: bool,
 ) -> Facts:
     """Returns the facts of a run."""

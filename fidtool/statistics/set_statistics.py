@@ -20,6 +20,7 @@ from fidtool.features.protocol import FEATURES, Definition
 from fidtool.images.decode import ImageProperties
 from fidtool.images.records import ImageRecords
 from fidtool.sources.contents import BadFile
+from fidtool.sources.crops import Crop
 from fidtool.sources.image_set import SetPart
 
 SUMS = ("count", "largest", "sizes", "sum", "low", "high")
@@ -112,7 +113,7 @@ class Statistics:
         pictures: records of the images; None if they were not made.
         order: number in stored order of each row of the per-image features, int64 array of shape (count,); None if it
             is unknown, or if there are no such features.
-        framing: how the images were cropped and resized, see `fidtool.images.framing.Crop`; None if they were not, or
+        framing: how the images were cropped and resized; None if they were not, or
             in files of other tools.
         origin: the tool that wrote the file and how it was recognised, such as ``ADM's evaluator (it has mu_s)``; empty
             for fidtool's own files, for images, and where nothing tells them apart.
@@ -129,7 +130,7 @@ class Statistics:
     origin: str = ""
     pictures: ImageRecords | None = field(default=None, repr=False, compare=False)
     order: NDArray[np.int64] | None = field(default=None, repr=False, compare=False)
-    framing: str | None = None
+    framing: Crop | None = None
     part: SetPart | None = None
 
     def __repr__(self) -> str:

@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from itertools import starmap
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,8 +29,10 @@ from fidtool.features.protocol import (
 )
 from fidtool.images.decode import ImageProperties
 from fidtool.images.records import DETAILS, RECORD_ARRAYS, STAMPS, ImageRecords
+from fidtool.json_fields import plain
 from fidtool.local_files import open_regular
 from fidtool.sources.contents import BadFile, Files, explained
+from fidtool.sources.crops import Crop
 from fidtool.sources.image_set import SetPart
 from fidtool.sources.opening import split_key
 from fidtool.statistics.layouts import (
@@ -142,7 +144,7 @@ def arrays_of(statistics: Statistics) -> dict[str, Any]:
         run["skipped"] = [[bad.file, bad.reason] for bad in statistics.skipped]
         if statistics.framing is None:
             del run["framing"]
-        arrays["run"] = np.array(json.dumps(run, sort_keys=True, default=asdict))
+        arrays["run"] = np.array(json.dumps(run, sort_keys=True, default=plain))
     if statistics.order is not None:
         arrays["order"] = statistics.order
     if statistics.pictures is not None:
@@ -179,7 +181,7 @@ class Summary:
     count: int | None = None
     found: int | None = None
     definition: Definition | None = None
-    framing: str | None = None
+    framing: Crop | None = None
 
 
 def read_summary(path: Path) -> Summary:
@@ -377,7 +379,7 @@ class _Run:
     skipped: tuple[tuple[str, str], ...] = ()
     found: int | None = None
     config: dict[str, Any] | None = None
-    framing: str | None = None
+    framing: Crop | None = None
 
 
 def _with_run(statistics: Statistics, arrays: NamedArrays) -> Statistics:

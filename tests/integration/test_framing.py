@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import itertools
+import json
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ import pytest
 from PIL import Image
 
 import fidtool
+from fidtool.sources.crops import Crop
 from support.command_line import Run, messages
 from support.framed_images import write_framed
 from support.places import COLOURS, FD, TINY
@@ -58,13 +60,13 @@ def test_value_is_that_of_images_cropped_beforehand(
     settings = {**SETTINGS, "crop_fake": f"{crop}:48", "num_workers": workers}
     (result,) = fidtool.compute(place / "fake", place / "photos", **settings).results
     assert result.frechet_distance == expected[crop]
-    assert (result.real.framing, result.fake.framing) == (None, f"{crop}:48")
+    assert (result.real.framing, result.fake.framing) == (None, Crop(crop, 48))
 
 
 def test_reconstructions_are_compared_as_they_are(place: Path, environment: dict[str, str]) -> None:
     """``crop`` is of REAL alone: reconstructions have their final size, and VAR's crop would cut off their border."""
     (result,) = fidtool.compute(place / "photos", place / "photos-var", crop="var:48", **SETTINGS).results
-    assert (result.real.framing, result.fake.framing) == ("var:48", None)
+    assert (result.real.framing, result.fake.framing) == (Crop("var", 48), None)
     assert result.frechet_distance == pytest.approx(0, abs=1e-9)
     (cut,) = fidtool.compute(place / "photos-var", place / "photos-var", crop_fake="var:48", **SETTINGS).results
     assert (cut.frechet_distance or 0) > 1e-3
@@ -79,7 +81,7 @@ def test_every_source(tmp_path: Path, environment: dict[str, str]) -> None:
     values = {result.frechet_distance for result in found.results}
     assert len(found.results) == len(FORMS) + 1
     assert len(values) == 1
-    assert {result.fake.framing for result in found.results} == {"adm:10"}
+    assert {result.fake.framing for result in found.results} == {Crop("adm", 10)}
     whole = fidtool.compute(tmp_path / "real", tmp_path / "images", **SETTINGS)
     assert {whole.frechet_distance} != values
 
@@ -105,7 +107,7 @@ def test_images_in_memory(place: Path, expected: dict[str, float], environment: 
     settings = {**SETTINGS, "crop_fake": "center:48", "num_workers": 2}
     (result,) = fidtool.compute(place / "fake", GIVEN[form](place / "photos"), **settings).results
     assert result.frechet_distance == expected["center"]
-    assert (result.fake.count, result.fake.framing) == (COUNT, "center:48")
+    assert (result.fake.count, result.fake.framing) == (COUNT, Crop("center", 48))
 
 
 def test_diagnosis_is_of_the_framed_images(tmp_path: Path, environment: dict[str, str]) -> None:
@@ -147,7 +149,8 @@ def test_cache_distinguishes(here: Run, place: Path, expected: dict[str, float])
 def test_statistics_file_remembers(here: Run, place: Path) -> None:
     assert here("stats", place / "photos", "-o", "photos.npz", *SMALL, "--crop", "adm:48").status == 0
     statistics = fidtool.read_statistics("photos.npz")
-    assert statistics.framing == "adm:48"
+    assert statistics.framing == Crop("adm", 48)
+    assert json.loads(str(np.load("photos.npz")["run"]))["framing"] == "adm:48"  # in files it is text
     assert (statistics.config or {})["crop"] == "adm:48"
     wanted = here("compute", place / "photos-adm", place / "fake", *SMALL, "--json")
     run = here("compute", "photos.npz", place / "fake", *SMALL, "--json")
@@ -234,6 +237,6 @@ def test_an_object_can_be_framed_in_two_ways(place: Path, environment: dict[str,
     pixels = pixels_in(place / "fake")
     once = fidtool.compute(pixels, pixels, crop="adm:8", **SETTINGS).results[0]
     twice = fidtool.compute(fidtool.Images(pixels), fidtool.Images(pixels), crop="adm:8", **SETTINGS).results[0]
-    assert (twice.real.framing, twice.fake.framing) == ("adm:8", None)
+    assert (twice.real.framing, twice.fake.framing) == (Crop("adm", 8), None)
     assert (twice.frechet_distance or 0) > 0
     assert dict(once.metrics) == dict(twice.metrics)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fidtool.images.framing import Crop
+from fidtool.sources.crops import Crop
 
 SIZES = (31, 64, 256)
 """Sides of the squares that the images are cropped to."""

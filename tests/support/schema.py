@@ -142,6 +142,8 @@ def _schema(kind: Any) -> dict[str, Any]:
     if origin in (dict, Mapping):
         inner = _schema(parts[1])
         return {"type": "object", **({"additionalProperties": inner} if inner else {})}
+    if hasattr(kind, "parse"):
+        return {"type": "string"}
     if is_dataclass(kind):
         name = {known: name for name, known in DOCUMENTED.items()}.get(kind) or _NAMES.get(kind.__name__)
         return {"$ref": f"#/$defs/{name}"} if name else _object(kind)

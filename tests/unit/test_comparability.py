@@ -14,6 +14,7 @@ from fidtool.features.protocol import INCEPTION, Definition, inception_definitio
 from fidtool.presets import PRESETS
 from fidtool.report.text import dumps
 from fidtool.result.evaluation import Evaluation, SetResult
+from fidtool.sources.crops import Crop
 from fidtool.sources.references import REFERENCES
 from support.report_samples import bare
 
@@ -121,10 +122,10 @@ CASES: dict[str, tuple[Evaluation, dict[str, Any]]] = {
         result("real/", ALL, of_real={"sizes": {"500x375": 9, "333x500": 5}}),
         {**NOT_PUBLISHED, "crop of REAL": "no"},
     ),
-    "a folder cropped as ADM does": (result("real/", ALL, framing="adm:256"), NOT_PUBLISHED),
+    "a folder cropped as ADM does": (result("real/", ALL, framing=Crop("adm", 256)), NOT_PUBLISHED),
     **{
         f"VAR, with a folder cropped by {crop}": (
-            result("real/", ALL, framing=f"{crop}:256", config={"preset": "var"}),
+            result("real/", ALL, framing=Crop(crop, 256), config={"preset": "var"}),
             {**NOT_PUBLISHED, "crop of REAL": verdict},
         )
         for crop, verdict in (("var", "yes"), ("adm", "not known"), ("center", "no"))
@@ -169,7 +170,9 @@ CASES: dict[str, tuple[Evaluation, dict[str, Any]]] = {
         {"images of FAKE": "no"},
     ),
     "a crop where the program has none of its own": (
-        result("real/", ALL, protocol="stylegan", settings={}, config={"preset": "stylegan"}, framing="resize:256"),
+        result(
+            "real/", ALL, protocol="stylegan", settings={}, config={"preset": "stylegan"}, framing=Crop("resize", 256)
+        ),
         {
             **NOT_PUBLISHED,
             "images of REAL for precision and recall": None,
@@ -182,7 +185,7 @@ CASES: dict[str, tuple[Evaluation, dict[str, Any]]] = {
         {"network": "not known", "protocol": "not known", "precision": "not known"},
     ),
     "REAL in another precision": (
-        result("real/", ALL, framing="adm:256", of_real={"precision": "bf16"}),
+        result("real/", ALL, framing=Crop("adm", 256), of_real={"precision": "bf16"}),
         {**NOT_PUBLISHED, "precision": "no"},
     ),
     "formats that can be lossless": (

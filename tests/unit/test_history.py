@@ -19,6 +19,7 @@ from fidtool.result.changes import append_history, changes_of, lines_of, per_fak
 from fidtool.result.evaluation import Evaluation
 from fidtool.result.explanations import Interval, Uncertainty
 from fidtool.settings import Settings
+from fidtool.sources.crops import Crop
 from fidtool.statistics.set_statistics import Gaussian
 from support.report_samples import bare, rich
 from support.simulations import distances_of_parts
@@ -164,7 +165,7 @@ def test_long_values_are_cut_between_words() -> None:
 
 def test_a_crop_says_that_pixels_differ() -> None:
     before, (result,) = barred(10.0), barred(10.0).results
-    for framing, lines in ((None, ["REAL.pixels: a -> b"]), ("adm:256", ["REAL.framing: - -> adm:256"])):
+    for framing, lines in ((None, ["REAL.pixels: a -> b"]), (Crop("adm", 256), ["REAL.framing: - -> adm:256"])):
         old, new = (replace(result.real, pixels=each) for each in "ab")
         results = (replace(result, real=replace(new, framing=framing)),)
         (change,) = changes_of(replace(before, results=(replace(result, real=old),)), replace(before, results=results))
@@ -180,7 +181,7 @@ def test_values_of_other_images_or_features_are_not_comparable() -> None:
         replace(before, definitions={"features": replace(definition, resize="bicubic")}),
         barred(20.0, real="another"),
         replace(before, results=(replace(result, real=replace(result.real, count=99)),)),
-        replace(before, results=(replace(result, fake=replace(result.fake, framing="adm:256")),)),
+        replace(before, results=(replace(result, fake=replace(result.fake, framing=Crop("adm", 256))),)),
     ]
     words = ["protocol.features.resize", "REAL.name: real -> another", "REAL.count: 100 -> 99", "FAKE.framing"]
     for after, word in zip(other, words, strict=True):

@@ -11,10 +11,12 @@ import pytest
 import fidtool
 from fidtool.console import Console
 from fidtool.features.protocol import FEATURES, inception_definition, protocol_named
+from fidtool.json_fields import plain
 from fidtool.pipeline.opening import Opening, open_sets
 from fidtool.pipeline.plan import Plan, choose, make_plan
 from fidtool.pipeline.sets import FAKE, HELDOUT, REAL, STORED, named_sets, set_needs
 from fidtool.settings import Settings
+from fidtool.sources.crops import Crop
 from support.pictures import make_pictures
 
 DEFINITION = inception_definition(protocol_named("pytorch-fid"), 2048)
@@ -50,13 +52,11 @@ def test_a_set_is_one_object_wherever_it_occurs(folders: tuple[Path, Path]) -> N
 
 
 @pytest.mark.parametrize("settings", [{"crop": "adm:8"}, {"crop_fake": "adm:8"}, {"num_real": 3}, {"num_fake": 3}])
-def test_a_path_with_two_framings_or_samples_is_two_sets(
-    folders: tuple[Path, Path], settings: dict[str, object]
-) -> None:
+def test_a_path_with_two_crops_or_samples_is_two_sets(folders: tuple[Path, Path], settings: dict[str, object]) -> None:
     real = folders[0]
     plan, opening = planned(real, real, **settings)
     assert plan.sets[0] is not plan.sets[1]
-    assert [each.framing for each in plan.sets] == [settings.get("crop"), settings.get("crop_fake")]
+    assert [plain(each.crop) for each in plan.sets] == [settings.get("crop"), settings.get("crop_fake")]
     assert [each.count for each in plan.sets] == [
         settings.get("num_real", 6),
         settings.get("num_fake", 6),
@@ -85,7 +85,7 @@ def test_a_held_out_set_is_a_third_role(folders: tuple[Path, Path], tmp_path: Pa
     assert [each.path for each in plan.sets] == [str(real), str(fake), str(fake)]
     assert [*plan.distinct] == [*opening.contents] == [plan.sets[0], plan.sets[1], third]
     assert [each.roles for each in plan.distinct] == [(REAL,), (FAKE, FAKE), (HELDOUT,)]
-    assert (third.request, third.framing, third.count) == (3, "adm:8", 2)
+    assert (third.request, third.crop, third.count) == (3, Crop("adm", 8), 2)
     spatial = Settings(metrics=["fid", "sfid"], heldout=val)
     assert set_needs(spatial, HELDOUT).layers == (FEATURES,)
     plan, _ = planned(real, fake, val, heldout=val)
@@ -137,6 +137,6 @@ def test_refusals(folders: tuple[Path, Path]) -> None:
 def test_the_set_of_stats_stands_alone(folders: tuple[Path, Path]) -> None:
     plan, opening = planned(folders[0], alone=True, metrics="kid", crop="adm:8", num=4)
     (only,) = plan.sets
-    assert (only.framing, only.count) == ("adm:8", 4)
+    assert (only.crop, only.count) == (Crop("adm", 8), 4)
     assert only.needs.features == {FEATURES}
     assert opening.sets[0].roles == (STORED,)

@@ -19,6 +19,7 @@ from fidtool.images.decode import ImageProperties
 from fidtool.images.loader import Piece
 from fidtool.images.records import RECORD, ImageRecords
 from fidtool.sources.contents import BadFile
+from fidtool.sources.crops import Crop
 from fidtool.sources.image_set import SetPart
 from fidtool.statistics.accumulator import Accumulator, Layer
 from fidtool.statistics.set_statistics import Statistics
@@ -125,7 +126,7 @@ def test_what_is_no_part_of_the_set_is_refused() -> None:
         r"part 2 and part 1 are of different sets": replace(second, part=replace(second.part, whole="other")),
         r"\(torch 2.5 against 2.4\)": replace(second, arithmetic={"torch": "2.5", "device": "cpu"}),
         r"\(device none against cpu\)": replace(second, arithmetic={"torch": "2.4"}),
-        r"\(crop adm:256 against none\)": replace(second, framing="adm:256"),
+        r"\(crop adm:256 against none\)": replace(second, framing=Crop("adm", 256)),
         r"\(diagnosis False against True\)": replace(second, pictures=None),
         r"\(value_range": replace(second, config={"value_range": [-1, 1]}),
         r"\(float_to_byte floor against none\)": replace(second, config={"float_to_byte": "floor"}),

@@ -32,9 +32,9 @@ class Crop:
     size: int
 
     @classmethod
-    def parse(cls, text: str, setting: str = "crop") -> Crop:
-        """Returns the crop that ``NAME:SIZE`` describes, in any spelling; raises an InputError for others."""
-        typed, _, size = text.strip().partition(":")
+    def parse(cls, text: object, setting: str = "crop") -> Crop:
+        """Returns the crop that ``NAME:SIZE`` or a crop describes, in any spelling; an InputError for others."""
+        typed, _, size = str(text).strip().partition(":")
         names = [name for name in CROPS if folded(name) == folded(typed)]
         if not names or not re.fullmatch("0*[1-9][0-9]{0,4}", size):
             problem = f"{option(setting)} must be a crop ({', '.join(CROPS)}) and the side of a square in pixels"
@@ -43,6 +43,11 @@ class Crop:
 
     def __str__(self) -> str:
         return f"{self.name}:{self.size}"
+
+    @property
+    def described(self) -> str:
+        """The crop with its filters, such as ``edm:64 (Lanczos filter)``."""
+        return f"{self} ({FILTERS[self.name]})"
 
     def apply(self, pixels: Pixels) -> Pixels:
         """Returns the square, uint8 of shape (size, size, 3), of RGB pixels, uint8 of shape (height, width, 3)."""
@@ -145,12 +150,6 @@ FILTERS = {
     "resize": "Lanczos filter",
 }
 """With which filters the crops resize, by their names: the PSNR of a pair depends on them."""
-
-
-def described(framing: str) -> str:
-    """Returns a crop with its filters, such as ``edm:64 (Lanczos filter)``."""
-    filters = FILTERS.get(framing.partition(":")[0])
-    return f"{framing} ({filters})" if filters else framing
 
 
 def crops_to_one_size(real: tuple[int, int] | None, fake: tuple[int, int] | None) -> str:

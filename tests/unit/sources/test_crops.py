@@ -1,6 +1,6 @@
 """Crops, bit for bit as the code that each is named after.
 
-``framing_origins.json`` has hashes of what that code makes of 40 images in RGB: ``center_crop_arr`` of guided-diffusion
+``crop_origins.json`` has hashes of what that code makes of 40 images in RGB: ``center_crop_arr`` of guided-diffusion
 (22e0df8), ``make_transform`` of EDM's ``dataset_tool.py`` (008a4e5; EDM2's at 4bf8162 agrees), torchvision's transforms
 (0.29), and the validation set of VAR's ``utils/data.py`` (78b9539). It was made once, with that code and Pillow 13.0;
 Pillow 11.3 and 12.2 agree but for the tall images below "before Pillow 13".
@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,12 +25,12 @@ from torchvision import transforms
 import fidtool
 from fidtool.errors import rendered
 from fidtool.images.decode import DecodeError, DecodeOptions, decode
-from fidtool.images.framing import CROPS, FILTERS, Crop
 from fidtool.settings import Settings
 from fidtool.sources.contents import Pixels
+from fidtool.sources.crops import CROPS, FILTERS, Crop
 from support.framed_images import SIZES, framed_images
 
-ORIGINS = json.loads(Path(__file__).with_name("framing_origins.json").read_text())
+ORIGINS = json.loads(Path(__file__).with_name("crop_origins.json").read_text())
 HASHED = [name for name in CROPS if name != "tensor-center"]
 """Without the crop by torch's filter, whose last bits depend on the processor and on torch's version."""
 PILLOW_13 = int(PIL.__version__.partition(".")[0]) >= 13
@@ -135,8 +136,9 @@ def test_max_pixels_is_about_the_image_and_what_is_made_of_it() -> None:
 )
 def test_spellings(typed: str, usual: str) -> None:
     settings = Settings(crop=typed, crop_fake=typed)
-    assert (settings.crop, settings.crop_fake) == (usual, usual)
-    assert str(Crop.parse(typed)) == usual
+    assert settings.crop == settings.crop_fake == Crop.parse(usual)
+    assert str(settings.crop) == usual
+    assert replace(settings, seed=1).crop == settings.crop
 
 
 FORM = (
@@ -156,9 +158,10 @@ FORM = (
         ("adm:" + "9" * 5000, FORM),
         ("adn:256", FORM + "'adn:256'"),
         ("nonsense", FORM),
+        (256, FORM + "256"),
     ],
 )
-def test_wrong_crops_are_refused(typed: str, words: str) -> None:
+def test_wrong_crops_are_refused(typed: object, words: str) -> None:
     for setting in ("crop", "crop_fake"):
         with pytest.raises(fidtool.InputError) as error:
             Settings(**{setting: typed})  # type: ignore[arg-type]

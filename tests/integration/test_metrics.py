@@ -23,7 +23,7 @@ NAMES = ["fid", "kid", "kid_std", "precision", "recall", "density", "coverage", 
 PARAMETERS = {"degree": 3, "gamma": None, "coef": 1.0, "sigma": 10.0}
 """Of KID's kernels."""
 
-KEYS = [OWN_KEY(name) if name == "cmmd" else KEY(name) for name in NAMES]
+KEYS = [OWN_KEY(name) if name == "cmmd" else KEY("fd" if name == "fid" else name) for name in NAMES]
 
 
 @pytest.fixture

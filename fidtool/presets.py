@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fidtool.errors import InputError, option
@@ -23,8 +23,7 @@ class Preset:
         fakes: number of generated images; None if it is left to the paper.
         reference: the statistics or images of REAL.
         prefix: prefix of the named references that are expected, such as ``adm``; empty if any REAL is.
-        images_with_features: number of real images whose features a metric needs, by the metric; empty if it does not
-            matter.
+        images_with_features: number of real images for precision and recall; None if it does not matter.
         crop: name of the crop of real images that are not stored in their final size; empty if there is none.
         further_crops: names of crops that it uses for some data sets, such as square images.
         further_networks: networks besides Inception of which it also gives values.
@@ -41,7 +40,7 @@ class Preset:
     fakes: int | None = 50_000
     reference: str
     prefix: str = ""
-    images_with_features: Mapping[str, int] = field(default_factory=dict)
+    images_with_features: int | None = None
     crop: str = ""
     further_crops: tuple[str, ...] = ()
     further_networks: tuple[str, ...] = ()
@@ -66,7 +65,7 @@ _ADM = Preset(
     reference="ADM's file of the data set, whose mean and covariance are of the whole training set and whose "
     "10,000 images give precision and recall",
     prefix="adm",
-    images_with_features={"prdc": 10_000},
+    images_with_features=10_000,
     crop="adm",
     classes="labels drawn at random, or the same number of images per class",
     notes=(

@@ -10,6 +10,7 @@ from typing import Any
 from fidtool.errors import InputError
 from fidtool.features.models.families import MODEL_FAMILIES, NetworkChoice, networks_of
 from fidtool.features.protocol import FEATURES, INCEPTION, INCEPTION_DIMS
+from fidtool.metrics.prdc import PRDC
 from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS
 from fidtool.presets import PRESETS, preset_named
 from fidtool.result.evaluation import Comparison, Evaluation, SetResult, read_evaluation
@@ -147,9 +148,9 @@ class _Requirements:
                 self._add("images of REAL", False, f"{count:,} of {available:,}", whole)
             else:
                 self._add("images of REAL", None, count, whole)
-        for metric, number in self.preset.images_with_features.items():
-            if metric in self.evaluation.settings:
-                self._equal("images of REAL for precision and recall", self.real.with_features, number)
+        if self.preset.images_with_features is not None and PRDC.name in self.evaluation.settings:
+            name = "images of REAL for precision and recall"
+            self._equal(name, self.real.with_features, self.preset.images_with_features)
 
     def _network(self) -> None:
         definition = self.evaluation.definition

@@ -80,7 +80,7 @@ def test_new_metrics_are_recorded_and_refused(here: Run, sets: tuple[Path, Path]
         "mifid": {"cosine_distance_eps": 1.0},
     }
     values = found.json["results"][0]["metrics"]
-    names = ("fid", "mifid", "mifid_distance", "authpct")
+    names = ("fd", "mifid", "mifid_distance", "authpct")
     fid, mifid, distance, authentic = (values[KEY(name)] for name in names)
     assert mifid == pytest.approx(fid / distance, rel=1e-9)
     assert 0 <= authentic <= 100

@@ -128,13 +128,12 @@ def history(file: str) -> None:
 def _table(results: Sequence[Evaluation]) -> list[str]:
     """Return a heading, and a line per result of one FAKE."""
     together = replace(results[-1], results=tuple(each.results[0] for each in results))
-    titles = {value.title for value in together.values}  # none is marked as best
     verdicts = ["", *(change_of(*pair).verdict for pair in pairwise(results))]
     missed = ["missed a gate" if each.missed else "" for each in results]
     rows = [
         ("  date (UTC)", *(each.run.date.replace("T", " ").removesuffix("Z") for each in results)),
         ("images", *(str(each.fake.count or "?") for each in together.results)),
-        *((each.heading, *each.values) for each in columns_of(together, titles)),
+        *((each.heading, *each.values) for each in columns_of(together)),
         ("than before", *(", ".join(filter(None, pair)) for pair in zip(verdicts, missed, strict=True))),
     ]
     return columns(list(zip(*rows, strict=True)))

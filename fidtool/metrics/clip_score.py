@@ -26,7 +26,18 @@ class CLIPScore(OfCLIP):
     )
 
     name = "clip-score"
-    numbers = (Number("clip_score", "CLIP score", "higher", "100 × cosine, mean", "clip_score_std", 2, "clip_score"),)
+    numbers = (
+        Number(
+            "clip_score",
+            "CLIP score",
+            "higher",
+            "100 × cosine, mean",
+            "clip_score_std",
+            2,
+            "clip_score",
+            spread_kind="s.d.",
+        ),
+    )
     usual_network = _USUAL
     fake_features = fake_only = captions = by_name = True
 

@@ -30,6 +30,7 @@ class FID(Metric):
             is_distance=True,
             error_bars=True,
             gated=True,
+            elsewhere={"fid": "fd", "FID": "FD"},
         ),
     )
     frechet = True
@@ -94,6 +95,12 @@ class FIDInfinity(Metric):
             spread="fid_infinity_error",
             is_distance=True,
             gated=True,
+            spread_kind="s.e.",
+            elsewhere={
+                "fid_infinity": "fd_infinity",
+                "FID-infinity": "FD-infinity",
+                "fid_infinity_error": "fd_infinity_error",
+            },
         ),
     )
     fake_features = True

@@ -40,6 +40,7 @@ class InceptionScore(Metric):
             "uses FAKE only",
             spread="is_std",
             inception=True,
+            spread_kind="s.d.",
         ),
     )
     fake_features = True

@@ -32,7 +32,7 @@ class LPIPS(PairMetric):
     )
 
     name = "lpips"
-    numbers = (Number("lpips", "LPIPS", "lower", "mean over pairs", "lpips_std", layer=PIXELS),)
+    numbers = (Number("lpips", "LPIPS", "lower", "mean over pairs", "lpips_std", layer=PIXELS, spread_kind="s.d."),)
 
     def of_pair(self, real: torch.Tensor, fake: torch.Tensor) -> float:
         return self.on_device(self.fetch(print), real.device)(real, fake)  # of one pair; a run keeps the network

@@ -54,6 +54,10 @@ class Number:
         is_distance: in a table it has two decimals and at least three digits, as in papers.
         error_bars: it is the Fréchet distance that can have error bars, influences and differences.
         gated: ``fail_above`` can be a gate on it.
+        spread_kind: what the spread is, for the headings of tables: a standard deviation or a standard error; empty if
+            it is neither.
+        elsewhere: what name, title and spread become for the features of another network, if they are different. Only a
+            distance of Inception's features is called FID.
     """
 
     name: str
@@ -68,6 +72,8 @@ class Number:
     is_distance: bool = False
     error_bars: bool = False
     gated: bool = False
+    spread_kind: Literal["", "s.d.", "s.e."] = ""
+    elsewhere: Mapping[str, str] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)
@@ -208,7 +214,8 @@ class Metric(Validated):
     Attributes:
         name: value of ``--metrics``.
         other_names: further values of ``--metrics``; the names of its values are accepted as well.
-        numbers: the values that `compute` returns, without spreads, and how they are shown.
+        numbers: the values that `compute` returns, without spreads, and how they are shown. They can be a
+            property that depends on settings.
         summary: values that `summarize` returns, which may be missing, and how they are shown.
         further: names of values for the JSON only, which may be missing.
         real_features, fake_features: whether the metric needs per-image features of REAL or of a FAKE. Mean and
@@ -226,7 +233,6 @@ class Metric(Validated):
 
     name: ClassVar[str] = ""
     other_names: ClassVar[tuple[str, ...]] = ()
-    numbers: ClassVar[tuple[Number, ...]] = ()
     summary: ClassVar[tuple[Number, ...]] = ()
     further: ClassVar[tuple[str, ...]] = ()
     real_features: ClassVar[bool] = False
@@ -239,6 +245,10 @@ class Metric(Validated):
     by_name: ClassVar[bool] = False
     phase: ClassVar[str] = ""
     usual_network: ClassVar[str] = ""
+
+    @property
+    def numbers(self) -> tuple[Number, ...]:
+        return ()
 
     @property
     def layer(self) -> str:

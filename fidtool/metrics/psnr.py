@@ -24,7 +24,11 @@ class PSNR(PairMetric):
     """Peak signal-to-noise ratio of each pair of images in dB, from values in 0..1: the mean over the pairs."""
 
     name = "psnr"
-    numbers = (Number("psnr", "PSNR", "higher", "mean over pairs, in dB", "psnr_std", digits=2, layer=PIXELS),)
+    numbers = (
+        Number(
+            "psnr", "PSNR", "higher", "mean over pairs, in dB", "psnr_std", digits=2, layer=PIXELS, spread_kind="s.d."
+        ),
+    )
 
     def of_pair(self, real: torch.Tensor, fake: torch.Tensor) -> float:
         total = int((real.int() - fake.int()).square_().sum())  # exact, in int64

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass, replace
 from typing import Any, NamedTuple
@@ -42,11 +41,11 @@ class here; export it in the package's ``__init__`` as ``fidtool.NAME`` and add 
 NAMES: dict[str, type[Metric]] = {
     name: kind
     for kind in BUILT_IN.values()
-    for name in (kind.name, *(number.name for number in kind.numbers), *kind.other_names)
+    for name in (kind.name, *(number.name for number in kind().numbers), *kind.other_names)
 }
 """The built-in metrics by each name that is understood."""
 NUMBERS: dict[str, Number] = {
-    number.name: number for kind in BUILT_IN.values() for number in (*kind.numbers, *kind.summary)
+    number.name: number for kind in BUILT_IN.values() for number in (*kind().numbers, *kind.summary)
 }
 
 
@@ -209,10 +208,9 @@ def _check_together(metrics: Sequence[Metric]) -> None:
     for metric in (*(kind() for kind in BUILT_IN.values()), *metrics):
         kind, names = type(metric), [metric.name]
         for number in metric.numbers:
-            names += filter(None, (number.name, number.spread))
+            names += filter(None, (number.name, number.spread, *number.elsewhere.values()))
         for name in names:
-            # With another network, fid is called fd.
-            if (other := owners.setdefault(re.sub("^fd", "fid", name), kind)) is not kind:
+            if (other := owners.setdefault(name, kind)) is not kind:
                 raise InputError(
                     f"the metrics {other.__name__} and {kind.__name__} both have the name {name}:",
                     "rename one of them",

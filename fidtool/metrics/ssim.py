@@ -35,7 +35,7 @@ class SSIM(PairMetric):
     )
 
     name = "ssim"
-    numbers = (Number("ssim", "SSIM", "higher", "mean over pairs", "ssim_std", layer=PIXELS),)
+    numbers = (Number("ssim", "SSIM", "higher", "mean over pairs", "ssim_std", layer=PIXELS, spread_kind="s.d."),)
 
     def of_pair(self, real: torch.Tensor, fake: torch.Tensor) -> float:
         """Return the mean over channels and places of the window, computed in float64.
@@ -67,7 +67,9 @@ class MultiScaleSSIM(PairMetric):
     """Multi-scale structural similarity (Wang et al. 2003) of each pair of images: the mean over the pairs."""
 
     name = "ms-ssim"
-    numbers = (Number("ms_ssim", "MS-SSIM", "higher", "mean over pairs", "ms_ssim_std", layer=PIXELS),)
+    numbers = (
+        Number("ms_ssim", "MS-SSIM", "higher", "mean over pairs", "ms_ssim_std", layer=PIXELS, spread_kind="s.d."),
+    )
 
     def of_pair(self, real: torch.Tensor, fake: torch.Tensor) -> float:
         """Return the product of the scales' means over channels and places, each to the power of its weight.

@@ -32,6 +32,7 @@ from fidtool.pipeline.captions import captions_of
 from fidtool.pipeline.plan import Plan
 from fidtool.pipeline.run import RunContext
 from fidtool.pipeline.sets import Content, SetPlan
+from fidtool.result.values import key_of
 from fidtool.statistics.set_statistics import MeasuredSet
 
 T = TypeVar("T")
@@ -88,8 +89,8 @@ class MetricRunner:
 
     def _by_key(self, asked: Requested, found: Mapping[str, T]) -> dict[str, T]:
         """What a metric returned by the names of values, by their keys."""
-        value = self.plan.values_of(asked)[0]
-        return {value.named(name): each for name, each in found.items()}
+        values = self.plan.values_of(asked)
+        return {key_of(values, name): each for name, each in found.items()}
 
     def _values(
         self, asked: Requested, real: MeasuredSet, fake: MeasuredSet, planned: SetPlan, computed: Computed

@@ -30,12 +30,12 @@ from fidtool.result.evaluation import Comparison, Evaluation
 from fidtool.result.explanations import Difference, Interval, decimals_of
 from fidtool.result.values import Value
 
+Kind = tuple[str, str, str]
+"""What identifies a column, see `Value.column`."""
 Saved = Mapping[str, Evaluation]
 """Evaluations by the names of their files; that of a run which is not saved is empty."""
 _MOST_CLASSES = 20
 """Maximum number of classes that are printed; the JSON has all."""
-_SPREADS = {"std": " ± s.d.", "sd": " ± s.d.", "error": " ± s.e.", "se": " ± s.e."}
-"""What is behind the ± (standard deviation, standard error), by the last word of the value's name."""
 _ARROWS = {"lower": " ↓", "higher": " ↑", "": ""}
 _IN_MARKDOWN = re.compile(r"([\\`*_\[\]<>|~&$])")
 _FORMULA = ("=", "+", "-", "@")
@@ -53,18 +53,26 @@ class Column(NamedTuple):
     """A column, with one value per FAKE.
 
     Attributes:
+        title: what the values are.
         better: ``lower`` or ``higher``; empty if neither is better.
         best: places of the values that are marked.
         tied: whether some are marked because they cannot be distinguished from the best.
         is_corrected: whether they are bias-corrected distances.
+        spread: what is behind the ±, such as ``s.d.``; empty if nothing is, or it is unknown.
     """
 
-    heading: str
+    title: str
     values: Sequence[str]
     better: str = ""
     best: frozenset[int] = frozenset()
     tied: bool = False
     is_corrected: bool = False
+    spread: str = ""
+
+    @property
+    def heading(self) -> str:
+        """The title, and what is behind the ±."""
+        return f"{self.title} ± {self.spread}" if self.spread else self.title
 
 
 def rounded(value: Value, result: Comparison) -> str:
@@ -88,35 +96,34 @@ def rounded(value: Value, result: Comparison) -> str:
     return number(value, result, decimals)
 
 
-def columns_of(evaluation: Evaluation, doubted: Collection[str] = ()) -> list[Column]:
+def columns_of(evaluation: Evaluation, doubted: Collection[Kind] = ()) -> list[Column]:
     """Return the columns of all values, and those of bias-corrected distances if any FAKE has them.
 
     Args:
-        doubted: titles of values of which none is the best: they are not comparable between all FAKEs.
+        doubted: those of which none is the best: the values are not comparable between all FAKEs.
     """
-    titles = _by_title(evaluation)
+    kinds = _by_column(evaluation)
     features = common_features(evaluation)
-    distances = [value for value in titles.values() if value.number.error_bars]
+    distances = [value for value in kinds.values() if value.number.error_bars]
     columns, corrected = list[Column](), list[Column]()
-    for title, shown in titles.items():
+    for kind, shown in kinds.items():
         better = shown.number.better
-        cells = [_Cell(result, _value_with(result, title)) for result in evaluation.results]
+        cells = [_Cell(result, _value_in(result, kind)) for result in evaluation.results]
         texts = [cell.text for cell in cells]
         names_features = shown.number.error_bars or shown.qualifier != features
-        heading = shown.short_title if names_features else shown.base
-        if any("±" in text for text in texts):
-            heading += _SPREADS.get(shown.number.spread.rpartition("_")[2], "")
-        column = Column(heading, texts, better)
+        title = shown.short_title if names_features else shown.base
+        has_spread = any(cell.value and cell.value.spread in cell.result.metrics for cell in cells)
+        column = Column(title, texts, better, spread=shown.number.spread_kind if has_spread else "")
         rated = [cell.number for cell in cells]
-        columns.append(column if title in doubted else _marked(column, rated, cells, evaluation))
+        columns.append(column if kind in doubted else _marked(column, rated, cells, evaluation))
         bars = [cell.bar for cell in cells]
         if any(bars):
             # Of one network, the column of the distance says of which features.
             base = shown.base if len(distances) == 1 else shown.short_title
             estimates = [" ± ".join(bar.texts()[:2]) if bar else "-" for bar in bars]
-            column = Column(f"bias-corrected {base} ± s.e.", estimates, better, is_corrected=True)
+            column = Column(f"bias-corrected {base}", estimates, better, is_corrected=True, spread="s.e.")
             rated = [cell.bar.value if cell.bar and cell.number is not None else None for cell in cells]
-            corrected.append(column if title in doubted else _marked(column, rated, cells, evaluation))
+            corrected.append(column if kind in doubted else _marked(column, rated, cells, evaluation))
             corrected.append(Column("95 % interval", [bar.texts()[2] if bar else "-" for bar in bars]))
     return [*columns, *corrected]
 
@@ -210,24 +217,24 @@ def _class_tables(saved: Saved) -> list[Table]:
     return tables
 
 
-def _by_title(evaluation: Evaluation) -> dict[str, Value]:
-    """Return the values by their titles: those of saved results with one title may be of different features."""
-    return {value.title: value for value in evaluation.values}
+def _by_column(evaluation: Evaluation) -> dict[Kind, Value]:
+    """Return the values by their columns: those of saved results in one column may be of different features."""
+    return {value.column: value for value in evaluation.values}
 
 
-def _value_with(result: Comparison, title: str) -> Value | None:
-    """Return the value with a title; None if the result has none."""
-    return next((value for value in result.values if value.title == title), None)
+def _value_in(result: Comparison, kind: Kind) -> Value | None:
+    """Return the value in a column; None if the result has none."""
+    return next((value for value in result.values if value.column == kind), None)
 
 
-def about_marks(evaluation: Evaluation, columns: Sequence[Column], doubted: Collection[str] = ()) -> Iterator[str]:
+def about_marks(evaluation: Evaluation, columns: Sequence[Column], doubted: Collection[Kind] = ()) -> Iterator[str]:
     """Yield sentences about which FAKEs are marked besides the best, and which are never; for ``doubted``, none is."""
     results = evaluation.results
-    tied = [column.heading.removesuffix(" ± s.e.") for column in columns if column.tied]
+    tied = [column.title for column in columns if column.tied]
     if tied:
         where = f"column{'s' if tied[1:] else ''} {' and '.join(tied)}"
         yield f"In the {where}, sets that cannot be distinguished from the best one are marked as well."
-    rated = any(value.number.better and value.title not in doubted for value in evaluation.values)
+    rated = any(value.number.better and value.column not in doubted for value in evaluation.values)
     if rated and len(results) > 1 and any(map(is_real, results)):
         yield "Sets that contain images of REAL are never marked as best, nor is a set that is the only other one."
 
@@ -244,7 +251,7 @@ def common_features(evaluation: Evaluation) -> str:
 
     They are named once above the table. Only a Fréchet distance keeps them in its heading: nothing else is an FID.
     """
-    values = _by_title(evaluation).values()
+    values = _by_column(evaluation).values()
     qualifiers = {value.qualifier for value in values}
     return qualifiers.pop() if len(values) > 1 and len(qualifiers) == 1 else ""
 
@@ -290,7 +297,7 @@ def _with_files(saved: Saved) -> list[tuple[Comparison, str]]:
     return [(result, "") for result, _ in rows]
 
 
-def _table_of(saved: Saved, doubted: Collection[str], said: Sequence[str]) -> Table:
+def _table_of(saved: Saved, doubted: Collection[Kind], said: Sequence[str]) -> Table:
     evaluation = joined(saved)
     results = evaluation.results
     paths = [*dict.fromkeys(result.fake.name for result in results)]
@@ -348,18 +355,19 @@ def narrowed(saved: Saved, columns: Sequence[str]) -> dict[str, Evaluation]:
     Raises:
         InputError: if no result has one of them.
     """
-    titles = _by_title(joined(saved))
-    known, chosen = dict[str, dict[str, None]](), dict[str, None]()
-    for title, value in titles.items():
-        for name in (title, value.number.name, value.key, value.metric):
-            known.setdefault(folded(name), {})[title] = None
+    kinds = _by_column(joined(saved))
+    known, chosen = dict[str, dict[Kind, None]](), dict[Kind, None]()
+    for kind, value in kinds.items():
+        for name in (value.title, value.number.name, value.key, value.metric):
+            known.setdefault(folded(name), {})[kind] = None
     for column in columns:
         if folded(column) not in known:
-            raise InputError(unknown("column", column, closest(column, known), ", ".join(titles)))
+            titles = ", ".join(value.title for value in kinds.values())
+            raise InputError(unknown("column", column, closest(column, known), titles))
         chosen |= known[folded(column)]
 
     def only(result: Comparison) -> Comparison:
-        values = tuple(value for title in chosen if (value := _value_with(result, title)))
+        values = tuple(value for kind in chosen if (value := _value_in(result, kind)))
         keys = {key for value in values for key in (value.key, value.spread)}
         metrics = {key: number for key, number in result.metrics.items() if key in keys}
         bars = {key: bar for key, bar in result.uncertainties.items() if key in keys}
@@ -368,32 +376,31 @@ def narrowed(saved: Saved, columns: Sequence[str]) -> dict[str, Evaluation]:
     return {file: replace(each, results=tuple(map(only, each.results))) for file, each in saved.items()}
 
 
-def doubts_about(saved: Saved) -> tuple[list[str], list[str]]:
-    """Return the titles of the values that are not comparable between files, and a sentence on why, if any are.
+def doubts_about(saved: Saved) -> tuple[dict[Kind, Value], list[str]]:
+    """Return the values that are not comparable between files, by their columns, and a sentence on why, if any are.
 
     Raises:
-        InputError: if values of the same title are of different protocols.
+        InputError: if values in one column are of different protocols.
     """
-    known, doubted, reasons = dict[str, tuple[str, Evaluation]](), dict[str, Value](), dict[str, str]()
+    known, doubted, reasons = dict[Kind, tuple[str, Evaluation]](), dict[Kind, Value](), dict[str, str]()
     for file, row in ((file, row) for file, each in saved.items() for row in per_fake(each)):
         for value in row.values:
-            title = value.title
-            one, first = known.setdefault(title, (file, row))
+            one, first = known.setdefault(value.column, (file, row))
             found = {} if file == one else obstacles(first, row, value)
             protocols = {place: pair for place, pair in found.items() if place[0] == "protocol" and None not in pair}
             if protocols:
-                problem = f"the values of {title} in {one} and {file} are not comparable"
+                problem = f"the values of {value.title} in {one} and {file} are not comparable"
                 raise InputError(f"{problem} ({'; '.join(lines_of(protocols))}):", "make a table of each")
             for line in lines_of(found):
                 reasons.setdefault(line, f"{line} ({one} -> {file})")
-                doubted[title] = value
+                doubted[value.column] = value
     where = (
         ""
         if len(doubted) == len(known)
         else f" in the columns of {', '.join(value.short_title for value in doubted.values())}"
     )
     said = f"Not comparable between all rows, so that none is marked{where}: {'; '.join(reasons.values())}."
-    return [*doubted], [said] if doubted else []
+    return doubted, [said] if doubted else []
 
 
 def _text_lines(table: Table) -> list[str]:

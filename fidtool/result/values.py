@@ -55,21 +55,16 @@ class Features:
         of_dims = _dimensions(dims) if network in ("", _NETWORK) else network
         return cls(FEATURES, network, dims, "" if is_plain else of_dims)
 
-    @property
-    def is_fid(self) -> bool:
-        """Whether the Fréchet distance of these features is called FID, and not FD."""
-        return self.network == _NETWORK and self.layer == FEATURES
+    def called(self, name: str, number: Number) -> str:
+        """Return what a name of a number, its title or spread is for these features: ``FD`` in place of ``FID``."""
+        is_inception = self.network == _NETWORK and self.layer == FEATURES
+        return name if is_inception else number.elsewhere.get(name, name)
 
     def key(self, name: str) -> str:
-        """Return the key in the JSON of a value that has this name for Inception's 2048 features."""
-        name = name if self.is_fid else re.sub("^fid", "fd", name)
+        """Return the key in the JSON of a value that has this name, with the features."""
         is_of_dims = self.qualifier == _dimensions(self.dims)
         suffix = re.sub("[^0-9A-Za-z]", "_", f"{self.dims}" if is_of_dims else self.qualifier)
         return f"{name}_{suffix}" if suffix else name
-
-    def unqualified(self, name: str) -> str:
-        """Return the title without the features: ``FD`` in place of ``FID``."""
-        return name if self.is_fid else re.sub("^FID", "FD", name)
 
     def __str__(self) -> str:
         """The features in the caption of a table: ``Inception, 2048 dimensions``."""
@@ -104,7 +99,7 @@ class Value:
     @property
     def base(self) -> str:
         """The title without the features, such as ``FD`` or ``KID``."""
-        return self.number.title if self.number.inception else self.features.unqualified(self.number.title)
+        return self.features.called(self.number.title, self.number)
 
     @property
     def qualifier(self) -> str:
@@ -124,9 +119,24 @@ class Value:
         room = _LONGEST_TITLE - len(f"{self.base} ()")
         return f"{self.base} ({legible(shortened(self.qualifier, room))})"
 
+    @property
+    def column(self) -> tuple[str, str, str]:
+        """What the values of several results in one column have in common: metric, number and title.
+
+        The layer of their features may differ, and whatever else the title does not show.
+        """
+        return self.metric, self.number.name, self.title
+
     def named(self, name: str) -> str:
-        """Return the key of a further value that the metric returns under this name."""
-        return name if self.number.inception else self.features.key(name)
+        """Return the key of what the metric returns under this name: this number, its spread, or a further value."""
+        called = self.features.called(name, self.number)
+        return called if self.number.inception else self.features.key(called)
+
+
+def key_of(values: Sequence[Value], name: str) -> str:
+    """Return the key of what a metric with these values returns under this name: one, a spread, or a further value."""
+    owners = (value for value in values if name in (value.number.name, value.number.spread))
+    return next(owners, values[0]).named(name)
 
 
 def values_of(
@@ -152,9 +162,9 @@ def values_of(
         stated = [each for each in known if each is not None]
         features = _features_of(asked, stated, settings, measured, files)
         numbers = asked.metric.numbers if asked.further else (*asked.metric.numbers, *asked.metric.summary)
-        if not features.is_fid:
-            numbers = tuple(replace(number, title=features.unqualified(number.title)) for number in numbers)
-        values += [Value(asked.metric.name, number, features) for number in numbers]
+        for number in numbers:
+            titled = replace(number, title=features.called(number.title, number))
+            values.append(Value(asked.metric.name, titled, features))
     return tuple(values)
 
 

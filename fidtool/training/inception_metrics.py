@@ -26,6 +26,7 @@ from fidtool.metrics.kid import KID
 from fidtool.metrics.metric import FeatureSet, MetricContext, feature_set
 from fidtool.metrics.mifid import MIFID
 from fidtool.metrics.prdc import PRDC, Ties
+from fidtool.result.values import Value, key_of
 from fidtool.settings import StatisticsSettings
 from fidtool.statistics.set_statistics import MeasuredSet, Statistics
 from fidtool.training.feature_extractor import (
@@ -173,7 +174,8 @@ class ImageMetric(SyncedMetric[Values, ImageSums]):
         return MeasuredSet(f"the set of {SIDES[side]}", statistics or Statistics({}), features)
 
     def _key(self, name: str) -> str:
-        return features_of_network(self._network.choice).key(name)
+        features, metric = features_of_network(self._network.choice), self._metric
+        return key_of([Value(metric.name, number, features) for number in metric.numbers], name)
 
     @property
     def reference_digest(self) -> str:
@@ -320,8 +322,9 @@ class KernelInceptionDistance(ImageMetric[_Pair]):
 
     def _measure(self, sums: MetricState[ImageSums], world: World) -> Result:
         result = super()._measure(sums, world)
-        deviation = result.values.get("kid_std", 0.0)  # omitted if each subset is the whole set
-        return replace(result, values={**result.values, "kid_std": deviation})
+        spread = self._metric.numbers[0].spread
+        deviation = result.values.get(spread, 0.0)  # omitted if each subset is the whole set
+        return replace(result, values={**result.values, spread: deviation})
 
 
 class MemorizationInformedFrechetInceptionDistance(ImageMetric[torch.Tensor]):
@@ -346,13 +349,16 @@ class MemorizationInformedFrechetInceptionDistance(ImageMetric[torch.Tensor]):
 class _Scores(Scores):
     """The score with the sample standard deviation; without a classifier the features are its logits."""
 
+    numbers = (replace(Scores.numbers[0], inception=False),)
+
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
         if not context.classifier():
             identity = torch.eye(fake.rows.shape[1], device="cpu")
             context = replace(context, classifier=lambda: Weights({"fc.weight": identity}, ""))
         found = super().compute(real, fake, context)
         sample = math.sqrt(self.splits / (self.splits - 1)) if self.splits > 1 else math.nan
-        return {**found, "is_std": found["is_std"] * sample}
+        spread = self.numbers[0].spread
+        return {**found, spread: found[spread] * sample}
 
 
 class InceptionScore(ImageMetric[_Pair]):

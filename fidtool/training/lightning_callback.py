@@ -17,6 +17,9 @@ from fidtool.api import compute_statistics
 from fidtool.errors import InputError, brief, in_short, warn_program
 from fidtool.features.network import Network
 from fidtool.features.protocol import ProtocolName
+from fidtool.metrics.fid import FID
+from fidtool.metrics.kid import KID
+from fidtool.result.values import Features
 from fidtool.seeds import sample_seed
 from fidtool.settings import StatisticsSettings
 from fidtool.sources.memory import evaluating
@@ -137,7 +140,7 @@ class FIDCallback(Base):
         self.name = name
         self.metrics = _classes(metrics)
         self.model_weights: ModelWeights = _MODEL_WEIGHTS.checked(model_weights)
-        self._called = name or "fid"
+        self._called = name or FID.name
         options = {
             "feature": feature,
             "protocol": protocol,
@@ -160,7 +163,7 @@ class FIDCallback(Base):
     @property
     def fid(self) -> float | None:
         """The last FID; None if there is none, or the features are not Inception's 2048."""
-        return self.frechet_distance if features_of_network(self._network).key("fid") == "fid" else None
+        return self.frechet_distance if features_of_network(self._network) == Features() else None
 
     # Lightning's hooks.
 
@@ -278,7 +281,7 @@ class FIDCallback(Base):
         statistics = compute_statistics(
             self.reference,
             extractor=self._network,
-            metrics="fid" if only_fid else "kid",  # with the features of each image
+            metrics=[FID() if only_fid else KID()],  # with the features of each image
             device=str(pl_module.device),
         )
         ranks = ranks_of()
@@ -310,14 +313,14 @@ class FIDCallback(Base):
         for metric in metrics:
             for name, value in metric._compute_by_name().items():
                 self._values[self._logged_name(metric, name)] = value
-                if name == "fid":
+                if isinstance(metric, FrechetInceptionDistance):
                     self.frechet_distance = float(value)
             metric.reset()
 
     def _logged_name(self, metric: ImageMetric[Any], name: str) -> str:
         if self.name is None:
             return metric._key(name)
-        if name == "fid":
+        if isinstance(metric, FrechetInceptionDistance):
             return self.name
         replaced, words = _FID.subn(name, self.name, count=1)
         return replaced if words else f"{self.name}_{name}"

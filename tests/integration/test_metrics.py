@@ -23,7 +23,7 @@ NAMES = ["fid", "kid", "kid_std", "precision", "recall", "density", "coverage", 
 PARAMETERS = {"degree": 3, "gamma": None, "coef": 1.0, "sigma": 10.0}
 """Of KID's kernels."""
 
-KEYS = [OWN_KEY(name) if name == "cmmd" else KEY(name) for name in NAMES]
+KEYS = [OWN_KEY(name) if name == "cmmd" else KEY("fd" if name == "fid" else name) for name in NAMES]
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_new_metrics_are_recorded_and_refused(here: Run, sets: tuple[Path, Path]
         "mifid": {"cosine_distance_eps": 1.0},
     }
     values = found.json["results"][0]["metrics"]
-    names = ("fid", "mifid", "mifid_distance", "authpct")
+    names = ("fd", "mifid", "mifid_distance", "authpct")
     fid, mifid, distance, authentic = (values[KEY(name)] for name in names)
     assert mifid == pytest.approx(fid / distance, rel=1e-9)
     assert 0 <= authentic <= 100

@@ -150,7 +150,7 @@ def test_a_metric_from_a_file_is_in_every_output(here: Run, sets: tuple[Path, Pa
     outcome = here(*arguments, "--json", "--report", "page.html")
     features = Features.of_network(TINY, 16)
     key = features.key("sliced")
-    assert list(outcome.metrics) == [features.key("fid"), key]
+    assert list(outcome.metrics) == [features.key("fd"), key]
     assert outcome.metrics[key] == pytest.approx(independent_sliced(sets, 70, 3), rel=1e-12)
     settings = outcome.json["settings"]["sliced"]
     assert (settings["directions"], settings["seed"]) == (70, 3)

@@ -217,6 +217,10 @@ def text_of(saved: dict[str, Evaluation]) -> list[str]:
     return lines_in("table", saved)
 
 
+def doubted_in(saved: dict[str, Evaluation]) -> list[str]:
+    return [value.title for value in doubts_about(saved)[0].values()]
+
+
 def test_what_cannot_be_marked_has_no_note_about_marks() -> None:
     """A value of which neither more nor less is better."""
     plain = bare("fake", "real")
@@ -229,7 +233,7 @@ def test_what_cannot_be_marked_has_no_note_about_marks() -> None:
 
 def test_results_of_several_files_are_one_table() -> None:
     saved = {f"runs/{name}.json": replace(evaluation_of([name]), differences=()) for name in ("a", "b", "c")}
-    assert doubts_about(saved) == ([], [])
+    assert doubts_about(saved) == ({}, [])
     heading, *rows = text_of(saved)
     assert heading.split()[:2] == ["FAKE", "FID"]
     assert [row.split()[0] for row in rows] == ["a", "b", "c"]
@@ -250,7 +254,7 @@ def test_rows_that_are_not_comparable_are_said_to_be() -> None:
     saved = {"1.json": first, "2.json": other}
     doubts = "REAL.name: real -> photos (1.json -> 2.json); REAL.count: 100 -> 50 (1.json -> 2.json)"
     said = f"Not comparable between all rows, so that none is marked: {doubts}."
-    assert doubts_about(saved) == (["FID", "KID", "Precision"], [said])
+    assert (doubted_in(saved), doubts_about(saved)[1]) == (["FID", "KID", "Precision"], [said])
     lines = text_of(saved)
     assert [line.split()[:2] for line in lines[1:4]] == [["FAKE", "REAL"], ["a", "real,"], ["b", "photos,"]]
     assert "*" not in "".join(lines)
@@ -273,7 +277,7 @@ def test_other_settings_of_a_metric_leave_only_its_columns_unmarked() -> None:
         "2.json": replace(second, settings={"kid": {"subset_size": 50}, "prdc": {"nearest_k": 3}}),
     }
     said, *rows = text_of(saved)[:4]
-    assert doubts_about(saved) == (["KID"], [said])
+    assert (doubted_in(saved), doubts_about(saved)[1]) == (["KID"], [said])
     assert said == (
         "Not comparable between all rows, so that none is marked in the columns of KID: settings.kid.subset_size: "
         "100 -> 50 (1.json -> 2.json)."
@@ -281,7 +285,7 @@ def test_other_settings_of_a_metric_leave_only_its_columns_unmarked() -> None:
     assert [row.split()[1] for row in rows] == ["FID", "10.123*", "10.123*"]
     assert [row.split()[4] for row in rows[1:]] == ["0.0012", "0.0012"]
     changed = {**saved, "2.json": replace(saved["2.json"], settings={"kid": {"subset_size": 100}, "prdc": {}})}
-    assert doubts_about(changed)[0] == ["Precision"]
+    assert doubted_in(changed) == ["Precision"]
 
 
 def test_settings_of_a_custom_metric_are_about_custom_values() -> None:
@@ -292,7 +296,18 @@ def test_settings_of_a_custom_metric_are_about_custom_values() -> None:
         own = replace(result, known=known, metrics={**result.metrics, "mine": 1.0 + seed})
         settings = {"custom": {"seed": seed}, "kid": {"seed": 0}}
         saved[f"{name}.json"] = replace(evaluation_of([name]), results=(own,), settings=settings)
-    assert doubts_about(saved)[0] == ["Mine"]
+    assert doubted_in(saved) == ["Mine"]
+
+
+def test_values_of_two_metrics_with_one_title_have_a_column_each() -> None:
+    (result,) = evaluation_of(["a"]).results
+    values = [Value(name, Number(name, "Mine", "lower", "", f"{name}_of", spread_kind="s.e.")) for name in "xy"]
+    own = replace(result, known=tuple(values), metrics={"x": 1.0, "x_of": 0.25, "y": 2.0})
+    saved = {"": replace(evaluation_of(["a"]), results=(own,))}
+    heading, row = text_of(saved)[:2]
+    assert re.split(" {2,}", heading)[1:3] == ["Mine ± s.e.", "Mine"]
+    assert re.split(" {2,}", row)[1:3] == ["1.00 ± 0.25", "2.0000"]
+    assert text_of(narrowed(saved, ["y"]))[1].split() == ["a", "2.0000"]
 
 
 def test_values_of_different_protocols_are_refused_and_those_of_other_networks_are_columns() -> None:

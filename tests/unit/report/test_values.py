@@ -16,7 +16,7 @@ from fidtool.pipeline.gates import missed_gates
 from fidtool.report.html import html_report
 from fidtool.report.text import influence_lines, result_lines
 from fidtool.result.evaluation import Evaluation
-from fidtool.result.values import Features, values_of
+from fidtool.result.values import Features, key_of, values_of
 from fidtool.settings import Settings
 from support.pictures import make_pictures
 from support.places import TINY
@@ -120,7 +120,7 @@ def test_in_python_fid_is_none_for_other_networks(sets: tuple[Path, Path], envir
     assert (
         evaluation.frechet_distance
         == result.frechet_distance
-        == result.metrics[Features.of_network(TINY, 16).key("fid")]
+        == result.metrics[Features.of_network(TINY, 16).key("fd")]
         > 0
     )
     several = package.compute(sets[0], [sets[1], sets[1]], extractor=TINY)
@@ -143,7 +143,7 @@ def test_a_missed_gate_names_its_distance() -> None:
 
     def concluded(metrics: str) -> Evaluation:
         settings, found = Settings(metrics=metrics, fail_above=10.0), _with(bare("fake/"), DINO, numbers)
-        gated = DINO.key(settings.gated)
+        (gated,) = (value.key for value in known_of(DINO, settings.gated))
         missed = tuple(missed_gates(found, settings, None))
         return replace(found, results=(replace(found.results[0], missed=missed),), gated=gated)
 
@@ -160,9 +160,10 @@ def _with(evaluation: Evaluation, features: Features, numbers: dict[str, float],
     """Return the evaluation with different metric values and a different network."""
     results = []
     for result in evaluation.results:
-        bars = {features.key(key): bar for key, bar in result.uncertainties.items()}
-        metrics = {features.key(name): value for name, value in numbers.items()}
-        results.append(replace(result, metrics=metrics, known=known_of(features), uncertainties=bars))
+        known = known_of(features)
+        bars = {key_of(known, key): bar for key, bar in result.uncertainties.items()}
+        metrics = {key_of(known, name): value for name, value in numbers.items()}
+        results.append(replace(result, metrics=metrics, known=known, uncertainties=bars))
     definition = replace(defined("dinov2:vitl14", 1024), resize="its own")
     return replace(evaluation, definitions={FEATURES: definition}, results=tuple(results), **changes)
 

@@ -19,7 +19,7 @@ from fidtool.distributed import signals
 from fidtool.distributed.launch import discover_or_alone, launcher_serves_store
 from fidtool.distributed.signals import stopped_error
 from fidtool.distributed.watchdog import add_location
-from fidtool.errors import FidtoolError, InputError, LaunchError, StoppedError
+from fidtool.errors import FidtoolError, InputError, LaunchError, RunError, StoppedError
 
 _LEAVING_SECONDS = 3.0
 """Maximum time for exit functions and flushing after an error."""
@@ -154,6 +154,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if error.printed:
             sys.exit(error.exit_code)
         _complain(error)
+    except OSError as error:  # of click, which writes a help text to a full disk
+        _complain(RunError(f"the command failed ({error})"))
     except (click.Abort, KeyboardInterrupt):
         _complain(stopped_error())
 

@@ -49,7 +49,10 @@ def with_groups(contents: Mapping[SetPlan, Content], settings: Settings) -> dict
             names = [shortened(", ".join(sorted({*each}))) or "none" for each in (known, found)]
             setting, has = f"per_{settings.grouped_by}", f"{real.path} has {names[0]}, and {fake.path} has {names[1]}"
             raise InputError(
-                f"{option(setting, True)} compares folders of one name, or labels, but {has}", setting=setting
+                f"{option(setting, True)} compares folders of one name, or labels, but {has}:",
+                "put the images of each class into a folder of its name",
+                *([f"pass {option('labels', ...)}"] if settings.per_class else []),
+                setting=setting,
             )
     return {each: content._replace(groups=groups[each][0]) for each, content in contents.items()}
 

@@ -298,7 +298,11 @@ def test_a_missing_class_and_other_shares_are_warned_about(here: Run, tmp_path: 
             ["--per-class"],
             "--per-class compares folders of one name, or labels, but real has ant, bee, cat, and",
         ),
-        ("flat", ["--per-class"], "and flat has none"),
+        (
+            "flat",
+            ["--per-class"],
+            "flat has none: put the images of each class into a folder of its name, or pass --labels",
+        ),
         ("flat", ["--per-folder"], "--per-folder compares folders of one name, or labels, but real has ant, bee, cat"),
         ("other", ["--per-class"], "but real has ant, bee, cat, and other has x, y"),
         ("fake", ["--per-class", "--per-folder"], "--per-folder divides the images otherwise: omit --per-class"),

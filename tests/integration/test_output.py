@@ -203,7 +203,9 @@ def test_a_full_or_closed_stdout_does_not_lose_the_result(
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-@pytest.mark.parametrize("command", ["metrics", "presets", "protocols", "guide", "guide ci", "refs", "weights"])
+@pytest.mark.parametrize(
+    "command", ["metrics", "presets", "protocols", "guide", "guide ci", "refs", "weights", "--help", "stats --help"]
+)
 def test_a_full_or_closed_stdout_of_a_list(environment: dict[str, str], command: str) -> None:
     """An error in one line; none if the reader has enough, as `head` does."""
     line = [sys.executable, "-m", "fidtool", *command.split()]
@@ -214,7 +216,10 @@ def test_a_full_or_closed_stdout_of_a_list(environment: dict[str, str], command:
     os.close(gone)
     assert [each.returncode for each in ended] == [1, 1]
     messages = [[line for line in each.stderr.splitlines() if line.startswith(b"error")] for each in ended]
-    assert messages == [[b"error: the result could not be written to stdout (No space left on device)"], []]
+    problem = b"the result could not be written to stdout (No space left on device)"
+    if command.endswith("--help"):
+        problem = b"the command failed ([Errno 28] No space left on device)"
+    assert messages == [[b"error: " + problem], []]
     assert not any(b"Traceback" in each.stderr for each in ended)
 
 

@@ -131,9 +131,7 @@ def renamed(setting: str | MetricSetting, name: str | MetricSetting) -> Iterator
     try:
         yield
     except FidtoolError as error:
-        error.args = tuple(text.replace(_mark_of(setting), _mark_of(name)) for text in error.args)
-        if error.setting == _field_of(setting):
-            error.setting = _field_of(name)
+        error.rename(setting, name)
         raise
 
 
@@ -173,9 +171,7 @@ _CARRIED = ("setting", "exit_code", "note", "location", "agreed")
 
 
 def _unpacked(kind: type[FidtoolError], args: tuple[str, ...]) -> FidtoolError:
-    error = kind.__new__(kind)
-    error.args = args
-    return error
+    return kind.__new__(kind, *args)
 
 
 class FidtoolError(Exception):
@@ -217,6 +213,18 @@ class FidtoolError(Exception):
     def advise(self, *remedies: str) -> None:
         """Add ways to fix it."""
         self.args += remedies
+
+    def begin_with(self, subject: str) -> None:
+        """Begin the message with ``subject`` and a colon, unless it does; an empty one changes nothing."""
+        problem, *remedies = self.args
+        if subject and not problem.startswith(f"{subject}: "):
+            self.args = (f"{subject}: {problem}", *remedies)
+
+    def rename(self, setting: str | MetricSetting, name: str | MetricSetting) -> None:
+        """Give a setting another name, in the message and as the one that the error concerns."""
+        self.args = tuple(text.replace(_mark_of(setting), _mark_of(name)) for text in self.args)
+        if self.setting == _field_of(setting):
+            self.setting = _field_of(name)
 
     def append(self, note: str) -> None:
         """Add text to the end of the message."""
@@ -375,8 +383,7 @@ def about(subject: str) -> Iterator[None]:
     try:
         yield
     except FidtoolError as error:
-        if subject and not error.args[0].startswith(f"{subject}: "):
-            error.args = (f"{subject}: {error.args[0]}", *error.args[1:])
+        error.begin_with(subject)
         raise
 
 

@@ -340,10 +340,9 @@ class ResultWarning:
     def __str__(self) -> str:
         return self.message
 
-
-def as_warning(said: str | ResultWarning) -> ResultWarning:
-    """Return a warning; a sentence becomes one of low severity that is about no single set."""
-    return said if isinstance(said, ResultWarning) else ResultWarning("", said)
+    def shown(self, show: Callable[[str], str] = rendered) -> ResultWarning:
+        """Return the warning as the user reads it."""
+        return replace(self, set=show(self.set), text=show(self.text), detail=show(self.detail))
 
 
 def worst_first(warnings: Iterable[ResultWarning]) -> list[ResultWarning]:

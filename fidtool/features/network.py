@@ -22,7 +22,7 @@ from torch import nn
 
 from fidtool.cache_dir import atomic_write
 from fidtool.download import RemoteFile
-from fidtool.errors import InputError, RunError, in_short, message_of, option, redacted
+from fidtool.errors import InputError, ResultWarning, RunError, in_short, message_of, option, redacted
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.protocol import FEATURE_STEPS
 from fidtool.features.resize import Preparation
@@ -105,7 +105,7 @@ class State:
     tensors: dict[str, torch.Tensor]
     origin: str
     entry: str = ""
-    warning: str = ""
+    warning: ResultWarning | None = None
 
 
 class _TorchScript(nn.Module):

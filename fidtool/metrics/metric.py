@@ -171,7 +171,8 @@ class MetricContext:
             and the ranks.
         classifier: returns Inception's weights with the classifier. To be called on rank zero only.
         extractor: the network of the features, as ``--extractor`` names it.
-        warnings: to which a metric adds its warnings about the values; those of rank zero are used.
+        warnings: to which a metric adds its warnings about the values; those of rank zero are used. Of a sentence
+            alone, the severity is low, and it is about no single set.
         of_images: to which a metric adds the values of single images of the FAKE, by the names of values: float64
             arrays of shape (images,), in the order of its features. Those of rank zero are used.
         recorded: to which a metric adds what `Metric.record` cannot know, for the JSON. That of rank zero is used.
@@ -183,6 +184,11 @@ class MetricContext:
     extractor: str = ""
     of_images: dict[str, NDArray[np.float64]] = field(default_factory=dict)
     recorded: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def said(self) -> list[ResultWarning]:
+        """The warnings of the metric."""
+        return [each if isinstance(each, ResultWarning) else ResultWarning("", each) for each in self.warnings]
 
     @property
     def world(self) -> World:

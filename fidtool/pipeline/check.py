@@ -83,7 +83,7 @@ def _read(
 def _opened(run: RunContext, request: RequestedSet, settings: Settings) -> Content:
     opened = open_set(request, settings, IMAGES, run.console.say)
     if opened.warning:
-        run.console.warn(opened.warning)
+        run.console.warn(str(opened.warning))
     if opened.images is None:
         if opened.file is None:
             raise InputError(f"{request.path} is an iterable:", "pass images that can be indexed, such as a list")

@@ -131,7 +131,7 @@ class _Conclusion:
             fake=set_result(fake, self.generated),
             metrics=self.computed.numbers,
             known=self.plan.values,
-            warnings=tuple(worst_first(replace(line, text=shown(line.text)) for line in self.lines)),
+            warnings=tuple(worst_first(line.shown(shown) for line in self.lines)),
             skipped=tuple(self._skipped()),
             diagnosis=diagnosis,
             uncertainties=uncertainties,

@@ -20,7 +20,6 @@ from fidtool.errors import (
     ProgramError,
     ResultWarning,
     RunError,
-    as_warning,
     brief,
     in_short,
     on_every_rank,
@@ -116,7 +115,7 @@ class MetricRunner:
             position = f"({os.path.basename(last.filename)}:{last.lineno})"
             kind = RunError if type(metric) in BUILT_IN.values() else ProgramError
             raise kind(f"the metric {asked.name} failed: {in_short(error)} {position}") from error
-        for warning in map(as_warning, context.warnings):
+        for warning in context.said:
             if warning not in computed.warnings:  # others are of the sets, and not of the network
                 text = f"{asked.further}: {warning.text}" if asked.further else warning.text
                 computed.warnings.append(replace(warning, text=text))

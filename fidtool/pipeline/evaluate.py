@@ -171,7 +171,7 @@ def _record(run: RunContext, plan: Plan, comparer: Comparer, measurer: Measurer,
         images_per_second=computed / seconds["extract"] if computed else None,
         versions=run.versions,
         config=changed_settings(plan.settings),
-        warnings=tuple(replace(warning, text=run.console.shown(warning.text)) for warning in measurer.warnings),
+        warnings=tuple(warning.shown(run.console.shown) for warning in measurer.warnings),
         notes=tuple(map(run.console.shown, (*plan.notes, *comparer.notes))),
         **origin._asdict(),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from os.path import abspath, exists, getsize
 
-from fidtool.errors import InputError, option
+from fidtool.errors import InputError, ResultWarning, option
 from fidtool.features.protocol import Definition
 from fidtool.names import shortened
 from fidtool.result.changes import CANNOT_TELL, NOT_COMPARABLE, WORSE, change_of, per_fake, read_history
@@ -32,7 +32,7 @@ def missed_gates(evaluation: Evaluation, settings: Settings, baseline: Evaluatio
 
 def baselines_of(
     settings: Settings, paths: Sequence[str], definition: Definition | None
-) -> tuple[tuple[Evaluation | None, ...], list[str]]:
+) -> tuple[tuple[Evaluation | None, ...], list[ResultWarning]]:
     """Return the baseline of each FAKE, and warnings; None without this gate, and on the first day of a history.
 
     It is the latest result of the same REAL, FAKE and features with error bars that missed no gate: what is worse does
@@ -48,7 +48,8 @@ def baselines_of(
     if file is None:
         return (None,) * len(fakes), []
     if history is not None and abspath(history) == abspath(file) and not (exists(file) and getsize(file)):
-        return (None,) * len(fakes), [f"{file} has no baseline yet: this result becomes the first"]
+        text = f"{file} has no baseline yet: this result becomes the first"
+        return (None,) * len(fakes), [ResultWarning("", text)]
     if file.endswith(".jsonl"):
         results, unread = read_history(file)
         results = [each for each in results if not each.missed]

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from fidtool.errors import InputError, ResultWarning, as_warning, on_every_rank, option, redacted
+from fidtool.errors import InputError, ResultWarning, on_every_rank, option, redacted
 from fidtool.features.protocol import FEATURES, PROBE
 from fidtool.images.batches import Stream, broadcast_images, part_of
 from fidtool.json_fields import plain
@@ -258,7 +258,7 @@ class Measurer:
                 images = replace(images, partner=self._images(real))
             partial = extraction.run(self._plan.distinct.index(planned), images)
         for warning in itertools.chain.from_iterable(world.gather(self.warnings)):
-            self._warn(warning)
+            self._add(warning)
         found, other = self._concluded(planned, images, partial), None
         if real is not None and images.partner is not None and partial.partner is not None:
             other = self._concluded(real, images.partner, partial.partner)
@@ -293,8 +293,10 @@ class Measurer:
         features = {name: rows[name] for name in partial.layers if name in rows}
         return MeasuredSet(images.path, statistics, features, pairs=pairs)
 
-    def _warn(self, said: str | ResultWarning) -> None:
-        warning = as_warning(said)
+    def _warn(self, text: str) -> None:
+        self._add(ResultWarning("", text))
+
+    def _add(self, warning: ResultWarning) -> None:
         if warning not in self.warnings:
             self.warnings.append(warning)
             self._run.console.warn(str(warning))
@@ -360,11 +362,12 @@ class Measurer:
         statistics = partial.statistics(images, rows, self.arithmetic)
         if planned.holds == "stream" and planned.sampling.num is not None:
             statistics = replace(statistics, found=None)
-        if changes := images.change_warning():
-            self.warnings.append(ResultWarning("", changes, "medium"))
+        changes = images.change_warning()
+        if changes is not None:
+            self.warnings.append(changes)
         # A skipped file may be fixed later, and a part is hardly computed twice.
         caches = self._settings.cache and bool(statistics.layers)
-        caches = caches and not (changes or statistics.skipped or statistics.part)
+        caches = caches and not (changes is not None or statistics.skipped or statistics.part)
         return statistics, caches and put_in_cache(images, statistics, self._warn)
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from fidtool.distributed.world import find_differences, tensor_hashes
-from fidtool.errors import InputError, ResultWarning, RunError, as_warning, on_every_rank, option
+from fidtool.errors import InputError, ResultWarning, RunError, on_every_rank, option
 from fidtool.features.extractor import HALVES, Extractor, ForwardPasses, fixed_batch
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.models.inception import Weights, inception_extractor, load_weights, packs
@@ -116,8 +116,8 @@ class RunNetworks:
         """Every rank builds a network. Raises if the ranks' networks differ. A collective."""
         from fidtool.features.building import custom_extractor  # not needed for Inception
 
-        if state is not None and state.warning:
-            self.warnings.append(as_warning(state.warning))
+        if state is not None and state.warning is not None:
+            self.warnings.append(state.warning)
         with self._world.together():
             shared = self._settings.shared_protocol if layer in self._settings.further else None
             extractor = custom_extractor(choice, state, self._device, self._settings.precision, layer, shared)

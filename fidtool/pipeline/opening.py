@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from fidtool.console import Console
-from fidtool.errors import InputError, ResultWarning, as_warning, option
+from fidtool.errors import InputError, ResultWarning, option
 from fidtool.features.models.families import CMMD_EXTRACTOR, is_published
 from fidtool.features.protocol import DEFAULT_PROTOCOL, FEATURES, INCEPTION, INCEPTION_DIMS, PROTOCOLS, Definition
 from fidtool.local_files import in_time
@@ -101,7 +101,7 @@ def _open_sets(requests: Sequence[RequestedSet], settings: Settings, console: Co
         roles[-1] = HELDOUT
     paths = [request.path for request in requests if request.given is None]
     check_paths(paths, *([] if alone else [requests[0].path, settings.heldout]))
-    requests, lines = spelled_once(requests)
+    requests, warnings = spelled_once(requests)
     arguments = [*zip(requests, roles, strict=True)]
     all_roles: dict[RequestedSet, list[Role]] = {}
     for request, role in arguments:
@@ -125,9 +125,9 @@ def _open_sets(requests: Sequence[RequestedSet], settings: Settings, console: Co
     if not alone:
         opened = with_groups(with_captions(opened, completed), completed)
     notes = _say_notes(opened, [*overrides(settings), *([line] if line else [])], console)
-    lines += [content.warning for content in contents.values() if content.warning]
+    warnings += [content.warning for content in contents.values() if content.warning is not None]
     sets = tuple(planned for (planned, _), role in zip(drawn, roles, strict=True) if role is not HELDOUT)
-    return Opening(sets, opened, images, completed, notes, tuple(map(as_warning, lines)))
+    return Opening(sets, opened, images, completed, notes, tuple(warnings))
 
 
 def _say_notes(contents: Mapping[SetPlan, Content], notes: Sequence[str], console: Console) -> tuple[str, ...]:
@@ -309,7 +309,7 @@ def check_number(expect: int | None, path: str, count: int | None) -> None:
         raise InputError(f"{option('expect')} requires {expect} images but {path} has {found}", setting="expect")
 
 
-def spelled_once(requests: Sequence[RequestedSet]) -> tuple[list[RequestedSet], list[str]]:
+def spelled_once(requests: Sequence[RequestedSet]) -> tuple[list[RequestedSet], list[ResultWarning]]:
     """Returns the sets, with the first for every spelling of its path, and a warning per set with several spellings."""
     sets: dict[object, dict[str, RequestedSet]] = {}
     for request in requests:
@@ -317,7 +317,7 @@ def spelled_once(requests: Sequence[RequestedSet]) -> tuple[list[RequestedSet], 
     warnings = []
     for *others, last in sets.values():
         if others:
-            warnings.append(f"{', '.join(others)} and {last} are the same set")
+            warnings.append(ResultWarning("", f"{', '.join(others)} and {last} are the same set"))
     return [next(iter(sets[_identity_of(request)].values())) for request in requests], warnings
 
 
@@ -379,7 +379,7 @@ def _open_reference(path: str, settings: Settings, needs: SetNeeds, say: Callabl
             layers = {**file.layers, FEATURES: replace(file.layers[FEATURES], features=rows.features)}
             file = replace(file, layers=layers, count=rows.count, found=rows.found, order=rows.order)
         file = with_protocol(file, reference.protocol)
-    warning = "" if reference.protocol else f"{reference.name}: {reference.note}"
+    warning = None if reference.protocol else ResultWarning("", f"{reference.name}: {reference.note}")
     return Content(found, file, warning, reference.name, sha256)
 
 
@@ -418,11 +418,11 @@ def _open_statistics(path: str, files: Files, settings: Settings, needs: SetNeed
         return Content(file=file)
     if len(needs.usable(file.layers)) < len(needs.layers) or (needs.order and file.order is None):
         return Content(open_images(f"{path}:{images}", settings.recursive, settings.floats), file)
-    warning = (
+    text = (
         f"{path} has both statistics (mu, sigma) and images ({images}): using the statistics; pass "
         f"{path}:{images} to use the images"
     )
-    return Content(None, file, warning)
+    return Content(None, file, ResultWarning("", text))
 
 
 def _open_features(path: str, files: Files, features: bool, wanted: bool) -> Content | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 
 from fidtool.console import Console
-from fidtool.errors import FidtoolError, InputError, MetricSetting, ResultWarning, RunError, as_warning, option
+from fidtool.errors import FidtoolError, InputError, MetricSetting, ResultWarning, RunError, option
 from fidtool.features.protocol import FEATURES, INCEPTION_DIMS, Definition, inception_definition, protocol_named
 from fidtool.metrics.metric import Metric, MetricFacts
 from fidtool.metrics.registry import Requested
@@ -182,7 +182,7 @@ def make_plan(opening: Opening, measured: Mapping[str, Definition] | None, batch
             compared = f"statistics are compared as {option('fake')} with images of {real.path}"
             text = f"{compared}: if they are of the real images, pass them as {option('real')}, which comes first"
             said.append(ResultWarning(planned.path, text, "medium"))
-    said += map(as_warning, dict.fromkeys([*_settings_without_effect(opening), *unread]))
+    said += dict.fromkeys([*_settings_without_effect(opening), *unread])
     return Plan(
         settings=settings,
         sets=opening.sets,
@@ -336,36 +336,39 @@ def _against_request(parts: Mapping[str, LayerStatistics], settings: Settings) -
             yield InputError(problem, setting="protocol")
 
 
-def _settings_without_effect(opening: Opening) -> Iterator[str | ResultWarning]:
+def _settings_without_effect(opening: Opening) -> Iterator[ResultWarning]:
     """Yields what to say about settings that have no effect, and of files that were made with others."""
     settings, files = opening.settings, opening.files
     sources = [content.images for content in opening.contents.values() if content.images is not None]
     if files and not opening.images and (idle := _idle_with_files(opening)):
-        yield f"{' and '.join(idle)}: no effect on the values, because only statistics are compared"
+        text = f"{' and '.join(idle)}: no effect on the values, because only statistics are compared"
+        yield ResultWarning("", text)
     for source in sources:
-        if source.warning:
+        if source.warning is not None:
             yield source.warning
     if not settings.recursive and (others := [source.path for source in sources if "folder" not in source.kind]):
-        yield f"{option('recursive', False)} has no effect on {', '.join(others)}: it only affects folders"
+        text = f"{option('recursive', False)} has no effect on {', '.join(others)}: it only affects folders"
+        yield ResultWarning("", text)
     if settings.features and not files:
-        yield f"{option('features', True)} has no effect: no set is an array of two dimensions"
+        yield ResultWarning("", f"{option('features', True)} has no effect: no set is an array of two dimensions")
     yield from _floats_without_effect(opening, sources)
     for planned in files:
         for role in planned.roles:
             sampling = settings.sampling(role.num)
             for name, value in ((role.crop, getattr(settings, role.crop)), (sampling.setting, sampling.num)):
                 if value:
-                    yield f"{planned.path} has statistics: {option(name)} does not apply to it"
+                    text = f"{planned.path} has statistics: {option(name)} does not apply to it"
+                    yield ResultWarning("", text)
 
 
-def _floats_without_effect(opening: Opening, sources: Sequence[ImageSet]) -> Iterator[str | ResultWarning]:
+def _floats_without_effect(opening: Opening, sources: Sequence[ImageSet]) -> Iterator[ResultWarning]:
     """Yields what to say about the settings of images of floats, and of files that were made with others."""
     settings = opening.settings
     streams = any(planned.holds == "stream" for planned in opening.sets)
     scaled = streams or (settings.floats and any(source.scaled for source in sources))
     for name, applies in (("value_range", scaled), ("float_to_byte", scaled and settings.floats)):
         if getattr(settings, name) is not None and not applies:
-            yield f"{option(name)} has no effect: it only affects images of floats"
+            yield ResultWarning("", f"{option(name)} has no effect: it only affects images of floats")
     how = roundings({planned.path: file for planned, file in opening.files.items()})
     if settings.floats is not None:
         how["this run"] = settings.rounding

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from fidtool.errors import InputError, option
+from fidtool.errors import InputError, ResultWarning, option
 from fidtool.features.protocol import FEATURES, PIXELS
 from fidtool.metrics.pairs import PairMetric
 from fidtool.settings import Settings
@@ -143,7 +143,7 @@ class Content(NamedTuple):
 
     images: ImageSet | None = None
     file: Statistics | None = None
-    warning: str = ""
+    warning: ResultWarning | None = None
     reference: str = ""
     sha256: Mapping[str, str] = {}
     captions: Mapping[int, str] = {}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from fidtool.errors import InputError, option
+from fidtool.errors import InputError, ResultWarning, option
 from fidtool.features.protocol import Definition
 from fidtool.json_fields import fields_of, plain
 from fidtool.local_files import read_file
@@ -84,8 +84,8 @@ def append_history(evaluation: Evaluation, file: Path) -> None:
         handle.write(data)
 
 
-def read_history(file: str | os.PathLike[str]) -> tuple[list[Evaluation], list[str]]:
-    """Return the results of a history, the oldest first, and a sentence about each line that is none.
+def read_history(file: str | os.PathLike[str]) -> tuple[list[Evaluation], list[ResultWarning]]:
+    """Return the results of a history, the oldest first, and a warning about each line that is none.
 
     Raises:
         InputError: if the file cannot be read.
@@ -94,13 +94,14 @@ def read_history(file: str | os.PathLike[str]) -> tuple[list[Evaluation], list[s
         lines = read_file(file).split(b"\n")
     except OSError as error:
         raise InputError(f"{file} cannot be read: {error.strerror or error}") from None
-    found, problems = list[Evaluation](), list[str]()
+    found, problems = list[Evaluation](), list[ResultWarning]()
     for number, line in enumerate(lines, 1):
         try:
             if line.strip():
                 found += per_fake(Evaluation.from_dict(json.loads(line)))
         except (ValueError, RecursionError) as error:
-            problems.append(f"{file}: line {number} is left out: {shortened(legible(str(error)))}")
+            text = f"{file}: line {number} is left out: {shortened(legible(str(error)))}"
+            problems.append(ResultWarning("", text))
     if problems and not found:
         raise InputError(f"{problems[0]}; so are all others:", f"pass the file of {option('history')}")
     return sorted(found, key=lambda each: each.run.date), problems

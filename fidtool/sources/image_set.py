@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.errors import FidtoolError, InputError, ProgramError, option
+from fidtool.errors import FidtoolError, InputError, ProgramError, ResultWarning, option
 from fidtool.sources.contents import GONE, BadFile, Files, Read, Reader, ValueRange, bytes_of
 from fidtool.sources.crops import Crop
 from fidtool.sources.kinds import PassedOver, may_have_floats
@@ -92,7 +92,7 @@ class ImageSet:
         stored: names of all images in the source, in the reader's numbering.
         prefix: prefix of a name where an image is shown.
         order: number in the source of each image, integer array of shape (images,).
-        warning: a warning about the source, as a sentence; empty if there is none.
+        warning: a warning about the source; None if there is none.
         lines: line of each image in a list of paths, which is sorted; None for other sources.
         listed: time at which listing began, in nanoseconds since 1970.
         crop: how the images are cropped and resized after they are read; None if they are not.
@@ -108,7 +108,7 @@ class ImageSet:
     reader: Reader
     order: NDArray[np.integer] = field(repr=False)
     passed_over: PassedOver = field(default_factory=PassedOver)
-    warning: str = ""
+    warning: ResultWarning | None = None
     lines: NDArray[np.int64] | None = field(default=None, repr=False)
     listed: int = 0
     crop: Crop | None = None
@@ -234,16 +234,18 @@ class ImageSet:
         gone = np.flatnonzero(self.files.stamps[:, 0] == GONE).tolist()
         return [f"line {self.lines[file]}: {self.files.paths[file]}" for file in gone]
 
-    def change_warning(self) -> str:
-        """Returns a warning if files have changed since they were listed, or if this is unknown; else empty."""
+    def change_warning(self) -> ResultWarning | None:
+        """Returns a warning if files have changed since they were listed, or if this is unknown; else None."""
         try:
             changed = self.files.changed()
         except FidtoolError as error:
-            return f"cannot check whether {self.path} changed while it was read: {error}"
+            text = f"cannot check whether {self.path} changed while it was read: {error}"
+            return ResultWarning("", text, "medium")
         if not changed:
-            return ""
+            return None
         mixed = "the results may be of a mixture of old and new images; run it again"
-        return f"{len(changed)} files of {self.path} changed while they were read, including {changed[0]}: {mixed}"
+        text = f"{len(changed)} files of {self.path} changed while they were read, including {changed[0]}: {mixed}"
+        return ResultWarning("", text, "medium")
 
     def sample(self) -> str:
         """Returns the SHA-256 of a sample of the contents, by which ranks check that they see the same images."""

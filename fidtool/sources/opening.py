@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, NamedTuple, TextIO
 
 import numpy as np
 
-from fidtool.errors import InputError, redacted
+from fidtool.errors import InputError, ResultWarning, redacted
 from fidtool.local_files import read_file
 from fidtool.names import counted, existing_like, folded
 from fidtool.sources.contents import Files, ValueRange, broken_link, explained, head_of
@@ -198,10 +198,11 @@ def list_folder(path: str, recursive: bool = True) -> ImageSet:
         raise passed_over.nothing_found(path, "folder", recursive)
     if recursive:
         del passed_over.kinds[SUBFOLDER]
-    warning = ""
+    warning = None
     archive = max((kind for kind in FILE_KINDS if kind not in OFTEN_OTHER), key=passed_over.kinds.__getitem__)
     if number := passed_over.kinds[archive]:
-        warning = f"{path} contains {counted(number, f'{archive} file')}: archives in a folder are not read"
+        text = f"{path} contains {counted(number, f'{archive} file')}: archives in a folder are not read"
+        warning = ResultWarning("", text)
     names, prefix = Names(found), os.path.join(path, "")
     order = np.arange(len(names), dtype=np.uint32)
     return ImageSet(path, "folder", names, prefix, Files(names.after(prefix)), order, passed_over, warning)

@@ -16,7 +16,7 @@ from fidtool.diagnose.diagnosis import set_warnings
 from fidtool.distances.exact import feature_settings
 from fidtool.distances.parallel import fork_safe
 from fidtool.distributed.world import World
-from fidtool.errors import InputError, TooFewImagesError, as_warning, merged, renamed, rendered
+from fidtool.errors import InputError, ResultWarning, TooFewImagesError, merged, renamed
 from fidtool.features.models.inception import Weights
 from fidtool.features.network import Network
 from fidtool.features.protocol import FEATURES, INCEPTION_DIMS, ProtocolName
@@ -112,7 +112,7 @@ class ImageMetric(SyncedMetric[Values, ImageSums]):
         network = self._network
         per_image = self._metric.fake_features
         sides = {side: ImageSums(network, side, batch_size, per_image) for side in SIDES}
-        doubts: list[str] = []
+        doubts: list[ResultWarning] = []
         real = "their own images"
         self._real: MeasuredSet | None = None
         self._rounding = network.rounding(float_to_byte)
@@ -159,10 +159,10 @@ class ImageMetric(SyncedMetric[Values, ImageSums]):
         )
         values = metric.compute(real, fake, context)
         of_sets = set_warnings({each.path: each.statistics for each in sets}) if metric.frechet else []
-        warnings = [*map(str, merged([*of_sets, *map(as_warning, context.warnings)]))]
+        warnings = merged([*of_sets, *context.said])
         values, warnings = world.broadcast((values, warnings))
         values = {name: values[name] for name in self._names if name in values}
-        return Result(values, counts.get("real"), sums.main.count, warnings=tuple(map(rendered, warnings)))
+        return Result(values, counts.get("real"), sums.main.count, warnings=tuple(each.shown() for each in warnings))
 
     def _set(self, side: str, sums: MetricState[ImageSums], world: World) -> MeasuredSet:
         """Returns a set as metrics need it, with statistics on rank zero. A collective."""

@@ -19,7 +19,15 @@ from fidtool.diagnose.order import SAMPLE, misplaced
 from fidtool.distances.exact import feature_settings
 from fidtool.distances.parallel import fork_safe
 from fidtool.distributed.world import World
-from fidtool.errors import InputError, RunError, TooFewImagesError, about, on_every_rank, renamed, rendered
+from fidtool.errors import (
+    InputError,
+    ResultWarning,
+    RunError,
+    TooFewImagesError,
+    about,
+    on_every_rank,
+    renamed,
+)
 from fidtool.features.device import computing_on, device_of, repeatable
 from fidtool.features.models.inception import Weights
 from fidtool.features.network import digest_of
@@ -143,17 +151,19 @@ class PairValues(SampleRows):
         other._sample = _first_of(world.gather(self._sample))
         return other
 
-    def warnings(self, ranks: Sequence[int]) -> Iterator[str]:
+    def warnings(self, ranks: Sequence[int]) -> Iterator[ResultWarning]:
         yield from super().warnings(ranks)
         if wrong := len(misplaced(self._sample["real"], self._sample["fake"])[0]):
-            yield (
+            yield ResultWarning(
+                "",
                 f"{wrong} of {len(self._sample)} sampled preds fit the target of another pair better than their own: "
                 "the two are probably in different orders, and the value is then meaningless. Take both from the same "
-                "batch, and gather both from the ranks in the same way"
+                "batch, and gather both from the ranks in the same way",
             )
         shared, on = on_several([rows[rows["sample"] == UNKNOWN] for rows in self.parts], ranks)
         if shared:
-            yield f"{shared} of {self.count} pairs are on more than one rank ({on}) and count again. Probably {PADDED}"
+            text = f"{shared} of {self.count} pairs are on more than one rank ({on}) and count again. Probably {PADDED}"
+            yield ResultWarning("", text)
 
     def join(self, other: PairValues) -> None:
         super().join(other)
@@ -266,9 +276,7 @@ class ReconstructionMetric(SyncedMetric[torch.Tensor, PairValues]):
         fake = FeatureSet("generated images", None, None, pairs={self._metric.name: values})
         context = MetricContext(feature_settings(None, self.device, world), partial(Weights, {}, ""))
         found = self._metric.compute(real, fake, context)
-        return Result(
-            found, len(values), len(values), warnings=tuple(rendered(str(warning)) for warning in context.warnings)
-        )
+        return Result(found, len(values), len(values), warnings=tuple(each.shown() for each in context.said))
 
 
 class PeakSignalNoiseRatio(ReconstructionMetric):

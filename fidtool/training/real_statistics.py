@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
-from fidtool.errors import InputError, renamed, warn_program
+from fidtool.errors import InputError, ResultWarning, renamed, warn_program
 from fidtool.features.protocol import FEATURES
 from fidtool.statistics.layouts import inception_doubts
 from fidtool.statistics.set_statistics import MeasuredSet, Statistics
@@ -45,16 +45,16 @@ def real_set(given: PathLike | Statistics, network: SharedExtractor, per_image: 
     return MeasuredSet(path, statistics, {FEATURES: statistics.features})
 
 
-def doubts_about(real: MeasuredSet, network: SharedExtractor, stated: str | None, rounding: str) -> list[str]:
+def doubts_about(real: MeasuredSet, network: SharedExtractor, stated: str | None, rounding: str) -> list[ResultWarning]:
     """Warns about statistics that may not fit to a metric, which converts floats as ``rounding`` says.
 
     Returns these warnings.
     """
     with renamed("extractor", "feature"):
-        alerts = inception_doubts(real.path, real.statistics.layers[FEATURES], network.choice.extractor)
-    doubts = [str(alert) for alert in alerts]
+        doubts = inception_doubts(real.path, real.statistics.layers[FEATURES], network.choice.extractor)
     if stated not in (None, rounding):
-        doubts.append(f"{real.path} was made with float_to_byte={stated!r}, and this metric has another")
+        text = f"{real.path} was made with float_to_byte={stated!r}, and this metric has another"
+        doubts.append(ResultWarning("", text))
     for doubt in doubts:
-        warn_program(doubt)
+        warn_program(str(doubt))
     return doubts

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fidtool.distributed.rendezvous import listed_ranks
 from fidtool.distributed.world import World
+from fidtool.errors import ResultWarning
 
 State = dict[str, torch.Tensor]
 Rows = TypeVar("Rows", bound="SampleRows")
@@ -119,20 +120,22 @@ class SampleRows:
         """How many copies of samples may differ between ranks without a warning."""
         return 0
 
-    def warnings(self, ranks: Sequence[int]) -> Iterator[str]:
+    def warnings(self, ranks: Sequence[int]) -> Iterator[ResultWarning]:
         """Warnings about those that are missing, count twice, or that several of the ``ranks`` have."""
         if self.lost:
-            yield f"{self.noun} from before the checkpoint are missing from the value"
+            yield ResultWarning("", f"{self.noun} from before the checkpoint are missing from the value")
         if again := added_again(self.seen):
-            yield (
+            yield ResultWarning(
+                "",
                 f"{again} {self.noun} that were added after a checkpoint was loaded are in it too and count twice: "
-                f"{self.reset} after loading it, or omit persistent(True)"
+                f"{self.reset} after loading it, or omit persistent(True)",
             )
         if self.left_out:
-            yield (
+            yield ResultWarning(
+                "",
                 f"{self.left_out} {self.noun} were left out, because other ones have the same index: {self.reset} "
                 "before the next epoch and after loading a checkpoint, and give each sample of all ranks and data sets "
-                "a number of its own (if a sampler repeated samples whose images are random, none is missing)"
+                "a number of its own (if a sampler repeated samples whose images are random, none is missing)",
             )
 
     # Checkpoints.

@@ -11,7 +11,7 @@ from typing import Generic
 import torch
 
 from fidtool.distributed.world import World
-from fidtool.errors import InputError, on_every_rank
+from fidtool.errors import InputError, ResultWarning, on_every_rank
 from fidtool.features.protocol import Definition
 from fidtool.training.group import Ranks
 from fidtool.training.rows import Rows, State
@@ -41,7 +41,7 @@ class Result:
     real: int | None
     fake: int
     scope: str = "this process"
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[ResultWarning, ...] = ()
 
     @property
     def fid(self) -> float | None:
@@ -67,7 +67,7 @@ class MetricState(Generic[Rows]):
     noun: str
     settings: dict[str, str]
     saved: tuple[str, ...]
-    doubts: Sequence[str] = ()
+    doubts: Sequence[ResultWarning] = ()
     evaluated: int = 0
     stale: int = 0
 
@@ -94,19 +94,20 @@ class MetricState(Generic[Rows]):
 
     # Synchronisation of all ranks.
 
-    def warnings(self, ranks: Sequence[int]) -> Iterator[str]:
+    def warnings(self, ranks: Sequence[int]) -> Iterator[ResultWarning]:
         """Warnings about what is doubtful, missing, counts twice, or is on several of the ``ranks``."""
         yield from self.mixed()
         yield from self.doubts
         for rows in self.sides.values():
             yield from rows.warnings(ranks)
 
-    def mixed(self) -> Iterator[str]:
+    def mixed(self) -> Iterator[ResultWarning]:
         """Warns if one evaluation was saved and another is added to it."""
         if 0 < self.stale < self.main.count:
-            yield (
+            yield ResultWarning(
+                "",
                 f"the value also covers {self.stale} {self.noun} from the checkpoint that was loaded, which had been "
-                "evaluated before it was saved: call reset() after loading it"
+                "evaluated before it was saved: call reset() after loading it",
             )
 
     @contextlib.contextmanager
@@ -153,10 +154,10 @@ class MetricState(Generic[Rows]):
     def _saved_settings(self) -> dict[str, str]:
         return {name: self.settings[name] for name in self.saved}
 
-    def restored(self, state: State, group_rank: int, size: int) -> tuple[MetricState[Rows], str]:
+    def restored(self, state: State, group_rank: int, size: int) -> tuple[MetricState[Rows], list[ResultWarning]]:
         """Returns what `state` returned, on any rank and with any number of ranks, with the settings of this state.
 
-        Each image is restored on one rank only. Also returns a warning if this rank's images are not restored.
+        Each image is restored on one rank only. Also returns warnings if this rank's images are not restored.
         """
         try:
             header = json.loads(bytes(state[HEADER].tolist()))
@@ -171,7 +172,7 @@ class MetricState(Generic[Rows]):
         found = self.emptied()
         whole = was == ALL or of == 1
         if whole and group_rank:
-            return found, ""  # the first rank restores them
+            return found, []  # the first rank restores them
         of_another = not whole and (was, of) != (group_rank, size)
         for side, rows in found.sides.items():
             prefix = f"{side}_"
@@ -184,14 +185,15 @@ class MetricState(Generic[Rows]):
                 except ValueError as error:
                     raise InputError(f"the statistics to add are not those of this metric: {error}") from None
         if of_another:
-            return found, (
+            text = (
                 f"rank {group_rank} of {size} loaded the state of rank {was} of {of}, whose {self.noun} belong to "
                 "another rank and were not restored: save the metric within `with metric.sync_context():`, or save the "
                 "state of every rank"
             )
+            return found, [ResultWarning("", text)]
         found.stale = found.main.count if header.get("evaluated") else 0
         found.evaluated = found.stale  # also in a state that is saved before the next update
-        return found, ""
+        return found, []
 
 
 def check_same_settings(settings: Sequence[Mapping[str, str]], names: Sequence[str]) -> None:

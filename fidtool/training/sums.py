@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fidtool.distances.exact import FeatureSettings
 from fidtool.distributed.world import World
-from fidtool.errors import InputError, RunError, own_exceptions
+from fidtool.errors import InputError, ResultWarning, RunError, own_exceptions
 from fidtool.features.device import computing_on, repeatable
 from fidtool.features.extractor import ForwardPasses
 from fidtool.features.protocol import FEATURES
@@ -205,21 +205,22 @@ class ImageSums(SampleRows):
         """Random reconstructions of a sample that a sampler gives to several ranks differ."""
         return max(3, min(self.count // 2, _HELD_ROWS)) if self.side == "fake" else 0
 
-    def warnings(self, ranks: Sequence[int]) -> Iterator[str]:
+    def warnings(self, ranks: Sequence[int]) -> Iterator[ResultWarning]:
         yield from super().warnings(ranks)
         numbers = self.seen["sample"]
         known = numbers[numbers != UNKNOWN]
         if twice := len(known) - len(np.unique(known)):
-            yield (
+            yield ResultWarning(
+                "",
                 f"{twice} of {self.count} {self.noun} count again, because several ranks or merged metrics have "
                 f"the same samples, more than {_HELD_ROWS} before their last: give each its own, or {self.reset} "
-                "before the next epoch, whose shuffled samples are on other ranks"
+                "before the next epoch, whose shuffled samples are on other ranks",
             )
         numbered = len(known) == len(numbers)
         if not numbered or self.side == "fake":  # real images of known samples are equal in the data set
             yield from self._shared(ranks, numbered)
 
-    def _shared(self, ranks: Sequence[int], numbered: bool) -> Iterator[str]:
+    def _shared(self, ranks: Sequence[int], numbered: bool) -> Iterator[ResultWarning]:
         """Warns about equal images on several ranks."""
         shared, on = on_several(self.parts, ranks)
         if not shared:
@@ -233,7 +234,7 @@ class ImageSums(SampleRows):
             causes.append("the generator produces few distinct images")
         problem = f"{shared} of {self.count} {self.noun} are on more than one rank ({on})"
         meaning = "the value is computed from fewer distinct images than it appears"
-        yield f"{problem}: {meaning}. Probably {'; or '.join(causes)}"
+        yield ResultWarning("", f"{problem}: {meaning}. Probably {'; or '.join(causes)}")
 
     def statistics(self) -> Statistics:
         definition = self.network.definition

@@ -19,7 +19,7 @@ from torch import nn
 from fidtool.distances.parallel import fork_safe
 from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
-from fidtool.errors import InputError, TooFewImagesError, warn_program
+from fidtool.errors import InputError, ResultWarning, TooFewImagesError, warn_program
 from fidtool.metrics.metric import Metric
 from fidtool.names import counted
 from fidtool.training.feature_extractor import flag, warn_of_dtype
@@ -272,27 +272,28 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
     def _result(self, ranks: Ranks) -> Result:
         """Returns the result, whose values have the metric's own names for them."""
         covers = "this process"
-        warning = ""
+        own = list[ResultWarning]()
         covered = ranks if self.sync_on_compute else Ranks([ranks.rank])
         if ranks.size > 1 and covered.size == 1 and self._own is None:
             covers = f"rank {ranks.rank} of {ranks.size} alone"
-            own = self._sums.main
-            number = counted(own.count, own.noun.removesuffix("s"))
-            warning = f"sync_on_compute is False: this {self._title} covers {covers} ({number})"
+            main = self._sums.main
+            number = counted(main.count, main.noun.removesuffix("s"))
+            text = f"sync_on_compute is False: this {self._title} covers {covers} ({number})"
+            own.append(ResultWarning("", text))
         elif ranks.size > 1:
             covers = f"all {ranks.size} ranks"
         elif size := launched_without_group():
             covers = f"one process of {size} alone"
             remedy = "call torch.distributed.init_process_group before compute()"
-            warning = f"this {self._title} covers {covers}: {remedy}"
+            own.append(ResultWarning("", f"this {self._title} covers {covers}: {remedy}"))
         if self._own is None:
             with self._sums.of_all(covered, self._purpose("compute()"), self.sync_timeout) as (sums, world):
                 result = self._measured(sums, world)
         else:
             sums = self._sums
             result = self._measured(sums, World(Launch()))
-        warnings = (*sums.warnings(ranks.ranks), warning, *result.warnings)
-        result = replace(result, scope=covers, warnings=tuple(filter(None, warnings)))
+        warnings = (*sums.warnings(ranks.ranks), *own, *result.warnings)
+        result = replace(result, scope=covers, warnings=warnings)
         if covered.group_rank == 0:
             self._warn(*result.warnings)
         return result
@@ -314,11 +315,12 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
         """Returns the name of a value in a result: that in the results of ``fidtool compute``."""
         return name
 
-    def _warn(self, *lines: str) -> None:
+    def _warn(self, *warnings: ResultWarning) -> None:
         """Issues each warning once, even if its numbers change between epochs."""
-        for line in lines:
+        for warning in warnings:
+            line = str(warning)
             kind = re.sub(r"\d+", "", line)
-            if line and kind not in self._warned and not _in_sanity_check():
+            if kind not in self._warned and not _in_sanity_check():
                 self._warned.add(kind)
                 warn_program(line)
 
@@ -363,15 +365,16 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
         for name in theirs:
             del state_dict[name]
         if theirs:
-            self._warn("the checkpoint's metric is torchmetrics': its network and images are not used")
+            text = "the checkpoint's metric is torchmetrics': its network and images are not used"
+            self._warn(ResultWarning("", text))
         state = {short: state_dict.pop(name) for short, name in names.items() if self._ours.match(short)}
         super()._load_from_state_dict(state_dict, prefix, *args)
         if not state:  # saved without statistics
             return
         self.unsync()
         with outside_autograd():
-            self._sums, warning = self._sums.restored(state, *group_rank_and_size(self.process_group))
-        self._warn(warning)
+            self._sums, warnings = self._sums.restored(state, *group_rank_and_size(self.process_group))
+        self._warn(*warnings)
 
 
 def _in_sanity_check() -> bool:

@@ -160,7 +160,7 @@ def test_statistics_of_floats_decide(place: Path, tmp_path: Path, environment: d
         metric = FrechetInceptionDistance(TINY, real_statistics=tmp_path / "round.npz", float_to_byte="floor")
     metric.update(torch.zeros(5, 3, 8, 8, dtype=torch.uint8), real=False)
     metric.compute()
-    assert any("round.npz was made with float_to_byte='round'" in line for line in metric.result.warnings)
+    assert any("round.npz was made with float_to_byte='round'" in str(line) for line in metric.result.warnings)
 
 
 def test_checkpoints_of_the_metric_have_the_rounding() -> None:

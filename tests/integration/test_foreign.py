@@ -236,7 +236,7 @@ def test_the_training_metrics_result_has_doubts_of_its_statistics(tmp_path: Path
         metric = FrechetInceptionDistance(64, real_statistics=file)
     metric.update(torch.zeros(2, 3, 8, 8, dtype=torch.uint8), real=False)
     metric.compute()
-    assert any("probably not statistics of Inception" in line for line in metric.result.warnings)
+    assert any("probably not statistics of Inception" in str(line) for line in metric.result.warnings)
 
 
 @needs_weights

@@ -21,7 +21,7 @@ from PIL import Image
 import fidtool as package
 from fidtool.cli.main import main
 from fidtool.cli.output import print_lines, publish
-from fidtool.errors import RunError
+from fidtool.errors import ResultWarning, RunError
 from fidtool.pipeline.opening import open_set
 from support.command_line import Run, assert_rendered, frechet
 from support.documents import checked, read_document
@@ -107,7 +107,7 @@ def test_python_issues_each_warning(
     assert {each.filename for each in caught} == {__file__}
 
     def open_oddly(path: str, *arguments: Any) -> Any:
-        return open_set(path, *arguments)._replace(warning=f"{path} is odd")
+        return open_set(path, *arguments)._replace(warning=ResultWarning("", f"{path} is odd"))
 
     monkeypatch.setattr("fidtool.pipeline.check.open_set", open_oddly)
     with pytest.warns(package.FidtoolWarning, match=" is odd") as caught:

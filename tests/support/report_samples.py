@@ -14,7 +14,7 @@ from PIL import Image
 from fidtool.diagnose.diagnosis import Diagnosis, DuplicatesOfSets, Health
 from fidtool.diagnose.duplicates import Duplicates, SharedCopies
 from fidtool.diagnose.findings import Finding
-from fidtool.errors import ResultWarning, as_warning
+from fidtool.errors import ResultWarning
 from fidtool.features.protocol import Definition
 from fidtool.metrics.registry import BUILT_IN
 from fidtool.result.evaluation import Comparison, Evaluation, SetResult, SkippedFile
@@ -174,7 +174,7 @@ def _full(result: Comparison, files: Sequence[str], place: int) -> Comparison:
         result.fake,
         {**result.metrics, **METRICS},
         KNOWN,
-        (ResultWarning(result.fake.name, f"{NASTY} is doubtful"), as_warning("about every set")),
+        (ResultWarning(result.fake.name, f"{NASTY} is doubtful"), ResultWarning("", "about every set")),
         tuple(
             SkippedFile(result.fake.name, f"{file}.{number}", "truncated") for number, file in enumerate(files[:150])
         ),

@@ -255,8 +255,8 @@ def test_broken_lines_are_named_and_the_others_read(tmp_path: Path) -> None:
     append_history(bare("b"), file)
     found, problems = read_history(file)
     assert [each.results[0].fake.name for each in found] == ["a", "b"]
-    assert [each.split(": line ")[1].split()[0] for each in problems] == ["2", "4", "5", "6", "7", "8"]
-    assert all(len(each) < 300 for each in problems)
+    assert [each.text.split(": line ")[1].split()[0] for each in problems] == ["2", "4", "5", "6", "7", "8"]
+    assert all(len(each.text) < 300 for each in problems)
 
 
 def test_a_file_without_any_result_is_no_history(tmp_path: Path) -> None:
@@ -284,7 +284,7 @@ def missed(now: Evaluation, file: Path) -> list[str]:
     paths = [now.results[0].real.name, *(each.fake.name for each in now.results)]
     baselines, unread = baselines_of(settings, paths, now.definition)
     alone = zip(per_fake(now), baselines, strict=True)
-    return [*(line for each, baseline in alone for line in missed_gates(each, settings, baseline)), *unread]
+    return [*(line for each, baseline in alone for line in missed_gates(each, settings, baseline)), *map(str, unread)]
 
 
 def gated(evaluation: Evaluation) -> Evaluation:
@@ -346,7 +346,7 @@ def test_the_first_result_of_a_history_needs_no_baseline(tmp_path: Path) -> None
     settings = Settings(uncertainty=True, fail_worse_than=file, history=tmp_path / "." / "h.jsonl")
     for _ in range(2):
         baselines, (warning,) = baselines_of(settings, ["real", "a", "b"], now.definition)
-        assert (baselines, warning) == ((None, None), f"{file} has no baseline yet: this result becomes the first")
+        assert (baselines, str(warning)) == ((None, None), f"{file} has no baseline yet: this result becomes the first")
         with pytest.raises(InputError):
             baselines_of(replace(settings, history=other), ["real", "a", "b"], now.definition)
         file.touch()

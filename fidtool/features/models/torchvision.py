@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from fidtool.errors import InputError
+from fidtool.errors import InputError, ResultWarning
 from fidtool.features.extractor import channels_last
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.network import (
@@ -39,11 +39,11 @@ def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
         for entry in entries:
             if Path(entry.url).name == file:
                 return State(tensors, weights, entry.name)
-        warning = (
+        text = (
             f"{weights}: images are prepared as for {entries.DEFAULT.name}, one of {listed}; to use the transform of "
             "another, give the file the name of the published one"
         )
-        return State(tensors, weights, entries.DEFAULT.name, warning if len(entries) > 1 else "")
+        return State(tensors, weights, entries.DEFAULT.name, ResultWarning("", text) if len(entries) > 1 else None)
     if weights not in (None, *entries.__members__):
         problem = f"is neither a file nor one of the weights of {model}: {listed}"
         raise choice.refused("weights", f"{choice.option('weights', weights)} {problem}")

@@ -193,7 +193,7 @@ def saved() -> None:
         if RANK == SIZE - 1:
             resumed.update(pictures(3, 50), real=False)
         value(resumed)
-        said = "had been evaluated before it was saved" in " ".join(resumed.result.warnings)
+        said = "had been evaluated before it was saved" in " ".join(map(str, resumed.result.warnings))
         assert said == (state is evaluated), resumed.result
     for state in (own, whole):
         again = FrechetInceptionDistance(network())

@@ -61,7 +61,7 @@ class Validation:
         try:
             values = [float(self.fid.compute()).hex()]
             assert self.fid.result is not None
-            values.append(f"{self.fid.result.real}+{self.fid.result.fake} {self.fid.result.warnings}")
+            values.append(f"{self.fid.result.real}+{self.fid.result.fake} {tuple(map(str, self.fid.result.warnings))}")
         except fidtool.InputError as error:
             values = [f"{error}"]
         if count > 20:
@@ -76,7 +76,7 @@ class Validation:
             self.without_index.compute()
             result = self.without_index.result
             assert result is not None
-            shared = [line for line in result.warnings if "more than one rank" in line]
+            shared = [line for line in map(str, result.warnings) if "more than one rank" in line]
             say(f"{rank} padded {count}: {result.real}+{result.fake} {shared} of {size}")
 
 
@@ -125,12 +125,12 @@ def check_shares() -> None:
         assert metric.result is not None
         for kind in kinds:
             expected = f"{12 * (size - 1)} {kind} were left out, because other ones have the same index"
-            assert any(line.startswith(expected) for line in metric.result.warnings), metric.result.warnings
+            assert any(line.text.startswith(expected) for line in metric.result.warnings), metric.result.warnings
 
 
 def left_out(metric: Any) -> list[str]:
     metric.compute()
-    return [line.partition(",")[0] for line in metric.result.warnings if "were left out" in line]
+    return [line.partition(",")[0] for line in map(str, metric.result.warnings) if "were left out" in line]
 
 
 def check_random_reconstructions() -> None:

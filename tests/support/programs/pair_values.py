@@ -76,7 +76,7 @@ def padded() -> None:
         warnings.simplefilter("always")
         value(plain)
     assert plain.result is not None
-    say(f"{RANK} padded: {plain.result.fake} {plain.result.warnings}")
+    say(f"{RANK} padded: {plain.result.fake} {tuple(map(str, plain.result.warnings))}")
     say(f"{RANK} warned: {RANK} {len(caught)}")
     indexed.persistent(True)
     with indexed.sync_context():
@@ -94,7 +94,7 @@ def moved() -> None:
         warnings.simplefilter("ignore")
         metric.compute()
     assert metric.result is not None
-    say(f"{RANK} moved: {metric.result.warnings}")
+    say(f"{RANK} moved: {tuple(map(str, metric.result.warnings))}")
 
 
 def lightning() -> None:

@@ -184,7 +184,7 @@ def seeds() -> None:
                 metric.update(pictures(1, seed), real=False)
         values = f"torchmetrics {float(theirs.compute()):.4f}, fidtool {float(ours.compute()):.4f}"
         assert ours.result is not None
-        warned = [line for line in ours.result.warnings if "fidtool.sample_seed" in line]
+        warned = [line for line in map(str, ours.result.warnings) if "fidtool.sample_seed" in line]
         say(f"{RANK} {kind} seeds: {values}, warnings {len(warned)}")
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from fidtool.errors import ResultWarning, as_warning, merged
+from fidtool.errors import ResultWarning, merged
 from fidtool.result.evaluation import Comparison
 from support.command_line import Run
+from support.feature_sets import context_alone
 from support.pictures import make_pictures
 from support.places import TINY
 from support.report_samples import bare
@@ -44,6 +45,12 @@ def test_what_holds_for_several_sets_is_said_once(warnings: list[ResultWarning],
     assert [*map(str, merged(warnings))] == expected
 
 
+def test_a_metric_may_add_a_sentence() -> None:
+    context = context_alone()
+    context.warnings.extend(["odd", odd("fake")])
+    assert context.said == [ResultWarning("", "odd"), odd("fake")]
+
+
 def test_more_than_six_sets_are_counted() -> None:
     names = [f"s{number}" for number in range(20)]
     (warning,) = merged(ResultWarning(name, FEW, "high", "only 60 images") for name in names)
@@ -57,7 +64,7 @@ def test_the_worst_comes_first_and_severities_are_kept() -> None:
         [
             ResultWarning("a", "x"),
             ResultWarning("b", "y", "medium"),
-            as_warning("plain"),
+            ResultWarning("", "plain"),
             ResultWarning("b", "x", "high"),
             ResultWarning("c", "y", "medium"),
         ]
@@ -91,13 +98,13 @@ def test_warnings_of_all_fakes() -> None:
             warnings=(
                 odd(name, FEW, "only 60 images"),
                 odd("real", FEW, "only 60 images"),
-                as_warning("--num: odd"),
+                ResultWarning("", "--num: odd"),
             ),
         )
         for result, name in zip(evaluation.results, ("a", plain), strict=True)
     ]
     evaluation = replace(
-        evaluation, results=tuple(results), run=replace(evaluation.run, warnings=(as_warning("slow"),))
+        evaluation, results=tuple(results), run=replace(evaluation.run, warnings=(ResultWarning("", "slow"),))
     )
     assert [*map(str, evaluation.alerts)] == [f"a, real, {plain} (only 60 images): {FEW}", "--num: odd", "slow"]
 

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from fidtool.diagnose.duplicates import Duplicates
-from fidtool.errors import InputError, as_warning
+from fidtool.errors import InputError, ResultWarning
 from fidtool.images.loader import ImageLookup
 from fidtool.names import numbers_of
 from fidtool.report.charts import sweep_of, title_of
@@ -203,7 +203,7 @@ def test_a_set_that_is_real_is_not_told_apart() -> None:
 def test_names_are_escaped(files: list[str]) -> None:
     evaluation = rich(bare(f"sets/{NASTY}", os.fsdecode(b"sets/\xff"), real=NASTY), files)
     command = (*COMMAND, NASTY, os.fsdecode(b"\xff"))
-    warning = as_warning(f"{NASTY}\x00\ud800")
+    warning = ResultWarning("", f"{NASTY}\x00\ud800")
     evaluation = replace(evaluation, run=replace(evaluation.run, warnings=(warning,), command=command))
     html = html_report(evaluation)
     html.encode("utf-8")
@@ -326,8 +326,8 @@ def test_the_chart_of_many_sets_stays_readable(name: str) -> None:
 @pytest.mark.parametrize("number", [1, 2, 5])
 def test_one_warning_is_open_and_the_others_are_folded(number: int) -> None:
     evaluation = bare("a", "b")
-    texts = tuple(f"warning number {each}" for each in range(number))
-    html = html_report(replace(evaluation, run=replace(evaluation.run, warnings=tuple(map(as_warning, texts)))))
+    alerts = tuple(ResultWarning("", f"warning number {each}") for each in range(number))
+    html = html_report(replace(evaluation, run=replace(evaluation.run, warnings=alerts)))
     part = html[html.index('id="warnings"') :].partition("</header>")[0]
     seen, _, folded = part.partition("<details>")
     assert (seen.count("warning number"), folded.count("warning number")) == (1, number - 1)

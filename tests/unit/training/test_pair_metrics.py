@@ -376,9 +376,9 @@ def test_other_orders_are_said(order: str) -> None:
         warnings.simplefilter("always")
         metric.compute()
     assert metric.result is not None
-    said = [each for each in metric.result.warnings if "are probably in different orders" in each]
+    said = [each for each in metric.result.warnings if "are probably in different orders" in each.text]
     assert len(said) == len(caught) == (order != "same")
-    assert all(" of 40 sampled preds fit the target of another pair better" in each for each in said)
+    assert all(" of 40 sampled preds fit the target of another pair better" in each.text for each in said)
     other = PeakSignalNoiseRatio()
     other.merge_state(metric)
     other.compute()

@@ -98,7 +98,7 @@ def test_other_images_with_numbers_of_earlier_ones(kind: Any) -> None:
     merged.compute()
     for each in (metric, resumed, merged):
         (warning,) = each.result.warnings
-        assert re.match(said, warning)
+        assert re.match(said, warning.text)
 
 
 def test_a_next_epoch_without_reset_is_said() -> None:
@@ -109,7 +109,7 @@ def test_a_next_epoch_without_reset_is_said() -> None:
         metric.compute()
     assert metric.result is not None
     assert metric.result.fake == 30
-    assert metric.result.warnings[0].startswith("30 pairs were left out, because other ones have the same index")
+    assert metric.result.warnings[0].text.startswith("30 pairs were left out, because other ones have the same index")
 
 
 def test_an_update_that_fails_counts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,7 +211,7 @@ def test_metrics_that_share_samples_are_merged(held: int, monkeypatch: pytest.Mo
     else:
         again = metric.result.fake - 60
         assert again > 0
-        assert f"{again} of {60 + again} generated images count again" in metric.result.warnings[0]
+        assert f"{again} of {60 + again} generated images count again" in metric.result.warnings[0].text
 
 
 @given(st.lists(st.tuples(st.lists(st.integers(-1, 5), max_size=8), st.integers(0, 8)), min_size=1, max_size=4))

@@ -138,7 +138,7 @@ def test_a_state_that_was_saved_after_its_evaluation(kind: Any) -> None:
         with pytest.warns(fidtool.FidtoolWarning, match="also covers 20 .* which had been evaluated .*: call reset"):
             added(later, 2)
         later.compute()
-        assert "call reset() after loading it" in later.result.warnings[0]
+        assert "call reset() after loading it" in later.result.warnings[0].text
     merged = new()
     merged.reset()
     merged.merge_state(loaded(evaluated))

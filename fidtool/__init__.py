@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from fidtool.errors import FidtoolError as FidtoolError
 from fidtool.errors import FidtoolWarning as FidtoolWarning
 from fidtool.errors import InputError as InputError
+from fidtool.errors import ResultWarning as ResultWarning
 from fidtool.errors import RunError as RunError
 from fidtool.errors import StoppedError as StoppedError
 from fidtool.features.models.families import NetworkChoice as NetworkChoice
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from fidtool.result.evaluation import SkippedFile as SkippedFile
     from fidtool.result.record import RunRecord as RunRecord
     from fidtool.result.verify import verify as verify
+    from fidtool.sources.crops import Crop as Crop
     from fidtool.sources.memory import Images as Images
     from fidtool.statistics.merging import merge_statistics as merge_statistics
     from fidtool.statistics.set_statistics import LayerStatistics as LayerStatistics
@@ -76,6 +78,7 @@ _NAMES = {
     "result.evaluation": "Comparison Evaluation SetResult SkippedFile",
     "result.record": "RunRecord",
     "result.verify": "verify",
+    "sources.crops": "Crop",
     "sources.memory": "Images",
     "statistics.merging": "merge_statistics",
     "statistics.statistics_file": "LayerStatistics Statistics read_statistics write_statistics",

@@ -265,7 +265,7 @@ def test_what_is_no_result_is_refused(edited: dict[str, Any], problem: str, tmp_
         handle.write(f"{json.dumps(content)}\n")
     found, problems = read_history(history)
     assert len(found) == 1
-    assert "line 2 is left out" in problems[0]
+    assert "line 2 is left out" in str(problems[0])
 
 
 def test_a_word_that_is_none_of_the_known_ones_is_named() -> None:

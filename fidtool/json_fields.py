@@ -23,9 +23,9 @@ def plain(value: Any) -> Any:
 
     If a class method ``parse`` makes it of text, such as a crop, it is this text. `restored` is the inverse.
     """
-    if hasattr(value, "parse"):
-        return str(value)
     if is_dataclass(value):
+        if hasattr(value, "parse"):
+            return str(value)
         return value.to_dict() if hasattr(value, "to_dict") else fields_of(value)
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
@@ -78,7 +78,10 @@ def restored(kind: Any, value: Any) -> Any:
 
 def _restored_dataclass(kind: Any, value: Any) -> Any:
     if isinstance(value, str):
-        return kind.parse(value)
+        try:
+            return kind.parse(value)
+        except ValueError:  # its message names the setting of a run
+            raise ValueError(f"{value!r} is no {kind.__name__.lower()}") from None
     return kind.from_dict(value) if hasattr(kind, "from_dict") else kind(**restored_fields(kind, value))
 
 

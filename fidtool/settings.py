@@ -55,7 +55,7 @@ MEASURE, DIAGNOSIS, IMAGES, MACHINE = "What to measure", "Diagnosis", "Images", 
 RESUME, RANKS, OUTPUT, GATES = "Stop and resume", "Several processes", "Output", "Gates"
 GROUPS = (MEASURE, METRICS, DIAGNOSIS, IMAGES, MACHINE, RESUME, RANKS, OUTPUT, GATES)
 """Headings in ``--help``, in their order."""
-_GATED = " or ".join(name for name, kind in BUILT_IN.items() if any(number.gated for number in kind().numbers))
+_GATED = " or ".join(name for name, kind in BUILT_IN.items() if any(number.gated for number in kind.numbers))
 PYTHON = ""
 """In place of a heading: the setting is a keyword in Python, has no option and is not recorded."""
 

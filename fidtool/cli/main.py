@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import importlib
 import os
 import sys
@@ -154,7 +155,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         if error.printed:
             sys.exit(error.exit_code)
         _complain(error)
-    except OSError as error:  # of click, which writes a help text to a full disk
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        # click writes a help text to a full disk
         _complain(RunError(f"the command failed ({error})"))
     except (click.Abort, KeyboardInterrupt):
         _complain(stopped_error())

@@ -7,17 +7,6 @@ from fidtool.errors import InputError, ResultWarning, option
 from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, MetricFacts, Number, Values
 from fidtool.validation import Setting
 
-_NUMBER = Number(
-    "kid",
-    "KID",
-    "lower",
-    "squared MMD of the features: mean ± standard deviation over random subsets",
-    spread="kid_std",
-    digits=6,
-    one_image=0.1,  # it varies by about 1 / (8 n) for equal distributions: CIFAR-10, n from 60 to 1,000
-    spread_kind="s.d.",
-)
-
 
 @dataclass(frozen=True, kw_only=True)
 class KID(Metric):
@@ -40,15 +29,27 @@ class KID(Metric):
 
     name = "kid"
     other_names = ("kernel-inception-distance",)
+    numbers = (
+        Number(
+            "kid",
+            "KID",
+            "lower",
+            "squared MMD of the features: mean ± standard deviation over random subsets",
+            spread="kid_std",
+            digits=6,
+            one_image=0.1,  # it varies by about 1 / (8 n) for equal distributions: CIFAR-10, n from 60 to 1,000
+            spread_kind="s.d.",
+        ),
+    )
     further = ("kid_subset_size",)
     real_features = fake_features = True
     fewest = 2
 
-    @property
-    def numbers(self) -> tuple[Number, ...]:
-        if all(getattr(self, name) == getattr(KID, name) for name in ("kernel", "degree", "gamma", "coef")):
-            return (_NUMBER,)
-        return (replace(_NUMBER, title=f"KID-{self.kernel}", one_image=0.0),)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if any(getattr(self, name) != getattr(KID, name) for name in ("kernel", "degree", "gamma", "coef")):
+            number = replace(KID.numbers[0], title=f"KID-{self.kernel}", one_image=0.0)
+            object.__setattr__(self, "numbers", (number,))
 
     def check(self, facts: MetricFacts) -> None:
         for name in ("sigma",) if self.kernel == "poly" else ("degree", "gamma", "coef"):

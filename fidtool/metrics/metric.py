@@ -220,8 +220,7 @@ class Metric(Validated):
     Attributes:
         name: value of ``--metrics``.
         other_names: further values of ``--metrics``; the names of its values are accepted as well.
-        numbers: the values that `compute` returns, without spreads, and how they are shown. They can be a
-            property that depends on settings.
+        numbers: the values that `compute` returns, without spreads, and how they are shown.
         summary: values that `summarize` returns, which may be missing, and how they are shown.
         further: names of values for the JSON only, which may be missing.
         real_features, fake_features: whether the metric needs per-image features of REAL or of a FAKE. Mean and
@@ -239,6 +238,7 @@ class Metric(Validated):
 
     name: ClassVar[str] = ""
     other_names: ClassVar[tuple[str, ...]] = ()
+    numbers: ClassVar[tuple[Number, ...]] = ()
     summary: ClassVar[tuple[Number, ...]] = ()
     further: ClassVar[tuple[str, ...]] = ()
     real_features: ClassVar[bool] = False
@@ -251,10 +251,6 @@ class Metric(Validated):
     by_name: ClassVar[bool] = False
     phase: ClassVar[str] = ""
     usual_network: ClassVar[str] = ""
-
-    @property
-    def numbers(self) -> tuple[Number, ...]:
-        return ()
 
     @property
     def layer(self) -> str:

@@ -41,11 +41,11 @@ class here; export it in the package's ``__init__`` as ``fidtool.NAME`` and add 
 NAMES: dict[str, type[Metric]] = {
     name: kind
     for kind in BUILT_IN.values()
-    for name in (kind.name, *(number.name for number in kind().numbers), *kind.other_names)
+    for name in (kind.name, *(number.name for number in kind.numbers), *kind.other_names)
 }
 """The built-in metrics by each name that is understood."""
 NUMBERS: dict[str, Number] = {
-    number.name: number for kind in BUILT_IN.values() for number in (*kind().numbers, *kind.summary)
+    number.name: number for kind in BUILT_IN.values() for number in (*kind.numbers, *kind.summary)
 }
 
 
@@ -208,7 +208,8 @@ def _check_together(metrics: Sequence[Metric]) -> None:
     for metric in (*(kind() for kind in BUILT_IN.values()), *metrics):
         kind, names = type(metric), [metric.name]
         for number in metric.numbers:
-            names += filter(None, (number.name, number.spread, *number.elsewhere.values()))
+            keys = [key for key in (number.name, number.spread) if key]
+            names += [*keys, *(number.elsewhere.get(key, key) for key in keys)]
         for name in names:
             if (other := owners.setdefault(name, kind)) is not kind:
                 raise InputError(

@@ -48,12 +48,14 @@ def with_groups(contents: Mapping[SetPlan, Content], settings: Settings) -> dict
         if settings.grouped_by and FAKE in fake.roles and {*found}.isdisjoint(known):
             names = [shortened(", ".join(sorted({*each}))) or "none" for each in (known, found)]
             setting, has = f"per_{settings.grouped_by}", f"{real.path} has {names[0]}, and {fake.path} has {names[1]}"
-            raise InputError(
+            refused = InputError(
                 f"{option(setting, True)} compares folders of one name, or labels, but {has}:",
-                "put the images of each class into a folder of its name",
-                *([f"pass {option('labels', ...)}"] if settings.per_class else []),
+                f"put the images of each {settings.grouped_by} into folders of one name in both sets",
                 setting=setting,
             )
+            if settings.per_class and place is None:
+                refused.advise(f"pass {option('labels', ...)}")
+            raise refused
     return {each: content._replace(groups=groups[each][0]) for each, content in contents.items()}
 
 

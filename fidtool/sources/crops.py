@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fidtool.errors import InputError, option
+from fidtool.errors import InputError, brief, option
 from fidtool.names import folded
 
 if TYPE_CHECKING:  # the settings import this module, and --help must be fast
@@ -34,11 +34,12 @@ class Crop:
     @classmethod
     def parse(cls, text: object, setting: str = "crop") -> Crop:
         """Returns the crop that ``NAME:SIZE`` or a crop describes, in any spelling; an InputError for others."""
-        typed, _, size = str(text).strip().partition(":")
+        spelled = str(text) if isinstance(text, (str, Crop)) else ""
+        typed, _, size = spelled.strip().partition(":")
         names = [name for name in CROPS if folded(name) == folded(typed)]
         if not names or not re.fullmatch("0*[1-9][0-9]{0,4}", size):
             problem = f"{option(setting)} must be a crop ({', '.join(CROPS)}) and the side of a square in pixels"
-            raise InputError(f"{problem}, such as {EXAMPLE}, not {text!r}", setting=setting)
+            raise InputError(f"{problem}, such as {EXAMPLE}, not {brief(text)}", setting=setting)
         return cls(names[0], int(size))
 
     def __str__(self) -> str:

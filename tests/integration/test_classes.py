@@ -301,7 +301,7 @@ def test_a_missing_class_and_other_shares_are_warned_about(here: Run, tmp_path: 
         (
             "flat",
             ["--per-class"],
-            "flat has none: put the images of each class into a folder of its name, or pass --labels",
+            "flat has none: put the images of each class into folders of one name in both sets, or pass --labels",
         ),
         ("flat", ["--per-folder"], "--per-folder compares folders of one name, or labels, but real has ant, bee, cat"),
         ("other", ["--per-class"], "but real has ant, bee, cat, and other has x, y"),

@@ -63,6 +63,13 @@ class TakenToo(Faulty):
     name = "mind"
     numbers = (Number("my_mind", "MIND", "lower", "nothing"),)
 
+class TakenElsewhere(Faulty):
+    name = "fd"
+
+class Titled(Faulty):
+    name = "FD"
+    numbers = (Number("titled", "Titled", "lower", "nothing"),)
+
 class Same(Faulty):
     pass
 
@@ -256,6 +263,8 @@ def test_a_metric_may_use_its_own_network(here: Run, sets: tuple[Path, Path], tm
         (["--metrics", "broken.py:Any"], 2, "--metrics broken.py:Any failed: ZeroDivisionError: "),
         (["--metrics", "faults.py:Taken"], 2, "the metrics KID and Taken both have the name kid: rename one"),
         (["--metrics", "faults.py:TakenToo"], 2, "the metrics MIND and TakenToo both have the name mind: rename one"),
+        (["--metrics", "faults.py:TakenElsewhere"], 2, "the metrics FID and TakenElsewhere both have the name fd: "),
+        (["--metrics", "faults.py:Titled"], 1, "the metric FD failed: ZeroDivisionError: "),
         (["--metrics", "faults.py:Picky"], 2, "too few: "),
         (["--metrics", "faults.py:Faulty"], 1, "the metric faulty failed: ZeroDivisionError: "),
         (["--metrics", "faults.py:Other"], 1, "the metric faulty returned {'another': 1.0}; it declares faulty"),

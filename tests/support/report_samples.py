@@ -55,7 +55,7 @@ METRICS = {
 
 def known_of(features: Features = Features(), *names: str) -> tuple[Value, ...]:  # noqa: B008 - it is frozen
     """Return the values of the built-in metrics, or of some, for the features of a network."""
-    numbers = [(kind.name, number) for kind in BUILT_IN.values() for number in (*kind().numbers, *kind.summary)]
+    numbers = [(kind.name, number) for kind in BUILT_IN.values() for number in (*kind.numbers, *kind.summary)]
     return tuple(Value(metric, number, features) for metric, number in numbers if not names or number.name in names)
 
 

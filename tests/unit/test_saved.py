@@ -217,6 +217,13 @@ def test_what_no_run_writes_is_refused(damage: Callable[[dict[str, Any]], object
         Evaluation.from_dict(content)
 
 
+def test_a_crop_that_this_version_lacks_is_named() -> None:
+    content = everything()
+    content["results"][0]["sets"]["real"]["framing"] = "another:32"
+    with pytest.raises(InputError, match=r"ValueError: 'another:32' is no crop\): compute it again"):
+        Evaluation.from_dict(content)
+
+
 @pytest.mark.parametrize(
     "damage",
     [

@@ -159,6 +159,8 @@ FORM = (
         ("adn:256", FORM + "'adn:256'"),
         ("nonsense", FORM),
         (256, FORM + "256"),
+        (Path("adm:256"), FORM),
+        ([*range(10**5)], FORM + "[0, 1, 2"),
     ],
 )
 def test_wrong_crops_are_refused(typed: object, words: str) -> None:
@@ -166,5 +168,6 @@ def test_wrong_crops_are_refused(typed: object, words: str) -> None:
         with pytest.raises(fidtool.InputError) as error:
             Settings(**{setting: typed})  # type: ignore[arg-type]
         assert words in str(error.value)
+        assert len(str(error.value)) < 400
         assert str(error.value).startswith(setting)
         assert error.value.setting == setting

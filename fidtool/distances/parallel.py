@@ -75,8 +75,10 @@ def fork_safe(function: Callable[P, T]) -> Callable[P, T]:
         except BaseException as error:
             # What a signal handler of the program raises in this thread ends the call, as in a process that is no fork.
             # The interpreter would wait for the call at its exit.
-            for thread in threads if not future.cancel() and not future.done() else ():
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(type(error)))
+            future.cancel()
+            if threads and not future.done():
+                thread = ctypes.c_ulong(threads[0])
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(type(error)))
                 wait_for([future], _UNWINDING_SECONDS)
             raise
 

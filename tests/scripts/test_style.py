@@ -107,7 +107,7 @@ fidtool.check("a", "b", num="3")
 
 @pytest.mark.slow
 def test_type_checkers_know_the_keywords(tmp_path: Path) -> None:
-    pytest.importorskip("mypy")
+    pytest.importorskip("mypy", reason="needs mypy, from the extra 'dev'")
     program = tmp_path / "program.py"
     program.write_text(CALLS)
     done = subprocess.run([sys.executable, "-m", "mypy", str(program)], cwd=ROOT, capture_output=True, text=True)

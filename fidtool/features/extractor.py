@@ -16,7 +16,7 @@ from fidtool.distributed.world import named_tensors
 from fidtool.errors import FidtoolError, ProgramError, RunError, in_short, option
 from fidtool.features.device import Device, computing_on
 from fidtool.features.protocol import Definition
-from fidtool.features.resize import Preparation, network_input, resize
+from fidtool.features.resize import Images, Preparation, network_input, resize
 from fidtool.images.workers import DaemonThreads
 from fidtool.names import counted
 
@@ -29,12 +29,12 @@ _LEAVING_SECONDS = 1.0
 """How long an exception waits for running passes, which may never end."""
 
 
-def fixed_batch(count: int, device: torch.device) -> list[torch.Tensor]:
-    """Return ``count`` different images of noise, uint8 of shape (64, 64, 3), with the same values on every device."""
+def fixed_batch(count: int, device: torch.device) -> torch.Tensor:
+    """Return different images of noise, uint8 of shape (count, 64, 64, 3), with the same values on every device."""
     values = torch.arange(count * 64 * 64 * 3, dtype=torch.int64, device="cpu")
     # A multiplicative hash of the position, because torch's random numbers are the program's.
     pixels = (values * 2654435761 >> 16) % 256
-    return list(pixels.to(torch.uint8).view(count, 64, 64, 3).to(device))
+    return pixels.to(torch.uint8).view(count, 64, 64, 3).to(device)
 
 
 def channels_last(output: torch.Tensor) -> bool:
@@ -90,15 +90,15 @@ class Extractor:
     def tensors(self) -> dict[str, torch.Tensor]:
         return named_tensors(self.module)
 
-    def features(self, images: list[torch.Tensor]) -> torch.Tensor:
+    def features(self, images: Images) -> torch.Tensor:
         """Return the feature vectors of one batch for the first layer, see `inputs` and `vectors`."""
         return next(iter(self.vectors([self.inputs(images)]).values()))
 
-    def inputs(self, images: list[torch.Tensor]) -> torch.Tensor:
+    def inputs(self, images: Images) -> torch.Tensor:
         """Return the network's input for images: cropped, resized and normalised.
 
-        The images are uint8 tensors of shape (height, width, 3) on this extractor's device. The result is a float32
-        tensor of shape (len(images), 3, input size, input size), channels-last in memory.
+        The images are uint8 and on this extractor's device. The result is a float32 tensor of shape
+        (len(images), 3, input size, input size), channels-last in memory.
         """
         with torch.inference_mode(), self._explained(len(images)):
             size = self.definition.input_size
@@ -175,6 +175,10 @@ class _StoppedError(Exception):
     """Raised to leave `ForwardPasses.run` early."""
 
 
+Inputs = list[list[torch.Tensor]]
+"""The inputs of each network for each group of images of a piece."""
+
+
 @dataclass(eq=False)
 class ForwardPasses(Generic[Item]):
     """Runs forward passes over batches, in order. Each image is decoded once for all networks.
@@ -183,100 +187,97 @@ class ForwardPasses(Generic[Item]):
 
     Args:
         threads: number of threads; 0 runs the passes in the calling thread.
-        images: returns the groups of images of a piece on the device, possibly empty ones; called in any thread.
+        images: context manager that returns the groups of images of a piece on the device; called in any thread.
         last: whether a piece is the last of its batch.
         stop: whether to stop early, without waiting for running work.
         timed: returns a context manager that times the networks' work; called in any thread.
-        in_turns: read the batches only while no thread works, because this runs the calling program's code under that
-            program's torch settings.
     """
 
     extractors: Sequence[Extractor]
     threads: int
-    images: Callable[[Item], Sequence[list[torch.Tensor]]]
+    images: Callable[[Item], contextlib.AbstractContextManager[Sequence[Images]]]
     last: Callable[[Item], bool] = lambda item: True
     stop: Callable[[], bool] = lambda: False
     timed: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
-    in_turns: bool = False
 
     def __post_init__(self) -> None:
-        self.in_turns = self.in_turns and self.threads > 0
         self._pool = DaemonThreads(self.threads)
-        self._resizing: deque[Future[Any]] = deque()  # the first pieces of batches, which may not be resized yet
+        self._jobs: deque[Future[Any]] = deque()
 
     def run(self, pieces: Iterator[Item]) -> Iterator[tuple[Item, GroupFeatures]]:
         """Yields the pieces, which are read in the calling thread, with the feature vectors of each group of images.
 
         There are none for a piece without images.
         """
+        batch: list[Item] = []
+        inputs: list[Future[Inputs]] = []
         running: deque[tuple[list[Item], Future[list[GroupFeatures]]]] = deque()
-        together, most = (self.threads, 0) if self.in_turns else (1, self.threads)
         try:
-            while True:
-                batches = [self._next_batch(pieces) for _ in range(together)]
-                batches = [(batch, early) for batch, early in batches if batch]
-                for batch, early in batches:
-                    running.append((batch, self._pool.submit(self._features, early, batch[-1])))
-                # Those that are done, and so many that `most` are left.
-                while running and (len(running) > (most if batches else 0) or running[0][1].done()):
-                    self._wait(running[0][1])
-                    batch, future = running.popleft()
-                    yield from zip(batch, future.result(), strict=True)
-                if not batches:
-                    return
+            for piece in pieces:
+                batch.append(piece)
+                inputs.append(self._submit(self._inputs, piece))
+                if not self.last(piece):
+                    if len(inputs) > self.threads:  # so that few pieces wait to be resized
+                        self._wait(inputs[-1 - self.threads])
+                    continue
+                running.append((batch, self._submit(self._features, inputs)))
+                batch, inputs = [], []
+                while running and (len(running) > self.threads or running[0][1].done()):
+                    yield from self._finished(*running.popleft())
+            while running:
+                yield from self._finished(*running.popleft())
         except _StoppedError:
             return
         finally:
-            for future in (*self._resizing, *(future for _, future in running)):
-                future.cancel()
+            for job in self._jobs:
+                job.cancel()
+            self._jobs.clear()
             self._pool.close(0.0 if self.stop() else _LEAVING_SECONDS)
 
-    def _next_batch(self, pieces: Iterator[Item]) -> tuple[list[Item], list[Future[Any]]]:
-        """Reads the pieces of a batch; returns them, and the inputs of all but the last."""
-        pool = DaemonThreads(0) if self.in_turns else self._pool
-        batch: list[Item] = []
-        early: list[Future[Any]] = []
-        for piece in pieces:
-            if self.stop():
-                raise _StoppedError
-            batch.append(piece)
-            if self.last(piece):
-                break
-            early.append(pool.submit(self._inputs, piece))
-            self._resizing.append(early[-1])
-            if len(self._resizing) > self.threads:
-                self._wait(self._resizing.popleft())
-        return batch, early
+    def finish(self) -> None:
+        """Waits until no thread works, so that torch's settings can be changed."""
+        while self._jobs:
+            self._wait(self._jobs.popleft())
 
-    def _inputs(self, piece: Item) -> list[list[torch.Tensor]]:
-        """The inputs of each network for each group of images."""
-        groups = self.images(piece)
-        with self.timed():
-            return [[network.inputs(images) for network in self.extractors] for images in groups if images]
+    def _submit(self, work: Callable[..., Any], *items: Any) -> Future[Any]:
+        if self.stop():
+            raise _StoppedError
+        while self._jobs and self._jobs[0].done():
+            self._jobs.popleft()
+        self._jobs.append(self._pool.submit(work, *items))
+        return self._jobs[-1]
 
-    def _features(self, early: Sequence[Future[Any]], last: Item) -> list[GroupFeatures]:
-        """The features of the pieces of a batch, of which the last is resized here."""
-        last_inputs = self._inputs(last)
-        # The earlier ones were submitted before, so they are done, or other threads are working on them.
-        pieces = [*(future.result() for future in early), last_inputs]
-        with_images = [groups for groups in pieces if groups]
+    def _inputs(self, piece: Item) -> Inputs:
+        with self.images(piece) as groups, self.timed():
+            return [[network.inputs(images) for network in self.extractors] for images in groups if len(images)]
+
+    def _features(self, pieces: Sequence[Future[Inputs]]) -> list[GroupFeatures]:
+        """The features of the pieces of a batch. Submitted earlier, they are done, or other threads work on them."""
+        inputs = [piece.result() for piece in pieces]
+        with_images = [groups for groups in inputs if groups]
         whole: list[dict[str, torch.Tensor]] = []
         with self.timed():
-            for inputs in zip(*with_images, strict=True):  # those of the pieces for a group of images
+            for group in zip(*with_images, strict=True):  # the inputs of the pieces
                 vectors: dict[str, torch.Tensor] = {}
-                for network, parts in zip(self.extractors, zip(*inputs, strict=True), strict=True):
+                for network, parts in zip(self.extractors, zip(*group, strict=True), strict=True):
                     vectors |= network.vectors(parts)
                 whole.append(vectors)
         features: list[GroupFeatures] = []
         stop = 0
-        for groups in pieces:
+        for groups in inputs:
             start = stop
             stop += len(groups[0][0]) if groups else 0
             features.append([{layer: rows[start:stop] for layer, rows in group.items()} for group in whole])
         return features
 
-    def _wait(self, future: Future[Any]) -> None:
+    def _finished(
+        self, batch: Sequence[Item], features: Future[list[GroupFeatures]]
+    ) -> Iterator[tuple[Item, GroupFeatures]]:
+        self._wait(features)
+        return zip(batch, features.result(), strict=True)
+
+    def _wait(self, job: Future[Any]) -> None:
         while not self.stop():
-            if wait([future], 0.1).done:
+            if wait([job], 0.1).done:
                 return
         raise _StoppedError

@@ -18,7 +18,7 @@ The tables of indices and weights that depend on image sizes are cached on the d
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import index
 from typing import Any, Literal, NamedTuple, get_args
@@ -55,6 +55,8 @@ Framing = Literal["squash", "shorter edge", "largest square"]
 
 
 _Pair = tuple[int, int]
+Images = torch.Tensor | Sequence[torch.Tensor]
+"""Images of shape (height, width, 3). Those of one size may be a tensor of shape (n, height, width, 3)."""
 
 
 @dataclass(frozen=True)
@@ -210,34 +212,37 @@ def _tf1_neighbours(in_size: int, out_size: int, device: torch.device) -> tuple[
 
 
 def network_input(
-    images: list[torch.Tensor], size: int, preparation: Preparation, offset: torch.Tensor, scale: torch.Tensor
+    images: Images, size: int, preparation: Preparation, offset: torch.Tensor, scale: torch.Tensor
 ) -> torch.Tensor:
     """Return the network's input for a batch of images of any sizes.
 
     Args:
-        images: uint8 tensors of shape (height, width, 3), all on the same device.
+        images: uint8, all on the same device.
         offset, scale: float32 tensors that broadcast against (n, 3, size, size), on the same device; each value x in
             0..255 becomes (x - offset) / scale.
 
     Returns:
         float32 tensor of shape (n, 3, size, size), channels-last in memory.
     """
+    if isinstance(images, torch.Tensor):
+        batch = resize(images, size, preparation).contiguous(memory_format=torch.channels_last)
+    else:
+        batch = _resize_each_size(images, size, preparation)
+    return batch.sub_(offset).div_(scale)
+
+
+def _resize_each_size(images: Sequence[torch.Tensor], size: int, preparation: Preparation) -> torch.Tensor:
+    """Resize images of any sizes, those of the same size together; see `resize`."""
     alike: dict[object, list[int]] = {}
     for position, image in enumerate(images):
         alike.setdefault(image.shape, []).append(position)
-    resized = []
+    squares: dict[int, torch.Tensor] = {}
     for positions in alike.values():
         first, *others = (images[position] for position in positions)
-        resized.append(resize(torch.stack([first, *others]) if others else first[None], size, preparation))
-    if len(resized) == 1:
-        batch = resized[0].contiguous(memory_format=torch.channels_last)
-    else:
+        resized = resize(torch.stack([first, *others]) if others else first[None], size, preparation)
         # With the channels as the last axis, one launch gives a channels-last batch in the order of the images.
-        squares: dict[int, torch.Tensor] = {}
-        for positions, part in zip(alike.values(), resized, strict=True):
-            squares.update(zip(positions, part.permute(0, 2, 3, 1), strict=True))
-        batch = torch.stack([squares[position] for position in range(len(images))]).permute(0, 3, 1, 2)
-    return batch.sub_(offset).div_(scale)
+        squares.update(zip(positions, resized.permute(0, 2, 3, 1), strict=True))
+    return torch.stack([squares[position] for position in range(len(images))]).permute(0, 3, 1, 2)
 
 
 def _in_parts(

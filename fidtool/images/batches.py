@@ -15,13 +15,12 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, groupby, islice
 from operator import itemgetter
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fidtool.distributed.world import World
 from fidtool.errors import InputError, on_every_rank, option
 from fidtool.images.decode import ONE_IMAGE_FORMATS, has_frame
 from fidtool.names import counted
@@ -30,7 +29,11 @@ from fidtool.sources.contents import SAME_FILES, Frame, Read, Reader, ValueRange
 from fidtool.sources.image_set import ImageSet, Indices, Names, Numbered, Sampling, SetPart, canonical_order
 from fidtool.sources.memory import Images, MemoryReader
 
+if TYPE_CHECKING:  # decoding workers do not need torch
+    from fidtool.distributed.world import World
+
 T = TypeVar("T")
+Outside = Callable[[], contextlib.AbstractContextManager[None]]
 
 
 class Batch(NamedTuple):
@@ -129,11 +132,10 @@ def broadcast_images(
 
 @dataclass
 class Stream:
-    """Yields this rank's batches of an iterable. All ranks must create and use it.
+    """Reads this rank's batches of an iterable. All ranks must create and use it.
 
     ``sampling.num`` images are taken on all ranks together; None takes all. ``max_pixels`` is set if each frame of a
-    file counts as an image. The calling program's code runs in the context that ``outside`` returns. With several
-    ranks, ``images.sharded`` must be set: otherwise an InputError.
+    file counts as an image. With several ranks, ``images.sharded`` must be set: otherwise an InputError.
     """
 
     images: Images
@@ -141,7 +143,6 @@ class Stream:
     world: World
     batch_size: int
     sampling: Sampling
-    outside: Callable[[], contextlib.AbstractContextManager[None]]
     max_pixels: int | None = None
     _count: int = field(default=0, init=False)
     _digest: int = field(default=0, init=False)
@@ -160,19 +161,20 @@ class Stream:
     def _sharded(self) -> bool:
         return bool(self.images.sharded) and self.world.size > 1
 
-    def __iter__(self) -> Generator[Batch, None, None]:
-        return self._generate() if self.images.generates else self._read()
+    def read(self, outside: Outside) -> Generator[Batch, None, None]:
+        """Yields the batches. The calling program's code runs in the context that ``outside`` returns."""
+        return self._generate(outside) if self.images.generates else self._read(outside)
 
-    def _generate(self) -> Generator[Batch, None, None]:
+    def _generate(self, outside: Outside) -> Generator[Batch, None, None]:
         self._count = self.sampling.num or 0
         batches = list(enumerate(cut_batches(self._count, self.batch_size)))
         for number, positions in deal(batches, self.world.rank, self.world.size):
             seed = sample_seed(self.sampling.seed, positions.start)
-            with self.outside():
+            with outside():
                 contents = self.images.generated(len(positions), seed, self.value_range)
             yield self._batch(number, positions, contents)
 
-    def _read(self) -> Generator[Batch, None, None]:
+    def _read(self, outside: Outside) -> Generator[Batch, None, None]:
         contents = self.images.stream(self.value_range)
         frames: Iterator[Read] = contents
         if self.max_pixels is not None:
@@ -183,7 +185,7 @@ class Stream:
         size = self.batch_size
         try:
             for number in itertools.count():
-                with self.outside():
+                with outside():
                     batch = list(islice(frames, size))
                 if not batch:
                     return
@@ -195,7 +197,7 @@ class Stream:
                 if self._sharded or number % self.world.size == self.world.rank:
                     yield self._batch(number, range(number * size, number * size + len(batch)), batch)
         finally:
-            with self.outside():
+            with outside():
                 contents.close()
 
     def _batch(self, number: int, positions: range, contents: list[Read]) -> Batch:

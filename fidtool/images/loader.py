@@ -16,7 +16,6 @@ from itertools import chain, islice
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError, RunError, option
@@ -30,7 +29,7 @@ from fidtool.images.decode import (
     decode_content,
 )
 from fidtool.images.records import NO_RECORDS, RecordArray, records_of
-from fidtool.images.workers import DaemonThreads, Workers
+from fidtool.images.workers import Buffer, DaemonThreads, Workers
 from fidtool.local_files import in_time, open_regular
 from fidtool.sources.contents import BadFile, ContentError, Frame, Read, ValueRange, pillow_defaults
 from fidtool.sources.crops import crops_to_one_size
@@ -67,6 +66,7 @@ class Piece:
         used: of each of ``images``, whether it was decoded, and not skipped.
         partner: the images of `ImageSet.partner` that belong to these, of the same sizes; None if there are none.
         pairs: values of the pairs, float64 array of shape (count, values), once they have been computed.
+        buffer: a worker's buffer that contains the pixels; None if they were decoded in this process.
     """
 
     number: int
@@ -80,18 +80,21 @@ class Piece:
     used: list[bool] = field(default_factory=list)
     partner: Piece | None = None
     pairs: NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 0)))
+    buffer: Buffer | None = None
 
     @property
     def count(self) -> int:
         """Number of images that were not skipped."""
         return sum(self.used)
 
-    def take_images(self, device: torch.device | str = "cpu") -> list[torch.Tensor]:
-        """Moves the pixels to a device, frees them here, and returns uint8 tensors of shape (height, width, 3)."""
-        pixels = torch.from_numpy(self.pixels).to(device)
-        self.pixels = _NO_PIXELS
-        parts = torch.split(pixels, [height * width * 3 for height, width in self.sizes])
-        return [part.view(*size, 3) for part, size in zip(parts, self.sizes, strict=True)]
+    def free(self) -> None:
+        """Frees the pixels, those of the partner as well. Views of them must not be used any more."""
+        for piece in (self, self.partner):
+            if piece is not None:
+                piece.pixels = _NO_PIXELS
+        if self.buffer is not None:
+            self.buffer.free()
+            self.buffer = None
 
 
 def decode_batch(source: ImageSet | None, options: DecodeOptions, batch: Batch) -> Piece:
@@ -292,11 +295,18 @@ def _submitted(
     """
     waiting: deque[tuple[Batch, Callable[[], Piece]]] = deque()
     room = 1 if workers is None else workers.room
+
+    def received() -> Piece:
+        assert workers is not None
+        piece, buffer = workers.result()
+        piece.buffer = buffer
+        return piece
+
     try:
         for task in tasks:
             if workers is not None and (source is not None or _is_encoded(task)):
                 workers.send(task)
-                waiting.append((task, workers.result))
+                waiting.append((task, received))
             else:
                 waiting.append((task, partial(decode, task)))
             if len(waiting) == room:

@@ -14,12 +14,14 @@ import random
 import signal
 import socket
 import struct
+import sys
 import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import cycle
 from multiprocessing import reduction
@@ -29,7 +31,6 @@ from multiprocessing.process import BaseProcess
 from typing import IO, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
-import torch
 
 from fidtool.distributed import signals
 from fidtool.errors import FidtoolError, RunError, option
@@ -51,11 +52,44 @@ class _Raised(NamedTuple):
     cause: BaseException | None = None
 
 
-class _Worker(NamedTuple):
+@dataclass(eq=False)
+class _Worker:
+    """A worker and the buffers that it writes to.
+
+    Attributes:
+        socket: the same end as ``pipe``, which receives the buffers' descriptors.
+        idle: buffers that contain no result in use.
+        buffers: number of its buffers.
+    """
+
     process: BaseProcess
     pipe: Connection[Any, Any]
     socket: socket.socket
-    """The same end of the pipe, which receives the arrays' descriptors."""
+    idle: deque[Buffer] = field(default_factory=deque)
+    buffers: int = 0
+
+    def take_buffer(self) -> Buffer:
+        """Returns an idle buffer, or a new one."""
+        if self.idle:
+            return self.idle.pop()
+        self.buffers += 1
+        return Buffer(self.buffers, self.idle)
+
+
+@dataclass(eq=False)
+class Buffer:
+    """Memory that a worker writes the large arrays of one result to, and that this process maps once.
+
+    `free` gives it back when the arrays are no longer used. Without this, later results get other buffers.
+    """
+
+    number: int
+    _idle: deque[Buffer]
+    memory: mmap.mmap | None = None
+
+    def free(self) -> None:
+        """Lets the worker write the next result to it. Called in any thread."""
+        self._idle.append(self)
 
 
 class Workers(Generic[Task, Result]):
@@ -72,7 +106,7 @@ class Workers(Generic[Task, Result]):
     def __init__(self, work: Callable[[Task], Result], count: int, patience: float) -> None:
         self._patience = patience
         self._workers: list[_Worker] = []
-        self._turns: deque[_Worker] = deque()  # one for each task that was sent, in the order of the tasks
+        self._turns: deque[tuple[_Worker, Buffer]] = deque()  # for each task that was sent, in the order of the tasks
         self.room = 2 * count
         """Number of tasks to send before the first result is requested: two for each worker."""
         atexit.register(self.end)  # multiprocessing would wait for workers that ignore SIGTERM
@@ -86,23 +120,23 @@ class Workers(Generic[Task, Result]):
 
     def send(self, task: Task) -> None:
         worker = next(self._next)
-        self._turns.append(worker)
+        buffer = worker.take_buffer()
+        self._turns.append((worker, buffer))
         with contextlib.suppress(OSError):  # if it died, that is noticed when its result is due
-            worker.pipe.send_bytes(pickle.dumps(task))
+            worker.pipe.send_bytes(pickle.dumps((buffer.number, task)))
 
-    def result(self) -> Result:
-        """Returns the result of the oldest task.
+    def result(self) -> tuple[Result, Buffer]:
+        """Returns the result of the oldest task, and the buffer that contains its large arrays.
 
         Raises a RunError if its worker died, raised an exception, or took too long.
         """
-        worker = self._turns.popleft()
+        worker, buffer = self._turns.popleft()
         try:
-            data, sizes = worker.pipe.recv()
-            buffers = []
-            for size in sizes:
+            data, sizes, has_grown = worker.pipe.recv()
+            if has_grown:
                 with open(reduction.recvfds(worker.socket, 1)[0], "r+b") as file:
-                    buffers.append(mmap.mmap(file.fileno(), size))
-            result = pickle.loads(data, buffers=buffers)
+                    buffer.memory = mmap.mmap(file.fileno(), 0)
+            result = pickle.loads(data, buffers=_divided(buffer.memory, sizes))
         except BlockingIOError as error:
             self.end()
             problem = f"the decoding workers produced no batch for {self._patience:g} s ({option('timeout')})"
@@ -120,7 +154,7 @@ class Workers(Generic[Task, Result]):
             ) from error
         if isinstance(result, _Raised):
             raise result.error from result.cause
-        return result  # type: ignore[no-any-return]
+        return result, buffer
 
     def end(self) -> None:
         atexit.unregister(self.end)
@@ -129,6 +163,15 @@ class Workers(Generic[Task, Result]):
         _join([worker.process for worker in self._workers], _DYING_SECONDS)  # one that waits for storage stays
         for worker in self._workers:
             worker.socket.close()
+
+
+def _divided(memory: mmap.mmap | None, sizes: Iterable[int]) -> Iterable[memoryview]:
+    """Yields consecutive parts of a buffer of these sizes."""
+    start = 0
+    for size in sizes:
+        assert memory is not None
+        yield memoryview(memory)[start : start + size]
+        start += size
 
 
 def _start(work: Callable[[Any], Any], number: int, patience: float) -> _Worker:
@@ -163,26 +206,28 @@ def _work(
     with contextlib.suppress(OSError, AttributeError):  # only Linux has prctl
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     signals.reset_in_worker()
-    torch.set_num_threads(1)
-    for seed in (random.seed, np.random.seed, torch.manual_seed):  # a Dataset may draw random numbers
-        seed(number)
+    random.seed(number)  # a Dataset may draw random numbers
+    np.random.seed(number)
+    if torch := sys.modules.get("torch"):  # decoding does not need it
+        torch.set_num_threads(1)
+        torch.manual_seed(number)
     end = _socket_of(pipe)
+    buffers: dict[int, _BufferFile] = {}
     tasks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     # Received in a thread, since this process and its parent could otherwise both wait to send.
     threading.Thread(target=_receive, args=(pipe, tasks), daemon=True).start()
     with contextlib.suppress(OSError):  # the parent has ended
-        while task := tasks.get():
+        while message := tasks.get():
+            buffer, task = pickle.loads(message)
+            if buffer not in buffers:
+                buffers[buffer] = _BufferFile()
             try:
-                result = work(pickle.loads(task))
+                result = work(task)
             except FidtoolError as error:
                 result = _Raised(error, _sendable(error.__cause__))
             except Exception as error:
                 result = _Raised(RunError(f"{type(error).__name__}: {error} (in a decoding worker)"))
-            with contextlib.ExitStack() as files:
-                data, large = _packed(result, files)
-                pipe.send((data, [file.tell() for file in large]))
-                for file in large:
-                    reduction.sendfds(end, [file.fileno()])
+            buffers[buffer].send(result, pipe, end)
 
 
 def _sendable(error: BaseException | None) -> Any:
@@ -202,22 +247,40 @@ def _receive(pipe: Connection[Any, Any], tasks: queue.SimpleQueue[bytes]) -> Non
     tasks.put(b"")
 
 
-def _packed(result: Any, files: contextlib.ExitStack) -> tuple[bytes, list[IO[bytes]]]:
-    """Returns the pickled result without its large arrays, and these in files in memory."""
-    large: list[IO[bytes]] = []
+class _BufferFile:
+    """A buffer in the worker, which writes to it without mapping it.
 
-    def stays(buffer: pickle.PickleBuffer) -> bool:
-        if buffer.raw().nbytes > _PIPE_BYTES:
-            with contextlib.suppress(OSError, AttributeError):  # only Linux has it, and not if out of resources
-                # Unlike files in /dev/shm, which is small in containers, it is only limited by the memory.
-                file = files.enter_context(os.fdopen(os.memfd_create("fidtool"), "wb"))
-                file.write(buffer.raw())
-                file.flush()
-                large.append(file)
-                return False
-        return True
+    Unlike files in /dev/shm, which is small in containers, files in memory are only limited by the memory.
+    """
 
-    return pickle.dumps(result, protocol=5, buffer_callback=stays), large
+    def __init__(self) -> None:
+        self._file: IO[bytes] | None = None
+        self._size = 0
+        with contextlib.suppress(OSError, AttributeError):  # only Linux has them, and not if out of resources
+            self._file = os.fdopen(os.memfd_create("fidtool"), "wb", buffering=0)
+
+    def send(self, result: Any, pipe: Connection[Any, Any], end: socket.socket) -> None:
+        """Writes the large arrays of a result to the buffer, and sends their sizes and the rest."""
+        sizes: list[int] = []
+
+        def stays(array: pickle.PickleBuffer) -> bool:
+            """Whether an array is sent through the pipe."""
+            content = array.raw()
+            if self._file is None or content.nbytes <= _PIPE_BYTES:
+                return True
+            with contextlib.suppress(OSError):  # out of memory
+                self._file.seek(sum(sizes))
+                if self._file.write(content) == content.nbytes:
+                    sizes.append(content.nbytes)
+                    return False
+            return True
+
+        data = pickle.dumps(result, protocol=5, buffer_callback=stays)
+        has_grown = sum(sizes) > self._size
+        pipe.send((data, sizes, has_grown))
+        if has_grown and self._file is not None:
+            self._size = sum(sizes)
+            reduction.sendfds(end, [self._file.fileno()])
 
 
 # --- threads ---------------------------------------------------------------------------------------------------------
@@ -254,6 +317,8 @@ class DaemonThreads:
         _join(self._threads, seconds)
 
     def _run(self) -> None:
+        import torch  # deferred, because workers that decode do not need it
+
         # The first operation in a thread resets the number of threads to the value set last by any thread: trigger
         # this reset before setting ours.
         torch.get_num_threads()

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from operator import attrgetter
 
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from fidtool.errors import InputError, option
 from fidtool.features.extractor import Extractor, ForwardPasses, GroupFeatures
+from fidtool.features.resize import Images
 from fidtool.images.batches import Batch, Stream, deal, plan_batches
 from fidtool.images.decode import DecodeOptions
 from fidtool.images.loader import Piece, load
@@ -34,6 +36,17 @@ from fidtool.statistics.set_statistics import empty_rows
 def decode_options(settings: Settings, crop: Crop | None, records: bool = False, pixels: bool = True) -> DecodeOptions:
     """Returns how a run's images are decoded: the settings that concern each image."""
     return DecodeOptions(settings.on_error == "skip", settings.max_pixels, records, pixels, crop, settings.floats)
+
+
+def images_of(piece: Piece, device: torch.device) -> Images:
+    """Returns the images of a piece on a device: uint8, of shape (height, width, 3). They may share its memory."""
+    if not piece.pixels.size:
+        return ()
+    pixels = torch.from_numpy(piece.pixels).to(device)
+    if len(set(piece.sizes)) == 1:
+        return pixels.view(-1, *piece.sizes[0], 3)
+    images = torch.split(pixels, [height * width * 3 for height, width in piece.sizes])
+    return [image.view(*size, 3) for image, size in zip(images, piece.sizes, strict=True)]
 
 
 @dataclass
@@ -78,7 +91,8 @@ class Extraction:
         resumed = statistics.used.copy()
         self.work["images_resumed"] += self._sets * int((resumed | statistics.unusable).sum())
         with self.context.clock("extract"), world.together():
-            self._extract(source, source.path, mine, sum(len(batch.images) for batch in mine), add)
+            count = sum(len(batch.images) for batch in mine)
+            self._extract(source, source.path, mine, count, add, self._passes(source))
         self._merge(statistics, resumed, places, source.whole_count, source.path)
         return statistics
 
@@ -86,8 +100,17 @@ class Extraction:
         """Returns the statistics of an iterable, whose length is not known in advance, and its images. A collective."""
         context, size = self.context, self.batch_size
         device, inspected = context.device.torch_device, self.settings.diagnose
+        passes = self._passes(None)
+
+        @contextlib.contextmanager
+        def outside() -> Iterator[None]:
+            """Runs the calling program's code under its own settings of torch, while no thread works."""
+            passes.finish()
+            with context.outside():
+                yield
+
         # Closed here, while torch's settings can still be switched to the calling program's.
-        with context.clock("extract"), context.world.together(), contextlib.closing(iter(stream)) as fetched:
+        with context.clock("extract"), context.world.together(), contextlib.closing(stream.read(outside)) as batches:
             # Of an iterable the number of images is unknown: more capacity is added below.
             own = Accumulator(self.layers, 64 * size, device, inspected)
 
@@ -98,7 +121,8 @@ class Extraction:
                     own.absorb(smaller, np.arange(len(smaller.used)))
                 own.add(piece, features, places)
 
-            self._extract(None, stream.name, fetched, None, add)
+            several = _read_several(batches, max(1, context.device.forward_threads))
+            self._extract(None, stream.name, several, None, add, passes)
         with context.clock("merge"):
             images, sizes, first = stream.conclude()
             places, edges = np.argsort(images.order), np.cumsum([0, *sizes])
@@ -156,6 +180,7 @@ class Extraction:
         batches: Iterable[Batch],
         total: int | None,
         add: Callable[..., None],
+        passes: ForwardPasses[Piece],
     ) -> None:
         """Adds the batches of this rank, which have ``total`` images; without a source, those of an iterable."""
         context = self.context
@@ -164,12 +189,6 @@ class Extraction:
         workers = self.num_workers if total is None else min(self.num_workers, total)
         used = bool(self.networks or self.pairs)
         decode = decode_options(settings, self.crop, settings.diagnose, used)
-        moved = partial(self._moved, source)
-        timed = partial(context.busy, "network", self._share)
-        threads = context.device.forward_threads
-        passes = ForwardPasses(
-            self.networks, threads, moved, attrgetter("last"), world.must_stop, timed, in_turns=source is None
-        )
         # Closed here, because the caller may keep an exception, and with it the decoding workers.
         with (
             context.console.processing(name, total) as advance,
@@ -186,28 +205,40 @@ class Extraction:
                 if world.must_stop():
                     break
 
+    def _passes(self, source: ImageSet | None) -> ForwardPasses[Piece]:
+        """The forward passes over a set; without a source, over an iterable."""
+        context = self.context
+        return ForwardPasses(
+            self.networks,
+            context.device.forward_threads,
+            partial(self._on_device, source),
+            attrgetter("last"),
+            context.world.must_stop,
+            partial(context.busy, "network", self._share),
+        )
+
     @property
     def _share(self) -> float:
         """The share of a thread's time that counts, as several threads work at the same time."""
         return 1 / max(1, self.context.device.forward_threads)
 
-    def _moved(self, source: ImageSet | None, piece: Piece) -> list[list[torch.Tensor]]:
-        """Moves images to the device; returns their groups for the networks."""
-        if not piece.pixels.size:
-            return []
+    @contextlib.contextmanager
+    def _on_device(self, source: ImageSet | None, piece: Piece) -> Iterator[list[Images]]:
+        """Moves the images of a piece to the device for a ``with`` block, and yields their groups for the networks."""
         device = self.context.device.torch_device
+        groups = []
         with self.context.busy("transfer", self._share):
-            images = piece.take_images(device)
-            partners = [] if piece.partner is None else piece.partner.take_images(device)
+            images = images_of(piece, device)
+            partners = () if piece.partner is None else images_of(piece.partner, device)
         if self.pairs is not None and source is not None:
             with self.context.busy("pairs", self._share):  # none is skipped
                 piece.pairs = self.pairs.values(partners, images, lambda number: source.file(piece.images[number]))
-        groups = []
         if self.layers:
             groups.append(images)
         if self.of_partner:
             groups.append(partners)
-        return groups
+        yield groups
+        piece.free()
 
     def _decoded(self, loaded: Iterator[Piece], source: ImageSet | None) -> Iterator[Piece]:
         """Yields the loaded pieces, as long as not too many of their images are skipped."""
@@ -242,6 +273,20 @@ class Extraction:
             raise InputError(f"no file in {path} can be used ({example})")
 
 
+def _read_several(batches: Iterator[Batch], count: int) -> Iterator[Batch]:
+    """Reads several batches before it yields the first, so that threads can work on all of them."""
+    while True:
+        read: list[Batch] = []
+        try:
+            read.extend(islice(batches, count))
+        except Exception:
+            yield from read  # whatever is wrong with them is raised first
+            raise
+        if not read:
+            return
+        yield from read
+
+
 def image_sample(images: ImageSet | None, settings: Settings, count: int | None) -> NDArray[np.uint8]:
     """Return a random sample of a set's images as the network gets them, on rank zero, without skipped ones.
 
@@ -254,7 +299,7 @@ def image_sample(images: ImageSet | None, settings: Settings, count: int | None)
     chosen = sorted(range(min(count or 10_000, len(images))), key=images.order.__getitem__)  # of a random order
     sample, used = np.empty((0, 0, 0, 3), np.uint8), 0
     for piece in load(images, [Batch(each, [each]) for each in chosen], decode_options(settings, images.crop)):
-        for pixels in piece.take_images():
+        for pixels in images_of(piece, torch.device("cpu")):
             if not used:
                 sample = empty_rows(len(chosen), pixels.numel(), np.uint8).reshape(-1, *pixels.shape)
             if pixels.shape != sample.shape[1:]:

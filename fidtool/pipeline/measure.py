@@ -249,7 +249,7 @@ class Measurer:
                 taken = f"{option(sampling.setting)} takes its first {sampling.num} images instead of a random subset"
                 self._warn(f"{given.name} is an iterable: {taken}")
             split = settings.max_pixels if settings.frames == "all" else None
-            stream = Stream(given, settings.floats, world, batch_size, sampling, self._run.outside, split)
+            stream = Stream(given, settings.floats, world, batch_size, sampling, split)
             partial, images = extraction.run_stream(stream)
             images = replace(images, crop=planned.crop)
         else:

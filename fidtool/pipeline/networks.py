@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Collection, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -178,7 +179,9 @@ class RunNetworks:
         size = 1 if place.type == "cpu" else self._batch_size
         # As the batches of the run, because torch's modes are per thread and select kernels.
         threads = self._device.forward_threads
-        passes: ForwardPasses[int] = ForwardPasses([extractor], threads, lambda count: [fixed_batch(count, place)])
+        passes: ForwardPasses[int] = ForwardPasses(
+            [extractor], threads, lambda count: nullcontext([fixed_batch(count, place)])
+        )
         with self._world.together():
             ((_, (features,)),) = passes.run(iter([size]))
             found = (each.cpu().contiguous().numpy().tobytes() for each in features.values())

@@ -7,11 +7,11 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from fidtool.errors import FidtoolError, ProgramError, about, in_short
 from fidtool.features.network import digest_of
+from fidtool.features.resize import Images
 from fidtool.metrics.pairs import Compare, PairMetric
 from fidtool.pipeline.run import RunContext
 from fidtool.result.explanations import ImageValues, WorstPair
@@ -40,9 +40,7 @@ class Pairs:
             if state is not None:
                 self.recorded[metric.name] = {"weights_sha256": digest_of(state.tensors)}
 
-    def values(
-        self, real: Sequence[torch.Tensor], fake: Sequence[torch.Tensor], file: Callable[[int], str]
-    ) -> NDArray[np.float64]:
+    def values(self, real: Images, fake: Images, file: Callable[[int], str]) -> NDArray[np.float64]:
         """Returns a row of values for each pair, see `PairMetric.of_pair`. Called in any thread.
 
         Args:

@@ -40,7 +40,7 @@ from fidtool.features.protocol import (
     inception_definition,
     protocol_named,
 )
-from fidtool.features.resize import Preparation
+from fidtool.features.resize import Images, Preparation
 from fidtool.result.values import Features
 from fidtool.settings import CheckSettings, StatisticsSettings
 from fidtool.sources.arrays import hint_of_videos
@@ -156,8 +156,8 @@ class _PlainExtractor(Extractor):
     def to(self, device: Device) -> None:
         super().to(replace(device, forward_threads=min(1, device.forward_threads)))
 
-    def inputs(self, images: list[torch.Tensor]) -> torch.Tensor:
-        return torch.stack(images)
+    def inputs(self, images: Images) -> torch.Tensor:
+        return torch.stack(list(images))
 
 
 class _Pickler(pickle.Pickler):

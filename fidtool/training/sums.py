@@ -128,9 +128,9 @@ class ImageSums(SampleRows):
         batches = self._batches(waiting[:ready], batch_size)
         seen = np.stack([row for batch in batches for _, row in batch])
 
-        def padded(batch: list[_Waiting]) -> list[list[torch.Tensor]]:
+        def padded(batch: list[_Waiting]) -> contextlib.AbstractContextManager[list[list[torch.Tensor]]]:
             pixels = [image for image, _ in batch]
-            return [pixels + [torch.zeros_like(pixels[0])] * (batch_size - len(batch))]
+            return contextlib.nullcontext([pixels + [torch.zeros_like(pixels[0])] * (batch_size - len(batch))])
 
         def compute() -> list[torch.Tensor]:
             with own_exceptions(), repeatable():

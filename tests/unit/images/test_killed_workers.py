@@ -48,7 +48,7 @@ def computed(work: Callable[[Any], Any], tasks: Iterable[Any], count: int) -> li
     started = Workers(work, count, PATIENCE)
     try:
         sent = [started.send(task) for task in tasks]
-        return [started.result() for _ in sent]
+        return [started.result()[0] for _ in sent]
     finally:
         started.end()
 

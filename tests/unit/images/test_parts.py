@@ -23,6 +23,7 @@ from fidtool.images.batches import Batch, plan_batches
 from fidtool.images.decode import DecodedImage, DecodeOptions, ImageProperties, decode
 from fidtool.images.loader import Piece, load
 from fidtool.images.workers import Workers
+from fidtool.pipeline.extract import images_of
 from fidtool.sources.contents import Pixels
 from fidtool.sources.image_set import ImageSet
 from fidtool.sources.memory import Images
@@ -105,7 +106,8 @@ def colours(source: ImageSet | None, batches: Iterable[Batch], workers: int) -> 
     found: list[int] = []
     for piece in load(source, batches, DecodeOptions(), workers, PATIENCE):
         assert len(piece.sizes) == 1 or piece.sizes[0] != (8, 8)
-        found.extend(int(image[0, 0, 0]) for image in piece.take_images())
+        found.extend(int(image[0, 0, 0]) for image in images_of(piece, torch.device("cpu")))
+        piece.free()
         if piece.last:
             assert len(found) == sum(len(batch.images) for batch in batches if batch.number <= piece.number)
     return found

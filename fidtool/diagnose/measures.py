@@ -33,10 +33,10 @@ class Measures:
     def __len__(self) -> int:
         return len(self.records)
 
-    @property
-    def older(self) -> bool:
-        """Whether an earlier version recorded them, without the range and detail of the whole image."""
-        return bool((self.records["highest"] < self.records["high"]).any())
+    @cached_property
+    def measured(self) -> Measures:
+        """Those whose range and detail are recorded; none if an earlier version recorded them."""
+        return Measures(self.records[self.records["highest"] >= self.records["high"]])
 
     @cached_property
     def side(self) -> float:

@@ -104,12 +104,12 @@ def decode_batch(source: ImageSet | None, options: DecodeOptions, batch: Batch) 
     """
     decoded = _decode(source, options, batch)
     batch = batch.part(0, len(decoded))
-    piece = _piece(batch, decoded, options)
+    piece = _piece(source, batch, decoded, options)
     if source is not None and source.partner is not None:
         partners = _decode(source.partner, replace(options, crop=source.partner.crop), batch)
         for index, image, partner in zip(batch.images, _images(decoded), _images(partners), strict=True):
             _check_sizes(source.file(index), image, source.partner.file(index), partner)
-        piece.partner = _piece(batch, partners, options)
+        piece.partner = _piece(source.partner, batch, partners, options)
     return piece
 
 
@@ -142,7 +142,9 @@ def _images(decoded: Sequence[DecodedImage | BadFile]) -> list[DecodedImage]:
     return [image for image in decoded if isinstance(image, DecodedImage)]
 
 
-def _piece(batch: Batch, decoded: Sequence[DecodedImage | BadFile], options: DecodeOptions) -> Piece:
+def _piece(
+    source: ImageSet | None, batch: Batch, decoded: Sequence[DecodedImage | BadFile], options: DecodeOptions
+) -> Piece:
     images = _images(decoded)
     piece = Piece(batch.number, batch.images, batch.last)
     piece.used = [isinstance(image, DecodedImage) for image in decoded]
@@ -150,7 +152,8 @@ def _piece(batch: Batch, decoded: Sequence[DecodedImage | BadFile], options: Dec
     piece.sizes = [image.pixels.shape[:2] for image in images]
     piece.properties = ImageProperties.total(image.properties for image in images)
     if images and options.records:
-        piece.records = records_of(images)
+        places = np.asarray(batch.images) if source is None else source.places(batch.images)
+        piece.records = records_of(images, places[piece.used])
     if images and options.pixels:
         flat = [image.pixels.reshape(-1) for image in images]
         # torch warns about arrays that are read-only, as those of the calling program may be.

@@ -103,20 +103,25 @@ number of values, of which ``zeros`` are 0 and ``full`` are 255. ``black``: numb
 ``bins``: histogram of the values. ``thumb``: brightness in 8 x 8 cells, then (B - Y) / 2 + 128 and (R - Y) / 2 + 128,
 each in 2 x 2 cells.
 
-The last fields describe all pixels, or neighbouring ones; they are all 0 if not known. ``lowest``, ``highest``: the
-smallest and the largest value of the image. ``bands``: mean squared detail of the green channel, in levels squared, at
-1/8, 2/8, ..., 8/8 of the highest frequency that the resolution can hold, along rows or columns, whichever have less;
-noise has the same in each. ``repeats``: percentage of columns or rows, whichever are more, that equal one neighbour
-much more than the other, because pixels are repeated. The last two are 0 in images of fewer than 16 columns or rows.
+The last fields describe all pixels, or neighbouring ones. They are all 0 if they are not known, as beyond the first
+`DETAILED` images of a set, which are a random sample. ``lowest``, ``highest``: the smallest and the largest value of
+the image. ``bands``: mean squared detail of the green channel, in levels squared, at 1/8, 2/8, ..., 8/8 of the highest
+frequency that the resolution can hold, along rows or columns, whichever have less; noise has the same in each.
+``repeats``: percentage of columns or rows, whichever are more, that equal one neighbour much more than the other,
+because pixels are repeated. The last two are 0 in images of fewer than 16 columns or rows.
 """
 
 RecordArray = NDArray[np.void]
 """Array of shape (images,) and dtype `RECORD`."""
+DETAILED = 4096
+"""Number of images of a set whose detail is measured: it describes the set, for which a sample is enough."""
 NO_RECORDS: RecordArray = np.zeros(0, dtype=RECORD)
 _NO_STAMPS = np.zeros((0, 2), dtype=np.int64)
 
 
-def records_of(images: Sequence[DecodedImage]) -> RecordArray:
+def records_of(images: Sequence[DecodedImage], places: Sequence[int] | NDArray[np.int64] = ()) -> RecordArray:
+    """Returns the records of images. Detail is measured of those with a place in their set below `DETAILED`."""
+    measured = np.ones(len(images), dtype=bool) if not len(places) else np.asarray(places) < DETAILED
     records = np.zeros(len(images), dtype=RECORD)
     records["digest"] = [_digest(image.pixels) for image in images]
     records["format"] = [image.format for image in images]
@@ -136,8 +141,11 @@ def records_of(images: Sequence[DecodedImage]) -> RecordArray:
             some["width"] = width
             pixels = [images[position].pixels for position in part]
             _summarise(pixels, down, right, some)
-            _measure_detail(pixels, some)  # the arrays of the samples are freed by now, which saves time
             records[part] = some
+            if detailed := [position for position in part if measured[position]]:
+                some = records[detailed]
+                _measure_detail([images[position].pixels for position in detailed], some)
+                records[detailed] = some
     return records
 
 

@@ -17,6 +17,7 @@ import torch
 import fidtool
 from fidtool.errors import InputError
 from fidtool.features.extractor import ForwardPasses
+from fidtool.images import records
 from fidtool.images.loader import Piece
 from fidtool.statistics import statistics_file
 from fidtool.training import FrechetInceptionDistance, FrechetLoss
@@ -66,8 +67,11 @@ def passed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("of", [1, 2, 7, 16])
-def test_parts_merge_to_a_single_run(here: Run, fake: Path, passed: list[int], of: int) -> None:
+def test_parts_merge_to_a_single_run(
+    here: Run, fake: Path, passed: list[int], of: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In every array of the file, with features, records and a file that is skipped."""
+    monkeypatch.setattr(records, "DETAILED", 30)
     settings = (*OF_EACH, "--on-error", "skip", "--max-skip", 0.5)
     assert here("stats", fake, "-o", "whole.npz", *settings).status == 0
     whole, files = [*passed], []

@@ -187,6 +187,19 @@ def test_what_records_of_earlier_versions_lack_is_not_compared() -> None:
         assert codes(pair) == ["not compared"]
 
 
+def test_a_sample_of_the_images_has_detail() -> None:
+    """Of the others, range and detail are not known. They are not compared with what is known."""
+    for real, fake in (stretched(100, 0), less_detail(9), repeated(50)):
+        (expected,) = codes((real, fake))
+        for images in (real, fake):
+            images.records["high"] = 250
+            images.records["highest"] = np.maximum(images.records["highest"], 250)
+            for field in ("lowest", "highest", "bands", "repeats"):
+                images.records[field][1::2] = 0
+        # Every other image would halve the shares, and mute a difference in detail.
+        assert codes((real, fake)) == [expected]
+
+
 @pytest.mark.parametrize("name", THRESHOLDS)
 def test_differences(name: str) -> None:
     code, short, beyond = THRESHOLDS[name]

@@ -61,6 +61,22 @@ def test_each_kind_of_image(size: tuple[int, int]) -> None:
     assert_like_the_reference([DecodedImage(each, ImageProperties(), "PNG", "RGB", 0) for each in pixels])
 
 
+def test_detail_is_measured_of_the_first_images_of_a_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All else is recorded of each image."""
+    rng = np.random.default_rng(6)
+    images = [random_image(20, 20 + number % 2, rng) for number in range(8)]
+    expected = records_of(images)
+    monkeypatch.setattr(records, "DETAILED", 4)
+    found = records_of(images, [7, 2, 5, 3, 0, 4, 1, 6])
+    measured = [1, 3, 4, 6]
+    assert found[measured].tobytes() == expected[measured].tobytes()
+    detail = ["lowest", "highest", "bands", "repeats"]
+    others = [name for name in RECORD.names or () if name not in detail]
+    assert (found[others] == expected[others]).all()
+    found[measured] = 0
+    assert not any(found[name].any() for name in detail)
+
+
 def test_stripes_that_the_sample_does_not_see(recwarn: pytest.WarningsRecorder) -> None:
     """All sampled values are equal, and their neighbours are not."""
     pixels = np.zeros((128, 128, 3), np.uint8)

@@ -113,7 +113,7 @@ because pixels are repeated. The last two are 0 in images of fewer than 16 colum
 
 RecordArray = NDArray[np.void]
 """Array of shape (images,) and dtype `RECORD`."""
-DETAILED = 4096
+DETAILED = 2048
 """Number of images of a set whose detail is measured: it describes the set, for which a sample is enough."""
 NO_RECORDS: RecordArray = np.zeros(0, dtype=RECORD)
 _NO_STAMPS = np.zeros((0, 2), dtype=np.int64)

@@ -87,11 +87,18 @@ class Piece:
         """Number of images that were not skipped."""
         return sum(self.used)
 
+    def keep_in(self, buffer: Buffer) -> None:
+        """Leaves the pixels in a worker's buffer until `free`, but not the records, which are used for longer."""
+        self.buffer = buffer
+        self.records = self.records.copy()
+        if self.partner is not None:
+            self.partner.records = self.partner.records.copy()
+
     def free(self) -> None:
         """Frees the pixels, those of the partner as well. Views of them must not be used any more."""
-        for piece in (self, self.partner):
-            if piece is not None:
-                piece.pixels = _NO_PIXELS
+        self.pixels = _NO_PIXELS
+        if self.partner is not None:
+            self.partner.pixels = _NO_PIXELS
         if self.buffer is not None:
             self.buffer.free()
             self.buffer = None
@@ -226,12 +233,17 @@ def load(
     batches = chain([first], batches)
     name = "" if source is None else f"images of {source.path}"
     decode: _Decode = partial(decode_batch, source, options)
-    workers = None
-    if num_workers and (source is not None or _is_encoded(first)):
-        workers = _started(decode, num_workers, patience, complain)
+    workers: _Workers | None = None
+    if num_workers and _can_be_sent(first):
+        try:
+            workers = Workers(decode, num_workers, patience)
+        except (OSError, AssertionError) as error:
+            reason = getattr(error, "strerror", None) or error
+            complain(f"cannot start decoding workers ({reason}): decoding in the main process")
     if source is not None and len(source.files.paths):
         decode = partial(_decode_in_time, name, decode, patience)
-    cutter = _Cutter()
+    loading = _Loading(decode, workers)
+    tasks = loading.divide(batches)
     # What can only be read sequentially is read in this process; a remote store is slow to respond.
     if (
         source is not None
@@ -239,95 +251,81 @@ def load(
         and (source.reader.in_order or (workers is None and source.files.remote))
     ):
         listed = list(batches)
-        tasks = _taken_ahead(name, _read(source, listed, cutter.cut(listed)), patience)
-    else:
-        tasks = cutter.cut(batches)
+        tasks = _taken_ahead(name, _read(source, listed, loading.divide(listed)), patience)
     try:
-        for task, result in _submitted(tasks, source, workers, decode):
-            for piece in _pieces(task, result, decode):
-                cutter.learn(piece)
-                yield piece
+        yield from loading.pieces(tasks)
     finally:
         if workers is not None:
             workers.end()
 
 
-def _is_encoded(batch: Batch) -> bool:
-    """Whether the images are files that have been read. To send others takes longer than to convert them here."""
+def _can_be_sent(batch: Batch) -> bool:
+    """Whether workers should decode a batch. To send images that are not encoded takes longer than to convert them."""
     return all(isinstance(content, (bytes, Frame)) for _, content in batch.contents or ())
 
 
-def _started(decode: _Decode, count: int, patience: float, complain: Callable[[str], None]) -> _Workers | None:
-    try:
-        return Workers(decode, count, patience)
-    except (OSError, AssertionError) as error:
-        reason = getattr(error, "strerror", None) or error
-        complain(f"cannot start decoding workers ({reason}): decoding in the main process")
-        return None
+class _Loading:
+    """Decodes tasks, which are batches or parts of them, in workers or in this process.
 
-
-class _Cutter:
-    """Divides batches of large images evenly, so that several workers can decode one. Small images are not divided.
-
-    The sizes of images are known once they are decoded, so the first tasks contain one image.
+    Batches of large images are divided evenly, so that several workers can decode one. The sizes of images are known
+    once they are decoded, so the first tasks contain one image.
     """
 
-    _at_once = 1
+    def __init__(self, decode: _Decode, workers: _Workers | None) -> None:
+        self._decode = decode
+        self._workers = workers
+        self._images_per_task = 1
 
-    def cut(self, batches: Iterable[Batch]) -> Iterator[Batch]:
+    def divide(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         for batch in batches:
             left = batch
             while count := len(left.images):
-                parts = math.ceil(count / self._at_once)
-                stop = math.ceil(count / parts)
+                stop = math.ceil(count / math.ceil(count / self._images_per_task))
                 yield left.part(0, stop)
                 left = left.part(stop, count)
 
-    def learn(self, piece: Piece) -> None:
-        """Adapts the size of the next tasks to that of these images."""
-        size = sum(height * width * 3 for height, width in piece.sizes)
-        self._at_once = max(1, AT_ONCE_BYTES * piece.count // max(1, size))
+    def pieces(self, tasks: Iterator[Batch]) -> Iterator[Piece]:
+        """Yields the pieces of tasks, which are sent to the workers ahead.
 
-
-def _submitted(
-    tasks: Iterator[Batch], source: ImageSet | None, workers: _Workers | None, decode: _Decode
-) -> Iterator[tuple[Batch, Callable[[], Piece]]]:
-    """Sends tasks to the workers ahead, and yields each with the function that returns its result.
-
-    What reading the tasks raises is raised after the tasks before.
-    """
-    waiting: deque[tuple[Batch, Callable[[], Piece]]] = deque()
-    room = 1 if workers is None else workers.room
-
-    def received() -> Piece:
-        assert workers is not None
-        piece, buffer = workers.result()
-        piece.buffer = buffer
-        return piece
-
-    try:
-        for task in tasks:
-            if workers is not None and (source is not None or _is_encoded(task)):
-                workers.send(task)
-                waiting.append((task, received))
+        What reading a task raises is raised after the pieces of those before.
+        """
+        waiting: deque[tuple[Batch | Exception, _Workers | None]] = deque()
+        for task in _with_error(tasks):
+            workers = self._workers
+            if workers is None or isinstance(task, Exception) or not _can_be_sent(task):
+                waiting.append((task, None))
             else:
-                waiting.append((task, partial(decode, task)))
-            if len(waiting) == room:
-                yield waiting.popleft()
-    except Exception:
-        yield from waiting
-        raise
-    yield from waiting
+                workers.send(task)
+                waiting.append((task, workers))
+            if workers is None or len(waiting) == workers.room:
+                yield from self._finished(*waiting.popleft())
+        while waiting:
+            yield from self._finished(*waiting.popleft())
 
-
-def _pieces(task: Batch, result: Callable[[], Piece], decode: _Decode) -> Iterator[Piece]:
-    """Yields the result of a task and, from this process, what is left of it if its images are larger than expected."""
-    piece = result()
-    yield piece
-    while len(piece.images) < len(task.images):
-        task = task.part(len(piece.images), len(task.images))
-        piece = decode(task)
+    def _finished(self, task: Batch | Exception, workers: _Workers | None) -> Iterator[Piece]:
+        """Yields the pieces of a task, which may be with workers: one, unless its images are larger than expected."""
+        if isinstance(task, Exception):
+            raise task
+        if workers is None:
+            piece = self._decode(task)
+        else:
+            piece, buffer = workers.result()
+            piece.keep_in(buffer)
+        size = sum(height * width * 3 for height, width in piece.sizes)
+        self._images_per_task = max(1, AT_ONCE_BYTES * piece.count // max(1, size))
         yield piece
+        while (done := len(piece.images)) < len(task.images):
+            task = task.part(done, len(task.images))
+            piece = self._decode(task)
+            yield piece
+
+
+def _with_error(tasks: Iterator[Batch]) -> Iterator[Batch | Exception]:
+    """Yields tasks, and what reading them raises as the last one."""
+    try:
+        yield from tasks
+    except Exception as error:
+        yield error
 
 
 def _read(source: ImageSet, batches: Sequence[Batch], tasks: Iterator[Batch]) -> Iterator[Batch]:

@@ -187,6 +187,31 @@ def test_large_arrays_are_the_same_in_memory_of_both_processes_and_through_the_p
         found[0] = 1  # it is writable
 
 
+def test_a_buffer_that_is_free_is_used_again() -> None:
+    """Those in use are not written to, in whatever order they are freed."""
+    count, draw = 2, random.Random(0)
+    started = Workers(lambda number: np.full((1 << 20) + 1000 * number, number, np.uint8), count, PATIENCE)
+    in_use: list[tuple[Any, Any]] = []
+    for number in range(40):
+        started.send(number)
+    for number in range(40):
+        in_use.append(started.result())
+        assert in_use[-1][0].size == (1 << 20) + 1000 * number
+        for array, _ in in_use:
+            assert (array == array[0]).all()
+        if len(in_use) == 3:
+            _, buffer = in_use.pop(draw.randrange(3))
+            buffer.free()
+    assert [worker.buffers for worker in started._workers] == [20, 20], "all tasks were sent before"
+    for number in range(40):
+        started.send(number)
+        array, buffer = started.result()
+        assert (array == number).all()
+        buffer.free()
+    assert [worker.buffers for worker in started._workers] == [20, 20]
+    started.end()
+
+
 def test_workers_that_cannot_be_killed_share_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """They wait for storage: sixteen of them took sixteen times as long as one."""
     now, waited = [0.0], list[float]()

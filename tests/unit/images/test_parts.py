@@ -18,7 +18,7 @@ from PIL import Image
 
 import fidtool
 from fidtool.errors import FidtoolError, RunError
-from fidtool.images import loader
+from fidtool.images import loader, workers
 from fidtool.images.batches import Batch, plan_batches
 from fidtool.images.decode import DecodedImage, DecodeOptions, ImageProperties, decode
 from fidtool.images.loader import Piece, load
@@ -99,6 +99,27 @@ def test_resizing_images_early_does_not_change_the_features(
     found = fidtool.compute(real, fake, extractor=TINY, batch_size=4, num_workers=workers, cache=False)
     assert found.results == usual.results
     assert found.run.forward_passes == usual.run.forward_passes == 12
+
+
+@pytest.mark.parametrize("metrics", ["fid", "fid,psnr"])
+def test_a_run_gives_buffers_back(
+    metrics: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]
+) -> None:
+    """The pixels of a batch, and those of its partner, are in memory until they are resized."""
+    real, fake = (str(make_pictures(tmp_path / name, 80, seed)) for seed, name in enumerate(("real", "fake")))
+    usual = fidtool.compute(real, fake, metrics=metrics, extractor=TINY, batch_size=2, num_workers=0, cache=False)
+    made: list[int] = []
+    end = Workers.end
+
+    def ending(self: Any) -> None:
+        made.extend(worker.buffers for worker in self._workers)
+        end(self)
+
+    monkeypatch.setattr(Workers, "end", ending)
+    monkeypatch.setattr(workers, "_PIPE_BYTES", 10)
+    found = fidtool.compute(real, fake, metrics=metrics, extractor=TINY, batch_size=2, num_workers=2, cache=False)
+    assert found.results == usual.results
+    assert 0 < max(made) < 20, "each worker decodes 20 batches"
 
 
 def colours(source: ImageSet | None, batches: Iterable[Batch], workers: int) -> list[int]:

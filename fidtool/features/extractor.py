@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from fidtool.distributed.world import named_tensors
-from fidtool.errors import FidtoolError, ProgramError, RunError, in_short, option
+from fidtool.errors import FidtoolError, ProgramError, RunError, about, in_short, option
 from fidtool.features.device import Device, computing_on
 from fidtool.features.protocol import Definition
 from fidtool.features.resize import Images, Preparation, network_input, resize
@@ -191,6 +191,7 @@ class ForwardPasses(Generic[Item]):
         last: whether a piece is the last of its batch.
         stop: whether to stop early, without waiting for running work.
         timed: returns a context manager that times the networks' work; called in any thread.
+        name: returns the name of a batch, given its pieces, for messages.
     """
 
     extractors: Sequence[Extractor]
@@ -199,6 +200,7 @@ class ForwardPasses(Generic[Item]):
     last: Callable[[Item], bool] = lambda item: True
     stop: Callable[[], bool] = lambda: False
     timed: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext
+    name: Callable[[Sequence[Item]], str] = lambda batch: ""
 
     def __post_init__(self) -> None:
         self._pool = DaemonThreads(self.threads)
@@ -220,7 +222,7 @@ class ForwardPasses(Generic[Item]):
                     if len(inputs) > self.threads:  # so that few pieces wait to be resized
                         self._wait(inputs[-1 - self.threads])
                     continue
-                running.append((batch, self._submit(self._features, inputs)))
+                running.append((batch, self._submit(self._features, batch, inputs)))
                 batch, inputs = [], []
                 while running and (len(running) > self.threads or running[0][1].done()):
                     yield from self._finished(*running.popleft())
@@ -251,12 +253,12 @@ class ForwardPasses(Generic[Item]):
         with self.images(piece) as groups, self.timed():
             return [[network.inputs(images) for network in self.extractors] for images in groups if len(images)]
 
-    def _features(self, pieces: Sequence[Future[Inputs]]) -> list[GroupFeatures]:
+    def _features(self, batch: Sequence[Item], pieces: Sequence[Future[Inputs]]) -> list[GroupFeatures]:
         """The features of the pieces of a batch. Submitted earlier, they are done, or other threads work on them."""
         inputs = [piece.result() for piece in pieces]
         with_images = [groups for groups in inputs if groups]
         whole: list[dict[str, torch.Tensor]] = []
-        with self.timed():
+        with self.timed(), about(self.name(batch)):
             for group in zip(*with_images, strict=True):  # the inputs of the pieces
                 vectors: dict[str, torch.Tensor] = {}
                 for network, parts in zip(self.extractors, zip(*group, strict=True), strict=True):

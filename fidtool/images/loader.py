@@ -48,6 +48,8 @@ small files alternately takes 15 % longer."""
 _TOO_FEW = ContentError("its file ended early: the file has changed since it was listed")
 _NO_PIXELS = np.empty(0, dtype=np.uint8)
 
+_Decoded = list[tuple[str, DecodedImage | BadFile]]
+"""Images, or what is skipped in their places, by the names of their files."""
 _Decode = Callable[[Batch], "Piece"]
 _Workers = Workers[Batch, "Piece"]
 
@@ -64,6 +66,7 @@ class Piece:
         sizes: (height, width) of the images with these pixels.
         records: empty unless `DecodeOptions.records` is set.
         used: of each of ``images``, whether it was decoded, and not skipped.
+        files: names of those that were, for messages.
         partner: the images of `ImageSet.partner` that belong to these, of the same sizes; None if there are none.
         pairs: values of the pairs, float64 array of shape (count, values), once they have been computed.
         buffer: a worker's buffer that contains the pixels; None if they were decoded in this process.
@@ -78,6 +81,7 @@ class Piece:
     records: RecordArray = field(default_factory=lambda: NO_RECORDS)
     skipped: list[BadFile] = field(default_factory=list)
     used: list[bool] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
     partner: Piece | None = None
     pairs: NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 0)))
     buffer: Buffer | None = None
@@ -114,15 +118,15 @@ def decode_batch(source: ImageSet | None, options: DecodeOptions, batch: Batch) 
     piece = _piece(source, batch, decoded, options)
     if source is not None and source.partner is not None:
         partners = _decode(source.partner, replace(options, crop=source.partner.crop), batch)
-        for index, image, partner in zip(batch.images, _images(decoded), _images(partners), strict=True):
-            _check_sizes(source.file(index), image, source.partner.file(index), partner)
+        for (file, image), (real, partner) in zip(_images(decoded), _images(partners), strict=True):
+            _check_sizes(file, image, real, partner)
         piece.partner = _piece(source.partner, batch, partners, options)
     return piece
 
 
-def _decode(source: ImageSet | None, options: DecodeOptions, batch: Batch) -> list[DecodedImage | BadFile]:
+def _decode(source: ImageSet | None, options: DecodeOptions, batch: Batch) -> _Decoded:
     """Decodes images until their pixels fill `AT_ONCE_BYTES`; returns them, with what is skipped in their places."""
-    decoded: list[DecodedImage | BadFile] = []
+    decoded: _Decoded = []
     left = AT_ONCE_BYTES
     contents = iter(batch.contents or ())
     if source is not None and batch.contents is None:
@@ -136,26 +140,25 @@ def _decode(source: ImageSet | None, options: DecodeOptions, batch: Batch) -> li
                         hides = "it has floats, which the name of its file hides"
                         raise DecodeError(f"{hides}: rename it to .tif or .pfm")
                 except Exception as error:
-                    decoded.append(_skipped(file, error, options))
+                    decoded.append((file, _skipped(file, error, options)))
                     continue
-                decoded.append(image)
+                decoded.append((file, image))
                 left -= image.pixels.nbytes
                 if left <= 0:
                     return decoded
     return decoded
 
 
-def _images(decoded: Sequence[DecodedImage | BadFile]) -> list[DecodedImage]:
-    return [image for image in decoded if isinstance(image, DecodedImage)]
+def _images(decoded: _Decoded) -> list[tuple[str, DecodedImage]]:
+    return [(file, image) for file, image in decoded if isinstance(image, DecodedImage)]
 
 
-def _piece(
-    source: ImageSet | None, batch: Batch, decoded: Sequence[DecodedImage | BadFile], options: DecodeOptions
-) -> Piece:
-    images = _images(decoded)
+def _piece(source: ImageSet | None, batch: Batch, decoded: _Decoded, options: DecodeOptions) -> Piece:
+    images = [image for _, image in _images(decoded)]
     piece = Piece(batch.number, batch.images, batch.last)
-    piece.used = [isinstance(image, DecodedImage) for image in decoded]
-    piece.skipped = [bad for bad in decoded if isinstance(bad, BadFile)]
+    piece.files = [file for file, _ in _images(decoded)]
+    piece.used = [isinstance(image, DecodedImage) for _, image in decoded]
+    piece.skipped = [bad for _, bad in decoded if isinstance(bad, BadFile)]
     piece.sizes = [image.pixels.shape[:2] for image in images]
     piece.properties = ImageProperties.total(image.properties for image in images)
     if images and options.records:

@@ -38,6 +38,11 @@ def decode_options(settings: Settings, crop: Crop | None, records: bool = False,
     return DecodeOptions(settings.on_error == "skip", settings.max_pixels, records, pixels, crop, settings.floats)
 
 
+def _name_of_batch(pieces: Sequence[Piece]) -> str:
+    files = [file for piece in pieces for file in piece.files]
+    return f"{files[0]} and {counted(len(files) - 1, 'more image')}" if len(files) > 1 else "".join(files)
+
+
 def images_of(piece: Piece, device: torch.device) -> Images:
     """Returns the images of a piece on a device: uint8, of shape (height, width, 3). They may share its memory."""
     if not piece.pixels.size:
@@ -92,7 +97,7 @@ class Extraction:
         self.work["images_resumed"] += self._sets * int((resumed | statistics.unusable).sum())
         with self.context.clock("extract"), world.together():
             count = sum(len(batch.images) for batch in mine)
-            self._extract(source, source.path, mine, count, add, self._passes(source))
+            self._extract(source, source.path, mine, count, add, self._passes())
         self._merge(statistics, resumed, places, source.whole_count, source.path)
         return statistics
 
@@ -100,7 +105,7 @@ class Extraction:
         """Returns the statistics of an iterable, whose length is not known in advance, and its images. A collective."""
         context, size = self.context, self.batch_size
         device, inspected = context.device.torch_device, self.settings.diagnose
-        passes = self._passes(None)
+        passes = self._passes()
 
         @contextlib.contextmanager
         def outside() -> Iterator[None]:
@@ -205,16 +210,16 @@ class Extraction:
                 if world.must_stop():
                     break
 
-    def _passes(self, source: ImageSet | None) -> ForwardPasses[Piece]:
-        """The forward passes over a set; without a source, over an iterable."""
+    def _passes(self) -> ForwardPasses[Piece]:
         context = self.context
         return ForwardPasses(
             self.networks,
             context.device.forward_threads,
-            partial(self._on_device, source),
+            self._on_device,
             attrgetter("last"),
             context.world.must_stop,
             partial(context.busy, "network", self._share),
+            _name_of_batch,
         )
 
     @property
@@ -223,16 +228,16 @@ class Extraction:
         return 1 / max(1, self.context.device.forward_threads)
 
     @contextlib.contextmanager
-    def _on_device(self, source: ImageSet | None, piece: Piece) -> Iterator[list[Images]]:
+    def _on_device(self, piece: Piece) -> Iterator[list[Images]]:
         """Moves the images of a piece to the device for a ``with`` block, and yields their groups for the networks."""
         device = self.context.device.torch_device
         groups = []
         with self.context.busy("transfer", self._share):
             images = images_of(piece, device)
             partners = () if piece.partner is None else images_of(piece.partner, device)
-        if self.pairs is not None and source is not None:
-            with self.context.busy("pairs", self._share):  # none is skipped
-                piece.pairs = self.pairs.values(partners, images, lambda number: source.file(piece.images[number]))
+        if self.pairs is not None:
+            with self.context.busy("pairs", self._share):
+                piece.pairs = self.pairs.values(partners, images, piece.files)
         if self.layers:
             groups.append(images)
         if self.of_partner:

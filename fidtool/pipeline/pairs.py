@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -40,16 +40,16 @@ class Pairs:
             if state is not None:
                 self.recorded[metric.name] = {"weights_sha256": digest_of(state.tensors)}
 
-    def values(self, real: Images, fake: Images, file: Callable[[int], str]) -> NDArray[np.float64]:
+    def values(self, real: Images, fake: Images, files: Sequence[str]) -> NDArray[np.float64]:
         """Returns a row of values for each pair, see `PairMetric.of_pair`. Called in any thread.
 
         Args:
-            file: returns the name of a pair for messages.
+            files: names of the pairs, for messages.
         """
         found = np.empty((len(fake), len(self.metrics)))
         for number, pair in enumerate(zip(real, fake, strict=True)):
             for column, (metric, function) in enumerate(zip(self.metrics, self._functions, strict=True)):
-                with about(file(number)):
+                with about(files[number]):
                     try:
                         value = float(function(*pair))
                     except FidtoolError:

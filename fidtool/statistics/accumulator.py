@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -126,7 +127,12 @@ class Accumulator:
         for name, layer in self.layers.items() if piece.count else ():
             vectors = own[0][name]
             with about(layer.subject):
-                self.moments[name].add(vectors)
+                try:
+                    self.moments[name].add(vectors)
+                except RunError as error:
+                    largest = vectors.abs().amax(dim=1).nan_to_num(nan=math.inf)
+                    error.begin_with(piece.files[int(largest.argmax())])
+                    raise
                 if piece.number == 0 and piece.last and not layer.definition.standard:
                     self.moments[name].check_precision(_FIRST_BATCH_BITS)
             if layer.with_features:

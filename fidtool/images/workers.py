@@ -73,7 +73,7 @@ class _Worker:
         if self.idle:
             return self.idle.pop()
         self.buffers += 1
-        return Buffer(self.buffers, self.idle)
+        return Buffer(self.buffers, weakref.ref(self))
 
 
 @dataclass(eq=False)
@@ -84,12 +84,13 @@ class Buffer:
     """
 
     number: int
-    _idle: deque[Buffer]
+    _worker: weakref.ref[_Worker]
     memory: mmap.mmap | None = None
 
     def free(self) -> None:
         """Lets the worker write the next result to it. Called in any thread."""
-        self._idle.append(self)
+        if worker := self._worker():
+            worker.idle.append(self)
 
 
 class Workers(Generic[Task, Result]):

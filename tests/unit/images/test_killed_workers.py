@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import multiprocessing
 import os
 import random
@@ -12,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -228,3 +230,22 @@ def test_workers_that_cannot_be_killed_share_one_deadline(monkeypatch: pytest.Mo
     stuck.end()
     assert len(waited) == 16
     assert sum(waited) == workers._DYING_SECONDS
+
+
+def test_buffers_are_unmapped_at_the_end() -> None:
+    """Also those that are freed later. The collector of cycles may be off, or take its time."""
+    gc.disable()
+    try:
+        started = Workers(lambda number: np.full(1 << 21, number, np.uint8), 1, PATIENCE)
+        for number in range(4):
+            started.send(number)
+        buffers = [started.result()[1] for _ in range(4)]
+        buffers[0].free()
+        started.end()
+        del started
+        buffers[1].free()
+        left = [weakref.ref(buffer) for buffer in buffers]
+        del buffers
+        assert not any(buffer() for buffer in left)
+    finally:
+        gc.enable()

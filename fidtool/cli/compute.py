@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from math import nan
@@ -16,7 +17,7 @@ from fidtool.cache_dir import check_target
 from fidtool.cli.options import QUIET, Command, GroupedOption, option, outputs_option
 from fidtool.cli.output import as_flag, check_early, note, on_terminal, publish, result_file, shown, write_lines
 from fidtool.console import Console
-from fidtool.distributed.launch import discover_or_alone, will_be_restarted
+from fidtool.distributed.launch import discover_or_alone, process_age, will_be_restarted
 from fidtool.distributed.signals import call_with_timeout, stopped_error
 from fidtool.errors import FidtoolError, InputError, RunError, StoppedError, without_secrets
 from fidtool.metrics.registry import BUILT_IN
@@ -98,7 +99,7 @@ def compute(
 
         sets = [(path, "") for path in (real, *fakes)]
         check = partial(_check_files, tables, chosen)
-        evaluation, gallery = evaluate(sets, chosen, console, origin, check)
+        evaluation, gallery = evaluate(sets, chosen, console, origin, check, began=time.perf_counter() - process_age())
     except (FidtoolError, KeyboardInterrupt) as error:
         failure = error if isinstance(error, FidtoolError) else stopped_error()
         if not failure.printed:
@@ -110,11 +111,9 @@ def compute(
         return 0
     from fidtool.report.loggers import log_values
     from fidtool.report.outputs import writers_of
-    from fidtool.report.text import timing_line
 
     files = writers_of(evaluation, gallery, chosen, as_flag)
-
-    console.say(timing_line(evaluation))
+    _say_times(evaluation, console)
     several = sum(len(result.values) for result in evaluation.results) > 1
     form = form or ("table" if several and on_terminal() else "lines")
     first = chosen.asked[0].metric.numbers[0]
@@ -131,6 +130,14 @@ def compute(
     if form == "value" and None in values:
         raise RunError(f"{first.title}, the first value that was requested, was not computed")
     return evaluation.exit_code
+
+
+def _say_times(evaluation: Evaluation, console: Console) -> None:
+    from fidtool.report.text import timing_line
+
+    console.say(timing_line(evaluation))
+    if evaluation.run.advice:
+        console.say(evaluation.run.advice)
 
 
 def _check_files(files: Iterable[Path], settings: Settings, inputs: Sequence[object]) -> None:

@@ -37,7 +37,9 @@ _COORDINATES = 16
 """Principal components of the thumbnails in which neighbours are searched for. The projection never increases a
 distance, so it loses no near duplicates."""
 _CANDIDATES = 6
-"""Neighbours that the k-d tree returns for each image, including the image itself."""
+"""Neighbours that the search returns for each image, including the image itself."""
+_FEW = 2000
+"""So few images are all compared with each other, in less time than importing SciPy's k-d tree takes."""
 _MEAN_WEIGHT = 0.3
 """Weight of the mean brightness in the search: a larger one would separate near duplicates whose contrasts differ by
 rounding."""
@@ -110,12 +112,7 @@ def _leaders(thumbs: NDArray[np.uint8]) -> Groups:
         joined = np.concatenate(near)
         if not len(joined):
             return leader
-        from scipy.sparse import coo_array
-        from scipy.sparse.csgraph import connected_components
-
-        ones = np.ones(len(joined), dtype=np.int8)
-        graph = coo_array((ones, (joined[:, 0], joined[:, 1])), shape=(len(alive), len(alive)))
-        groups = _firsts(connected_components(graph, directed=False)[1])
+        groups = _connected(joined, len(alive))
         leader = alive[groups][np.searchsorted(alive, leader)]
         alive = np.unique(leader)
 
@@ -128,15 +125,37 @@ def tolerances(thumbs: NDArray[np.uint8]) -> NDArray[np.float64]:
     return result
 
 
+def _connected(pairs: Groups, count: int) -> Groups:
+    """Returns, for each of ``count`` points, the first of those that ``pairs`` connect with it."""
+    first = np.arange(count)
+    while True:
+        lower = first.copy()
+        for one, other in (pairs.T, pairs.T[::-1]):
+            np.minimum.at(lower, first[one], first[other])  # moves whole groups
+        lower = lower[lower]
+        if np.array_equal(lower, first):
+            return first
+        first = lower
+
+
 def _neighbours(points: NDArray[np.float64]) -> Groups:
     """Finds pairs of points that may be within 1 of each other: for each point at least its nearest. Shape (n, 2)."""
-    from scipy.spatial import cKDTree  # deferred: importing it takes a fifth of a second
-
     count = min(_CANDIDATES, len(points))
-    _, neighbours = cKDTree(points).query(points, k=count, distance_upper_bound=_SLACK)
-    first = np.repeat(np.arange(len(points)), count)
+    if len(points) <= _FEW:
+        norms = np.square(points).sum(axis=1)
+        squares = norms[:, None] + norms - 2.0 * points @ points.T
+        crowded = np.flatnonzero(np.count_nonzero(squares <= _SLACK**2, axis=1) > 1)
+        neighbours = squares[crowded].argpartition(count - 1)[:, :count]
+        near = squares[crowded[:, None], neighbours] <= _SLACK**2
+    else:
+        from scipy.spatial import cKDTree  # deferred: importing it takes a third of a second
+
+        _, neighbours = cKDTree(points).query(points, k=count, distance_upper_bound=_SLACK)
+        crowded = np.arange(len(points))
+        near = neighbours < len(points)  # the tree returns its length where there is no neighbour
+    first = np.repeat(crowded, count)
     second = neighbours.reshape(-1)
-    other = (second < len(points)) & (first != second)  # the tree returns its length where there is no neighbour
+    other = near.reshape(-1) & (first != second)
     return np.stack([first[other], second[other]], axis=1)
 
 

@@ -85,6 +85,13 @@ def device_of(device: torch.device, launch: Launch | None = None) -> Device:
     return Device(torch.device("cpu"), name, _CPU_BATCH, threads // _THREADS_PER_WORKER, threads)
 
 
+def nvidia_capability(device: torch.device) -> tuple[int, int] | None:
+    """Return the compute capability of an NVIDIA GPU; None for other devices. To torch AMD's are ``cuda``, too."""
+    if device.type != "cuda" or torch.version.cuda is None:
+        return None
+    return torch.cuda.get_device_capability(device)
+
+
 def _cpu_model() -> str:
     with contextlib.suppress(OSError):
         found = re.search(r"^model name\s*:\s*(.*\S)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any, cast
 
 import numpy as np
@@ -17,7 +18,9 @@ from fidtool.diagnose.diagnosis import warnings_about
 from fidtool.distances.error_bars import difference
 from fidtool.distances.parallel import linear_algebra_threads
 from fidtool.errors import InputError, on_every_rank
+from fidtool.features.device import nvidia_capability
 from fidtool.images.loader import ImageLookup
+from fidtool.pipeline.advice import advice_on_precision
 from fidtool.pipeline.compare import Comparer
 from fidtool.pipeline.compute import MetricRunner
 from fidtool.pipeline.extract import image_sample
@@ -48,12 +51,14 @@ def evaluate(
     console: Console,
     origin: Origin,
     check: Callable[[Sequence[object]], None] = lambda _: None,
+    began: float | None = None,
 ) -> tuple[Evaluation, ImageLookup | None]:
     """Compares the FAKEs with REAL, for `fidtool.compute` and the command line. A collective.
 
     Args:
         sources: REAL and the FAKEs, each with a default name for it. The held-out set is in the settings.
         check: called on rank zero before any work is done, with the paths of what the run reads.
+        began: when the process started, of `time.perf_counter`; None if this call is what the timeline begins with.
 
     Returns:
         The evaluation and, on rank zero, what reads images of the run again for a page; None on the other ranks.
@@ -64,7 +69,7 @@ def evaluate(
         settings = replace(settings, heldout=sets[-1].path)
     read: list[object] = [each.path for each in sets if each.given is None]
     read += [settings.network.weights, settings.labels, settings.captions, settings.fail_worse_than]
-    with open_run(sets, settings, console) as run:
+    with open_run(sets, settings, console, began) as run:
         run.world.on_rank_zero(lambda: check(read))
         plan, measurer, contents = _prepared(run, sets, settings)
         measurer.open_checkpoint()
@@ -152,6 +157,9 @@ def _record(run: RunContext, plan: Plan, comparer: Comparer, measurer: Measurer,
     networks, computed = measurer.networks, measurer.counts["images_computed"]
     decodes = networks.definitions or measurer.pairs.metrics
     seconds = {**run.clock.seconds, "total": time.perf_counter() - run.clock.started}
+    extractors = {each.extractor for each in networks.definitions.values()}
+    capability = nvidia_capability(run.device.torch_device)
+    advice = advice_on_precision(capability, plan.settings.precision, extractors, seconds, run.busy.seconds)
     return RunRecord(
         world_size=run.world.size,
         device=run.device.name,
@@ -167,14 +175,28 @@ def _record(run: RunContext, plan: Plan, comparer: Comparer, measurer: Measurer,
         probe=networks.probe,
         linear_algebra_threads=linear_algebra_threads(),
         seconds=seconds,
+        timeline=_timeline(run),
         extraction=run.busy.seconds,
         images_per_second=computed / seconds["extract"] if computed else None,
         versions=run.versions,
         config=changed_settings(plan.settings),
         warnings=tuple(warning.shown(run.console.shown) for warning in measurer.warnings),
         notes=tuple(map(run.console.shown, (*plan.notes, *comparer.notes))),
+        advice=run.console.shown(advice),
         **origin._asdict(),
     )
+
+
+def _timeline(run: RunContext) -> dict[str, float]:
+    """The steps of the run that have ended, in this order, each with its time, see `RunRecord`."""
+    clock = run.clock
+    ends = dict(clock.last)
+    if clock.started > clock.began:
+        ends["import"] = clock.started - clock.began
+    if "moments" in run.busy.first:
+        ends["first_batch"] = run.busy.first["moments"]
+    ordered = sorted(ends.items(), key=itemgetter(1))
+    return {**dict(ordered), "end": time.perf_counter() - clock.began}
 
 
 def _settings_of_metrics(plan: Plan, comparer: Comparer) -> dict[str, dict[str, Any]]:

@@ -28,10 +28,24 @@ _running = threading.RLock()
 
 
 class Clock:
-    """Adds up wall times in ``seconds`` by name, in any thread. ``started`` is when it was made."""
+    """Measures wall times by name, in any thread.
 
-    def __init__(self) -> None:
-        self.started, self.seconds, self._adding = time.perf_counter(), dict[str, float](), threading.Lock()
+    Args:
+        began: the zero of the timeline, of `time.perf_counter`; None is now.
+
+    Attributes:
+        started: when the clock was made.
+        seconds: the sum of the times of each name.
+        first, last: the seconds from ``began`` until the first time of each name, and the last one, had ended.
+    """
+
+    def __init__(self, began: float | None = None) -> None:
+        self.started = time.perf_counter()
+        self.began = self.started if began is None else began
+        self.seconds = dict[str, float]()
+        self.first = dict[str, float]()
+        self.last = dict[str, float]()
+        self._adding = threading.Lock()
 
     @contextlib.contextmanager
     def __call__(self, name: str, share: float = 1.0) -> Iterator[None]:
@@ -40,8 +54,11 @@ class Clock:
         try:
             yield
         finally:
+            ended = time.perf_counter()
             with self._adding:
-                self.seconds[name] = self.seconds.get(name, 0.0) + share * (time.perf_counter() - started)
+                self.seconds[name] = self.seconds.get(name, 0.0) + share * (ended - started)
+                self.last[name] = ended - self.began
+                self.first.setdefault(name, self.last[name])
 
 
 @dataclass
@@ -93,9 +110,14 @@ class RunContext:
 
 
 @contextlib.contextmanager
-def open_run(requests: Sequence[RequestedSet], settings: Settings, console: Console) -> Iterator[RunContext]:
-    """Context manager that joins the other ranks and checks that all were started in the same way. A collective."""
-    clock, finished = Clock(), FinishedWork()
+def open_run(
+    requests: Sequence[RequestedSet], settings: Settings, console: Console, began: float | None = None
+) -> Iterator[RunContext]:
+    """Context manager that joins the other ranks and checks that all were started in the same way. A collective.
+
+    ``began`` is the zero of its timeline, see `Clock`.
+    """
+    clock, finished = Clock(began), FinishedWork()
     launch = alone_here() if settings.alone else discover()
     if launch.hint and launch.rank == 0:
         console.warn(f"waiting for the other {launch.world_size - 1} tasks of the SLURM job; {launch.hint}")
@@ -132,7 +154,7 @@ def open_run(requests: Sequence[RequestedSet], settings: Settings, console: Cons
                     device=device,
                     console=console if world.rank == 0 else Console(spelling=console.spelling),
                     clock=clock,
-                    busy=Clock(),
+                    busy=Clock(clock.began),
                     outside=torch_state.paused,
                     finished=finished,
                     versions=installed,

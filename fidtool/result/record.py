@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
@@ -53,6 +53,10 @@ class RunRecord:
         probe: SHA-256 of the features of a fixed batch; equal on all machines that compute the same bits.
         linear_algebra_threads: threads that computed the distance on rank zero.
         seconds: wall time of each phase on rank zero.
+        timeline: seconds from the start of rank zero's process, or from the call of `fidtool.compute`, until a step had
+            ended: ``import`` (torch and all else is imported; absent for a call), each phase of ``seconds`` (for the
+            last time), ``first_batch`` (its features are in the sums) and ``end`` (the result is complete). A step that
+            did not occur is absent.
         extraction: seconds of the phase ``extract`` spent on decoding (or on waiting for the decoding workers), on
             copying pixels to the device, in the network (on a GPU: launching it and waiting for it), on the values of
             pairs of images, and on the moments. They overlap.
@@ -62,6 +66,7 @@ class RunRecord:
         config: settings that are not at their defaults, by their names in `fidtool.settings.Settings`.
         warnings: what may be wrong with the whole run.
         notes: further information, such as which settings were taken from a statistics file.
+        advice: how the same run would have taken much less time; empty if nothing is known.
     """
 
     world_size: int
@@ -78,6 +83,7 @@ class RunRecord:
     probe: str | None = None
     linear_algebra_threads: int
     seconds: dict[str, float]
+    timeline: dict[str, float] = field(default_factory=dict)
     extraction: dict[str, float]
     images_per_second: float | None
     versions: dict[str, str]
@@ -87,6 +93,7 @@ class RunRecord:
     config: dict[str, Any]
     warnings: tuple[ResultWarning, ...] = ()
     notes: tuple[str, ...] = ()
+    advice: str = ""
 
 
 def origin_of(command: tuple[str, ...] | str) -> Origin:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import html
 import json
 import socket
+import subprocess
+import sys
 import time
 import zipfile
 from collections.abc import Iterator
@@ -13,10 +15,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import fidtool
 from fidtool.metrics.registry import METRIC_SETTINGS
 from support.command_line import Outcome, Run
+from support.degenerate import sample
 from support.http_store import http_store
 from support.pictures import make_pictures
 from support.places import TINY
@@ -73,6 +77,56 @@ def test_the_record_is_sufficient_to_repeat_the_run(here: Run, sets: tuple[Path,
     config = {name: value for name, value in record["run"]["config"].items() if name not in METRIC_SETTINGS}
     again = fidtool.compute(result["real"], result["fake"], **{**config, "metrics": metrics, "cache": False})
     assert again.results[0].metrics == first.metrics, "repeated from the recorded settings"
+
+
+def test_the_timeline_has_the_steps_in_their_order(here: Run, sets: tuple[Path, Path]) -> None:
+    command = ("compute", *sets, "--extractor", TINY, "--json")
+    first, cached = (recorded(here(*command))["timeline"] for _ in range(2))
+    steps = ["import", "list", "weights", "first_batch", "extract", "merge", "distance", "diagnosis", "end"]
+    assert [*first] == steps
+    assert list(first.values()) == sorted(first.values())
+    assert first["import"] > 0
+    assert [*cached] == ["import", "list", "weights", "distance", "diagnosis", "end"], "no image was read"
+    called = fidtool.compute(*sets, extractor=TINY, cache=False).run
+    assert [*called.timeline] == steps[1:], "a call of a program begins when it is called"
+    assert called.timeline["end"] == pytest.approx(called.seconds["total"], abs=0.5)
+
+
+def test_the_timeline_is_no_difference_between_results(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+    """Nor is it needed: results of earlier versions have none."""
+    document = here("compute", *sets, "--extractor", TINY, "--json").json
+    files = []
+    for name, timeline in (("one", {"end": 1.5}), ("other", {"import": 9.0, "end": 99.0}), ("earlier", None)):
+        document["run"] |= {"timeline": timeline, "advice": name}
+        if timeline is None:
+            del document["run"]["timeline"], document["run"]["advice"]
+        files.append(tmp_path / f"{name}.json")
+        files[-1].write_text(json.dumps(document))
+    for file in files[1:]:
+        (change,) = here("diff", files[0], file, "--json").json["changes"]
+        assert change["besides"] == {}
+    assert here("table", *files).status == 0
+
+
+def test_a_plain_run_of_small_sets_imports_no_scipy(environment: dict[str, str], tmp_path: Path) -> None:
+    """It would take a third of a second. REAL has near duplicates, and FAKE is darker."""
+    for name, light in (("real", 1.0), ("fake", 0.2)):
+        folder = tmp_path / name
+        folder.mkdir()
+        for seed in range(15):
+            image = Image.fromarray((light * sample(seed)).astype(np.uint8))
+            image.save(folder / f"{seed}.png")
+            image.save(folder / f"{seed}.jpg", quality=95)
+    code = (
+        "import sys\nfrom fidtool.cli.main import main\n"
+        "try: main(sys.argv[1:])\n"
+        "finally: print([name for name in sys.modules if name.partition('.')[0] == 'scipy'])"
+    )
+    command = [sys.executable, "-c", code, "compute", "real", "fake", "--extractor", TINY, "--device", "cpu"]
+    finished = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert "near duplicates" in finished.stderr
+    assert "darker" in finished.stderr
+    assert finished.stdout.splitlines()[-1] == "[]"
 
 
 def test_the_record_has_the_number_of_images_found_in_memory(sets: tuple[Path, Path]) -> None:

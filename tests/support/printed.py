@@ -16,7 +16,8 @@ DIGITS = 1e-12
 """Relative tolerance of distances between features that have the same bits on every machine."""
 _OF_THE_MACHINE = (
     *("run.device", "run.kernels", "run.probe", "run.host", "run.date", "run.num_workers", "run.versions.*"),
-    *("run.linear_algebra_threads", "run.seconds.*", "run.extraction.*", "run.images_per_second"),
+    *("run.linear_algebra_threads", "run.seconds.*", "run.timeline.*", "run.extraction.*"),
+    "run.images_per_second",
 )
 _MOMENTS = {
     r"\d+(\.\d)? images/s": "N images/s",

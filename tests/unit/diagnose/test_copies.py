@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from fidtool.diagnose import duplicates
 from fidtool.diagnose.duplicates import SharedCopies, find_copies, find_duplicates, has_notable_copies, shared_copies_of
@@ -106,3 +109,38 @@ def test_duplicates_that_differ_slightly_are_grouped() -> None:
     thumbs = (originals[kinds] + rng.randint(-1, 2, (400, 72))).clip(0, 255).astype(np.uint8)
     _, first, inverse = np.unique(kinds, return_index=True, return_inverse=True)
     assert np.array_equal(duplicates._leaders(thumbs), first[inverse])
+
+
+def near_thumbs(count: int, kinds: int, noise: int, seed: int) -> NDArray[np.uint8]:
+    """Different thumbnails, each a variant of one of ``kinds``, of which the first have most."""
+    rng = np.random.default_rng(seed)
+    originals = rng.integers(0, 256, (kinds, 72))
+    chosen = np.minimum(rng.geometric(4 / (kinds + 3), count), kinds) - 1
+    return np.unique((originals[chosen] + rng.integers(-noise, noise + 1, (count, 72))).clip(0, 255), axis=0).astype(
+        "u1"
+    )
+
+
+@pytest.mark.parametrize(("count", "kinds", "noise"), [(2, 1, 1), (5, 2, 9), (40, 4, 3), (900, 60, 2), (900, 60, 9)])
+def test_a_small_set_is_grouped_as_with_the_tree(
+    monkeypatch: pytest.MonkeyPatch, count: int, kinds: int, noise: int
+) -> None:
+    for seed in range(4):
+        thumbs = near_thumbs(count, kinds, noise, seed)
+        found = duplicates._leaders(thumbs)
+        with monkeypatch.context() as patch:
+            patch.setattr(duplicates, "_FEW", 0)
+            assert np.array_equal(found, duplicates._leaders(thumbs))
+
+
+def test_connected_points_have_the_first_of_them() -> None:
+    rng = np.random.default_rng(0)
+    for count in (1, 2, 50, 400):
+        for number in (0, 1, count // 2, 2 * count):
+            pairs = rng.integers(0, count, (number, 2))
+            graph = coo_array((np.ones(number), (pairs[:, 0], pairs[:, 1])), shape=(count, count))
+            _, first, inverse = np.unique(connected_components(graph)[1], return_index=True, return_inverse=True)
+            assert np.array_equal(duplicates._connected(pairs, count), first[inverse])
+    frames = rng.permutation(3000)  # of a film, each like the next
+    chain = np.stack([frames[1:], frames[:-1]], axis=1)
+    assert not duplicates._connected(chain, 3000).any()

@@ -7,7 +7,9 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from scipy.stats import mannwhitneyu, norm
 
+from fidtool.diagnose import differences
 from fidtool.diagnose.differences import pair_findings
 from fidtool.diagnose.findings import Finding
 from fidtool.errors import rendered
@@ -279,3 +281,19 @@ def test_a_fault_of_many_images_explains_differences() -> None:
     for count, found in ((30, ["brightness"]), (31, [])):
         own = [Finding("noise", "high", count, "", "")]
         assert [finding.code for finding in pair_findings(*lighter(60), own)] == found
+
+
+@pytest.mark.parametrize("step", [0, 0.2, 2, 9])
+def test_small_sets_are_compared_as_by_scipy(step: float) -> None:
+    """With ties among the values, which are multiples of a ``step``, and without."""
+    rng = np.random.default_rng(1)
+    verdicts = list[bool]()
+    for _ in range(400):
+        real, fake = (rng.normal(mean, 3, rng.integers(5, 60)) for mean in (0, rng.uniform(0, 6)))
+        if step:
+            real, fake = np.round(real / step), np.round(fake / step)
+        chance = mannwhitneyu(real, fake, use_continuity=False, method="asymptotic").pvalue
+        enough = min(len(real), len(fake)) >= differences._ENOUGH
+        verdicts.append(bool(chance < 2 * norm.sf(differences._CERTAIN)))
+        assert differences._certain(real, fake) == (enough or verdicts[-1])
+    assert 20 < sum(verdicts) < 380

@@ -307,5 +307,8 @@ class FrameReader(Reader):
             for _, number in frames:
                 yield Frame(content, number) if isinstance(content, bytes) else content
 
+    def shared_by(self, processes: int) -> FrameReader:
+        return FrameReader(self._reader.shared_by(processes), self.frames)
+
     def around(self, reader: Reader) -> FrameReader:
         return FrameReader(reader, self.frames)

@@ -222,7 +222,8 @@ def load(
     decode: _Decode = partial(decode_batch, source, options)
     workers = None
     if num_workers and (source is not None or _is_encoded(first)):
-        workers = _started(decode, num_workers, patience, complain)
+        mine = None if source is None else source.shared_by(num_workers)
+        workers = _started(partial(decode_batch, mine, options), num_workers, patience, complain)
     if source is not None and len(source.files.paths):
         decode = partial(_decode_in_time, name, decode, patience)
     cutter = _Cutter()

@@ -203,6 +203,10 @@ class Reader(abc.ABC):
     def read(self, items: NDArray[np.int64]) -> Iterator[Read]:
         """Yields the contents of these images, whose numbers must ascend if they can only be read sequentially."""
 
+    def shared_by(self, processes: int) -> Reader:
+        """Returns the reader for one of several processes that read at the same time."""
+        return self
+
     def around(self, reader: Reader) -> Reader:
         """Returns another rank's own reader of images in memory, with what was decided on rank zero."""
         return reader

@@ -145,6 +145,11 @@ class ImageSet:
         """
         return self.reader.read(self.order[indices].astype(np.int64))
 
+    def shared_by(self, processes: int) -> ImageSet:
+        """Returns the images for one of several processes that read them at the same time."""
+        partner = None if self.partner is None else self.partner.shared_by(processes)
+        return replace(self, reader=self.reader.shared_by(processes), partner=partner)
+
     def draw(self, sampling: Sampling) -> ImageSet:
         """Returns the images in canonical order: all of them, or a sample. An InputError if there are too few."""
         num, order = sampling.num, self.order

@@ -104,12 +104,12 @@ def part_of(images: ImageSet, part: str, batch_size: int) -> ImageSet:
 
 
 def broadcast_images(
-    world: World, images: ImageSet | None, in_memory: Images | None = None, value_range: ValueRange | None = None
+    world: World, images: ImageSet | None, in_memory: Images | None, value_range: ValueRange | None, seconds: float
 ) -> ImageSet:
     """Broadcasts rank zero's list of images, to which others pass None. A collective.
 
     The ranks then compare a sample of the contents, because a path may refer to different files on another machine: an
-    InputError if they differ. Images in memory are this rank's own.
+    InputError if they differ. Images in memory are this rank's own. The sample must be read within ``seconds``.
     """
     if world.size == 1:
         assert images is not None
@@ -121,7 +121,7 @@ def broadcast_images(
         if in_memory is not None:
             own = in_memory.image_set(value_range)
             mine = replace(mine, reader=mine.reader.around(own.reader))
-        seen = mine.sample(), socket.gethostname()
+        seen = mine.in_time(mine.sample, seconds), socket.gethostname()
     (first, _), *others = world.gather(seen)
     for rank, (sample, host) in enumerate(others, 1):
         if sample != first:
@@ -308,6 +308,9 @@ class FrameReader(Reader):
         for content, (_, frames) in zip(contents, groups, strict=False):
             for _, number in frames:
                 yield Frame(content, number) if isinstance(content, bytes) else content
+
+    def shared_by(self, processes: int) -> FrameReader:
+        return FrameReader(self._reader.shared_by(processes), self.frames)
 
     def around(self, reader: Reader) -> FrameReader:
         return FrameReader(reader, self.frames)

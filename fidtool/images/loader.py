@@ -238,8 +238,9 @@ def load(
     decode: _Decode = partial(decode_batch, source, options)
     workers: _Workers | None = None
     if num_workers and _can_be_sent(first):
+        shared = None if source is None else source.shared_by(num_workers)
         try:
-            workers = Workers(decode, num_workers, patience)
+            workers = Workers(partial(decode_batch, shared, options), num_workers, patience)
         except (OSError, AssertionError) as error:
             reason = getattr(error, "strerror", None) or error
             complain(f"cannot start decoding workers ({reason}): decoding in the main process")

@@ -65,7 +65,7 @@ def _read(
         return None if file is None else file.pictures, None, ()
     given, ranks = request.given, run.world.launch.local_world_size
     assert not isinstance(given, Statistics)
-    images = broadcast_images(run.world, images, given, settings.floats)
+    images = broadcast_images(run.world, images, given, settings.floats, settings.timeout)
     workers = settings.num_workers
     if workers is None:
         batches = len(images) // (_BATCH * run.world.size)

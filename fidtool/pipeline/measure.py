@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -30,6 +30,8 @@ from fidtool.statistics.cache import find_cached, put_in_cache
 from fidtool.statistics.checkpoint import Checkpoint, Identity, claim
 from fidtool.statistics.merging import facts_of, merge_statistics
 from fidtool.statistics.set_statistics import MeasuredSet, Statistics, spread_features
+
+T = TypeVar("T")
 
 
 class Measurer:
@@ -153,7 +155,7 @@ class Measurer:
     def take_part(self, planned: SetPlan, part: str) -> None:
         """Restricts a set to one of its parts, see `part_of`. A collective."""
         size = self._plan.batch_size
-        self._restrict(planned, self._world.only_on_rank_zero(lambda: part_of(self._stored(planned), part, size)))
+        self._restrict(planned, self._read(planned, lambda images: part_of(images, part, size)))
 
     def measure_new(self, planned: SetPlan, name: str, before: Statistics, config: Mapping[str, Any]) -> Statistics:
         """Returns the statistics of a set, on rank zero, of which only the images that are new pass the networks.
@@ -162,7 +164,7 @@ class Measurer:
         """
         world, layers = self._world, self._layers(planned, planned.needs.layers)
         facts = facts_of(layers, self.arithmetic, config, planned.crop, self._settings.diagnose)
-        found = world.only_on_rank_zero(lambda: located(self._stored(planned), name, before, facts))
+        found = self._read(planned, lambda images: located(images, name, before, facts))
         known, doubtful, new = found or (before, None, None)
         self._restrict(planned, doubtful)
         now = self._computed(planned, ())[0].statistics
@@ -175,6 +177,15 @@ class Measurer:
             self.open_checkpoint()
             parts.append(replace(self.measure(planned).statistics, config=config))
         return world.only_on_rank_zero(lambda: merge_statistics(parts)) or known
+
+    def _read(self, planned: SetPlan, work: Callable[[ImageSet], T]) -> T | None:
+        """What ``work`` returns, which reads images of a set, on rank zero; None on the others. A collective."""
+
+        def read() -> T:
+            images = self._stored(planned)
+            return images.in_time(lambda: work(images), self._settings.timeout)
+
+        return self._world.only_on_rank_zero(read)
 
     def _stored(self, planned: SetPlan) -> ImageSet:
         """The images of a set that is no stream, on rank zero."""
@@ -276,7 +287,8 @@ class Measurer:
         """The images of a set on this rank. A collective."""
         given = self._requests[planned.request].given
         assert not isinstance(given, Statistics)
-        return broadcast_images(self._world, self._contents[planned].images, given, self._settings.floats)
+        settings = self._settings
+        return broadcast_images(self._world, self._contents[planned].images, given, settings.floats, settings.timeout)
 
     def _concluded(self, planned: SetPlan, images: ImageSet, partial: Accumulator) -> MeasuredSet:
         """The set whose statistics were extracted. A collective."""
@@ -362,7 +374,7 @@ class Measurer:
         statistics = partial.statistics(images, rows, self.arithmetic)
         if planned.holds == "stream" and planned.sampling.num is not None:
             statistics = replace(statistics, found=None)
-        changes = images.change_warning()
+        changes = images.change_warning(self._settings.timeout)
         if changes is not None:
             self.warnings.append(changes)
         # A skipped file may be fixed later, and a part is hardly computed twice.

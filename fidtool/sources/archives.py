@@ -170,7 +170,7 @@ class MemberReader(ExtentReader):
         return content
 
     def decompressed(self, handle: BinaryIO, file: int) -> IO[bytes]:
-        return _opened(handle)
+        return _opened(handle) if self.in_order else handle
 
 
 def stored_at(info: zipfile.ZipInfo, handle: IO[bytes]) -> int:

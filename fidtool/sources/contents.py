@@ -5,19 +5,25 @@ from __future__ import annotations
 import abc
 import contextlib
 import errno
+import io
 import os
 import threading
+import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
 from itertools import groupby, islice
 from operator import itemgetter
-from typing import IO, Any, BinaryIO, NamedTuple, TypeAlias
+from typing import IO, Any, BinaryIO, NamedTuple, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageFile
 
+from fidtool.distributed.signals import in_background
 from fidtool.errors import FidtoolError, InputError, message_of
 from fidtool.local_files import open_regular
 from fidtool.sources.kinds import HEAD, refuse_foreign
@@ -29,6 +35,13 @@ GONE = -1
 Stamps = NDArray[np.int64]
 """int64 array of shape (files, 5): size in bytes, mtime and ctime in nanoseconds, device, inode; all `GONE` for a
 missing file."""
+_STAMPED_AT_ONCE = 256
+"""Number of files of which a thread asks for the stamps before it takes the next ones."""
+_SLOW_SECONDS = 0.02
+"""Time for so many files from which on one more thread asks: it is twenty times that of a local disk."""
+_MOST_THREADS = 16
+KEPT_FILES = 64
+"""Number of files that a reader keeps open."""
 SAME_FILES = "all ranks must see the same files, on a shared file system or as identical copies on every machine"
 """Advice for the error that ranks see different files."""
 
@@ -190,6 +203,10 @@ class Reader(abc.ABC):
     def read(self, items: NDArray[np.int64]) -> Iterator[Read]:
         """Yields the contents of these images, whose numbers must ascend if they can only be read sequentially."""
 
+    def shared_by(self, processes: int) -> Reader:
+        """Returns the reader for one of several processes that read at the same time."""
+        return self
+
     def around(self, reader: Reader) -> Reader:
         """Returns another rank's own reader of images in memory, with what was decided on rank zero."""
         return reader
@@ -213,11 +230,7 @@ class Files(Reader):
         super().__init__(self)
         self.paths = paths
         self.versioned = len(paths) > 0
-        self.stamps: Stamps = np.full((len(paths), 5), GONE, dtype=np.int64)
-        for row, path in enumerate(paths):
-            with contextlib.suppress(OSError, ValueError):  # a null byte
-                found = os.stat(path)
-                self.stamps[row] = found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_dev, found.st_ino
+        self.stamps = _stamps_of(paths)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "stamps": self.stamps if self.remote else self.stamps[:, :1].copy(), "_received": True}
@@ -255,8 +268,42 @@ class Files(Reader):
 
     def changed(self) -> list[str]:
         """Returns the paths of files that have changed since the source was listed."""
-        changed = (Files(self.paths).stamps != self.stamps).any(axis=1)
+        changed = (_stamps_of(self.paths) != self.stamps).any(axis=1)
         return [self.paths[int(file)] for file in np.flatnonzero(changed)]
+
+
+def _stamps_of(paths: Sequence[str]) -> Stamps:
+    """Returns the stamps of files. Storage that responds slowly, as on a network, is asked by several threads.
+
+    Fast storage is asked by one, because threads that take turns with Python's lock would take longer.
+    """
+    stamps: Stamps = np.full((len(paths), 5), GONE, dtype=np.int64)
+    starts = iter(range(0, len(paths), _STAMPED_AT_ONCE))
+    stamp = partial(_stamp, paths, stamps)
+    helpers = list[Future[None]]()
+    try:
+        for start in starts:
+            began = time.monotonic()
+            stamp(start)
+            if time.monotonic() - began > _SLOW_SECONDS and len(helpers) < _MOST_THREADS:
+                helpers.append(in_background(partial(_exhaust, map(stamp, starts))))
+        for helper in helpers:
+            helper.result()
+    finally:
+        _exhaust(starts)  # after an interrupt, the threads take no more files
+    return stamps
+
+
+def _stamp(paths: Sequence[str], stamps: Stamps, start: int) -> None:
+    """Fills in the stamps of some files, the first of which has the number ``start``."""
+    for row, path in enumerate(paths[start : start + _STAMPED_AT_ONCE], start):
+        with contextlib.suppress(OSError, ValueError):  # a null byte
+            found = os.stat(path)
+            stamps[row] = found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_dev, found.st_ino
+
+
+def _exhaust(items: Iterator[object]) -> None:
+    deque(items, maxlen=0)
 
 
 def broken_link(path: str) -> str:
@@ -325,10 +372,66 @@ def read_extent(stream: IO[bytes], start: int, length: int) -> bytes:
     return data
 
 
+class _KeptFile:
+    """An open file, which is closed with the last reference to it: a thread may still read one that is replaced."""
+
+    def __init__(self, handle: BinaryIO) -> None:
+        self._handle = handle
+        self.number = handle.fileno()
+
+    def __del__(self) -> None:
+        self._handle.close()
+
+
+class _Reading(io.RawIOBase):
+    """Reads an open file from a position of its own: threads and forked processes share that of the file."""
+
+    def __init__(self, file: _KeptFile) -> None:
+        self._file = file
+        self._position = 0
+
+    def fileno(self) -> int:
+        return self._file.number
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        assert whence == os.SEEK_SET
+        self._position = offset
+        return offset
+
+    def read(self, size: int = -1) -> bytes:
+        """Returns so many bytes, fewer only at the end of the file: the system may return less at once."""
+        pieces = []
+        while size > 0 and (piece := os.pread(self._file.number, size, self._position)):
+            pieces.append(piece)
+            self._position += len(piece)
+            size -= len(piece)
+        return b"".join(pieces)
+
+
+def _kept_file(files: Files, file: int) -> _KeptFile:
+    return _KeptFile(files.open(file))
+
+
 class PartReader(Reader):
-    """Reads images that are parts of files, each of which is opened once for images next to each other."""
+    """Reads images that are parts of files.
+
+    If they can be read in any order, the `KEPT_FILES` files that were read last stay open. Of others, each file is
+    opened for images next to each other.
+    """
 
     file_index: NDArray[np.int32]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_kept"}
+
+    @cached_property
+    def _kept(self) -> Callable[[int], _KeptFile]:
+        return lru_cache(KEPT_FILES)(partial(_kept_file, self.files))
+
+    def _open(self, file: int) -> BinaryIO:
+        if self.in_order:
+            return self.files.open(file)
+        return cast(BinaryIO, _Reading(self._kept(file)))
 
     @abc.abstractmethod
     def walk(self, handle: BinaryIO, file: int, items: list[int]) -> Iterator[Read]:
@@ -341,7 +444,7 @@ class PartReader(Reader):
             done = 0
             failure: Exception = ContentError("its file is damaged: it has fewer images than when it was listed")
             try:
-                with self.files.open(file) as handle:
+                with self._open(file) as handle:
                     for content in islice(self.walk(handle, file, inside), len(inside)):
                         yield content
                         done += 1

@@ -7,18 +7,21 @@ import hashlib
 import itertools
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple, overload
+from typing import Any, NamedTuple, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.errors import FidtoolError, InputError, ProgramError, ResultWarning, option
+from fidtool.local_files import in_time
 from fidtool.sources.contents import GONE, BadFile, Files, Read, Reader, ValueRange, bytes_of
 from fidtool.sources.crops import Crop
 from fidtool.sources.kinds import PassedOver, may_have_floats
+
+T = TypeVar("T")
 
 Indices = Sequence[int] | NDArray[np.int64]
 """Positions in a set."""
@@ -149,6 +152,18 @@ class ImageSet:
         """
         return self.reader.read(self.order[indices].astype(np.int64))
 
+    def in_time(self, work: Callable[[], T], seconds: float) -> T:
+        """Returns what ``work`` returns, which reads images; see `fidtool.local_files.in_time`.
+
+        Objects of a program are read in its own thread, as it may expect.
+        """
+        return in_time(f"images of {self.path}", work, seconds) if self.files.paths else work()
+
+    def shared_by(self, processes: int) -> ImageSet:
+        """Returns the images for one of several processes that read them at the same time."""
+        partner = None if self.partner is None else self.partner.shared_by(processes)
+        return replace(self, reader=self.reader.shared_by(processes), partner=partner)
+
     def draw(self, sampling: Sampling) -> ImageSet:
         """Returns the images in canonical order: all of them, or a sample. An InputError if there are too few."""
         num, order = sampling.num, self.order
@@ -238,10 +253,13 @@ class ImageSet:
         gone = np.flatnonzero(self.files.stamps[:, 0] == GONE).tolist()
         return [f"line {self.lines[file]}: {self.files.paths[file]}" for file in gone]
 
-    def change_warning(self) -> ResultWarning | None:
-        """Returns a warning if files have changed since they were listed, or if this is unknown; else None."""
+    def change_warning(self, seconds: float) -> ResultWarning | None:
+        """Returns a warning if files have changed since they were listed, or if this is unknown; else None.
+
+        ``seconds`` is how long the storage may take.
+        """
         try:
-            changed = self.files.changed()
+            changed = self.in_time(self.files.changed, seconds)
         except FidtoolError as error:
             text = f"cannot check whether {self.path} changed while it was read: {error}"
             return ResultWarning("", text, "medium")

@@ -6,6 +6,7 @@ Images in a folder or a list are requested one by one. All other files are downl
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import io
 import os
@@ -19,13 +20,14 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import cache, partial
 from itertools import islice
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.cache_dir import byte_limit, cache_dir, one_at_a_time
-from fidtool.distributed.signals import in_background
+from fidtool.distributed.signals import in_background, settle
 from fidtool.download import MAX_TRIES, RETRIED_STATUSES, attempts, megabytes
 from fidtool.errors import FidtoolError, InputError, RunError, message_of
 from fidtool.sources.contents import MOST_BYTES, ContentError, Files, Read, Reader, Stamps, too_large
@@ -46,8 +48,12 @@ _COPY_TIMEOUT = 1800.0
 """Seconds to wait for another process of this machine that downloads the same file."""
 _RETRY_PERIOD = 120.0
 """Seconds after which a request is not retried."""
-AT_ONCE = 32
-"""Number of requests to run concurrently."""
+AT_ONCE = 64
+"""Number of requests to run concurrently, of all decoding workers of a rank together."""
+_LEAST_AT_ONCE = 2
+"""The same of a worker, where there are many."""
+_AHEAD = 64
+"""Number of images to request before the first of them is used: if it is late, others are requested meanwhile."""
 _SAID_BYTES = 100_000_000
 """Size of a download that is said in advance."""
 _ABANDONED_SECONDS = 3600.0
@@ -77,6 +83,12 @@ class RemoteFiles(Files):
         self.stamps = np.zeros((len(paths), 5), dtype=np.int64) if stamps is None else stamps
         self.versioned = bool(self.stamps[:, 1].all())  # whether the store states the versions of all objects
         self._unversioned = uuid.uuid4().hex
+        self._at_once = AT_ONCE
+
+    def shared_by(self, processes: int) -> RemoteFiles:
+        mine = copy.copy(self)
+        mine._at_once = max(_LEAST_AT_ONCE, AT_ONCE // processes)
+        return mine
 
     def changed(self) -> list[str]:
         if not self.versioned or _IN_COMMIT.match(self.paths[0]):
@@ -93,18 +105,29 @@ class RemoteFiles(Files):
             return True
 
     def read(self, items: NDArray[np.int64]) -> Iterator[Read]:
-        """Requests objects, without a copy on this machine.
+        """Requests objects, without a copy on this machine. As soon as one request has ended, the next begins.
 
         An iterator that is not read to its end waits for no request: Python may finalize it in fsspec's thread, on
         which all requests depend.
         """
-        requested: deque[Future[bytes | Exception]] = deque()
-        for file in items.tolist():
-            requested.append(in_background(partial(self._whole, file)))
-            if len(requested) == AT_ONCE:
+        jobs = SimpleQueue[Callable[[], None] | None]()
+        requested = deque[Future[bytes | Exception]]()
+        threads = min(self._at_once, len(items))
+        for _ in range(threads):
+            in_background(partial(_do, jobs))
+        try:
+            for file in items.tolist():
+                requested.append(Future())
+                jobs.put(partial(settle, requested[-1], self._whole, file))
+                if len(requested) == _AHEAD:
+                    yield requested.popleft().result()
+            while requested:
                 yield requested.popleft().result()
-        for future in requested:
-            yield future.result()
+        finally:
+            for future in requested:
+                future.cancel()
+            for _ in range(threads):
+                jobs.put(None)
 
     def _whole(self, file: int) -> bytes | Exception:
         url, size = self.paths[file], int(self.stamps[file, 0])
@@ -133,6 +156,13 @@ class RemoteFiles(Files):
         size, version, *_ = self.stamps[file].tolist()
         name = f"{self.paths[file]} {size} {version or self._unversioned}"
         return _copies() / hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest()[:32]
+
+
+def _do(jobs: SimpleQueue[Callable[[], None] | None]) -> None:
+    """Does jobs until there is a None."""
+    while (job := jobs.get()) is not None:
+        job()
+        del job  # frees its image while the thread waits
 
 
 def _copies() -> Path:

@@ -113,7 +113,7 @@ class _TableReader(PartReader):
         self._opened = dict[int, Any]()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_opened": {}}
+        return {**super().__getstate__(), "_opened": {}}
 
 
 class ParquetReader(_TableReader):

@@ -15,8 +15,12 @@ import numpy as np
 import pytest
 
 from fidtool import download
+from fidtool.distributed.signals import CALL
+from fidtool.images.batches import Batch, FrameReader
+from fidtool.images.decode import DecodeOptions
+from fidtool.images.loader import load
 from fidtool.sources import remote
-from fidtool.sources.image_set import Names
+from fidtool.sources.image_set import ImageSet, Names
 from support.command_line import Run
 from support.http_store import HttpStore, http_store
 from support.places import TINY
@@ -232,6 +236,80 @@ def test_images_are_in_order_and_few_are_requested_at_once(
     wanted = [5, 0, 3, 3, 9, 1, 7, 2, 8, 4]
     assert [*files.read(np.array(wanted))] == [(place / names[image]).read_bytes() for image in wanted]
     assert most == 3
+
+
+def test_a_late_image_does_not_keep_others_from_being_requested(
+    place: Path, web: HttpStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first is sent after all others have been requested, one at a time."""
+    monkeypatch.setattr(remote, "AT_ONCE", 2)
+    names = [f"images/{name}" for name in names_in(place / "images")]
+    lock, complete = threading.Lock(), threading.Event()
+
+    def fault(self: HttpStore, name: str) -> None:
+        with lock:
+            self.asked[name] += 1
+            if self.asked.total() == len(names):
+                complete.set()
+        if name == names[0]:
+            complete.wait(60)
+
+    monkeypatch.setattr(HttpStore, "fault", fault)
+    contents = remote.RemoteFiles(Names(names).after(web.url)).read(np.arange(len(names)))
+    assert next(contents) == (place / names[0]).read_bytes()
+    assert complete.is_set()
+    assert [*contents] == [(place / name).read_bytes() for name in names[1:]]
+
+
+def test_decoding_workers_share_the_number_of_requests(
+    place: Path, web: HttpStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if each frame is an image."""
+    monkeypatch.setattr(remote, "AT_ONCE", 4)
+    lock, pending, most = threading.Lock(), 0, 0
+
+    def fault(self: HttpStore, name: str) -> None:
+        nonlocal pending, most
+        with lock:
+            pending += 1
+            most = max(most, pending)
+        time.sleep(0.03)
+        with lock:
+            pending -= 1
+
+    monkeypatch.setattr(HttpStore, "fault", fault)
+    names = Names(f"images/{name}" for name in names_in(place / "images"))
+    files = remote.RemoteFiles(names.after(web.url))
+    frames = FrameReader(files, np.array([(item, 0) for item in range(COUNT)]))
+    for reader in (files, frames):
+        images = ImageSet(web.url, "remote folder", names, web.url, reader, np.arange(COUNT))
+        batches = [Batch(number, range(number * 11, number * 11 + 11)) for number in range(2)]
+        assert sum(piece.count for piece in load(images, batches, DecodeOptions(), 2, PATIENCE)) == COUNT
+    assert most <= 4
+
+
+def test_an_iterator_that_is_given_up_requests_no_more(
+    web: HttpStore, silent: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remote, "AT_ONCE", 2)
+    before, asked = {*threading.enumerate()}, list[str]()
+
+    def fault(self: HttpStore, name: str) -> None:
+        asked.append(name)
+        if name != "images/000.png":
+            silent.wait()
+
+    monkeypatch.setattr(HttpStore, "fault", fault)
+    files = remote.RemoteFiles(Names(["images/000.png"] * 2 + ["images/002.png"] * 20).after(web.url))
+    contents = files.read(np.arange(22))
+    assert isinstance(next(contents), bytes)
+    contents.close()  # type: ignore[attr-defined]
+    silent.set()
+    deadline = time.monotonic() + PATIENCE
+    while any(thread.name == CALL for thread in {*threading.enumerate()} - before):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert len(asked) < 6
 
 
 def test_an_iterator_that_is_given_up_waits_for_no_request(

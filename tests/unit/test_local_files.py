@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fidtool import local_files
@@ -90,12 +93,27 @@ def test_what_is_no_file(name: str, reason: str) -> None:
             read(name)
 
 
+def zipped(folder: Path) -> str:
+    return shutil.make_archive(str(folder), "zip", folder)
+
+
+def as_array(folder: Path) -> str:
+    np.savez(f"{folder}.npz", np.zeros((3, 8, 8, 3), np.uint8))
+    return f"{folder}.npz"
+
+
+@pytest.mark.parametrize("form", [str, zipped, as_array])
 def test_storage_that_does_not_respond_ends_a_run_without_workers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, released: threading.Event
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, released: threading.Event, form: Callable[[Path], str]
 ) -> None:
-    images = open_images(str(make_pictures(tmp_path / "images", 3)))
-    monkeypatch.setattr(Files, "open", lambda *_: released.wait())
-    problem = r"images of .*images could not be read within 0\.1 s \(timeout\): no response of the storage"
+    images = open_images(form(make_pictures(tmp_path / "images", 3)))
+
+    def silent(*_: object) -> None:
+        released.wait()
+        raise OSError
+
+    monkeypatch.setattr(Files, "open", silent)
+    problem = r"images of .*images.* could not be read within 0\.1 s \(timeout\): no response of the storage"
     with pytest.raises(RunError, match=problem):
         list(load(images, [Batch(0, [0, 1, 2])], DecodeOptions(), patience=0.1))
 

@@ -303,7 +303,8 @@ def image_sample(images: ImageSet | None, settings: Settings, count: int | None)
         raise InputError(f"--images asks for {count} images but {images.path} has {len(images)}")
     chosen = sorted(range(min(count or 10_000, len(images))), key=images.order.__getitem__)  # of a random order
     sample, used = np.empty((0, 0, 0, 3), np.uint8), 0
-    for piece in load(images, [Batch(each, [each]) for each in chosen], decode_options(settings, images.crop)):
+    batches = [Batch(place, [place]) for place in chosen]
+    for piece in load(images, batches, decode_options(settings, images.crop), patience=settings.timeout):
         for pixels in images_of(piece, torch.device("cpu")):
             if not used:
                 sample = empty_rows(len(chosen), pixels.numel(), np.uint8).reshape(-1, *pixels.shape)

@@ -40,6 +40,8 @@ Result = TypeVar("Result")
 
 _PIPE_BYTES = 1 << 20
 """Largest size of an array that is sent through a pipe. Larger ones are in memory that both processes map."""
+_KEPT_BYTES = 1 << 25
+"""The memory of larger buffers is returned to the system while it is not in use."""
 _DYING_SECONDS = 5.0
 """Seconds to wait for the end of a process whose pipe broke."""
 _all: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
@@ -89,6 +91,8 @@ class Buffer:
 
     def free(self) -> None:
         """Lets the worker write the next result to it. Called in any thread."""
+        if self.memory is not None and len(self.memory) > _KEPT_BYTES:
+            self.memory.madvise(mmap.MADV_REMOVE)
         if worker := self._worker():
             worker.idle.append(self)
 

@@ -15,6 +15,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -249,3 +250,18 @@ def test_buffers_are_unmapped_at_the_end() -> None:
         assert not any(buffer() for buffer in left)
     finally:
         gc.enable()
+
+
+def test_memory_of_large_buffers_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "_KEPT_BYTES", 1 << 21)
+    for size, kept in ((1 << 21, True), ((1 << 21) + 4096, False)):
+        started = Workers(partial(np.ones, dtype=np.uint8), 1, PATIENCE)
+        started.send(size)
+        array, buffer = started.result()
+        assert array.all()
+        buffer.free()
+        assert array.any() == kept, "removed pages are zero"
+        started.send(size)
+        array, _ = started.result()
+        assert array.all(), "it is used again"
+        started.end()

@@ -224,6 +224,8 @@ def network_input(
     Returns:
         float32 tensor of shape (n, 3, size, size), channels-last in memory.
     """
+    if not isinstance(images, torch.Tensor) and len({image.shape for image in images}) == 1:
+        images = torch.stack(list(images))
     if isinstance(images, torch.Tensor):
         batch = resize(images, size, preparation).contiguous(memory_format=torch.channels_last)
     else:

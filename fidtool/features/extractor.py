@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -206,7 +206,7 @@ class ForwardPasses(Generic[Item]):
         self._pool = DaemonThreads(self.threads)
         self._jobs: deque[Future[Any]] = deque()
 
-    def run(self, pieces: Iterator[Item]) -> Iterator[tuple[Item, GroupFeatures]]:
+    def run(self, pieces: Iterator[Item]) -> Generator[tuple[Item, GroupFeatures], None, None]:
         """Yields the pieces, which are read in the calling thread, with the feature vectors of each group of images.
 
         There are none for a piece without images.
@@ -237,9 +237,10 @@ class ForwardPasses(Generic[Item]):
             self._pool.close(0.0 if self.stop() else _LEAVING_SECONDS)
 
     def finish(self) -> None:
-        """Waits until no thread works, so that torch's settings can be changed."""
-        while self._jobs:
-            self._wait(self._jobs.popleft())
+        """Waits until no thread works, so that torch's settings can be changed; not if the passes are to stop."""
+        with contextlib.suppress(_StoppedError):
+            while self._jobs:
+                self._wait(self._jobs.popleft())
 
     def _submit(self, work: Callable[..., Any], *items: Any) -> Future[Any]:
         if self.stop():

@@ -198,9 +198,10 @@ class Extraction:
         with (
             context.console.processing(name, total) as advance,
             contextlib.closing(load(source, batches, decode, workers, settings.timeout, self.warn)) as loaded,
+            contextlib.closing(passes.run(self._decoded(loaded, source))) as computed,
         ):
             done = 0
-            for piece, features in passes.run(self._decoded(loaded, source)):
+            for piece, features in computed:
                 with context.busy("moments"):
                     add(piece, features, np.asarray(piece.images))
                 done += len(piece.images)

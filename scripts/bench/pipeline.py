@@ -144,16 +144,20 @@ def _sets(folder: Path, count: int, side: int, suffix: str) -> ImageSets:
 
 
 def _decode(versions: Versions, folder: Path, amounts: Amounts) -> None:
-    """Decoding with the records of the diagnosis, and Pillow alone."""
+    """Decoding with the records of the diagnosis, processor time of the main process, and Pillow alone."""
     options = ["--workers", str(amounts.workers)]
     for count, side, suffix in ((amounts.small, 32, "png"), (amounts.medium, 256, "jpg")):
         sets, name = _sets(folder, count, side, suffix), f"{side}x{side} {suffix}"
         both = [str(sets.real), str(sets.fake)]
         alone = _asked(["pillow", *both, *options])
-        versions.compare(
-            ["extract", *both, *options, "--batch-size", str(amounts.batch_size)],
-            lambda found, _, name=name: {f"decoding {name}": ("images/s", found["images_per_second"])},  # type: ignore[misc]
-        )
+
+        def found(result: dict[str, Any], _: int, name: str = name) -> Found:
+            return {
+                f"decoding {name}": ("images/s", result["images_per_second"]),
+                f"main process, per {name}": ("µs", 1e6 * result["main_process"]),
+            }
+
+        versions.compare(["extract", *both, *options, "--batch-size", str(amounts.batch_size)], found)
         versions.add(Row(f"Pillow alone, {name}", "images/s", {OWN: [alone["images_per_second"]]}))
 
 

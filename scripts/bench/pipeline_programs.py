@@ -70,10 +70,28 @@ def extract(real: str, fake: str, workers: int, batch_size: int) -> None:
     """Extract the features of two folders with a network that costs next to nothing."""
     import fidtool
 
-    found = fidtool.compute(
-        real, fake, extractor=_NETWORK, device="cpu", num_workers=workers, batch_size=batch_size, cache=False
-    ).run
-    _report(images_per_second=found.images_per_second, extraction=found.extraction, seconds=found.seconds)
+    def run(**settings: Any) -> Any:
+        return fidtool.compute(
+            real,
+            fake,
+            extractor=_NETWORK,
+            device="cpu",
+            num_workers=workers,
+            batch_size=batch_size,
+            cache=False,
+            **settings,
+        ).run
+
+    run(num=2)  # imports what it needs
+    before = time.process_time()
+    found = run()
+    main_process = (time.process_time() - before) / found.images_computed
+    _report(
+        images_per_second=found.images_per_second,
+        main_process=main_process,
+        extraction=found.extraction,
+        seconds=found.seconds,
+    )
 
 
 @cli.command()

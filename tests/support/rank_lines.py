@@ -23,6 +23,7 @@ def compare(golden: Golden, fault: str, said: str, place: Path, chance: Mapping[
         chance: replacements for other parts that may vary, by regular expression.
     """
     masks = {
+        r"/\S+/(real|fake)/\d{5}\.png": r"\1/IMAGE",  # chance decides which of a rank's images is the first
         re.escape(str(place)): "PLACE",
         re.escape(str(TESTS)): "TESTS",
         rf"(?<=[ (]){re.escape(socket.gethostname())}(?=\))": "HOST",

@@ -29,7 +29,7 @@ from fidtool.images.decode import (
     decode_content,
 )
 from fidtool.images.records import NO_RECORDS, RecordArray, records_of
-from fidtool.images.workers import Buffer, DaemonThreads, Workers
+from fidtool.images.workers import Allocate, Buffer, DaemonThreads, Workers
 from fidtool.local_files import in_time, open_regular
 from fidtool.sources.contents import BadFile, ContentError, Frame, Read, ValueRange, pillow_defaults
 from fidtool.sources.crops import crops_to_one_size
@@ -91,13 +91,6 @@ class Piece:
         """Number of images that were not skipped."""
         return sum(self.used)
 
-    def keep_in(self, buffer: Buffer) -> None:
-        """Leaves the pixels in a worker's buffer until `free`, but not the records, which are used for longer."""
-        self.buffer = buffer
-        self.records = self.records.copy()
-        if self.partner is not None:
-            self.partner.records = self.partner.records.copy()
-
     def free(self) -> None:
         """Frees the pixels, those of the partner as well. Views of them must not be used any more."""
         self.pixels = _NO_PIXELS
@@ -108,19 +101,21 @@ class Piece:
             self.buffer = None
 
 
-def decode_batch(source: ImageSet | None, options: DecodeOptions, batch: Batch) -> Piece:
-    """Decodes the first images of a batch, until their pixels fill `AT_ONCE_BYTES`.
+def decode_batch(
+    source: ImageSet | None, options: DecodeOptions, batch: Batch, allocate: Allocate | None = None
+) -> Piece:
+    """Decodes the first images of a batch, until their pixels fill `AT_ONCE_BYTES`, in a worker to ``allocate`` arrays.
 
     Raises a FidtoolError if an image cannot be decoded and is not to be skipped.
     """
     decoded = _decode(source, options, batch)
     batch = batch.part(0, len(decoded))
-    piece = _piece(source, batch, decoded, options)
+    piece = _piece(source, batch, decoded, options, allocate)
     if source is not None and source.partner is not None:
         partners = _decode(source.partner, replace(options, crop=source.partner.crop), batch)
         for (file, image), (real, partner) in zip(_images(decoded), _images(partners), strict=True):
             _check_sizes(file, image, real, partner)
-        piece.partner = _piece(source.partner, batch, partners, options)
+        piece.partner = _piece(source.partner, batch, partners, options, allocate)
     return piece
 
 
@@ -153,7 +148,9 @@ def _images(decoded: _Decoded) -> list[tuple[str, DecodedImage]]:
     return [(file, image) for file, image in decoded if isinstance(image, DecodedImage)]
 
 
-def _piece(source: ImageSet | None, batch: Batch, decoded: _Decoded, options: DecodeOptions) -> Piece:
+def _piece(
+    source: ImageSet | None, batch: Batch, decoded: _Decoded, options: DecodeOptions, allocate: Allocate | None
+) -> Piece:
     images = [image for _, image in _images(decoded)]
     piece = Piece(batch.number, batch.images, batch.last)
     piece.files = [file for file, _ in _images(decoded)]
@@ -166,8 +163,13 @@ def _piece(source: ImageSet | None, batch: Batch, decoded: _Decoded, options: De
         piece.records = records_of(images, places[piece.used])
     if images and options.pixels:
         flat = [image.pixels.reshape(-1) for image in images]
+        if allocate is not None:
+            piece.pixels = np.concatenate(flat, out=allocate(sum(map(len, flat))))
         # torch warns about arrays that are read-only, as those of the calling program may be.
-        piece.pixels = flat[0] if len(flat) == 1 and flat[0].flags.writeable else np.concatenate(flat)
+        elif len(flat) > 1 or not flat[0].flags.writeable:
+            piece.pixels = np.concatenate(flat)
+        else:
+            piece.pixels = flat[0]
     return piece
 
 
@@ -314,7 +316,7 @@ class _Loading:
             piece = self._decode(task)
         else:
             piece, buffer = workers.result()
-            piece.keep_in(buffer)
+            piece.buffer = buffer
         size = sum(height * width * 3 for height, width in piece.sizes)
         self._images_per_task = max(1, AT_ONCE_BYTES * piece.count // max(1, size))
         yield piece

@@ -28,9 +28,10 @@ from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-defined]
 from multiprocessing.process import BaseProcess
-from typing import IO, Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fidtool.distributed import signals
 from fidtool.errors import FidtoolError, RunError, option
@@ -38,8 +39,8 @@ from fidtool.errors import FidtoolError, RunError, option
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
-_PIPE_BYTES = 1 << 20
-"""Largest size of an array that is sent through a pipe. Larger ones are in memory that both processes map."""
+Allocate = Callable[[int], NDArray[np.uint8]]
+"""Returns an array of so many bytes."""
 _KEPT_BYTES = 1 << 25
 """The memory of larger buffers is returned to the system while it is not in use."""
 _DYING_SECONDS = 5.0
@@ -80,9 +81,9 @@ class _Worker:
 
 @dataclass(eq=False)
 class Buffer:
-    """Memory that a worker writes the large arrays of one result to, and that this process maps once.
+    """Memory for the arrays of one result that a worker has allocated, which both processes map once.
 
-    `free` gives it back when the arrays are no longer used. Without this, later results get other buffers.
+    `free` gives it back when they are no longer used. Without this, later results get other buffers.
     """
 
     number: int
@@ -90,7 +91,7 @@ class Buffer:
     memory: mmap.mmap | None = None
 
     def free(self) -> None:
-        """Lets the worker write the next result to it. Called in any thread."""
+        """Lets the worker use it for another result. Called in any thread."""
         if self.memory is not None and len(self.memory) > _KEPT_BYTES:
             self.memory.madvise(mmap.MADV_REMOVE)
         if worker := self._worker():
@@ -100,6 +101,9 @@ class Buffer:
 class Workers(Generic[Task, Result]):
     """Computes one result per task. The workers take turns, and their number does not change the results.
 
+    ``work`` gets the task and a function that allocates arrays in memory that both processes map, so that they need not
+    be sent.
+
     Each worker has its own pipe, which breaks when the worker dies, and on which the system limits each wait to
     ``patience`` seconds. The workers of a `concurrent.futures.ProcessPoolExecutor` share queues: the interpreter then
     waits at exit for a worker that is frozen, and a message that is cut off blocks all that follow.
@@ -108,7 +112,7 @@ class Workers(Generic[Task, Result]):
     workers cannot be started.
     """
 
-    def __init__(self, work: Callable[[Task], Result], count: int, patience: float) -> None:
+    def __init__(self, work: Callable[[Task, Allocate], Result], count: int, patience: float) -> None:
         self._patience = patience
         self._workers: list[_Worker] = []
         self._turns: deque[tuple[_Worker, Buffer]] = deque()  # for each task that was sent, in the order of the tasks
@@ -131,17 +135,18 @@ class Workers(Generic[Task, Result]):
             worker.pipe.send_bytes(pickle.dumps((buffer.number, task)))
 
     def result(self) -> tuple[Result, Buffer]:
-        """Returns the result of the oldest task, and the buffer that contains its large arrays.
+        """Returns the result of the oldest task, and the buffer of the arrays that were allocated for it.
 
         Raises a RunError if its worker died, raised an exception, or took too long.
         """
         worker, buffer = self._turns.popleft()
         try:
-            data, sizes, has_grown = worker.pipe.recv()
+            data, places, has_grown = worker.pipe.recv()
             if has_grown:
                 with open(reduction.recvfds(worker.socket, 1)[0], "r+b") as file:
                     buffer.memory = mmap.mmap(file.fileno(), 0)
-            result = pickle.loads(data, buffers=_divided(buffer.memory, sizes))
+            memory = memoryview(buffer.memory or b"")
+            result = pickle.loads(data, buffers=[memory[start:stop] for start, stop in places])
         except BlockingIOError as error:
             self.end()
             problem = f"the decoding workers produced no batch for {self._patience:g} s ({option('timeout')})"
@@ -170,16 +175,7 @@ class Workers(Generic[Task, Result]):
             worker.socket.close()
 
 
-def _divided(memory: mmap.mmap | None, sizes: Iterable[int]) -> Iterable[memoryview]:
-    """Yields consecutive parts of a buffer of these sizes."""
-    start = 0
-    for size in sizes:
-        assert memory is not None
-        yield memoryview(memory)[start : start + size]
-        start += size
-
-
-def _start(work: Callable[[Any], Any], number: int, patience: float) -> _Worker:
+def _start(work: Callable[[Any, Allocate], Any], number: int, patience: float) -> _Worker:
     context = multiprocessing.get_context()
     ours, theirs = context.Pipe()
     seconds = min(patience, 1e9)
@@ -204,7 +200,7 @@ def _socket_of(pipe: Connection[Any, Any]) -> socket.socket:
 
 
 def _work(
-    work: Callable[[Any], Any], number: int, pipe: Connection[Any, Any], parents_end: Connection[Any, Any]
+    work: Callable[[Any, Allocate], Any], number: int, pipe: Connection[Any, Any], parents_end: Connection[Any, Any]
 ) -> None:
     """Runs until the parent ends."""
     parents_end.close()
@@ -217,22 +213,21 @@ def _work(
         torch.set_num_threads(1)
         torch.manual_seed(number)
     end = _socket_of(pipe)
-    buffers: dict[int, _BufferFile] = {}
+    buffers: dict[int, _OwnBuffer] = {}
     tasks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     # Received in a thread, since this process and its parent could otherwise both wait to send.
     threading.Thread(target=_receive, args=(pipe, tasks), daemon=True).start()
     with contextlib.suppress(OSError):  # the parent has ended
         while message := tasks.get():
-            buffer, task = pickle.loads(message)
-            if buffer not in buffers:
-                buffers[buffer] = _BufferFile()
+            number, task = pickle.loads(message)
+            mine = buffers.setdefault(number, _OwnBuffer())
             try:
-                result = work(task)
+                result = work(task, mine.allocate)
             except FidtoolError as error:
                 result = _Raised(error, _sendable(error.__cause__))
             except Exception as error:
                 result = _Raised(RunError(f"{type(error).__name__}: {error} (in a decoding worker)"))
-            buffers[buffer].send(result, pipe, end)
+            mine.send(result, pipe, end)
 
 
 def _sendable(error: BaseException | None) -> Any:
@@ -252,40 +247,57 @@ def _receive(pipe: Connection[Any, Any], tasks: queue.SimpleQueue[bytes]) -> Non
     tasks.put(b"")
 
 
-class _BufferFile:
-    """A buffer in the worker, which writes to it without mapping it.
+class _OwnBuffer:
+    """A buffer in the worker.
 
     Unlike files in /dev/shm, which is small in containers, files in memory are only limited by the memory.
     """
 
     def __init__(self) -> None:
-        self._file: IO[bytes] | None = None
+        self._file: int | None = None
+        self._memory: mmap.mmap | None = None
         self._size = 0
-        with contextlib.suppress(OSError, AttributeError):  # only Linux has them, and not if out of resources
-            self._file = os.fdopen(os.memfd_create("fidtool"), "wb", buffering=0)
+        self._has_grown = False
+        self._arrays: list[tuple[NDArray[np.uint8], int, int]] = []
+        """The arrays in the buffer, with the start and the end of each."""
+
+    def allocate(self, size: int) -> NDArray[np.uint8]:
+        """Returns an array of so many bytes in the buffer; in the worker's own memory where that is not possible."""
+        start = self._arrays[-1][2] if self._arrays else 0
+        stop = start + size
+        try:
+            if self._file is None:
+                self._file = os.memfd_create("fidtool")
+            if stop > self._size:
+                os.ftruncate(self._file, stop)
+                self._memory = mmap.mmap(self._file, stop)  # arrays in the previous map share its memory
+                self._size = stop
+                self._has_grown = True
+        except (OSError, AttributeError):  # out of resources; only Linux has files in memory
+            return np.empty(size, np.uint8)
+        assert self._memory is not None
+        array = np.frombuffer(self._memory, np.uint8, size, start)
+        self._arrays.append((array, start, stop))
+        return array
 
     def send(self, result: Any, pipe: Connection[Any, Any], end: socket.socket) -> None:
-        """Writes the large arrays of a result to the buffer, and sends their sizes and the rest."""
-        sizes: list[int] = []
+        """Sends a result without its arrays that are in the buffer, of which it sends the places."""
+        places: list[tuple[int, int]] = []
 
-        def stays(array: pickle.PickleBuffer) -> bool:
-            """Whether an array is sent through the pipe."""
-            content = array.raw()
-            if self._file is None or content.nbytes <= _PIPE_BYTES:
-                return True
-            with contextlib.suppress(OSError):  # out of memory
-                self._file.seek(sum(sizes))
-                if self._file.write(content) == content.nbytes:
-                    sizes.append(content.nbytes)
+        def is_sent(array: pickle.PickleBuffer) -> bool:
+            sent: object = array.raw().obj
+            for allocated, start, stop in self._arrays:
+                if sent is allocated:
+                    places.append((start, stop))
                     return False
             return True
 
-        data = pickle.dumps(result, protocol=5, buffer_callback=stays)
-        has_grown = sum(sizes) > self._size
-        pipe.send((data, sizes, has_grown))
-        if has_grown and self._file is not None:
-            self._size = sum(sizes)
-            reduction.sendfds(end, [self._file.fileno()])
+        data = pickle.dumps(result, protocol=5, buffer_callback=is_sent)
+        pipe.send((data, places, self._has_grown))
+        if self._has_grown and self._file is not None:
+            reduction.sendfds(end, [self._file])
+        self._has_grown = False
+        self._arrays.clear()
 
 
 # --- threads ---------------------------------------------------------------------------------------------------------

@@ -15,20 +15,20 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from fidtool.errors import FidtoolError, RunError
 from fidtool.images import loader, workers
 from fidtool.images.batches import plan_batches
 from fidtool.images.decode import DecodeOptions
 from fidtool.images.loader import Piece, load
-from fidtool.images.workers import Workers
+from fidtool.images.workers import Allocate, Workers
 from fidtool.sources.image_set import ImageSet
 from fidtool.sources.opening import list_folder
 from support.pictures import make_pictures
@@ -47,8 +47,21 @@ def workers_end() -> Iterator[None]:
     wait_until(lambda: not multiprocessing.active_children(), "a worker is left")
 
 
+def alone(work: Callable[[Any], Any]) -> Callable[[Any, Allocate], Any]:
+    """What needs no memory of both processes, as the work of a worker."""
+    return lambda task, _: work(task)
+
+
+def filled(task: tuple[int, int], allocate: Allocate) -> NDArray[np.uint8]:
+    """Returns an array of this size and value in the buffer."""
+    size, value = task
+    array = allocate(size)
+    array.fill(value)
+    return array
+
+
 def computed(work: Callable[[Any], Any], tasks: Iterable[Any], count: int) -> list[Any]:
-    started = Workers(work, count, PATIENCE)
+    started = Workers(alone(work), count, PATIENCE)
     try:
         sent = [started.send(task) for task in tasks]
         return [started.result()[0] for _ in sent]
@@ -107,7 +120,7 @@ def die_while_sending(size: int) -> bytes:
 
 def test_a_worker_that_is_killed_while_it_sends() -> None:
     """The pipe holds less than the result, so its reader waits for the rest."""
-    started = Workers(die_while_sending, 2, PATIENCE)
+    started = Workers(alone(die_while_sending), 2, PATIENCE)
     for _ in range(4):
         started.send(1 << 24)
     wait_until(lambda: not started._workers[0].process.is_alive(), "the worker does not die")
@@ -127,7 +140,7 @@ FROZEN = r"^the decoding workers produced no batch for 0.5 s \(timeout\): a work
 
 def test_a_frozen_worker_that_cannot_be_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     """It waits for storage. Another process that holds the worker's end of the pipe has the same effect."""
-    started = Workers(time.sleep, 1, 0.5)
+    started = Workers(alone(time.sleep), 1, 0.5)
     started.send(10 * PATIENCE)
     with monkeypatch.context() as patched:
         patched.setattr(started._workers[0].process, "kill", lambda: None)
@@ -141,9 +154,9 @@ def test_a_program_that_keeps_the_workers_ends() -> None:
     inherited: those of a training script may save a checkpoint."""
     script = """if True:
         import signal, time
-        from fidtool.images.workers import Workers
+        from fidtool.images.workers import Allocate, Workers
         signal.signal(signal.SIGTERM, lambda *_: None)
-        kept = Workers(time.sleep, 2, 1e6)
+        kept = Workers(lambda seconds, _: time.sleep(seconds), 2, 1e6)
         for seconds in (0.0, 0.0, 1e6, 1e6):
             kept.send(seconds)
         kept.result()
@@ -164,7 +177,7 @@ def test_an_error_inside_a_worker_is_reported_unchanged(images: ImageSet, monkey
 
 
 def test_a_result_that_cannot_be_sent_ends_its_worker() -> None:
-    started: Workers[int, Any] = Workers(lambda _: lambda: None, 1, PATIENCE)
+    started: Workers[int, Any] = Workers(alone(lambda _: lambda: None), 1, PATIENCE)
     started.send(0)
     with pytest.raises(RunError, match=r"^a decoding worker died \(process \d+: status 1\)"):
         started.result()
@@ -184,19 +197,34 @@ def test_large_arrays_are_the_same_in_memory_of_both_processes_and_through_the_p
 ) -> None:
     if not memfd:
         monkeypatch.delattr(os, "memfd_create", raising=False)
-    sizes = [10, 1 << 20, (1 << 20) + 1, 1 << 24]
-    for size, found in zip(sizes, computed(lambda size: np.arange(size, dtype=np.uint8), sizes, 2), strict=True):
-        assert np.array_equal(found, np.arange(size, dtype=np.uint8))
-        found[0] = 1  # it is writable
+
+    def work(size: int, allocate: Allocate) -> list[NDArray[Any]]:
+        spare = filled((5, 5), allocate)  # is not in the result
+        return [filled((size, 1), allocate), np.arange(size), filled((2 * size, 2), allocate), spare[:2].copy()]
+
+    started = Workers(work, 2, PATIENCE)
+    sizes = [10, 1 << 20, 9, (1 << 20) + 1, 1 << 24, 7]
+    for size in sizes:
+        started.send(size)
+    for size in sizes:
+        (first, own, second, spare), buffer = started.result()
+        assert (first.shape, second.shape, spare.tolist()) == ((size,), (2 * size,), [5, 5])
+        assert (first == 1).all()
+        assert (second == 2).all()
+        assert np.array_equal(own, np.arange(size))
+        first[0] = 3  # it is writable
+        assert (buffer.memory is None) != memfd
+        buffer.free()
+    started.end()
 
 
 def test_a_buffer_that_is_free_is_used_again() -> None:
     """Those in use are not written to, in whatever order they are freed."""
     count, draw = 2, random.Random(0)
-    started = Workers(lambda number: np.full((1 << 20) + 1000 * number, number, np.uint8), count, PATIENCE)
+    started = Workers(filled, count, PATIENCE)
     in_use: list[tuple[Any, Any]] = []
     for number in range(40):
-        started.send(number)
+        started.send(((1 << 20) + 1000 * number, number))
     for number in range(40):
         in_use.append(started.result())
         assert in_use[-1][0].size == (1 << 20) + 1000 * number
@@ -207,7 +235,7 @@ def test_a_buffer_that_is_free_is_used_again() -> None:
             buffer.free()
     assert [worker.buffers for worker in started._workers] == [20, 20], "all tasks were sent before"
     for number in range(40):
-        started.send(number)
+        started.send((1 << 20, number))
         array, buffer = started.result()
         assert (array == number).all()
         buffer.free()
@@ -225,7 +253,7 @@ def test_workers_that_cannot_be_killed_share_one_deadline(monkeypatch: pytest.Mo
 
     process = SimpleNamespace(kill=lambda: None, join=join)
     end = SimpleNamespace(close=lambda: None)
-    stuck: Workers[int, int] = Workers(abs, 0, PATIENCE)
+    stuck: Workers[int, int] = Workers(alone(abs), 0, PATIENCE)
     monkeypatch.setattr(stuck, "_workers", [SimpleNamespace(process=process, socket=end)] * 16)
     monkeypatch.setattr(workers, "time", SimpleNamespace(monotonic=lambda: now[0]))
     stuck.end()
@@ -237,9 +265,9 @@ def test_buffers_are_unmapped_at_the_end() -> None:
     """Also those that are freed later. The collector of cycles may be off, or take its time."""
     gc.disable()
     try:
-        started = Workers(lambda number: np.full(1 << 21, number, np.uint8), 1, PATIENCE)
+        started = Workers(filled, 1, PATIENCE)
         for number in range(4):
-            started.send(number)
+            started.send((1 << 21, number))
         buffers = [started.result()[1] for _ in range(4)]
         buffers[0].free()
         started.end()
@@ -255,13 +283,13 @@ def test_buffers_are_unmapped_at_the_end() -> None:
 def test_memory_of_large_buffers_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "_KEPT_BYTES", 1 << 21)
     for size, kept in ((1 << 21, True), ((1 << 21) + 4096, False)):
-        started = Workers(partial(np.ones, dtype=np.uint8), 1, PATIENCE)
-        started.send(size)
+        started = Workers(filled, 1, PATIENCE)
+        started.send((size, 1))
         array, buffer = started.result()
         assert array.all()
         buffer.free()
         assert array.any() == kept, "removed pages are zero"
-        started.send(size)
+        started.send((size, 1))
         array, _ = started.result()
         assert array.all(), "it is used again"
         started.end()

@@ -18,7 +18,7 @@ from PIL import Image
 
 import fidtool
 from fidtool.errors import FidtoolError, RunError
-from fidtool.images import loader, workers
+from fidtool.images import loader
 from fidtool.images.batches import Batch, plan_batches
 from fidtool.images.decode import DecodedImage, DecodeOptions, ImageProperties, decode
 from fidtool.images.loader import Piece, load
@@ -116,7 +116,6 @@ def test_a_run_gives_buffers_back(
         end(self)
 
     monkeypatch.setattr(Workers, "end", ending)
-    monkeypatch.setattr(workers, "_PIPE_BYTES", 10)
     found = fidtool.compute(real, fake, metrics=metrics, extractor=TINY, batch_size=2, num_workers=2, cache=False)
     assert found.results == usual.results
     assert 0 < max(made) < 20, "each worker decodes 20 batches"
@@ -238,7 +237,7 @@ def test_workers_do_not_touch_cuda(form: str, tmp_path: Path) -> None:
     evaluation = fidtool.compute(given, folder, extractor=TINY, num_workers=2, batch_size=4, cache=False)
     assert evaluation.run.num_workers == 2
     assert evaluation.results[0].real.count == 12
-    poisoned: Workers[int, int] = Workers(lambda _: torch.cuda.current_device(), 1, PATIENCE)
+    poisoned: Workers[int, int] = Workers(lambda *_: torch.cuda.current_device(), 1, PATIENCE)
     poisoned.send(0)
     with pytest.raises(RunError, match="forked"):
         poisoned.result()

@@ -30,7 +30,7 @@ from fidtool.images.decode import (
 )
 from fidtool.images.records import NO_RECORDS, RecordArray, records_of
 from fidtool.images.workers import Allocate, Buffer, DaemonThreads, Workers
-from fidtool.local_files import in_time, open_regular
+from fidtool.local_files import READ_SECONDS, in_time, open_regular
 from fidtool.sources.contents import BadFile, ContentError, Frame, Read, ValueRange, pillow_defaults
 from fidtool.sources.crops import crops_to_one_size
 from fidtool.sources.image_set import ImageSet, Indices
@@ -375,12 +375,13 @@ class ImageLookup:
     """Reads single images of some ``sets`` again for a report, by the paths under which they are shown.
 
     A path that is in none of them is that of a file on this machine; ``spent`` names iterables, which cannot
-    be read again; ``floats`` is how floats in files become bytes.
+    be read again; ``floats`` is how floats in files become bytes; ``seconds`` is how long the storage may take.
     """
 
     sets: Sequence[ImageSet] = ()
     spent: Collection[str] = ()
     floats: ValueRange | None = None
+    seconds: float = READ_SECONDS
     _prefetched: dict[str, Read] = field(default_factory=dict, init=False)
 
     def prefetch(self, files: Collection[str]) -> None:
@@ -391,7 +392,11 @@ class ImageLookup:
                 continue
             wanted = [index for index in range(len(images)) if images.file(index) in files]
             wanted.sort(key=images.order.__getitem__)
-            contents = images.read(np.array(wanted, dtype=np.int64))
+            reading = partial(_contents_of, images, np.array(wanted, dtype=np.int64))
+            try:
+                contents = images.in_time(reading, self.seconds)
+            except RunError as error:
+                contents = [error] * len(wanted)
             self._prefetched |= zip(map(images.file, wanted), contents, strict=False)
 
     def read(self, file: str) -> Read:
@@ -401,7 +406,15 @@ class ImageLookup:
         if file.rpartition("[")[0] in self.spent:
             return ContentError("an iterable cannot be read again")
         try:
-            with open_regular(file) as handle:
-                return handle.read()
-        except OSError as error:
+            return in_time(file, partial(_content_of, file), self.seconds)
+        except (OSError, RunError) as error:
             return error
+
+
+def _contents_of(images: ImageSet, wanted: NDArray[np.int64]) -> list[Read]:
+    return list(images.read(wanted))
+
+
+def _content_of(file: str) -> bytes:
+    with open_regular(file) as handle:
+        return handle.read()

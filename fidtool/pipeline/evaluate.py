@@ -92,7 +92,7 @@ def evaluate(
         evaluation = run.world.on_rank_zero(lambda: _concluded(run, plan, comparer, results, measurer, origin))
         images = [content.images for content in contents.values() if content.images is not None]
         spent = [each.path for each in plan.sets if each.holds == "stream"]
-        lookup = ImageLookup(images, spent, plan.settings.floats)
+        lookup = ImageLookup(images, spent, plan.settings.floats, plan.settings.timeout)
         return evaluation, None if run.world.rank else lookup
 
 

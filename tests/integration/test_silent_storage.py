@@ -7,9 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from fidtool.sources.contents import Files
+from fidtool.images import loader
+from fidtool.images.loader import ImageLookup
+from fidtool.sources.contents import ExtentReader, Files
+from fidtool.sources.opening import list_folder, open_images
 from support.command_line import Run
 from support.pictures import make_pictures
 from support.places import TINY
@@ -56,3 +60,19 @@ def test_the_check_for_changes_at_the_end(
     run = here("compute", images, other, "--json", *OF_EACH)
     assert run.fid == expected.fid
     assert "changed while it was read: images of" in str(run.json)
+
+
+@pytest.mark.parametrize("form", ["folder", "array"])
+def test_images_of_a_report(form: str, images: Path, silent: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The report shows those that cannot be read as such."""
+    source = list_folder(str(images))
+    if form == "array":
+        np.save(images.parent / "array.npy", np.zeros((3, 8, 8, 3), np.uint8))
+        source = open_images(str(images.parent / "array.npy"))
+        monkeypatch.setattr(ExtentReader, "walk", silent)
+    else:
+        monkeypatch.setattr(loader, "open_regular", silent)
+    lookup = ImageLookup([source], seconds=0.2)
+    file = source.file(1)
+    lookup.prefetch({file})
+    assert "could not be read within 0.2 s" in str(lookup.read(file))

@@ -76,6 +76,7 @@ SMALLER = {
     "--preset edm2": "--preset edm2 --extractor inception,dinov2:vits14@weights=dinov2.pth,protocol=torch",
     "--extractor clip": "--extractor clip:ViT-S-32-alt --weights clip.pth",
     "--metrics fid,clip-score": "--metrics fid,clip-score --clip-score-extractor clip:ViT-S-32-alt@weights=clip.pth",
+    "my_resnet.py:network": "my_resnet.py:network --feature-step 14",  # features of random weights are large
     "--extractor timm:vit_base_patch16_224": "--extractor timm:test_vit --weights test_vit.pth",
     "--extractor fdr:mae": "--extractor timm:test_vit --weights test_vit.pth",  # which has 300 million parameters
 }
@@ -263,8 +264,9 @@ def smaller(command: str) -> str:
 
 def text_of(command: str) -> str:
     """Return all text that may name files that a command reads: the command without its output, and its program."""
-    programs = {**FILES, **SNIPPETS}
-    return "\n".join([OUTPUT.sub("", command), *(text for name, text in programs.items() if name in command.split())])
+    words = re.split("[ ,:]", command)
+    programs = [text for name, text in {**FILES, **SNIPPETS}.items() if name in words]
+    return "\n".join([OUTPUT.sub("", command), *programs])
 
 
 def missing_files(command: str, clone: Path) -> list[str]:

@@ -61,7 +61,7 @@ SHORT_NAMES = {
 """Short names of networks of the families."""
 NAMED_EXTRACTORS = ", ".join(["inception", *(family.usage for family in MODEL_FAMILIES.values()), *SHORT_NAMES])
 """Values of ``--extractor`` that are neither files nor code, for the help and for messages."""
-REMOVED_FAMILY = "torchvision"
+_REMOVED_FAMILY = "torchvision"
 """A family of earlier versions, which results and statistics files can name."""
 CMMD_EXTRACTOR = f"clip:{MODEL_FAMILIES['clip'].default}"
 """The network of CMMD's authors."""
@@ -72,7 +72,7 @@ TORCHSCRIPT = (".pt", ".pth", ".ts", ".jit")
 def is_published(extractor: str) -> bool:
     """Whether an extractor's name in a fingerprint is a network of a `ModelFamily`, or was one in earlier versions."""
     # Not a path, the code of a module of that name, or an address on a hub.
-    return re.fullmatch(rf"({'|'.join([*MODEL_FAMILIES, REMOVED_FAMILY])}):[\w.:-]+", extractor) is not None
+    return re.fullmatch(rf"({'|'.join([*MODEL_FAMILIES, _REMOVED_FAMILY])}):[\w.:-]+", extractor) is not None
 
 
 def is_program(extractor: str) -> bool:
@@ -368,7 +368,7 @@ def check_extractor(choice: NetworkChoice) -> None:
 def _check_name(choice: NetworkChoice) -> None:
     extractor = choice.extractor
     family, named = choice.published, choice.option("extractor", extractor)
-    if folded(choice.family) == REMOVED_FAMILY:
+    if folded(choice.family) == _REMOVED_FAMILY:
         raise choice.refused(
             "extractor",
             f"{named} is not a network:",

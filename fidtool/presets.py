@@ -218,9 +218,8 @@ def with_preset(*layers: Mapping[str, Any]) -> dict[str, Any]:
     for layer in (preset.settings if preset else {}, *layers):
         excluded = {METRIC_SETTINGS[key][1].excludes for key in layer if key in METRIC_SETTINGS}
         merged = {key: value for key, value in merged.items() if key not in excluded} | dict(layer)
-    keys = [key for key in merged if key in METRIC_SETTINGS or "." in key]
-    of_metrics = {key: merged.pop(key) for key in keys}
-    needed = [key for key in keys if key in layers[-1]]
+    of_metrics = {key: merged.pop(key) for key in [*merged] if key in METRIC_SETTINGS}
+    needed = [key for key in of_metrics if key in layers[-1]]
     metrics = requested(merged.get("metrics", "fid"), of_metrics, needed)
     if preset and "metrics" not in passed:
         optional = option("preset", preset.name)

@@ -192,7 +192,7 @@ class StatisticsSettings(CheckSettings):
         "Feature dimensions, which select a layer of Inception.", default="2048; with a statistics file, the file's"
     )
     weights: File = Setting(None, MEASURE, "FILE").help(
-        "Weights of the network: a file, or a name of weights in torchvision or open_clip.",
+        "Weights of the network: a file, or a name of weights in open_clip.",
         default="the published weights; of Inception, see `fidtool weights`",
     )
     input_size: int | None = Setting(None, MEASURE, "N", least=1).help(

@@ -25,16 +25,7 @@ from fidtool.validation import Setting, declared
 _NAME, _SECTION, _MOST_LEVELS = "pyproject.toml", "[tool.fidtool]", 64
 _ROOTS = (".git", ".hg", ".jj", ".svn")
 """What the root of a repository contains."""
-METRIC_OPTION = Setting(
-    (),
-    METRICS,
-    "NAME.SETTING=VALUE",
-    "--metric-option",
-    text="Setting of a metric from a file; `fidtool metrics FILE.py:NAME` lists them. Can be repeated.",
-    name="metric_option",
-    kind=tuple,
-)
-_KNOWN = {name: each for name, each in ALL_SETTINGS.items() if each.group} | {METRIC_OPTION.name: METRIC_OPTION}
+_KNOWN = {name: each for name, each in ALL_SETTINGS.items() if each.group}
 """What a file can have, by key; a command passes over what only another has."""
 _KNOWN["heldout"] = replace(_KNOWN["heldout"], kind=str)  # a path; in Python also images
 
@@ -46,7 +37,6 @@ def settings_of(kind: type) -> dict[str, Setting]:
         for key, (metric, each) in METRIC_SETTINGS.items():
             if kind is Settings or metric().network() is not None:  # on which a statistics file depends
                 settings[key] = each
-        settings[METRIC_OPTION.name] = METRIC_OPTION
     return settings
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import click
@@ -13,7 +13,7 @@ from click.shell_completion import CompletionItem
 from fidtool.cli import config
 from fidtool.cli.output import apart_from_prints, note, print_lines
 from fidtool.distributed.launch import discover_or_alone
-from fidtool.errors import FidtoolError, InputError
+from fidtool.errors import FidtoolError
 from fidtool.features.models.families import MODEL_FAMILIES
 from fidtool.features.protocol import NAMED_PROTOCOLS
 from fidtool.metrics.metric import ALL
@@ -90,9 +90,12 @@ class Command(click.Command):
         typed = {name: value for name, value in values.items() if ctx.get_parameter_source(name) == TYPED}
         file, filed = config.read_settings(ctx.params.pop("config"), self.fields.keys() - typed.keys())
         prints = discover_or_alone().rank == 0
+
+        def settings() -> Settings:
+            return Settings(**with_preset(filed, typed))
+
         try:
             with apart_from_prints():
-                settings = functools.partial(_settings_of, typed, filed)
                 if ctx.params.pop("dump_config"):
                     settings()
                     print_lines(config.lines_of({**filed, **typed}) if prints else [], "the settings")
@@ -211,27 +214,3 @@ def _option_of(name: str, setting: Setting) -> GroupedOption:
     if setting.kind is bool:  # so that a flag overrides a file
         flags = [f"{setting.flag}/--no-{setting.flag[2:]}"]
     return GroupedOption([*flags, name], group=setting.group, common=setting.common, **given)
-
-
-def _settings_of(typed: Mapping[str, Any], filed: Mapping[str, Any]) -> Settings:
-    """Return the settings on the command line and in a file."""
-    usual = dict(filed)
-    given = dict(typed)
-    options = [*usual.pop("metric_option", ()), *given.pop("metric_option", ())]
-    return Settings(**with_preset(usual, given | _assignments(options)))
-
-
-def _assignments(texts: Sequence[str]) -> dict[str, str]:
-    """Return the values of ``--metric-option`` by name."""
-    found: dict[str, str] = {}
-    for text in texts:
-        place, equals, value = text.partition("=")
-        if not equals or "." not in place:
-            raise InputError(f"{text!r} in --metric-option is not NAME.SETTING=VALUE")
-        if (owner := place.partition(".")[0]) in BUILT_IN:
-            raise InputError(
-                f"--metric-option is for metrics from files; those of {owner} are options of their own:",
-                f"see `fidtool metrics {owner}`",
-            )
-        found[place] = value
-    return found

@@ -34,13 +34,11 @@ def as_flag(setting: str | MetricSetting, value: object = None) -> str:
 
     name = setting if isinstance(setting, str) else key_of(setting.metric, setting.name)
     shown = ",".join(map(str, value)) if isinstance(value, tuple) else f"{value}"
-    if "." in name:
-        return f"--metric-option {name}" if value is None else f"--metric-option {name}={shown}"
     if name in ("real", "fake"):
         return name.upper()
     field = ALL_SETTINGS.get(name)
     if field is None or not field.group:
-        return as_argument(name, value)
+        return as_argument(setting, value)
     flag = field.flag.split()[0]
     if value is None or isinstance(value, bool):
         return f"--no-{flag[2:]}" if value is False else flag

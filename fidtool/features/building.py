@@ -30,7 +30,7 @@ def fetch_state(choice: NetworkChoice, say: Callable[[str], None]) -> State | No
         family = choice.published
         if family is None:
             return None  # custom networks come with their weights
-        if family.package and find_spec(family.package) is None:
+        if find_spec(family.package) is None:
             raise choice.refused(
                 "extractor",
                 f"{choice.option('extractor', choice.full)} needs the package {family.package}:",

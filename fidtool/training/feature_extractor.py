@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from fidtool.cache_dir import one_at_a_time
 from fidtool.console import log_warning
-from fidtool.errors import InputError, ResultWarning, brief, in_short, option, own_exceptions, renamed, warn_program
+from fidtool.errors import InputError, brief, in_short, option, own_exceptions, renamed, warn_program
 from fidtool.features.building import custom_extractor, fetch_state
 from fidtool.features.device import Device, computing_on, device_of, full_fp32, repeatable
 from fidtool.features.extractor import Extractor
@@ -63,7 +63,6 @@ class SharedExtractor:
     Attributes:
         choice: the network; of a plain module only its name.
         plain: whether it is a plain module, which gets the images as they are.
-        warnings: about the weights.
     """
 
     def __init__(
@@ -76,7 +75,6 @@ class SharedExtractor:
         self.choice = chosen(feature, protocol, weights)
         self._arguments = feature, protocol, weights, feature_step
         self.plain = isinstance(feature, nn.Module)
-        self.warnings: list[ResultWarning] = []
         self._latest: dict[str, tuple[object, list[torch.Tensor]]] = {}
         with renamed("extractor", "feature"):
             self._extractor = self._load(feature, feature_step)
@@ -113,9 +111,6 @@ class SharedExtractor:
             return inception_extractor(protocol, definitions, inception_weights(choice.weights).state, cpu)
         with one_at_a_time("weights", WEIGHTS_SECONDS):
             state = fetch_state(choice, log_warning)
-        if state is not None and state.warning is not None:
-            self.warnings.append(state.warning)
-            log_warning(str(state.warning))
         return custom_extractor(choice, state, cpu)
 
     def content(self) -> object:
@@ -260,7 +255,7 @@ class FeatureExtractor(nn.Module):
     The features equal those of ``fidtool compute`` with the same protocol, except that images are not rounded to 8
     bits. The network is frozen (a `fidtool.Network` is copied), stays in evaluation mode, computes in float32 (also
     under autocast and with TF32 enabled), and is neither in the parameters nor in the state_dict. If the network's own
-    preparation rounds to 8 bits (DINOv2, CLIP, torchvision, timm), the images are rounded as usual, and the gradient
+    preparation rounds to 8 bits (DINOv2, CLIP, timm), the images are rounded as usual, and the gradient
     passes straight through the rounding.
 
     Args:

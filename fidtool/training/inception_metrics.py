@@ -132,7 +132,7 @@ class ImageMetric(SyncedMetric[Values, ImageSums]):
             "own": repr(self._metric) if per_image else "",
         }
         saved = ("definition", "float_to_byte")
-        self._sums = MetricState(sides, "images", settings, saved, [*network.warnings, *doubts])
+        self._sums = MetricState(sides, "images", settings, saved, doubts)
         self._sums.to(self.device)
 
     def _kept(self) -> tuple[str, ...]:

@@ -1,7 +1,8 @@
 """Example: a custom metric, the sliced 1-Wasserstein distance, which uses the per-image features and all ranks.
 
     fidtool compute real/ fake/ --metrics fid,scripts/examples/sliced.py:Sliced
-    fidtool compute real/ fake/ --metrics scripts/examples/sliced.py:Sliced --metric-option sliced.directions=200
+
+An object has other settings: with ``rough = Sliced(directions=200)`` at the end, write ``--metrics FILE.py:rough``.
 
 fidtool prints its value below FID's, and includes it in JSON and reports:
 

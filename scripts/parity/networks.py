@@ -52,17 +52,6 @@ def _saved(module: nn.Module, folder: Path, name: str) -> str:
     return str(file)
 
 
-def torchvision_resnet18(folder: Path) -> Library:
-    """Return ResNet-18 with the transform of its published weights."""
-    from torchvision.models import ResNet18_Weights, resnet18
-
-    torch.manual_seed(0)
-    model = resnet18(weights=None).eval()
-    file = _saved(model, folder, "resnet18")
-    model.fc = nn.Identity()
-    return Library("torchvision:resnet18", file, ResNet18_Weights.DEFAULT.transforms(), model)
-
-
 def timm_vit(folder: Path) -> Library:
     """Return timm's smallest vision transformer with its data config."""
     import timm

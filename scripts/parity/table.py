@@ -28,7 +28,7 @@ from fidtool.distances.neighbors import prdc as our_prdc
 from fidtool.features.protocol import FEATURES, INCEPTION_FEATURE_STEP, SPATIAL, ProtocolName
 from fidtool.metrics.prdc import Ties
 from fidtool.sources.image_set import canonical_order
-from parity.networks import clip_mmd, open_clip_vit, timm_vit, torchvision_resnet18
+from parity.networks import clip_mmd, open_clip_vit, timm_vit
 from parity.peers import (
     CleanFid,
     Draws,
@@ -195,13 +195,12 @@ def _torchmetrics(ours: Ours, settings: Settings) -> Rows:
 
 def _networks(ours: Ours, _: Settings) -> Rows:
     with tempfile.TemporaryDirectory(prefix="fidtool-parity-") as folder:
-        for make in (torchvision_resnet18, timm_vit):
-            library = make(Path(folder))
-            real, fake = (library.features(path) for path in ours.paths)
-            name = f"{library.spec.partition(':')[0]}'s transform and network, torchmetrics' distance"
-            found = fidtool.compute(*ours.paths, extractor=library.spec, weights=library.weights)
-            (mine,) = found.results[0].metrics.values()
-            yield Row(f"FD, `{library.spec}`", name, Torchmetrics.distance(real, fake), mine, FID_ALLOWED)
+        library = timm_vit(Path(folder))
+        real, fake = (library.features(path) for path in ours.paths)
+        found = fidtool.compute(*ours.paths, extractor=library.spec, weights=library.weights)
+        (mine,) = found.results[0].metrics.values()
+        name = "timm's transform and network, torchmetrics' distance"
+        yield Row(f"FD, `{library.spec}`", name, Torchmetrics.distance(real, fake), mine, FID_ALLOWED)
         library = open_clip_vit(Path(folder))
         real, fake = (library.features(path) for path in ours.paths)
         network = f"{library.spec}@weights={library.weights}"

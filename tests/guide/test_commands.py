@@ -76,7 +76,7 @@ SMALLER = {
     "--preset edm2": "--preset edm2 --extractor inception,dinov2:vits14@weights=dinov2.pth,protocol=torch",
     "--extractor clip": "--extractor clip:ViT-S-32-alt --weights clip.pth",
     "--metrics fid,clip-score": "--metrics fid,clip-score --clip-score-extractor clip:ViT-S-32-alt@weights=clip.pth",
-    "--extractor torchvision:resnet50": "--weights resnet18.pth --extractor torchvision:resnet18",
+    "my_resnet.py:network": "my_resnet.py:network --feature-step 14",  # features of random weights are large
     "--extractor timm:vit_base_patch16_224": "--extractor timm:test_vit --weights test_vit.pth",
     "--extractor fdr:mae": "--extractor timm:test_vit --weights test_vit.pth",  # which has 300 million parameters
 }
@@ -96,10 +96,10 @@ PUBLISHED = {
     "dinov2.pth": "timm",
     "test_vit.pth": "timm",
     "clip.pth": "open_clip",
-    "resnet18.pth": "torchvision",
+    "hub/checkpoints/resnet50-11ad3fa6.pth": "torchvision",
     "alexnet.pth": "lpips",
 }
-"""Files of random weights, and the packages that build their networks."""
+"""Files of random weights, and the packages that build their networks. ``TORCH_HOME`` is the folder of the commands."""
 
 SRUN = """#!/usr/bin/env bash
 # Replaces SLURM's srun: starts the tasks with the variables that srun sets.
@@ -201,10 +201,11 @@ def mirror() -> Iterator[str]:
 
 def random_weights(file: Path) -> None:
     """Write random weights for one of `PUBLISHED`, in the format of the published file."""
-    if file.name in ("resnet18.pth", "alexnet.pth"):
+    name = file.stem.partition("-")[0]
+    if name in ("resnet50", "alexnet"):
         from torchvision.models import get_model
 
-        model = get_model(file.stem, weights=None)
+        model = get_model(name, weights=None)
     elif file.name == "clip.pth":
         import open_clip
 
@@ -213,6 +214,7 @@ def random_weights(file: Path) -> None:
         import timm
 
         model = timm.create_model("test_vit" if file.name == "test_vit.pth" else "vit_small_patch14_dinov2")
+    file.parent.mkdir(parents=True, exist_ok=True)
     torch.save(model.state_dict(), file)
 
 
@@ -238,7 +240,7 @@ def quick(command: str, stand_ins: Callable[[str], str]) -> str:
 def shell_environment(environment: dict[str, str], clone: Path, mirror: str) -> dict[str, str]:
     path = os.pathsep.join((str(clone / "bin"), str(Path(sys.executable).parent), environment["PATH"]))
     mirrors = {"FIDTOOL_WEIGHTS_URL": mirror, "FIDTOOL_REFERENCES_URL": f"file://{clone}/mirror"}
-    return {**environment, **mirrors, "PATH": path, "MASTER_PORT": str(free_port())}
+    return {**environment, **mirrors, "TORCH_HOME": str(clone), "PATH": path, "MASTER_PORT": str(free_port())}
 
 
 def distance_of(command: str) -> tuple[str, str]:
@@ -262,8 +264,9 @@ def smaller(command: str) -> str:
 
 def text_of(command: str) -> str:
     """Return all text that may name files that a command reads: the command without its output, and its program."""
-    programs = {**FILES, **SNIPPETS}
-    return "\n".join([OUTPUT.sub("", command), *(text for name, text in programs.items() if name in command.split())])
+    words = re.split("[ ,:]", command)
+    programs = [text for name, text in {**FILES, **SNIPPETS}.items() if name in words]
+    return "\n".join([OUTPUT.sub("", command), *programs])
 
 
 def missing_files(command: str, clone: Path) -> list[str]:
@@ -294,7 +297,8 @@ def test_command(
     if command.startswith("torchrun"):
         command = command.replace("torchrun", f"torchrun --master-port={free_port()}", 1)
     for name, package in PUBLISHED.items():
-        if name in command + read and not (clone / name).exists():
+        stated = Path(name).name.partition("-")[0]  # the torch.hub folder has files with a hash
+        if stated in command + read and not (clone / name).exists():
             pytest.importorskip(package, reason=f"needs {package}, from the extra 'test'")
             random_weights(clone / name)
     command = quick(command, stand_ins).replace("s3://bucket", place := f"file://{clone}")

@@ -77,7 +77,7 @@ def test_it_is_named_under_any_name(here: Run, tmp_path: Path, real: Path, kind:
     (tmp_path / "images/a.png").write_bytes(data)
     run = here("compute", real, "images", "--extractor", TINY, "--no-cache")
     assert [word for word in [words[0].removeprefix("is "), words[1]] if word not in run.error] == [], run.error
-    for extractor in ("inception", "torchvision:resnet18"):
+    for extractor in ("inception", "dinov2"):
         run = here("compute", real, real, "--extractor", extractor, "--weights", "a.pth")
         assert [word for word in ["the weights file a.pth", *words] if word not in run.error] == [], run.error
     for extractor in ("a.pt", "a.pt2"):

@@ -167,7 +167,8 @@ COMPUTE: dict[str, tuple[object, ...]] = {
     "a network of large features": own("large"),
     "a network of small features": own("small"),
     "a network that fails": own("failing"),
-    "torchvision without a name": ("real", "fake", "--extractor", "torchvision"),
+    "timm without a name": ("real", "fake", "--extractor", "timm"),
+    "torchvision": ("real", "fake", "--extractor", "torchvision:resnet50"),
     "a file and images of two dims": ("own.npz", "real", "--device", "cpu", "--extractor", "factories.py:large"),
     "files with nothing in common": ("own.npz", "bare.npz", "--metrics", "kid", "--kid-subset-size", 5),
 }

@@ -19,7 +19,7 @@ from support.places import COLOURS, EXAMPLES, TINY
 from support.small_sets import make_sets
 
 SLICED = f"{EXAMPLES / 'sliced.py'}:Sliced"
-FEW = ("--metric-option", "sliced.directions=70", "--metric-option", "sliced.seed=3")
+FEW = "few = Sliced(directions=70, seed=3)\n"
 FAULTS = """
 from dataclasses import dataclass
 from fidtool import InputError, Metric, NetworkChoice, Number
@@ -120,6 +120,25 @@ class Text(Lost):
 NUMBER = 3
 """
 
+LIMITED = """
+from dataclasses import dataclass
+from fidtool import InputError, Metric, Number, Setting
+from fidtool.errors import option
+
+@dataclass(frozen=True, kw_only=True)
+class Limited(Metric):
+    directions: int = Setting(2).help("An even number.")
+    name = "limited"
+    numbers = (Number("limited", "Limited", "lower", "nothing"),)
+    def check(self, facts):
+        if self.directions % 2:
+            raise InputError(f"{option(self.named('directions'), self.directions)} is odd")
+    def compute(self, real, fake, context):
+        return {"limited": 1.0}
+
+three = Limited(directions=3)
+"""
+
 
 @pytest.fixture
 def sets(tmp_path: Path) -> tuple[Path, Path]:
@@ -153,7 +172,9 @@ def independent_sliced(sets: tuple[Path, Path], directions: int, seed: int) -> f
 
 
 def test_a_metric_from_a_file_is_in_every_output(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
-    arguments = ("compute", *sets, "--extractor", TINY, "--metrics", f"fid,{SLICED}", *FEW)
+    """The metric is an object in the file, which has its settings."""
+    (tmp_path / "sliced.py").write_text((EXAMPLES / "sliced.py").read_text() + FEW)
+    arguments = ("compute", *sets, "--extractor", TINY, "--metrics", "fid,sliced.py:few")
     outcome = here(*arguments, "--json", "--report", "page.html")
     features = Features.of_network(TINY, 16)
     key = features.key("sliced")
@@ -161,8 +182,8 @@ def test_a_metric_from_a_file_is_in_every_output(here: Run, sets: tuple[Path, Pa
     assert outcome.metrics[key] == pytest.approx(independent_sliced(sets, 70, 3), rel=1e-12)
     settings = outcome.json["settings"]["sliced"]
     assert (settings["directions"], settings["seed"]) == (70, 3)
-    assert re.fullmatch(r"sliced\.py:Sliced@[0-9a-f]{12}", settings["source"])
-    assert outcome.json["run"]["config"]["metrics"] == ["fid", SLICED]
+    assert re.fullmatch(r"sliced\.py:few@[0-9a-f]{12}", settings["source"])
+    assert outcome.json["run"]["config"]["metrics"] == ["fid", "sliced.py:few"]
     assert outcome.json["run"]["config"]["metric_options"] == {"sliced.directions": 70, "sliced.seed": 3}
     assert "sliced" in outcome.json["run"]["seconds"]
     page = (tmp_path / "page.html").read_text()
@@ -271,22 +292,16 @@ def test_a_metric_may_use_its_own_network(here: Run, sets: tuple[Path, Path], tm
         (["--metrics", "faults.py:Endless"], 1, "the metric faulty returned inf for faulty"),
         (["--metrics", "faults.py:Whole"], 1, "the metric faulty returned nan for whole"),
         (["--metrics", "faults.py:Huge"], 1, f"the metric faulty returned 1{'0' * 199}… for faulty"),
-        (["--metrics", SLICED, "--metric-option", "sliced.directions=0"], 2, "directions must be at least 1, not 0"),
         (
-            ["--metrics", SLICED, "--metric-option", "sliced.way=3"],
+            ["--metrics", "none.py:few"],
             2,
-            "has no setting 'way'; there are directions, seed",
+            "--metrics none.py:few failed: InputError: directions must be at least 1, not",
         ),
+        (["--metrics", "limited.py:three"], 2, "Limited(directions=3) is odd"),
         (
             ["--metric-option", "sliced.seed=3"],
             2,
-            "a setting of sliced, which is not computed: add sliced to --metrics",
-        ),
-        (["--metric-option", "sliced"], 2, "'sliced' in --metric-option is not NAME.SETTING=VALUE"),
-        (
-            ["--metrics", "kid", "--metric-option", "kid.seed=3"],
-            2,
-            "are options of their own: see `fidtool metrics kid`",
+            "is an object in the file of the metric, see `fidtool guide metrics`",
         ),
         (["--metrics", "faults.py:Faulty,faults.py:Same"], 2, "requested twice, with different settings or classes"),
         (
@@ -310,6 +325,8 @@ def test_refusals(
 ) -> None:
     (tmp_path / "faults.py").write_text(FAULTS)
     (tmp_path / "broken.py").write_text("1 / 0")
+    (tmp_path / "none.py").write_text((EXAMPLES / "sliced.py").read_text() + FEW.replace("70", "0"))
+    (tmp_path / "limited.py").write_text(LIMITED)
     outcome = here("compute", *sets, "--extractor", TINY, *arguments)
     assert outcome.status == status
     assert message in outcome.error
@@ -340,6 +357,4 @@ def test_metrics_are_listed(here: Run) -> None:
     (listed,) = here("metrics", SLICED, "--json").json["metrics"]
     assert listed["name"] == "sliced"
     assert [setting["name"] for setting in listed["settings"]] == ["directions", "seed"]
-    assert (
-        "--metric-option sliced.directions=1000: Number of random directions." in here("metrics", SLICED, "kid").stdout
-    )
+    assert "  Sliced(directions=1000): Number of random directions." in here("metrics", SLICED, "kid").stdout

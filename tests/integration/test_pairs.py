@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import re
 import shutil
 import time
@@ -20,6 +21,7 @@ from PIL import Image
 import fidtool
 from fidtool.images import loader
 from support.command_line import Run, messages
+from support.http_store import http_store
 from support.places import TINY
 from support.reconstructions import make_reconstructions, rgb, write_backbone
 
@@ -462,6 +464,39 @@ def test_lpips_has_its_weights_on_record(here: Run, tmp_path: Path, environment:
     assert "does not contain the weights of torchvision:vgg16" in other.error
     lost = here("compute", *sets, "--metrics", "lpips", "--lpips-weights", "lost.pth", "--json")
     assert "--lpips-weights lost.pth is neither a file" in lost.error
+
+
+def test_published_weights_of_lpips(
+    here: Run, tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are downloaded to torch.hub's folder, under a name with the start of their SHA-256."""
+    from torchvision.models import AlexNet_Weights
+    from torchvision.models._api import Weights
+
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch-home"))
+    arguments = ("compute", *make_reconstructions(tmp_path, ((40, 36),) * 3), "--metrics", "lpips", "--json")
+    content = write_backbone(tmp_path / "backbone.pth").read_bytes()
+    name = f"alexnet-{hashlib.sha256(content).hexdigest()[:8]}.pth"
+    (tmp_path / "www").mkdir()
+    with http_store(tmp_path / "www") as store:
+        published = AlexNet_Weights.IMAGENET1K_V1.value
+        moved = Weights(f"{store.url}{name}", published.transforms, published.meta)
+        monkeypatch.setattr(AlexNet_Weights.IMAGENET1K_V1, "_value_", moved)
+        missing = here(*arguments)
+        ways = ["pass it with --lpips-weights FILE, or set TORCH_HOME to a folder that has the file in hub/checkpoints"]
+        assert missing.status == 1
+        assert [text for text in (store.url, "Not Found", *ways) if text not in missing.error] == []
+        (tmp_path / "www" / name).write_bytes(content[:-1])
+        assert f"{name} has the SHA-256 " in here(*arguments).error
+        (tmp_path / "www" / name).write_bytes(content)
+        downloaded = here(*arguments)
+        assert f"getting the weights of torchvision:alexnet: {store.url}{name}" in downloaded.stderr
+    kept = tmp_path / "torch-home" / "hub" / "checkpoints" / name
+    assert kept.read_bytes() == content
+    assert here(*arguments).metrics == downloaded.metrics
+    assert here(*arguments, "--lpips-weights", "backbone.pth").metrics == downloaded.metrics
+    kept.write_bytes(content[:-1])
+    assert f"{name} has the SHA-256 " in here(*arguments).error
 
 
 def test_frames_are_paired_by_their_numbers(here: Run, tmp_path: Path, environment: dict[str, str]) -> None:

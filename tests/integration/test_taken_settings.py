@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import torchvision
 
 from support.command_line import Run
 from support.pictures import make_pictures
@@ -14,7 +13,7 @@ from support.places import TINY
 from support.published_networks import make_sets, randomised
 from support.small_sets import make_real
 
-RESNET = ("--extractor", "torchvision:resnet18")
+RESNET = ("--extractor", "timm:test_resnet")
 
 
 @pytest.fixture
@@ -50,20 +49,21 @@ def test_explicit_settings_take_precedence(here: Run, real: Path) -> None:
 @pytest.mark.slow
 def test_a_published_network_is_adopted_from_the_file(here: Run, tmp_path: Path) -> None:
     """The network may also be CMMD's, which then uses the extractor's features."""
+    timm = pytest.importorskip("timm", reason="needs timm, from the extra 'test'")
     make_sets(tmp_path, 4)
-    torch.save(randomised(torchvision.models.resnet18(weights=None)).state_dict(), tmp_path / "resnet18.pth")
-    weights = ("--weights", "resnet18.pth")
-    cmmd = ("--metrics", "fid,cmmd", "--cmmd-extractor", f"{RESNET[1]}@weights=resnet18.pth")
+    torch.save(randomised(timm.create_model("test_resnet"), gain=1.5).state_dict(), tmp_path / "weights.pth")
+    weights = ("--weights", "weights.pth")
+    cmmd = ("--metrics", "fid,cmmd", "--cmmd-extractor", f"{RESNET[1]}@weights=weights.pth")
     assert here("stats", "real", "-o", "real.npz", *RESNET, *weights, *cmmd).status == 0
     for more in ((), cmmd):
         said = here("compute", "real.npz", "fake", *RESNET, *weights, *more, "--json")
         unsaid = here("compute", "real.npz", "fake", *weights, *more, "--json")
         assert unsaid.metrics == said.metrics
         assert (unsaid.json["protocol"], unsaid.json["layers"]) == (said.json["protocol"], said.json["layers"])
-        assert "taken from real.npz: extractor torchvision:resnet18" in unsaid.stderr.splitlines()
+        assert "taken from real.npz: extractor timm:test_resnet" in unsaid.stderr.splitlines()
     inception = here("compute", "real.npz", "fake", "--extractor", "inception")
     assert inception.status == 2
-    assert "512 dimensions (of torchvision:resnet18)" in inception.error
+    assert "dimensions (of timm:test_resnet)" in inception.error
 
 
 def test_code_named_in_a_file_is_not_run(here: Run, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ PEERS = {
     "clean-fid": ["FID, `pytorch-fid`", "FID, `clean`"],
     "torch-fidelity": ["FID, `tensorflow`", "FID, `stylegan`", "sFID", "KID", "Inception Score", "precision", "recall"],
     "torchmetrics": ["FID, `torchmetrics`", "FID, `tensorflow`", "KID, `torchmetrics`", "Inception Score"],
-    "networks": ["FD, `torchvision:resnet18`", "FD, `timm:test_vit`", "CMMD"],
+    "networks": ["FD, `timm:test_vit`", "CMMD"],
 }
 MODULES = {"pytorch-fid": "prdc", "clean-fid": "cleanfid", "torch-fidelity": "torch_fidelity", "networks": "clip_mmd"}
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torchvision
 from PIL import Image
 from torch import nn
 
@@ -69,17 +68,6 @@ def built(spec: str, weights: object = None) -> Extractor:
 def batches(folder: Path) -> Iterator[list[torch.Tensor]]:
     """Return all images of a folder in one batch for the extractor."""
     yield [torch.from_numpy(np.array(Image.open(file).convert("RGB"))) for file in sorted(folder.iterdir())]
-
-
-def make_resnet() -> nn.Module:
-    return randomised(torchvision.models.resnet18(weights=None))
-
-
-def make_place(tmp_path: Path, resnet: nn.Module) -> Path:
-    """Write two sets, and the weights of a resnet18."""
-    make_sets(tmp_path)
-    torch.save(resnet.state_dict(), tmp_path / "resnet18.pth")
-    return tmp_path
 
 
 def refused_extractor(here: Run, spec: str, weights: str | None, texts: list[str], *flags: object) -> None:

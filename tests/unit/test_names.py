@@ -117,9 +117,10 @@ def test_unknown_protocols() -> None:
     ("typed", "message"),
     [
         ("dino", r"did you mean dinov2, dinov3\?"),
-        ("torchvision", r"extractor='torchvision' needs the name of a model, as in torchvision:resnet50"),
+        ("timm", r"extractor='timm' needs the name of a model, as in timm:resnet50"),
+        ("torchvision:resnet50", r"extractor='torchvision:resnet50' is not a network: write a file that loads it"),
         ("clip:", "needs the name of a model, as in clip:ViT-L-14-336-quickgelu"),
-        ("nothing-like-it", "unknown extractor 'nothing-like-it'; choose from inception, torchvision:NAME"),
+        ("nothing-like-it", "unknown extractor 'nothing-like-it'; choose from inception, timm:NAME"),
         ("none.py", "unknown extractor 'none.py'; choose from inception"),
     ],
 )

@@ -21,6 +21,7 @@ from fidtool.errors import InputError
 from fidtool.features.device import computing_on
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.network import (
+    HUB_MIRROR,
     Network,
     State,
     digest_of,
@@ -81,7 +82,7 @@ def fetch(choice: NetworkChoice, say: Callable[[str], None], text: bool = False)
     url = published.get("url")
     hub = published.get("hf_hub")  # preferred by open_clip
     source = f"https://huggingface.co/{hub.rstrip('/')}" if hub else url or f"open_clip's {tag}"
-    with downloading(choice, source, say):
+    with downloading(choice, source, HUB_MIRROR, say):
         if url and not hub:
             kept_file(url, _CACHE)
         return State(_part(_model(name, tag).state_dict(), text), tag, tag)

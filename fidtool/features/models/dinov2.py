@@ -42,6 +42,7 @@ _HASHES = {
     "vitg14": "baf8467e50af277596bbbafa06887c177ee899ab46033649c383577d7e9309d3",
 }
 """SHA-256 of the published files."""
+_MIRROR = "FIDTOOL_DINOV2_URL to the address of a mirror"
 _SIZE, _PATCH = 224, 14
 _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -56,7 +57,7 @@ def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
         return State(read_tensors(weights_file(choice)), choice.weights)
     published = f"https://dl.fbaipublicfiles.com/dinov2/dinov2_{name}/dinov2_{name}_pretrain.pth"
     source = os.environ.get("FIDTOOL_DINOV2_URL") or published
-    with downloading(choice, source, say):
+    with downloading(choice, source, _MIRROR, say):
         file = kept_file(source, hub_folder(), _HASHES[name])
     return State(read_tensors(file), source)
 

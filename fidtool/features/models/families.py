@@ -30,28 +30,22 @@ if TYPE_CHECKING:
 class ModelFamily(NamedTuple):
     """Published networks that one library builds or one project has published.
 
-    ``default`` is empty if a model must be named, such as ``example``. ``mirror`` is a way to get the weights without
-    the usual download. ``package`` and ``extra`` must be installed.
+    ``default`` is empty if a model must be named, such as ``example``. ``package`` and ``extra`` must be installed.
     """
 
     usage: str
     default: str
-    mirror: str
-    package: str = ""
-    extra: str = ""
+    package: str
+    extra: str
     example: str = "resnet50"
 
 
-_TORCH_HOME = "TORCH_HOME to a folder that has the file in hub/checkpoints"
-_HUB = "HF_HOME to a folder that has the file in it, or HF_ENDPOINT to a mirror"
-_URL = "FIDTOOL_DINOV2_URL to the address of a mirror"
 MODEL_FAMILIES = {
-    "torchvision": ModelFamily("torchvision:NAME[:node]", "", _TORCH_HOME),
-    "timm": ModelFamily("timm:NAME[:POOL]", "", _HUB, "timm", "timm"),
-    "dinov2": ModelFamily("dinov2[:ARCH]", "vitl14", _URL, "timm", "timm"),
+    "timm": ModelFamily("timm:NAME[:POOL]", "", "timm", "timm"),
+    "dinov2": ModelFamily("dinov2[:ARCH]", "vitl14", "timm", "timm"),
     # OpenAI's weights were trained with the fast GELU, which open_clip builds under this name.
-    "clip": ModelFamily("clip[:MODEL]", "ViT-L-14-336-quickgelu", _HUB, "open_clip", "clip"),
-    "fdr": ModelFamily("fdr:NAME", "", _HUB, "timm", "timm", "convnext"),
+    "clip": ModelFamily("clip[:MODEL]", "ViT-L-14-336-quickgelu", "open_clip", "clip"),
+    "fdr": ModelFamily("fdr:NAME", "", "timm", "timm", "convnext"),
 }
 """The families, by the part of ``--extractor`` before the colon. To add one, add a line here and a module of that name
 to this package with two functions. ``fetch(choice, say)``, called on rank zero, reads or downloads the weights and
@@ -67,6 +61,8 @@ SHORT_NAMES = {
 """Short names of networks of the families."""
 NAMED_EXTRACTORS = ", ".join(["inception", *(family.usage for family in MODEL_FAMILIES.values()), *SHORT_NAMES])
 """Values of ``--extractor`` that are neither files nor code, for the help and for messages."""
+_REMOVED_FAMILY = "torchvision"
+"""A family of earlier versions, which results and statistics files can name."""
 CMMD_EXTRACTOR = f"clip:{MODEL_FAMILIES['clip'].default}"
 """The network of CMMD's authors."""
 EXPORTED = (".pt2",)
@@ -74,9 +70,9 @@ TORCHSCRIPT = (".pt", ".pth", ".ts", ".jit")
 
 
 def is_published(extractor: str) -> bool:
-    """Whether an extractor's name in a fingerprint is a network of a `ModelFamily`."""
+    """Whether an extractor's name in a fingerprint is a network of a `ModelFamily`, or was one in earlier versions."""
     # Not a path, the code of a module of that name, or an address on a hub.
-    return re.fullmatch(rf"({'|'.join(MODEL_FAMILIES)}):[\w.:-]+", extractor) is not None
+    return re.fullmatch(rf"({'|'.join([*MODEL_FAMILIES, _REMOVED_FAMILY])}):[\w.:-]+", extractor) is not None
 
 
 def is_program(extractor: str) -> bool:
@@ -371,9 +367,15 @@ def check_extractor(choice: NetworkChoice) -> None:
 
 def _check_name(choice: NetworkChoice) -> None:
     extractor = choice.extractor
-    family = choice.published
+    family, named = choice.published, choice.option("extractor", extractor)
+    if folded(choice.family) == _REMOVED_FAMILY:
+        raise choice.refused(
+            "extractor",
+            f"{named} is not a network:",
+            "write a file that loads it (FILE.py:NAME), as `fidtool guide networks` shows",
+        )
     if family is not None and not choice.model:
-        named, example = choice.option("extractor", extractor), family.default or family.example
+        example = family.default or family.example
         raise choice.refused("extractor", f"{named} needs the name of a model, as in {choice.family}:{example}")
     if family is None and not (is_program(extractor) or is_code_spec(extractor)):
         listed = (

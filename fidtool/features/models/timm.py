@@ -16,6 +16,7 @@ import torch
 from fidtool.errors import InputError, message_of
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.network import (
+    HUB_MIRROR,
     Network,
     State,
     downloading,
@@ -60,7 +61,7 @@ def fetched(choice: NetworkChoice, say: Callable[[str], None], create: partial[A
             f"pass {choice.option('weights', ...)}",
             "choose a different model",
         )
-    with downloading(choice, source, say):
+    with downloading(choice, source, HUB_MIRROR, say):
         if not config.hf_hub_id:
             kept_file(source, hub_folder())
         return State(create(pretrained=True).state_dict(), source)

@@ -68,7 +68,7 @@ REFUSED = {
     "fail_above = nan": "fail_above in pyproject.toml must be at least 0, not nan",
     "kid_subset_size = 0": "kid_subset_size in pyproject.toml must be at least 2, not 0",
     "log = 2020-01-01": "log in pyproject.toml must be a string or a list of strings, not datetime.date(2020, 1, 1)",
-    "metric_option = [3]": "metric_option in pyproject.toml must be a string or a list of strings, not [3]",
+    'metric_option = ["a.b=3"]': "metric_option in pyproject.toml is not a setting: see `fidtool guide config`",
     'extractor = ["a"]': "extractor in pyproject.toml: unknown extractor 'a'",
     "extractor = 3": "extractor in pyproject.toml: --extractor must be a string, a fidtool.Network or a list",
     'extractor = [{name = "dinov2", way = 3}]': "extractor in pyproject.toml: --extractor: way=3 is none of name",

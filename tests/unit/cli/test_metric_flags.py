@@ -61,12 +61,6 @@ def test_a_metrics_setting_has_its_own_flag(settings_of: Callable[..., Settings]
     assert metric() == Energy()
 
 
-def test_the_option_for_custom_metrics_says_where_the_flag_is(settings_of: Callable[..., Settings]) -> None:
-    words = "those of energy are options of their own: see `fidtool metrics energy`$"
-    with pytest.raises(InputError, match=words):
-        settings_of("--metrics", "energy", "--metric-option", "energy.subset_size=30")
-
-
 def test_an_error_says_where_the_flag_is(settings_of: Callable[..., Settings]) -> None:
     with pytest.raises(InputError, match=r"^--energy-subset-size must be at least 1, not 0$"):
         settings_of("--metrics", "energy", "--energy-subset-size", "0")

@@ -49,17 +49,16 @@ def test_every_pass_has_the_same_bits_on_any_thread(place: Path) -> None:
 
 def test_training_accepts_named_networks_and_passes_gradients(place: Path) -> None:
     """Also through the rounding to 8 bits of a custom preparation."""
-    import torchvision
-
+    timm = pytest.importorskip("timm", reason="needs timm, from the extra 'test'")
     from fidtool.training import FeatureExtractor
 
     torch.manual_seed(0)
-    torch.save(torchvision.models.resnet18(weights=None).state_dict(), place / "resnet18.pth")
-    extractor = FeatureExtractor("torchvision:resnet18", weights=place / "resnet18.pth")
+    torch.save(timm.create_model("test_resnet").state_dict(), place / "weights.pth")
+    extractor = FeatureExtractor("timm:test_resnet", weights=place / "weights.pth")
     picture = torch.from_numpy(np.array(Image.open(place / "real" / "00000.png")))
     images = (picture.permute(2, 0, 1)[None].float() / 255).requires_grad_()
     output = extractor(images)
-    measured = built("torchvision:resnet18", place / "resnet18.pth").features([picture])
+    measured = built("timm:test_resnet", place / "weights.pth").features([picture])
     # The other pass uses channels-last memory and this one does not, so float32 convolutions round differently.
     torch.testing.assert_close(output.detach(), measured, rtol=1e-4, atol=1e-5)
     output.sum().backward()

@@ -57,15 +57,6 @@ def test_weights(golden: Golden) -> None:
     golden("features/weights", {"official": OFFICIAL_SHA256, "offline": OFFLINE_SHA256, "tensors": INCEPTION_SHA256})
 
 
-def ramps(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return weights that are the same on every machine, so that none have to be downloaded."""
-    ramps = {}
-    for place, (name, tensor) in enumerate(sorted(state.items())):
-        values = (torch.arange(tensor.numel()) % 31 - 15 + place % 3).reshape(tensor.shape) / 64
-        ramps[name] = values.abs().add(1).to(tensor.dtype) if name.endswith("var") else values.to(tensor.dtype)
-    return ramps
-
-
 def torchscript(folder: Path) -> str:
     """Write a TorchScript program that contains its settings, and return its path."""
     script = torch.jit.script(torch.nn.Sequential(torch.nn.AdaptiveMaxPool2d(2), torch.nn.Flatten()))
@@ -130,12 +121,3 @@ def test_description_of_the_normalisation(golden: Golden) -> None:
         )
     ]
     golden("features/normalisation", found)
-
-
-def test_fingerprint_of_a_published_network(golden: Golden, tmp_path: Path) -> None:
-    """A network of torchvision, with weights from a file."""
-    torchvision = pytest.importorskip("torchvision", reason="torchvision is not installed")
-    state = ramps(torchvision.models.squeezenet1_1(weights=None).state_dict())
-    torch.save(state, tmp_path / "weights.pth")
-    definition = definition_of("torchvision:squeezenet1_1:features.3", weights=str(tmp_path / "weights.pth"))
-    golden("features/published_fingerprint", shown(definition))

@@ -112,7 +112,7 @@ class Extractor:
     def differentiable(self, images: torch.Tensor) -> torch.Tensor:
         """Return the feature vectors of images with floating-point values, with gradients.
 
-        If the network's own preparation rounds to 8 bits (DINOv2, CLIP, torchvision, timm), this method rounds as well,
+        If the network's own preparation rounds to 8 bits (DINOv2, CLIP, timm), this method rounds as well,
         and the gradient passes straight through the rounding.
 
         Args:

@@ -28,7 +28,7 @@ from fidtool.images.decode import (
     NeedsRangeError,
     decode_content,
 )
-from fidtool.images.records import NO_RECORDS, RecordArray, records_of
+from fidtool.images.records import DETAILED, NO_RECORDS, RecordArray, is_detailed, records_of
 from fidtool.images.workers import Allocate, Buffer, DaemonThreads, Workers
 from fidtool.local_files import READ_SECONDS, in_time, open_regular
 from fidtool.sources.contents import BadFile, ContentError, Frame, Read, ValueRange, pillow_defaults
@@ -159,8 +159,7 @@ def _piece(
     piece.sizes = [image.pixels.shape[:2] for image in images]
     piece.properties = ImageProperties.total(image.properties for image in images)
     if images and options.records:
-        places = np.asarray(batch.images) if source is None else source.places(batch.images)
-        piece.records = records_of(images, places[piece.used])
+        piece.records = records_of(images, _measured(source, piece))
     if images and options.pixels:
         flat = [image.pixels.reshape(-1) for image in images]
         if allocate is not None:
@@ -171,6 +170,13 @@ def _piece(
         else:
             piece.pixels = flat[0]
     return piece
+
+
+def _measured(source: ImageSet | None, piece: Piece) -> list[bool]:
+    """Returns of which images detail is measured; the number of those of an iterable is not known."""
+    if source is None:
+        return [position < DETAILED for position, used in zip(piece.images, piece.used, strict=True) if used]
+    return [is_detailed(file[len(source.prefix) :], source.whole_count) for file in piece.files]
 
 
 def _check_sizes(fake: str, image: DecodedImage, real: str, partner: DecodedImage) -> None:

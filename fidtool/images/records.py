@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -103,8 +104,8 @@ number of values, of which ``zeros`` are 0 and ``full`` are 255. ``black``: numb
 ``bins``: histogram of the values. ``thumb``: brightness in 8 x 8 cells, then (B - Y) / 2 + 128 and (R - Y) / 2 + 128,
 each in 2 x 2 cells.
 
-The last fields describe all pixels, or neighbouring ones. They are all 0 if they are not known, as beyond the first
-`DETAILED` images of a set, which are a random sample. ``lowest``, ``highest``: the smallest and the largest value of
+The last fields describe all pixels, or neighbouring ones. They are all 0 if they are not known, see `is_detailed`.
+``lowest``, ``highest``: the smallest and the largest value of
 the image. ``bands``: mean squared detail of the green channel, in levels squared, at 1/8, 2/8, ..., 8/8 of the highest
 frequency that the resolution can hold, along rows or columns, whichever have less; noise has the same in each.
 ``repeats``: percentage of columns or rows, whichever are more, that equal one neighbour much more than the other,
@@ -114,14 +115,22 @@ because pixels are repeated. The last two are 0 in images of fewer than 16 colum
 RecordArray = NDArray[np.void]
 """Array of shape (images,) and dtype `RECORD`."""
 DETAILED = 2048
-"""Number of images of a set whose detail is measured: it describes the set, for which a sample is enough."""
+"""About as many images of a set have their detail measured: it describes the set, for which a sample is enough."""
 NO_RECORDS: RecordArray = np.zeros(0, dtype=RECORD)
 _NO_STAMPS = np.zeros((0, 2), dtype=np.int64)
 
 
-def records_of(images: Sequence[DecodedImage], places: Sequence[int] | NDArray[np.int64] = ()) -> RecordArray:
-    """Returns the records of images. Detail is measured of those with a place in their set below `DETAILED`."""
-    measured = np.ones(len(images), dtype=bool) if not len(places) else np.asarray(places) < DETAILED
+def is_detailed(name: str, count: int) -> bool:
+    """Whether the detail of an image is measured, in a set of so many images.
+
+    It depends on the hash of its name, so that those of a set are the same in its parts, and some of those before the
+    set grew.
+    """
+    return zlib.crc32(os.fsencode(name)) * count < DETAILED << 32
+
+
+def records_of(images: Sequence[DecodedImage], measured: Sequence[bool] | None = None) -> RecordArray:
+    """Returns the records of images. Detail is ``measured`` of some of them; None is all."""
     records = np.zeros(len(images), dtype=RECORD)
     records["digest"] = [_digest(image.pixels) for image in images]
     records["format"] = [image.format for image in images]
@@ -142,7 +151,7 @@ def records_of(images: Sequence[DecodedImage], places: Sequence[int] | NDArray[n
             pixels = [images[position].pixels for position in part]
             _summarise(pixels, down, right, some)
             records[part] = some
-            if detailed := [position for position in part if measured[position]]:
+            if detailed := [position for position in part if measured is None or measured[position]]:
                 some = records[detailed]
                 _measure_detail([images[position].pixels for position in detailed], some)
                 records[detailed] = some
@@ -289,14 +298,18 @@ class ImageRecords:
         return cls(found, names, images.prefix, images.stamps())
 
     @classmethod
-    def joined(cls, parts: Sequence[ImageRecords], order: NDArray[np.int64]) -> ImageRecords:
-        """Returns the records of several parts of a set in this order."""
+    def joined(cls, parts: Sequence[ImageRecords], order: NDArray[np.int64], count: int) -> ImageRecords:
+        """Returns the records of several parts of a set of ``count`` images, skipped ones too, in this order."""
         names = [name for each in parts for name in each.names]
         stamps = np.concatenate([each.stamps for each in parts])
         stamps = stamps[order] if len(stamps) == len(names) else stamps[:0]
         records = np.concatenate([each.records for each in parts])[order]
         first = parts[int(np.searchsorted(np.cumsum([*map(len, parts)]), order[0], side="right"))]
-        return cls(records, Names(names[number] for number in order.tolist()), first.prefix, stamps)
+        own = Names(names[number] for number in order.tolist())
+        undetailed = [row for row, name in enumerate(own) if not is_detailed(name, count)]
+        for field_name, *_ in _DETAILS:
+            records[field_name][undetailed] = 0
+        return cls(records, own, first.prefix, stamps)
 
     def __len__(self) -> int:
         return len(self.names)

@@ -137,10 +137,6 @@ class ImageSet:
         """Number of images of the set, of which these may be a part."""
         return len(self) if self.part is None else self.part.total
 
-    def places(self, indices: Indices) -> NDArray[np.int64]:
-        """Returns the places of these images in the whole set."""
-        return np.asarray(indices) if self.part is None else self.part.places[indices]
-
     def file(self, index: int) -> str:
         """Returns the path of image ``index``, for messages."""
         return f"{self.prefix}{self.stored[int(self.order[index])]}"

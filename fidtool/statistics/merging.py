@@ -163,7 +163,7 @@ class _Merger:
             count=sums.count,
             traits=sums.traits,
             skipped=tuple(skipped),
-            pictures=ImageRecords.joined(pictures, order) if pictures else None,
+            pictures=ImageRecords.joined(pictures, order, len(self._owners)) if pictures else None,
             order=np.concatenate(numbers)[order] if len(numbers) == len(parts) else None,
             part=None,
         )

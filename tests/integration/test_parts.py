@@ -240,8 +240,11 @@ def test_a_checkpoint_is_of_one_part(here: Run, tmp_path: Path) -> None:
 # --- a set that grows ------------------------------------------------------------------------------------------------
 
 
-def test_only_new_images_pass_the_network(here: Run, tmp_path: Path, passed: list[int]) -> None:
-    """From 1,000 images to 1,300."""
+def test_only_new_images_pass_the_network(
+    here: Run, tmp_path: Path, passed: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From 1,000 images to 1,300, with detail of about 300 of them."""
+    monkeypatch.setattr(records, "DETAILED", 300)
     more = make_pictures(tmp_path / "more", 1300, 1, sides=(16,))
     (tmp_path / "fake").mkdir()
     for file in sorted(more.iterdir(), key=lambda file: hash(file.name))[:1000]:
@@ -257,6 +260,8 @@ def test_only_new_images_pass_the_network(here: Run, tmp_path: Path, passed: lis
     assert sum(passed) == 300
     assert here("stats", "fake", "-o", "fresh.npz", *settings).status == 0
     assert arrays("old.npz") == arrays("fresh.npz")
+    with np.load("fresh.npz") as archive:
+        assert 200 < np.count_nonzero(archive["details"].any(axis=1)) < 400
     passed.clear()
     assert "0 are new" in here("stats", "fake", "-o", "same.npz", "--since", "old.npz", *settings).stderr
     assert passed == []

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from fidtool.images import records
 from fidtool.images.decode import DecodedImage, ImageProperties
-from fidtool.images.records import RECORD, records_of
+from fidtool.images.records import RECORD, is_detailed, records_of
 from support.record_reference import reference_record
 
 KINDS = ("noise", "gray", "flat", "black", "few values", "smooth", "dark", "ramp")
@@ -61,14 +61,28 @@ def test_each_kind_of_image(size: tuple[int, int]) -> None:
     assert_like_the_reference([DecodedImage(each, ImageProperties(), "PNG", "RGB", 0) for each in pixels])
 
 
-def test_detail_is_measured_of_the_first_images_of_a_set(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("form", ["{}.png", "n01440764/{:08}.JPEG", "[{}]", "sample {:06} é.webp"])
+def test_the_sample_of_a_set_whose_detail_is_measured(form: str) -> None:
+    names = [form.format(number) for number in range(20_000)]
+
+    def sample(count: int) -> set[str]:
+        return {name for name in names[:count] if is_detailed(name, count)}
+
+    assert len(sample(2048)) == 2048
+    for count in (3000, 8000, 20_000):
+        assert 1850 < len(sample(count)) < 2250
+        assert sample(20_000) & {*names[:count]} <= sample(count), "a larger set needs no more"
+        first = len(sample(count) & {*names[: count // 2]})
+        assert 850 < first < 1200, "it is evenly distributed"
+
+
+def test_detail_is_measured_of_some_images() -> None:
     """All else is recorded of each image."""
     rng = np.random.default_rng(6)
     images = [random_image(20, 20 + number % 2, rng) for number in range(8)]
     expected = records_of(images)
-    monkeypatch.setattr(records, "DETAILED", 4)
-    found = records_of(images, [7, 2, 5, 3, 0, 4, 1, 6])
     measured = [1, 3, 4, 6]
+    found = records_of(images, [number in measured for number in range(8)])
     assert found[measured].tobytes() == expected[measured].tobytes()
     detail = ["lowest", "highest", "bands", "repeats"]
     others = [name for name in RECORD.names or () if name not in detail]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from typing import Any
@@ -17,71 +15,48 @@ from fidtool.errors import InputError, RunError
 from fidtool.json_fields import plain
 from fidtool.names import counted, legible
 from fidtool.sources.remote import delete_copies
-from fidtool.statistics.cache import SHOWN_DIGITS, Entry, cache_entries, matching, sweep
+from fidtool.statistics.cache import Entry, cache_entries, sweep
 from fidtool.statistics.statistics_file import read_summary
 
-_EXAMPLES = (
-    ("List the cached statistics", "fidtool cache"),
-    ("Delete the statistics of one set", "fidtool cache --remove real/"),
-    ("Delete statistics last used more than 30 days ago", "fidtool cache --older-than 30d"),
-)
+_SHOWN_DIGITS = 12
+"""Digits of an entry's name that the list shows; enough to identify the entry."""
 
 
-@click.command(cls=OnceCommand, examples=_EXAMPLES)
+@click.command(cls=OnceCommand)
 @click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
-@click.option("--remove", metavar="PATH|ID", help="Delete the entries of a path, or the entry of an ID in the list.")
-@click.option(
-    "--older-than",
-    metavar="DATE|DAYS",
-    help="Delete entries last used before a date such as 2026-11-01, or more than 30d ago.",
-)
 @click.option(
     "--clear",
     is_flag=True,
     help="Delete all cached statistics and copies of remote files, not weights or references.",
 )
-def cache(as_json: bool, remove: str | None, older_than: str | None, clear: bool) -> Iterator[str]:
-    """List the cached statistics, the last used first, or delete some of them.
+def cache(as_json: bool, clear: bool) -> Iterator[str]:
+    """List the cached statistics, the last used first, or delete them.
 
     The cache is the folder FIDTOOL_CACHE, else $XDG_CACHE_HOME/fidtool, else ~/.cache/fidtool. It holds at most
     FIDTOOL_CACHE_BYTES (default 2 GiB) of statistics; the least recently used are deleted first. The weights and
     the references are in the same folder.
     """
-    passed = {"--json": as_json or None, "--remove": remove, "--older-than": older_than, "--clear": clear or None}
-    flags = [flag for flag, value in passed.items() if value is not None]
-    if len(flags) > 1:
-        raise InputError(f"{' and '.join(flags)} cannot be combined:", "pass one of them")
-    entries = cache_entries() if remove is None else matching(remove)
+    if as_json and clear:
+        raise InputError("--json and --clear cannot be combined:", "pass one of them")
+    entries = cache_entries()
     if as_json:
         yield _json(entries)
-        return
-    if not flags:
+    elif clear:
+        yield _deleted(entries)
+    else:
         yield from _table(entries)
-        return
-    if older_than is not None:
-        before = _moment(older_than)
-        entries = [entry for entry in entries if entry.used < before]
+
+
+def _deleted(entries: Sequence[Entry]) -> str:
+    """Delete the statistics and the copies of remote files. Return what was done."""
     try:
         for entry in entries:
             entry.path.unlink(missing_ok=True)
     except OSError as error:
         raise RunError(f"the cache {cache_dir()} could not be changed: {error}") from None
-    if clear:
-        sweep()
-        delete_copies()
-    yield f"deleted {counted(len(entries), 'entry', 'entries')} from {cache_dir()}"
-
-
-def _moment(text: str) -> float:
-    """Return the time of ``--older-than`` in seconds since 1970: the start of a local date, or some days ago."""
-    try:
-        if days := re.fullmatch(r"(\d{1,6})d?", text):
-            return time.time() - 86400.0 * int(days[1])
-        return datetime.strptime(text, "%Y-%m-%d").timestamp()
-    except (ValueError, OverflowError, OSError):
-        raise InputError(
-            f"--older-than must be a date such as 2026-11-01 or a number of days such as 30, not {text!r}"
-        ) from None
+    sweep()
+    delete_copies()
+    return f"deleted {counted(len(entries), 'entry', 'entries')} from {cache_dir()}"
 
 
 def _json(entries: Sequence[Entry]) -> str:
@@ -126,7 +101,7 @@ def _table(entries: Sequence[Entry]) -> list[str]:
         framing = f" (framed by {summary.framing})" if summary.framing else ""
         rows.append(
             (
-                entry.path.stem[:SHOWN_DIGITS],
+                entry.path.stem[:_SHOWN_DIGITS],
                 f"{summary.count or '?'}{sampled}",
                 f"{legible(made.extractor)} ({made.dims})" if made else "?",
                 (made.protocol_name or "its own") if made else "?",

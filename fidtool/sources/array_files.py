@@ -271,7 +271,7 @@ class _Unpickler(SafeUnpickler):
 
     def persistent_load(self, reference: Any) -> _Storage:
         _, kind, record, *_ = reference
-        info = self._records[f"data/{record}"]
+        info = self._records["data/" + record]
         return kind, stored_at(info, self._handle), info.file_size, self._order
 
 
@@ -282,7 +282,7 @@ def _tensor(storage: _Storage, offset: int, shape: Sequence[int], strides: Seque
     dtype = np.dtype(f"{order}{_STORAGES[kind]}") if kind in _STORAGES else _UNKNOWN
     if kind == "BFloat16" and order == "<":
         dtype = BFLOAT16
-    if min([offset, *shape, *strides]) < 0:
+    if any(number < 0 for number in (offset, *shape, *strides)):
         raise ValueError("a tensor has a negative offset, size or stride")
     steps = tuple(step * dtype.itemsize for step in strides)
     tensor = StoredArray(tuple(shape), dtype, start + offset * dtype.itemsize, steps, kind.lower())

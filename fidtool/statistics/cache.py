@@ -15,15 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fidtool.cache_dir import byte_limit, cache_dir
-from fidtool.errors import InputError, RunError, redacted
+from fidtool.errors import RunError, redacted
 from fidtool.features.protocol import FEATURES, PROBE, Definition
 from fidtool.sources.image_set import ImageSet, real_path
 from fidtool.sources.opening import STDIN
 from fidtool.statistics.set_statistics import Statistics
-from fidtool.statistics.statistics_file import arrays_of, read_statistics, read_summary, save_arrays
+from fidtool.statistics.statistics_file import arrays_of, read_statistics, save_arrays
 
-SHOWN_DIGITS = 12
-"""Hexadecimal digits of an entry's name that lists show; enough to identify the entry."""
 _ABANDONED_SECONDS = 3600.0
 """Age from which a temporary file is assumed to belong to a process that was killed."""
 _FINE_CLOCK_NS = 50_000_000
@@ -146,23 +144,6 @@ def cache_entries() -> list[Entry]:
             status = path.stat()
             entries += [Entry(path, status.st_size, status.st_mtime)] if path.is_file() else []
     return sorted(entries, key=lambda entry: entry.used, reverse=True)
-
-
-def matching(name: str) -> list[Entry]:
-    """Returns the entries of a set of images, or the entry whose hexadecimal name begins with ``name``.
-
-    This is the path of the set, as in `Summary.source` or relative to the current folder; or at least the first
-    `SHOWN_DIGITS` digits of an entry's name, because fewer may be meant as a path.
-    """
-    entries = cache_entries()
-    of_path = [entry for entry in entries if name and read_summary(entry.path).source in (name, _listed_path(name))]
-    is_id = len(name) >= SHOWN_DIGITS
-    found = of_path or [entry for entry in entries if is_id and entry.path.stem.startswith(name)]
-    if not found:
-        raise InputError(f"the cache has no entry {name!r}: `fidtool cache` lists paths and IDs")
-    if len(found) > 1 and not of_path:
-        raise InputError(f"{len(found)} entries of the cache have IDs that begin with {name}:", "pass more digits")
-    return found
 
 
 def sweep(age: float = 0.0) -> None:

@@ -1,8 +1,7 @@
-"""``fidtool cache`` lists cached statistics and removes some of them."""
+"""``fidtool cache`` lists cached statistics."""
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 
@@ -14,15 +13,10 @@ from support.command_line import Run
 from support.pictures import make_pictures
 from support.places import COLOURS, TINY
 
-DAY = 86400
-
 
 @pytest.fixture
 def cached(here: Run, tmp_path: Path, environment: dict[str, str]) -> dict[str, Path]:
-    """Entries by name: two networks for ``p``, one for ``q``; last used 0, 10 and 40 days ago.
-
-    No digit of an entry's ID is the name of a folder, so that part of an ID never matches a folder.
-    """
+    """Entries by name: two networks for ``p``, one for ``q``."""
     folders = [make_pictures(tmp_path / name, count) for name, count in (("p", 3), ("q", 4))]
     time.sleep(0.08)  # younger files are not cached: see test_cache
     statistics = Path(environment["FIDTOOL_CACHE"]) / "statistics"
@@ -30,14 +24,7 @@ def cached(here: Run, tmp_path: Path, environment: dict[str, str]) -> dict[str, 
     for name, folder, network in (("new", 0, TINY), ("old", 0, COLOURS), ("oldest", 1, TINY)):
         assert here("stats", folders[folder], "-o", f"{name}.npz", "--extractor", network).status == 0
         (found[name],) = set(statistics.glob("*.npz")) - set(found.values())
-    for name, days in (("new", 0), ("old", 10), ("oldest", 40)):
-        used = time.time() - days * DAY - 3600
-        os.utime(found[name], (used, used))
     return found
-
-
-def left(cached: dict[str, Path]) -> list[str]:
-    return [name for name, path in cached.items() if path.exists()]
 
 
 def test_entries_of_earlier_versions_and_damaged_ones_are_listed(
@@ -54,47 +41,17 @@ def test_entries_of_earlier_versions_and_damaged_ones_are_listed(
     assert rows[cached["old"].stem[:12]].split()[1:4] == ["?", "?", "?"]
     again = here("compute", tmp_path / "q", tmp_path / "q", "--extractor", TINY, "--json")
     assert again.json["run"]["images_computed"] == 0
-    assert here("cache", "--remove", "?").status == 2
-    assert here("cache", "--remove", "").status == 2
 
 
-def test_a_path_is_removed_with_all_its_entries(here: Run, cached: dict[str, Path], tmp_path: Path) -> None:
-    assert here("cache", "--remove", "./p/").status == 0
-    assert left(cached) == ["oldest"]
-    assert here("cache", "--remove", tmp_path / "q").status == 0
-    assert left(cached) == []
-
-
-def test_an_unambiguous_id_is_removed(here: Run, cached: dict[str, Path]) -> None:
-    twin = cached["old"].with_name(f"{cached['old'].stem[:20]}{'0' * 44}.npz")
-    twin.write_bytes(b"")
-    ambiguous = here("cache", "--remove", cached["old"].stem[:12])
-    assert "2 entries of the cache have IDs that begin with" in ambiguous.error
-    twin.unlink()
-    assert here("cache", "--remove", cached["old"].stem[:12]).status == 0
-    assert left(cached) == ["new", "oldest"]
-
-
-def test_fewer_digits_than_the_list_shows_remove_nothing(here: Run, cached: dict[str, Path]) -> None:
-    """A single letter may be the name of a folder."""
-    for digits in (1, 11):
-        refused = here("cache", "--remove", cached["old"].stem[:digits])
-        assert (refused.status, "the cache has no entry" in refused.error) == (2, True)
-    assert left(cached) == list(cached)
-
-
-@pytest.mark.parametrize(
-    ("limit", "rest"),
-    [
-        ("5d", ["new"]),
-        ("%Y-%m-%d", ["new", "old"]),
-    ],
-)
-def test_entries_unused_for_long_are_removed(here: Run, cached: dict[str, Path], limit: str, rest: list[str]) -> None:
-    """For days, or since a date, here that of 20 days ago."""
-    limit = time.strftime(limit, time.localtime(time.time() - 20 * DAY))
-    assert here("cache", "--older-than", limit).status == 0
-    assert left(cached) == rest
+def test_the_list_names_the_files(here: Run, cached: dict[str, Path]) -> None:
+    """One can be deleted, because its name begins with the ID."""
+    found = here("cache", "--json").json
+    folder = f"{found['folder']}/statistics"
+    assert {f"{folder}/{each['id']}.npz" for each in found["entries"]} == {*map(str, cached.values())}
+    shown = [row.split()[0] for row in here("cache").stdout.splitlines()[2:]]
+    (first,) = (path for path in cached.values() if path.name.startswith(shown[0]))
+    first.unlink()
+    assert [row.split()[0] for row in here("cache").stdout.splitlines()[2:]] == shown[1:]
 
 
 def test_addresses_are_listed_without_their_secrets() -> None:

@@ -184,8 +184,8 @@ OTHERS: dict[str, tuple[object, ...]] = {
     "check against itself without images": ("check", "real", "--against", "bare.npz"),
     "check of an empty folder": ("check", "empty"),
     "check of unreadable images": ("check", "unreadable"),
-    "cache --remove of nothing": ("cache", "--remove", "nowhere"),
-    "cache of two wishes": ("cache", "--clear", "--remove", "real"),
+    "cache --remove": ("cache", "--remove", "real"),
+    "cache of two wishes": ("cache", "--clear", "--json"),
     "demo onto a file": ("demo", "--folder", "notes.txt"),
 }
 UNDER_A_LAUNCHER: dict[str, dict[str, str]] = {

@@ -103,11 +103,13 @@ def laughs() -> Any:
     return found
 
 
-def copies_of_a_string() -> bytes:
-    """Return a list of a string and of many copies of its bytes, each of which takes a few bytes."""
-    first = text("x" * 2**20) + pickle.BINPUT + b"\0"
-    copied = name("_codecs", "encode") + pickle.BINGET + b"\0" + text("latin1") + pickle.TUPLE2 + pickle.REDUCE
-    return whole(pickle.EMPTY_LIST + pickle.MARK + first + copied * 20 + pickle.APPENDS)
+def view_of_an_array() -> bytes:
+    """Return a list of an array and of another one that is made of its bytes."""
+    first = array(tuple_of(number(2)), data(bytes(16))) + pickle.BINPUT + b"\0"
+    second = call(
+        name(f"{CORE}.numeric", "_frombuffer"), pickle.BINGET + b"\0", dtype(), tuple_of(number(2)), text("C")
+    )
+    return whole(pickle.EMPTY_LIST + pickle.MARK + first + second + pickle.APPENDS)
 
 
 RUNNING: dict[str, Callable[[Path], bytes]] = {
@@ -151,21 +153,32 @@ NOT_DATA: dict[str, Callable[[], bytes]] = {
     "BUILD of a dict": lambda: whole(pickle.EMPTY_DICT + written({"__setstate__": 1}, 0)[:-1] + pickle.BUILD),
     "an array of objects": lambda: written(np.array([{}, None], dtype=object)),
     "a structured array": lambda: written(np.zeros(2, [("a", "f8")])),
-    "a dtype with fields": lambda: whole(
-        dtype(
-            "f8",
-            tuple_of(number(3), text("<"), pickle.NONE, tuple_of(text("a")), pickle.EMPTY_DICT, *[number(0)] * 3),
-        )
-    ),
     "a dtype of a file": lambda: whole(call(name("numpy", "dtype"), text("(2,)O"))),
     "an array of a subclass": lambda: written(np.ma.masked_array([1.0], [False])),
     "a tuple as a key": lambda: written({(1, 2): 3}),
+    "tuples inside each other as a key": lambda: whole(
+        pickle.EMPTY_DICT + pickle.EMPTY_TUPLE + pickle.TUPLE1 * 500_000 + pickle.NONE + pickle.SETITEM
+    ),
+    "a billion billion tuples as a key": lambda: whole(
+        pickle.EMPTY_DICT
+        + pickle.MARK
+        + pickle.EMPTY_TUPLE
+        + (pickle.DUP + pickle.TUPLE2) * 60
+        + pickle.NONE
+        + pickle.SETITEMS
+    ),
+    "BUILD of a known function": lambda: whole(
+        name("_codecs", "encode") + pickle.NONE + written({"__defaults__": (1,)}, 0)[:-1] + pickle.TUPLE2 + pickle.BUILD
+    ),
 }
 """Pickles of something that is not data."""
 
 DAMAGED: dict[str, Callable[[], bytes]] = {
     "a call of numpy.ndarray": lambda: whole(call(name("numpy", "ndarray"), tuple_of(number(2**30)))),
     "bytes of any size": lambda: whole(call(name("__builtin__", "bytes"), number(2**30)), 2),
+    "a codec of tuples": lambda: whole(
+        call(name("_codecs", "encode"), text("x"), pickle.EMPTY_TUPLE + (pickle.DUP + pickle.TUPLE2) * 60)
+    ),
     "a codec": lambda: whole(call(name("_codecs", "encode"), text("x"), text("rot13"))),
     "BUILD of a dtype with a dict": lambda: whole(
         call(name("numpy", "dtype"), text("f8")) + pickle.EMPTY_DICT + pickle.BUILD
@@ -197,6 +210,5 @@ NESTED: dict[str, Callable[[], bytes]] = {
     "lists inside each other": lambda: whole(pickle.EMPTY_LIST * 100_000 + pickle.APPEND * 99_999),
     "a list that contains itself": lambda: written(recursive_list()),
     "a billion billion lists": lambda: written(laughs()),
-    "copies of a string": copies_of_a_string,
 }
-"""Pickles of plain data over which a careless reader would recurse, or of which it would make copies."""
+"""Pickles of plain data over which a careless reader would recurse."""

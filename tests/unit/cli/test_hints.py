@@ -53,7 +53,7 @@ HINTS = {
     "check s.npz mine.py real fake": "(mine.py real fake): pass a folder, or quote the wildcard (see",
     "--verison": "--version",
     "--help-all": "No such option '--help-all'; did you mean --help?",
-    "cache --older 30d": "--older-than",
+    "cache --clean": "--clear",
     "compute real fake --timeout x": "not a valid float",
     "compute real fake --nums 3 --metrics kid": "error: No such option '--nums'; did you mean --num? (see",
     "compute real": "Missing argument 'FAKE...' (see",

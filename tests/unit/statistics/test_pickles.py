@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import copyreg
 import importlib
 import io
 import pickle
@@ -185,6 +186,29 @@ def test_other_pickles_are_refused(tmp_path: Path, kind: str) -> None:
 def test_nested_lists_are_no_statistics(kind: str, tmp_path: Path) -> None:
     message = refusal_in_little_memory(tmp_path, NESTED[kind](), 16e6)
     assert "is a pickled list; statistics are a dict of arrays" in message
+
+
+def test_arrays_share_no_memory() -> None:
+    """A pickle may replace the content of an array, which frees the memory of the one before."""
+    array, copy = loaded(hostile.view_of_an_array())
+    assert not np.may_share_memory(array, copy)
+
+
+@pytest.fixture
+def extension() -> Iterator[int]:
+    """The code of a name that is registered as an extension, and which Python's own loader has looked up."""
+    copyreg.add_extension("os", "system", 200)
+    pickle.loads(hostile.whole(pickle.EXT1 + b"\xc8"))
+    yield 200
+    copyreg.remove_extension("os", "system", 200)
+    copyreg.clear_extension_cache()
+
+
+def test_registered_extensions_are_refused(tmp_path: Path, extension: int) -> None:
+    code = pickle.EXT1 + bytes([extension])
+    data = hostile.whole(hostile.call(code, hostile.text(f"touch {tmp_path / 'trace'}")))
+    assert "it has an opcode that" in refusal(tmp_path, data)
+    assert not (tmp_path / "trace").exists()
 
 
 def test_damage_anywhere_is_an_error_or_other_data() -> None:

@@ -93,7 +93,8 @@ class Buffer:
     def free(self) -> None:
         """Lets the worker use it for another result. Called in any thread."""
         if self.memory is not None and len(self.memory) > _KEPT_BYTES:
-            self.memory.madvise(mmap.MADV_REMOVE)
+            with contextlib.suppress(OSError, AttributeError):  # a program may lock its memory; only Linux has it
+                self.memory.madvise(mmap.MADV_REMOVE)
         if worker := self._worker():
             worker.idle.append(self)
 

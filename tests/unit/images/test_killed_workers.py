@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import mmap
 import multiprocessing
 import os
 import random
@@ -293,3 +294,17 @@ def test_memory_of_large_buffers_is_returned(monkeypatch: pytest.MonkeyPatch) ->
         array, _ = started.result()
         assert array.all(), "it is used again"
         started.end()
+
+
+def test_memory_that_the_system_does_not_take_back() -> None:
+    """As it refuses to where a program has locked all its memory."""
+
+    class Locked(mmap.mmap):
+        def madvise(self, *_: int) -> None:
+            raise OSError(errno.EINVAL, "Invalid argument")
+
+    worker = SimpleNamespace(idle=[])
+    with Locked(-1, workers._KEPT_BYTES + 1) as memory:
+        buffer = workers.Buffer(1, lambda: worker, memory)  # type: ignore[arg-type]
+        buffer.free()
+    assert worker.idle == [buffer]

@@ -47,7 +47,8 @@ class Pairs:
             files: names of the pairs, for messages.
         """
         found = np.empty((len(fake), len(self.metrics)))
-        for number, pair in enumerate(zip(real, fake, strict=True)):
+        for number, images in enumerate(zip(real, fake, strict=True)):
+            pair = [image.clone() for image in images]  # a program's metric may keep them, and theirs is used again
             for column, (metric, function) in enumerate(zip(self.metrics, self._functions, strict=True)):
                 with about(files[number]):
                     try:

@@ -11,7 +11,7 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -433,6 +433,24 @@ class Nothing(Largest):
 class OfFeatures(Largest):
     name = "of-features"
     numbers = (fidtool.Number("of_features", "Of features", "lower", "nothing"),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keeping(Largest):
+    name = "keeping"
+    kept: ClassVar[list[tuple[torch.Tensor, bytes]]] = []
+
+    def of_pair(self, real: torch.Tensor, fake: torch.Tensor) -> float:
+        self.kept.extend((image, image.numpy().tobytes()) for image in (real, fake))
+        return 0.0
+
+
+def test_a_custom_metric_may_keep_the_pixels(sets: tuple[Path, Path]) -> None:
+    """The memory that workers decode into is used again."""
+    Keeping.kept.clear()
+    fidtool.compute(*sets, metrics=[Keeping()], batch_size=1, num_workers=1)
+    assert len(Keeping.kept) == 2 * len(SIDES)
+    assert all(image.numpy().tobytes() == before for image, before in Keeping.kept)
 
 
 def test_a_custom_metric_gets_pairs_of_pixels(sets: tuple[Path, Path]) -> None:

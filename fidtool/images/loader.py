@@ -243,12 +243,13 @@ def load(
         return
     batches = chain([first], batches)
     name = "" if source is None else f"images of {source.path}"
+    if source is not None:
+        source = source.shared_by(max(1, num_workers))
     decode: _Decode = partial(decode_batch, source, options)
     workers: _Workers | None = None
     if num_workers and _can_be_sent(first):
-        shared = None if source is None else source.shared_by(num_workers)
         try:
-            workers = Workers(partial(decode_batch, shared, options), num_workers, patience)
+            workers = Workers(partial(decode_batch, source, options), num_workers, patience)
         except (OSError, AssertionError) as error:
             reason = getattr(error, "strerror", None) or error
             complain(f"cannot start decoding workers ({reason}): decoding in the main process")

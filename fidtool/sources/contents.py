@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import copy
 import errno
 import io
 import os
@@ -204,7 +205,7 @@ class Reader(abc.ABC):
         """Yields the contents of these images, whose numbers must ascend if they can only be read sequentially."""
 
     def shared_by(self, processes: int) -> Reader:
-        """Returns the reader for one of several processes that read at the same time."""
+        """Returns the reader for one of so many processes that read many images at the same time."""
         return self
 
     def around(self, reader: Reader) -> Reader:
@@ -415,11 +416,12 @@ def _kept_file(files: Files, file: int) -> _KeptFile:
 class PartReader(Reader):
     """Reads images that are parts of files.
 
-    If they can be read in any order, the `KEPT_FILES` files that were read last stay open. Of others, each file is
-    opened for images next to each other.
+    A reader from `shared_by` keeps the `KEPT_FILES` files open that were read last, if they can be read in any order.
+    Otherwise each file is opened for images next to each other: a run may have many sets.
     """
 
     file_index: NDArray[np.int32]
+    _keeps_open = False
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_kept"}
@@ -428,10 +430,15 @@ class PartReader(Reader):
     def _kept(self) -> Callable[[int], _KeptFile]:
         return lru_cache(KEPT_FILES)(partial(_kept_file, self.files))
 
+    def shared_by(self, processes: int) -> PartReader:
+        mine = copy.copy(self)
+        mine._keeps_open = not self.in_order
+        return mine
+
     def _open(self, file: int) -> BinaryIO:
-        if self.in_order:
-            return self.files.open(file)
-        return cast(BinaryIO, _Reading(self._kept(file)))
+        if self._keeps_open:
+            return cast(BinaryIO, _Reading(self._kept(file)))
+        return self.files.open(file)
 
     @abc.abstractmethod
     def walk(self, handle: BinaryIO, file: int, items: list[int]) -> Iterator[Read]:

@@ -156,7 +156,7 @@ class ImageSet:
         return in_time(f"images of {self.path}", work, seconds) if self.files.paths else work()
 
     def shared_by(self, processes: int) -> ImageSet:
-        """Returns the images for one of several processes that read them at the same time."""
+        """Returns the images for one of so many processes that read many of them at the same time."""
         partner = None if self.partner is None else self.partner.shared_by(processes)
         return replace(self, reader=self.reader.shared_by(processes), partner=partner)
 

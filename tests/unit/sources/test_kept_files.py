@@ -14,6 +14,9 @@ import numpy as np
 import pytest
 
 from fidtool.errors import InputError
+from fidtool.images.batches import plan_batches
+from fidtool.images.decode import DecodeOptions
+from fidtool.images.loader import load
 from fidtool.sources import contents
 from fidtool.sources.contents import ContentError, Files
 from fidtool.sources.image_set import ImageSet
@@ -35,7 +38,7 @@ def archives(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def images(archives: Path) -> ImageSet:
-    return open_images(f"{archives}/?.zip")
+    return open_images(f"{archives}/?.zip").shared_by(1)
 
 
 @pytest.fixture
@@ -74,10 +77,20 @@ def test_few_files_stay_open_and_none_after_the_set(
     archives: Path, handles: list[BinaryIO], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(contents, "KEPT_FILES", 2)
-    images = open_images(f"{archives}/?.zip")
+    images = open_images(f"{archives}/?.zip").shared_by(1)
     assert read_one_by_one(images)
     assert sum(not handle.closed for handle in handles) == 2
     del images
+    assert all(handle.closed for handle in handles)
+
+
+def test_no_file_stays_open_of_sets_that_are_not_being_loaded(archives: Path, handles: list[BinaryIO]) -> None:
+    """A run may have many sets, each of many archives."""
+    images = open_images(f"{archives}/?.zip")
+    assert read_one_by_one(images)
+    assert images.sample()
+    options = DecodeOptions(skip=True)
+    assert sum(len(piece.skipped) for piece in load(images, plan_batches(images, 4), options)) == COUNT**2
     assert all(handle.closed for handle in handles)
 
 
@@ -85,7 +98,7 @@ def test_a_file_that_is_replaced_while_it_is_read_stays_open(
     archives: Path, handles: list[BinaryIO], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(contents, "KEPT_FILES", 1)
-    images = open_images(f"{archives}/?.zip")
+    images = open_images(f"{archives}/?.zip").shared_by(1)
     handles.clear()
     begun = images.read([0, 1])
     assert next(begun) == content_of(0)

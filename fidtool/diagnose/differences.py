@@ -164,8 +164,9 @@ def _differences(real: Measures, fake: Measures, paired: bool) -> Iterator[_Diff
     yield from _qualities(real, fake, paired)
     yield from _values(real, fake)
     # Earlier versions did not record the range and the detail of an image.
-    older = [name for name, images in (("REAL", real), ("FAKE", fake)) if not len(images.measured)]
-    if not older and max(real.side, fake.side) <= _SIMILAR_SIDE * min(real.side, fake.side):
+    older = [name for name, images in (("REAL", real), ("FAKE", fake)) if images.older]
+    measured = min(len(real.measured), len(fake.measured)) > 0
+    if measured and max(real.side, fake.side) <= _SIMILAR_SIDE * min(real.side, fake.side):
         yield from _stretching(real.measured, fake.measured)
         yield from _detail(real.measured, fake.measured)
     if min(len(real), len(fake)) < _ENOUGH:

@@ -35,8 +35,13 @@ class Measures:
 
     @cached_property
     def measured(self) -> Measures:
-        """Those whose range and detail are recorded; none if an earlier version recorded them."""
-        return Measures(self.records[self.records["highest"] >= self.records["high"]])
+        """Those whose range and detail are recorded, without black images: in records these have neither."""
+        return Measures(self.records[self.records["highest"] > 0])
+
+    @cached_property
+    def older(self) -> bool:
+        """Whether an earlier version recorded them, without the range and detail."""
+        return not len(self.measured) and bool(self.records["high"].any())
 
     @cached_property
     def side(self) -> float:

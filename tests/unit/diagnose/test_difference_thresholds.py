@@ -283,6 +283,20 @@ def test_a_fault_of_many_images_explains_differences() -> None:
         assert [finding.code for finding in pair_findings(*lighter(60), own)] == found
 
 
+def test_the_detail_of_black_images_is_not_compared() -> None:
+    """Their records do not show whether it was measured."""
+    real, fake = repeated(50, count=10)
+    for field in ("low", "high", "lowest", "highest", "bands", "repeats"):
+        fake.records[field][-80:] = 0
+    assert codes((real, fake)) == ["repeated pixels"], "half of those that are not black"
+    for field in ("lowest", "highest", "bands", "repeats"):
+        real.records[field] = 0
+    real.records["low"][-50:] = 0
+    real.records["high"][:50] = 250
+    real.records["high"][-50:] = 0
+    assert codes((real, fake)) == ["not compared"], "the others are of an earlier version"
+
+
 @pytest.mark.parametrize("step", [0, 0.2, 2, 9])
 def test_small_sets_are_compared_as_by_scipy(step: float) -> None:
     """With ties among the values, which are multiples of a ``step``, and without."""

@@ -28,7 +28,7 @@ from fidtool.images.decode import (
     NeedsRangeError,
     decode_content,
 )
-from fidtool.images.records import DETAILED, NO_RECORDS, RecordArray, is_detailed, records_of
+from fidtool.images.records import NO_RECORDS, RecordArray, is_detailed, records_of
 from fidtool.images.workers import Allocate, Buffer, DaemonThreads, Workers
 from fidtool.local_files import READ_SECONDS, in_time, open_regular
 from fidtool.sources.contents import BadFile, ContentError, Frame, Read, ValueRange, pillow_defaults
@@ -173,9 +173,11 @@ def _piece(
 
 
 def _measured(source: ImageSet | None, piece: Piece) -> list[bool]:
-    """Returns of which images detail is measured; the number of those of an iterable is not known."""
+    """Returns of which images detail is measured. Of an iterable, it is as if each image were the last."""
     if source is None:
-        return [position < DETAILED for position, used in zip(piece.images, piece.used, strict=True) if used]
+        used = [position for position, used in zip(piece.images, piece.used, strict=True) if used]
+        names = [file[file.rindex("[") :] for file in piece.files]
+        return [is_detailed(name, position + 1) for name, position in zip(names, used, strict=True)]
     return [is_detailed(file[len(source.prefix) :], source.whole_count) for file in piece.files]
 
 

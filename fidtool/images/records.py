@@ -158,6 +158,14 @@ def records_of(images: Sequence[DecodedImage], measured: Sequence[bool] | None =
     return records
 
 
+def _forget_detail(records: RecordArray, names: Sequence[str], count: int) -> None:
+    """Clears the detail of images of a set of so many, where it was measured when these were not yet known."""
+    measured = np.flatnonzero(records["highest"]).tolist()
+    undetailed = [row for row in measured if not is_detailed(names[row], count)]
+    for name, *_ in _DETAILS:
+        records[name][undetailed] = 0
+
+
 def _digest(pixels: NDArray[np.uint8]) -> int:
     # SHA-1 is hashlib's fastest hash on processors with instructions for it. Collisions on purpose are no concern.
     sha = hashlib.sha1(b"%d %d\0" % pixels.shape[:2], usedforsecurity=False)
@@ -295,6 +303,7 @@ class ImageRecords:
         """Returns the records of images, from a uint8 array of shape (images, bytes of `RECORD`)."""
         names = Names(images.stored[number] for number in images.order.tolist())
         found = np.ascontiguousarray(records).view(RECORD).reshape(-1)
+        _forget_detail(found, names, images.whole_count)
         return cls(found, names, images.prefix, images.stamps())
 
     @classmethod
@@ -306,9 +315,7 @@ class ImageRecords:
         records = np.concatenate([each.records for each in parts])[order]
         first = parts[int(np.searchsorted(np.cumsum([*map(len, parts)]), order[0], side="right"))]
         own = Names(names[number] for number in order.tolist())
-        undetailed = [row for row, name in enumerate(own) if not is_detailed(name, count)]
-        for field_name, *_ in _DETAILS:
-            records[field_name][undetailed] = 0
+        _forget_detail(records, own, count)
         return cls(records, own, first.prefix, stamps)
 
     def __len__(self) -> int:

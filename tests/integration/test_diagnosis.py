@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import fidtool
+from fidtool.images import records
 from support import degenerate
 from support.command_line import Run, messages
 from support.degenerate import RANKS, compared, make_real
@@ -189,3 +191,22 @@ def test_a_set_under_a_url(here: Run, tmp_path: Path) -> None:
         f"{url} and x.npy are the same set",
     ]
     assert f"{url} and x.npy are the same: " in here("check", url, "--against", "x.npy").error
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_detail_of_an_iterable_is_that_of_a_sample(
+    environment: dict[str, str], tmp_path: Path, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not of its first images, which are hardly a random sample. How many there are is known at the end."""
+    monkeypatch.setattr(records, "DETAILED", 30)
+    files = sorted(make_pictures(tmp_path / "fake", 150).iterdir())
+    settings = {"extractor": TINY, "batch_size": 16, "num_workers": workers}
+    found = fidtool.compute_statistics((file.read_bytes() for file in files), **settings)
+    assert found is not None
+    assert found.pictures is not None
+    measured = found.pictures.records["highest"] > 0
+    assert measured.tolist() == [records.is_detailed(name, 150) for name in found.pictures.names]
+    places = [int(name[1:-1]) for name, each in zip(found.pictures.names, measured, strict=True) if each]
+    assert min(places) < 50
+    assert max(places) > 100
+    assert 15 < len(places) < 60

@@ -191,7 +191,7 @@ def _certain(real: NDArray[np.generic], fake: NDArray[np.generic]) -> bool:
     images, others = len(real), len(fake)
     every = images + others
     deviation = ranks[place[:images]].sum() - images * (every + 1) / 2
-    ties = (counts**3 - counts).sum() / (every * (every - 1))
+    ties = (counts.astype(np.float64) ** 3 - counts).sum() / (every * (every - 1))
     return bool(abs(deviation) > _CERTAIN * math.sqrt(images * others / 12 * (every + 1 - ties)))
 
 

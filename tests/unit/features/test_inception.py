@@ -8,7 +8,7 @@ from torchvision.models.inception import BasicConv2d, Inception3
 
 from fidtool.features.device import repeatable
 from fidtool.features.models import inception
-from fidtool.features.models.inception import Convolution, Inception, load_weights
+from fidtool.features.models.inception import Convolution, Inception, convolutions, load_weights
 from support.offline import needs_weights, network_inputs
 
 
@@ -26,6 +26,7 @@ def test_the_convolutions_equal_torchvisions() -> None:
     module = Inception3(num_classes=1008, aux_logits=False, init_weights=False)
     theirs = {name: child.conv for name, child in module.named_modules() if isinstance(child, BasicConv2d)}
     assert len(theirs) == 94
+    assert [*convolutions().items()] == [(name, [*conv.weight.shape]) for name, conv in theirs.items()]
     for name, conv in theirs.items():
         ours = Convolution(module.state_dict(), name)
         assert (ours.weight.shape, ours.stride, ours.padding) == (conv.weight.shape, conv.stride, conv.padding)

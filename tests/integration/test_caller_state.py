@@ -122,7 +122,10 @@ def test_a_program_keeps_its_umask_timeouts_logs_and_stdout(tmp_path: Path, monk
         logging.warning("of the program")
         assert sys.stdout is stdout
 
-    with http_store(served.parent) as store, downloading(NetworkChoice("dinov2"), store.url, lambda line: None):
+    with (
+        http_store(served.parent) as store,
+        downloading(NetworkChoice("dinov2"), store.url, "A_MIRROR", lambda line: None),
+    ):
         logging.warning("of a library")
         other = threading.Thread(target=elsewhere)
         other.start()

@@ -159,7 +159,7 @@ def test_the_last_metric_that_lacks_its_weights_ends_the_run(
     from fidtool.features.network import downloading
 
     def fetch(choice: NetworkChoice, say: Any) -> None:
-        with downloading(choice, "a mirror", say):
+        with downloading(choice, "a source", "A_MIRROR", say):
             raise OSError("offline" + ", and\non" * 40)
 
     monkeypatch.setattr(clip, "on_disk", lambda choice: False)

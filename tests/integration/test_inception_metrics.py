@@ -13,7 +13,7 @@ import torch
 
 import fidtool
 from fidtool.features.models import inception as weights
-from fidtool.features.models.families import MODEL_FAMILIES, NetworkChoice
+from fidtool.features.models.families import NetworkChoice
 from fidtool.features.protocol import SPATIAL
 from fidtool.names import shortened
 from fidtool.statistics.statistics_file import read_statistics
@@ -159,7 +159,7 @@ def test_the_last_metric_that_lacks_its_weights_ends_the_run(
     from fidtool.features.network import downloading
 
     def fetch(choice: NetworkChoice, say: Any) -> None:
-        with downloading(choice, "a source", "A_MIRROR", say):
+        with downloading(choice, "a mirror", "A_VARIABLE", say):
             raise OSError("offline" + ", and\non" * 40)
 
     monkeypatch.setattr(clip, "on_disk", lambda choice: False)
@@ -170,7 +170,7 @@ def test_the_last_metric_that_lacks_its_weights_ends_the_run(
     failed = f"the download from a mirror failed ({shortened('offline' + ', and on' * 40, 200)})"
     reason = f"no weights for clip:ViT-L-14-336-quickgelu: {failed}"
     file = "fetch the file elsewhere and pass it with --cmmd-extractor clip@weights=..."
-    ways = f"{file}, or set {MODEL_FAMILIES['clip'].mirror}"
+    ways = f"{file}, or set A_VARIABLE"
     assert found.not_computed == {"cmmd": reason}
     assert found.json["run"]["notes"] == [f"'cmmd' is not computed: {reason}: {ways}"]
     refused = here("compute", *few, "--metrics", "cmmd,is", "--is-splits", 2)

@@ -135,8 +135,9 @@ class Preparation:
 _ONE = float(1 << 22)
 _BAND = 32
 """Largest number of results that share a matrix. Most entries of a single matrix for all results would be zero."""
-_CPU_BYTES, _GPU_BYTES = 8 << 20, 256 << 20
-"""Largest size of an intermediate tensor. On the CPU it should fit the cache; on a GPU every part costs launches."""
+_CPU_BYTES, _GPU_BYTES = 4 << 20, 256 << 20
+"""Largest size of an intermediate tensor. On the CPU it should fit the cache, and larger ones are more often returned
+to the system, page by page; on a GPU every part costs launches."""
 _TABLES = 512
 """Number of cached tables of a kind: photos have hundreds of widths and heights. One takes about 300 bytes per pixel of
 the image's side."""

@@ -82,7 +82,9 @@ def extract(real: str, fake: str, workers: int, batch_size: int) -> None:
             **settings,
         ).run
 
-    run(num=2)  # imports what it needs
+    import scipy.spatial  # noqa: F401  # not counted: the diagnosis of large sets imports it, that of small ones not
+
+    run(num=2)  # imports all else
     before = time.process_time()
     found = run()
     main_process = (time.process_time() - before) / found.images_computed

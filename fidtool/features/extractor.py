@@ -203,7 +203,7 @@ class ForwardPasses(Generic[Item]):
     name: Callable[[Sequence[Item]], str] = lambda batch: ""
 
     def __post_init__(self) -> None:
-        self._pool = DaemonThreads(self.threads)
+        self._pool = DaemonThreads(0)
         self._jobs: deque[Future[Any]] = deque()
 
     def run(self, pieces: Iterator[Item]) -> Generator[tuple[Item, GroupFeatures], None, None]:
@@ -214,6 +214,7 @@ class ForwardPasses(Generic[Item]):
         batch: list[Item] = []
         inputs: list[Future[Inputs]] = []
         running: deque[tuple[list[Item], Future[list[GroupFeatures]]]] = deque()
+        self._pool = DaemonThreads(self.threads)  # here, because a run that never begins would leave the threads
         try:
             for piece in pieces:
                 batch.append(piece)

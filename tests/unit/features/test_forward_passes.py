@@ -103,3 +103,12 @@ def test_a_failure_names_its_batch_and_cancels_the_others() -> None:
         found.extend(run)
     assert len(found) <= 1
     assert max(network.computed) <= 4, "few were submitted, and the rest is cancelled"
+
+
+def test_no_thread_is_left_of_passes_that_never_begin() -> None:
+    """Such as those of an iterable whose statistics do not fit into memory."""
+    before = threading.active_count()
+    passes = passes_of(Network(), 3)
+    passes.finish()
+    passes.run(iter([(0, True)])).close()
+    assert threading.active_count() == before

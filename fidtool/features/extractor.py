@@ -16,7 +16,7 @@ from fidtool.distributed.world import named_tensors
 from fidtool.errors import FidtoolError, ProgramError, RunError, about, in_short, option
 from fidtool.features.device import Device, computing_on
 from fidtool.features.protocol import Definition
-from fidtool.features.resize import Images, Preparation, network_input, resize
+from fidtool.features.resize import ImageTensors, Preparation, network_input, resize
 from fidtool.images.workers import DaemonThreads
 from fidtool.names import counted
 
@@ -90,11 +90,11 @@ class Extractor:
     def tensors(self) -> dict[str, torch.Tensor]:
         return named_tensors(self.module)
 
-    def features(self, images: Images) -> torch.Tensor:
+    def features(self, images: ImageTensors) -> torch.Tensor:
         """Return the feature vectors of one batch for the first layer, see `inputs` and `vectors`."""
         return next(iter(self.vectors([self.inputs(images)]).values()))
 
-    def inputs(self, images: Images) -> torch.Tensor:
+    def inputs(self, images: ImageTensors) -> torch.Tensor:
         """Return the network's input for images: cropped, resized and normalised.
 
         The images are uint8 and on this extractor's device. The result is a float32 tensor of shape
@@ -112,8 +112,8 @@ class Extractor:
     def differentiable(self, images: torch.Tensor) -> torch.Tensor:
         """Return the feature vectors of images with floating-point values, with gradients.
 
-        If the network's own preparation rounds to 8 bits (DINOv2, CLIP, timm), this method rounds as well,
-        and the gradient passes straight through the rounding.
+        If the network's own preparation rounds to 8 bits (DINOv2, CLIP, timm), this method rounds as well, and the
+        gradient passes straight through the rounding.
 
         Args:
             images: float32 tensor of shape (n, 3, height, width), values in 0..255, on this extractor's device.
@@ -196,7 +196,7 @@ class ForwardPasses(Generic[Item]):
 
     extractors: Sequence[Extractor]
     threads: int
-    images: Callable[[Item], contextlib.AbstractContextManager[Sequence[Images]]]
+    images: Callable[[Item], contextlib.AbstractContextManager[Sequence[ImageTensors]]]
     last: Callable[[Item], bool] = lambda item: True
     stop: Callable[[], bool] = lambda: False
     timed: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext

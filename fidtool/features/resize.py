@@ -55,7 +55,7 @@ Framing = Literal["squash", "shorter edge", "largest square"]
 
 
 _Pair = tuple[int, int]
-Images = torch.Tensor | Sequence[torch.Tensor]
+ImageTensors = torch.Tensor | Sequence[torch.Tensor]
 """Images of shape (height, width, 3). Those of one size may be a tensor of shape (n, height, width, 3)."""
 
 
@@ -213,7 +213,7 @@ def _tf1_neighbours(in_size: int, out_size: int, device: torch.device) -> tuple[
 
 
 def network_input(
-    images: Images, size: int, preparation: Preparation, offset: torch.Tensor, scale: torch.Tensor
+    images: ImageTensors, size: int, preparation: Preparation, offset: torch.Tensor, scale: torch.Tensor
 ) -> torch.Tensor:
     """Return the network's input for a batch of images of any sizes.
 

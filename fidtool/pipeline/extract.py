@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fidtool.errors import InputError, option
 from fidtool.features.extractor import Extractor, ForwardPasses, GroupFeatures
-from fidtool.features.resize import Images
+from fidtool.features.resize import ImageTensors
 from fidtool.images.batches import Batch, Stream, deal, plan_batches
 from fidtool.images.decode import DecodeOptions
 from fidtool.images.loader import Piece, load
@@ -43,7 +43,7 @@ def _name_of_batch(pieces: Sequence[Piece]) -> str:
     return f"{files[0]} and {counted(len(files) - 1, 'more image')}" if len(files) > 1 else "".join(files)
 
 
-def images_of(piece: Piece, device: torch.device) -> Images:
+def images_of(piece: Piece, device: torch.device) -> ImageTensors:
     """Returns the images of a piece on a device: uint8, of shape (height, width, 3). They may share its memory."""
     if not piece.pixels.size:
         return ()
@@ -229,7 +229,7 @@ class Extraction:
         return 1 / max(1, self.context.device.forward_threads)
 
     @contextlib.contextmanager
-    def _on_device(self, piece: Piece) -> Iterator[list[Images]]:
+    def _on_device(self, piece: Piece) -> Iterator[list[ImageTensors]]:
         """Moves the images of a piece to the device for a ``with`` block, and yields their groups for the networks."""
         device = self.context.device.torch_device
         groups = []

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fidtool.errors import FidtoolError, ProgramError, about, in_short
 from fidtool.features.network import digest_of
-from fidtool.features.resize import Images
+from fidtool.features.resize import ImageTensors
 from fidtool.metrics.pairs import Compare, PairMetric
 from fidtool.pipeline.run import RunContext
 from fidtool.result.explanations import ImageValues, WorstPair
@@ -40,7 +40,7 @@ class Pairs:
             if state is not None:
                 self.recorded[metric.name] = {"weights_sha256": digest_of(state.tensors)}
 
-    def values(self, real: Images, fake: Images, files: Sequence[str]) -> NDArray[np.float64]:
+    def values(self, real: ImageTensors, fake: ImageTensors, files: Sequence[str]) -> NDArray[np.float64]:
         """Returns a row of values for each pair, see `PairMetric.of_pair`. Called in any thread.
 
         Args:

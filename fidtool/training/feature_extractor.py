@@ -40,7 +40,7 @@ from fidtool.features.protocol import (
     inception_definition,
     protocol_named,
 )
-from fidtool.features.resize import Images, Preparation
+from fidtool.features.resize import ImageTensors, Preparation
 from fidtool.result.values import Features
 from fidtool.settings import CheckSettings, StatisticsSettings
 from fidtool.sources.arrays import hint_of_videos
@@ -151,7 +151,7 @@ class _PlainExtractor(Extractor):
     def to(self, device: Device) -> None:
         super().to(replace(device, forward_threads=min(1, device.forward_threads)))
 
-    def inputs(self, images: Images) -> torch.Tensor:
+    def inputs(self, images: ImageTensors) -> torch.Tensor:
         return torch.stack(list(images))
 
 

@@ -151,9 +151,10 @@ def _images(decoded: _Decoded) -> list[tuple[str, DecodedImage]]:
 def _piece(
     source: ImageSet | None, batch: Batch, decoded: _Decoded, options: DecodeOptions, allocate: Allocate | None
 ) -> Piece:
-    images = [image for _, image in _images(decoded)]
+    named = _images(decoded)
+    images = [image for _, image in named]
     piece = Piece(batch.number, batch.images, batch.last)
-    piece.files = [file for file, _ in _images(decoded)]
+    piece.files = [file for file, _ in named]
     piece.used = [isinstance(image, DecodedImage) for _, image in decoded]
     piece.skipped = [bad for _, bad in decoded if isinstance(bad, BadFile)]
     piece.sizes = [image.pixels.shape[:2] for image in images]
@@ -247,11 +248,12 @@ def load(
     name = "" if source is None else f"images of {source.path}"
     if source is not None:
         source = source.shared_by(max(1, num_workers))
-    decode: _Decode = partial(decode_batch, source, options)
+    shared = partial(decode_batch, source, options)
+    decode: _Decode = shared
     workers: _Workers | None = None
     if num_workers and _can_be_sent(first):
         try:
-            workers = Workers(partial(decode_batch, source, options), num_workers, patience)
+            workers = Workers(shared, num_workers, patience)
         except (OSError, AssertionError) as error:
             reason = getattr(error, "strerror", None) or error
             complain(f"cannot start decoding workers ({reason}): decoding in the main process")

@@ -1,10 +1,12 @@
-"""Fréchet Inception Distance: the reference implementation's value, bit-identical at any world size.
+"""Fréchet Inception Distance: the reference implementation's value, bit-identical at any world
+size.
 
 >>> import fidtool
 >>> fidtool.compute("real/", "fake/").fid  # doctest: +SKIP
 12.345678901234
 
-What needs torch, or much else, is loaded on first use, so that ``import fidtool`` and ``fidtool --help`` are fast.
+What needs torch, or much else, is loaded on first use, so that ``import fidtool`` and ``fidtool
+--help`` are fast.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from fidtool.distributed.seeds import rank_seed as rank_seed
+from fidtool.distributed.seeds import sample_seed as sample_seed
 from fidtool.errors import FidtoolError as FidtoolError
 from fidtool.errors import FidtoolWarning as FidtoolWarning
 from fidtool.errors import InputError as InputError
@@ -42,8 +46,6 @@ from fidtool.metrics.psnr import PSNR as PSNR
 from fidtool.metrics.ssim import SSIM as SSIM
 from fidtool.metrics.ssim import MultiScaleSSIM as MultiScaleSSIM
 from fidtool.metrics.vendi import Vendi as Vendi
-from fidtool.seeds import rank_seed as rank_seed
-from fidtool.seeds import sample_seed as sample_seed
 from fidtool.validation import Setting as Setting
 
 if TYPE_CHECKING:
@@ -58,15 +60,15 @@ if TYPE_CHECKING:
     from fidtool.result.evaluation import Evaluation as Evaluation
     from fidtool.result.evaluation import SetResult as SetResult
     from fidtool.result.evaluation import SkippedFile as SkippedFile
-    from fidtool.result.record import RunRecord as RunRecord
     from fidtool.result.verify import verify as verify
+    from fidtool.settings.record import RunRecord as RunRecord
     from fidtool.sources.crops import Crop as Crop
     from fidtool.sources.memory import Images as Images
+    from fidtool.statistics.file import read_statistics as read_statistics
+    from fidtool.statistics.file import write_statistics as write_statistics
     from fidtool.statistics.merging import merge_statistics as merge_statistics
     from fidtool.statistics.set_statistics import LayerStatistics as LayerStatistics
     from fidtool.statistics.set_statistics import Statistics as Statistics
-    from fidtool.statistics.statistics_file import read_statistics as read_statistics
-    from fidtool.statistics.statistics_file import write_statistics as write_statistics
 
 __version__ = "0.1.0"
 _NAMES = {
@@ -76,16 +78,20 @@ _NAMES = {
     "features.network": "Network",
     "features.resize": "Preparation",
     "result.evaluation": "Comparison Evaluation SetResult SkippedFile",
-    "result.record": "RunRecord",
+    "settings.record": "RunRecord",
     "result.verify": "verify",
     "sources.crops": "Crop",
     "sources.memory": "Images",
     "statistics.merging": "merge_statistics",
-    "statistics.statistics_file": "LayerStatistics Statistics read_statistics write_statistics",
+    "statistics.file": "LayerStatistics Statistics read_statistics write_statistics",
 }
 """The other public names, by module."""
 _HOMES = {name: f"fidtool.{module}" for module, names in _NAMES.items() for name in names.split()}
-_IMPORTED = [name for name, each in globals().items() if getattr(each, "__module__", "").startswith("fidtool.")]
+_IMPORTED = [
+    name
+    for name, each in globals().items()
+    if getattr(each, "__module__", "").startswith("fidtool.")
+]
 __all__ = sorted([*_HOMES, *_IMPORTED])
 
 

@@ -10,23 +10,27 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from fidtool.console import Console
 from fidtool.diagnose.diagnosis import Checkup
 from fidtool.distances.parallel import fork_safe
 from fidtool.errors import InputError, warn_program
-from fidtool.pipeline.check import check_sets
-from fidtool.pipeline.evaluate import evaluate, measure_statistics
 from fidtool.report.loggers import log_values
 from fidtool.report.outputs import check_outputs, writers_of
 from fidtool.result.evaluation import Evaluation
-from fidtool.result.record import origin_of
-from fidtool.settings import CheckSettings, Settings, StatisticsSettings, with_arguments_of
+from fidtool.run.check import check_sets
+from fidtool.run.evaluate import evaluate, measure_statistics
+from fidtool.settings.record import origin_of
+from fidtool.settings.settings import CheckSettings, Settings, StatisticsSettings, with_arguments_of
 from fidtool.sources.memory import Images, several
 from fidtool.statistics.set_statistics import Statistics
+from fidtool.system.console import Console
 
 PathOrURL = str | os.PathLike[str]
-Source: TypeAlias = PathOrURL | Images | Sequence[Any] | Iterable[Any] | Callable[..., Any] | Statistics
-"""A path or URL; images in memory, or a function that generates them, see `fidtool.Images`; or statistics."""
+Source: TypeAlias = (
+    PathOrURL | Images | Sequence[Any] | Iterable[Any] | Callable[..., Any] | Statistics
+)
+"""A path or URL; images in memory, or a function that generates them, see `fidtool.Images`; or
+statistics.
+"""
 
 _Fakes: TypeAlias = Source | Sequence[PathOrURL | Images | Statistics]
 _Known: TypeAlias = PathOrURL | Statistics | None
@@ -56,26 +60,33 @@ class _Check(CheckSettings):
 
 @with_arguments_of(_Compute)
 @fork_safe
-def compute(real: Source, fake: Source | Sequence[PathOrURL | Images | Statistics], settings: Settings) -> Evaluation:
-    """Computes FID, or the metrics in ``metrics``, of one or several sets of generated images against real images.
+def compute(
+    real: Source, fake: Source | Sequence[PathOrURL | Images | Statistics], settings: Settings
+) -> Evaluation:
+    """Computes FID, or the metrics in ``metrics``, of one or several sets of generated images
+    against real images.
 
-    Under torchrun or SLURM, or with RANK and WORLD_SIZE set, this is a collective: all ranks call it with the same
-    arguments, and all return the same evaluation.
+    Under torchrun or SLURM, or with RANK and WORLD_SIZE set, this is a collective: all ranks call
+    it with the same arguments, and all return the same evaluation.
 
     Args:
-        real: path or URL of images (a folder, archive, array, table or list) or of a statistics file (.npz); or images
-            in memory (a list, array, ``Dataset`` or iterable), see `fidtool.Images`; or `fidtool.Statistics`.
-        fake: the same, or a list of sets to evaluate against the same ``real``, which is then processed once: paths, or
-            any sets with `fidtool.Images`, `fidtool.Statistics` or a function among them. A list of arrays is one set.
-            Or a function that generates ``num_fake`` images, see `fidtool.Images`. The setting ``heldout`` is such a
-            set as well.
+        real: path or URL of images (a folder, archive, array, table or list) or of a statistics
+            file (.npz); or images in memory (a list, array, ``Dataset`` or iterable), see
+            `fidtool.Images`; or `fidtool.Statistics`.
+        fake: the same, or a list of sets to evaluate against the same ``real``, which is then
+            processed once: paths, or any sets with `fidtool.Images`, `fidtool.Statistics` or a
+            function among them. A list of arrays is one set. Or a function that generates
+            ``num_fake`` images, see `fidtool.Images`. The setting ``heldout`` is such a set as
+            well.
 
     Returns:
-        The evaluation: ``.fid`` for one FAKE, ``.results`` for several, ``.to_dict()`` for the content of the JSON. A
-        different network or layer has a ``.frechet_distance`` instead of a FID, see `fidtool.result.values`. Warnings
-        are in ``.results[i].warnings`` and ``.run.warnings``, and rank zero issues each as a `FidtoolWarning`, as it
-        does for a metric that is left out and a value that is not comparable with those of ``preset``. If a report or
-        plot cannot be written at the end, a `RuntimeWarning` is issued.
+        The evaluation: ``.fid`` for one FAKE, ``.results`` for several, ``.to_dict()`` for the
+            content of the JSON. A
+        different network or layer has a ``.frechet_distance`` instead of a FID, see
+        `fidtool.result.values`. Warnings are in ``.results[i].warnings`` and ``.run.warnings``, and
+        rank zero issues each as a `FidtoolWarning`, as it does for a metric that is left out and a
+        value that is not comparable with those of ``preset``. If a report or plot cannot be written
+        at the end, a `RuntimeWarning` is issued.
 
     Raises:
         fidtool.InputError: if the input cannot be evaluated; the message says why and what to do.
@@ -111,26 +122,31 @@ def compute_statistics(
     *,
     settings: Settings,
 ) -> Statistics | None:
-    """Computes the mean and covariance of the features of a set of images, which ``fidtool stats`` writes to a file.
+    """Computes the mean and covariance of the features of a set of images, which ``fidtool stats``
+    writes to a file.
 
     A collective like `compute`.
 
     Args:
         images: as ``real`` of `compute`.
-        known: statistics of the same images, or their file: only networks that they lack are computed.
-        part: computes only a part of the images, such as ``"3/16"``, for `fidtool.merge_statistics`.
-        since: earlier statistics of the set with the same settings, or their file: only images that are new go through
-            the networks.
+        known: statistics of the same images, or their file: only networks that they lack are
+            computed.
+        part: computes only a part of the images, such as ``"3/16"``, for
+            `fidtool.merge_statistics`.
+        since: earlier statistics of the set with the same settings, or their file: only images that
+            are new go through the networks.
 
     Returns:
-        On rank zero the statistics, with ``mu`` of shape (dims,) and ``sigma`` of shape (dims, dims), both float64, and
-        their provenance; None on the other ranks.
+        On rank zero the statistics, with ``mu`` of shape (dims,) and ``sigma`` of shape (dims,
+        dims), both float64, and their provenance; None on the other ranks.
 
     Raises:
         fidtool.InputError, fidtool.RunError: see `compute`.
     """
     with _warning(Console(report=settings.progress)) as console:
-        statistics, _ = measure_statistics([(images, "images")], settings, console, known=known, part=part, since=since)
+        statistics, _ = measure_statistics(
+            [(images, "images")], settings, console, known=known, part=part, since=since
+        )
     return statistics
 
 
@@ -143,11 +159,12 @@ def check(images: Source, against: Source | None = None, *, settings: Settings) 
 
     Args:
         images: as ``real`` of `compute`, but not an iterable.
-        against: real images, or a statistics file written by fidtool, to compare ``images`` with; None inspects only
-            ``images``.
+        against: real images, or a statistics file written by fidtool, to compare ``images`` with;
+            None inspects only ``images``.
 
     Returns:
-        The findings: ``.images`` and ``.against`` (each a `fidtool.diagnose.diagnosis.Health` with ``findings``),
+        The findings: ``.images`` and ``.against`` (each a `fidtool.diagnose.diagnosis.Health` with
+            ``findings``),
         ``.between`` and ``.to_dict()``; the same on every rank.
 
     Raises:
@@ -160,7 +177,9 @@ def check(images: Source, against: Source | None = None, *, settings: Settings) 
 
 @contextlib.contextmanager
 def _warning(console: Console) -> Iterator[Console]:
-    """Context manager that issues a run's warnings at its end, when no rank waits for one that raises them."""
+    """Context manager that issues a run's warnings at its end, when no rank waits for one that
+    raises them.
+    """
     yield console
     for line in console.warned:
         warn_program(line)

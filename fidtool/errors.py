@@ -1,8 +1,9 @@
-"""Errors and warnings. Each error holds the problem, the setting it concerns, remedies and its exit status.
+"""Errors and warnings. Each error holds the problem, the setting it concerns, remedies and its exit
+status.
 
-Messages name settings through `option`. `rendered` writes them where the message is read: as flags on the command line,
-as arguments in Python, and without the secrets that URLs may have. A message is one line; the command line prints it
-without a traceback.
+Messages name settings through `option`. `rendered` writes them where the message is read: as flags
+on the command line, as arguments in Python, and without the secrets that URLs may have. A message
+is one line; the command line prints it without a traceback.
 """
 
 from __future__ import annotations
@@ -46,14 +47,18 @@ class SettingPart(NamedTuple):
 
 
 SettingName = str | MetricSetting | SettingPart
-"""What names a setting: the keyword of `fidtool.compute` or of a class of `fidtool.training`, or one of these."""
+"""What names a setting: the keyword of `fidtool.compute` or of a class of `fidtool.training`, or
+one of these.
+"""
 Spelling = Callable[[str | MetricSetting, object], str]
 """Formats the name of a setting and its value, see `option`."""
 _WITHIN = "\x04"
 """Separates the parts of a `MetricSetting` in a message."""
 _OPTION = re.compile("\x01([^\x01-\x03]*)\x02([^\x01-\x03]*)\x03")
 _URL = re.compile(r"(?<![\w+.-])([\w+.-]*)://([^\s'\"]*)")
-"""A scheme and the rest of the word. Every pattern here runs in linear time, because the text may be hostile."""
+"""A scheme and the rest of the word. Every pattern here runs in linear time, because the text may
+be hostile.
+"""
 _USER = re.compile(r"(^|://)[^/?#]*@")
 _ACCOUNTS = ("abfs", "abfss", "az", "wasb", "wasbs")
 """Azure's schemes: in abfs://container@account, the part before the @ is no user name."""
@@ -70,7 +75,8 @@ _MOST_NAMED = 6
 
 
 def option(setting: SettingName, value: object = None) -> str:
-    """Return a setting as a part of a message, which `rendered` replaces by ``--on-error skip`` or ``on_error='skip'``.
+    """Return a setting as a part of a message, which `rendered` replaces by ``--on-error skip`` or
+    ``on_error='skip'``.
 
     ``value`` None names the setting only; ``...`` is a placeholder for any value.
     """
@@ -96,7 +102,9 @@ def _field_of(setting: SettingName) -> str:
 
 
 def brief(value: object, longest: int = 200) -> str:
-    """Return ``repr(value)`` for a message, cut off if it is long, as that of a list of all labels is."""
+    """Return ``repr(value)`` for a message, cut off if it is long, as that of a list of all labels
+    is.
+    """
     text = " ".join(repr(value).split())
     return text if len(text) <= longest else f"{text[:longest]}…"
 
@@ -112,14 +120,19 @@ def as_argument(setting: str | MetricSetting, value: object = None) -> str:
 
 
 def rendered(text: str, spelling: Spelling = as_argument) -> str:
-    """Return a message as the user reads it: settings as flags or arguments, and no secrets in URLs."""
+    """Return a message as the user reads it: settings as flags or arguments, and no secrets in
+    URLs.
+    """
 
     def spelled(mark: re.Match[str]) -> str:
         name, *others = mark[1].split(_WITHIN)
         setting = MetricSetting(name, *others) if len(others) == 2 else name
         try:
             return spelling(setting, ast.literal_eval(mark[2]))
-        except (ValueError, SyntaxError):  # an object that a program passed, or a file whose name has these characters
+        except (
+            ValueError,
+            SyntaxError,
+        ):  # an object that a program passed, or a file whose name has these characters
             return spelling(setting, mark[2])
 
     return redacted(_OPTION.sub(spelled, text) if "\x01" in text else text)
@@ -136,7 +149,8 @@ def renamed(setting: str | MetricSetting, name: str | MetricSetting) -> Iterator
 
 
 def redacted(text: str) -> str:
-    """Returns ``text`` with user names, passwords, queries and fragments removed from all URLs in it.
+    """Returns ``text`` with user names, passwords, queries and fragments removed from all URLs in
+    it.
 
     A URL ends at a space or a quote, which must be escaped in it, as must a slash in a password.
     """
@@ -179,15 +193,17 @@ class FidtoolError(Exception):
 
     Args:
         problem: what is wrong, and where.
-        remedies: alternative ways to fix it, as phrases such as "pass more images". The message appends them after a
-            semicolon, or after the colon that ends ``problem``.
+        remedies: alternative ways to fix it, as phrases such as "pass more images". The message
+            appends them after a semicolon, or after the colon that ends ``problem``.
         setting: name of the setting that the error concerns, as `option` takes it.
 
     Attributes:
-        setting: the keyword of this setting, or the field of its metric's class; None for an error about none.
+        setting: the keyword of this setting, or the field of its metric's class; None for an error
+            about none.
         exit_code: exit status of the process (1 failed at run time, 2 bad usage or bad input).
         note: text at the end of the message, such as which work was saved.
-        location: rank and host of origin, before the note; empty if irrelevant, None if not set yet.
+        location: rank and host of origin, before the note; empty if irrelevant, None if not set
+            yet.
     """
 
     exit_code = 1
@@ -203,11 +219,17 @@ class FidtoolError(Exception):
         self.setting = None if setting is None else _field_of(setting)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Send other ranks a program's own class as the nearest of fidtool: they may lack it, or its arguments."""
+        """Send other ranks a program's own class as the nearest of fidtool: they may lack it, or
+        its arguments.
+        """
         for kind in type(self).__mro__:
             if kind.__module__.partition(".")[0] == "fidtool":
                 break
-        carried = {name: value for name, value in vars(self).items() if kind is type(self) or name in _CARRIED}
+        carried = {
+            name: value
+            for name, value in vars(self).items()
+            if kind is type(self) or name in _CARRIED
+        }
         return _unpacked, (kind, self.args), carried
 
     def advise(self, *remedies: str) -> None:
@@ -215,7 +237,9 @@ class FidtoolError(Exception):
         self.args += remedies
 
     def begin_with(self, subject: str) -> None:
-        """Begin the message with ``subject`` and a colon, unless it does; an empty one changes nothing."""
+        """Begin the message with ``subject`` and a colon, unless it does; an empty one changes
+        nothing.
+        """
         problem, *remedies = self.args
         if subject and not problem.startswith(f"{subject}: "):
             self.args = (f"{subject}: {problem}", *remedies)
@@ -247,7 +271,9 @@ class FidtoolError(Exception):
 
     @property
     def text(self) -> str:
-        """The message with its settings as `option` returns them. ``str(error)`` has Python arguments."""
+        """The message with its settings as `option` returns them. ``str(error)`` has Python
+        arguments.
+        """
         problem, *remedies = self.args
         before = (" " if problem.endswith(":") else "; ") if remedies else ""
         return f"{problem}{before}{', or '.join(remedies)}{self.location or ''}{self.note}"
@@ -260,7 +286,8 @@ class FidtoolError(Exception):
 
 
 class InputError(FidtoolError, ValueError):
-    """The input or the call is wrong: the same call succeeds only when what the message names has changed.
+    """The input or the call is wrong: the same call succeeds only when what the message names has
+    changed.
 
     A file may be missing because another program has not written it yet.
     """
@@ -269,7 +296,9 @@ class InputError(FidtoolError, ValueError):
 
 
 class LaunchError(InputError):
-    """The launcher's environment variables are invalid. They can differ between ranks, so each rank reports them."""
+    """The launcher's environment variables are invalid. They can differ between ranks, so each rank
+    reports them.
+    """
 
 
 class TooFewImagesError(InputError, RuntimeError):
@@ -281,7 +310,8 @@ class RunError(FidtoolError, RuntimeError):
 
 
 class ProgramError(RunError):
-    """An exception of the calling program's code (a generator, dataset, network or metric) or an unexpected one.
+    """An exception of the calling program's code (a generator, dataset, network or metric) or an
+    unexpected one.
 
     That exception is its cause, and is raised in its place where `own_exceptions` applies.
     """
@@ -289,7 +319,9 @@ class ProgramError(RunError):
 
 @contextlib.contextmanager
 def own_exceptions() -> Iterator[None]:
-    """Context manager that raises the cause of a `ProgramError` instead, unchanged but for a note on its origin."""
+    """Context manager that raises the cause of a `ProgramError` instead, unchanged but for a note
+    on its origin.
+    """
     try:
         yield
     except ProgramError as error:
@@ -301,7 +333,9 @@ def own_exceptions() -> Iterator[None]:
 
 
 class StoppedError(FidtoolError):
-    """The run was stopped by a signal. The exit status is 128 plus its number, as in shells (130, 143)."""
+    """The run was stopped by a signal. The exit status is 128 plus its number, as in shells (130,
+    143).
+    """
 
     def __init__(self, message: str, exit_code: int = 130) -> None:
         super().__init__(message)
@@ -309,7 +343,9 @@ class StoppedError(FidtoolError):
 
 
 class FidtoolWarning(UserWarning):
-    """A warning about a metric value or about the calling program, issued through the module ``warnings``."""
+    """A warning about a metric value or about the calling program, issued through the module
+    ``warnings``.
+    """
 
 
 @dataclass(frozen=True)
@@ -319,9 +355,10 @@ class ResultWarning:
     Attributes:
         set: path of the set that it is about, or a name of it; empty if it is about all.
         text: the warning, without the set.
-        severity: ``high`` if the value says little about the generator, ``medium`` if it changes noticeably, ``low`` if
-            it may change.
-        detail: what follows the set in parentheses, such as ``only 60 images``; empty if nothing does.
+        severity: ``high`` if the value says little about the generator, ``medium`` if it changes
+            noticeably, ``low`` if it may change.
+        detail: what follows the set in parentheses, such as ``only 60 images``; empty if nothing
+            does.
     """
 
     set: str
@@ -367,10 +404,15 @@ _GONE_THROUGH = {"fidtool", "torch", "torchmetrics", "lightning", "pytorch_light
 
 
 def warn_program(message: str, category: type[Warning] = FidtoolWarning) -> None:
-    """Issue a warning for the line of the user's program that called fidtool, directly or through a library."""
+    """Issue a warning for the line of the user's program that called fidtool, directly or through a
+    library.
+    """
     level = 2
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _GONE_THROUGH:
+    while (
+        frame.f_back is not None
+        and frame.f_globals.get("__name__", "").partition(".")[0] in _GONE_THROUGH
+    ):
         level = level + 1
         frame = frame.f_back
     warnings.warn(rendered(message), category, stacklevel=level)
@@ -378,7 +420,9 @@ def warn_program(message: str, category: type[Warning] = FidtoolWarning) -> None
 
 @contextlib.contextmanager
 def about(subject: str) -> Iterator[None]:
-    """Context manager that begins the messages of errors raised in the block with ``subject``, such as "CMMD's"."""
+    """Context manager that begins the messages of errors raised in the block with ``subject``, such
+    as "CMMD's".
+    """
     try:
         yield
     except FidtoolError as error:
@@ -394,7 +438,9 @@ def on_every_rank(error: FidtoolError) -> FidtoolError:
 
 
 def message_of(error: BaseException) -> str:
-    """Return an exception's message on one line, for use in another; its class name if there is no message."""
+    """Return an exception's message on one line, for use in another; its class name if there is no
+    message.
+    """
     message = error.text if isinstance(error, FidtoolError) else str(error)
     return " ".join(message.split()) or type(error).__name__
 
@@ -406,7 +452,8 @@ def in_short(error: BaseException, longest: int | None = 300) -> str:
 
 
 def as_fidtool_error(error: BaseException) -> FidtoolError:
-    """Return ``error`` itself if it is a `FidtoolError`, else a `RunError` with its type and message.
+    """Return ``error`` itself if it is a `FidtoolError`, else a `RunError` with its type and
+    message.
 
     It is a `ProgramError` unless the machine may be the reason, such as a full disk.
     """

@@ -1,7 +1,7 @@
 """Settings as fields of frozen dataclasses: `Setting` has a field's help text, limits and flag.
 
-A class that inherits from `Validated` checks its fields when an object is made. The command line makes its options from
-the same fields, see `fidtool.cli.options`.
+A class that inherits from `Validated` checks its fields when an object is made. The command line
+makes its options from the same fields, see `fidtool.cli.options`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from fidtool.errors import InputError, brief, option
 LONGEST_SECONDS = 30.0 * 86400
 """Upper limit of all timeouts."""
 MAX_PIXELS = 178_956_970
-"""Default of ``max_pixels``: the limit above which Pillow, and so every tool that uses it, refuses an image."""
+"""Default of ``max_pixels``: the limit above which Pillow, and so every tool that uses it, refuses
+an image.
+"""
 MAX_SKIP = 0.01
 """Default of ``max_skip``."""
 _SWITCHES = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
@@ -53,42 +55,48 @@ def most_skipped(max_skip: float, count: int) -> int:
 def black_and_white(value: object) -> tuple[float, float]:
     """Return black and white of a value range, which is a string or two numbers."""
     with contextlib.suppress(ValueError, TypeError):
-        black, white = (float(part) for part in (value.split(",") if isinstance(value, str) else value))  # type: ignore[attr-defined]
+        parts: Any = value.split(",") if isinstance(value, str) else value
+        black, white = (float(part) for part in parts)
         if -inf < black < white < inf:
             return black, white
     named = option("value_range")
     raise InputError(
-        f"{named} must be two numbers that rise from black to white, such as 0,1 or -1,1, not {brief(value)}",
+        f"{named} must be two numbers that rise from black to white, such as 0,1 or -1,1, not "
+        f"{brief(value)}",
         setting="value_range",
     )
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting, which is a field of a dataclass: ``num: int | None = Setting(None, least=1).help("Use N images.")``.
+    """A setting, which is a field of a dataclass: ``num: int | None = Setting(None,
+    least=1).help("Use N images.")``.
 
     Attributes:
         default: the default, which is immutable.
         name: the field's name, which `declared` adds, with the next two.
-        kind: ``int``, ``float``, ``bool``, ``str``, ``os.PathLike`` for paths, or ``tuple`` for strings, of which one
-            can be passed alone; ``object`` for any other type, which the class must check itself.
+        kind: ``int``, ``float``, ``bool``, ``str``, ``os.PathLike`` for paths, or ``tuple`` for
+            strings, of which one can be passed alone; ``object`` for any other type, which the
+            class must check itself.
         optional: whether it may be None.
         text: one or two sentences for ``--help`` and for ``help(fidtool.compute)``.
         group: heading in ``--help``; empty if the setting has no option.
         metavar: placeholder for the value in ``--help``.
-        flag: spellings of the option, separated by spaces. By default the field's name with dashes, of a metric's
-            setting after the metric's name.
+        flag: spellings of the option, separated by spaces. By default the field's name with dashes,
+            of a metric's setting after the metric's name.
         choices: the allowed values; None for those of the field's type, if that is a ``Literal``.
         least, most: limits of a number, both inclusive.
         common: whether ``--help`` shows the option; ``--help-all`` shows all.
         shown: description of the default, if ``--help`` cannot show the value itself.
-        defines: whether the setting can change a set's statistics, so that statistics files record it. A setting that
-            decides which images are used, or their pixels, must be part of `ImageSet.identity` or of
-            `fidtool.pipeline.measure.Measurer.arithmetic` as well, which are part of the keys of the cache and of
-            checkpoints.
-        excludes: for a metric's setting, `fidtool.metrics.registry.key_of` another one that it replaces.
-        convert: returns the value that the object holds in place of the one that was passed, or refuses it; it must
-            return its own values unchanged. None stands for itself if the setting is ``optional``.
+        defines: whether the setting can change a set's statistics, so that statistics files record
+            it. A setting that decides which images are used, or their pixels, must be part of
+            `ImageSet.identity` or of `fidtool.run.measure.Measurer.arithmetic` as well, which are
+            part of the keys of the cache and of checkpoints.
+        excludes: for a metric's setting, `fidtool.metrics.registry.key_of` another one that it
+            replaces.
+        convert: returns the value that the object holds in place of the one that was passed, or
+            refuses it; it must return its own values unchanged. None stands for itself if the
+            setting is ``optional``.
     """
 
     default: Any
@@ -109,8 +117,12 @@ class Setting:
     optional: bool = False
 
     def help(self, text: str, default: str = "") -> Any:
-        """Return the field. ``default`` describes the default if ``--help`` cannot show the value itself."""
-        return field(default=self.default, metadata={"setting": replace(self, text=text, shown=default)})
+        """Return the field. ``default`` describes the default if ``--help`` cannot show the value
+        itself.
+        """
+        return field(
+            default=self.default, metadata={"setting": replace(self, text=text, shown=default)}
+        )
 
     @property
     def described(self) -> str:
@@ -121,9 +133,15 @@ class Setting:
 
     @property
     def allowed(self) -> str:
-        """The choices or limits as text: ``fail or skip``, ``at least 1``, ``from 0 to 1``; empty without any."""
+        """The choices or limits as text: ``fail or skip``, ``at least 1``, ``from 0 to 1``; empty
+        without any.
+        """
         if self.choices:
-            return " or ".join(self.choices) if len(self.choices) < 3 else f"one of {', '.join(self.choices)}"
+            return (
+                " or ".join(self.choices)
+                if len(self.choices) < 3
+                else f"one of {', '.join(self.choices)}"
+            )
         if self.most < inf:
             return f"from {self.least:.10g} to {self.most:.10g}"
         return f"at least {self.least:.10g}" if self.least > -inf else ""
@@ -139,13 +157,19 @@ class Setting:
             is_choice = not self.choices or str(value) in self.choices
             if is_choice and (self.kind not in (int, float) or self.least <= value <= self.most):
                 return value
-        raise InputError(f"{named or option(self.name)} must be {wanted}, not {brief(value)}", setting=self.name)
+        raise InputError(
+            f"{named or option(self.name)} must be {wanted}, not {brief(value)}", setting=self.name
+        )
 
     def parsed(self, value: Any) -> Any:
-        """Convert a string to the setting's type; return any other value, and what `checked` refuses, unchanged."""
+        """Convert a string to the setting's type; return any other value, and what `checked`
+        refuses, unchanged.
+        """
         if isinstance(value, str) and self.kind in (int, float, bool):
             with contextlib.suppress(ValueError):
-                return _SWITCHES.get(value.lower(), value) if self.kind is bool else self.kind(value)
+                return (
+                    _SWITCHES.get(value.lower(), value) if self.kind is bool else self.kind(value)
+                )
         return value
 
 
@@ -170,7 +194,9 @@ _KINDS: Mapping[Any, type] = {
 
 
 def _plain(value: Any, kind: type) -> Any:
-    """Return a value as a plain Python type; a TypeError if it is not of this kind, see `Setting`."""
+    """Return a value as a plain Python type; a TypeError if it is not of this kind, see
+    `Setting`.
+    """
     if kind is object:
         return value
     if kind is bool and value in (True, False):
@@ -192,20 +218,30 @@ _declared: dict[type, Mapping[str, Setting]] = {}
 
 
 def declared(kind: type) -> Mapping[str, Setting]:
-    """Return the settings of a dataclass by name, in their order, with what follows from the types of their fields."""
+    """Return the settings of a dataclass by name, in their order, with what follows from the types
+    of their fields.
+    """
     if kind not in _declared:
         hints = get_type_hints(kind)
         owner = getattr(kind, "name", "")
-        made = [each for each in fields(kind) if "setting" in each.metadata] if is_dataclass(kind) else []
+        made = (
+            [each for each in fields(kind) if "setting" in each.metadata]
+            if is_dataclass(kind)
+            else []
+        )
         _declared[kind] = {each.name: _setting_of(each, hints[each.name], owner) for each in made}
     return _declared[kind]
 
 
 def _setting_of(made: Field[Any], accepted: Any, owner: str) -> Setting:
-    """Return the setting of a field, whose type is ``accepted``; ``owner`` is the name of its metric."""
+    """Return the setting of a field, whose type is ``accepted``; ``owner`` is the name of its
+    metric.
+    """
     setting: Setting = made.metadata["setting"]
     types = [accepted, *get_args(accepted)]
-    literals = tuple(choice for each in types if get_origin(each) is Literal for choice in get_args(each))
+    literals = tuple(
+        choice for each in types if get_origin(each) is Literal for choice in get_args(each)
+    )
     kinds = [kind for known, kind in _KINDS.items() if accepted in (known, known | None)]
     words = f"{owner}-{made.name}".lstrip("-").replace("_", "-")
     return replace(

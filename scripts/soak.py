@@ -1,4 +1,5 @@
-"""Kills and resumes a long run repeatedly, and checks that each image counts once and that memory does not grow.
+"""Kills and resumes a long run repeatedly, and checks that each image counts once and that memory
+does not grow.
 
     python scripts/soak.py --images 100000 --kills 5
 
@@ -34,9 +35,13 @@ PARTS = 64
 LARGEST_GROWTH = 1.05
 """Largest ratio of the peak memory in the second half of a run to that in the first half."""
 STARTING = 20
-"""Seconds in which memory still grows because of imports. The memory of shorter runs is not checked."""
+"""Seconds in which memory still grows because of imports. The memory of shorter runs is not
+checked.
+"""
 ENDING = 3
-"""Seconds at the end that are not checked: comparing the records of all images needs memory once."""
+"""Seconds at the end that are not checked: comparing the records of all images needs memory
+once.
+"""
 
 
 def make_images(folder: Path, count: int) -> None:
@@ -53,13 +58,28 @@ def make_images(folder: Path, count: int) -> None:
 
 def start(folder: Path, output: str, ranks: int, checkpoint: bool) -> list[subprocess.Popen[str]]:
     """Start `fidtool stats` on ``ranks`` ranks, which find each other by environment variables."""
-    command = [sys.executable, "-m", "fidtool", "stats", "images", "-o", output, "--force", "--extractor", NETWORK]
+    command = [
+        sys.executable,
+        "-m",
+        "fidtool",
+        "stats",
+        "images",
+        "-o",
+        output,
+        "--force",
+        "--extractor",
+        NETWORK,
+    ]
     command += ["--no-cache", "--batch-size", str(BATCH)]
     if checkpoint:
         command += ["--checkpoint", CHECKPOINT]
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(probe.getsockname()[1]), "WORLD_SIZE": str(ranks)}
+        rendezvous = {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(probe.getsockname()[1]),
+            "WORLD_SIZE": str(ranks),
+        }
     return [
         subprocess.Popen(
             command,
@@ -83,9 +103,15 @@ def resident(pid: int) -> int:
 
 
 def watch(processes: list[subprocess.Popen[str]], enough: Callable[[], bool]) -> Iterator[int]:
-    """Yield the memory of the largest process each second, until all have exited, it is ``enough``, or an hour."""
+    """Yield the memory of the largest process each second, until all have exited, it is ``enough``,
+    or an hour.
+    """
     started = seen = time.monotonic()
-    while any(process.poll() is None for process in processes) and not enough() and seen < started + 3600:
+    while (
+        any(process.poll() is None for process in processes)
+        and not enough()
+        and seen < started + 3600
+    ):
         time.sleep(0.05)
         if time.monotonic() >= seen + 1.0:
             seen = time.monotonic()
@@ -97,18 +123,27 @@ def report(processes: list[subprocess.Popen[str]], memory: list[int], text: str)
     errors = [process.communicate(timeout=60)[1] for process in processes]
     late = [size for size in memory[5:] if size] or memory or [0]
     statuses = [process.returncode for process in processes]
-    click.echo(f"{text}: exit statuses {statuses}, memory after 5 s: {min(late)} to {max(late)} MiB")
+    click.echo(
+        f"{text}: exit statuses {statuses}, memory after 5 s: {min(late)} to {max(late)} MiB"
+    )
     working = memory[:-ENDING]
-    first, second = (max(part, default=0) for part in (working[: len(working) // 2], working[len(working) // 2 :]))
+    first, second = (
+        max(part, default=0)
+        for part in (working[: len(working) // 2], working[len(working) // 2 :])
+    )
     if len(memory) > STARTING and second > LARGEST_GROWTH * first > 0 and 0 in statuses:
-        raise click.ClickException(f"peak memory grew from {first} MiB in the first half to {second} MiB in the second")
+        raise click.ClickException(
+            f"peak memory grew from {first} MiB in the first half to {second} MiB in the second"
+        )
     return errors[0]
 
 
 def run_with_kills(folder: Path, images: int, kills: int, chance: random.Random) -> None:
-    """Kill and resume ``fidtool stats`` ``kills`` times, on random numbers of ranks; then let it finish.
+    """Kill and resume ``fidtool stats`` ``kills`` times, on random numbers of ranks; then let it
+    finish.
 
-    A run is killed when it has saved some parts of its checkpoint, which leave parts for the later kills.
+    A run is killed when it has saved some parts of its checkpoint, which leave parts for the later
+    kills.
 
     Args:
         folder: folder with ``images`` images.
@@ -129,7 +164,9 @@ def run_with_kills(folder: Path, images: int, kills: int, chance: random.Random)
             raise click.ClickException("the run finished before it was killed: use more --images")
         for process in running:
             process.send_signal(signal.SIGKILL)
-        errors = report(processes, memory, f"{ranks} ranks, {'not killed' if last else f'kill {number}'}")
+        errors = report(
+            processes, memory, f"{ranks} ranks, {'not killed' if last else f'kill {number}'}"
+        )
         resumed = re.findall(r"^.*\bcheckpoint\b.*$", errors, re.MULTILINE)
         click.echo("  " + (" ".join(resumed) or "started from the beginning"))
 
@@ -138,9 +175,15 @@ def run_with_kills(folder: Path, images: int, kills: int, chance: random.Random)
 @click.option("--images", default=100_000, show_default=True, help="Number of images.")
 @click.option("--kills", default=5, show_default=True, help="How often to kill the run.")
 @click.option(
-    "--folder", type=click.Path(path_type=Path), default=Path("soak"), show_default=True, help="Folder for all files."
+    "--folder",
+    type=click.Path(path_type=Path),
+    default=Path("soak"),
+    show_default=True,
+    help="Folder for all files.",
 )
-@click.option("--seed", default=0, show_default=True, help="Seed for the kills and the numbers of ranks.")
+@click.option(
+    "--seed", default=0, show_default=True, help="Seed for the kills and the numbers of ranks."
+)
 def main(images: int, kills: int, folder: Path, seed: int) -> None:
     """See the module."""
     make_images(folder / "images", images)
@@ -150,7 +193,9 @@ def main(images: int, kills: int, folder: Path, seed: int) -> None:
     run_with_kills(folder, images, kills, random.Random(seed))
     first, second = (fidtool.read_statistics(folder / name) for name in ("whole.npz", "killed.npz"))
     if (first.count, first.traits) != (second.count, second.traits) or first.count != images:
-        raise click.ClickException(f"{second.count} of {images} images counted; without kills {first.count}")
+        raise click.ClickException(
+            f"{second.count} of {images} images counted; without kills {first.count}"
+        )
     if first.mu.tobytes() != second.mu.tobytes() or first.sigma.tobytes() != second.sigma.tobytes():
         raise click.ClickException("the statistics differ from those of the run without kills")
     click.echo(f"{images} images, each counted once; bitwise equal statistics")

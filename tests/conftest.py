@@ -1,11 +1,14 @@
-"""Fixtures for all tests: a separate cache, the command line in this process and in others, servers of ranks.
+"""Fixtures for all tests: a separate cache, the command line in this process and in others, servers
+of ranks.
 
-Tests are in folders by what they start. ``unit`` calls functions of one package. ``integration`` runs commands and the
-Python API, in this process or in one other. ``distributed`` starts several ranks. ``parity`` compares with other tools
-and with the conformance data. ``guide`` runs the documented commands. ``scripts`` runs the scripts and the linters.
+Tests are in folders by what they start. ``unit`` calls functions of one package. ``integration``
+runs commands and the Python API, in this process or in one other. ``distributed`` starts several
+ranks. ``parity`` compares with other tools and with the conformance data. ``guide`` runs the
+documented commands. ``scripts`` runs the scripts and the linters.
 
-``goldens`` stores output that users depend on; ``pytest -k golden --write-goldens`` updates it after an intended
-change. Branch coverage, with subprocesses, forks and processes that exit by ``os._exit``:
+``goldens`` stores output that users depend on; ``pytest -k golden --write-goldens`` updates it
+after an intended change. Branch coverage, with subprocesses, forks and processes that exit by
+``os._exit``:
 
     python -m coverage run -m pytest -n 3 -m "slow or not slow"
     python -m coverage combine && python -m coverage report --show-missing
@@ -33,8 +36,8 @@ if TYPE_CHECKING:
     from support.arena import Arena
     from support.ranks import RankServer
 
-# Set before torch, NumPy and SciPy are imported: waiting threads must not spin while other tests run. Subprocesses use
-# all cores.
+# Set before torch, NumPy and SciPy are imported: waiting threads must not spin while other tests
+# run. Subprocesses use all cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -42,14 +45,18 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import torch
 
 torch.get_num_threads()  # reads the variable
-del os.environ["OMP_NUM_THREADS"]  # it would also limit the threads of fidtool's runs in this process
+del os.environ[
+    "OMP_NUM_THREADS"
+]  # it would also limit the threads of fidtool's runs in this process
 
 
 with contextlib.suppress(ImportError):
     from hypothesis import HealthCheck, settings
 
     # A test must not fail because the machine is slow.
-    settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.register_profile(
+        "patient", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
     settings.load_profile("patient")
 
 
@@ -63,12 +70,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--write-goldens", action="store_true", help="write the files of tests/goldens that differ")
+    parser.addoption(
+        "--write-goldens", action="store_true", help="write the files of tests/goldens that differ"
+    )
 
 
 @pytest.fixture(scope="session")
 def golden(pytestconfig: pytest.Config) -> Golden:
-    """Return a function that compares a value with ``tests/goldens/NAME.json``: ``golden(NAME, value)``."""
+    """Return a function that compares a value with ``tests/goldens/NAME.json``: ``golden(NAME,
+    value)``.
+    """
     return Golden(pytestconfig.getoption("--write-goldens"))
 
 
@@ -82,7 +93,9 @@ def weights_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def environment(tmp_path: Path, weights_cache: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+def environment(
+    tmp_path: Path, weights_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, str]:
     """A clean environment with an empty statistics cache, for this process and for subprocesses."""
     cache = tmp_path / "fidtool-cache"
     cache.mkdir()
@@ -90,12 +103,16 @@ def environment(tmp_path: Path, weights_cache: Path, monkeypatch: pytest.MonkeyP
     for name in set(os.environ) - set(clean_environment()):
         monkeypatch.delenv(name)
     monkeypatch.setenv("FIDTOOL_CACHE", str(cache))
-    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))  # not the machine's own, which may have weights
+    monkeypatch.setenv(
+        "TORCH_HOME", str(tmp_path / "torch")
+    )  # not the machine's own, which may have weights
     return dict(os.environ)
 
 
 @pytest.fixture
-def empty_cache(environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def empty_cache(
+    environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
     """A cache without weights, whose folder does not exist yet."""
     folder = tmp_path / "empty"
     monkeypatch.setenv("FIDTOOL_CACHE", str(folder))
@@ -105,7 +122,9 @@ def empty_cache(environment: dict[str, str], tmp_path: Path, monkeypatch: pytest
 
 @pytest.fixture(scope="session")
 def converted_weights(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, str]:
-    """The contents of the cached weights file, and the SHA-256 of its tensors. Needs fidtool[offline]."""
+    """The contents of the cached weights file, and the SHA-256 of its tensors. Needs
+    fidtool[offline].
+    """
     from fidtool.features.models import inception as weights
     from support.offline import digest
 
@@ -120,7 +139,9 @@ def converted_weights(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, 
 def _serving(folder: Path, *preload: str) -> Iterator[RankServer]:
     from support.ranks import RankServer
 
-    started = RankServer({**clean_environment(), "FIDTOOL_CACHE": str(folder / "cache")}, folder, preload)
+    started = RankServer(
+        {**clean_environment(), "FIDTOOL_CACHE": str(folder / "cache")}, folder, preload
+    )
     yield started
     started.close()
 
@@ -134,7 +155,9 @@ def rank_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankServer
 
 @pytest.fixture(scope="session")
 def training_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankServer]:
-    """A server for training scripts, which has already imported the slow libraries that are installed."""
+    """A server for training scripts, which has already imported the slow libraries that are
+    installed.
+    """
     libraries = ["lightning.pytorch", "torchmetrics.image.fid", "pytorch_metric_learning.losses"]
     own = ["fidtool.training", "fidtool.training.inception_metrics"]
     with _serving(tmp_path_factory.mktemp("training"), *libraries, *own) as started:
@@ -142,8 +165,12 @@ def training_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankSe
 
 
 @pytest.fixture(scope="session")
-def arenas(rank_server: RankServer, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], Arena]:
-    """Return a function that makes the `Arena` of a folder. All arenas share two sets of 40 images."""
+def arenas(
+    rank_server: RankServer, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[Path], Arena]:
+    """Return a function that makes the `Arena` of a folder. All arenas share two sets of 40
+    images.
+    """
     from support.arena import Arena
     from support.pictures import make_pictures
 
@@ -160,13 +187,17 @@ def arena(arenas: Callable[[Path], Arena], tmp_path: Path, environment: dict[str
 
 @pytest.fixture
 def fidtool(rank_server: RankServer, environment: dict[str, str], tmp_path: Path) -> Run:
-    """Run ``fidtool ARGUMENTS`` in a process: alone, with torchrun (``ranks``), or with additional variables."""
+    """Run ``fidtool ARGUMENTS`` in a process: alone, with torchrun (``ranks``), or with additional
+    variables.
+    """
     return _running(rank_server, environment, tmp_path, "fidtool")
 
 
 @pytest.fixture
 def program(rank_server: RankServer, environment: dict[str, str], tmp_path: Path) -> Run:
-    """Run the source of a Python program in the same ways, in a process that has imported torch and fidtool."""
+    """Run the source of a Python program in the same ways, in a process that has imported torch and
+    fidtool.
+    """
     run = _running(rank_server, environment, tmp_path, "script")
 
     def run_text(text: str, *arguments: object, **settings: Any) -> Outcome:
@@ -189,9 +220,14 @@ def _running(server: RankServer, environment: dict[str, str], folder: Path, name
 
 @pytest.fixture
 def here(
-    environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    environment: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> Run:
-    """Run ``fidtool ARGUMENTS`` in this process, which saves seconds per call. An uncaught exception fails the test."""
+    """Run ``fidtool ARGUMENTS`` in this process, which saves seconds per call. An uncaught
+    exception fails the test.
+    """
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: object) -> Outcome:
@@ -215,8 +251,12 @@ def _seeded() -> None:
 
 
 @pytest.fixture(scope="session")
-def programs(training_server: RankServer, weights_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Run ``torchrun --nproc-per-node=RANKS NAME ARGUMENTS`` for a program in ``support/programs`` or an example."""
+def programs(
+    training_server: RankServer, weights_cache: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Run:
+    """Run ``torchrun --nproc-per-node=RANKS NAME ARGUMENTS`` for a program in ``support/programs``
+    or an example.
+    """
     folder = tmp_path_factory.mktemp("programs")
     (folder / "cache").mkdir()
     (folder / "cache" / "weights").symlink_to(weights_cache)
@@ -224,7 +264,9 @@ def programs(training_server: RankServer, weights_cache: Path, tmp_path_factory:
 
     def run(ranks: int, name: str, *arguments: object) -> Outcome:
         file = PROGRAMS / name if (PROGRAMS / name).exists() else EXAMPLES / name
-        return training_server.torchrun(ranks, "script", [file, *arguments], environment, folder).outcome()
+        return training_server.torchrun(
+            ranks, "script", [file, *arguments], environment, folder
+        ).outcome()
 
     return run
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import click
 
-from fidtool.cache_dir import byte_limit, cache_dir
 from fidtool.cli.options import OnceCommand
 from fidtool.cli.output import columns, document
 from fidtool.errors import InputError, RunError
-from fidtool.json_fields import plain
 from fidtool.names import counted, legible
 from fidtool.sources.remote import delete_copies
 from fidtool.statistics.cache import Entry, cache_entries, sweep
-from fidtool.statistics.statistics_file import read_summary
+from fidtool.statistics.file import read_summary
+from fidtool.system.cache_dir import byte_limit, cache_dir
+from fidtool.system.json_fields import plain
 
 _SHOWN_DIGITS = 12
 """Digits of an entry's name that the list shows; enough to identify the entry."""
@@ -32,9 +32,9 @@ _SHOWN_DIGITS = 12
 def cache(as_json: bool, clear: bool) -> Iterator[str]:
     """List the cached statistics, the last used first, or delete them.
 
-    The cache is the folder FIDTOOL_CACHE, else $XDG_CACHE_HOME/fidtool, else ~/.cache/fidtool. It holds at most
-    FIDTOOL_CACHE_BYTES (default 2 GiB) of statistics; the least recently used are deleted first. The weights and
-    the references are in the same folder.
+    The cache is the folder FIDTOOL_CACHE, else $XDG_CACHE_HOME/fidtool, else ~/.cache/fidtool. It
+    holds at most FIDTOOL_CACHE_BYTES (default 2 GiB) of statistics; the least recently used are
+    deleted first. The weights and the references are in the same folder.
     """
     if as_json and clear:
         raise InputError("--json and --clear cannot be combined:", "pass one of them")
@@ -92,12 +92,19 @@ def _date(entry: Entry) -> str:
 def _table(entries: Sequence[Entry]) -> list[str]:
     total = sum(entry.size for entry in entries)
     count = counted(len(entries), "entry", "entries")
-    lines = [f"{cache_dir()}: {count}, {total / 2**20:.1f} of {byte_limit('FIDTOOL_CACHE_BYTES') / 2**20:.0f} MiB"]
+    lines = [
+        f"{cache_dir()}: {count}, {total / 2**20:.1f} of "
+        f"{byte_limit('FIDTOOL_CACHE_BYTES') / 2**20:.0f} MiB"
+    ]
     rows = [("ID", "images", "network (dims)", "protocol", "MiB", "last used", "path")]
     for entry in entries:
         summary = read_summary(entry.path)
         made = summary.definition
-        sampled = f" of {summary.found}" if summary.count and summary.found not in (None, summary.count) else ""
+        sampled = (
+            f" of {summary.found}"
+            if summary.count and summary.found not in (None, summary.count)
+            else ""
+        )
         framing = f" (framed by {summary.framing})" if summary.framing else ""
         rows.append(
             (

@@ -12,24 +12,38 @@ from fidtool.cli.output import as_flag, check_early, document, note, print_lines
 from fidtool.distributed.launch import discover
 from fidtool.errors import InputError, redacted
 from fidtool.names import counted, legible
-from fidtool.settings import GATES, IMAGES, OUTPUT, CheckSettings, Settings
+from fidtool.settings.settings import GATES, IMAGES, OUTPUT, CheckSettings, Settings
 
 _EXAMPLES = (
     ("Look for duplicates and faulty images", "fidtool check fake/"),
     ("Compare with the real images as well", "fidtool check fake/ --against real/"),
-    ("A CI gate: exit status 3 if there is a finding about fake/", "fidtool check fake/ --strict --json"),
+    (
+        "A CI gate: exit status 3 if there is a finding about fake/",
+        "fidtool check fake/ --strict --json",
+    ),
 )
 
 
 @click.command(cls=Command, settings=CheckSettings, examples=_EXAMPLES)
 @click.argument("images")
-@option("--against", group=IMAGES, metavar="REAL", help="Compare with these real images, or with a file of `stats`.")
 @option(
-    "--list", "only_list", group=OUTPUT, is_flag=True, help="Print only the paths of the images, without reading them."
+    "--against",
+    group=IMAGES,
+    metavar="REAL",
+    help="Compare with these real images, or with a file of `stats`.",
+)
+@option(
+    "--list",
+    "only_list",
+    group=OUTPUT,
+    is_flag=True,
+    help="Print only the paths of the images, without reading them.",
 )
 @option("--json", "as_json", group=OUTPUT, is_flag=True, help="Print the result as JSON.")
 @QUIET
-@option("--strict", group=GATES, is_flag=True, help="Exit code 3 if there is a finding about IMAGES.")
+@option(
+    "--strict", group=GATES, is_flag=True, help="Exit code 3 if there is a finding about IMAGES."
+)
 def check(
     images: str,
     against: str | None,
@@ -41,9 +55,10 @@ def check(
 ) -> int:
     """Describe a set of images and report what may be wrong with it. No features are extracted.
 
-    IMAGES is a set of images in any form that `compute` accepts. Findings are duplicates, noise, constant or badly
-    scaled images, unusual sizes, strong compression and unreadable files. With --against REAL, also differences
-    between the sets that have nothing to do with the generator, such as different file formats.
+    IMAGES is a set of images in any form that `compute` accepts. Findings are duplicates, noise,
+    constant or badly scaled images, unusual sizes, strong compression and unreadable files. With
+    --against REAL, also differences between the sets that have nothing to do with the generator,
+    such as different file formats.
     """
     paths = [images] if against is None else [images, against]
     check_early(paths)
@@ -51,9 +66,9 @@ def check(
         if against is not None or strict:
             raise InputError("--list only lists the images:", "omit --against and --strict")
         return 0 if discover().rank > 0 else _list(images, settings(), as_json, quiet)
-    from fidtool.console import Console
-    from fidtool.pipeline.check import check_sets
     from fidtool.report.text import checkup_lines, dumps
+    from fidtool.run.check import check_sets
+    from fidtool.system.console import Console
 
     console = Console(warnings=True, progress=not quiet, spelling=as_flag)
     checkup = check_sets([(path, "") for path in paths], settings(), console, strict)
@@ -67,8 +82,8 @@ def check(
 
 def _list(path: str, settings: Settings, as_json: bool, quiet: bool) -> int:
     """Print the paths of the images that would be read. Secrets in URLs are removed."""
-    from fidtool.pipeline.opening import open_set
-    from fidtool.pipeline.sets import IMAGES, RequestedSet
+    from fidtool.run.opening import open_set
+    from fidtool.run.sets import IMAGES, RequestedSet
 
     opened = open_set(RequestedSet(path), settings, IMAGES, note)
     if opened.warning:
@@ -84,11 +99,18 @@ def _list(path: str, settings: Settings, as_json: bool, quiet: bool) -> int:
     in_order = source.reader.in_order
     ignored = source.passed_over.words
     if as_json:
-        facts = {"source": redacted(source.path), "kind": source.kind, "count": count, "found": found}
+        facts = {
+            "source": redacted(source.path),
+            "kind": source.kind,
+            "count": count,
+            "found": found,
+        }
         print_lines([document(**facts, in_order=in_order, passed_over=ignored, files=[*files])])
         return 0
     if not quiet:
-        number = counted(found, "image") if count == found else f"{count} of {counted(found, 'image')}"
+        number = (
+            counted(found, "image") if count == found else f"{count} of {counted(found, 'image')}"
+        )
         access = "sequentially" if in_order else "in any order"
         passed_over = f"; ignored: {ignored}" if ignored else ""
         note(f"{path}: {source.kind}, {number}, read {access}{passed_over}")

@@ -13,24 +13,40 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fidtool.cache_dir import check_target
 from fidtool.cli.options import QUIET, Command, GroupedOption, option, outputs_option
-from fidtool.cli.output import as_flag, check_early, note, on_terminal, publish, result_file, shown, write_lines
-from fidtool.console import Console
+from fidtool.cli.output import (
+    as_flag,
+    check_early,
+    note,
+    on_terminal,
+    publish,
+    result_file,
+    shown,
+    write_lines,
+)
 from fidtool.distributed.launch import discover_or_alone, process_age, will_be_restarted
-from fidtool.distributed.signals import call_with_timeout, stopped_error
+from fidtool.distributed.signals import stopped_error
 from fidtool.errors import FidtoolError, InputError, RunError, StoppedError, without_secrets
 from fidtool.metrics.registry import BUILT_IN
-from fidtool.result.record import Origin, changed_settings, origin_of
-from fidtool.settings import OUTPUT, Settings
+from fidtool.settings.record import Origin, changed_settings, origin_of
+from fidtool.settings.settings import OUTPUT, Settings
+from fidtool.system.background import call_with_timeout
+from fidtool.system.cache_dir import check_target
+from fidtool.system.console import Console
 
 if TYPE_CHECKING:
     from fidtool.result.evaluation import Evaluation
 
 _EXAMPLES = (
     ("FID of generated images", "fidtool compute real/ fake/"),
-    ("The same value, computed on 8 GPUs", "torchrun --nproc-per-node=8 -m fidtool compute real/ fake/"),
-    ("A CI gate: exit status 3 if the FID is above 20", "fidtool compute real/ fake/ --fail-above 20 -o fid.json"),
+    (
+        "The same value, computed on 8 GPUs",
+        "torchrun --nproc-per-node=8 -m fidtool compute real/ fake/",
+    ),
+    (
+        "A CI gate: exit status 3 if the FID is above 20",
+        "fidtool compute real/ fake/ --fail-above 20 -o fid.json",
+    ),
 )
 _WRITING_SECONDS = 2.0
 """How long writing the result of a failed run may take."""
@@ -44,12 +60,20 @@ _WRITING_SECONDS = 2.0
     "form",
     group=OUTPUT,
     type=click.Choice(("table", "lines", "csv", "markdown", "latex", "json")),
-    help="How to print the result. [default: table on a terminal if there are several values, else lines]",
+    help="How to print the result. [default: table on a terminal if there are several values, "
+    "else lines]",
 )
 @option("--json", "as_json", group=OUTPUT, is_flag=True, help="Same as --format json.")
-@option("--value", group=OUTPUT, is_flag=True, help="Print the first requested number of each FAKE alone, for shells.")
+@option(
+    "--value",
+    group=OUTPUT,
+    is_flag=True,
+    help="Print the first requested number of each FAKE alone, for shells.",
+)
 @outputs_option(
-    cls=GroupedOption, group=OUTPUT, help="Also write the result: FILE.json, .csv, .md or .tex. Can be repeated."
+    cls=GroupedOption,
+    group=OUTPUT,
+    help="Also write the result: FILE.json, .csv, .md or .tex. Can be repeated.",
 )
 @QUIET
 def compute(
@@ -64,14 +88,16 @@ def compute(
 ) -> int:
     """Compute the FID and other metrics of each FAKE against REAL.
 
-    REAL and FAKE are sets of images, statistics files (.npz .pkl) or published references such as adm:imagenet256,
-    see `fidtool refs`. A set is a folder; a .zip or .tar archive, also compressed; an array (.npy .npz .pt
-    .safetensors); a .parquet or .arrow file, or a folder of save_to_disk; a list of paths (.txt, or .csv .tsv .jsonl
-    with a column of them), or - for such a list on stdin; or a URL of any of these (s3://, https://, hf://, ...).
-    Braces and wildcards join several files into one set ('shards-{000..127}.tar'). Archives are read without unpacking.
+    REAL and FAKE are sets of images, statistics files (.npz .pkl) or published references such as
+    adm:imagenet256, see `fidtool refs`. A set is a folder; a .zip or .tar archive, also compressed;
+    an array (.npy .npz .pt .safetensors); a .parquet or .arrow file, or a folder of save_to_disk; a
+    list of paths (.txt, or .csv .tsv .jsonl with a column of them), or - for such a list on stdin;
+    or a URL of any of these (s3://, https://, hf://, ...). Braces and wildcards join several files
+    into one set ('shards-{000..127}.tar'). Archives are read without unpacking.
 
-    Results are printed on stdout, everything else on stderr. Exit status: 0 success, 1 failure at run time or a metric
-    that is lacking, 2 bad usage or input, 3 missed gate, 130 or 143 stopped by Ctrl-C or SIGTERM.
+    Results are printed on stdout, everything else on stderr. Exit status: 0 success, 1 failure at
+    run time or a metric that is lacking, 2 bad usage or input, 3 missed gate, 130 or 143 stopped by
+    Ctrl-C or SIGTERM.
     """
     form = _form(form, as_json, value, "-" in outputs)
     origin = origin_of(("fidtool", *(click.get_current_context().obj or ())))
@@ -84,7 +110,9 @@ def compute(
 
     try:
         chosen = settings()
-        console = Console(warnings=True, progress=not quiet, on_failure=on_failure, spelling=as_flag)
+        console = Console(
+            warnings=True, progress=not quiet, on_failure=on_failure, spelling=as_flag
+        )
         spaced = [each for each in (real, *fakes) if each in BUILT_IN and not Path(each).exists()]
         if spaced and "--" not in origin.command:
             metrics = ",".join([*(each.spec for each in chosen.asked), *spaced])
@@ -95,19 +123,21 @@ def compute(
             )
         third = [] if chosen.heldout is None else [chosen.heldout]
         check_early([real, *fakes, *third], real, *third)
-        from fidtool.pipeline.evaluate import evaluate
+        from fidtool.run.evaluate import evaluate
 
         sets = [(path, "") for path in (real, *fakes)]
         check = partial(_check_files, tables, chosen)
-        evaluation, gallery = evaluate(sets, chosen, console, origin, check, began=time.perf_counter() - process_age())
+        evaluation, gallery = evaluate(
+            sets, chosen, console, origin, check, began=time.perf_counter() - process_age()
+        )
     except (FidtoolError, KeyboardInterrupt) as error:
         failure = error if isinstance(error, FidtoolError) else stopped_error()
         if not failure.printed:
             on_failure(failure)
         raise
     if gallery is None:
-        # Only rank zero exits with the gate's status: a launcher kills rank zero if another rank exits first with an
-        # error.
+        # Only rank zero exits with the gate's status: a launcher kills rank zero if another rank
+        # exits first with an error.
         return 0
     from fidtool.report.loggers import log_values
     from fidtool.report.outputs import writers_of
@@ -141,7 +171,9 @@ def _say_times(evaluation: Evaluation, console: Console) -> None:
 
 
 def _check_files(files: Iterable[Path], settings: Settings, inputs: Sequence[object]) -> None:
-    """Check that the files can be written, before any work is done, and are none of those that the run reads."""
+    """Check that the files can be written, before any work is done, and are none of those that the
+    run reads.
+    """
     from fidtool.report.outputs import check_outputs
 
     for file in files:
@@ -150,12 +182,20 @@ def _check_files(files: Iterable[Path], settings: Settings, inputs: Sequence[obj
 
 
 def _form(form: str | None, as_json: bool, value: bool, to_stdout: bool) -> str | None:
-    """Return the format that the options ask for, which is ``value`` for a number alone; None if they ask for none."""
-    flags = {"--value": "value" if value else None, "--json": "json" if as_json else None, f"--format {form}": form}
+    """Return the format that the options ask for, which is ``value`` for a number alone; None if
+    they ask for none.
+    """
+    flags = {
+        "--value": "value" if value else None,
+        "--json": "json" if as_json else None,
+        f"--format {form}": form,
+    }
     asked = {flag: wanted for flag, wanted in flags.items() if wanted}
     if len({*asked.values()}) > 1:
         raise InputError(f"{' and '.join(asked)} contradict each other:", "pass one of them")
-    return next(iter(asked.values()), "json" if to_stdout else None)  # for stdout, as in other programs
+    return next(
+        iter(asked.values()), "json" if to_stdout else None
+    )  # for stdout, as in other programs
 
 
 def _show(
@@ -165,7 +205,9 @@ def _show(
     tables: Mapping[Path, str],
     files: Mapping[Path, Callable[[Path], object]],
 ) -> None:
-    """Print the result, or ``values`` as the format ``value``; write tables, by their formats, and report and plot."""
+    """Print the result, or ``values`` as the format ``value``; write tables, by their formats, and
+    report and plot.
+    """
     from fidtool.report.tables import class_lines, lines_in
     from fidtool.report.text import crop_lines, influence_lines
 
@@ -175,33 +217,54 @@ def _show(
     for line in notes:
         note(line)
     saved = {"": evaluation}
-    lines = [repr(nan if each is None else each) for each in values] if form == "value" else lines_in(form, saved)
+    lines = (
+        [repr(nan if each is None else each) for each in values]
+        if form == "value"
+        else lines_in(form, saved)
+    )
     written = {file: partial(write_lines, lines_in(each, saved)) for file, each in tables.items()}
     publish(lines, {**written, **files})
 
 
 def _is_replaceable(file: Path) -> bool:
-    """Whether the JSON of a failed run may take the place of a file: only that of another one, or none, is lost."""
-    return not os.path.isfile(file) or file.stat().st_size == 0 or b'"results": []' in file.read_bytes()
+    """Whether the JSON of a failed run may take the place of a file: only that of another one, or
+    none, is lost.
+    """
+    return (
+        not os.path.isfile(file)
+        or file.stat().st_size == 0
+        or b'"results": []' in file.read_bytes()
+    )
 
 
 def _publish_failure(
-    error: FidtoolError, origin: Origin, settings: Settings | None, outputs: Sequence[Path], as_json: bool
+    error: FidtoolError,
+    origin: Origin,
+    settings: Settings | None,
+    outputs: Sequence[Path],
+    as_json: bool,
 ) -> None:
-    """Write the JSON of a failed run, which has no results, on rank zero, but never over a result with values.
+    """Write the JSON of a failed run, which has no results, on rank zero, but never over a result
+    with values.
 
-    If torchrun restarts the ranks, only the last attempt prints it. After a signal a restart is uncertain, so that the
-    file is written.
+    If torchrun restarts the ranks, only the last attempt prints it. After a signal a restart is
+    uncertain, so that the file is written.
     """
     again = will_be_restarted()
-    if not (outputs or as_json) or discover_or_alone().rank > 0 or (again and not isinstance(error, StoppedError)):
+    if (
+        not (outputs or as_json)
+        or discover_or_alone().rank > 0
+        or (again and not isinstance(error, StoppedError))
+    ):
         return
     from fidtool.report.text import dumps
     from fidtool.result.evaluation import SCHEMA, protocol_to_dict
 
     run = {**origin._asdict(), "config": None if settings is None else changed_settings(settings)}
     found = {"schema": SCHEMA, "protocol": protocol_to_dict(None), "results": [], "run": run}
-    text = dumps(without_secrets({**found, "exit": {"code": error.exit_code, "reason": shown(error.text)}}))
+    text = dumps(
+        without_secrets({**found, "exit": {"code": error.exit_code, "reason": shown(error.text)}})
+    )
 
     def write() -> None:
         files = {}

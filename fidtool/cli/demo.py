@@ -16,11 +16,11 @@ from PIL import Image, ImageDraw, ImageFilter
 
 from fidtool.cli.options import Command
 from fidtool.cli.output import as_flag
-from fidtool.console import Console
 from fidtool.distributed.launch import discover
 from fidtool.errors import InputError
-from fidtool.result.record import origin_of
-from fidtool.settings import Settings
+from fidtool.settings.record import origin_of
+from fidtool.settings.settings import Settings
+from fidtool.system.console import Console
 
 COUNT = 64
 SIDE = 96
@@ -34,41 +34,56 @@ _EXAMPLES = (
 
 @click.command(cls=Command, examples=_EXAMPLES)
 @click.option(
-    "--folder", default="fidtool-demo", metavar="DIR", show_default=True, help="Folder to write the images to."
+    "--folder",
+    default="fidtool-demo",
+    metavar="DIR",
+    show_default=True,
+    help="Folder to write the images to.",
 )
 def demo(folder: str) -> None:
     """Make two small sets of images, compute their FID, and show what to run next."""
     if discover().world_size > 1:
         raise InputError(
-            "the demo runs in a single process:", "run `fidtool demo` without a launcher", "set RANK=0 WORLD_SIZE=1"
+            "the demo runs in a single process:",
+            "run `fidtool demo` without a launcher",
+            "set RANK=0 WORLD_SIZE=1",
         )
     started = time.monotonic()
     try:
         real, fake = make_sets(Path(folder))
     except OSError as error:
-        raise InputError(f"cannot write images to {folder}: {error.strerror or error}", "pass --folder") from None
+        raise InputError(
+            f"cannot write images to {folder}: {error.strerror or error}", "pass --folder"
+        ) from None
     imitations = f"{COUNT} blurred, recoloured ones in {fake}"
     click.echo(f"Made {COUNT} drawings ({SIDE} x {SIDE} pixels) in {real} and {imitations}.")
 
-    from fidtool.pipeline.evaluate import evaluate
     from fidtool.report.text import result_lines
+    from fidtool.run.evaluate import evaluate
 
     console = Console(progress=True, spelling=as_flag)
     evaluation, _ = evaluate(
-        [(real, ""), (fake, "")], Settings(), console, origin_of(("fidtool", "demo")), check=lambda _: None
+        [(real, ""), (fake, "")],
+        Settings(),
+        console,
+        origin_of(("fidtool", "demo")),
+        check=lambda _: None,
     )
     definition = evaluation.definition
     assert definition is not None
     for line in result_lines(evaluation):
         click.echo(line)
     click.echo(
-        f"Inception computed {definition.dims} features of each image (protocol {definition.protocol_name}). The FID\n"
-        "is the distance between the distributions of both sets' features; it is 0 for equal sets.\n"
-        f"The demo took {time.monotonic() - started:.0f} s. {COUNT} images per set are too few for a meaningful\n"
-        "FID: for small sets it is far too high, and `fidtool compute` prints a warning."
+        f"Inception computed {definition.dims} features of each image (protocol "
+        f"{definition.protocol_name}). The FID\nis the distance between the distributions of both "
+        f"sets' features; it is 0 for equal sets.\nThe demo took {time.monotonic() - started:.0f} "
+        f"s. {COUNT} images per set are too few for a meaningful\nFID: for small sets it is far "
+        "too high, and `fidtool compute` prints a warning."
     )
     here = _prefix()
-    real_, fake_, saved = (shlex.quote(str(path)) for path in (real, fake, Path(folder) / "real.npz"))
+    real_, fake_, saved = (
+        shlex.quote(str(path)) for path in (real, fake, Path(folder) / "real.npz")
+    )
     click.echo(
         "\nNext, try these: the same result as JSON, with warnings and all details;\n"
         "statistics of one set for later use; and the same FID on two processes:\n"
@@ -87,15 +102,18 @@ def _prefix() -> str:
 
 
 def make_sets(folder: Path) -> tuple[Path, Path]:
-    """Writes `COUNT` drawings of simple shapes to ``folder/real`` and `COUNT` imitations to ``folder/fake``.
+    """Writes `COUNT` drawings of simple shapes to ``folder/real`` and `COUNT` imitations to
+    ``folder/fake``.
 
-    The imitations are different drawings from the same distribution, blurred and with swapped colour channels, like the
-    output of a partly trained generator. The images are the same for every call.
+    The imitations are different drawings from the same distribution, blurred and with swapped
+    colour channels, like the output of a partly trained generator. The images are the same for
+    every call.
     """
     marker = folder / ".fidtool-demo"
     if folder.exists() and any(folder.iterdir()) and not marker.exists():
         raise InputError(
-            f"{folder} was not created by the demo, which would overwrite its files:", "pass another --folder"
+            f"{folder} was not created by the demo, which would overwrite its files:",
+            "pass another --folder",
         )
     folder.mkdir(parents=True, exist_ok=True)
     marker.touch()

@@ -14,7 +14,9 @@ from fidtool.metrics.registry import BUILT_IN
 from fidtool.names import legible, shortened
 from fidtool.sources.kinds import is_reference
 
-_HABITS = dict(line.split(": ") for line in Path(__file__).with_name("habits.txt").read_text().splitlines())
+_HABITS = dict(
+    line.split(": ") for line in Path(__file__).with_name("habits.txt").read_text().splitlines()
+)
 """What to write in place of the commands and flags of other tools."""
 
 
@@ -32,21 +34,36 @@ def _exists(path: str) -> bool:
 
 
 def _instead(name: str, message: str, typed: Sequence[str]) -> str:
-    """Return what to write in place of arguments that a command does not take, or of a missing --output."""
-    extra = message.removeprefix("Got unexpected extra argument").partition("(")[2].rstrip(")").split()
-    paths = [each for each in typed if not each.startswith("-") and (_exists(each) or each.endswith(".npz"))]
+    """Return what to write in place of arguments that a command does not take, or of a missing
+    --output.
+    """
+    extra = (
+        message.removeprefix("Got unexpected extra argument").partition("(")[2].rstrip(")").split()
+    )
+    paths = [
+        each
+        for each in typed
+        if not each.startswith("-") and (_exists(each) or each.endswith(".npz"))
+    ]
     if extra and {*extra} <= {*BUILT_IN}:
         return ": separate metrics by commas, `--metrics fid,kid`"
     sets = paths[:1] + [each for each in paths[1:] if not each.endswith(".npz")]
-    is_stats = name == "stats" and (extra or not message)  # a missing option has no message of its own
+    is_stats = name == "stats" and (
+        extra or not message
+    )  # a missing option has no message of its own
     many = extra[1:] or (is_stats and sets[2:])
-    if many and name in ("check", "stats"):  # a shell may have put thousands of files in place of a wildcard
+    if many and name in (
+        "check",
+        "stats",
+    ):  # a shell may have put thousands of files in place of a wildcard
         return ": pass a folder, or quote the wildcard"
     line = ""
     if is_stats and paths:
         named = paths[1:] if len(sets) == 1 else []
         files = named or [f"{Path(images).stem}.npz" for images in sets]
-        line = "; ".join(f"fidtool stats {quote(images)} -o {quote(files[i])}" for i, images in enumerate(sets))
+        line = "; ".join(
+            f"fidtool stats {quote(images)} -o {quote(files[i])}" for i, images in enumerate(sets)
+        )
     elif extra and paths[1:]:
         combine = _COMBINED.get((name, Path(paths[0]).suffix)) or _COMBINED.get((name, ""), "")
         line = combine.format(*map(quote, paths[:2]))
@@ -62,7 +79,9 @@ def advice(error: click.UsageError, typed: Sequence[str], commands: Sequence[str
         wrong, close = error.option_name, error.possibilities or []
         message = f"No such option '{wrong}'"  # click's words depend on its version
     elif is_command:
-        return shortened(error.format_message().rstrip(".")) + _instead(name, error.message.rstrip("."), typed[1:])
+        return shortened(error.format_message().rstrip(".")) + _instead(
+            name, error.message.rstrip("."), typed[1:]
+        )
     else:
         wrong, close = name, get_close_matches(name, commands)
         message = f"no command '{legible(name)}'"

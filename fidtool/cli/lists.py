@@ -1,4 +1,6 @@
-"""Commands that measure nothing: values of options, the guide, weights, references, verdicts on results."""
+"""Commands that measure nothing: values of options, the guide, weights, references, verdicts on
+results.
+"""
 
 from __future__ import annotations
 
@@ -14,22 +16,40 @@ from typing import Any
 import click
 
 from fidtool.cli.options import OnceCommand, completing
-from fidtool.cli.output import as_flag, columns, document, note, on_terminal, paragraph, print_lines, shown
-from fidtool.download import megabytes
+from fidtool.cli.output import (
+    as_flag,
+    columns,
+    document,
+    note,
+    on_terminal,
+    paragraph,
+    print_lines,
+    shown,
+)
 from fidtool.errors import InputError, redacted
-from fidtool.features.protocol import DEFAULT_PROTOCOL, INCEPTION_INPUT_SIZE, INCEPTION_SHA256, PROTOCOLS
+from fidtool.features.protocol import (
+    DEFAULT_PROTOCOL,
+    INCEPTION_INPUT_SIZE,
+    INCEPTION_SHA256,
+    PROTOCOLS,
+)
 from fidtool.metrics.metric import Metric
 from fidtool.metrics.registry import BUILT_IN, metric_named
 from fidtool.names import closest, counted, folded, unknown
-from fidtool.presets import PRESETS, preset_named
+from fidtool.references.catalogue import FEATURES, REFERENCES, Reference, named_reference
+from fidtool.references.files import PublishedFile, fetch, folder, published_files
 from fidtool.result.verify import NOT_KNOWN, YES, Verdict
 from fidtool.result.verify import verify as verdicts_on
-from fidtool.sources import references
-from fidtool.sources.references import FEATURES, REFERENCES, PublishedFile, Reference, folder, named_reference
+from fidtool.settings.presets import PRESETS, preset_named
+from fidtool.system.download import megabytes
 from fidtool.validation import declared
 
 _PAGES = files("fidtool") / "guide"
-_TOPICS = dict(re.findall(r"^- \[(\w+)\]\(\1\.md\): (.+)", (_PAGES / "index.md").read_text("utf-8"), re.MULTILINE))
+_TOPICS = dict(
+    re.findall(
+        r"^- \[(\w+)\]\(\1\.md\): (.+)", (_PAGES / "index.md").read_text("utf-8"), re.MULTILINE
+    )
+)
 """The topics of the guide and their descriptions, from its index."""
 _names = partial(click.argument, "names", metavar="[NAME]...", nargs=-1)
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
@@ -52,7 +72,10 @@ def metrics(names: tuple[str, ...], as_json: bool) -> Iterator[str]:
         yield f"{metric.name}: {facts['about']}"
         if names:
             for number in facts["numbers"]:
-                yield f"  {number['title']} ({number['better'] or 'neither'} is better): {number['meaning']}"
+                yield (
+                    f"  {number['title']} ({number['better'] or 'neither'} is better): "
+                    f"{number['meaning']}"
+                )
             for setting in facts["settings"]:
                 default = "VALUE" if setting["default"] is None else setting["default"]
                 yield f"  {as_flag(metric.named(setting['name']), default)}: {setting['help']}"
@@ -64,7 +87,10 @@ def _described(metric: Metric) -> dict[str, Any]:
     return {
         "name": metric.name,
         "about": " ".join(about.split()),
-        "numbers": [{part: getattr(each, part) for part in parts} for each in (*metric.numbers, *metric.summary)],
+        "numbers": [
+            {part: getattr(each, part) for part in parts}
+            for each in (*metric.numbers, *metric.summary)
+        ],
         "settings": [
             {"name": name, "default": getattr(metric, name), "help": each.described}
             for name, each in declared(type(metric)).items()
@@ -76,7 +102,9 @@ def _described(metric: Metric) -> dict[str, Any]:
 @_names(shell_complete=completing(PRESETS))
 @_JSON
 def presets(names: tuple[str, ...], as_json: bool) -> Iterator[str]:
-    """List the values of --preset; with NAMEs, show these with their settings and what a comparable value needs."""
+    """List the values of --preset; with NAMEs, show these with their settings and what a comparable
+    value needs.
+    """
     chosen = [preset_named(name) for name in names or PRESETS]
     if as_json:
         yield document(presets=[asdict(preset) for preset in chosen])
@@ -84,12 +112,20 @@ def presets(names: tuple[str, ...], as_json: bool) -> Iterator[str]:
     for preset in chosen:
         also = f" (also {', '.join(preset.other_names)})" if preset.other_names else ""
         yield paragraph(f"{preset.name}{also}: {preset.about}", "", "  ")
-        fakes = "as many images as in the paper" if preset.fakes is None else f"{preset.fakes:,} images"
-        flags = [as_flag(name, value) for name, value in preset.settings.items() if value is not False]
+        fakes = (
+            "as many images as in the paper" if preset.fakes is None else f"{preset.fakes:,} images"
+        )
+        flags = [
+            as_flag(name, value) for name, value in preset.settings.items() if value is not False
+        ]
         details = [
             ("settings", " ".join(flags)),
             ("REAL", preset.reference),
-            ("crop", preset.crop and f"{as_flag('crop', f'{preset.crop}:SIZE')}, of a folder of original images"),
+            (
+                "crop",
+                preset.crop
+                and f"{as_flag('crop', f'{preset.crop}:SIZE')}, of a folder of original images",
+            ),
             ("FAKE", f"{fakes}, lossless"),
             ("classes", preset.classes),
             *(("note", note) for note in preset.notes),
@@ -102,14 +138,23 @@ def presets(names: tuple[str, ...], as_json: bool) -> Iterator[str]:
 
 @click.command(cls=OnceCommand)
 def protocols() -> Iterator[str]:
-    """List the protocols: how each prepares images, which tools it equals, and which papers use it."""
+    """List the protocols: how each prepares images, which tools it equals, and which papers use
+    it.
+    """
     for protocol in PROTOCOLS.values():
         default = " (default)" if protocol.name == DEFAULT_PROTOCOL else ""
         yield f"{', '.join([protocol.name, *protocol.other_names])}{default}"
         covariance = f"covariance / (n - {protocol.ddof})" if protocol.ddof else "covariance / n"
         size = f"{INCEPTION_INPUT_SIZE} x {INCEPTION_INPUT_SIZE}"
-        arithmetic = f"{protocol.resize} to {size}; (x - {protocol.offset:g}) / {protocol.scale:g}; {covariance}"
-        for label, text in (("method", arithmetic), ("equals", protocol.equals), ("used by", protocol.used_by)):
+        arithmetic = (
+            f"{protocol.resize} to {size}; (x - {protocol.offset:g}) / {protocol.scale:g}; "
+            f"{covariance}"
+        )
+        for label, text in (
+            ("method", arithmetic),
+            ("equals", protocol.equals),
+            ("used by", protocol.used_by),
+        ):
             yield paragraph(text, f"  {label:9}", " " * 11)
     click.echo("\nMore: fidtool guide protocols", err=True)
 
@@ -119,7 +164,8 @@ def protocols() -> Iterator[str]:
 def guide(words: tuple[str, ...]) -> Iterator[str]:
     """List the topics of the guide, or show TOPIC.
 
-    TOPIC may be shortened as long as it is unique. A terminal shows it in a pager ($PAGER, else less).
+    TOPIC may be shortened as long as it is unique. A terminal shows it in a pager ($PAGER, else
+    less).
     """
     topic = "-".join(words)
     if topic in ("", "index"):
@@ -129,7 +175,9 @@ def guide(words: tuple[str, ...]) -> Iterator[str]:
     name = topic.lower().removesuffix(".md")
     begun = [name] if name in _TOPICS else [each for each in _TOPICS if each.startswith(name)]
     if len(begun) != 1:
-        raise InputError(unknown("topic", topic, begun or closest(name, _TOPICS), ", ".join(_TOPICS)))
+        raise InputError(
+            unknown("topic", topic, begun or closest(name, _TOPICS), ", ".join(_TOPICS))
+        )
     os.environ.setdefault("LESS", "FRX")  # as git does: a page that fits the screen needs no key
     text = (_PAGES / f"{begun[0]}.md").read_text("utf-8").rstrip()
     if on_terminal():
@@ -141,7 +189,12 @@ def guide(words: tuple[str, ...]) -> Iterator[str]:
 @click.command(cls=OnceCommand)
 @click.option("--download", is_flag=True, help="Download the official file into the cache.")
 @click.option("--verify", "verify_", is_flag=True, help="Check the SHA-256 of every file found.")
-@click.option("--weights", "explicit", metavar="FILE", help="File to search first, as with `compute --weights`.")
+@click.option(
+    "--weights",
+    "explicit",
+    metavar="FILE",
+    help="File to search first, as with `compute --weights`.",
+)
 def weights(download: bool, verify_: bool, explicit: str | None) -> Iterator[str]:
     """List the locations that are searched for the Inception weights, in order."""
     from fidtool.features.models import inception
@@ -165,7 +218,9 @@ def weights(download: bool, verify_: bool, explicit: str | None) -> Iterator[str
             try:
                 verdict = inception.verify(place.path)
             except InputError as error:
-                errors += [error.text] if place.label != "torch hub" else []  # a run does not use such a file
+                errors += (
+                    [error.text] if place.label != "torch hub" else []
+                )  # a run does not use such a file
                 verdict = "DAMAGED OR UNKNOWN"
             yield f"{'':32}{verdict}"
     if errors:
@@ -180,13 +235,16 @@ def weights(download: bool, verify_: bool, explicit: str | None) -> Iterator[str
     shell_complete=completing(PRESETS),
     help="Preset; by default that of the run, or else of its reference.",
 )
-@click.option("--strict", is_flag=True, help="Exit status 3 also if a requirement is not known to be met.")
+@click.option(
+    "--strict", is_flag=True, help="Exit status 3 also if a requirement is not known to be met."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON.")
 def verify(result: str, preset: str | None, strict: bool, as_json: bool) -> int:
-    """Check whether a result is comparable with published values: yes, no or not known for each requirement.
+    """Check whether a result is comparable with published values: yes, no or not known for each
+    requirement.
 
-    RESULT.json is what `compute -o` or `compute --json` wrote, or - for stdin. Exit status: 0 no requirement is missed,
-    2 bad usage or input, 3 a requirement is missed.
+    RESULT.json is what `compute -o` or `compute --json` wrote, or - for stdin. Exit status: 0 no
+    requirement is missed, 2 bad usage or input, 3 a requirement is missed.
     """
     verdicts = verdicts_on(result, preset)
     if as_json:
@@ -194,7 +252,9 @@ def verify(result: str, preset: str | None, strict: bool, as_json: bool) -> int:
     else:
         print_lines([line for verdict in verdicts for line in _lines_of(verdict)])
     missed = {False, None} if strict else {False}
-    return 3 if any(verdict.comparable in missed for verdict in verdicts) else 0  # like a missed gate
+    return (
+        3 if any(verdict.comparable in missed for verdict in verdicts) else 0
+    )  # like a missed gate
 
 
 def _lines_of(verdict: Verdict) -> Iterator[str]:
@@ -216,28 +276,37 @@ def _lines_of(verdict: Verdict) -> Iterator[str]:
     "--download",
     metavar="NAME",
     shell_complete=completing(REFERENCES),
-    help="Download the statistics of a reference into the cache; with NAME:arr_0 its images as well.",
+    help="Download the statistics of a reference into the cache; with NAME:arr_0 its images as "
+    "well.",
 )
 def refs(names: tuple[str, ...], as_json: bool, download: str | None) -> Iterator[str]:
-    """List the references: published statistics to compare with, for example `fidtool compute edm:cifar10 fake/`.
+    """List the references: published statistics to compare with, for example `fidtool compute
+    edm:cifar10 fake/`.
 
-    NAME is a reference, of which everything is shown, or one of the projects that publish them, such as adm. They are
-    downloaded at the first use. FIDTOOL_REFERENCES_URL is a mirror.
+    NAME is a reference, of which everything is shown, or one of the projects that publish them,
+    such as adm. They are downloaded at the first use. FIDTOOL_REFERENCES_URL is a mirror.
     """
     if download is not None and (names or as_json):
-        raise InputError(f"{names[0] if names else '--json'} and --download cannot be combined:", "pass one of them")
+        raise InputError(
+            f"{names[0] if names else '--json'} and --download cannot be combined:",
+            "pass one of them",
+        )
     if download is not None:
         reference, array = named_reference(download)
         arrays = {FEATURES} if array == FEATURES else {*reference.statistics, array} - {""}
-        path, sha256 = references.fetch(reference, arrays, note)
+        path, sha256 = fetch(reference, arrays, note)
         hashes = columns([(f"  {array}", f"SHA-256 {digest}") for array, digest in sha256.items()])
         yield from [str(path), *hashes]
         return
     projects = {
-        name: [each for each in REFERENCES.values() if folded(each.project) == folded(name.rstrip(":"))]
+        name: [
+            each for each in REFERENCES.values() if folded(each.project) == folded(name.rstrip(":"))
+        ]
         for name in names
     }
-    found = dict.fromkeys(each for name in names for each in projects[name] or [named_reference(name)[0]])
+    found = dict.fromkeys(
+        each for name in names for each in projects[name] or [named_reference(name)[0]]
+    )
     chosen = [*(found or REFERENCES.values())]
     if as_json:
         yield document(references=[*map(_as_dict, chosen)])
@@ -249,12 +318,18 @@ def refs(names: tuple[str, ...], as_json: bool, download: str | None) -> Iterato
 
 
 def _cached(reference: Reference) -> list[PublishedFile]:
-    return [file for file in references.published_files(reference) if file.arrays]
+    return [file for file in published_files(reference) if file.arrays]
 
 
 def _as_dict(reference: Reference) -> dict[str, Any]:
-    held = [{"path": str(each.path), "arrays": each.arrays, "bytes": each.size} for each in _cached(reference)]
-    facts = asdict(reference) | {"protocol": reference.protocol or None, "features_url": reference.features_url or None}
+    held = [
+        {"path": str(each.path), "arrays": each.arrays, "bytes": each.size}
+        for each in _cached(reference)
+    ]
+    facts = asdict(reference) | {
+        "protocol": reference.protocol or None,
+        "features_url": reference.features_url or None,
+    }
     return {**facts, "cached": held}
 
 
@@ -265,9 +340,14 @@ def _table(chosen: Sequence[Reference]) -> list[str]:
         cached = _cached(each)
         files += cached
         counts = str(each.real_images or "?"), str(each.fakes)
-        rows.append((each.name, each.protocol or "?", *counts, _size(each), "; ".join(map(str, cached))))
+        rows.append(
+            (each.name, each.protocol or "?", *counts, _size(each), "; ".join(map(str, cached)))
+        )
     total = megabytes(sum(each.size for each in files))
-    return [f"{folder()}: {counted(len(files), 'file')}, {total}", *(line.rstrip() for line in columns(rows))]
+    return [
+        f"{folder()}: {counted(len(files), 'file')}, {total}",
+        *(line.rstrip() for line in columns(rows)),
+    ]
 
 
 def _size(reference: Reference) -> str:
@@ -276,7 +356,14 @@ def _size(reference: Reference) -> str:
 
 def _details(reference: Reference) -> list[str]:
     """Return the name, and a line for each fact that the JSON has."""
-    facts = asdict(reference) | {"arrays": ", ".join(reference.arrays), "shape": reference.shape and _size(reference)}
-    rows = [(f"  {name.replace('_', ' ')}", f"{value}") for name, value in facts.items() if value and name != "name"]
+    facts = asdict(reference) | {
+        "arrays": ", ".join(reference.arrays),
+        "shape": reference.shape and _size(reference),
+    }
+    rows = [
+        (f"  {name.replace('_', ' ')}", f"{value}")
+        for name, value in facts.items()
+        if value and name != "name"
+    ]
     rows += [("  in the cache", f"{file.path}: {file}") for file in _cached(reference)]
     return [reference.name, *columns(rows)]

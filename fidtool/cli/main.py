@@ -21,11 +21,14 @@ from fidtool.distributed.launch import discover_or_alone, launcher_serves_store
 from fidtool.distributed.signals import stopped_error
 from fidtool.distributed.watchdog import add_location
 from fidtool.errors import FidtoolError, InputError, LaunchError, RunError, StoppedError
+from fidtool.system.background import CALL
 
 _LEAVING_SECONDS = 3.0
 """Maximum time for exit functions and flushing after an error."""
 _TELLING_SECONDS = 8.0
-"""How long a rank that fails before the rendezvous tries to report its error to the others, which may still start."""
+"""How long a rank that fails before the rendezvous tries to report its error to the others, which
+may still start.
+"""
 _STOPPING_SECONDS = 4.5
 """The same for a rank that was stopped by a signal."""
 
@@ -48,7 +51,9 @@ _COMMANDS = {
     "verify": "Check whether a result is comparable with published values.",
     "weights": "List the locations of the weights; verify or download them.",
 }
-"""Help line of each command. The command is in the module of `fidtool.cli` with its name, or in one of these."""
+"""Help line of each command. The command is in the module of `fidtool.cli` with its name, or in one
+of these.
+"""
 _LISTS = ("guide", "metrics", "presets", "protocols", "refs", "verify", "weights")
 _SAVED = ("diff", "history", "report", "table")
 _MODULES = {**dict.fromkeys(_LISTS, "lists"), **dict.fromkeys(_SAVED, "saved"), "merge": "stats"}
@@ -64,7 +69,13 @@ class _Commands(click.Group):
         if listed is None:
             return name, None, rest
         command = str(listed.name)
-        return name, getattr(importlib.import_module(f"fidtool.cli.{_MODULES.get(command, command)}"), command), rest
+        return (
+            name,
+            getattr(
+                importlib.import_module(f"fidtool.cli.{_MODULES.get(command, command)}"), command
+            ),
+            rest,
+        )
 
 
 @click.group(
@@ -84,15 +95,19 @@ def cli(context: click.Context) -> None:
     torchrun --nproc-per-node=8 -m fidtool ...    the same value, on 8 GPUs
     fidtool compute real/ fake/ --fail-above 20   exit status 3 if it is above 20
     """
-    if context.invoked_subcommand is None:  # click would show the help too, but with status 0 in some versions
+    if (
+        context.invoked_subcommand is None
+    ):  # click would show the help too, but with status 0 in some versions
         click.echo(context.get_help(), err=True)
         context.exit(InputError.exit_code)
 
 
 def process() -> NoReturn:
-    """Run the command line in this process, with its environment variables and signal handlers, and exit."""
-    # OpenMP threads that spin while they wait make the distance ten times slower if another process is busy. The
-    # variable must be set before torch loads OpenMP.
+    """Run the command line in this process, with its environment variables and signal handlers, and
+    exit.
+    """
+    # OpenMP threads that spin while they wait make the distance ten times slower if another process
+    # is busy. The variable must be set before torch loads OpenMP.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     # fidtool reports a lost store in one line; torch would print forty frames of C++.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
@@ -109,14 +124,16 @@ def process() -> NoReturn:
 
 
 def _exit(ended: SystemExit) -> NoReturn:
-    """Run the exit functions, flush the output and end the process without finalising the interpreter.
+    """Run the exit functions, flush the output and end the process without finalising the
+    interpreter.
 
-    With torch loaded, finalising takes most of a second. If the output cannot be written, Python exits as usual and
-    reports it.
+    With torch loaded, finalising takes most of a second. If the output cannot be written, Python
+    exits as usual and reports it.
     """
     status = int(ended.code or 0)
-    if status or any(each.name == signals.CALL for each in threading.enumerate()):
-        # A thread that is stuck in a network, a decoder or a logger would keep the process alive indefinitely.
+    if status or any(each.name == CALL for each in threading.enumerate()):
+        # A thread that is stuck in a network, a decoder or a logger would keep the process alive
+        # indefinitely.
         force = threading.Timer(_LEAVING_SECONDS, signals.end_process, (status,))
         force.daemon = True
         force.start()
@@ -130,15 +147,16 @@ def _exit(ended: SystemExit) -> NoReturn:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and exit: 0 success, 1 failure at run time, 2 bad usage or input, 3 missed gate.
+    """Run the command line and exit: 0 success, 1 failure at run time, 2 bad usage or input, 3
+    missed gate.
 
     If a signal stops the run, the status is 128 plus the signal's number.
     """
     try:
         typed = sys.argv[1:] if arguments is None else list(arguments)
         if discover_or_alone().world_size > 1:
-            # A rank that fails before the rendezvous reports its error through torch's store, and an import of torch
-            # that was interrupted by a signal cannot be repeated.
+            # A rank that fails before the rendezvous reports its error through torch's store, and
+            # an import of torch that was interrupted by a signal cannot be repeated.
             with signals.deferred():
                 import torch  # noqa: F401  (only imported)
             if signals.received:
@@ -167,8 +185,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 def _complain(error: FidtoolError) -> NoReturn:
     """Exit with one line on stderr, before the rendezvous with other ranks.
 
-    If there are other ranks, which may wait for this one, they get the error and print it. Under torchrun that is the
-    only line. Ranks that were started manually may each have a terminal, so this rank prints the error as well.
+    If there are other ranks, which may wait for this one, they get the error and print it. Under
+    torchrun that is the only line. Ranks that were started manually may each have a terminal, so
+    this rank prints the error as well.
     """
     launch, prints = discover_or_alone(), not launcher_serves_store()
     if launch.rank == 0 or isinstance(error, LaunchError):
@@ -181,8 +200,12 @@ def _complain(error: FidtoolError) -> NoReturn:
     if prints or not stopped:  # torchrun stops the other ranks as well
         from fidtool.distributed.rendezvous import report_absence
 
-        # A KeyboardInterrupt is from torchrun, which stops the remaining ranks: another rank has reported the error.
+        # A KeyboardInterrupt is from torchrun, which stops the remaining ranks: another rank has
+        # reported the error.
         with contextlib.suppress(KeyboardInterrupt):
-            if not report_absence(error, _STOPPING_SECONDS if stopped else _TELLING_SECONDS) and not prints:
+            if (
+                not report_absence(error, _STOPPING_SECONDS if stopped else _TELLING_SECONDS)
+                and not prints
+            ):
                 error_line(error)
     sys.exit(error.exit_code)

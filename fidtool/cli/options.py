@@ -18,8 +18,8 @@ from fidtool.features.models.families import MODEL_FAMILIES
 from fidtool.features.protocol import NAMED_PROTOCOLS
 from fidtool.metrics.metric import ALL
 from fidtool.metrics.registry import BUILT_IN
-from fidtool.presets import PRESETS, with_preset
-from fidtool.settings import GROUPS, OUTPUT, Settings
+from fidtool.settings.presets import PRESETS, with_preset
+from fidtool.settings.settings import GROUPS, OUTPUT, Settings
 from fidtool.validation import Setting
 
 TYPED = click.core.ParameterSource.COMMANDLINE
@@ -28,8 +28,12 @@ _NAMES_FILE = re.compile("FILE|DIR|FAKE|REAL|SET$|[A-Z]+[.]json")
 """Beginning of the placeholder of an option or argument whose value is a path."""
 
 
-def completing(names: Collection[str], or_file: bool = False) -> Callable[..., list[CompletionItem]]:
-    """Return a ``shell_complete`` of names, of a list with commas for its last one; ``or_file`` for files as well."""
+def completing(
+    names: Collection[str], or_file: bool = False
+) -> Callable[..., list[CompletionItem]]:
+    """Return a ``shell_complete`` of names, of a list with commas for its last one; ``or_file`` for
+    files as well.
+    """
 
     def complete(_: click.Context, __: click.Parameter, typed: str) -> list[CompletionItem]:
         listed, comma, last = typed.rpartition(",")
@@ -49,7 +53,9 @@ _COMPLETING = {
 
 
 class GroupedOption(click.Option):
-    """An option under the heading ``group`` in ``--help``, or in ``--help-all`` alone if it is not ``common``."""
+    """An option under the heading ``group`` in ``--help``, or in ``--help-all`` alone if it is not
+    ``common``.
+    """
 
     def __init__(self, *args: Any, group: str, common: bool = True, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -59,11 +65,12 @@ class GroupedOption(click.Option):
 class Command(click.Command):
     """A command with an option per setting. Its ``--help`` has headings and ends with examples.
 
-    The command's function gets the settings as the argument ``settings``: a function without arguments that returns the
-    `Settings`, and raises `InputError` if they are invalid.
+    The command's function gets the settings as the argument ``settings``: a function without
+    arguments that returns the `Settings`, and raises `InputError` if they are invalid.
 
     Args:
-        settings: the class of the settings, by default one without any. Settings of metrics are added.
+        settings: the class of the settings, by default one without any. Settings of metrics are
+            added.
         examples: pairs of a comment and a command.
     """
 
@@ -87,8 +94,12 @@ class Command(click.Command):
         if not self.fields:
             return super().invoke(ctx)
         values = {name: each.parsed(ctx.params.pop(name)) for name, each in self.fields.items()}
-        typed = {name: value for name, value in values.items() if ctx.get_parameter_source(name) == TYPED}
-        file, filed = config.read_settings(ctx.params.pop("config"), self.fields.keys() - typed.keys())
+        typed = {
+            name: value for name, value in values.items() if ctx.get_parameter_source(name) == TYPED
+        }
+        file, filed = config.read_settings(
+            ctx.params.pop("config"), self.fields.keys() - typed.keys()
+        )
         prints = discover_or_alone().rank == 0
 
         def settings() -> Settings:
@@ -98,7 +109,9 @@ class Command(click.Command):
             with apart_from_prints():
                 if ctx.params.pop("dump_config"):
                     settings()
-                    print_lines(config.lines_of({**filed, **typed}) if prints else [], "the settings")
+                    print_lines(
+                        config.lines_of({**filed, **typed}) if prints else [], "the settings"
+                    )
                     return 0
                 if filed and prints:  # also with --quiet: they may change the values
                     note(f"settings from {file}: {', '.join(config.lines_of(filed)[1:])}")
@@ -110,13 +123,22 @@ class Command(click.Command):
             raise
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write one section per group, and options without a group after them; then the examples."""
-        ungrouped = "Help" if any(isinstance(each, GroupedOption) for each in self.params) else "Options"
+        """Write one section per group, and options without a group after them; then the
+        examples.
+        """
+        ungrouped = (
+            "Help" if any(isinstance(each, GroupedOption) for each in self.params) else "Options"
+        )
         sections = {name: list[tuple[str, str]]() for name in (*GROUPS, ungrouped)}
         for each in self.get_params(ctx):
             is_shown = _HELP_ALL.name in ctx.meta or getattr(each, "common", True)
-            # Recent versions of click list the arguments, too; the command's description explains them.
-            if isinstance(each, click.Option) and is_shown and (record := each.get_help_record(ctx)):
+            # Recent versions of click list the arguments, too; the command's description explains
+            # them.
+            if (
+                isinstance(each, click.Option)
+                and is_shown
+                and (record := each.get_help_record(ctx))
+            ):
                 sections[getattr(each, "group", ungrouped)].append(record)
         for name, records in sections.items():
             if records:
@@ -130,7 +152,9 @@ class Command(click.Command):
 
 
 class OnceCommand(Command):
-    """A command that, under a launcher, only one process per machine runs. Its function may yield lines to print."""
+    """A command that, under a launcher, only one process per machine runs. Its function may yield
+    lines to print.
+    """
 
     def invoke(self, ctx: click.Context) -> Any:
         if discover_or_alone().local_rank > 0:
@@ -143,7 +167,9 @@ class OnceCommand(Command):
 
 option = functools.partial(click.option, cls=GroupedOption)
 """`click.option` under the heading ``group``."""
-outputs_option = functools.partial(click.option, "--output", "-o", "outputs", metavar="FILE", multiple=True)
+outputs_option = functools.partial(
+    click.option, "--output", "-o", "outputs", metavar="FILE", multiple=True
+)
 """An option for the files that a result is written to besides stdout."""
 _NOTES = {
     "num": " Under torchrun write --num-images.",
@@ -153,7 +179,11 @@ _NOTES = {
 }
 """Sentences that ``--help`` adds to the help texts of settings, which Python shows as well."""
 QUIET = option(
-    "--quiet", "-q", group=OUTPUT, is_flag=True, help="Hide progress, timings and notes, but no warnings or verdicts."
+    "--quiet",
+    "-q",
+    group=OUTPUT,
+    is_flag=True,
+    help="Hide progress, timings and notes, but no warnings or verdicts.",
 )
 
 
@@ -177,7 +207,8 @@ _OF_SETTINGS = (
         ["--config"],
         group=OUTPUT,
         metavar="FILE.toml",
-        help="Settings that flags override. [default: [tool.fidtool] of the repository's nearest pyproject.toml]",
+        help="Settings that flags override. [default: [tool.fidtool] of the repository's nearest "
+        "pyproject.toml]",
     ),
     GroupedOption(
         ["--dump-config"],
@@ -205,7 +236,11 @@ def _option_of(name: str, setting: Setting) -> GroupedOption:
         "show_default": setting.kind is not bool and setting.default is not None and not shown,
     }
     if name in ("metrics", "extractor"):
-        given |= {"multiple": True, "default": [setting.default] if setting.default else [], "callback": _joined}
+        given |= {
+            "multiple": True,
+            "default": [setting.default] if setting.default else [],
+            "callback": _joined,
+        }
     if setting.choices:
         given["type"] = click.Choice(setting.choices)
     elif setting.kind in (int, float):

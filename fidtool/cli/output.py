@@ -15,11 +15,11 @@ from typing import Any, TextIO
 
 import click
 
-from fidtool.cache_dir import atomic_write, moved_descriptors, open_descriptor
 from fidtool.distributed.launch import discover
 from fidtool.errors import FidtoolError, InputError, MetricSetting, RunError, as_argument, rendered
-from fidtool.local_files import READ_SECONDS, in_time
 from fidtool.names import legible
+from fidtool.system.cache_dir import atomic_write, moved_descriptors, open_descriptor
+from fidtool.system.local_files import READ_SECONDS, in_time
 
 
 def shown(text: str) -> str:
@@ -30,7 +30,7 @@ def shown(text: str) -> str:
 def as_flag(setting: str | MetricSetting, value: object = None) -> str:
     """Format a setting as a flag: ``--on-error skip``. See `fidtool.errors.option`."""
     from fidtool.metrics.registry import key_of  # deferred: only messages need it
-    from fidtool.settings import ALL_SETTINGS
+    from fidtool.settings.settings import ALL_SETTINGS
 
     name = setting if isinstance(setting, str) else key_of(setting.metric, setting.name)
     shown = ",".join(map(str, value)) if isinstance(value, tuple) else f"{value}"
@@ -59,9 +59,13 @@ class _Unfailing(TextIOWrapper):
 
 
 def keep_running_without_stderr() -> None:
-    """Replace stderr, so that no result is lost because its disk is full, nobody reads it any more, or it is closed."""
+    """Replace stderr, so that no result is lost because its disk is full, nobody reads it any more,
+    or it is closed.
+    """
     stderr = sys.stderr
-    if stderr is None:  # a file that is opened later must not get its number, and then what libraries print
+    if (
+        stderr is None
+    ):  # a file that is opened later must not get its number, and then what libraries print
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     else:
         file = open(stderr.fileno(), "wb", closefd=False)  # noqa: SIM115
@@ -74,7 +78,8 @@ _stdout: list[Any] = []
 
 @contextlib.contextmanager
 def apart_from_prints() -> Iterator[None]:
-    """Within the block, what other code writes to stdout goes to stderr, because stdout has the result only.
+    """Within the block, what other code writes to stdout goes to stderr, because stdout has the
+    result only.
 
     Also what child processes and libraries in C write, such as NCCL's log.
     """
@@ -98,7 +103,9 @@ def _is_descriptor(stream: Any, number: int) -> bool:
 
 @contextlib.contextmanager
 def _moved(stdout: TextIO) -> Iterator[TextIO]:
-    """Context manager that points descriptor 1 at stderr, and returns an unbuffered stream of stdout's file."""
+    """Context manager that points descriptor 1 at stderr, and returns an unbuffered stream of
+    stdout's file.
+    """
     stdout.flush()
     number = os.dup(1)
     os.dup2(2, 1)
@@ -116,13 +123,15 @@ def _result_stream() -> Any:
     return _stdout[0] if _stdout else sys.stdout
 
 
-def check_early(paths: Sequence[str], *roles: str, check: Callable[[], None] = lambda: None) -> None:
+def check_early(
+    paths: Sequence[str], *roles: str, check: Callable[[], None] = lambda: None
+) -> None:
     """Report a typo before the slow import of torch. With several ranks, the run alone reports it.
 
     ``roles`` are REAL and the held-out set, if there are any.
     """
     if discover().world_size == 1:
-        from fidtool.pipeline.opening import check_paths
+        from fidtool.run.opening import check_paths
 
         check()
         in_time(" and ".join(paths), lambda: check_paths(paths, *roles), READ_SECONDS)
@@ -145,7 +154,9 @@ def print_lines(lines: Sequence[str], what: str = "the result") -> None:
     except BrokenPipeError:
         raise  # the reader has enough: click exits in silence
     except OSError as error:
-        raise RunError(f"{what} could not be written to stdout ({error.strerror or error})") from None
+        raise RunError(
+            f"{what} could not be written to stdout ({error.strerror or error})"
+        ) from None
 
 
 def document(**entries: object) -> str:
@@ -154,8 +165,12 @@ def document(**entries: object) -> str:
 
 
 def paragraph(text: str, first: str, other: str) -> str:
-    """Return a text with line breaks, its first line indented by ``first`` and the others by ``other``."""
-    return textwrap.fill(text, 80, initial_indent=first, subsequent_indent=other, break_on_hyphens=False)
+    """Return a text with line breaks, its first line indented by ``first`` and the others by
+    ``other``.
+    """
+    return textwrap.fill(
+        text, 80, initial_indent=first, subsequent_indent=other, break_on_hyphens=False
+    )
 
 
 def columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
@@ -165,7 +180,9 @@ def columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
 
 
 def print_whole(lines: Sequence[str]) -> None:
-    """Print lines on stdout, names that are not valid text as their bytes; `OSError` if it cannot be written."""
+    """Print lines on stdout, names that are not valid text as their bytes; `OSError` if it cannot
+    be written.
+    """
     stdout = _result_stream()
     if stdout is None or stdout.closed:
         raise OSError(errno.EBADF, "it is closed")
@@ -210,9 +227,12 @@ _FORMS = {
 def result_file(name: str) -> tuple[Path, str]:
     """Return the path of ``--output`` and its format, which is JSON if the name has no suffix.
 
-    An existing file is only overwritten if it is empty or a result in this format, never an image or a paper.
+    An existing file is only overwritten if it is empty or a result in this format, never an image
+    or a paper.
     """
-    is_plain = not Path(name).suffix[1:2].isalpha()  # what follows the dot of a name such as cfg1.5 is no suffix
+    is_plain = (
+        not Path(name).suffix[1:2].isalpha()
+    )  # what follows the dot of a name such as cfg1.5 is no suffix
     remedy = "write pages with --report, plots with --plot and statistics with `fidtool stats`"
     file = local_file("--output", name, () if is_plain else [*_FORMS], remedy)
     form, start = _FORMS[".json" if is_plain else file.suffix.lower()]
@@ -220,7 +240,11 @@ def result_file(name: str) -> tuple[Path, str]:
         with file.open("rb") as handle:
             if handle.read(len(start)) not in (b"", start):
                 what = "JSON" if form == "json" else "a table of fidtool"
-                raise InputError(f"--output {file} exists and is not {what}:", "choose another name", "delete the file")
+                raise InputError(
+                    f"--output {file} exists and is not {what}:",
+                    "choose another name",
+                    "delete the file",
+                )
     return file, form
 
 
@@ -230,7 +254,9 @@ def on_terminal() -> bool:
 
 
 def publish(printed: Sequence[str], files: Mapping[Path, Callable[[Path], object]]) -> None:
-    """Print the lines of a result, and write its files, each with its function. What fails does not stop the others."""
+    """Print the lines of a result, and write its files, each with its function. What fails does not
+    stop the others.
+    """
     problems = []
     writes: dict[Any, Callable[[Any], object]] = {"stdout": lambda _: print_whole(printed), **files}
     for place, write in writes.items():

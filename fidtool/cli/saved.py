@@ -1,4 +1,6 @@
-"""Commands on saved results: what changed from one to another, a history of them, the page of one, and a table."""
+"""Commands on saved results: what changed from one to another, a history of them, the page of one,
+and a table.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,6 @@ from pathlib import Path
 
 import click
 
-from fidtool.cache_dir import check_target
 from fidtool.cli.options import OnceCommand, outputs_option
 from fidtool.cli.output import (
     as_flag,
@@ -31,6 +32,7 @@ from fidtool.names import legible, short_names
 from fidtool.report.tables import columns_of, doubts_about, joined, lines_in, narrowed
 from fidtool.result.changes import Values, change_of, changes_of, lines_of, read_history
 from fidtool.result.evaluation import Evaluation, read_evaluation
+from fidtool.system.cache_dir import check_target
 
 _MOST_CLASSES = 20
 """Maximum number of values of classes that `diff` prints; its JSON has all."""
@@ -52,7 +54,10 @@ _OF_REPORT = (
 _OF_TABLE = (
     ("Write a result", "fidtool compute real/ fake/ -o fid.json"),
     ("Print this result, or several, as a table", "fidtool table fid.json"),
-    ("For a paper; fid.csv has all digits, for programs", "fidtool table fid.json --format latex -o fid.csv"),
+    (
+        "For a paper; fid.csv has all digits, for programs",
+        "fidtool table fid.json --format latex -o fid.csv",
+    ),
 )
 
 
@@ -61,10 +66,12 @@ _OF_TABLE = (
 @click.argument("after", metavar="B.json")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
 def diff(before: str, after: str, as_json: bool) -> None:
-    """Show what changed from result A to result B: the values of each FAKE, then settings, sets and environment.
+    """Show what changed from result A to result B: the values of each FAKE, then settings, sets and
+    environment.
 
-    A.json and B.json are what `compute -o` wrote. FAKEs of the same name are compared, or the only one of each. With
-    the error bars of both (--uncertainty), a FAKE is worse or better if the 95 % interval of the difference excludes 0.
+    A.json and B.json are what `compute -o` wrote. FAKEs of the same name are compared, or the only
+    one of each. With the error bars of both (--uncertainty), a FAKE is worse or better if the 95 %
+    interval of the difference excludes 0.
     """
     changes = changes_of(read_evaluation(before), read_evaluation(after))
     names = short_names([before, after])
@@ -76,7 +83,11 @@ def diff(before: str, after: str, as_json: bool) -> None:
     for each in changes:
         lines.append(f"{each.fake}: {each.verdict}: {each.reason}")
         of_classes = _class_rows(each.classes)
-        rows = [("", *names, "difference"), *starmap(_value_row, each.metrics.items()), *of_classes[:_MOST_CLASSES]]
+        rows = [
+            ("", *names, "difference"),
+            *starmap(_value_row, each.metrics.items()),
+            *of_classes[:_MOST_CLASSES],
+        ]
         lines += columns(rows)
         if len(of_classes) > _MOST_CLASSES:
             lines.append(f"  and {len(of_classes) - _MOST_CLASSES} more, see --json")
@@ -87,20 +98,30 @@ def diff(before: str, after: str, as_json: bool) -> None:
 
 
 def _class_rows(classes: Mapping[str, Values]) -> list[tuple[str, ...]]:
-    """Return the rows of the values of all classes: first those that only one result has, then the largest changes."""
+    """Return the rows of the values of all classes: first those that only one result has, then the
+    largest changes.
+    """
 
     def change(name: str) -> float:
         one, other = next(iter(classes[name].values()))
         return inf if one is None or other is None else abs(other - one)
 
     ordered = sorted(classes, key=change, reverse=True)
-    return [_value_row(f"{name}: {key}", pair) for name in ordered for key, pair in classes[name].items()]
+    return [
+        _value_row(f"{name}: {key}", pair)
+        for name in ordered
+        for key, pair in classes[name].items()
+    ]
 
 
 def _value_row(name: str, values: tuple[float | None, float | None]) -> tuple[str, ...]:
     one, other = values
     difference = "-" if one is None or other is None else f"{other - one:+.4g}"
-    return (f"  {name}", *("-" if value is None else f"{value:.6g}" for value in values), difference)
+    return (
+        f"  {name}",
+        *("-" if value is None else f"{value:.6g}" for value in values),
+        difference,
+    )
 
 
 @click.command(cls=OnceCommand, examples=_OF_HISTORY)
@@ -116,8 +137,12 @@ def history(file: str) -> None:
     groups: dict[str, list[Evaluation]] = {}
     for each in results:
         fake, real, known = each.results[0].fake, each.results[0].real, each.definitions
-        layers = dict.fromkeys(value.features.layer for value in each.values if value.number.layer == FEATURES)
-        marks = [found.fingerprint[:12] if (found := known[layer]) else "unknown" for layer in layers]
+        layers = dict.fromkeys(
+            value.features.layer for value in each.values if value.number.layer == FEATURES
+        )
+        marks = [
+            found.fingerprint[:12] if (found := known[layer]) else "unknown" for layer in layers
+        ]
         basis = each.basis(each.results[0].distance or each.values[0])
         features = f"{basis} ({', '.join(marks)})" if marks else basis
         groups.setdefault(f"{fake.path} against {real.path}, {features}:", []).append(each)
@@ -134,25 +159,36 @@ def _table(results: Sequence[Evaluation]) -> list[str]:
         ("  date (UTC)", *(each.run.date.replace("T", " ").removesuffix("Z") for each in results)),
         ("images", *(str(each.fake.count or "?") for each in together.results)),
         *((each.heading, *each.values) for each in columns_of(together)),
-        ("than before", *(", ".join(filter(None, pair)) for pair in zip(verdicts, missed, strict=True))),
+        (
+            "than before",
+            *(", ".join(filter(None, pair)) for pair in zip(verdicts, missed, strict=True)),
+        ),
     ]
     return columns(list(zip(*rows, strict=True)))
 
 
 @click.command(cls=OnceCommand, examples=_OF_REPORT)
 @click.argument("result", metavar="RESULT.json")
-@click.option("--output", "-o", metavar="FILE.html", help="The page. [default: RESULT.html, unless it exists]")
+@click.option(
+    "--output", "-o", metavar="FILE.html", help="The page. [default: RESULT.html, unless it exists]"
+)
 def report(result: str, output: str | None) -> None:
     """Make the HTML page of a result, with the images that are still where they were.
 
-    RESULT.json is what `compute -o` wrote. If it was computed with --report as well, it has random images and pairs of
-    neighbours for the page.
+    RESULT.json is what `compute -o` wrote. If it was computed with --report as well, it has random
+    images and pairs of neighbours for the page.
     """
     evaluation = read_evaluation(result)
-    page = Path(result).with_suffix(".html") if output is None else local_file("--output", output, (".html",))
+    page = (
+        Path(result).with_suffix(".html")
+        if output is None
+        else local_file("--output", output, (".html",))
+    )
     if output is None and page.exists():
-        raise InputError(f"{page} exists, and may show images that are gone:", "pass --output FILE.html")
-    from fidtool.images.loader import ImageLookup
+        raise InputError(
+            f"{page} exists, and may show images that are gone:", "pass --output FILE.html"
+        )
+    from fidtool.reading.loader import ImageLookup
     from fidtool.report.outputs import check_shown, write_shown
 
     check_target(f"--output {page}", page)
@@ -173,14 +209,19 @@ def report(result: str, output: str | None) -> None:
     help="How to print the table.",
     show_default=True,
 )
-@click.option("--columns", metavar="NAMES", help="Only these values, in this order: metrics or titles.")
+@click.option(
+    "--columns", metavar="NAMES", help="Only these values, in this order: metrics or titles."
+)
 @outputs_option(help="Also write the table: FILE.csv, .md or .tex. Can be repeated.")
-def table(results: tuple[str, ...], form: str, columns: str | None, outputs: tuple[str, ...]) -> None:
+def table(
+    results: tuple[str, ...], form: str, columns: str | None, outputs: tuple[str, ...]
+) -> None:
     """Print saved results as one table, with a row for each FAKE.
 
-    RESULT.json is what `compute -o` or `compute --json` wrote, or - for stdin. Values of different networks have
-    columns of their own, and values of different protocols are refused. If the results have other REALs, precisions or
-    crops, the table says so and marks none as best; with other settings of a metric, none of that metric.
+    RESULT.json is what `compute -o` or `compute --json` wrote, or - for stdin. Values of different
+    networks have columns of their own, and values of different protocols are refused. If the
+    results have other REALs, precisions or crops, the table says so and marks none as best; with
+    other settings of a metric, none of that metric.
     """
     for name in outputs:
         check_target(f"--output {name}", local_file("--output", name, (".csv", ".md", ".tex")))
@@ -194,4 +235,7 @@ def table(results: tuple[str, ...], form: str, columns: str | None, outputs: tup
     lines = lines_in(form, saved)
     for line in warnings:
         note(f"warning: {line}")
-    publish(lines, {file: partial(write_lines, lines_in(written, saved)) for file, written in tables.items()})
+    publish(
+        lines,
+        {file: partial(write_lines, lines_in(written, saved)) for file, written in tables.items()},
+    )

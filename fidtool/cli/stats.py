@@ -10,28 +10,41 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fidtool.cache_dir import check_target
 from fidtool.cli.options import QUIET, TYPED, Command, OnceCommand, option
 from fidtool.cli.output import as_flag, check_early, local_file
 from fidtool.errors import InputError, RunError
 from fidtool.features.protocol import WRITTEN_LAYOUTS, protocol_named
-from fidtool.settings import OUTPUT, Settings, StatisticsSettings
+from fidtool.settings.settings import OUTPUT, Settings, StatisticsSettings
+from fidtool.system.cache_dir import check_target
 
 if TYPE_CHECKING:
-    from fidtool.console import Console
     from fidtool.statistics.set_statistics import Statistics
+    from fidtool.system.console import Console
 
 _EXAMPLES = (
     ("Compute the statistics of the real images once", "fidtool stats real/ -o real.npz"),
-    ("Store the features as well, which KID needs", "fidtool stats real/ -o real-kid.npz --metrics fid,kid"),
-    ("A reference for ADM's evaluator", "fidtool stats real/ -o REF.npz --layout adm --crop adm:256"),
+    (
+        "Store the features as well, which KID needs",
+        "fidtool stats real/ -o real-kid.npz --metrics fid,kid",
+    ),
+    (
+        "A reference for ADM's evaluator",
+        "fidtool stats real/ -o REF.npz --layout adm --crop adm:256",
+    ),
 )
 _OF_MERGE = (
     ("In one job", "fidtool stats fake/ --part 1/2 -o part1.npz"),
     ("In another", "fidtool stats fake/ --part 2/2 -o part2.npz"),
     ("When both are done", "fidtool merge part1.npz part2.npz -o fake.npz"),
 )
-_OUTPUT = option("--output", "-o", group=OUTPUT, metavar="FILE.npz", required=True, help="Statistics file to write.")
+_OUTPUT = option(
+    "--output",
+    "-o",
+    group=OUTPUT,
+    metavar="FILE.npz",
+    required=True,
+    help="Statistics file to write.",
+)
 _FORCE = option("--force", group=OUTPUT, is_flag=True, help="Overwrite FILE.npz.")
 
 
@@ -42,7 +55,8 @@ _FORCE = option("--force", group=OUTPUT, is_flag=True, help="Overwrite FILE.npz.
     "--layout",
     group=OUTPUT,
     type=click.Choice([*WRITTEN_LAYOUTS], case_sensitive=False),
-    help="Write FILE.npz for another project's evaluator, with its protocol: edm is EDM2's, too. [default: fidtool's]",
+    help="Write FILE.npz for another project's evaluator, with its protocol: edm is EDM2's, too. "
+    "[default: fidtool's]",
 )
 @option(
     "--images",
@@ -50,25 +64,29 @@ _FORCE = option("--force", group=OUTPUT, is_flag=True, help="Overwrite FILE.npz.
     group=OUTPUT,
     metavar="N",
     type=int,
-    help="With --layout adm, store a random sample of N images. [default: 10000, or all if there are fewer]",
+    help="With --layout adm, store a random sample of N images. [default: 10000, or all if there "
+    "are fewer]",
 )
 @option(
     "--complete",
     group=OUTPUT,
     metavar="FILE.npz",
-    help="Take the networks that a statistics file of the same images has from it, and compute the others.",
+    help="Take the networks that a statistics file of the same images has from it, and compute "
+    "the others.",
 )
 @option(
     "--part",
     group=OUTPUT,
     metavar="K/N",
-    help="Compute only part K of N, in a job of its own. `fidtool merge` merges all parts to the bits of a single run.",
+    help="Compute only part K of N, in a job of its own. `fidtool merge` merges all parts to the "
+    "bits of a single run.",
 )
 @option(
     "--since",
     group=OUTPUT,
     metavar="FILE.npz",
-    help="Take the images that an earlier statistics file of the set has from it, and compute only those that are new.",
+    help="Take the images that an earlier statistics file of the set has from it, and compute "
+    "only those that are new.",
 )
 @QUIET
 @_FORCE
@@ -84,29 +102,40 @@ def stats(
     force: bool,
     quiet: bool,
 ) -> None:
-    """Write the mean and covariance of a set of images to a file, which `compute` takes as REAL or FAKE.
+    """Write the mean and covariance of a set of images to a file, which `compute` takes as REAL or
+    FAKE.
 
     IMAGES is a set of images in any form that `compute` accepts.
 
-    With --metrics kid, prdc or other metrics that use per-image features, the file has these features as well.
-    pytorch-fid can read the file.
+    With --metrics kid, prdc or other metrics that use per-image features, the file has these
+    features as well. pytorch-fid can read the file.
     """
     chosen = settings()
     if layout is not None:
         chosen = _in_layout(chosen, layout)
         if part is not None or since is not None:
-            raise InputError("--layout is for statistics that are computed at once:", "omit --part and --since")
+            raise InputError(
+                "--layout is for statistics that are computed at once:", "omit --part and --since"
+            )
     if stored is not None and layout != "adm":
         raise InputError("only files with --layout adm have --images")
     target = local_file("-o", output)
     check = partial(_check_target, target, layout, force, [images])
     check_early([images], check=check)
-    from fidtool.console import Console
-    from fidtool.pipeline.evaluate import measure_statistics
+    from fidtool.run.evaluate import measure_statistics
+    from fidtool.system.console import Console
 
     console = Console(warnings=True, progress=not quiet, spelling=as_flag)
     statistics, sample = measure_statistics(
-        [(images, "")], chosen, console, check, layout == "adm", stored, known=complete, part=part, since=since
+        [(images, "")],
+        chosen,
+        console,
+        check,
+        layout == "adm",
+        stored,
+        known=complete,
+        part=part,
+        since=since,
     )
     if statistics is None:
         return
@@ -126,16 +155,17 @@ def stats(
 @QUIET
 @_FORCE
 def merge(parts: tuple[str, ...], output: str, force: bool, quiet: bool) -> None:
-    """Merge the statistics of the parts of a set to those of the whole set, with the bits of a single run.
+    """Merge the statistics of the parts of a set to those of the whole set, with the bits of a
+    single run.
 
-    Each PART.npz is what `stats --part` has written, in any order. Images that are missing or in two files, and parts
-    of different sets, protocols, versions or devices are refused.
+    Each PART.npz is what `stats --part` has written, in any order. Images that are missing or in
+    two files, and parts of different sets, protocols, versions or devices are refused.
     """
     target = local_file("-o", output)
     _check_target(target, None, force, parts)
-    from fidtool.console import Console
     from fidtool.diagnose.diagnosis import warnings_about
     from fidtool.statistics.merging import merge_statistics
+    from fidtool.system.console import Console
 
     console = Console(warnings=True, progress=not quiet, spelling=as_flag)
     statistics = merge_statistics(parts)
@@ -145,15 +175,24 @@ def merge(parts: tuple[str, ...], output: str, force: bool, quiet: bool) -> None
 
 
 def _write(
-    target: Path, force: bool, console: Console, notes: Sequence[str], statistics: Statistics, **in_layout: Any
+    target: Path,
+    force: bool,
+    console: Console,
+    notes: Sequence[str],
+    statistics: Statistics,
+    **in_layout: Any,
 ) -> None:
-    """Write the file, with the arguments ``in_layout`` of `write_statistics`, and say so with further ``notes``."""
-    from fidtool.statistics.statistics_file import write_statistics
+    """Write the file, with the arguments ``in_layout`` of `write_statistics`, and say so with
+    further ``notes``.
+    """
+    from fidtool.statistics.file import write_statistics
 
     try:
         write_statistics(target, statistics, overwrite=force, **in_layout)
     except OSError as error:
-        raise RunError(f"the statistics could not be written to {target}: {error.strerror or error}") from None
+        raise RunError(
+            f"the statistics could not be written to {target}: {error.strerror or error}"
+        ) from None
     said = [f"{statistics.count} images", f"{statistics.dims} dimensions", *notes]
     console.say(f"wrote {target}: {', '.join(said)}")
 
@@ -162,7 +201,8 @@ def _in_layout(settings: Settings, layout: str) -> Settings:
     """Return the settings with which a layout's project computes statistics."""
     protocol: Any = protocol_named(layout).name
     others = {
-        "preset" if settings.preset else "protocol": settings.network.protocol not in (None, protocol),
+        "preset" if settings.preset else "protocol": settings.network.protocol
+        not in (None, protocol),
         "extractor": settings.network.extractor != "inception",
         "dims": settings.network.dims not in (None, 2048),
         "metrics": click.get_current_context().get_parameter_source("metrics") == TYPED,
@@ -170,7 +210,8 @@ def _in_layout(settings: Settings, layout: str) -> Settings:
     for name, differs in others.items():
         if differs:
             raise InputError(
-                f"--layout {layout} is for Inception's 2048 dimensions and the protocol {protocol}:",
+                f"--layout {layout} is for Inception's 2048 dimensions and the protocol "
+                f"{protocol}:",
                 f"omit {as_flag(name)}, which follows from it",
                 setting=name,
             )
@@ -178,8 +219,10 @@ def _in_layout(settings: Settings, layout: str) -> Settings:
 
 
 def _check_target(target: Path, layout: str | None, force: bool, inputs: Sequence[str]) -> None:
-    """Check that the file can be written and read back, before any work is done, and is none of ``inputs``."""
-    from fidtool.statistics.statistics_file import features_file
+    """Check that the file can be written and read back, before any work is done, and is none of
+    ``inputs``.
+    """
+    from fidtool.statistics.file import features_file
 
     check_target(f"-o {target}", target, inputs)
     local_file("-o", str(target), (".npz",))

@@ -1,1 +1,3 @@
-"""Diagnosis of image sets and of comparisons: duplicates, faulty images, and warnings about a result."""
+"""Diagnosis of image sets and of comparisons: duplicates, faulty images, and warnings about a
+result.
+"""

@@ -1,4 +1,6 @@
-"""Diagnosis of a set of images or of a comparison: its duplicates and findings, and the warnings they cause."""
+"""Diagnosis of a set of images or of a comparison: its duplicates and findings, and the warnings
+they cause.
+"""
 
 from __future__ import annotations
 
@@ -36,12 +38,12 @@ from fidtool.diagnose.measures import Measures
 from fidtool.diagnose.order import order_findings
 from fidtool.errors import ResultWarning, option, without_secrets
 from fidtool.features.protocol import FEATURES, SPATIAL
-from fidtool.images.records import ImageRecords
-from fidtool.json_fields import NOT_IN_JSON, Share, fields_of
 from fidtool.names import counted, or_none
+from fidtool.reading.records import ImageRecords
 from fidtool.sources.contents import BadFile
 from fidtool.sources.kinds import PassedOver
 from fidtool.statistics.set_statistics import Statistics
+from fidtool.system.json_fields import NOT_IN_JSON, Share, fields_of
 
 CHECKUP_SCHEMA = 1
 """Version of the JSON format of a `Checkup`."""
@@ -51,7 +53,9 @@ _KINDS = 3
 
 @dataclass(frozen=True)
 class SetInspection:
-    """A set of images with its duplicates, the findings about its images, and what the source holds besides them."""
+    """A set of images with its duplicates, the findings about its images, and what the source holds
+    besides them.
+    """
 
     path: str
     pictures: ImageRecords
@@ -62,33 +66,45 @@ class SetInspection:
 
 
 def inspect_set(
-    path: str, images: ImageRecords | None, passed_over: PassedOver | None = None, unreadable: Sequence[BadFile] = ()
+    path: str,
+    images: ImageRecords | None,
+    passed_over: PassedOver | None = None,
+    unreadable: Sequence[BadFile] = (),
 ) -> SetInspection | None:
     """Diagnoses a set of images by itself; None without records of them."""
     if images is None:
         return None
-    return SetInspection(path, images, find_duplicates(images), set_findings(images), passed_over, unreadable)
+    return SetInspection(
+        path, images, find_duplicates(images), set_findings(images), passed_over, unreadable
+    )
 
 
 def unusual_findings(own: SetInspection, other: SetInspection | None) -> list[Finding]:
-    """Returns the findings that are unusual for the kind of images: with more than twice the share in the other set."""
+    """Returns the findings that are unusual for the kind of images: with more than twice the share
+    in the other set.
+    """
     if other is None:
         return own.findings
     usual = {finding.code: finding.count / len(other.pictures) for finding in other.findings}
     return [
         finding
         for finding in own.findings
-        if finding.code in ALWAYS_UNUSUAL or finding.count / len(own.pictures) > 2.0 * usual.get(finding.code, 0.0)
+        if finding.code in ALWAYS_UNUSUAL
+        or finding.count / len(own.pictures) > 2.0 * usual.get(finding.code, 0.0)
     ]
 
 
 def findings_about(
-    own: SetInspection, other: SetInspection | None, about: About = "real", gate: float | None = None
+    own: SetInspection,
+    other: SetInspection | None,
+    about: About = "real",
+    gate: float | None = None,
 ) -> list[Finding]:
     """Returns the findings about a set. What it has in common with ``other`` is not one.
 
     Args:
-        about: ``fake`` for a set that was generated, ``real`` for one that was not, or may not have been.
+        about: ``fake`` for a set that was generated, ``real`` for one that was not, or may not have
+            been.
         gate: a larger share of duplicates in a set that was generated always is a finding.
     """
     duplicates = own.duplicates
@@ -117,16 +133,22 @@ def finding_warnings(own: SetInspection, findings: Sequence[Finding]) -> list[Re
         for finding in findings
         if finding.severity != "low"
         and finding.code != UNREADABLE
-        and (finding.code != COPIES or finding.set == "fake" or has_unnatural_copies(own.duplicates))
+        and (
+            finding.code != COPIES or finding.set == "fake" or has_unnatural_copies(own.duplicates)
+        )
     ]
     if not own.duplicates.complete:
         reason = "the set has too many images to search for near duplicates"
-        warnings.append(ResultWarning(own.path, f"only exact duplicates were searched for: {reason}"))
+        warnings.append(
+            ResultWarning(own.path, f"only exact duplicates were searched for: {reason}")
+        )
     return warnings
 
 
 def warnings_about(path: str, statistics: Statistics) -> list[ResultWarning]:
-    """Returns the warnings about a set whose statistics are stored; about a part of one, only the skipped files."""
+    """Returns the warnings about a set whose statistics are stored; about a part of one, only the
+    skipped files.
+    """
     skipped = [ResultWarning("", f"skipped {bad.file}: {bad.reason}") for bad in statistics.skipped]
     if statistics.part is not None:
         return skipped
@@ -150,9 +172,10 @@ class Diagnosis:
 
     Attributes:
         duplicates: duplicates in each set; None without records of its images.
-        shared: images of FAKE that are also in REAL; None without records of both sets, or if both are the same set.
-        findings: what is wrong with FAKE, the differences between the two and images of REAL in FAKE, and what is wrong
-            with REAL.
+        shared: images of FAKE that are also in REAL; None without records of both sets, or if both
+            are the same set.
+        findings: what is wrong with FAKE, the differences between the two and images of REAL in
+            FAKE, and what is wrong with REAL.
         lines: the warnings that result.
     """
 
@@ -201,19 +224,28 @@ def diagnosis_of(
     if real is not None and fake is not None:
         shared = shared_copies_of(real.pictures, fake.pictures)
         if paired:
-            lines += [ResultWarning(fake.path, text) for text in lossless_texts(real.pictures, fake.pictures)]
+            lines += [
+                ResultWarning(fake.path, text)
+                for text in lossless_texts(real.pictures, fake.pictures)
+            ]
         elif shared.count and fake.path != real.path:  # one path may be sampled in two ways
             findings.append(shared_finding(real.path, shared, len(fake.pictures)))
-        findings += pair_findings(real.pictures, fake.pictures, unusual_findings(fake, real), paired)
+        findings += pair_findings(
+            real.pictures, fake.pictures, unusual_findings(fake, real), paired
+        )
         if paired:
             findings += order_findings(real.pictures, fake.pictures)
     if fake is not None:
         lines += finding_warnings(fake, findings)
-    as_shown = tuple(replace(finding, message=shown(finding.message)) for finding in [*findings, *of_real])
-    return Diagnosis(DuplicatesOfSets(duplicates_of_real, duplicates_of_fake), shared, as_shown, tuple(lines))
+    as_shown = tuple(
+        replace(finding, message=shown(finding.message)) for finding in [*findings, *of_real]
+    )
+    return Diagnosis(
+        DuplicatesOfSets(duplicates_of_real, duplicates_of_fake), shared, as_shown, tuple(lines)
+    )
 
 
-# --- the results of ``fidtool check`` --------------------------------------------------------------------------------
+# --- the results of ``fidtool check`` -------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -227,14 +259,15 @@ class Health:
         modes: number of images by Pillow's mode, the most frequent first.
         sizes: number of images by ``WIDTHxHEIGHT``, the ten most frequent.
         aspect_ratios: smallest, median and largest ratio of width to height.
-        jpeg_quality: smallest, median and largest quality of the JPEGs, 1 to 100; None without JPEGs.
+        jpeg_quality: smallest, median and largest quality of the JPEGs, 1 to 100; None without
+            JPEGs.
         brightness: mean and standard deviation of the images' mean brightness, 0 to 255.
         histogram: shares of the pixel values 0..15, 16..31, ..., 240..255.
         grayscale: share of grayscale images, 0 to 1.
         unreadable: files that cannot be read.
         duplicates: duplicates in the set.
-        findings: what `fidtool.check` found: unreadable files, then duplicates, then all others, the most severe first;
-            those of a comparison are in its diagnosis.
+        findings: what `fidtool.check` found: unreadable files, then duplicates, then all others,
+            the most severe first; those of a comparison are in its diagnosis.
         passed_over: what the source holds besides its images; None for a statistics file.
     """
 
@@ -254,7 +287,9 @@ class Health:
     passed_over: PassedOver | None = None
 
     def summary(self) -> str:
-        """Returns a one-line description of the set: number of images, formats, modes, sizes and ignored files."""
+        """Returns a one-line description of the set: number of images, formats, modes, sizes and
+        ignored files.
+        """
         kinds = [kinds_of(self.formats), kinds_of(self.modes), kinds_of(self.sizes, " pixels")]
         if self.passed_over is not None and self.passed_over.words:
             kinds.append(f"ignored: {self.passed_over.words}")
@@ -290,7 +325,9 @@ class Checkup:
 
     @property
     def findings(self) -> list[tuple[str, Finding]]:
-        """All findings, each with the path of the set it is about. Those about REAL alone come last."""
+        """All findings, each with the path of the set it is about. Those about REAL alone come
+        last.
+        """
         found = [(self.images.path, self.images.findings)]
         if self.against is not None:
             found.append((f"{self.images.path} against {self.against.path}", self.between))
@@ -299,13 +336,17 @@ class Checkup:
 
     @property
     def exit_code(self) -> int:
-        """Exit status: 3 if findings are a failure and at least one is not about REAL alone, else 0."""
+        """Exit status: 3 if findings are a failure and at least one is not about REAL alone, else
+        0.
+        """
         return 0 if self.exit_reason == "done" else 3
 
     @property
     def exit_reason(self) -> str:
         """Reason for the exit status."""
-        number = len(self.images.findings) + sum(finding.code != NOT_COMPARED for finding in self.between)
+        number = len(self.images.findings) + sum(
+            finding.code != NOT_COMPARED for finding in self.between
+        )
         return f"gate missed: {counted(number, 'finding')}" if self.strict and number else "done"
 
     def to_dict(self) -> dict[str, Any]:
@@ -318,7 +359,9 @@ def health_of(inspection: SetInspection, findings: tuple[Finding, ...] = ()) -> 
     """Describes a set of at least one image, with the ``findings`` about it."""
     records = inspection.pictures.records
     measures = Measures(inspection.pictures.records)
-    sizes = np.char.add(np.char.add(records["width"].astype("U"), "x"), records["height"].astype("U"))
+    sizes = np.char.add(
+        np.char.add(records["width"].astype("U"), "x"), records["height"].astype("U")
+    )
     bins = records["bins"].sum(axis=0, dtype=np.int64)
     qualities = None
     if len(measures.qualities):
@@ -352,26 +395,41 @@ def _spread(values: NDArray[Any]) -> tuple[float, float, float]:
     return float(values.min()), float(np.median(values)), float(values.max())
 
 
-def set_warnings(sets: Mapping[str, Statistics], gaussians: Collection[str] = (FEATURES,)) -> list[ResultWarning]:
-    """Returns warnings about sets, each by itself; ``gaussians`` are the layers whose covariance is compared."""
-    return [warning for name, statistics in sets.items() for warning in _set_warnings(name, statistics, gaussians)]
+def set_warnings(
+    sets: Mapping[str, Statistics], gaussians: Collection[str] = (FEATURES,)
+) -> list[ResultWarning]:
+    """Returns warnings about sets, each by itself; ``gaussians`` are the layers whose covariance is
+    compared.
+    """
+    return [
+        warning
+        for name, statistics in sets.items()
+        for warning in _set_warnings(name, statistics, gaussians)
+    ]
 
 
-def _set_warnings(name: str, statistics: Statistics, gaussians: Collection[str]) -> Iterator[ResultWarning]:
+def _set_warnings(
+    name: str, statistics: Statistics, gaussians: Collection[str]
+) -> Iterator[ResultWarning]:
     features = statistics.layers.get(FEATURES)
     count = statistics.count
     if features is not None and features.definition is None:
-        stated = "the file does not state its protocol: the result is only correct if it is that of this run"
+        stated = (
+            "the file does not state its protocol: the result is only correct if it is that of "
+            "this run"
+        )
         yield ResultWarning(name, stated, "medium")
-    layers = [(statistics.layers[layer].dims, layer) for layer in gaussians if layer in statistics.layers]
+    layers = [
+        (statistics.layers[layer].dims, layer) for layer in gaussians if layer in statistics.layers
+    ]
     if layers and count == 1:
         yield ResultWarning(name, "a single image: its covariance is taken to be zero", "high")
     elif layers and count is not None and count <= max(layers)[0]:
         dims, largest = max(layers)
         distances = "sFID values" if largest == SPATIAL else "Fréchet distances"
         few = (
-            f"too few for {dims} dimensions: {distances} are far too high; use more than {dims}, and to compare with a "
-            "paper as many as it used (most use 50,000)"
+            f"too few for {dims} dimensions: {distances} are far too high; use more than {dims}, "
+            "and to compare with a paper as many as it used (most use 50,000)"
         )
         yield ResultWarning(name, few, "high", f"only {count} images")
     if features is not None and count is not None and count > 1 and not features.sigma.any():
@@ -382,7 +440,9 @@ def _set_warnings(name: str, statistics: Statistics, gaussians: Collection[str])
             yield ResultWarning(name, text)
     if skipped := statistics.skipped:
         used = "" if count is None else f"; {count} images were used"
-        files = f"{counted(len(skipped), 'unreadable file')} skipped (for example {skipped[0].file})"
+        files = (
+            f"{counted(len(skipped), 'unreadable file')} skipped (for example {skipped[0].file})"
+        )
         yield ResultWarning(name, f"{files}{used}")
 
 
@@ -391,7 +451,8 @@ def pair_warnings(
 ) -> list[ResultWarning]:
     """Returns warnings about the comparison of two sets, in addition to the `set_warnings` of each.
 
-    ``sampled`` is whether a sample of the larger set can be used, which a statistics file does not have.
+    ``sampled`` is whether a sample of the larger set can be used, which a statistics file does not
+    have.
     """
     found = []
     if (
@@ -400,10 +461,15 @@ def pair_warnings(
         and fake.count is not None
         and max(real.count, fake.count) > 2 * min(real.count, fake.count)
     ):
-        how = ", for example" if sampled else ": more in the smaller set, or images in place of the statistics,"
+        how = (
+            ", for example"
+            if sampled
+            else ": more in the smaller set, or images in place of the statistics,"
+        )
         text = (
-            "the number of images differs by more than a factor of 2 from that of REAL: the bias of the Fréchet "
-            f"distance depends on the smaller one; use equal numbers{how} with {option('num')}"
+            "the number of images differs by more than a factor of 2 from that of REAL: the bias "
+            f"of the Fréchet distance depends on the smaller one; use equal numbers{how} with "
+            f"{option('num')}"
         )
         numbers = f"{counted(fake.count, 'image')} against {real.count}"
         found.append(ResultWarning(fake_name, text, "medium", numbers))
@@ -416,20 +482,29 @@ def pair_warnings(
         keys.append("kernels")
     differing = [key for key in keys if one.get(key) != other.get(key)]
     if differing:
-        pairs = ", ".join(f"{key} {or_none(one.get(key))} against {or_none(other.get(key))}" for key in differing)
+        pairs = ", ".join(
+            f"{key} {or_none(one.get(key))} against {or_none(other.get(key))}" for key in differing
+        )
         differently = f"REAL was computed differently ({pairs})"
         warning = ResultWarning(fake_name, f"{differently}: the last digits may differ")
         if "precision" in differing:
             effect = "part of the distance is due to that; compute both alike"
             warning = ResultWarning(fake_name, f"{differently}: {effect}", "medium")
         found.append(warning)
-    elif one.get("batch_size") == other.get("batch_size"):  # on a GPU the probe batch has the batch size
-        same = [layer.definition for name, layer in real.layers.items() if layer.definition and name in fake.layers]
+    elif one.get("batch_size") == other.get(
+        "batch_size"
+    ):  # on a GPU the probe batch has the batch size
+        same = [
+            layer.definition
+            for name, layer in real.layers.items()
+            if layer.definition and name in fake.layers
+        ]
         probes = {f"{definition.fingerprint}_probe" for definition in same} & {*one} & {*other}
         if any(one[probe] != other[probe] for probe in probes):
             text = (
-                "its network and that of REAL give different features for the same image, although their files and "
-                "tensors are the same: code or files that they import or read have changed; compute both again"
+                "its network and that of REAL give different features for the same image, "
+                "although their files and tensors are the same: code or files that they import "
+                "or read have changed; compute both again"
             )
             found.append(ResultWarning(fake_name, text, "high"))
     return found

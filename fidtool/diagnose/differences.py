@@ -1,4 +1,6 @@
-"""Findings about differences between FAKE's and REAL's images that the generator is not responsible for."""
+"""Findings about differences between FAKE's and REAL's images that the generator is not responsible
+for.
+"""
 
 from __future__ import annotations
 
@@ -12,76 +14,99 @@ from numpy.typing import NDArray
 from fidtool.diagnose.findings import Finding
 from fidtool.diagnose.measures import Floats, Measures
 from fidtool.errors import Severity
-from fidtool.images.records import BANDS, NOISE, ImageRecords
+from fidtool.reading.records import BANDS, NOISE, ImageRecords
 from fidtool.sources.crops import crops_to_one_size
 
 _BRIGHTER = 0.75
-"""A difference between the mean brightnesses is reported beyond this many standard deviations of the brightness of
-REAL's images, which is more than chance explains."""
+"""A difference between the mean brightnesses is reported beyond this many standard deviations of
+the brightness of REAL's images, which is more than chance explains.
+"""
 _LEAST_SHIFT = 8.0
 """It must also be larger than this many grey levels, so that it is visible."""
 NOT_COMPARED = "not compared"
-"""Code of a finding that says which comparisons were not possible, and is no fault of the images."""
+"""Code of a finding that says which comparisons were not possible, and is no fault of the
+images.
+"""
 _ENOUGH = 50
 _CERTAIN = 4.0
-"""Sets of at least 50 images are compared by their medians alone. In smaller ones, the images of one set must also rank
-so much higher than those of the other: in standard deviations of a rank sum (Mann & Whitney 1947)."""
+"""Sets of at least 50 images are compared by their medians alone. In smaller ones, the images of
+one set must also rank so much higher than those of the other: in standard deviations of a rank sum
+(Mann & Whitney 1947).
+"""
 _THROUGHOUT = 0.3
-"""A finding about FAKE alone that concerns more than this share of its images explains the differences from REAL that
-follow from it; these are not reported again."""
+"""A finding about FAKE alone that concerns more than this share of its images explains the
+differences from REAL that follow from it; these are not reported again.
+"""
 _COARSER = 2.0
 _AS_FINE = 0.8
-"""Ratios of median sides: sizes differ if one side is more than twice the other; roughness is compared if FAKE's side
-is more than 0.8 times REAL's, because smaller images of the same things are rougher."""
+"""Ratios of median sides: sizes differ if one side is more than twice the other; roughness is
+compared if FAKE's side is more than 0.8 times REAL's, because smaller images of the same things are
+rougher.
+"""
 _ROUGHER = 2.0
 _LEAST_ROUGHER = 8.0
 """FAKE is rough if its median roughness is more than twice REAL's plus 8 percentage points."""
 _CLIPPED = 0.2
 _MORE_CLIPPED = 5.0
-"""FAKE is clipped if its median share of values at 0 and 255 is more than 20 % and more than 5 times REAL's."""
+"""FAKE is clipped if its median share of values at 0 and 255 is more than 20 % and more than 5
+times REAL's.
+"""
 _FLATTER = 0.6
 """Contrasts differ if the ratio of the medians is below this or above its inverse."""
 _LOSSY_GAP = 0.1
 """Two sets are not comparable if their shares of lossy files differ by more than this."""
 _SWAPPED = 0.4
-"""Channels are swapped if swapping blue and red reduces the difference between the mean colours to less than this share
-of it."""
+"""Channels are swapped if swapping blue and red reduces the difference between the mean colours to
+less than this share of it.
+"""
 _LEAST_COLOUR = 6.0
-"""Colour, in grey levels, that a set must have for a swap of channels or a loss of colour to be visible."""
+"""Colour, in grey levels, that a set must have for a swap of channels or a loss of colour to be
+visible.
+"""
 _FAINTER = 0.25
 """FAKE is colourless if its median colourfulness is below this share of REAL's."""
 _GRAYER = 0.1
 """Shares of grayscale images are reported if they differ by more than this."""
 _ALIKE = 0.45
-"""FAKE's images are alike if their variety is below this share of REAL's. Photos of flowers and of CIFAR-10 have at
-least 0.9 of each other's variety, the same photos with black borders 0.55, and a single image with a little noise 0.1
-to 0.3."""
+"""FAKE's images are alike if their variety is below this share of REAL's. Photos of flowers and of
+CIFAR-10 have at least 0.9 of each other's variety, the same photos with black borders 0.55, and a
+single image with a little noise 0.1 to 0.3.
+"""
 _INPUT_SIDE = 299
 """Side of the network's input, in pixels: smaller images are enlarged."""
 _QUALITY = 10
 """Median JPEG qualities are reported if they differ by more than this."""
 _STRETCHED = {False: (1, 0.97), True: (8, 0.9)}
-"""FAKE is stretched if a larger share than this of its images hold both 0 and 255, within so many levels: for lossless
-formats, and for JPEG, which moves the ends."""
+"""FAKE is stretched if a larger share than this of its images hold both 0 and 255, within so many
+levels: for lossless formats, and for JPEG, which moves the ends.
+"""
 _UNSTRETCHED = 0.5
 _FEW_AT_END = 0.0007
 _FEW_UNSTRETCHED = 0.75
-"""REAL is not if less than half of its images do; or less than 75 % if FAKE has few values at one end (this share, or
-two of those sampled; median), as stretching leaves them. Of photos of 32 pixels 10 % hold both ends, of 256 pixels 60 %
-or 90 %, depending on the filter that shrank them, and then they have more values there."""
+"""REAL is not if less than half of its images do; or less than 75 % if FAKE has few values at one
+end (this share, or two of those sampled; median), as stretching leaves them. Of photos of 32 pixels
+10 % hold both ends, of 256 pixels 60 % or 90 %, depending on the filter that shrank them, and then
+they have more values there.
+"""
 _SIMILAR_SIDE = 1.25
 """Detail and range are compared if the median sides differ by at most this factor."""
 _LOST = 4.5
 _CLIFF = 3.5
 _GONE = 8.0
-"""Decibels that a set lacks in the upper half of its bands, on average; by which the loss grows within two bands; and
-from which on a band counts as gone. Enlarging by 1.5 costs at least 5.3 on average and 4.3 within two bands, shrinking
-by another filter up to 4.0 and 3.0, and other photos of the same kind 2.5 and 2.4."""
+"""Decibels that a set lacks in the upper half of its bands, on average; by which the loss grows
+within two bands; and from which on a band counts as gone. Enlarging by 1.5 costs at least 5.3 on
+average and 4.3 within two bands, shrinking by another filter up to 4.0 and 3.0, and other photos of
+the same kind 2.5 and 2.4.
+"""
 _SOME_REPEATS = 0.2
 _FEW_REPEATS = 0.05
-"""Images of repeated pixels are reported if they are more than 20 % of a set and less than 5 % of the other."""
+"""Images of repeated pixels are reported if they are more than 20 % of a set and less than 5 % of
+the other.
+"""
 _PARTS = ((0.75, ""), (0.5, "at least half of "), (0.25, "at least a quarter of "))
-"""Quantiles of the images at which detail is compared, and the part of the images that then lack it."""
+"""Quantiles of the images at which detail is compared, and the part of the images that then lack
+it.
+"""
 
 _SEVERITIES: dict[str, Severity] = {
     NOT_COMPARED: "low",
@@ -90,12 +115,28 @@ _SEVERITIES: dict[str, Severity] = {
 """Severities by the code of a difference, if it is not medium."""
 
 _FAULTS = {"negative", "pale", "unscaled", "black", "clipped", "noise"}
-_OF_FAULTS = {"brightness", "clipped", "contrast", "grayscale", "rough", "colourless", "alike", "less detail"}
+_OF_FAULTS = {
+    "brightness",
+    "clipped",
+    "contrast",
+    "grayscale",
+    "rough",
+    "colourless",
+    "alike",
+    "less detail",
+}
 """Findings about FAKE alone, and the differences that follow from them."""
 _FOLLOWING = {
     "clipped": {"brightness", "alike"},
     # A few images do not represent the set's values and channels.
-    "alike": {"contrast", "swapped channels", "colourless", "grayscale", "less detail", "stretched"},
+    "alike": {
+        "contrast",
+        "swapped channels",
+        "colourless",
+        "grayscale",
+        "less detail",
+        "stretched",
+    },
     "rough": {"less detail"},
 }
 """The differences that follow from a difference."""
@@ -103,36 +144,43 @@ _FOLLOWING = {
 _TEXTS = {
     NOT_COMPARED: "{}",
     "other size": "{}: {}, which changes the distance; {}",
-    "other shape": "the median ratio of width to height is {:.2f} in REAL and {:.2f} in FAKE: the resize to the "
-    "network's input, a square, stretches them differently; crop REAL as for training, or compare with {}",
-    "brightness": "FAKE's images are {} than REAL's by {:.0f} of 255 levels on average: check how values are converted "
-    "to bytes, and what was sampled",
-    "swapped channels": "FAKE's mean colours match REAL's after red and blue are swapped: if both show the same kind "
-    "of images, FAKE's channels were saved in BGR order, or its images are negatives; swap the channels or invert the "
-    "values",
+    "other shape": "the median ratio of width to height is {:.2f} in REAL and {:.2f} in FAKE: "
+    "the resize to the network's input, a square, stretches them differently; crop REAL as for "
+    "training, or compare with {}",
+    "brightness": "FAKE's images are {} than REAL's by {:.0f} of 255 levels on average: check "
+    "how values are converted to bytes, and what was sampled",
+    "swapped channels": "FAKE's mean colours match REAL's after red and blue are swapped: if "
+    "both show the same kind of images, FAKE's channels were saved in BGR order, or its images "
+    "are negatives; swap the channels or invert the values",
     "grayscale": "{:.0%} of REAL's images are grayscale, and {:.0%} of FAKE's",
-    "colourless": "FAKE's images have almost no colour ({:.0f} levels against REAL's {:.0f}, medians): CHW and HWC "
-    "layouts were confused, which gives a grid of small grey images, or one channel was saved as all three",
-    "rough": "neighbouring pixels differ more in FAKE than in REAL ({:.0f}% against {:.0f}% of the difference between "
-    "unrelated pixels): noise remains, values overflowed when they were converted to bytes, CHW and HWC layouts were "
-    "confused, or REAL was enlarged or blurred",
-    "clipped": "{:.0%} of FAKE's values are 0 or 255 against {:.0%} of REAL's (medians): values of a wider range, such "
-    "as normalised ones, were clipped when they were converted to bytes, or the images have white borders",
-    "contrast": "FAKE's images have {} contrast than REAL's (a standard deviation of {:.0f} levels against {:.0f}, "
-    "medians): check how values are converted to bytes",
-    "alike": "FAKE's images are all alike: they differ from each other by {:.0f} levels, and REAL's by {:.0f} (coarse "
-    "thumbnails): the generator has collapsed to a few images, or all have the same prompt, class or background",
-    "lossy": "{:.0%} of FAKE's images are in a lossy format (JPEG, lossy WebP) against {:.0%} of REAL's: compression "
-    "artefacts change the distance; save both sets in the same format",
-    "other quality": "REAL's JPEGs have quality {:.0f} and FAKE's {:.0f} (medians): the compression artefacts differ, "
-    "which changes the distance; save both sets at the same quality",
-    "stretched": "{:.0%} of FAKE's images use the whole range from 0 to 255, but only {:.0%} of REAL's: each was "
-    "stretched to its own smallest and largest value, as by (x - min) / (max - min) or save_image(normalize=True), or "
-    "values were clipped; convert all images with the same fixed range",
-    "repeated pixels": "{:.0%} of {}'s images consist of repeated pixels, and {:.0%} of {}'s: they were enlarged from "
-    "a smaller size; prepare both sets in the same way",
-    "less detail": "{}{}'s images have hardly any detail above about {} of their resolution, and {}'s have: they were "
-    "enlarged from a smaller size or blurred, or {}; prepare both sets in the same way",
+    "colourless": "FAKE's images have almost no colour ({:.0f} levels against REAL's {:.0f}, "
+    "medians): CHW and HWC layouts were confused, which gives a grid of small grey images, or "
+    "one channel was saved as all three",
+    "rough": "neighbouring pixels differ more in FAKE than in REAL ({:.0f}% against {:.0f}% of the "
+    "difference between unrelated pixels): noise remains, values overflowed when they were "
+    "converted to bytes, CHW and HWC layouts were confused, or REAL was enlarged or blurred",
+    "clipped": "{:.0%} of FAKE's values are 0 or 255 against {:.0%} of REAL's (medians): values "
+    "of a wider range, such as normalised ones, were clipped when they were converted to bytes, "
+    "or the images have white borders",
+    "contrast": "FAKE's images have {} contrast than REAL's (a standard deviation of {:.0f} "
+    "levels against {:.0f}, medians): check how values are converted to bytes",
+    "alike": "FAKE's images are all alike: they differ from each other by {:.0f} levels, and "
+    "REAL's by {:.0f} (coarse thumbnails): the generator has collapsed to a few images, or all "
+    "have the same prompt, class or background",
+    "lossy": "{:.0%} of FAKE's images are in a lossy format (JPEG, lossy WebP) against {:.0%} of "
+    "REAL's: compression artefacts change the distance; save both sets in the same format",
+    "other quality": "REAL's JPEGs have quality {:.0f} and FAKE's {:.0f} (medians): the "
+    "compression artefacts differ, which changes the distance; save both sets at the same "
+    "quality",
+    "stretched": "{:.0%} of FAKE's images use the whole range from 0 to 255, but only {:.0%} of "
+    "REAL's: each was stretched to its own smallest and largest value, as by (x - min) / (max - "
+    "min) or save_image(normalize=True), or values were clipped; convert all images with the "
+    "same fixed range",
+    "repeated pixels": "{:.0%} of {}'s images consist of repeated pixels, and {:.0%} of {}'s: "
+    "they were enlarged from a smaller size; prepare both sets in the same way",
+    "less detail": "{}{}'s images have hardly any detail above about {} of their resolution, and "
+    "{}'s have: they were enlarged from a smaller size or blurred, or {}; prepare both sets in "
+    "the same way",
 }
 """What is said of a difference, by its code, with its values in place of the braces."""
 
@@ -143,16 +191,25 @@ _Difference = tuple[str, tuple[object, ...]]
 def pair_findings(
     real: ImageRecords, fake: ImageRecords, own: Sequence[Finding], paired: bool = False
 ) -> list[Finding]:
-    """Returns the differences between FAKE and REAL, except those that follow from FAKE's ``own`` findings.
+    """Returns the differences between FAKE and REAL, except those that follow from FAKE's ``own``
+    findings.
 
-    With ``paired``, FAKE's images are reconstructions of REAL's, which also reproduce the artefacts of lossy formats.
+    With ``paired``, FAKE's images are reconstructions of REAL's, which also reproduce the artefacts
+    of lossy formats.
     """
     found = [*_differences(Measures(real.records), Measures(fake.records), paired)]
     explained = set[str]().union(*(_FOLLOWING.get(code, set()) for code, _ in found))
     if any(finding.code in _FAULTS and finding.count > _THROUGHOUT * len(fake) for finding in own):
         explained |= _OF_FAULTS
     return [
-        Finding(code, _SEVERITIES.get(code, "medium"), len(fake), "", _TEXTS[code].format(*values), "pair")
+        Finding(
+            code,
+            _SEVERITIES.get(code, "medium"),
+            len(fake),
+            "",
+            _TEXTS[code].format(*values),
+            "pair",
+        )
         for code, values in found
         if code not in explained
     ]
@@ -171,8 +228,15 @@ def _differences(real: Measures, fake: Measures, paired: bool) -> Iterator[_Diff
         yield from _detail(real.measured, fake.measured)
     if min(len(real), len(fake)) < _ENOUGH:
         reason = f"too few images ({len(fake)} in FAKE, {len(real)} in REAL)"
-        but = ", except where nearly all differ" if _most_certain(len(real), len(fake)) > _CERTAIN else ""
-        yield NOT_COMPARED, (f"{reason} to compare brightness, colours, values, variety and detail{but}",)
+        but = (
+            ", except where nearly all differ"
+            if _most_certain(len(real), len(fake)) > _CERTAIN
+            else ""
+        )
+        yield (
+            NOT_COMPARED,
+            (f"{reason} to compare brightness, colours, values, variety and detail{but}",),
+        )
     if older:
         files = f"the statistics of {' and '.join(older)} are of an earlier version"
         remedy = "create them again to compare these as well"
@@ -180,13 +244,17 @@ def _differences(real: Measures, fake: Measures, paired: bool) -> Iterator[_Diff
 
 
 def _certain(real: NDArray[np.generic], fake: NDArray[np.generic]) -> bool:
-    """Returns whether the images are so many that a difference in these values, one per image, is not by chance."""
+    """Returns whether the images are so many that a difference in these values, one per image, is
+    not by chance.
+    """
     if min(len(real), len(fake)) >= _ENOUGH:
         return True
     if _most_certain(len(real), len(fake)) <= _CERTAIN:
         return False
     # The test of Mann, Whitney and Wilcoxon. Importing SciPy's takes a second.
-    _, place, counts = np.unique(np.concatenate([real, fake]), return_inverse=True, return_counts=True)
+    _, place, counts = np.unique(
+        np.concatenate([real, fake]), return_inverse=True, return_counts=True
+    )
     ranks = np.cumsum(counts) - (counts - 1) / 2
     images, others = len(real), len(fake)
     every = images + others
@@ -196,7 +264,9 @@ def _certain(real: NDArray[np.generic], fake: NDArray[np.generic]) -> bool:
 
 
 def _most_certain(images: int, others: int) -> float:
-    """Returns how many standard deviations the rank sums of two sets differ by if no values overlap."""
+    """Returns how many standard deviations the rank sums of two sets differ by if no values
+    overlap.
+    """
     return math.sqrt(3.0 * images * others / (images + others + 1.0))
 
 
@@ -210,9 +280,14 @@ def _sizes(real: Measures, fake: Measures) -> Iterator[_Difference]:
     differing = ""
     if one is not None and other is not None and one != other:
         smaller = min(*one, *other)
-        differing = f"FAKE's images are {other[0]} x {other[1]} pixels and REAL's {one[0]} x {one[1]}"
+        differing = (
+            f"FAKE's images are {other[0]} x {other[1]} pixels and REAL's {one[0]} x {one[1]}"
+        )
     elif max(real.side, fake.side) > _COARSER * smaller and smaller < _INPUT_SIDE:
-        differing = f"the median side of FAKE's images is {fake.side:.0f} pixels and that of REAL's {real.side:.0f}"
+        differing = (
+            f"the median side of FAKE's images is {fake.side:.0f} pixels and that of REAL's "
+            f"{real.side:.0f}"
+        )
     if differing:
         effect = "they are shrunk by different factors"
         remedy = "prepare both sets at the same size"
@@ -229,7 +304,9 @@ def _sizes(real: Measures, fake: Measures) -> Iterator[_Difference]:
 
 def _colours(real: Measures, fake: Measures) -> Iterator[_Difference]:
     shift = fake.light.mean() - real.light.mean()
-    if abs(shift) > max(_BRIGHTER * real.light.std(), _LEAST_SHIFT) and _certain(real.light, fake.light):
+    if abs(shift) > max(_BRIGHTER * real.light.std(), _LEAST_SHIFT) and _certain(
+        real.light, fake.light
+    ):
         yield "brightness", ("lighter" if shift > 0 else "darker", abs(shift))
     tints = real.chroma.mean(axis=2)
     fake_tints = fake.chroma.mean(axis=2)
@@ -258,7 +335,11 @@ def _values(real: Measures, fake: Measures) -> Iterator[_Difference]:
     rougher = np.median(fake_roughness)
     # Smaller images of the same things are rougher.
     comparable = fake.side > _AS_FINE * real.side and max(rough, rougher) < NOISE
-    if comparable and rougher > _ROUGHER * rough + _LEAST_ROUGHER and _certain(roughness, fake_roughness):
+    if (
+        comparable
+        and rougher > _ROUGHER * rough + _LEAST_ROUGHER
+        and _certain(roughness, fake_roughness)
+    ):
         yield "rough", (rougher, rough)
     few = np.median(real.clipped)
     many = np.median(fake.clipped)
@@ -266,10 +347,14 @@ def _values(real: Measures, fake: Measures) -> Iterator[_Difference]:
     other = np.median(fake.contrast)
     if many > max(_CLIPPED, _MORE_CLIPPED * few) and _certain(real.clipped, fake.clipped):
         yield "clipped", (many, few)
-    elif not _FLATTER * usual <= other <= usual / _FLATTER and _certain(real.contrast, fake.contrast):
+    elif not _FLATTER * usual <= other <= usual / _FLATTER and _certain(
+        real.contrast, fake.contrast
+    ):
         yield "contrast", ("less" if other < usual else "more", other, usual)
     # Images of less contrast naturally differ less.
-    share, usual_share = (images.variety / max(np.median(images.cells.std(axis=1)), 1.0) for images in (fake, real))
+    share, usual_share = (
+        images.variety / max(np.median(images.cells.std(axis=1)), 1.0) for images in (fake, real)
+    )
     if share < _ALIKE * usual_share and _certain(real.deviation, fake.deviation):
         yield "alike", (fake.variety, real.variety)
 
@@ -291,7 +376,8 @@ def _stretching(real: Measures, fake: Measures) -> Iterator[_Difference]:
     lossy = bool(fake.lossy.mean() > 0.5)
     slack, most = _STRETCHED[lossy]
     usual, full = (
-        (records["lowest"] <= slack) & (records["highest"] >= 255 - slack) for records in (real.records, fake.records)
+        (records["lowest"] <= slack) & (records["highest"] >= 255 - slack)
+        for records in (real.records, fake.records)
     )
     few = np.minimum(fake.records["zeros"], fake.records["full"])
     is_few = few <= np.maximum(2, _FEW_AT_END * fake.records["values"])
@@ -301,7 +387,9 @@ def _stretching(real: Measures, fake: Measures) -> Iterator[_Difference]:
 
 
 def _detail(real: Measures, fake: Measures) -> Iterator[_Difference]:
-    """Yields what one of the sets lacks: detail above a part of its resolution, or pixels that differ."""
+    """Yields what one of the sets lacks: detail above a part of its resolution, or pixels that
+    differ.
+    """
     if min(real.colourful.mean(), fake.colourful.mean()) < 0.5:
         return
     for one, name, other, other_name, reason in (
@@ -310,7 +398,11 @@ def _detail(real: Measures, fake: Measures) -> Iterator[_Difference]:
     ):
         share = one.repeated.mean()
         other_share = other.repeated.mean()
-        if share > _SOME_REPEATS and other_share < _FEW_REPEATS and _certain(one.repeated, other.repeated):
+        if (
+            share > _SOME_REPEATS
+            and other_share < _FEW_REPEATS
+            and _certain(one.repeated, other.repeated)
+        ):
             yield "repeated pixels", (share, name, other_share, other_name)
             return
         for part, words in _PARTS:
@@ -320,10 +412,11 @@ def _detail(real: Measures, fake: Measures) -> Iterator[_Difference]:
 
 
 def _kept_detail(one: Measures, other: Measures, part: float) -> Fraction | None:
-    """Returns up to which part of the resolution a set has the detail of the other; None if it lacks nothing.
+    """Returns up to which part of the resolution a set has the detail of the other; None if it
+    lacks nothing.
 
-    The sets are compared at a quantile of their images, in each band of frequencies: as it is and relative to the
-    lowest band, so that neither contrast nor content count.
+    The sets are compared at a quantile of their images, in each band of frequencies: as it is and
+    relative to the lowest band, so that neither contrast nor content count.
     """
     if not len(one.detail) or not len(other.detail):
         return None
@@ -332,7 +425,9 @@ def _kept_detail(one: Measures, other: Measures, part: float) -> Fraction | None
     upper = slice(BANDS // 2, None)
     if least[upper].mean() <= _LOST or (least[2:] - least[:-2]).max() <= _CLIFF:
         return None
-    if not _certain(one.relative_detail[:, upper].mean(axis=1), other.relative_detail[:, upper].mean(axis=1)):
+    if not _certain(
+        one.relative_detail[:, upper].mean(axis=1), other.relative_detail[:, upper].mean(axis=1)
+    ):
         return None
     return Fraction(max(1, int((lost >= min(_GONE, 0.8 * lost.max())).argmax())), BANDS)
 

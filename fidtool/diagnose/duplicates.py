@@ -1,9 +1,10 @@
-"""The duplicates in a set of images: exact ones, near ones such as re-encoded images, and what made them.
+"""The duplicates in a set of images: exact ones, near ones such as re-encoded images, and what made
+them.
 
-Exact duplicates are pixel-identical. Near duplicates have thumbnails that differ about as little as lossy compression
-changes them: JPEG at quality 50 changes a thumbnail by up to 7 % of its contrast, whereas the two most similar of 512
-CIFAR-10 images differ by 50 %, and of 240 photos of flowers by 37 %. Mirrored, cropped or shifted images are not
-duplicates.
+Exact duplicates are pixel-identical. Near duplicates have thumbnails that differ about as little as
+lossy compression changes them: JPEG at quality 50 changes a thumbnail by up to 7 % of its contrast,
+whereas the two most similar of 512 CIFAR-10 images differ by 50 %, and of 240 photos of flowers by
+37 %. Mirrored, cropped or shifted images are not duplicates.
 """
 
 from __future__ import annotations
@@ -18,49 +19,63 @@ from numpy.typing import NDArray
 
 from fidtool.diagnose.findings import Finding
 from fidtool.errors import Severity
-from fidtool.images.records import BRIGHTNESS, NOISE, ImageRecords, RecordArray
 from fidtool.names import counted, in_natural_order
+from fidtool.reading.records import BRIGHTNESS, NOISE, ImageRecords, RecordArray
 
 _TOLERANCE = 0.06
-"""Thumbnails are near duplicates up to this root mean square difference, as a share of their contrast (the standard
-deviation of their brightness)."""
+"""Thumbnails are near duplicates up to this root mean square difference, as a share of their
+contrast (the standard deviation of their brightness).
+"""
 _LEAST_TOLERANCE = 0.75
-"""Lower bound of the tolerance, in grey levels: at low contrast, the rounding of thumbnails to integers matters."""
+"""Lower bound of the tolerance, in grey levels: at low contrast, the rounding of thumbnails to
+integers matters.
+"""
 _LEAST_SHARE = 0.25
-"""Limit of that lower bound, as a share of the contrast: images of almost no contrast look alike without being
-duplicates."""
+"""Limit of that lower bound, as a share of the contrast: images of almost no contrast look alike
+without being duplicates.
+"""
 _TINY = 0.05
-"""Tolerance for images without contrast, in grey levels: less than any two unequal thumbnails differ."""
+"""Tolerance for images without contrast, in grey levels: less than any two unequal thumbnails
+differ.
+"""
 _MOST = 500_000
 """With more different images than this, only exact duplicates are searched for, to limit memory."""
 _COORDINATES = 16
-"""Principal components of the thumbnails in which neighbours are searched for. The projection never increases a
-distance, so it loses no near duplicates."""
+"""Principal components of the thumbnails in which neighbours are searched for. The projection never
+increases a distance, so it loses no near duplicates.
+"""
 _CANDIDATES = 6
 """Neighbours that the search returns for each image, including the image itself."""
 _FEW = 2000
-"""So few images are all compared with each other, in less time than importing SciPy's k-d tree takes."""
+"""So few images are all compared with each other, in less time than importing SciPy's k-d tree
+takes.
+"""
 _MEAN_WEIGHT = 0.3
-"""Weight of the mean brightness in the search: a larger one would separate near duplicates whose contrasts differ by
-rounding."""
+"""Weight of the mean brightness in the search: a larger one would separate near duplicates whose
+contrasts differ by rounding.
+"""
 _SLACK = 1.2
-"""Search radius, in tolerances. It exceeds 1 because each image is scaled by its own tolerance; the candidates are then
-compared exactly."""
+"""Search radius, in tolerances. It exceeds 1 because each image is scaled by its own tolerance; the
+candidates are then compared exactly.
+"""
 
 Groups = NDArray[np.int64]
-"""Shape (images,): for each image, the index of the first image in the set's order that it is a duplicate of; its own
-index if there is none."""
+"""Shape (images,): for each image, the index of the first image in the set's order that it is a
+duplicate of; its own index if there is none.
+"""
 
 
 def find_copies(records: RecordArray) -> tuple[Groups, Groups | None]:
     """Returns the groups of exact duplicates in a set, and those of exact and near ones.
 
-    The latter are None if there are too many images to search for them. Images that look like noise have only exact
-    ones.
+    The latter are None if there are too many images to search for them. Images that look like noise
+    have only exact ones.
     """
     exact = _firsts(records["digest"])
     # The thumbnails of noise are all alike, so that every pair of them would be a near duplicate.
-    different = np.flatnonzero(np.equal(exact, np.arange(len(exact))) & (records["roughness"] < NOISE))
+    different = np.flatnonzero(
+        np.equal(exact, np.arange(len(exact))) & (records["roughness"] < NOISE)
+    )
     if len(different) > _MOST:
         return exact, None
     # The search sees one image of each group of exact duplicates, and each distinct thumbnail once.
@@ -82,10 +97,12 @@ def _firsts(values: NDArray[np.generic]) -> Groups:
 
 
 def _leaders(thumbs: NDArray[np.uint8]) -> Groups:
-    """Returns, for each thumbnail, the index of the first thumbnail of its group of near duplicates.
+    """Returns, for each thumbnail, the index of the first thumbnail of its group of near
+    duplicates.
 
-    Each round joins neighbours into groups and continues with the first of each group, until no two of these are near
-    duplicates. Pairs are therefore linear in the number of images even if one image occurs ten thousand times.
+    Each round joins neighbours into groups and continues with the first of each group, until no two
+    of these are near duplicates. Pairs are therefore linear in the number of images even if one
+    image occurs ten thousand times.
     """
     leader = np.arange(len(thumbs))
     if len(thumbs) < 2:
@@ -105,7 +122,9 @@ def _leaders(thumbs: NDArray[np.uint8]) -> Groups:
     while True:
         near = []
         candidates = _neighbours(points[alive])
-        for pairs in np.array_split(candidates, -(-len(candidates) // 100_000) or 1):  # to limit memory
+        for pairs in np.array_split(
+            candidates, -(-len(candidates) // 100_000) or 1
+        ):  # to limit memory
             one, other = thumbs[alive[pairs]].astype(np.int32).transpose(1, 0, 2)
             squares = np.square(one - other).mean(axis=1)
             near.append(pairs[squares <= tolerance[alive[pairs]].min(axis=1) ** 2])
@@ -118,7 +137,9 @@ def _leaders(thumbs: NDArray[np.uint8]) -> Groups:
 
 
 def tolerances(thumbs: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """Returns each thumbnail's tolerance, a root mean square difference in grey levels: float64, shape (n,)."""
+    """Returns each thumbnail's tolerance, a root mean square difference in grey levels: float64,
+    shape (n,).
+    """
     contrast = thumbs[:, :BRIGHTNESS].std(axis=1)
     least = np.minimum(_LEAST_TOLERANCE, _LEAST_SHARE * contrast)
     result: NDArray[np.float64] = np.maximum(np.maximum(least, _TOLERANCE * contrast), _TINY)
@@ -139,7 +160,9 @@ def _connected(pairs: Groups, count: int) -> Groups:
 
 
 def _neighbours(points: NDArray[np.float64]) -> Groups:
-    """Finds pairs of points that may be within 1 of each other: for each point at least its nearest. Shape (n, 2)."""
+    """Finds pairs of points that may be within 1 of each other: for each point at least its
+    nearest. Shape (n, 2).
+    """
     count = min(_CANDIDATES, len(points))
     if len(points) <= _FEW:
         norms = np.square(points).sum(axis=1)
@@ -160,17 +183,22 @@ def _neighbours(points: NDArray[np.float64]) -> Groups:
 
 
 NOTABLE_SHARE = 0.01
-"""Share of duplicates at which a warning is issued. Smaller shares are only recorded: most photo collections have a
-few duplicates."""
+"""Share of duplicates at which a warning is issued. Smaller shares are only recorded: most photo
+collections have a few duplicates.
+"""
 _NOTABLE_NEAR_SHARE = 0.05
-"""The same threshold for exact and near duplicates together: simple images may look alike by chance."""
+"""The same threshold for exact and near duplicates together: simple images may look alike by
+chance.
+"""
 _TIMES_REAL = 2.0
 _BEYOND_REAL = 0.1
-"""Sets of simple images naturally have duplicates. FAKE's share of duplicates is therefore compared with REAL's: it is
-unusual from this multiple of it, or this much above it, whichever is less."""
+"""Sets of simple images naturally have duplicates. FAKE's share of duplicates is therefore compared
+with REAL's: it is unusual from this multiple of it, or this much above it, whichever is less.
+"""
 _MOST_BY_NATURE = 0.5
-"""No kind of images naturally has a larger share of near duplicates. It is also the largest share that REAL can excuse:
-a small REAL says little about a large FAKE."""
+"""No kind of images naturally has a larger share of near duplicates. It is also the largest share
+that REAL can excuse: a small REAL says little about a large FAKE.
+"""
 FEWEST_COPIES = 2
 """Fewer duplicates than this are regarded as accidental, even in a small set."""
 COPIES = "copies"
@@ -181,8 +209,9 @@ _FILES = 8
 _MOST_REPEATED = 0.8
 """Share of the repeated images that must follow the pattern of a common seed."""
 _THROUGHOUT = 0.5
-"""Share of the set's images that must occur more than once for that pattern: all would if each process had generated
-the same ones, but some may not be recognised."""
+"""Share of the set's images that must occur more than once for that pattern: all would if each
+process had generated the same ones, but some may not be recognised.
+"""
 
 
 @dataclass(frozen=True)
@@ -206,9 +235,12 @@ class Duplicates:
         images: number of images.
         unique: number of different images.
         exact: number of images that are pixel-identical to an earlier image.
-        near: number of other images that are near duplicates of an earlier image, for example re-encoded.
-        multiplicities: maps a number of occurrences to the number of different images that occur that many times.
-        pattern: how the duplicates are arranged, if processes seem to have sampled with the same seed; else None.
+        near: number of other images that are near duplicates of an earlier image, for example
+            re-encoded.
+        multiplicities: maps a number of occurrences to the number of different images that occur
+            that many times.
+        pattern: how the duplicates are arranged, if processes seem to have sampled with the same
+            seed; else None.
         examples: files of some duplicated images, the most frequent image first.
         complete: whether near duplicates were searched for; False if there were too many images.
     """
@@ -262,7 +294,9 @@ def find_duplicates(images: ImageRecords) -> Duplicates:
     exact_copies = len(images) - len(np.unique(exact))
     kinds, numbers = np.unique(counts, return_counts=True)
     often = np.argsort(-counts, kind="stable")[:_GROUPS]
-    largest = (np.flatnonzero(groups == firsts[group]).tolist() for group in often if counts[group] > 1)
+    largest = (
+        np.flatnonzero(groups == firsts[group]).tolist() for group in often if counts[group] > 1
+    )
     return Duplicates(
         images=len(images),
         unique=len(firsts),
@@ -278,21 +312,31 @@ def find_duplicates(images: ImageRecords) -> Duplicates:
 def same_seed(names: Sequence[str], groups: Groups) -> SameSeed | None:
     """Finds out whether several processes that sampled with the same seed wrote a set.
 
-    Most images then occur equally often, once less if the last batch is not full, at a constant distance in natural
-    order of the names: next to each other if the processes wrote in turn, else one process's images apart.
+    Most images then occur equally often, once less if the last batch is not full, at a constant
+    distance in natural order of the names: next to each other if the processes wrote in turn, else
+    one process's images apart.
     """
     if 2 * len({re.sub(r"\.[A-Za-z]\w*$", "", name) for name in names}) <= len(names):
         return None  # each image is stored in several formats
     keys = [*map(in_natural_order, names)]
     placed = groups[sorted(range(len(names)), key=keys.__getitem__)]
     by_group = np.argsort(placed, kind="stable")
-    steps, numbers = np.unique(np.diff(by_group)[np.diff(placed[by_group]) == 0], return_counts=True)
+    steps, numbers = np.unique(
+        np.diff(by_group)[np.diff(placed[by_group]) == 0], return_counts=True
+    )
     sizes = np.unique(groups, return_counts=True)[1]
     sizes = sizes[sizes > 1]
-    if len(sizes) < 2 or sizes.sum() < _THROUGHOUT * len(names) or numbers.max() < _MOST_REPEATED * numbers.sum():
+    if (
+        len(sizes) < 2
+        or sizes.sum() < _THROUGHOUT * len(names)
+        or numbers.max() < _MOST_REPEATED * numbers.sum()
+    ):
         return None
     multiplicity = int(np.quantile(sizes, _MOST_REPEATED, method="higher"))
-    if sizes[(sizes == multiplicity) | (sizes == multiplicity - 1)].sum() < _MOST_REPEATED * sizes.sum():
+    if (
+        sizes[(sizes == multiplicity) | (sizes == multiplicity - 1)].sum()
+        < _MOST_REPEATED * sizes.sum()
+    ):
         return None
     return SameSeed(multiplicity, int(steps[numbers.argmax()]))
 
@@ -310,45 +354,65 @@ def shared_copies_of(real: ImageRecords, fake: ImageRecords) -> SharedCopies:
 
 
 def has_notable_copies(fake: Duplicates, real: Duplicates | None) -> bool:
-    """Returns whether ``fake`` has more duplicates than is natural for its kind of images, judged by ``real``."""
+    """Returns whether ``fake`` has more duplicates than is natural for its kind of images, judged
+    by ``real``.
+    """
     if fake.copies < FEWEST_COPIES:
         return False
     exact = usual = 0.0
     if real is not None:
         exact = real.exact / real.images
-        # Any two images of REAL's kind are near duplicates at about this rate, divided by the images.
+        # Any two images of REAL's kind are near duplicates at about this rate, divided by the
+        # images.
         rate = real.near / real.images if real.near >= FEWEST_COPIES else 0.0
         near = 1.0 - math.exp(-rate * max(1.0, fake.images / real.images))
         usual = exact + min(near, _MOST_BY_NATURE)
     most_exact, most = (min(_TIMES_REAL * each, each + _BEYOND_REAL) for each in (exact, usual))
-    return fake.exact / fake.images >= max(NOTABLE_SHARE, most_exact) or fake.share >= max(_NOTABLE_NEAR_SHARE, most)
+    return fake.exact / fake.images >= max(NOTABLE_SHARE, most_exact) or fake.share >= max(
+        _NOTABLE_NEAR_SHARE, most
+    )
 
 
 def has_unnatural_copies(found: Duplicates) -> bool:
     """Returns whether a set has more duplicates than any kind of images naturally has."""
-    return found.exact >= max(NOTABLE_SHARE * found.images, FEWEST_COPIES) or found.share >= _MOST_BY_NATURE
+    return (
+        found.exact >= max(NOTABLE_SHARE * found.images, FEWEST_COPIES)
+        or found.share >= _MOST_BY_NATURE
+    )
 
 
 def are_dependent(fake: Duplicates, real: Duplicates | None) -> bool:
-    """Returns whether ``fake`` has too many duplicates for its images to be treated as independent samples."""
+    """Returns whether ``fake`` has too many duplicates for its images to be treated as independent
+    samples.
+    """
     usual = 0.0 if real is None else real.share
-    return fake.exact >= NOTABLE_SHARE * fake.images or fake.share >= max(_NOTABLE_NEAR_SHARE, usual)
+    return fake.exact >= NOTABLE_SHARE * fake.images or fake.share >= max(
+        _NOTABLE_NEAR_SHARE, usual
+    )
 
 
-# --- messages --------------------------------------------------------------------------------------------------------
+# --- messages -------------------------------------------------------------------------------------
 
 
 def duplicates_text(found: Duplicates) -> str:
     """Returns how many duplicates a set with at least one has, and of which kinds."""
-    kinds = " or ".join(kind for kind, number in (("exact", found.exact), ("near", found.near)) if number)
+    kinds = " or ".join(
+        kind for kind, number in (("exact", found.exact), ("near", found.near)) if number
+    )
     described = f"{found.unique} different images"
     if found.unique == 1:
         described = f"the same image {found.images} times"
     elif found.pattern is None:
         described += f", {found.unique - found.multiplicities.get(1, 0)} of them repeated"
     else:
-        described += f", mostly {found.pattern.multiplicity} times each, {counted(found.pattern.stride, 'file')} apart"
-    return f"{found.copies} of {found.images} images ({found.share:.0%}) are {kinds} duplicates: {described}"
+        described += (
+            f", mostly {found.pattern.multiplicity} times each, "
+            f"{counted(found.pattern.stride, 'file')} apart"
+        )
+    return (
+        f"{found.copies} of {found.images} images ({found.share:.0%}) are {kinds} duplicates: "
+        f"{described}"
+    )
 
 
 def duplicates_message(found: Duplicates, generated: bool) -> str:
@@ -365,9 +429,14 @@ def duplicates_message(found: Duplicates, generated: bool) -> str:
 
 
 def lossless_texts(real: ImageRecords, fake: ImageRecords) -> list[str]:
-    """Returns a sentence if images of FAKE are pixel-identical to their partners, in the same row of REAL."""
+    """Returns a sentence if images of FAKE are pixel-identical to their partners, in the same row
+    of REAL.
+    """
     same = int(np.count_nonzero(real.records["digest"] == fake.records["digest"]))
-    lossless = "pixel-identical to their partners in REAL: their reconstruction is lossless, or they are copies"
+    lossless = (
+        "pixel-identical to their partners in REAL: their reconstruction is lossless, or they "
+        "are copies"
+    )
     return [f"{same} of {len(fake)} images are {lossless}"] if same else []
 
 
@@ -378,11 +447,14 @@ def copies_finding(found: Duplicates, generated: bool) -> Finding:
 
 
 def shared_finding(real: str, shared: SharedCopies, images: int) -> Finding:
-    """Returns the finding about images of FAKE, of which there are ``images``, that are also in REAL."""
+    """Returns the finding about images of FAKE, of which there are ``images``, that are also in
+    REAL.
+    """
     one, other = shared.examples[0]
     message = (
-        f"{shared.count} of {images} images are pixel-identical to images in {real} (for example {one} and {other}): "
-        "remove real images that were mixed in; otherwise the generator has memorised training images"
+        f"{shared.count} of {images} images are pixel-identical to images in {real} (for example "
+        f"{one} and {other}): remove real images that were mixed in; otherwise the generator has "
+        "memorised training images"
     )
     severity: Severity = "high" if shared.count >= NOTABLE_SHARE * images else "medium"
     return Finding("leak", severity, shared.count, one, message, "pair")

@@ -10,13 +10,16 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.images.records import BRIGHTNESS, FLAGS, RecordArray
+from fidtool.reading.records import BRIGHTNESS, FLAGS, RecordArray
 
 _TEXTURED = 10.0
-"""Images with less in the lowest band of detail, in levels squared, are flat: they have no detail to lose."""
+"""Images with less in the lowest band of detail, in levels squared, are flat: they have no detail
+to lose.
+"""
 _REPEATS = 18
-"""Images of repeated pixels have at least 18 % uneven columns or rows: 24 % if enlarged by 8, whereas cartoons have
-about 10 % and photos none."""
+"""Images of repeated pixels have at least 18 % uneven columns or rows: 24 % if enlarged by 8,
+whereas cartoons have about 10 % and photos none.
+"""
 _MOST = 0.9
 """Share that counts as nearly all images."""
 
@@ -25,7 +28,9 @@ Flags = NDArray[np.bool_]
 
 
 class Measures:
-    """Measures of the images in a set, computed when they are first asked for: arrays of shape (images,)."""
+    """Measures of the images in a set, computed when they are first asked for: arrays of shape
+    (images,).
+    """
 
     def __init__(self, records: RecordArray) -> None:
         self.records = records
@@ -35,7 +40,9 @@ class Measures:
 
     @cached_property
     def measured(self) -> Measures:
-        """Those whose range and detail are recorded, without black images: in records these have neither."""
+        """Those whose range and detail are recorded, without black images: in records these have
+        neither.
+        """
         return Measures(self.records[self.records["highest"] > 0])
 
     @cached_property
@@ -59,11 +66,15 @@ class Measures:
         """The width and height that nearly all images have; None if they vary."""
         sizes = _packed(self.records["width"], self.records["height"])
         size = _most_frequent(sizes)
-        return divmod(size, 1 << 32) if np.count_nonzero(sizes == size) >= _MOST * len(self) else None
+        return (
+            divmod(size, 1 << 32) if np.count_nonzero(sizes == size) >= _MOST * len(self) else None
+        )
 
     @cached_property
     def odd_sized(self) -> Flags:
-        """Which do not have the most frequent size; photos of one camera in portrait and landscape have the same."""
+        """Which do not have the most frequent size; photos of one camera in portrait and landscape
+        have the same.
+        """
         width = self.records["width"]
         height = self.records["height"]
         sizes = _packed(np.minimum(width, height), np.maximum(width, height))
@@ -115,20 +126,25 @@ class Measures:
 
     @cached_property
     def deviation(self) -> Floats:
-        """Differences of the thumbnails from the mean thumbnail, as standard deviations of their bytes."""
+        """Differences of the thumbnails from the mean thumbnail, as standard deviations of their
+        bytes.
+        """
         thumbs = self.records["thumb"]
         return (thumbs - thumbs.mean(axis=0)).std(axis=1)
 
     @cached_property
     def variety(self) -> float:
         """How much the images differ from each other, in grey levels."""
-        # In the half of the thumbnail that varies most between images; the other may be a background.
+        # In the half of the thumbnail that varies most between images; the other may be a
+        # background.
         varied = np.sort(self.cells.var(axis=0))[BRIGHTNESS // 2 :]
         return float(np.sqrt(varied.mean()))
 
     @cached_property
     def colourful(self) -> Flags:
-        """Which have values in most bins between their ends: others, such as masks, repeat pixels by nature."""
+        """Which have values in most bins between their ends: others, such as masks, repeat pixels
+        by nature.
+        """
         between = (self.records["high"] >> 4) - (self.records["low"] >> 4) + 1
         return np.count_nonzero(self.records["bins"], axis=1) > 0.8 * between
 
@@ -144,12 +160,16 @@ class Measures:
 
     @cached_property
     def torn(self) -> Floats:
-        """Shares of the values that are 0 in pixels that are not black: clipping sets single channels to 0."""
+        """Shares of the values that are 0 in pixels that are not black: clipping sets single
+        channels to 0.
+        """
         return self.zeros - 3.0 * self.records["black"] / self.records["values"]
 
     @cached_property
     def clipped(self) -> Floats:
-        """Shares of the values that are 0 or 255, without those of black borders and backgrounds."""
+        """Shares of the values that are 0 or 255, without those of black borders and
+        backgrounds.
+        """
         return self.torn + self.full
 
     @cached_property
@@ -159,13 +179,17 @@ class Measures:
 
     @cached_property
     def detail(self) -> Floats:
-        """Detail of those that are not flat in decibels, by frequency, shape (images that are not flat, BANDS)."""
+        """Detail of those that are not flat in decibels, by frequency, shape (images that are not
+        flat, BANDS).
+        """
         levels = 10.0 * np.log10(self.records["bands"].astype(np.float64) + 1.0)
         return levels[levels[:, 0] > 10.0 * np.log10(_TEXTURED)]
 
     @cached_property
     def relative_detail(self) -> Floats:
-        """`detail` above that of the lowest frequencies, so that neither contrast nor content count."""
+        """`detail` above that of the lowest frequencies, so that neither contrast nor content
+        count.
+        """
         return self.detail - self.detail[:, :1]
 
 

@@ -1,4 +1,6 @@
-"""Whether images that are compared in pairs are in the same order as their partners, by their thumbnails."""
+"""Whether images that are compared in pairs are in the same order as their partners, by their
+thumbnails.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from numpy.typing import NDArray
 
 from fidtool.diagnose.findings import Finding
 from fidtool.errors import option
-from fidtool.images.records import ImageRecords
+from fidtool.reading.records import ImageRecords
 
 Thumbnails = NDArray[np.uint8]
 """Shape (images, bytes of a thumbnail)."""
@@ -20,15 +22,19 @@ _CLOSER = 0.8
 """A better partner is nearer than this share of the distances to both partners."""
 _NOTABLE = 0.15
 _FEWEST = 2
-"""Share, and number, of images with a better partner from which on the order is in doubt. Of photos of flowers and of
-CIFAR-10, no reconstruction by JPEG at quality 10, blur, noise, 8-fold super-resolution or their mean colour has one,
-nor have frames of a video; 40 % to 90 % have one in another order."""
+"""Share, and number, of images with a better partner from which on the order is in doubt. Of photos
+of flowers and of CIFAR-10, no reconstruction by JPEG at quality 10, blur, noise, 8-fold
+super-resolution or their mean colour has one, nor have frames of a video; 40 % to 90 % have one in
+another order.
+"""
 _BLOCK = 1 << 14
 """Number of images of REAL to compare at a time."""
 
 
 def order_findings(real: ImageRecords, fake: ImageRecords) -> list[Finding]:
-    """Returns a finding if many images of FAKE belong to another image of REAL than their partner, in the same row."""
+    """Returns a finding if many images of FAKE belong to another image of REAL than their partner,
+    in the same row.
+    """
     found, others = misplaced(real.records["thumb"], fake.records["thumb"])
     if not len(found):
         return []
@@ -37,22 +43,25 @@ def order_findings(real: ImageRecords, fake: ImageRecords) -> list[Finding]:
     example = f"{fake.file(first)} fits {real.file(other)} and not {real.file(first)}"
     sample = " of a sample" if len(fake) > SAMPLE else ""
     message = (
-        f"{len(found)} of {min(len(fake), SAMPLE)} images{sample} fit another image of REAL better than their partner "
-        f"({example}): the two sets are probably in different orders, and the values of their pairs are then "
-        f"meaningless; put both into the same order, or choose the pairs in another way ({option('pairs', ...)})"
+        f"{len(found)} of {min(len(fake), SAMPLE)} images{sample} fit another image of REAL "
+        f"better than their partner ({example}): the two sets are probably in different orders, "
+        "and the values of their pairs are then meaningless; put both into the same order, or "
+        f"choose the pairs in another way ({option('pairs', ...)})"
     )
     return [Finding(OTHER_ORDER, "high", len(found), fake.file(first), message, "pair")]
 
 
 def misplaced(real: Thumbnails, fake: Thumbnails) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Returns which of the first `SAMPLE` images of FAKE belong to another image of REAL, and to which.
+    """Returns which of the first `SAMPLE` images of FAKE belong to another image of REAL, and to
+    which.
 
-    Image i of FAKE is compared with image i of REAL, its partner. Another image of REAL fits clearly better if both are
-    nearer to each other than to their partners, and if exchanging the two partners makes the pairs more alike as well:
-    a generator that loses detail or colour, or that changes brightness, makes no two images of FAKE fit better so.
+    Image i of FAKE is compared with image i of REAL, its partner. Another image of REAL fits
+    clearly better if both are nearer to each other than to their partners, and if exchanging the
+    two partners makes the pairs more alike as well: a generator that loses detail or colour, or
+    that changes brightness, makes no two images of FAKE fit better so.
 
-    Both arrays have shape (n,); (0,) unless so many are misplaced that the order is in doubt. The distances are exact
-    integers, so the result is the same on any machine.
+    Both arrays have shape (n,); (0,) unless so many are misplaced that the order is in doubt. The
+    distances are exact integers, so the result is the same on any machine.
     """
     some = fake[:SAMPLE].astype(np.float32)
     rows = np.arange(len(some))
@@ -61,7 +70,11 @@ def misplaced(real: Thumbnails, fake: Thumbnails) -> tuple[NDArray[np.int64], ND
     for start in range(0, len(real), _BLOCK):
         block = real[start : start + _BLOCK].astype(np.float32)
         # Sums below 2 ** 24, which are exact in float32.
-        squares = np.square(some).sum(axis=1)[:, None] + np.square(block).sum(axis=1) - 2 * (some @ block.T)
+        squares = (
+            np.square(some).sum(axis=1)[:, None]
+            + np.square(block).sum(axis=1)
+            - 2 * (some @ block.T)
+        )
         if start == 0:
             squares[rows, rows] = np.inf  # the partners
         closest = squares.argmin(axis=1)

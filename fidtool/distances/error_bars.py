@@ -1,4 +1,6 @@
-"""Error bars: FIDs of parts of the generated images, and a jackknife of them; the FID by number of images."""
+"""Error bars: FIDs of parts of the generated images, and a jackknife of them; the FID by number of
+images.
+"""
 
 from __future__ import annotations
 
@@ -23,33 +25,47 @@ BLOCKS = 20
 _SPLITS = 6
 """Ways in which the blocks are divided into halves."""
 _T = 2.093024054408263
-"""Student's t for 95 % and BLOCKS - 1 degrees of freedom. It is a constant because importing scipy.special is slow."""
+"""Student's t for 95 % and BLOCKS - 1 degrees of freedom. It is a constant because importing
+scipy.special is slow.
+"""
 _FEWEST, _MANY = 1.1, 5
-"""Images per dimension that error bars need, and with which the covariance of a quarter has full rank with a margin."""
+"""Images per dimension that error bars need, and with which the covariance of a quarter has full
+rank with a margin.
+"""
 _POINTS = 4
 """Number of points of the curve."""
 
 Estimate = tuple[float, float, float, float]
 """An estimate, its standard error, and the ends of its 95 % confidence interval."""
 Curve = tuple[tuple[int, float], ...]
-"""Pairs (number of images, FID) for the first quarter, half and three quarters of the images, and for all."""
+"""Pairs (number of images, FID) for the first quarter, half and three quarters of the images, and
+for all.
+"""
 
 
-def error_bars(real: Gaussian, fake: Features, settings: FeatureSettings) -> tuple[NDArray[np.float64], Curve]:
-    """Computes the FIDs of parts of the images, from which `interval` gets the error bars. On rank zero.
+def error_bars(
+    real: Gaussian, fake: Features, settings: FeatureSettings
+) -> tuple[NDArray[np.float64], Curve]:
+    """Computes the FIDs of parts of the images, from which `interval` gets the error bars. On rank
+    zero.
 
     The images, which should be independent, are divided into 20 blocks of consecutive rows. The
-    real images are taken to be fixed: the error bars do not include their bias or their sampling error.
-    Memory: 20 matrices of D x D in float64, on rank zero. Time: the covariance of the images and 41 distances, each of
-    which takes 1.2 s at D = 2048 on two cores; for fewer than 5 images per dimension, 25.
+    real images are taken to be fixed: the error bars do not include their bias or their sampling
+    error. Memory: 20 matrices of D x D in float64, on rank zero. Time: the covariance of the images
+    and 41 distances, each of which takes 1.2 s at D = 2048 on two cores; for fewer than 5 images
+    per dimension, 25.
 
     Args:
-        fake: features of shape (n, D), in random order, of at least `fewest_images`; one block at a time is read.
+        fake: features of shape (n, D), in random order, of at least `fewest_images`; one block at a
+            time is read.
 
     Returns:
-        Distances for `interval` and `difference`; and the curve. The distances are the FIDs of the parts that `members`
-        lists, the first of which is all images: float64 array of shape (37,). With fewer than 5 images per dimension,
-        they are the FID of all images, and the `corrected_distance` of all and of all but each block: shape (22,).
+        Distances for `interval` and `difference`; and the curve. The distances are the FIDs of the
+        parts that `members`
+        lists, the first of which is all images: float64 array of shape (37,). With fewer than 5
+            images per dimension,
+        they are the FID of all images, and the `corrected_distance` of all and of all but each
+        block: shape (22,).
     """
     blocks = _blocks(fake, BLOCKS, settings)
     curve = _curve(real, blocks, settings)
@@ -75,14 +91,17 @@ def fid_curve(real: Gaussian, fake: Features, settings: FeatureSettings) -> Curv
 def fewest_images(dims: int) -> int:
     """Returns the number of generated images that error bars need.
 
-    The law of `sampling_bias` needs more images than dimensions, also without one of the blocks: 1.06 per dimension.
-    In blocks of fewer than 10 images, a few outliers would determine the standard error.
+    The law of `sampling_bias` needs more images than dimensions, also without one of the blocks:
+    1.06 per dimension. In blocks of fewer than 10 images, a few outliers would determine the
+    standard error.
     """
     return max(math.ceil(_FEWEST * dims), 10 * BLOCKS)
 
 
 def _blocks(fake: Features, number: int, settings: FeatureSettings) -> list[Gaussian]:
-    """Returns ``number`` consecutive blocks, with covariances of ddof 0. Blocks without images are omitted."""
+    """Returns ``number`` consecutive blocks, with covariances of ddof 0. Blocks without images are
+    omitted.
+    """
     by_count = replace(settings, ddof=0)
     ends = [len(fake) * block // number for block in range(number + 1)]
     rows = [np.arange(start, end) for start, end in itertools.pairwise(ends) if start < end]
@@ -96,9 +115,11 @@ def _distance(real: Gaussian, blocks: Sequence[Gaussian], settings: FeatureSetti
 
 
 def _pooled(blocks: Sequence[Gaussian], ddof: int) -> Gaussian:
-    """Returns mean and covariance of all blocks, from the scatter within blocks and that of their means.
+    """Returns mean and covariance of all blocks, from the scatter within blocks and that of their
+    means.
 
-    All terms are positive semidefinite, so that no digits are lost. The covariances of the blocks have ddof 0.
+    All terms are positive semidefinite, so that no digits are lost. The covariances of the blocks
+    have ddof 0.
     """
     with using_threads(linear_algebra_threads()):
         sizes = [block.count or 0 for block in blocks]
@@ -120,15 +141,17 @@ def _curve(real: Gaussian, blocks: Sequence[Gaussian], settings: FeatureSettings
 
 
 def interval(parts: NDArray[np.float64]) -> Estimate:
-    """Returns a set's distance without the bias due to the generated images, its standard error and 95 % interval.
+    """Returns a set's distance without the bias due to the generated images, its standard error and
+    95 % interval.
 
-    The linear part of the variance grows with the distance, because it comes from the gradient of a square. The upper
-    end u is therefore computed with the error at u: u - value = t error(u), where error(u)² = error² + c (u - value),
-    and c is the linear part divided by the distance. The distance is approximated by value + error, because near 0 the
-    value may be small by chance.
+    The linear part of the variance grows with the distance, because it comes from the gradient of a
+    square. The upper end u is therefore computed with the error at u: u - value = t error(u), where
+    error(u)² = error² + c (u - value), and c is the linear part divided by the distance. The
+    distance is approximated by value + error, because near 0 the value may be small by chance.
 
-    The guide's page on uncertainty has its coverage in simulations, of which `scripts/coverage.py` repeats some. Where
-    it is lower, value and error are small together; where it is higher, the error includes a bias of its size.
+    The guide's page on uncertainty has its coverage in simulations, of which `scripts/coverage.py`
+    repeats some. Where it is lower, value and error are small together; where it is higher, the
+    error includes a bias of its size.
 
     ``parts`` are distances as `error_bars` returns them.
     """
@@ -138,11 +161,13 @@ def interval(parts: NDArray[np.float64]) -> Estimate:
 
 
 def difference(one: NDArray[np.float64], other: NDArray[np.float64]) -> Estimate:
-    """Returns the bias-corrected FID of one set minus that of another: positive if the other is closer to REAL.
+    """Returns the bias-corrected FID of one set minus that of another: positive if the other is
+    closer to REAL.
 
-    The sets are compared block by block, so that common variation cancels. This requires that image i of both
-    comes from the same latents: equal numbers of images and the same order of names. For independent sets, the interval
-    is as narrow as that of an unpaired comparison. It is symmetric and has the same coverage as that of a single set.
+    The sets are compared block by block, so that common variation cancels. This requires that image
+    i of both comes from the same latents: equal numbers of images and the same order of names. For
+    independent sets, the interval is as narrow as that of an unpaired comparison. It is symmetric
+    and has the same coverage as that of a single set.
     """
     compared = [one - other] if len(one) == len(other) else [one, -other]
     values, errors, _ = zip(*map(_spread, compared), strict=True)
@@ -152,22 +177,27 @@ def difference(one: NDArray[np.float64], other: NDArray[np.float64]) -> Estimate
 
 
 def _spread(parts: NDArray[np.float64]) -> tuple[float, float, float]:
-    """Returns the population's distance or difference, its standard error, and the part of error² linear in the images.
+    """Returns the population's distance or difference, its standard error, and the part of error²
+    linear in the images.
 
-    Value: on average, the FID of N images is d² + a/N + b/N² + c/N³ + … The jackknife removes a/N and leaves -b/N²,
-    which can be many standard errors at 5 images per dimension. Halves and quarters determine the next terms (the
-    generalised jackknife of Schucany, Gray & Owen 1971): a weighted sum of the FIDs of 20, 19 and 10 blocks has no
-    b/N², and one that includes 5 blocks has no c/N³. If the terms are known (for Gaussians, from the law of Marchenko &
-    Pastur), all are positive. The remainder then alternates in sign from order to order, and the true value is between
-    the two sums. The value is their mean, and error² includes the variance of a uniform distribution between them.
+    Value: on average, the FID of N images is d² + a/N + b/N² + c/N³ + … The jackknife removes a/N
+    and leaves -b/N², which can be many standard errors at 5 images per dimension. Halves and
+    quarters determine the next terms (the generalised jackknife of Schucany, Gray & Owen 1971): a
+    weighted sum of the FIDs of 20, 19 and 10 blocks has no b/N², and one that includes 5 blocks has
+    no c/N³. If the terms are known (for Gaussians, from the law of Marchenko & Pastur), all are
+    positive. The remainder then alternates in sign from order to order, and the true value is
+    between the two sums. The value is their mean, and error² includes the variance of a uniform
+    distribution between them.
 
-    Error: the jackknife's variance, over the blocks left out, is correct for the part that is linear in the images. It
-    counts twice the part that depends on pairs of images (Efron & Stein 1981), which is nearly all of it if the
-    generator is almost perfect. The halves show the pairwise part alone, because the linear part cancels in the mean of
-    a half and its complement. With G blocks, the variance of a pair of blocks contributes 2 / G² to the variance of the
-    halves, 4 (G - 2) / (G (G - 1)²) to the jackknife's, and 2 / (G (G - 1)) to the true one. The jackknife's share is
-    replaced accordingly, but the variance is reduced by half at most. Only some of the 19 ways of halving that would
-    balance all pairs of blocks are used; error² includes the variance due to this choice.
+    Error: the jackknife's variance, over the blocks left out, is correct for the part that is
+    linear in the images. It counts twice the part that depends on pairs of images (Efron & Stein
+    1981), which is nearly all of it if the generator is almost perfect. The halves show the
+    pairwise part alone, because the linear part cancels in the mean of a half and its complement.
+    With G blocks, the variance of a pair of blocks contributes 2 / G² to the variance of the
+    halves, 4 (G - 2) / (G (G - 1)²) to the jackknife's, and 2 / (G (G - 1)) to the true one. The
+    jackknife's share is replaced accordingly, but the variance is reduced by half at most. Only
+    some of the 19 ways of halving that would balance all pairs of blocks are used; error² includes
+    the variance due to this choice.
     """
     if len(parts) == BLOCKS + 2:
         return _spread_of_few(float(parts[1]), parts[2:])
@@ -189,15 +219,21 @@ def _spread(parts: NDArray[np.float64]) -> tuple[float, float, float]:
 
 
 def _spread_of_few(corrected: float, without: NDArray[np.float64]) -> tuple[float, float, float]:
-    """Returns the same as `_spread` for fewer than 5 images per dimension, whose halves and quarters say too little.
+    """Returns the same as `_spread` for fewer than 5 images per dimension, whose halves and
+    quarters say too little.
 
-    Value: the corrected distance has a bias left: none for Gaussians, about c/n if the lengths of feature vectors vary.
-    For photos it falls a bit faster, and the jackknife removes 1.1 to 1.2 times the bias. The value takes 0.9 of the
-    jackknife's change, and error² includes the variance of a uniform distribution from 0.8 to 1. The pairwise part of
-    the variance is counted twice: the error is too large near a perfect generator.
+    Value: the corrected distance has a bias left: none for Gaussians, about c/n if the lengths of
+    feature vectors vary. For photos it falls a bit faster, and the jackknife removes 1.1 to 1.2
+    times the bias. The value takes 0.9 of the jackknife's change, and error² includes the variance
+    of a uniform distribution from 0.8 to 1. The pairwise part of the variance is counted twice: the
+    error is too large near a perfect generator.
     """
     change = (BLOCKS - 1) * (corrected - float(without.mean()))
-    return corrected + 0.9 * change, math.sqrt(_jackknife(without) + (0.2 * change) ** 2 / 12.0), 0.0
+    return (
+        corrected + 0.9 * change,
+        math.sqrt(_jackknife(without) + (0.2 * change) ** 2 / 12.0),
+        0.0,
+    )
 
 
 def _jackknife(without: NDArray[np.float64]) -> float:
@@ -215,15 +251,18 @@ def _weights(*blocks: int) -> list[float]:
 
 
 def members() -> NDArray[np.bool_]:
-    """Returns which blocks are in each part: all; all but one; six halves, each with its complement; four quarters.
+    """Returns which blocks are in each part: all; all but one; six halves, each with its
+    complement; four quarters.
 
-    It is a bool array of shape (1 + 20 + 2 * 6 + 4, 20). The halves are rows of a Hadamard matrix, constructed from the
-    squares modulo 19 (Paley 1933): any two give four quarters, and in all 19 of them, all pairs of blocks share a half
-    equally often.
+    It is a bool array of shape (1 + 20 + 2 * 6 + 4, 20). The halves are rows of a Hadamard matrix,
+    constructed from the squares modulo 19 (Paley 1933): any two give four quarters, and in all 19
+    of them, all pairs of blocks share a half equally often.
     """
     numbers = np.arange(BLOCKS - 1)
     is_square = np.isin(numbers, numbers**2 % len(numbers))
     ways = [np.append(False, np.roll(is_square, row)) for row in range(_SPLITS)]
     halves = [half for way in ways for half in (way, ~way)]
     quarters = [first & second for first in (ways[0], ~ways[0]) for second in (ways[1], ~ways[1])]
-    return np.vstack([np.ones((1, BLOCKS), dtype=np.bool_), ~np.eye(BLOCKS, dtype=np.bool_), halves, quarters])
+    return np.vstack(
+        [np.ones((1, BLOCKS), dtype=np.bool_), ~np.eye(BLOCKS, dtype=np.bool_), halves, quarters]
+    )

@@ -1,9 +1,11 @@
-"""Exact sums, inner products and squared distances of feature vectors: the same bits for any library and threads.
+"""Exact sums, inner products and squared distances of feature vectors: the same bits for any
+library and threads.
 
-Feature vectors are rounded to integer vectors q, as in `fidtool.statistics.moments`. By Cauchy-Schwarz, the absolute
-value of any partial sum of <a, b> is at most |a||b|. If all |q|² are below 2 ** 51, all intermediate results of a
-matrix product of such vectors are integers below 2 ** 51, and those of |a|² + |b|² - 2<a, b> are at most 2 ** 53.
-float64 represents these exactly, so that sums in any order give the same, exact result.
+Feature vectors are rounded to integer vectors q, as in `fidtool.statistics.moments`. By
+Cauchy-Schwarz, the absolute value of any partial sum of <a, b> is at most |a||b|. If all |q|² are
+below 2 ** 51, all intermediate results of a matrix product of such vectors are integers below 2 **
+51, and those of |a|² + |b|² - 2<a, b> are at most 2 ** 53. float64 represents these exactly, so
+that sums in any order give the same, exact result.
 """
 
 from __future__ import annotations
@@ -33,8 +35,9 @@ _FEWEST_BITS = 14
 FINEST_STEP = 100
 """Finer than exact products allow: `quantize_features` then takes the finest step that does."""
 BLOCK_ROWS = 1024
-"""Rows that are read at a time. It affects the last bits of floating-point sums, so it must not depend on the
-machine."""
+"""Rows that are read at a time. It affects the last bits of floating-point sums, so it must not
+depend on the machine.
+"""
 
 Features = NDArray[np.float32]
 """Feature vectors of images, of shape (n, D)."""
@@ -50,7 +53,8 @@ class FeatureBlock:
         rows: rows of the set that the block contains.
         integers: float64 tensor of shape (n, D), all integers.
 
-    ``a.integers @ b.integers.T`` are the inner products of two blocks in units of 2 ** (-2 step), exact.
+    ``a.integers @ b.integers.T`` are the inner products of two blocks in units of 2 ** (-2 step),
+    exact.
     """
 
     rows: Rows
@@ -66,8 +70,9 @@ class FeatureBlock:
 class QuantizedFeatures:
     """A set's feature vectors as integers, one block at a time. Created by `quantize_features`.
 
-    If they fit into the memory of a GPU, they are read once, at the first block. On the CPU, where reading and rounding
-    a block takes little time compared with its products, they are read for each block.
+    If they fit into the memory of a GPU, they are read once, at the first block. On the CPU, where
+    reading and rounding a block takes little time compared with its products, they are read for
+    each block.
 
     Attributes:
         world: the ranks that share the work.
@@ -90,12 +95,18 @@ class QuantizedFeatures:
         self.world.check_stop()
         if self._resident is None:
             return FeatureBlock(rows, _rounded(self.features[rows], self.step, self.device))
-        places = rows if isinstance(rows, slice) else torch.tensor(np.ascontiguousarray(rows), device=self.device)
+        places = (
+            rows
+            if isinstance(rows, slice)
+            else torch.tensor(np.ascontiguousarray(rows), device=self.device)
+        )
         return FeatureBlock(rows, self._resident[places].double())
 
     @functools.cached_property
     def _resident(self) -> torch.Tensor | None:
-        """All integers on the device, as int32 because they are below 2 ** 26; None if they take too much memory."""
+        """All integers on the device, as int32 because they are below 2 ** 26; None if they take
+        too much memory.
+        """
         if 4 * self.features.size > _resident_bytes(self.device):
             return None
         integers = torch.empty(self.features.shape, dtype=torch.int32, device=self.device)
@@ -104,23 +115,32 @@ class QuantizedFeatures:
         return integers
 
 
-def quantize_features(sets: Sequence[Features], settings: FeatureSettings) -> list[QuantizedFeatures]:
-    """Rounds sets of features to a common step, so that inner products within and between them are exact. A collective.
+def quantize_features(
+    sets: Sequence[Features], settings: FeatureSettings
+) -> list[QuantizedFeatures]:
+    """Rounds sets of features to a common step, so that inner products within and between them are
+    exact. A collective.
 
     Args:
-        sets: arrays of shape (n, D) with the same D, the same on all ranks, on disk or in memory. Each rank reads its
-            part once.
-        settings: with the ranks, the device of the blocks and the step. If a vector is too long for that step, which
-            Inception features never are, the finest step that suits all vectors of all sets is used instead.
+        sets: arrays of shape (n, D) with the same D, the same on all ranks, on disk or in memory.
+            Each rank reads its part once.
+        settings: with the ranks, the device of the blocks and the step. If a vector is too long for
+            that step, which Inception features never are, the finest step that suits all vectors of
+            all sets is used instead.
     """
-    if len({features.shape[1:] for features in sets}) != 1 or any(features.ndim != 2 for features in sets):
+    if len({features.shape[1:] for features in sets}) != 1 or any(
+        features.ndim != 2 for features in sets
+    ):
         shapes = " and ".join(str(features.shape) for features in sets)
         raise InputError(
-            f"the features have shapes {shapes}, which cannot be compared:", "use the same network for all sets"
+            f"the features have shapes {shapes}, which cannot be compared:",
+            "use the same network for all sets",
         )
     length = _longest(sets, settings.world)
     if not math.isfinite(length):
-        raise on_every_rank(RunError("a feature is NaN or infinite:", "check the network's weights and its input"))
+        raise on_every_rank(
+            RunError("a feature is NaN or infinite:", "check the network's weights and its input")
+        )
     step = settings.feature_step
     if length > 0.0:
         rounding = 0.5 * math.sqrt(sets[0].shape[1])  # at most, of a vector
@@ -128,8 +148,8 @@ def quantize_features(sets: Sequence[Features], settings: FeatureSettings) -> li
         if length * 2.0**step < 2.0**_FEWEST_BITS:
             raise on_every_rank(
                 RunError(
-                    f"the longest feature vector has length {length:g}, which leaves fewer than {_FEWEST_BITS} bits "
-                    f"at feature_step {step}:",
+                    f"the longest feature vector has length {length:g}, which leaves fewer than "
+                    f"{_FEWEST_BITS} bits at feature_step {step}:",
                     step_remedy("feature_step", better_step(0, length)),
                     setting="feature_step",
                 )
@@ -138,7 +158,9 @@ def quantize_features(sets: Sequence[Features], settings: FeatureSettings) -> li
 
 
 def _longest(sets: Sequence[Features], world: World) -> float:
-    """Returns the length of the longest vector, NaN if any is NaN. Each rank reads its rows. A collective."""
+    """Returns the length of the longest vector, NaN if any is NaN. Each rank reads its rows. A
+    collective.
+    """
     lengths = [0.0]
     with world.together():
         for features in sets:
@@ -154,16 +176,25 @@ def _rounded(features: Features, step: int, device: torch.device) -> torch.Tenso
         integers = np.multiply(features, 2.0**step, dtype=np.float64)
         return torch.from_numpy(np.rint(integers, out=integers))
     # Half as many bytes are copied to the device as in float64.
-    return torch.tensor(np.ascontiguousarray(features), device=device).double().mul_(2.0**step).round_()
+    return (
+        torch.tensor(np.ascontiguousarray(features), device=device)
+        .double()
+        .mul_(2.0**step)
+        .round_()
+    )
 
 
 def _resident_bytes(device: torch.device) -> int:
-    """Returns how much may stay on the device: a quarter of a GPU's free memory, 0 on the CPU, which must not grow."""
+    """Returns how much may stay on the device: a quarter of a GPU's free memory, 0 on the CPU,
+    which must not grow.
+    """
     return torch.cuda.mem_get_info(device)[0] // 4 if device.type == "cuda" else 0
 
 
 def parts_of(count: int, size: int = BLOCK_ROWS) -> list[slice]:
-    """Divides rows 0 to count - 1 into consecutive parts of ``size`` rows; the last may be smaller."""
+    """Divides rows 0 to count - 1 into consecutive parts of ``size`` rows; the last may be
+    smaller.
+    """
     return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
@@ -174,13 +205,17 @@ def blocks_of(features: Features, device: torch.device) -> Iterator[torch.Tensor
 
 
 def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
-    """Returns the mean and the population standard deviation (ddof 0), from sums that are rounded once."""
+    """Returns the mean and the population standard deviation (ddof 0), from sums that are rounded
+    once.
+    """
     mean = math.fsum(values) / len(values)
     return mean, math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
 
 
 def squared_distances(first: FeatureBlock, second: FeatureBlock) -> torch.Tensor:
-    """Returns |a - b|² in units of 2 ** (-2 step) for each a and b of the blocks: exact, float64 of shape (n, m)."""
+    """Returns |a - b|² in units of 2 ** (-2 step) for each a and b of the blocks: exact, float64 of
+    shape (n, m).
+    """
     rest = torch.addmm(second.squares, first.integers, second.integers.T, alpha=-2.0)
     return rest.add_(first.squares[:, None])
 
@@ -193,7 +228,8 @@ class FeatureSettings:
         feature_step: features are rounded to multiples of 2 ** -feature_step; see `ExactMoments`.
         ddof: covariances are divided by N - ddof.
         device: device of the sums; it must support float64.
-        world: the ranks that share the work, and the cores of the machine; by default, this process alone.
+        world: the ranks that share the work, and the cores of the machine; by default, this process
+            alone.
     """
 
     feature_step: int
@@ -202,11 +238,13 @@ class FeatureSettings:
     world: World = field(default_factory=lambda: World(Launch()))
 
     def gaussian(self, features: Features, rows: NDArray[np.int64]) -> Gaussian:
-        """Returns the exact mean and covariance of some rows. Not a collective: ranks may use different rows.
+        """Returns the exact mean and covariance of some rows. Not a collective: ranks may use
+        different rows.
 
         Args:
             features: shape (n, D); one block at a time is read.
-            rows: int64 array of row numbers. Their order does not change the result; ascending order is fastest.
+            rows: int64 array of row numbers. Their order does not change the result; ascending
+                order is fastest.
         """
         moments = ExactMoments(features.shape[1], self.feature_step, self.device)
         # Products of few dimensions take less time than waking up a second thread.
@@ -217,8 +255,12 @@ class FeatureSettings:
             return moments.mean_covariance(self.ddof)
 
 
-def feature_settings(definition: Definition | None, device: torch.device, world: World) -> FeatureSettings:
-    """Returns the settings for a network; Inception's if ``definition`` is None, as in files of other tools."""
+def feature_settings(
+    definition: Definition | None, device: torch.device, world: World
+) -> FeatureSettings:
+    """Returns the settings for a network; Inception's if ``definition`` is None, as in files of
+    other tools.
+    """
     if definition is None:
         return FeatureSettings(INCEPTION_FEATURE_STEP, device=device, world=world)
     return FeatureSettings(definition.feature_step, definition.ddof, device, world)

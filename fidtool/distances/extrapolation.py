@@ -1,4 +1,6 @@
-"""FID∞: the FID of infinitely many generated images, extrapolated linearly from the FIDs of finite numbers."""
+"""FID∞: the FID of infinitely many generated images, extrapolated linearly from the FIDs of finite
+numbers.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from numpy.typing import NDArray
 from fidtool.distances.exact import Features, FeatureSettings
 from fidtool.distances.frechet import distance_between, influence
 from fidtool.distances.parallel import share_out
-from fidtool.seeds import sample_seed
+from fidtool.distributed.seeds import sample_seed
 from fidtool.sources.image_set import canonical_order
 from fidtool.statistics.set_statistics import Gaussian
 
@@ -30,28 +32,34 @@ def fid_infinity(
 ) -> tuple[float, float]:
     """Computes FID∞ (Chong & Forsyth 2020). A collective.
 
-    The FID of N generated images exceeds its limit by about c / N. The FIDs of random subsets of N = ``fewest`` to n
-    images, evenly spaced, are fitted by ordinary least squares in 1/N. The intercept is the value. The authors use 15
-    sizes of at least 5000 images. Only the bias due to the generated images is removed.
+    The FID of N generated images exceeds its limit by about c / N. The FIDs of random subsets of N
+    = ``fewest`` to n images, evenly spaced, are fitted by ordinary least squares in 1/N. The
+    intercept is the value. The authors use 15 sizes of at least 5000 images. Only the bias due to
+    the generated images is removed.
 
-    Standard error: to first order, the FID of all n images differs from its expectation by the mean of h(x) over the
-    images, where h is the influence of an image (see `influence`). The FID of a subset of N images, drawn without
-    replacement, differs from that of all images by independent noise of variance var(h) (1/N - 1/n). The intercept is a
-    weighted sum of the FIDs with weights w that sum to 1, so that error² = var(h) (1/n + sum w_N² (1/N - 1/n)). The
-    residuals of the line do not contain the first term, which is the larger one, because all subsets come from the same
-    n images. The neglected term c' / N² bends the line: if a parabola changes the value at 1/N = 0 by more than twice
-    the noise of this change, its square, minus that of the noise, is added to error². Cost: an eigendecomposition and
-    n D² operations on rank zero, which is less than one point.
+    Standard error: to first order, the FID of all n images differs from its expectation by the mean
+    of h(x) over the images, where h is the influence of an image (see `influence`). The FID of a
+    subset of N images, drawn without replacement, differs from that of all images by independent
+    noise of variance var(h) (1/N - 1/n). The intercept is a weighted sum of the FIDs with weights w
+    that sum to 1, so that error² = var(h) (1/n + sum w_N² (1/N - 1/n)). The residuals of the line
+    do not contain the first term, which is the larger one, because all subsets come from the same n
+    images. The neglected term c' / N² bends the line: if a parabola changes the value at 1/N = 0 by
+    more than twice the noise of this change, its square, minus that of the noise, is added to
+    error². Cost: an eigendecomposition and n D² operations on rank zero, which is less than one
+    point.
 
     Args:
         fake: features of shape (n, D), the same on all ranks; one block at a time is read.
-        settings: with the ranks, which share the points; the results have the same bits for any number of ranks.
+        settings: with the ranks, which share the points; the results have the same bits for any
+            number of ranks.
         seed: seed of the subsets, which stay the same in future versions.
         points: number of subsets, at least 3.
-        fewest: N of the smallest subset, more than D, because the law does not hold for singular covariances.
+        fewest: N of the smallest subset, more than D, because the law does not hold for singular
+            covariances.
 
     Returns:
-        The value, which has no leading bias: for a perfect generator it is negative as often as positive, and is not
+        The value, which has no leading bias: for a perfect generator it is negative as often as
+            positive, and is not
         clipped. And its standard error, for fixed real images.
     """
     counts = np.linspace(fewest, len(fake), points).astype(np.int64).tolist()
@@ -85,10 +93,11 @@ def fid_infinity(
 
 
 def _weights(counts: list[int]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Returns two weights of each point, computed with orthogonal polynomials of degree 0, 1 and 2 on the points.
+    """Returns two weights of each point, computed with orthogonal polynomials of degree 0, 1 and 2
+    on the points.
 
-    The first ones give the least-squares line at 1/N = 0, and sum to 1. The second ones give the difference of the
-    least-squares parabola from the line there, and sum to 0.
+    The first ones give the least-squares line at 1/N = 0, and sum to 1. The second ones give the
+    difference of the least-squares parabola from the line there, and sum to 0.
     """
     x = 1.0 / np.array(counts)
     middle = x.mean()

@@ -1,4 +1,6 @@
-"""Fréchet distance between two Gaussians, and its derivative with respect to each generated image, in float64."""
+"""Fréchet distance between two Gaussians, and its derivative with respect to each generated image,
+in float64.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,13 @@ _ENOUGH = 1e-10
 """Relative error of the distance up to which the faster computation with eigenvalues is used."""
 _EPSILON = float(np.finfo(np.float64).eps)
 _INDEFINITE = 1e-6
-"""An eigenvalue that should be 0 is not a rounding error beyond 1e-6 times the largest eigenvalue."""
+"""An eigenvalue that should be 0 is not a rounding error beyond 1e-6 times the largest
+eigenvalue.
+"""
 _PANEL = 64
-"""Columns of a pivoted factor that are computed one by one before all of them update the rest of the matrix."""
+"""Columns of a pivoted factor that are computed one by one before all of them update the rest of
+the matrix.
+"""
 _BLOCK = 256
 """Columns of a triangular factor whose zeros are skipped together."""
 
@@ -32,20 +38,23 @@ def frechet_distance(
     count1: int | None = None,
     count2: int | None = None,
 ) -> float:
-    """Computes the squared Fréchet (2-Wasserstein) distance between N(mu1, sigma1) and N(mu2, sigma2).
+    """Computes the squared Fréchet (2-Wasserstein) distance between N(mu1, sigma1) and N(mu2,
+    sigma2).
 
-    d² = |mu1 - mu2|² + tr sigma1 + tr sigma2 - 2 tr (sigma1 sigma2)^½ (Dowson & Landau 1982; as "FID", Heusel et al.
-    2017). With sigma = L Lᵀ, the last trace is the nuclear norm of L1ᵀ L2. It is computed in this form, without matrix
-    square root, complex numbers or an epsilon on the diagonal. L is the Cholesky factor if the covariance has full
-    rank, and a pivoted Cholesky factor if it is singular (see `factor`). The norm is the sum of the singular values. At
-    full rank, if this is accurate enough, it is the sum of the square roots of the eigenvalues of L1ᵀ L2 L2ᵀ L1, which
-    takes a third of the time.
+    d² = |mu1 - mu2|² + tr sigma1 + tr sigma2 - 2 tr (sigma1 sigma2)^½ (Dowson & Landau 1982; as
+    "FID", Heusel et al. 2017). With sigma = L Lᵀ, the last trace is the nuclear norm of L1ᵀ L2. It
+    is computed in this form, without matrix square root, complex numbers or an epsilon on the
+    diagonal. L is the Cholesky factor if the covariance has full rank, and a pivoted Cholesky
+    factor if it is singular (see `factor`). The norm is the sum of the singular values. At full
+    rank, if this is accurate enough, it is the sum of the square roots of the eigenvalues of L1ᵀ L2
+    L2ᵀ L1, which takes a third of the time.
 
     Args:
         mu1, mu2: means, shape (D,).
         sigma1, sigma2: covariances, shape (D, D), symmetric and positive semidefinite.
-        count1, count2: numbers of samples from which the covariances were computed, if known: the covariance of n
-            samples has rank n - 1 at most. Otherwise the rank is determined from the factor.
+        count1, count2: numbers of samples from which the covariances were computed, if known: the
+            covariance of n samples has rank n - 1 at most. Otherwise the rank is determined from
+            the factor.
 
     Returns:
         The distance, finite and at least 0; a negative rounding error becomes 0.
@@ -58,10 +67,15 @@ def frechet_distance(
         mean1, cov1 = _checked(mu1, sigma1, "first")
         mean2, cov2 = _checked(mu2, sigma2, "second")
         if mean1.shape != mean2.shape:
-            raise InputError(f"the statistics have different dimensions: {mean1.shape[0]} against {mean2.shape[0]}")
+            raise InputError(
+                f"the statistics have different dimensions: {mean1.shape[0]} against "
+                f"{mean2.shape[0]}"
+            )
         difference = mean1 - mean2
         rest = (difference @ difference).item() + cov1.trace().item() + cov2.trace().item()
-        distance = rest - 2.0 * _overlap(factor(cov1, count1, "first"), factor(cov2, count2, "second"), rest)
+        distance = rest - 2.0 * _overlap(
+            factor(cov1, count1, "first"), factor(cov2, count2, "second"), rest
+        )
     if not np.isfinite(distance):
         raise RunError("the Fréchet distance overflowed: the features are too large for float64")
     return max(distance, 0.0)
@@ -72,7 +86,9 @@ def _checked(mu: ArrayLike, sigma: ArrayLike, which: str) -> tuple[torch.Tensor,
         mean, cov = checked_moments(np.atleast_1d(mu), np.atleast_2d(sigma))
     except ValueError as error:
         raise InputError(f"the {which} Gaussian cannot be used: {error}") from None
-    return torch.from_numpy(np.require(mean, None, ["C", "W"])), torch.from_numpy(np.require(cov, None, ["C", "W"]))
+    return torch.from_numpy(np.require(mean, None, ["C", "W"])), torch.from_numpy(
+        np.require(cov, None, ["C", "W"])
+    )
 
 
 def distance_between(first: Gaussian, second: Gaussian) -> float:
@@ -82,22 +98,29 @@ def distance_between(first: Gaussian, second: Gaussian) -> float:
 
 
 def covariance_factor(gaussian: Gaussian) -> torch.Tensor:
-    """Returns the L with L Lᵀ = sigma that `frechet_distance` uses, see there: float64 tensor of shape (D, rank)."""
+    """Returns the L with L Lᵀ = sigma that `frechet_distance` uses, see there: float64 tensor of
+    shape (D, rank).
+    """
     with using_threads(linear_algebra_threads()):
         _, cov = _checked(gaussian.mu, gaussian.sigma, "given")
         return factor(cov, gaussian.count, "given")
 
 
 def eigenvalues(matrix: torch.Tensor) -> torch.Tensor:
-    """Returns the eigenvalues of a positive semidefinite matrix, from its lower triangle: ascending, of shape (D,)."""
+    """Returns the eigenvalues of a positive semidefinite matrix, from its lower triangle:
+    ascending, of shape (D,).
+    """
     odd = len(matrix) % 2
-    # MKL's eigenvalues of a large matrix of odd size differ in the last bits between calls: it gets one more, 0.
+    # MKL's eigenvalues of a large matrix of odd size differ in the last bits between calls: it gets
+    # one more, 0.
     values: torch.Tensor = torch.linalg.eigvalsh(torch.nn.functional.pad(matrix, (0, odd, 0, odd)))
     return values[odd:]
 
 
 def _overlap(first: torch.Tensor, second: torch.Tensor, rest: float) -> float:
-    """Returns the nuclear norm of L1ᵀ L2, as accurately as ``rest``, from which twice the norm is subtracted, needs."""
+    """Returns the nuclear norm of L1ᵀ L2, as accurately as ``rest``, from which twice the norm is
+    subtracted, needs.
+    """
     if _is_triangular(first):
         rows = range(0, len(first), _BLOCK)
         # Above its block, a column of L1 is zero.
@@ -107,12 +130,14 @@ def _overlap(first: torch.Tensor, second: torch.Tensor, rest: float) -> float:
     if overlaps.numel() == 0:
         return 0.0
     if _is_triangular(first) and _is_triangular(second):
-        # Small eigenvalues of P Pᵀ lose digits by squaring, unless P is graded, as Cholesky factors usually are. If all
-        # were off by the same amount, the logarithms of the determinants would differ by about this amount divided by
-        # the smallest eigenvalue.
+        # Small eigenvalues of P Pᵀ lose digits by squaring, unless P is graded, as Cholesky factors
+        # usually are. If all were off by the same amount, the logarithms of the determinants would
+        # differ by about this amount divided by the smallest eigenvalue.
         gram = torch.zeros_like(overlaps)  # only its lower triangle is computed
         for row in range(0, len(gram), _BLOCK):
-            torch.mm(overlaps[row:], overlaps[row : row + _BLOCK].T, out=gram[row:, row : row + _BLOCK])
+            torch.mm(
+                overlaps[row:], overlaps[row : row + _BLOCK].T, out=gram[row:, row : row + _BLOCK]
+            )
         values = eigenvalues(gram)
         smallest = values[0].item()
         known = 2.0 * (first.diagonal().log().sum() + second.diagonal().log().sum()).item()
@@ -136,10 +161,11 @@ def _is_triangular(factor: torch.Tensor) -> bool:
 def factor(matrix: torch.Tensor, count: int | None, which: str) -> torch.Tensor:
     """Returns the factor L of a covariance L Lᵀ.
 
-    At full rank, this is the Cholesky factor. Otherwise it is the pivoted Cholesky factor (Higham 1990), which takes
-    columns by the largest remaining variance until none is left. For few samples, this takes a tenth of the time of an
-    eigendecomposition and is as accurate. If anything remains, the eigenvalues show what is wrong with the covariance,
-    which is float64 of shape (D, D), finite and symmetric.
+    At full rank, this is the Cholesky factor. Otherwise it is the pivoted Cholesky factor (Higham
+    1990), which takes columns by the largest remaining variance until none is left. For few
+    samples, this takes a tenth of the time of an eigendecomposition and is as accurate. If anything
+    remains, the eigenvalues show what is wrong with the covariance, which is float64 of shape (D,
+    D), finite and symmetric.
     """
     dims = len(matrix)
     most = dims if count is None else max(0, min(count - 1, dims))
@@ -157,10 +183,11 @@ def factor(matrix: torch.Tensor, count: int | None, which: str) -> torch.Tensor:
 
 
 def _pivoted(matrix: torch.Tensor, most: int) -> tuple[torch.Tensor, float]:
-    """Returns at most ``most`` columns of the pivoted Cholesky factor, and the largest entry of the remainder.
+    """Returns at most ``most`` columns of the pivoted Cholesky factor, and the largest entry of the
+    remainder.
 
-    Rows are not permuted. torch does not offer LAPACK's routine, and the bits of SciPy's would depend on the number of
-    threads that the launcher leaves to SciPy's BLAS.
+    Rows are not permuted. torch does not offer LAPACK's routine, and the bits of SciPy's would
+    depend on the number of threads that the launcher leaves to SciPy's BLAS.
     """
     dims = len(matrix)
     rest = matrix.clone()
@@ -174,9 +201,17 @@ def _pivoted(matrix: torch.Tensor, most: int) -> tuple[torch.Tensor, float]:
         while rank < min(start + _PANEL, most) and pivot > least:
             row = int(variances.argmax())
             column = columns[:, rank]
-            torch.addmv(rest[:, row], columns[:, start:rank], columns[row, start:rank], alpha=-1.0, out=column)
+            torch.addmv(
+                rest[:, row],
+                columns[:, start:rank],
+                columns[row, start:rank],
+                alpha=-1.0,
+                out=column,
+            )
             column /= pivot**0.5
-            column[variances == -torch.inf] = 0.0  # rows that were pivots before contain only rounding errors
+            column[variances == -torch.inf] = (
+                0.0  # rows that were pivots before contain only rounding errors
+            )
             variances -= column.square()
             variances[row] = -torch.inf
             pivot = variances.max().item()
@@ -186,37 +221,44 @@ def _pivoted(matrix: torch.Tensor, most: int) -> tuple[torch.Tensor, float]:
     return columns[:, :rank], rest.abs().max().item()
 
 
-def _by_eigenvectors(matrix: torch.Tensor, most: int, count: int | None, which: str) -> torch.Tensor:
+def _by_eigenvectors(
+    matrix: torch.Tensor, most: int, count: int | None, which: str
+) -> torch.Tensor:
     dims = len(matrix)
     values, vectors = torch.linalg.eigh(matrix)
     largest = values[-1].item()
     if values[0].item() < -_INDEFINITE * abs(largest):
         raise InputError(
-            f"the {which} sigma has a negative eigenvalue ({values[0].item():.3g}, the largest is {largest:.3g}), "
-            "so it is not a covariance"
+            f"the {which} sigma has a negative eigenvalue ({values[0].item():.3g}, the largest is "
+            f"{largest:.3g}), so it is not a covariance"
         )
     if most < dims and values[dims - most - 1].item() > _INDEFINITE * largest:
         raise InputError(
-            f"the {which} statistics state {count} samples, but sigma has a higher rank than {most}, which is "
-            "impossible: one of the two is wrong"
+            f"the {which} statistics state {count} samples, but sigma has a higher rank than "
+            f"{most}, which is impossible: one of the two is wrong"
         )
     rank = min(most, int((values > dims * _EPSILON * largest).sum()))
     columns: torch.Tensor = vectors[:, dims - rank :] * values[dims - rank :].sqrt()
     return columns
 
 
-def influence(real: Gaussian, fitted: Gaussian, fake: Features, settings: FeatureSettings) -> NDArray[np.float64]:
-    """Returns the influence of each generated image on the distance: the derivative by its weight (von Mises 1947).
+def influence(
+    real: Gaussian, fitted: Gaussian, fake: Features, settings: FeatureSettings
+) -> NDArray[np.float64]:
+    """Returns the influence of each generated image on the distance: the derivative by its weight
+    (von Mises 1947).
 
-    The gradients of the distance with respect to the mean and covariance of the fakes are 2 (mu_fake - mu_real) and
-    I - T, where T transports N(0, sigma_fake) to N(0, sigma_real) at least cost. An image moves mean and covariance by
-    u = x - mu_fake and u uᵀ - sigma_fake. The influence is therefore h(x) = 2 <mu_fake - mu_real, u> + |u|² - uᵀ T u,
-    minus its mean. Without the k images of a set S, the distance changes by the negative sum over S of h / (n - k), to
-    first order in k / n.
+    The gradients of the distance with respect to the mean and covariance of the fakes are 2
+    (mu_fake - mu_real) and I - T, where T transports N(0, sigma_fake) to N(0, sigma_real) at least
+    cost. An image moves mean and covariance by u = x - mu_fake and u uᵀ - sigma_fake. The influence
+    is therefore h(x) = 2 <mu_fake - mu_real, u> + |u|² - uᵀ T u, minus its mean. Without the k
+    images of a set S, the distance changes by the negative sum over S of h / (n - k), to first
+    order in k / n.
 
-    With sigma_real = L Lᵀ and A = Lᵀ sigma_fake L, T = L A^(-1/2) Lᵀ: the last trace in the Fréchet distance is that of
-    A^(1/2), and its derivative with respect to A is A^(-1/2) / 2. Directions in which A consists of rounding errors are
-    omitted; their contribution to T is small, because L is small there.
+    With sigma_real = L Lᵀ and A = Lᵀ sigma_fake L, T = L A^(-1/2) Lᵀ: the last trace in the Fréchet
+    distance is that of A^(1/2), and its derivative with respect to A is A^(-1/2) / 2. Directions in
+    which A consists of rounding errors are omitted; their contribution to T is small, because L is
+    small there.
 
     Args:
         fake: features of shape (n, D); one block at a time is read.

@@ -22,8 +22,9 @@ from fidtool.distances.parallel import using_threads
 from fidtool.distributed.launch import available_threads
 
 _RANDOM_PARTS, _RANDOM_ROWS, _FEWEST_RANDOM = 20, 5000, 5
-"""Random parts, or more if there are more in stored order, that the latter are compared with; most images in them; and
-fewest of them that show how much scores vary by chance."""
+"""Random parts, or more if there are more in stored order, that the latter are compared with; most
+images in them; and fewest of them that show how much scores vary by chance.
+"""
 
 
 def inception_score(
@@ -35,29 +36,34 @@ def inception_score(
     part_size: int | None = None,
     order: NDArray[np.int64] | None = None,
 ) -> tuple[float, float, float | None, float]:
-    """Computes the Inception Score (Salimans et al. 2016): exp(mean over x of KL(p(y|x) || p(y))), for each split.
+    """Computes the Inception Score (Salimans et al. 2016): exp(mean over x of KL(p(y|x) || p(y))),
+    for each split.
 
-    p(y|x) is the softmax of the logits <feature, weight> + bias, in float64, and p(y) is its mean over the split. Split
-    i of s contains the rows i n // s to (i + 1) n // s. Rows must be in random order, because sorted file names may
-    also sort the classes. Not a collective.
+    p(y|x) is the softmax of the logits <feature, weight> + bias, in float64, and p(y) is its mean
+    over the split. Split i of s contains the rows i n // s to (i + 1) n // s. Rows must be in
+    random order, because sorted file names may also sort the classes. Not a collective.
 
-    For the bias and the parts of other tools see the guide's page on metrics. torchmetrics computes the standard
-    deviation with ddof 1, the others with ddof 0, as here.
+    For the bias and the parts of other tools see the guide's page on metrics. torchmetrics computes
+    the standard deviation with ddof 1, the others with ddof 0, as here.
 
     Args:
         features: array of shape (n, D), in memory or on disk; one block at a time is read.
         weight: weight of the classifier, shape (classes, D).
         bias: bias of the classifier, shape (classes,); None for none.
         splits: number of splits, from 1 to n.
-        part_size: number of images per split, of which the last may have fewer; replaces ``splits``.
-        order: int64 array of shape (n,), by which the rows are sorted before they are divided; None keeps their order.
+        part_size: number of images per split, of which the last may have fewer; replaces
+            ``splits``.
+        order: int64 array of shape (n,), by which the rows are sorted before they are divided; None
+            keeps their order.
 
     Returns:
-        The mean over the splits, from 1 to the number of classes; their population standard deviation (ddof 0), 0 for
-        one split; the ratio of the mean over whole parts in stored order to the score of random parts of that size,
-        about 1 if that order is random and far below 1 if it sorts the classes, None if it is not known; and the
-        standard error of the ratio if that order is random, 0 if there are too few random parts to tell. They have the
-        same bits for any number of threads: the inner products are exact, and all other operations use one thread.
+        The mean over the splits, from 1 to the number of classes; their population standard
+        deviation (ddof 0), 0 for one split; the ratio of the mean over whole parts in stored order
+        to the score of random parts of that size, about 1 if that order is random and far below 1
+        if it sorts the classes, None if it is not known; and the standard error of the ratio if
+        that order is random, 0 if there are too few random parts to tell. They have the
+        same bits for any number of threads: the inner products are exact, and all other operations
+            use one thread.
     """
     count = len(features)
     finest = FeatureSettings(FINEST_STEP)
@@ -65,7 +71,11 @@ def inception_score(
     (classes,) = quantize_features([weight], finest)
     classifier = classes.block(slice(None))
     unit = 2.0 ** -(rows.step + classes.step)
-    ends = range(part_size, count, part_size) if part_size else [part * count // splits for part in range(1, splits)]
+    ends = (
+        range(part_size, count, part_size)
+        if part_size
+        else [part * count // splits for part in range(1, splits)]
+    )
     places = np.arange(count) if order is None else np.argsort(order, kind="stable")
 
     def score_of(split: NDArray[np.int64]) -> float:
@@ -82,8 +92,11 @@ def inception_score(
             sums.append(p.sum(0))
             entropies.append(math.fsum((p * log_p).sum(1).tolist()))
         mean = torch.stack(sums).sum(0) / len(split)
-        # The mean KL divergence is the mean over x of sum p(y|x) log p(y|x), minus sum p(y) log p(y).
-        return math.exp(math.fsum(entropies) / len(split) - math.fsum(torch.xlogy(mean, mean).tolist()))
+        # The mean KL divergence is the mean over x of sum p(y|x) log p(y|x), minus sum p(y) log
+        # p(y).
+        return math.exp(
+            math.fsum(entropies) / len(split) - math.fsum(torch.xlogy(mean, mean).tolist())
+        )
 
     ratio = None
     error = 0.0
@@ -92,7 +105,9 @@ def inception_score(
         if order is not None and part_size is not None and part_size < count:
             whole = count // part_size
             some = max(1, min(max(whole, _RANDOM_PARTS), _RANDOM_ROWS // part_size))
-            by_chance = [score_of(part) for part in itertools.islice(_random_parts(count, part_size), some)]
+            by_chance = [
+                score_of(part) for part in itertools.islice(_random_parts(count, part_size), some)
+            ]
             usual = math.fsum(by_chance) / some
             ratio = math.fsum(scores[:whole]) / whole / usual
             if some >= _FEWEST_RANDOM:

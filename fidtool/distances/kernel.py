@@ -1,7 +1,8 @@
-"""Distances from inner products: kernels for KID, CMMD and the Vendi score, random directions for MIND.
+"""Distances from inner products: kernels for KID, CMMD and the Vendi score, random directions for
+MIND.
 
-Sums of kernel values depend on their order, so the order is fixed: on one thread within the rows of blocks of a fixed
-size, and over rows with `math.fsum`, which rounds once.
+Sums of kernel values depend on their order, so the order is fixed: on one thread within the rows of
+blocks of a fixed size, and over rows with `math.fsum`, which rounds once.
 """
 
 from __future__ import annotations
@@ -29,18 +30,27 @@ from fidtool.distances.exact import (
     squared_distances,
 )
 from fidtool.distances.frechet import eigenvalues
-from fidtool.distances.parallel import fair_threads, linear_algebra_threads, share_out, using_threads
+from fidtool.distances.parallel import (
+    fair_threads,
+    linear_algebra_threads,
+    share_out,
+    using_threads,
+)
+from fidtool.distributed.seeds import sample_seed
 from fidtool.errors import RunError
-from fidtool.seeds import sample_seed
 from fidtool.sources.image_set import canonical_order
 
 Polynomial = tuple[int, float | None, float]
-"""Degree, gamma and coef of the kernel (gamma <x, y> + coef) ** degree; a gamma of None is 1 / D."""
+"""Degree, gamma and coef of the kernel (gamma <x, y> + coef) ** degree; a gamma of None is 1 /
+D.
+"""
 Kernel = Polynomial | float
 """A polynomial, or sigma of the Gaussian kernel exp(-|x - y|² / (2 sigma²))."""
 
 _COLUMNS, _DIRECTIONS = 256, 100
-"""Columns of Vendi's matrix per job; directions of MIND per job, whose projections of 50,000 images take 40 MB."""
+"""Columns of Vendi's matrix per job; directions of MIND per job, whose projections of 50,000 images
+take 40 MB.
+"""
 _SIGMA, _SCALE = 10.0, 1000.0
 """Bandwidth of CMMD's kernel, and the factor of its value."""
 
@@ -58,47 +68,62 @@ def kid(
 ) -> tuple[float, float]:
     """Returns the Kernel Inception Distance (Bińkowski et al. 2018). A collective.
 
-    It is the squared maximum mean discrepancy with the kernel k(x, y) = (<x, y> / D + 1)³. The unbiased estimate
-    [sum over i != j of k(x_i, x_j) + k(y_i, y_j)] / (m (m - 1)) - 2 [sum of k(x_i, y_j)] / m² is computed on subsets of
-    m images of each set, drawn without replacement.
+    It is the squared maximum mean discrepancy with the kernel k(x, y) = (<x, y> / D + 1)³. The
+    unbiased estimate [sum over i != j of k(x_i, x_j) + k(y_i, y_j)] / (m (m - 1)) - 2 [sum of
+    k(x_i, y_j)] / m² is computed on subsets of m images of each set, drawn without replacement.
 
-    Other tools use the same kernel and estimate but draw different subsets, see the guide's page on metrics.
+    Other tools use the same kernel and estimate but draw different subsets, see the guide's page on
+    metrics.
 
     Args:
-        real, fake: features of shapes (n, D) and (m, D), the same on every rank; one block at a time is read.
-        settings: how they are rounded, the device on which products are computed, and the ranks, over which the
-            subsets are distributed. The result has the same bits at any number of ranks.
+        real, fake: features of shapes (n, D) and (m, D), the same on every rank; one block at a
+            time is read.
+        settings: how they are rounded, the device on which products are computed, and the ranks,
+            over which the subsets are distributed. The result has the same bits at any number of
+            ranks.
         subset_size: number of images of each set in a subset, at least 2.
         subsets: number of subsets, at least 1.
         seed: seed of the subsets, which are the same in all versions.
-        draws: the subsets, as another tool drew them: each has row numbers of the real and of the generated images.
+        draws: the subsets, as another tool drew them: each has row numbers of the real and of the
+            generated images.
         kernel: another kernel.
 
     Returns:
-        The mean over the subsets, which may be negative if it is close to 0, because the estimate is unbiased; and
-        their population standard deviation (ddof 0), 0 for one subset, which is not the standard error of the mean.
+        The mean over the subsets, which may be negative if it is close to 0, because the estimate
+        is unbiased; and their population standard deviation (ddof 0), 0 for one subset, which is
+        not the standard error of the mean.
     """
     sets = quantize_features([real, fake], settings)
 
     def of_subset(number: int) -> float:
         # The first rows of a permutation of each set.
         seeds = enumerate(sets, 2 * number)
-        own = [canonical_order(len(features), sample_seed(seed, place), subset_size) for place, features in seeds]
+        own = [
+            canonical_order(len(features), sample_seed(seed, place), subset_size)
+            for place, features in seeds
+        ]
         drawn = draws[number] if draws else own
         rows = [[order[part] for part in parts_of(len(order))] for order in drawn]
-        of_real, of_fake, between = ([job() for job in jobs] for jobs in _mmd_jobs(kernel, sets, rows))
+        of_real, of_fake, between = (
+            [job() for job in jobs] for jobs in _mmd_jobs(kernel, sets, rows)
+        )
         count = len(drawn[0])
-        return math.fsum(of_real + of_fake) / (count * (count - 1)) - 2.0 * math.fsum(between) / count**2
+        return (
+            math.fsum(of_real + of_fake) / (count * (count - 1))
+            - 2.0 * math.fsum(between) / count**2
+        )
 
     jobs = [partial(of_subset, number) for number in range(len(draws or range(subsets)))]
     return mean_and_deviation(share_out(jobs, settings.world))
 
 
-def _kernel(kernel: Kernel, step: int, threads: int, a: FeatureBlock, b: FeatureBlock) -> torch.Tensor:
+def _kernel(
+    kernel: Kernel, step: int, threads: int, a: FeatureBlock, b: FeatureBlock
+) -> torch.Tensor:
     """Returns k(a, b) for each a in the first block and each b in the second, float64.
 
-    Of a Gaussian it is k - 1, by which no MMD changes, and no digits are lost where all k are close to 1. Only exact
-    products use several ``threads``.
+    Of a Gaussian it is k - 1, by which no MMD changes, and no digits are lost where all k are close
+    to 1. Only exact products use several ``threads``.
     """
     with using_threads(threads):
         exact = a.integers @ b.integers.T if isinstance(kernel, tuple) else squared_distances(a, b)
@@ -112,9 +137,11 @@ def _kernel(kernel: Kernel, step: int, threads: int, a: FeatureBlock, b: Feature
 def _mmd_jobs(
     kernel: Kernel, sets: Sequence[QuantizedFeatures], rows: Sequence[Sequence[Rows]]
 ) -> list[list[Callable[[], float]]]:
-    """Returns jobs, one for each part of the rows, that return sums of the kernel over pairs of these rows.
+    """Returns jobs, one for each part of the rows, that return sums of the kernel over pairs of
+    these rows.
 
-    They are over the pairs a != b of the first set, over those of the second, and over the pairs of one from each.
+    They are over the pairs a != b of the first set, over those of the second, and over the pairs of
+    one from each.
     """
 
     values = partial(_kernel, kernel, sets[0].step, fair_threads(sets[0].world))
@@ -137,7 +164,9 @@ def _mmd_jobs(
 
 
 def _added(sums: list[torch.Tensor]) -> float:
-    """Returns the sum of all entries, rounded once. Waits for an accelerator once, not for each tensor."""
+    """Returns the sum of all entries, rounded once. Waits for an accelerator once, not for each
+    tensor.
+    """
     values = torch.cat(sums).tolist()
     if not all(map(math.isfinite, values)):
         raise RunError("KID's kernel is too large:", "scale the features in the network")
@@ -145,16 +174,22 @@ def _added(sums: list[torch.Tensor]) -> float:
 
 
 def vendi(features: Features, settings: FeatureSettings) -> float:
-    """Returns the Vendi score (Friedman & Dieng 2023): exp of the entropy of the eigenvalues of K / n. A collective.
+    """Returns the Vendi score (Friedman & Dieng 2023): exp of the entropy of the eigenvalues of K /
+    n. A collective.
 
-    K is the cosine similarity. Except for zeros, K has the eigenvalues of the sum of u uᵀ over the unit vectors u.
-    Vectors that are 0 are equal to each other and similar to no others. The result is from 1, if all vectors have one
-    direction, to min(n, D), with the same bits at any number of ranks. For the arguments see `kid`.
+    K is the cosine similarity. Except for zeros, K has the eigenvalues of the sum of u uᵀ over the
+    unit vectors u. Vectors that are 0 are equal to each other and similar to no others. The result
+    is from 1, if all vectors have one direction, to min(n, D), with the same bits at any number of
+    ranks. For the arguments see `kid`.
     """
 
     def products(columns: slice) -> NDArray[np.float64]:
-        units = (torch.nn.functional.normalize(block) for block in blocks_of(features, settings.device))
-        total: torch.Tensor = reduce(add, (unit[:, columns].T @ unit[:, : columns.stop] for unit in units))
+        units = (
+            torch.nn.functional.normalize(block) for block in blocks_of(features, settings.device)
+        )
+        total: torch.Tensor = reduce(
+            add, (unit[:, columns].T @ unit[:, : columns.stop] for unit in units)
+        )
         return total.cpu().numpy()
 
     parts = parts_of(features.shape[1], _COLUMNS)
@@ -162,7 +197,9 @@ def vendi(features: Features, settings: FeatureSettings) -> float:
 
     def score() -> float:
         dims = features.shape[1]
-        sums = torch.zeros(dims, dims, dtype=torch.float64, device="cpu")  # only the lower triangle is used
+        sums = torch.zeros(
+            dims, dims, dtype=torch.float64, device="cpu"
+        )  # only the lower triangle is used
         for columns, rows in zip(parts, of_parts, strict=True):
             sums[columns, : columns.stop] = torch.from_numpy(rows)
         with using_threads(linear_algebra_threads()):
@@ -177,11 +214,12 @@ def vendi(features: Features, settings: FeatureSettings) -> float:
 def cmmd(real: Features, fake: Features, settings: FeatureSettings) -> float:
     """Returns CMMD (Jayasumana et al. 2024), the squared MMD with a Gaussian kernel. A collective.
 
-    The value is mean k(x, x') + mean k(y, y') - 2 mean k(x, y), times 1000, with k = exp(-|x - y|² / (2 sigma²)).
-    The means include the pairs of an image with itself (the biased estimate, as in the authors' code). For embeddings
-    of norm 1 and sigma 10, each k is within 0.02 of 1.
+    The value is mean k(x, x') + mean k(y, y') - 2 mean k(x, y), times 1000, with k = exp(-|x - y|²
+    / (2 sigma²)). The means include the pairs of an image with itself (the biased estimate, as in
+    the authors' code). For embeddings of norm 1 and sigma 10, each k is within 0.02 of 1.
 
-    The arguments are those of `kid`. In the paper the embeddings come from CLIP ViT-L/14 at 336 pixels and have norm 1.
+    The arguments are those of `kid`. In the paper the embeddings come from CLIP ViT-L/14 at 336
+    pixels and have norm 1.
 
     Returns:
         At least 0; a negative rounding error is set to 0.
@@ -190,7 +228,11 @@ def cmmd(real: Features, fake: Features, settings: FeatureSettings) -> float:
     jobs = _mmd_jobs(_SIGMA, sets, [parts_of(len(features)) for features in sets])
     values = iter(share_out([*chain(*jobs)], settings.world))
     within_real, within_fake, between = (math.fsum(islice(values, len(own))) for own in jobs)
-    means = (within_real / len(real) ** 2, within_fake / len(fake) ** 2, -2.0 * between / (len(real) * len(fake)))
+    means = (
+        within_real / len(real) ** 2,
+        within_fake / len(fake) ** 2,
+        -2.0 * between / (len(real) * len(fake)),
+    )
     return max(_SCALE * math.fsum(means), 0.0)
 
 
@@ -202,27 +244,35 @@ def mind(
     directions: int = 1000,
     seed: int = 0,
 ) -> float:
-    """Returns MIND (Berthet et al. 2026), 3 D times the squared sliced 2-Wasserstein distance. A collective.
+    """Returns MIND (Berthet et al. 2026), 3 D times the squared sliced 2-Wasserstein distance. A
+    collective.
 
-    It is 3 D times the mean, over random unit directions and the images of a set, of the squared difference of the
-    sorted projections, in float64. If the sets have the same number of images, torch-fidelity draws the same directions
-    for the same seed, and computes in float32.
+    It is 3 D times the mean, over random unit directions and the images of a set, of the squared
+    difference of the sorted projections, in float64. If the sets have the same number of images,
+    torch-fidelity draws the same directions for the same seed, and computes in float32.
 
     Args:
-        real, fake, settings: see `kid`. Of the larger set only the first min(n, m) images, which should be in
-            random order, are used.
+        real, fake, settings: see `kid`. Of the larger set only the first min(n, m) images, which
+            should be in random order, are used.
         directions: number of random directions, at least 1.
         seed: seed of the directions.
     """
     count = min(len(real), len(fake))
     dims = real.shape[1]
-    drawn = torch.randn(directions, dims, generator=torch.Generator("cpu").manual_seed(seed), device="cpu")
+    drawn = torch.randn(
+        directions, dims, generator=torch.Generator("cpu").manual_seed(seed), device="cpu"
+    )
     units = torch.nn.functional.normalize(drawn.double()).to(settings.device)
 
     def apart(some: slice) -> float:
         sets = (blocks_of(features[:count], settings.device) for features in (real, fake))
-        one, other = (torch.cat([units[some] @ block.T for block in blocks], 1).sort(1).values for blocks in sets)
+        one, other = (
+            torch.cat([units[some] @ block.T for block in blocks], 1).sort(1).values
+            for blocks in sets
+        )
         return float((one - other).square_().sum())
 
-    sums = share_out([partial(apart, some) for some in parts_of(directions, _DIRECTIONS)], settings.world)
+    sums = share_out(
+        [partial(apart, some) for some in parts_of(directions, _DIRECTIONS)], settings.world
+    )
     return float(3 * dims * math.fsum(sums) / (directions * count))

@@ -1,4 +1,6 @@
-"""Precision, recall, density, coverage, AuthPct: counts of images by exact distances, the same on all machines."""
+"""Precision, recall, density, coverage, AuthPct: counts of images by exact distances, the same on
+all machines.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,9 @@ from fidtool.distances.parallel import fair_threads, using_threads
 from fidtool.distributed.world import World
 
 _LARGEST_PART, _SMALLEST_PART = 2048, 256
-"""Largest and smallest number of rows of a block. As distances and counts are exact, only time and memory depend on
-it."""
+"""Largest and smallest number of rows of a block. As distances and counts are exact, only time and
+memory depend on it.
+"""
 
 
 def prdc(
@@ -36,27 +39,31 @@ def prdc(
     k: int = 5,
     ties: str = "strict",
 ) -> tuple[dict[str, float], tuple[int, int]]:
-    """Computes precision, recall (Kynkäänniemi et al. 2019), density and coverage (Naeem et al. 2020). A collective.
+    """Computes precision, recall (Kynkäänniemi et al. 2019), density and coverage (Naeem et al.
+    2020). A collective.
 
-    The radius of an image's ball is the distance to its k-th nearest neighbour in the same set. The image itself is
-    excluded by its index, and duplicates of it count as neighbours at distance 0. Distances are compared exactly.
+    The radius of an image's ball is the distance to its k-th nearest neighbour in the same set. The
+    image itself is excluded by its index, and duplicates of it count as neighbours at distance 0.
+    Distances are compared exactly.
 
-    Implementations differ in k and in whether the surface belongs to the ball, see the guide's page on metrics. Without
-    duplicates, the two rules rarely give different values.
+    Implementations differ in k and in whether the surface belongs to the ball, see the guide's page
+    on metrics. Without duplicates, the two rules rarely give different values.
 
     Args:
         real, fake, settings: see `kid`.
         k: number of the neighbour, from 1 to min(n, m) - 1.
-        ties: whether an image exactly as far away as the k-th neighbour is outside the ball (``strict``: d < r, Naeem
-            et al.) or inside (``inclusive``: d <= r, Kynkäänniemi et al.).
+        ties: whether an image exactly as far away as the k-th neighbour is outside the ball
+            (``strict``: d < r, Naeem et al.) or inside (``inclusive``: d <= r, Kynkäänniemi et
+            al.).
 
     Returns:
-        ``precision``, the share of the fakes that are in the ball of at least one real; ``recall``, the share of the
-        reals that are in the ball of at least one fake; ``density``, the number of real balls that a fake is in,
-        divided by k, as a mean over the fakes, whose expectation is 1 for fakes distributed like the reals; and
-        ``coverage``, the share of the reals whose ball contains at least one fake; and ``f_score``, the harmonic mean
-        of precision and recall, as in torch-fidelity. And the number of reals and of fakes whose ball has the radius 0,
-        because of k duplicates.
+        ``precision``, the share of the fakes that are in the ball of at least one real; ``recall``,
+        the share of the reals that are in the ball of at least one fake; ``density``, the number of
+        real balls that a fake is in, divided by k, as a mean over the fakes, whose expectation is 1
+        for fakes distributed like the reals; and ``coverage``, the share of the reals whose ball
+        contains at least one fake; and ``f_score``, the harmonic mean of precision and recall, as
+        in torch-fidelity. And the number of reals and of fakes whose ball has the radius 0, because
+        of k duplicates.
     """
     reals, fakes = quantize_features([real, fake], settings)
     real_radii = _squared_radii(reals, k)
@@ -93,12 +100,16 @@ def _share(flags: torch.Tensor, world: World) -> float:
 
 
 def _parts(features: QuantizedFeatures) -> list[slice]:
-    """Returns parts small enough for each rank to get about four, but not smaller than is efficient."""
+    """Returns parts small enough for each rank to get about four, but not smaller than is
+    efficient.
+    """
     share = -(-len(features) // (4 * features.world.size))
     return parts_of(len(features), max(_SMALLEST_PART, min(_LARGEST_PART, share)))
 
 
-def _block_pairs(some: QuantizedFeatures, others: QuantizedFeatures) -> Iterator[tuple[FeatureBlock, FeatureBlock]]:
+def _block_pairs(
+    some: QuantizedFeatures, others: QuantizedFeatures
+) -> Iterator[tuple[FeatureBlock, FeatureBlock]]:
     """Yields each of this rank's blocks of ``some`` with each block of ``others``."""
     for part in _parts(some)[some.world.rank :: some.world.size]:
         own = some.block(part)
@@ -107,9 +118,11 @@ def _block_pairs(some: QuantizedFeatures, others: QuantizedFeatures) -> Iterator
 
 
 def _squared_radii(features: QuantizedFeatures, k: int) -> torch.Tensor:
-    """Returns each row's squared distance to its k-th nearest neighbour: float64, shape (n,), on all ranks.
+    """Returns each row's squared distance to its k-th nearest neighbour: float64, shape (n,), on
+    all ranks.
 
-    The distances between each pair of parts are computed once and used for the rows of both. A collective.
+    The distances between each pair of parts are computed once and used for the rows of both. A
+    collective.
     """
     nearest = torch.full((len(features), k), math.inf, dtype=torch.float64, device=features.device)
     parts = _parts(features)
@@ -128,7 +141,9 @@ def _squared_radii(features: QuantizedFeatures, k: int) -> torch.Tensor:
 
 
 def _keep_nearest(nearest: torch.Tensor, block: FeatureBlock, distances: torch.Tensor) -> None:
-    """Merges a block's distances, shape (len(block), m), into ``nearest``, shape (n, k), ascending."""
+    """Merges a block's distances, shape (len(block), m), into ``nearest``, shape (n, k),
+    ascending.
+    """
     k = nearest.shape[1]
     closest = _smallest(distances, min(k, distances.shape[1]))
     nearest[block.rows] = _smallest(torch.cat([nearest[block.rows], closest], 1), k)
@@ -142,8 +157,9 @@ def _smallest(values: torch.Tensor, count: int) -> torch.Tensor:
 def authpct(real: Features, fake: Features, settings: FeatureSettings) -> float:
     """Returns the percentage of authentic fakes (Alaa et al. 2022), as in dgm-eval. A collective.
 
-    A fake is authentic if it is farther from its nearest real, the first of several, than that is from its own nearest
-    real. The arguments are those of `prdc`, with at least two reals. Distances are compared exactly.
+    A fake is authentic if it is farther from its nearest real, the first of several, than that is
+    from its own nearest real. The arguments are those of `prdc`, with at least two reals. Distances
+    are compared exactly.
     """
     reals, fakes = quantize_features([real, fake], settings)
     radii = _squared_radii(reals, 1)
@@ -159,16 +175,19 @@ def nearest_reals(
     The arguments are those of `prdc`.
 
     Returns:
-        The rows of the reals, and the Euclidean distances to them, both of shape (m,). The distances are exact but for
-        the square root: 0 for equal rounded features only.
+        The rows of the reals, and the Euclidean distances to them, both of shape (m,). The
+        distances are exact but for the square root: 0 for equal rounded features only.
     """
     reals, rows = quantize_features([real, some], settings)
     squares, nearest = _nearest(reals, rows)
     return nearest.cpu().numpy(), squares.sqrt().mul_(2.0**-rows.step).cpu().numpy()
 
 
-def _nearest(reals: QuantizedFeatures, some: QuantizedFeatures) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns of each row of ``some`` the nearest real, the first of several, on all ranks. A collective.
+def _nearest(
+    reals: QuantizedFeatures, some: QuantizedFeatures
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns of each row of ``some`` the nearest real, the first of several, on all ranks. A
+    collective.
 
     Returns:
         The squared distances to them, float64, and their rows, int64, both of shape (m,).
@@ -188,10 +207,11 @@ def _nearest(reals: QuantizedFeatures, some: QuantizedFeatures) -> tuple[torch.T
 
 
 def nearest_cosine_distance(real: Features, fake: Features, settings: FeatureSettings) -> float:
-    """Returns the mean of the reals' cosine distances 1 - |cos| to the nearest fake (Bai et al. 2021). A collective.
+    """Returns the mean of the reals' cosine distances 1 - |cos| to the nearest fake (Bai et al.
+    2021). A collective.
 
-    The arguments are those of `prdc`. Features that add up to 0 are left out, as in torchmetrics; the value is 1 if
-    none is left in a set.
+    The arguments are those of `prdc`. Features that add up to 0 are left out, as in torchmetrics;
+    the value is 1 if none is left in a set.
     """
     # The scale does not matter, so the finest step that suits the longest vector is used.
     reals, fakes = quantize_features([real, fake], replace(settings, feature_step=FINEST_STEP))

@@ -24,11 +24,15 @@ T = TypeVar("T")
 _MAX_THREADS = 8
 """Largest number of threads for linear algebra."""
 _FORKED = 0x40
-"""Flag of a Linux process that has executed no program since it was forked, see ``proc_pid_stat(5)``."""
+"""Flag of a Linux process that has executed no program since it was forked, see
+``proc_pid_stat(5)``.
+"""
 _THREAD = "fidtool-fork"
 """Name of the threads of `_thread_of`."""
 _WAKING_SECONDS = 1.0
-"""How often the waiting thread runs the signal handlers of the program: not every signal interrupts its wait."""
+"""How often the waiting thread runs the signal handlers of the program: not every signal interrupts
+its wait.
+"""
 _UNWINDING_SECONDS = 10.0
 """How long a call that a signal handler of the program ended is awaited."""
 
@@ -43,15 +47,17 @@ def _is_fork(process: int) -> bool:
 
 @functools.lru_cache
 def _thread_of(process: int) -> ThreadPoolExecutor:
-    """A thread that lives as long as its process: a fork while OpenMP's threads end would find MKL's lock locked."""
+    """A thread that lives as long as its process: a fork while OpenMP's threads end would find
+    MKL's lock locked.
+    """
     return ThreadPoolExecutor(1, _THREAD)
 
 
 def fork_safe(function: Callable[P, T]) -> Callable[P, T]:
     """Decorator that calls the function in a thread of its own if the process is a fork.
 
-    OpenMP gives that thread workers. Those of the forking thread do not exist in a fork, where torch's next large
-    operation in that thread would wait for them forever.
+    OpenMP gives that thread workers. Those of the forking thread do not exist in a fork, where
+    torch's next large operation in that thread would wait for them forever.
     """
 
     @functools.wraps(function)
@@ -73,8 +79,8 @@ def fork_safe(function: Callable[P, T]) -> Callable[P, T]:
                 wait_for([future], _WAKING_SECONDS)
             return future.result()
         except BaseException as error:
-            # What a signal handler of the program raises in this thread ends the call, as in a process that is no fork.
-            # The interpreter would wait for the call at its exit.
+            # What a signal handler of the program raises in this thread ends the call, as in a
+            # process that is no fork. The interpreter would wait for the call at its exit.
             future.cancel()
             if threads and not future.done():
                 thread = ctypes.c_ulong(threads[0])
@@ -97,22 +103,27 @@ def using_threads(count: int) -> Iterator[None]:
 
 
 def fair_threads(world: World) -> int:
-    """Returns this rank's share of the machine's cores. For exact arithmetic only: other sums depend on it."""
+    """Returns this rank's share of the machine's cores. For exact arithmetic only: other sums
+    depend on it.
+    """
     return available_threads(world.launch.local_world_size)
 
 
 def linear_algebra_threads() -> int:
     """Returns the number of threads for the distance, on which its last digits depend.
 
-    It depends on the machine, but not on world size, launcher or OMP_NUM_THREADS, which launchers set by world size.
+    It depends on the machine, but not on world size, launcher or OMP_NUM_THREADS, which launchers
+    set by world size.
     """
     return min(machine_cores(), _MAX_THREADS)
 
 
 def share_out(jobs: Sequence[Callable[[], T]], world: World) -> list[T]:
-    """Runs each job on one rank with one torch thread, so that its bits do not depend on the ranks. A collective.
+    """Runs each job on one rank with one torch thread, so that its bits do not depend on the ranks.
+    A collective.
 
-    All ranks have the same jobs, which are assigned to them in turn. Results must be small and picklable.
+    All ranks have the same jobs, which are assigned to them in turn. Results must be small and
+    picklable.
     """
     mine: list[T] = []
     with world.together(), using_threads(1):

@@ -1,9 +1,11 @@
-"""How much a Fréchet distance is too high because it is of few generated images (law of Marchenko & Pastur 1967).
+"""How much a Fréchet distance is too high because it is of few generated images (law of Marchenko &
+Pastur 1967).
 
-With sigma = L Lᵀ, the distance contains the sum of the singular values s of L1ᵀ L2 (see `frechet_distance`), which are
-smaller for n images than for the population. With λ = s² and m = n - 1 degrees of freedom, the sum of λ / (λ + t²),
-called m a(t), is about that of the population at t² / (1 - a(t)) instead of t². The sum of the singular values is the
-integral of (2 / π) m a(t) dt, and that of the population the integral of (2 / π) m a(t) d(t / √(1 - a(t))).
+With sigma = L Lᵀ, the distance contains the sum of the singular values s of L1ᵀ L2 (see
+`frechet_distance`), which are smaller for n images than for the population. With λ = s² and m = n -
+1 degrees of freedom, the sum of λ / (λ + t²), called m a(t), is about that of the population at t²
+/ (1 - a(t)) instead of t². The sum of the singular values is the integral of (2 / π) m a(t) dt, and
+that of the population the integral of (2 / π) m a(t) d(t / √(1 - a(t))).
 """
 
 from __future__ import annotations
@@ -19,20 +21,25 @@ from fidtool.statistics.set_statistics import Gaussian
 _SMALLEST = 1e-8
 """Singular values below this fraction of the largest one are rounding errors."""
 _STEP, _FINE_STEP = 0.3, 0.1
-"""Steps of the integrals in log t: of smooth ones, for which the trapezoidal rule is exact to 1e-13, and of others, for
-which it is exact to 1e-3."""
+"""Steps of the integrals in log t: of smooth ones, for which the trapezoidal rule is exact to
+1e-13, and of others, for which it is exact to 1e-3.
+"""
 _NEWTON_STEPS = 4
 """Enough from the solution at the last step."""
 _BELOW, _ABOVE = 12.0, 6.0
-"""Logarithms of how far the integrals go beyond the singular values; what they omit is less than 1e-6 of them."""
+"""Logarithms of how far the integrals go beyond the singular values; what they omit is less than
+1e-6 of them.
+"""
 
 
 def corrected_distance(real: Gaussian, factor: torch.Tensor, fake: Gaussian) -> float:
-    """Returns the Fréchet distance without the bias due to the number of generated images, to leading order.
+    """Returns the Fréchet distance without the bias due to the number of generated images, to
+    leading order.
 
-    The mean of n images adds tr sigma / n on average. What the sum of the singular values lacks is, integrated by
-    parts, (2 m / π) times the integral of (1 - √(1 - a(t)))² dt. Tiomoko & Couillet (2019, from Mestre 2008) have the
-    same estimate as a contour integral. It is exact for many independent dimensions; otherwise a small part is left.
+    The mean of n images adds tr sigma / n on average. What the sum of the singular values lacks is,
+    integrated by parts, (2 m / π) times the integral of (1 - √(1 - a(t)))² dt. Tiomoko & Couillet
+    (2019, from Mestre 2008) have the same estimate as a contour integral. It is exact for many
+    independent dimensions; otherwise a small part is left.
 
     Args:
         factor: L of the covariance of ``real``, see `covariance_factor`.
@@ -44,22 +51,27 @@ def corrected_distance(real: Gaussian, factor: torch.Tensor, fake: Gaussian) -> 
         values = eigenvalues(factor.T @ sigma @ factor).clamp(min=0.0).sqrt()
         t = _grid(values)
         a = _shares(values, t) / m
-        lacking = m * ((a / (1.0 + (1.0 - a).sqrt())).square() * t).sum().item() * _STEP  # dt = t dlog t
+        lacking = (
+            m * ((a / (1.0 + (1.0 - a).sqrt())).square() * t).sum().item() * _STEP
+        )  # dt = t dlog t
         shift = torch.from_numpy(fake.mu - real.mu)
         rest = (shift @ shift).item() + real.sigma.trace() + sigma.trace().item() * m / (m + 1)
     return float(rest - 2.0 * (values.sum().item() + 2.0 / math.pi * lacking))
 
 
 def perfect_distance(real: Gaussian, fakes: int, reals: int | None = None) -> float:
-    """Returns about what the Fréchet distance of a perfect generator's images and of as good real ones would be.
+    """Returns about what the Fréchet distance of a perfect generator's images and of as good real
+    ones would be.
 
-    It is the expectation for two samples of one Gaussian. Features with heavy tails have more. A sample multiplies t²
-    by 1 - a(t), see above; two independent ones do so one after the other (Voiculescu 1987). The distance is therefore
-    an integral of A(u), the sum of λ² / (λ² + u²) over the eigenvalues λ of the population's covariance. What this law
-    of many dimensions lacks is tr sigma / 4 m: the variance of a direction varies twice as much as a covariance.
+    It is the expectation for two samples of one Gaussian. Features with heavy tails have more. A
+    sample multiplies t² by 1 - a(t), see above; two independent ones do so one after the other
+    (Voiculescu 1987). The distance is therefore an integral of A(u), the sum of λ² / (λ² + u²) over
+    the eigenvalues λ of the population's covariance. What this law of many dimensions lacks is tr
+    sigma / 4 m: the variance of a direction varies twice as much as a covariance.
 
     Args:
-        real: mean and covariance of a sample from the population, or of the population if the count is unknown.
+        real: mean and covariance of a sample from the population, or of the population if the count
+            is unknown.
         fakes, reals: numbers of images; by default REAL has those of ``real``.
     """
     count = math.inf if real.count is None else max(real.count, 2)
@@ -72,7 +84,8 @@ def perfect_distance(real: Gaussian, fakes: int, reals: int | None = None) -> fl
         u, shares = _of_population(values, count - 1, min(sizes) - 1)
         rest = 1.0 - shares / (sizes[0] - 1), 1.0 - shares / (sizes[1] - 1)
         t = u * (rest[0] * rest[1]).sqrt()
-        # The integral of A du over all u is known, which leaves that of A d(u - t), and A du where A is not known.
+        # The integral of A du over all u is known, which leaves that of A d(u - t), and A du where
+        # A is not known.
         total = float(values.sum())
         known = torch.trapezoid(shares * u, u.log()) + shares[-1] * u[-1]
         lacking = math.pi / 2.0 * total - known + torch.trapezoid(shares, u - t) - shares[0] * t[0]
@@ -80,11 +93,15 @@ def perfect_distance(real: Gaussian, fakes: int, reals: int | None = None) -> fl
         return total * lower_order + 4.0 / math.pi * float(lacking)
 
 
-def _of_population(values: torch.Tensor, m: float, most: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns values of u, ascending and evenly spaced in log u, at which A(u) is below ``most``, and A(u).
+def _of_population(
+    values: torch.Tensor, m: float, most: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns values of u, ascending and evenly spaced in log u, at which A(u) is below ``most``,
+    and A(u).
 
-    A(u) is the real part of the sum of λ / (λ + iu). That is the sum of the sample's ``values``, of m degrees of
-    freedom, of λ / (λ + z), at the z with z = iu (1 - sum / m), as long as A(u) < m (Silverstein & Choi 1995).
+    A(u) is the real part of the sum of λ / (λ + iu). That is the sum of the sample's ``values``, of
+    m degrees of freedom, of λ / (λ + z), at the z with z = iu (1 - sum / m), as long as A(u) < m
+    (Silverstein & Choi 1995).
     """
     found = [(math.inf, 0.0)]
     u = values.max().item() * math.exp(_ABOVE)
@@ -108,7 +125,9 @@ def _grid(values: torch.Tensor) -> torch.Tensor:
     """Returns values of t that reach beyond all singular values, evenly spaced in log t."""
     largest = values.max().item() or 1.0
     smallest = max(values.min().item(), _SMALLEST * largest)
-    return torch.arange(math.log(smallest) - _BELOW, math.log(largest) + _ABOVE, _STEP, dtype=torch.float64).exp()
+    return torch.arange(
+        math.log(smallest) - _BELOW, math.log(largest) + _ABOVE, _STEP, dtype=torch.float64
+    ).exp()
 
 
 def _shares(values: torch.Tensor, t: torch.Tensor) -> torch.Tensor:

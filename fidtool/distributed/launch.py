@@ -1,7 +1,7 @@
 """How this process was launched: its rank and the world size, and the CPUs that it may use.
 
-Rank and world size are those of the calling program's process group, or of environment variables: those of torchrun,
-also if set manually, or those of SLURM.
+Rank and world size are those of the calling program's process group, or of environment variables:
+those of torchrun, also if set manually, or those of SLURM.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from typing import Any, NamedTuple
 
 from fidtool.errors import LaunchError
 
-_NO_STEP = "in an sbatch script, start fidtool with srun, or set RANK=0 WORLD_SIZE=1 to run a single process"
+_NO_STEP = (
+    "in an sbatch script, start fidtool with srun, or set RANK=0 WORLD_SIZE=1 to run a single "
+    "process"
+)
 
 
 class Launch(NamedTuple):
@@ -26,8 +29,10 @@ class Launch(NamedTuple):
 
     Attributes:
         local_rank, local_world_size: among the run's processes on this machine.
-        store: host and port of the rendezvous store, which torchrun or rank zero serves; ``("", 0)`` if none is known.
-        hint: what to do if the other ranks never join; empty if the launcher is known to have started them.
+        store: host and port of the rendezvous store, which torchrun or rank zero serves; ``("",
+            0)`` if none is known.
+        hint: what to do if the other ranks never join; empty if the launcher is known to have
+            started them.
     """
 
     rank: int = 0
@@ -59,9 +64,10 @@ def restart_count() -> str:
 def discover(env: Mapping[str, str] = os.environ) -> Launch:
     """Detects how this process was launched.
 
-    The process group of a calling program takes precedence over the variables, of which Lightning, for example, sets
-    only some. RANK and WORLD_SIZE (torchrun's names) take precedence over SLURM's variables, so that torchrun inside a
-    SLURM job works and so that ``RANK=0 WORLD_SIZE=1`` disables SLURM's.
+    The process group of a calling program takes precedence over the variables, of which Lightning,
+    for example, sets only some. RANK and WORLD_SIZE (torchrun's names) take precedence over SLURM's
+    variables, so that torchrun inside a SLURM job works and so that ``RANK=0 WORLD_SIZE=1``
+    disables SLURM's.
     """
     program: Any = sys.modules.get("torch.distributed")
     has_group = program is not None and program.is_available() and program.is_initialized()
@@ -81,7 +87,9 @@ def discover(env: Mapping[str, str] = os.environ) -> Launch:
             local_size = _integer(env, "LOCAL_WORLD_SIZE", size)
             launch = Launch(rank, size, _integer(env, "LOCAL_RANK", rank), local_size)
     if not 0 <= launch.rank < launch.world_size:
-        raise LaunchError(f"rank {launch.rank} is out of range for a world size of {launch.world_size}")
+        raise LaunchError(
+            f"rank {launch.rank} is out of range for a world size of {launch.world_size}"
+        )
     return launch if launch.world_size > 1 else Launch()
 
 
@@ -94,7 +102,9 @@ def discover_or_alone() -> Launch:
 
 
 def alone_here() -> Launch:
-    """This process as the only rank of a run, with the GPU and the share of the cores that it has in its program."""
+    """This process as the only rank of a run, with the GPU and the share of the cores that it has
+    in its program.
+    """
     here = discover_or_alone()
     return Launch(local_rank=here.local_rank, local_world_size=here.local_world_size)
 
@@ -124,7 +134,8 @@ def _from_torchrun(env: Mapping[str, str]) -> Launch:
             "set them to rank 0's host and a free port on it",
             "launch with torchrun",
         )
-    # Users who set the variables manually often omit the local ones: assume that all ranks are on one machine.
+    # Users who set the variables manually often omit the local ones: assume that all ranks are on
+    # one machine.
     local_rank = _integer(env, "LOCAL_RANK", rank)
     local_world_size = _integer(env, "LOCAL_WORLD_SIZE", world_size)
     store = env["MASTER_ADDR"], _integer(env, "MASTER_PORT")
@@ -132,7 +143,8 @@ def _from_torchrun(env: Mapping[str, str]) -> Launch:
 
 
 def _from_slurm(env: Mapping[str, str]) -> Launch:
-    # In a batch script without srun, SLURM_NTASKS counts tasks that were never started. Only srun sets the step's.
+    # In a batch script without srun, SLURM_NTASKS counts tasks that were never started. Only srun
+    # sets the step's.
     name = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in env else "SLURM_NTASKS"
     world_size = _integer(env, name)
     rank = _integer(env, "SLURM_PROCID")
@@ -142,19 +154,34 @@ def _from_slurm(env: Mapping[str, str]) -> Launch:
     address = env.get("MASTER_ADDR", "")
     if not address and local_world_size < world_size:
         # The host of rank 0 is the first of a list such as gpu[007-012,20],login1.
-        nodes = env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or env.get("SLURM_NODELIST") or ""
-        address = re.sub(r"([^,\[]*)(?:\[([^\],-]*)[^\]]*\]([^,]*))?.*", r"\1\2\3", nodes.strip(), count=1)
-    # Every rank derives the same port from the job and step; two jobs on one node get different ports.
+        nodes = (
+            env.get("SLURM_STEP_NODELIST")
+            or env.get("SLURM_JOB_NODELIST")
+            or env.get("SLURM_NODELIST")
+            or ""
+        )
+        address = re.sub(
+            r"([^,\[]*)(?:\[([^\],-]*)[^\]]*\]([^,]*))?.*", r"\1\2\3", nodes.strip(), count=1
+        )
+    # Every rank derives the same port from the job and step; two jobs on one node get different
+    # ports.
     job = f"{env.get('SLURM_JOB_ID', '')}.{env.get('SLURM_STEP_ID', '')}"
-    store = address or "127.0.0.1", _integer(env, "MASTER_PORT", 15000 + zlib.crc32(job.encode()) % 15000)
+    store = (
+        address or "127.0.0.1",
+        _integer(env, "MASTER_PORT", 15000 + zlib.crc32(job.encode()) % 15000),
+    )
     hint = "" if name == "SLURM_STEP_NUM_TASKS" else _NO_STEP
     return Launch(rank, world_size, local_rank, local_world_size, store, hint)
 
 
 def process_age() -> float:
-    """Return for how many seconds this process has existed; 0 where the system does not say, which only Linux does."""
+    """Return for how many seconds this process has existed; 0 where the system does not say, which
+    only Linux does.
+    """
     with contextlib.suppress(OSError):
-        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()  # what follows the program's name
+        fields = (
+            Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        )  # what follows the program's name
         started = int(fields[19]) / 100  # in hundredths of a second since the start of the machine
         return time.clock_gettime(time.CLOCK_BOOTTIME) - started
     return 0.0
@@ -163,7 +190,8 @@ def process_age() -> float:
 def available_cores(ranks: int = 1) -> int:
     """Return the number of cores for each of ``ranks`` processes on this machine, at least 1.
 
-    The scheduler's affinity (taskset, SLURM, cpusets) and the CPU quota of the container or service bound it.
+    The scheduler's affinity (taskset, SLURM, cpusets) and the CPU quota of the container or service
+    bound it.
     """
     cores = machine_cores()
     if hasattr(os, "sched_getaffinity"):
@@ -172,19 +200,24 @@ def available_cores(ranks: int = 1) -> int:
 
 
 def available_threads(ranks: int = 1, environ: Mapping[str, str] = os.environ) -> int:
-    """Return the number of threads for each of ``ranks`` processes: one per core, at most OMP_NUM_THREADS."""
+    """Return the number of threads for each of ``ranks`` processes: one per core, at most
+    OMP_NUM_THREADS.
+    """
     cores = available_cores(ranks)
-    first = environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # further numbers are for nested regions
+    first = (
+        environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    )  # further numbers are for nested regions
     if first == "1" and "TORCHELASTIC_RUN_ID" in environ and environ.get("LOCAL_WORLD_SIZE") != "1":
         return cores  # torchrun sets 1 for several processes by itself
     return min(cores, int(first)) if re.fullmatch(r"0*[1-9][0-9]*", first) else cores
 
 
 def machine_cores(root: Path = Path("/")) -> int:
-    """Return the number of cores of the machine or container, whatever the launcher and its options.
+    """Return the number of cores of the machine or container, whatever the launcher and its
+    options.
 
-    The quotas of this process's control group, and of those that contain it, bound it. One of 1.5 CPUs counts as 2
-    cores. ``root`` is the folder with ``proc`` and ``sys``.
+    The quotas of this process's control group, and of those that contain it, bound it. One of 1.5
+    CPUs counts as 2 cores. ``root`` is the folder with ``proc`` and ``sys``.
     """
     cores = os.cpu_count() or 1
     mounted = root / "sys/fs/cgroup"
@@ -193,8 +226,11 @@ def machine_cores(root: Path = Path("/")) -> int:
     with contextlib.suppress(OSError):  # other systems than Linux
         if own := re.search(r"^0::(/.+)$", (root / "proc/self/cgroup").read_text(), re.MULTILINE):
             group = Path(own[1])
-            # In a container the path may be that on the host, which it does not see: its own group is the mounted one.
-            limits += [[mounted / path.relative_to("/") / "cpu.max"] for path in (group, *group.parents)]
+            # In a container the path may be that on the host, which it does not see: its own group
+            # is the mounted one.
+            limits += [
+                [mounted / path.relative_to("/") / "cpu.max"] for path in (group, *group.parents)
+            ]
     for files in limits:
         with contextlib.suppress(OSError):
             limit_and_period = " ".join(file.read_text().strip() for file in files)
@@ -204,7 +240,9 @@ def machine_cores(root: Path = Path("/")) -> int:
 
 
 def machine_memory(root: Path = Path("/")) -> int:
-    """Return the memory in bytes of the machine or container. ``root`` is the folder with ``proc`` and ``sys``."""
+    """Return the memory in bytes of the machine or container. ``root`` is the folder with ``proc``
+    and ``sys``.
+    """
     limits = [1 << 62]
     with contextlib.suppress(OSError):  # other systems than Linux
         limits.append(1024 * int((root / "proc/meminfo").read_text().split()[1]))

@@ -1,4 +1,6 @@
-"""Rendezvous of ranks: connections to torch's key-value store, and waiting there until all ranks have joined."""
+"""Rendezvous of ranks: connections to torch's key-value store, and waiting there until all ranks
+have joined.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +16,25 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fidtool.distributed import signals
 from fidtool.distributed.launch import Launch, discover, launcher_serves_store, restart_count
-from fidtool.distributed.signals import call_with_timeout
-from fidtool.distributed.watchdog import Failure, LostContactError, Process, Watchdog, first_line, get_all
+from fidtool.distributed.watchdog import (
+    Failure,
+    LostContactError,
+    Process,
+    Watchdog,
+    first_line,
+    get_all,
+)
 from fidtool.errors import FidtoolError, InputError, LaunchError, RunError, on_every_rank, option
+from fidtool.system.background import call_with_timeout
 from fidtool.validation import LONGEST_SECONDS
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Store, TCPStore
 
 _run_numbers = itertools.count()
-"""Numbers this process's runs. Each run uses its own keys and does not read those of an earlier run."""
+"""Numbers this process's runs. Each run uses its own keys and does not read those of an earlier
+run.
+"""
 _START_SECONDS = 120.0
 """How long to wait for the other ranks to join."""
 _RETRY_SECONDS = 0.3
@@ -51,7 +62,11 @@ def _connect(launch: Launch, seconds: float) -> TCPStore:
             _served.setdefault(address, store)
         return store
     except TimeoutError:
-        problem = "this machine has no such address" if serve else "the server there is not a torch TCPStore"
+        problem = (
+            "this machine has no such address"
+            if serve
+            else "the server there is not a torch TCPStore"
+        )
     except (RuntimeError, ValueError) as error:
         problem = first_line(error)
     advice = "check that rank 0 was started and that this machine can reach that address"
@@ -62,15 +77,23 @@ def _connect(launch: Launch, seconds: float) -> TCPStore:
 
 
 def _connect_to(address: tuple[str, int], seconds: float, serve: bool = False) -> TCPStore:
-    """A connection that no other thread uses: a client that waits blocks all threads that use it."""
+    """A connection that no other thread uses: a client that waits blocks all threads that use
+    it.
+    """
     from torch.distributed import TCPStore
 
-    options: dict[str, Any] = {"timeout": timedelta(seconds=seconds), "wait_for_workers": False, "multi_tenant": True}
+    options: dict[str, Any] = {
+        "timeout": timedelta(seconds=seconds),
+        "wait_for_workers": False,
+        "multi_tenant": True,
+    }
     return call_with_timeout(lambda: TCPStore(*address, is_master=serve, **options), seconds)
 
 
 def connect_to_store_of(store: Store) -> Store | None:
-    """A connection to a process group's ``store`` that is not shared, or a file's store; else None."""
+    """A connection to a process group's ``store`` that is not shared, or a file's store; else
+    None.
+    """
     from torch.distributed import FileStore, PrefixStore, TCPStore
 
     while isinstance(store, PrefixStore):
@@ -83,17 +106,22 @@ def connect_to_store_of(store: Store) -> Store | None:
     try:
         return _connect_to(address, 30.0)
     except (TimeoutError, RuntimeError) as error:
-        raise RunError(f"the process group's store at {address[0]}:{address[1]} does not respond") from error
+        raise RunError(
+            f"the process group's store at {address[0]}:{address[1]} does not respond"
+        ) from error
 
 
 def _await_server(address: tuple[str, int], deadline: float) -> None:
     """Waits for a server; a RuntimeError says why none could be reached until the deadline.
 
-    Plain sockets are tried first: torch's own client keeps trying after its deadline and floods the log.
+    Plain sockets are tried first: torch's own client keeps trying after its deadline and floods the
+    log.
     """
     while True:
         try:
-            socket.create_connection(address, timeout=max(0.5, min(5.0, deadline - time.monotonic()))).close()
+            socket.create_connection(
+                address, timeout=max(0.5, min(5.0, deadline - time.monotonic()))
+            ).close()
             return
         except OSError as error:
             if time.monotonic() >= deadline:
@@ -110,7 +138,8 @@ class AbsentRanksError(RunError):
 
 
 class Decision(NamedTuple):
-    """What the ranks of a group do after a round of `GroupRendezvous`: proceed if all have arrived, else give up.
+    """What the ranks of a group do after a round of `GroupRendezvous`: proceed if all have arrived,
+    else give up.
 
     Attributes:
         entries: the purpose and the payload of each rank; None if it had not arrived.
@@ -124,11 +153,13 @@ class Decision(NamedTuple):
 
 
 class GroupRendezvous:
-    """Rendezvous of a group's ranks before a collective, in torch's key-value store, where a wait can time out.
+    """Rendezvous of a group's ranks before a collective, in torch's key-value store, where a wait
+    can time out.
 
-    A rank cannot leave a collective that another rank never enters. Each rank therefore first writes its purpose to the
-    store. The last rank to arrive finds all others there and decides that all proceed; a rank that times out decides
-    that all give up. The first decision in the store is binding: either every rank enters the collective, or none does.
+    A rank cannot leave a collective that another rank never enters. Each rank therefore first
+    writes its purpose to the store. The last rank to arrive finds all others there and decides that
+    all proceed; a rank that times out decides that all give up. The first decision in the store is
+    binding: either every rank enters the collective, or none does.
 
     Args:
         store: the client must not be shared, and no other group may use its keys.
@@ -140,7 +171,11 @@ class GroupRendezvous:
     """
 
     def __init__(
-        self, store: Store, ranks: Sequence[int], group_rank: int, check: Callable[[], None] = lambda: None
+        self,
+        store: Store,
+        ranks: Sequence[int],
+        group_rank: int,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
         self._ranks = tuple(ranks)
@@ -149,8 +184,11 @@ class GroupRendezvous:
         self.round = 0
         self._one_at_a_time = threading.Lock()
 
-    def exchange(self, purpose: str, payload: dict[str, Any], seconds: float, remedy: str) -> list[dict[str, Any]]:
-        """Waits until every rank has arrived and returns all payloads, in the group's order. Cannot hang.
+    def exchange(
+        self, purpose: str, payload: dict[str, Any], seconds: float, remedy: str
+    ) -> list[dict[str, Any]]:
+        """Waits until every rank has arrived and returns all payloads, in the group's order. Cannot
+        hang.
 
         Args:
             purpose: name of the call, for messages; must be the same on all ranks.
@@ -163,7 +201,9 @@ class GroupRendezvous:
             RunError: if the ranks' purposes differ, or the store does not respond.
         """
         if not 0 < seconds <= LONGEST_SECONDS:
-            raise InputError(f"a timeout must be above 0 and at most {LONGEST_SECONDS:g} seconds, not {seconds}")
+            raise InputError(
+                f"a timeout must be above 0 and at most {LONGEST_SECONDS:g} seconds, not {seconds}"
+            )
         entry = {"purpose": purpose, "payload": payload}
         deadline = time.monotonic() + seconds
 
@@ -174,7 +214,8 @@ class GroupRendezvous:
                 number += 1
                 if decision.entries[self._group_rank] is not None:
                     return number, decision
-                # The others gave up on that round before this rank arrived, and may be in a later one.
+                # The others gave up on that round before this rank arrived, and may be in a later
+                # one.
 
         with self._one_at_a_time:
             try:
@@ -186,26 +227,43 @@ class GroupRendezvous:
                 raise
             except RuntimeError as error:
                 lost = f"lost the connection to the rendezvous store ({first_line(error)})"
-                raise RunError(f"{purpose}: {lost}: rank 0 or the launcher may have exited") from None
-        missing = [rank for rank, came in zip(self._ranks, decision.entries, strict=True) if came is None]
+                raise RunError(
+                    f"{purpose}: {lost}: rank 0 or the launcher may have exited"
+                ) from None
+        missing = [
+            rank for rank, came in zip(self._ranks, decision.entries, strict=True) if came is None
+        ]
         if missing:
-            by = "" if decision.by == self._group_rank else f" (reported by rank {self._ranks[decision.by]})"
+            by = (
+                ""
+                if decision.by == self._group_rank
+                else f" (reported by rank {self._ranks[decision.by]})"
+            )
             absent = f"{listed_ranks(missing)} of {len(self._ranks)}{by}"
             raise AbsentRanksError(
-                f"{purpose} timed out after {decision.seconds:g} s waiting for {absent}: {remedy}", missing
+                f"{purpose} timed out after {decision.seconds:g} s waiting for {absent}: {remedy}",
+                missing,
             )
         self._check_purposes(decision.entries)
         return [came["payload"] for came in decision.entries]
 
-    def _join_round(self, number: int, entry: dict[str, Any], seconds: float, deadline: float) -> Decision:
-        """Returns the decision on a round: this rank's own if all are there or the time is up, unless there is one."""
+    def _join_round(
+        self, number: int, entry: dict[str, Any], seconds: float, deadline: float
+    ) -> Decision:
+        """Returns the decision on a round: this rank's own if all are there or the time is up,
+        unless there is one.
+        """
         key = f"decision/{number}"
         began = time.monotonic()
         self._store.set(f"here/{self._group_rank}", json.dumps({**entry, "round": number}))
-        while None in self._arrived(number) and not self._store.check([key]) and (now := time.monotonic()) < deadline:
+        while (
+            None in self._arrived(number)
+            and not self._store.check([key])
+            and (now := time.monotonic()) < deadline
+        ):
             self._check()
-            # Ranks in step arrive within milliseconds. The longer the wait, the longer the polling interval. The
-            # store's own wait floods the log with warnings.
+            # Ranks in step arrive within milliseconds. The longer the wait, the longer the polling
+            # interval. The store's own wait floods the log with warnings.
             time.sleep(min(_LONGEST_POLL_SECONDS, 0.0002 + 0.1 * (now - began), deadline - now))
         mine = Decision(self._arrived(number), self._group_rank, seconds)
         decision = Decision(*json.loads(self._store.compare_set(key, "", json.dumps(mine))))
@@ -217,7 +275,9 @@ class GroupRendezvous:
     def _arrived(self, number: int) -> list[Any]:
         """The entries of the group's ranks in this round, see `Decision`."""
         keys = [f"here/{index}" for index in range(len(self._ranks))]
-        known = keys if self._store.check(keys) else [key for key in keys if self._store.check([key])]
+        known = (
+            keys if self._store.check(keys) else [key for key in keys if self._store.check([key])]
+        )
         entries = dict(zip(known, map(json.loads, get_all(self._store, known)), strict=True))
         came = {key: entry for key, entry in entries.items() if entry["round"] == number}
         return [came.get(key) for key in keys]
@@ -230,8 +290,13 @@ class GroupRendezvous:
             parts = [f"{listed_ranks(ranks)} in {purpose}" for purpose, ranks in by_purpose.items()]
             advice = "every rank must make the same calls in the same order"
             if any(" of metric " in purpose for purpose in by_purpose):
-                advice += "; pass name=... to a metric that only some ranks create, because those without are counted"
-            raise on_every_rank(RunError(f"the ranks are in different calls: {', '.join(parts)}", advice))
+                advice += (
+                    "; pass name=... to a metric that only some ranks create, because those "
+                    "without are counted"
+                )
+            raise on_every_rank(
+                RunError(f"the ranks are in different calls: {', '.join(parts)}", advice)
+            )
 
 
 def listed_ranks(ranks: Sequence[int]) -> str:
@@ -252,7 +317,7 @@ def join(launch: Launch, watchdog: Watchdog) -> ProcessGroup | None:
     """
     import torch.distributed as dist
 
-    from fidtool.torch_internals import default_store
+    from fidtool.system.torch_internals import default_store
 
     seconds = min(_START_SECONDS, watchdog.timeout)
     collective = timedelta(seconds=watchdog.timeout)
@@ -272,7 +337,9 @@ def join(launch: Launch, watchdog: Watchdog) -> ProcessGroup | None:
         return dist.new_group(backend="gloo", timeout=collective)  # type: ignore[return-value]
     group_store.set_timeout(timedelta(seconds=seconds))
     try:
-        dist.init_process_group("gloo", None, collective, launch.world_size, launch.rank, group_store)
+        dist.init_process_group(
+            "gloo", None, collective, launch.world_size, launch.rank, group_store
+        )
     except RuntimeError as error:
         raise LostContactError.of(launch.rank, error) from error
     return None
@@ -290,9 +357,15 @@ def _meet(store: Store, launch: Launch, seconds: float) -> list[Process]:
     """Waits until every rank of the run has joined; returns their processes. See `join`."""
     rank = launch.rank
     size = launch.world_size
-    advice = "check that every rank was started and can reach rank 0's address, and read the missing ranks' output"
+    advice = (
+        "check that every rank was started and can reach rank 0's address, and read the missing "
+        "ranks' output"
+    )
     if not signals.taken_over:
-        advice = f"every rank must make the call, or pass {option('alone', True)} to compute on one rank alone"
+        advice = (
+            f"every rank must make the call, or pass {option('alone', True)} to compute on one "
+            "rank alone"
+        )
     if launch.hint:
         advice += f"; {launch.hint}"
 
@@ -302,10 +375,15 @@ def _meet(store: Store, launch: Launch, seconds: float) -> list[Process]:
 
     try:
         if store.add(f"started/{rank}", 1) > 1:
-            raise LaunchError(f"rank {rank} was started twice:", "give every process a different RANK")
+            raise LaunchError(
+                f"rank {rank} was started twice:", "give every process a different RANK"
+            )
         first_rank, first_size = json.loads(store.compare_set("size", "", json.dumps([rank, size])))
         if first_size != size:
-            message = f"rank {first_rank} was started with a world size of {first_size} and rank {rank} with {size}"
+            message = (
+                f"rank {first_rank} was started with a world size of {first_size} and rank {rank} "
+                f"with {size}"
+            )
             raise LaunchError(f"{message}:", "give all ranks the same WORLD_SIZE")
         group = GroupRendezvous(store, range(size), rank, check)
         every = group.exchange("the start", Process.current()._asdict(), seconds, advice)
@@ -315,7 +393,8 @@ def _meet(store: Store, launch: Launch, seconds: float) -> list[Process]:
 
 
 def report_absence(error: FidtoolError, seconds: float) -> bool:
-    """Posts ``error`` to the other ranks, which wait for this one, after it failed before the rendezvous.
+    """Posts ``error`` to the other ranks, which wait for this one, after it failed before the
+    rendezvous.
 
     Returns whether another rank has printed it within ``seconds``.
     """

@@ -1,8 +1,9 @@
-"""Handlers for SIGINT and SIGTERM, which the command line installs, and calls with a timeout.
+"""Handlers for SIGINT and SIGTERM, which the command line installs.
 
-Within `deferred` a signal is only recorded: the run stops between two batches and saves its work. If it does not stop,
-`fidtool.distributed.watchdog` ends the process. A byte in a socket wakes the watchdog immediately, even while the main
-thread is inside a collective or LAPACK. Outside `deferred` a signal raises KeyboardInterrupt.
+Within `deferred` a signal is only recorded: the run stops between two batches and saves its work.
+If it does not stop, `fidtool.distributed.watchdog` ends the process. A byte in a socket wakes the
+watchdog immediately, even while the main thread is inside a collective or LAPACK. Outside
+`deferred` a signal raises KeyboardInterrupt.
 """
 
 from __future__ import annotations
@@ -13,15 +14,10 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from collections.abc import Iterator
+from typing import NoReturn
 
 from fidtool.errors import FidtoolError, ProgramError, StoppedError
-
-if TYPE_CHECKING:
-    from concurrent.futures import Future
-
-T = TypeVar("T")
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
 SIGNALLED = 128
@@ -48,12 +44,16 @@ def take_over() -> None:
     writer.setblocking(False)
     signal.set_wakeup_fd(writer.detach(), warn_on_full_buffer=False)
     for number in STOPPING:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # background jobs of a shell ignore SIGINT
+        if (
+            signal.getsignal(number) is not signal.SIG_IGN
+        ):  # background jobs of a shell ignore SIGINT
             signal.signal(number, _on_signal)
 
 
 def refuse_exits() -> None:
-    """Makes `os._exit` in custom code a failure. With status 0, a gate would otherwise pass without a result."""
+    """Makes `os._exit` in custom code a failure. With status 0, a gate would otherwise pass without
+    a result.
+    """
     process = os.getpid()
 
     def refused(status: int) -> NoReturn:
@@ -72,57 +72,23 @@ def _on_signal(number: int, _: object) -> None:
 
 
 def ignore() -> None:
-    """Stops signals from raising: the run has failed, and launchers then send SIGTERM to the remaining ranks."""
+    """Stops signals from raising: the run has failed, and launchers then send SIGTERM to the
+    remaining ranks.
+    """
     global _deferrals
     _deferrals += 1
 
 
 def stopped_error() -> FidtoolError:
-    """Returns the exception for a KeyboardInterrupt: for the first signal that was received, or custom code's own."""
+    """Returns the exception for a KeyboardInterrupt: for the first signal that was received, or
+    custom code's own.
+    """
     if taken_over and not received:
-        return ProgramError("KeyboardInterrupt was raised by custom code, and no signal was received")
+        return ProgramError(
+            "KeyboardInterrupt was raised by custom code, and no signal was received"
+        )
     number = received[0] if received else signal.SIGINT
     return StoppedError(f"stopped by {signal.Signals(number).name}", SIGNALLED + number)
-
-
-CALL = "fidtool-call"
-"""Name of the threads of `in_background`."""
-
-
-def in_background(work: Callable[[], T]) -> Future[T]:
-    """Calls ``work`` in a daemon thread, so that the program can exit even if it never returns."""
-    from concurrent.futures import Future
-
-    future: Future[T] = Future()
-    threading.Thread(target=settle, args=(future, work), daemon=True, name=CALL).start()
-    return future
-
-
-def settle(future: Future[T], work: Callable[..., T], *items: Any) -> None:
-    """Calls ``work`` for a future, unless that was cancelled. What it raises, `Future.result` raises."""
-    if not future.set_running_or_notify_cancel():
-        return
-    try:
-        future.set_result(work(*items))
-    except BaseException as error:
-        future.set_exception(error)
-
-
-def call_with_timeout(function: Callable[[], T], seconds: float) -> T:
-    """Calls ``function`` in a new thread and waits at most ``seconds`` for its return value.
-
-    Needed because clients of torch's store wait indefinitely for a frozen server.
-
-    Raises:
-        TimeoutError: if it does not return in time. The thread keeps running.
-    """
-    from concurrent.futures import wait as wait_for  # lazily, so that --help is fast
-
-    future = in_background(function)
-    wait_for([future], min(seconds, threading.TIMEOUT_MAX))  # infinite where no deadline is set
-    if not future.done():
-        raise TimeoutError(f"no response within {seconds:g} s")
-    return future.result()
 
 
 def wait(seconds: float) -> None:
@@ -147,7 +113,8 @@ def deferred() -> Iterator[None]:
 
 
 def reset_in_worker() -> None:
-    """Makes a decoding worker ignore SIGINT, and under the command line SIGTERM, which may go to the whole group.
+    """Makes a decoding worker ignore SIGINT, and under the command line SIGTERM, which may go to
+    the whole group.
 
     Its parent handles them and ends the worker.
     """

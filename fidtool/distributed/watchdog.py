@@ -1,18 +1,23 @@
 """Watchdog: detects a failed rank and ends this one.
 
-The ranks share these keys of the rendezvous store: ``heartbeat/R``, a time that rank R renews every second and the
-number of collectives that it has entered; ``left/R``, after which the silence and the exit of rank R are no failures;
-``failed``, the first failure of the run; ``printing``, which the rank that prints the failure claims.
+The ranks share these keys of the rendezvous store: ``heartbeat/R``, a time that rank R renews every
+second and the number of collectives that it has entered; ``left/R``, after which the silence and
+the exit of rank R are no failures; ``failed``, the first failure of the run; ``printing``, which
+the rank that prints the failure claims.
 
-1. Watching: a thread, the guard, exchanges the heartbeats and looks for a failure: one in the store; a process on this
-   machine that has ended; a signal; a lost or silent store; a silent rank. Rank zero watches all others, and they watch
-   rank zero.
-2. Failed: the first failure is that of all ranks. The main thread stops at the next `must_stop` or collective, and
-   `conclude` prints the failure. In a calling program it first abandons a collective that still waits.
-3. Ended by force, by the guard: a main thread that does not stop in time, because it is inside a collective or LAPACK.
+1. Watching: a thread, the guard, exchanges the heartbeats and looks for a failure: one in the
+store; a process on this
+   machine that has ended; a signal; a lost or silent store; a silent rank. Rank zero watches all
+   others, and they watch rank zero.
+2. Failed: the first failure is that of all ranks. The main thread stops at the next `must_stop` or
+collective, and
+   `conclude` prints the failure. In a calling program it first abandons a collective that still
+   waits.
+3. Ended by force, by the guard: a main thread that does not stop in time, because it is inside a
+collective or LAPACK.
 
-The store may stop responding at any time: the guard and the main thread wait for it only a short time (`_ask`). In a
-run of one process the guard only looks for signals.
+The store may stop responding at any time: the guard and the main thread wait for it only a short
+time (`_ask`). In a run of one process the guard only looks for signals.
 """
 
 from __future__ import annotations
@@ -31,8 +36,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from fidtool.distributed import signals
 from fidtool.distributed.launch import launcher_serves_store
-from fidtool.distributed.signals import call_with_timeout
 from fidtool.errors import FidtoolError, RunError, StoppedError, as_fidtool_error, option
+from fidtool.system.background import call_with_timeout
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -61,7 +66,9 @@ class LostContactError(RunError):
 
     @staticmethod
     def of(rank: int, error: RuntimeError) -> LostContactError:
-        return LostContactError(f"rank {rank} lost the connection to another rank ({first_line(error)})")
+        return LostContactError(
+            f"rank {rank} lost the connection to another rank ({first_line(error)})"
+        )
 
 
 class TooSlowError(LostContactError):
@@ -97,7 +104,9 @@ class Failure(NamedTuple):
 
 
 def add_location(error: FidtoolError, rank: int, size: int) -> FidtoolError:
-    """Adds this rank and its host to ``error``, unless there is one rank or ``error`` already has a location."""
+    """Adds this rank and its host to ``error``, unless there is one rank or ``error`` already has a
+    location.
+    """
     if size > 1 and error.location is None:
         error.location = f" (rank {rank} on {socket.gethostname()})"
     return error
@@ -121,7 +130,12 @@ class Process(NamedTuple):
         pid = os.getpid()
         try:
             boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-            return Process(socket.gethostname(), pid, f"{boot} {os.readlink('/proc/self/ns/pid')}", _stat(pid)[1])
+            return Process(
+                socket.gethostname(),
+                pid,
+                f"{boot} {os.readlink('/proc/self/ns/pid')}",
+                _stat(pid)[1],
+            )
         except OSError:
             return Process(socket.gethostname(), pid)
 
@@ -130,7 +144,9 @@ class Process(NamedTuple):
 
 
 def _stat(pid: int) -> tuple[str, str]:
-    """State and start time from /proc/PID/stat. The name before them may contain spaces and brackets."""
+    """State and start time from /proc/PID/stat. The name before them may contain spaces and
+    brackets.
+    """
     rest = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     return rest[0], rest[19]
 
@@ -141,17 +157,23 @@ class Watchdog:
     Args:
         peer_timeout: seconds to wait for another rank's heartbeat.
         timeout: seconds in one collective, including the wait for the slowest rank.
-        on_failure: prints the failure of several ranks of the command line, and of a process that is ended by force.
-            Called on all of these ranks, on one of them with True.
+        on_failure: prints the failure of several ranks of the command line, and of a process that
+            is ended by force. Called on all of these ranks, on one of them with True.
 
     Attributes:
         failed: set when a rank has failed or a signal was received.
-        abandon_at: when to abandon a collective that still waits, so that the calling program gets its exception.
+        abandon_at: when to abandon a collective that still waits, so that the calling program gets
+            its exception.
         collectives: number of collectives that this rank has entered.
     """
 
     def __init__(
-        self, rank: int, size: int, peer_timeout: float, timeout: float, on_failure: OnFailure = lambda *_: None
+        self,
+        rank: int,
+        size: int,
+        peer_timeout: float,
+        timeout: float,
+        on_failure: OnFailure = lambda *_: None,
     ) -> None:
         self._rank = rank
         self._size = size
@@ -175,17 +197,22 @@ class Watchdog:
     def attach(self, store: Store) -> None:
         """Sets the store and sends the first heartbeat. The client must not be shared.
 
-        Call it before the rendezvous: a rank that reads a heartbeat that was never written blocks for a long time.
+        Call it before the rendezvous: a rank that reads a heartbeat that was never written blocks
+        for a long time.
         """
         self._store = store
         store.set(f"heartbeat/{self._rank}", "0 0")
 
     def start(self, processes: list[Process]) -> None:
-        """Starts the guard. ``processes`` are those of all ranks; empty for a run of one process."""
+        """Starts the guard. ``processes`` are those of all ranks; empty for a run of one
+        process.
+        """
         self._processes = processes
         here = processes[self._rank].pid_namespace if processes else ""
         self._visible = {
-            rank: process for rank, process in enumerate(processes) if here and process.pid_namespace == here
+            rank: process
+            for rank, process in enumerate(processes)
+            if here and process.pid_namespace == here
         }
         watched = range(1, self._size) if self._rank == 0 else [0]
         self._last_contact = time.monotonic()
@@ -208,34 +235,54 @@ class Watchdog:
 
         Of several ranks of the command line one prints it, as long as the store is reachable.
         """
-        error = signals.stopped_error() if isinstance(caught, KeyboardInterrupt) else as_fidtool_error(caught)
+        error = (
+            signals.stopped_error()
+            if isinstance(caught, KeyboardInterrupt)
+            else as_fidtool_error(caught)
+        )
         if self._size == 1:
             return error
         signals.ignore()
         first = None
-        if isinstance(error, LostContactError):  # a lost rank on another machine is detected only by its silence
+        if isinstance(
+            error, LostContactError
+        ):  # a lost rank on another machine is detected only by its silence
             silence = self._peer_timeout + 3 * _HEARTBEAT_SECONDS
-            first = self.first_error(_EXPLANATION_SECONDS if isinstance(error, TooSlowError) else silence)
+            first = self.first_error(
+                _EXPLANATION_SECONDS if isinstance(error, TooSlowError) else silence
+            )
         if first is None:
             self.report(add_location(error, self._rank, self._size))
             known = self._failure
-            first = error if error.agreed or known is None or known.error.text == error.text else known.error
+            first = (
+                error
+                if error.agreed or known is None or known.error.text == error.text
+                else known.error
+            )
         if signals.taken_over:
             self._print_once(first)
             first.printed = True
         else:
-            self._exit_at = float("inf")  # the calling program has its exception and decides what to do with it
+            self._exit_at = float(
+                "inf"
+            )  # the calling program has its exception and decides what to do with it
         self.leave(succeeded=False)
         return first
 
     def late_ranks(self) -> str:
         """The ranks that have not entered this rank's current collective, for a message."""
-        values: dict[int, bytes] = self._ask(lambda _: self._read_heartbeats(range(self._size)), dict[int, bytes]())
+        values: dict[int, bytes] = self._ask(
+            lambda _: self._read_heartbeats(range(self._size)), dict[int, bytes]()
+        )
         late = [rank for rank, value in values.items() if int(value.split()[1]) < self.collectives]
-        return ", ".join(f"rank {rank} ({self._processes[rank]})" for rank in late[:8]) or "the other ranks"
+        return (
+            ", ".join(f"rank {rank} ({self._processes[rank]})" for rank in late[:8])
+            or "the other ranks"
+        )
 
     def leave(self, succeeded: bool) -> None:
-        """Announces that this rank leaves. Rank zero, which may serve the store, waits for the others to leave first.
+        """Announces that this rank leaves. Rank zero, which may serve the store, waits for the
+        others to leave first.
 
         After a success it waits up to the peer deadline, and the guard ends.
         """
@@ -245,7 +292,9 @@ class Watchdog:
         deadline = time.monotonic() + (self._peer_timeout if succeeded else _PRINT_SECONDS)
         waiting = range(1, self._size) if self._rank == 0 and self._store is not None else []
         while waiting and time.monotonic() < deadline:
-            waiting = [rank for rank in waiting if not self._has_left(rank) and not self._has_ended(rank)]
+            waiting = [
+                rank for rank in waiting if not self._has_left(rank) and not self._has_ended(rank)
+            ]
             time.sleep(0.02 if waiting else 0.0)
 
     def stop(self) -> None:
@@ -274,7 +323,9 @@ class Watchdog:
             signals.wait(_GUARD_SECONDS)
 
     def _exchange_heartbeats(self, store: Store) -> Failure | None:
-        """Sends this rank's heartbeat and reads those of the others. Returns the run's failure, if there is one."""
+        """Sends this rank's heartbeat and reads those of the others. Returns the run's failure, if
+        there is one.
+        """
         store.set(f"heartbeat/{self._rank}", f"{time.monotonic()} {self.collectives}")
         values = self._read_heartbeats(self._heartbeats)
         failure = Failure.read(store)
@@ -285,7 +336,9 @@ class Watchdog:
         return failure
 
     def _read_heartbeats(self, ranks: Collection[int]) -> dict[int, bytes]:
-        return dict(zip(ranks, get_all(self._store, [f"heartbeat/{rank}" for rank in ranks]), strict=True))
+        return dict(
+            zip(ranks, get_all(self._store, [f"heartbeat/{rank}" for rank in ranks]), strict=True)
+        )
 
     def _detect(self, now: float) -> Failure | None:
         """A failure that this rank can detect."""
@@ -297,21 +350,33 @@ class Watchdog:
                 why = "it crashed or was killed (out of memory?)"
                 return self._lost_rank(rank, f"exited without reporting an error: {why}")
         if signals.received:
-            return Failure(self._rank, add_location(signals.stopped_error(), self._rank, self._size))
+            return Failure(
+                self._rank, add_location(signals.stopped_error(), self._rank, self._size)
+            )
         return self._detect_silence(now) if self._processes else None
 
     def _detect_silence(self, now: float) -> Failure | None:
         """A lost or silent store, or a silent rank."""
         server = "rank 0"
         if launcher_serves_store():
-            server = f"the launcher at {os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}"
+            server = (
+                "the launcher at "
+                f"{os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}"
+            )
         if self._store_error:
             cause = f"{server} exited or its machine is down"
             message = f"lost the connection to the rendezvous store ({self._store_error}): {cause}"
             return Failure(0, RunError(message), lost=0 not in self._visible)
         patience = self._peer_timeout
-        limit = f"for {patience:g} s ({option('peer_timeout')}): it is frozen, or its machine or the network is down"
-        silent = [rank for rank, (_, seen) in self._heartbeats.items() if self._last_contact - seen > patience]
+        limit = (
+            f"for {patience:g} s ({option('peer_timeout')}): it is frozen, or its machine or the "
+            "network is down"
+        )
+        silent = [
+            rank
+            for rank, (_, seen) in self._heartbeats.items()
+            if self._last_contact - seen > patience
+        ]
         if now - self._last_contact > patience:  # the store does not respond
             if launcher_serves_store():
                 return Failure(0, RunError(f"{server} did not respond {limit}"))
@@ -341,7 +406,9 @@ class Watchdog:
         return self._ask(lambda store: bool(store.check([f"left/{rank}"])), False)
 
     def _ask(self, question: Callable[[Store], T], default: T) -> T:
-        """``question(store)``; ``default`` if there is no store, or it is lost or does not respond."""
+        """``question(store)``; ``default`` if there is no store, or it is lost or does not
+        respond.
+        """
         if self._store is None or self._store_error:
             return default
         try:
@@ -353,13 +420,19 @@ class Watchdog:
             return default
 
     def _declare(self, failure: Failure) -> None:
-        """Makes ``failure`` the run's failure, unless there already is one, and sets when this process must end."""
+        """Makes ``failure`` the run's failure, unless there already is one, and sets when this
+        process must end.
+        """
         failure = failure if self._failure else self._ask(failure.post, failure)
         if self._failure is not None:
             return
-        failure.error.location = failure.error.location or ""  # that of the rank is in the message where it matters
+        failure.error.location = (
+            failure.error.location or ""
+        )  # that of the rank is in the message where it matters
         now = time.monotonic()
-        self._exit_at = now + (_SIGNAL_GRACE_SECONDS if isinstance(failure.error, StoppedError) else _GRACE_SECONDS)
+        self._exit_at = now + (
+            _SIGNAL_GRACE_SECONDS if isinstance(failure.error, StoppedError) else _GRACE_SECONDS
+        )
         if not signals.taken_over:  # the calling program gets its exception if possible
             self.abandon_at = now + (_GRACE_SECONDS if failure.lost else self._peer_timeout)
             self._exit_at = self.abandon_at + _GRACE_SECONDS
@@ -373,7 +446,8 @@ class Watchdog:
                     os.kill(self._visible[failure.rank].pid, signal.SIGKILL)
 
     def _print_once(self, error: FidtoolError) -> None:
-        """Prints the error on one rank, preferably rank zero if it runs, because users read its log.
+        """Prints the error on one rank, preferably rank zero if it runs, because users read its
+        log.
 
         Without the store every rank prints, as none can know whether another rank did.
         """
@@ -381,9 +455,15 @@ class Watchdog:
             if self._printed:
                 return
             self._printed = True
-            rank_zero_lost = self._failure is not None and self._failure.lost and self._failure.rank == 0
-            deadline = time.monotonic() + (0.0 if rank_zero_lost or self._rank == 0 else _PRINT_SECONDS)
-            while time.monotonic() < deadline and not self._ask(lambda store: store.check(["printing"]), True):
+            rank_zero_lost = (
+                self._failure is not None and self._failure.lost and self._failure.rank == 0
+            )
+            deadline = time.monotonic() + (
+                0.0 if rank_zero_lost or self._rank == 0 else _PRINT_SECONDS
+            )
+            while time.monotonic() < deadline and not self._ask(
+                lambda store: store.check(["printing"]), True
+            ):
                 time.sleep(0.05)
             prints = self._ask(lambda store: store.add("printing", 1) == 1, True)
             with contextlib.suppress(Exception):

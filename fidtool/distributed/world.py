@@ -1,7 +1,8 @@
-"""The ranks of a run: process group, collectives, propagation of failures to every rank, comparison of tensors.
+"""The ranks of a run: process group, collectives, propagation of failures to every rank, comparison
+of tensors.
 
-The methods of `World` are collectives unless stated otherwise: all ranks must call them in the same order. With one
-rank they do not communicate.
+The methods of `World` are collectives unless stated otherwise: all ranks must call them in the same
+order. With one rank they do not communicate.
 """
 
 from __future__ import annotations
@@ -21,7 +22,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fidtool.distributed import signals
 from fidtool.distributed.launch import Launch
-from fidtool.distributed.watchdog import LostContactError, OnFailure, TooSlowError, Watchdog, add_location
+from fidtool.distributed.watchdog import (
+    LostContactError,
+    OnFailure,
+    TooSlowError,
+    Watchdog,
+    add_location,
+)
 from fidtool.errors import FidtoolError, as_fidtool_error, on_every_rank, option
 
 if TYPE_CHECKING:
@@ -30,11 +37,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Views of the tensors of the last collectives. gloo's threads release a tensor shortly after its collective ends. If no
-# other C++ object references the tensor, releasing it needs the GIL (c10/util/intrusive_ptr.h: the PyObject is notified
-# when the count falls to one): a deadlock if the group is being destroyed at that time (torch 2.4), an abort if the
-# interpreter is shutting down (torch 2.15). A view's C++ object references its base, so views are made before a
-# collective starts, held for the next few collectives, fewer if they are large, and leaked at exit.
+# Views of the tensors of the last collectives. gloo's threads release a tensor shortly after its
+# collective ends. If no other C++ object references the tensor, releasing it needs the GIL
+# (c10/util/intrusive_ptr.h: the PyObject is notified when the count falls to one): a deadlock if
+# the group is being destroyed at that time (torch 2.4), an abort if the interpreter is shutting
+# down (torch 2.15). A view's C++ object references its base, so views are made before a collective
+# starts, held for the next few collectives, fewer if they are large, and leaked at exit.
 _in_flight: deque[list[torch.Tensor]] = deque(maxlen=8)
 _LEAST_HELD = 2
 _MOST_BYTES_HELD = 1 << 26
@@ -73,7 +81,9 @@ class World:
         self._group = group
 
     def gather(self, value: T) -> list[T]:
-        """Returns every rank's ``value`` (a small picklable object), in rank order, on every rank."""
+        """Returns every rank's ``value`` (a small picklable object), in rank order, on every
+        rank.
+        """
         if self.size == 1:
             return [value]
         import torch
@@ -81,7 +91,10 @@ class World:
         mine = _pickled(value)
         sizes = torch.zeros(self.size, dtype=torch.int64, device="cpu")
         sizes[self.rank] = len(mine)
-        return [pickle.loads(output.numpy().data) for output in self.gather_bytes(mine, self.sum_(sizes).tolist())]
+        return [
+            pickle.loads(output.numpy().data)
+            for output in self.gather_bytes(mine, self.sum_(sizes).tolist())
+        ]
 
     def gather_bytes(self, mine: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
         """Returns every rank's one-dimensional uint8 tensor, in rank order."""
@@ -94,7 +107,8 @@ class World:
         return [output[:size].to(mine.device) for output, size in zip(outputs, sizes, strict=True)]
 
     def sum_(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Sums ``tensor`` over the ranks, in place, on every rank. Exact for integers in any reduction order.
+        """Sums ``tensor`` over the ranks, in place, on every rank. Exact for integers in any
+        reduction order.
 
         A tensor on an accelerator is copied through host memory.
         """
@@ -110,21 +124,27 @@ class World:
             return value
         import torch
 
-        data = _pickled(value) if self.rank == 0 else torch.empty(0, dtype=torch.uint8, device="cpu")
+        data = (
+            _pickled(value) if self.rank == 0 else torch.empty(0, dtype=torch.uint8, device="cpu")
+        )
         size = torch.tensor([len(data)], dtype=torch.int64, device="cpu")
         data.resize_(int(self.sum_(size)))
-        self._run_collective(lambda group: group.broadcast([data]), data)  # from rank zero by default
+        self._run_collective(
+            lambda group: group.broadcast([data]), data
+        )  # from rank zero by default
         return value if self.rank == 0 else pickle.loads(data.numpy().data)
 
     def _run_collective(self, begin: Callable[[Any], Any], *tensors: torch.Tensor) -> None:
         """Starts a collective on the process group and waits until it ends or must be abandoned.
 
-        ``begin`` starts it and returns torch's handle; ``tensors`` are those that it reads and writes, all on the CPU.
+        ``begin`` starts it and returns torch's handle; ``tensors`` are those that it reads and
+        writes, all on the CPU.
 
-        gloo does not always detect a lost rank. If it does, it does not notify every waiter: a send on a broken
-        connection is queued, and the queue is dropped when the connection is closed (gloo's `Pair::signalException`
-        only handles posted operations). An abandoned collective keeps waiting in a gloo thread, which the group's
-        destructor would join, so neither it nor its group is ever destroyed.
+        gloo does not always detect a lost rank. If it does, it does not notify every waiter: a send
+        on a broken connection is queued, and the queue is dropped when the connection is closed
+        (gloo's `Pair::signalException` only handles posted operations). An abandoned collective
+        keeps waiting in a gloo thread, which the group's destructor would join, so neither it nor
+        its group is ever destroyed.
         """
         import torch.distributed as dist
 
@@ -136,7 +156,9 @@ class World:
         try:
             work = begin(group)
             while not work.is_completed():
-                with contextlib.suppress(RuntimeError):  # the poll timed out; the last wait raises for a failed one
+                with contextlib.suppress(
+                    RuntimeError
+                ):  # the poll timed out; the last wait raises for a failed one
                     work.wait(timedelta(seconds=0.5))
                 if time.monotonic() > self._watchdog.abandon_at and not work.is_completed():
                     _never_destroy(ctypes.py_object((group, work, tensors)))
@@ -147,17 +169,22 @@ class World:
                 raise LostContactError.of(self.rank, error) from error
             late = f"{self._watchdog.late_ranks()}, still alive but stuck or slower"
             raise TooSlowError(
-                f"rank {self.rank} timed out after {self._watchdog.timeout:g} s waiting for {late}:",
+                f"rank {self.rank} timed out after {self._watchdog.timeout:g} s waiting for "
+                f"{late}:",
                 f"raise {option('timeout')} if more time is needed",
                 setting="timeout",
             ) from error
 
     def on_rank_zero(self, work: Callable[[], T]) -> T:
-        """Calls ``work`` on rank zero only. Returns its value, or raises its error, on every rank."""
+        """Calls ``work`` on rank zero only. Returns its value, or raises its error, on every
+        rank.
+        """
         return self.broadcast(self.only_on_rank_zero(work))  # type: ignore[return-value]
 
     def only_on_rank_zero(self, work: Callable[[], T]) -> T | None:
-        """Calls ``work`` on rank zero only. Returns its value there and None elsewhere; all ranks raise its error."""
+        """Calls ``work`` on rank zero only. Returns its value there and None elsewhere; all ranks
+        raise its error.
+        """
         result: T | None = None
         with self.together():
             if self.rank == 0:
@@ -171,12 +198,14 @@ class World:
     def must_stop(self) -> bool:
         """Whether a rank has failed or a signal was received. Not a collective; no communication.
 
-        If true, the rank must stop its work and leave its `together` block, which then raises the cause.
+        If true, the rank must stop its work and leave its `together` block, which then raises the
+        cause.
         """
         return self._watchdog.failed.is_set() or bool(signals.received)
 
     def check_stop(self) -> None:
-        """Raises the cause if a rank has failed or a signal was received, within a `together` block.
+        """Raises the cause if a rank has failed or a signal was received, within a `together`
+        block.
 
         Not a collective; no communication.
         """
@@ -186,10 +215,12 @@ class World:
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """Context manager that raises any rank's failure on every rank. Its block must contain no collectives.
+        """Context manager that raises any rank's failure on every rank. Its block must contain no
+        collectives.
 
-        All ranks raise the same error, the first of the run. An unexpected exception becomes a RunError that names the
-        rank and the host; on that rank it is chained to the original. A signal that stopped the work is also a failure.
+        All ranks raise the same error, the first of the run. An unexpected exception becomes a
+        RunError that names the rank and the host; on that rank it is chained to the original. A
+        signal that stopped the work is also a failure.
         """
         if self.size == 1:
             yield
@@ -200,7 +231,9 @@ class World:
             yield
         except (Exception, SystemExit) as caught:  # a custom network may call sys.exit
             error = caught
-        mine = None if error is None else add_location(as_fidtool_error(error), self.rank, self.size)
+        mine = (
+            None if error is None else add_location(as_fidtool_error(error), self.rank, self.size)
+        )
         if mine is not None:
             self._watchdog.report(mine)
         every = self.gather(mine or self.must_stop())
@@ -215,13 +248,16 @@ class World:
 
 
 @contextlib.contextmanager
-def open_world(launch: Launch, peer_timeout: float, timeout: float, on_failure: OnFailure) -> Iterator[World]:
+def open_world(
+    launch: Launch, peer_timeout: float, timeout: float, on_failure: OnFailure
+) -> Iterator[World]:
     """Joins the other ranks for the duration of a ``with`` block.
 
-    If the calling program already has a process group, it is used and left open. If that group's store is neither a
-    TCPStore nor a FileStore, there is no watchdog, and only the collectives' own timeout ends a wait. If the block
-    fails on any rank, every rank raises the first failure. A rank that is stuck is ended by force, with the first
-    failure on stderr, see `fidtool.distributed.watchdog`.
+    If the calling program already has a process group, it is used and left open. If that group's
+    store is neither a TCPStore nor a FileStore, there is no watchdog, and only the collectives' own
+    timeout ends a wait. If the block fails on any rank, every rank raises the first failure. A rank
+    that is stuck is ended by force, with the first failure on stderr, see
+    `fidtool.distributed.watchdog`.
 
     Args:
         peer_timeout, timeout, on_failure: see `Watchdog`.
@@ -240,14 +276,18 @@ def open_world(launch: Launch, peer_timeout: float, timeout: float, on_failure: 
             with torch.inference_mode(False):
                 group = None
                 if launch.world_size > 1:
-                    from fidtool.distributed.rendezvous import join, leave  # deferred: most runs have one rank
+                    # Deferred: most runs have one rank.
+                    from fidtool.distributed.rendezvous import (
+                        join,
+                        leave,
+                    )
 
                     group = join(launch, watchdog)
                     leaving.callback(leave, group)
                 elif signals.taken_over:
                     watchdog.start([])
-                # A launcher that has lost one rank sends SIGTERM to the others, which must not interrupt the search
-                # for the cause.
+                # A launcher that has lost one rank sends SIGTERM to the others, which must not
+                # interrupt the search for the cause.
                 stack.enter_context(signals.deferred())
                 yield World(launch, watchdog, group)
                 if launch.world_size > 1:
@@ -268,7 +308,12 @@ _MISSING = ("missing", "")
 
 def named_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
     """A module's parameters and buffers by name, including those not in its state_dict."""
-    return dict([*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)])
+    return dict(
+        [
+            *module.named_parameters(remove_duplicate=False),
+            *module.named_buffers(remove_duplicate=False),
+        ]
+    )
 
 
 def tensor_hashes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[str, str]]:
@@ -289,11 +334,13 @@ def tensor_hashes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[str, s
     return hashes
 
 
-def find_differences(hashes: Mapping[str, tuple[str, str]], world: World, ranks: Sequence[int] = ()) -> list[str]:
+def find_differences(
+    hashes: Mapping[str, tuple[str, str]], world: World, ranks: Sequence[int] = ()
+) -> list[str]:
     """Compares the tensors of all ranks with those of the first rank. A collective.
 
-    Returns one phrase per difference, the same on every rank. ``ranks`` are the rank numbers in these, by default from
-    0 on.
+    Returns one phrase per difference, the same on every rank. ``ranks`` are the rank numbers in
+    these, by default from 0 on.
     """
     first, *others = world.gather(dict(hashes))
     zero, *numbers = ranks or range(world.size)

@@ -1,4 +1,6 @@
-"""The extractor of a network other than Inception: its weights are fetched, it is built, and tried."""
+"""The extractor of a network other than Inception: its weights are fetched, it is built, and
+tried.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,19 @@ from fidtool.features.extractor import Extractor, fixed_batch
 from fidtool.features.models import user_networks
 from fidtool.features.models.families import NetworkChoice, no_protocol
 from fidtool.features.network import State, digest_of, frozen
-from fidtool.features.protocol import DECODER, DEFAULT_PROTOCOL, FEATURES, Definition, protocol_named
+from fidtool.features.protocol import (
+    DECODER,
+    DEFAULT_PROTOCOL,
+    FEATURES,
+    Definition,
+    protocol_named,
+)
 from fidtool.features.resize import Preparation
 
 _REPEATS = 0.02
-"""Largest accepted difference between the features of an image alone and in a batch, relative to their norm. In
-bfloat16 they differ, because different kernels run."""
+"""Largest accepted difference between the features of an image alone and in a batch, relative to
+their norm. In bfloat16 they differ, because different kernels run.
+"""
 
 
 def fetch_state(choice: NetworkChoice, say: Callable[[str], None]) -> State | None:
@@ -53,11 +62,12 @@ def custom_extractor(
     layer: str = FEATURES,
     usual: str | None = None,
 ) -> Extractor:
-    """Return the extractor of a network that is not Inception, with what `fetch_state` returned, on every rank.
+    """Return the extractor of a network that is not Inception, with what `fetch_state` returned, on
+    every rank.
 
-    Runs the file of a factory, and the network on probe images. ``usual`` is the protocol of a network that has neither
-    its own preparation nor a protocol; None is the default one. The protocol determines resize and ddof; a network with
-    its own preparation has ddof 1.
+    Runs the file of a factory, and the network on probe images. ``usual`` is the protocol of a
+    network that has neither its own preparation nor a protocol; None is the default one. The
+    protocol determines resize and ddof; a network with its own preparation has ddof 1.
     """
     with about(choice.subject):
         with repeatable():
@@ -86,8 +96,12 @@ def custom_extractor(
             decoder=DECODER,
             ddof=1 if network.preparation else standard.ddof,
         )
-        offset, scale = (tuple(255.0 * value for value in values) for values in (network.mean, network.std))
-        extractor = Extractor(runnable, {layer: definition}, preparation, offset, scale, device, precision)
+        offset, scale = (
+            tuple(255.0 * value for value in values) for values in (network.mean, network.std)
+        )
+        extractor = Extractor(
+            runnable, {layer: definition}, preparation, offset, scale, device, precision
+        )
         extractor.definitions = {layer: replace(definition, dims=_probed_dims(extractor, name))}
     return extractor
 
@@ -95,14 +109,16 @@ def custom_extractor(
 def _probed_dims(extractor: Extractor, name: str) -> int:
     """Run images through the network and return the length of a feature vector.
 
-    Refuses a network whose features of an image are random or depend on the other images in the batch.
+    Refuses a network whose features of an image are random or depend on the other images in the
+    batch.
     """
     device, size = extractor.device.torch_device, extractor.definition.input_size
     first, second = fixed_batch(2, device)
     with computing_on(device):
         with about(f"for a 1x3x{size}x{size} input"):
             alone = extractor.features([first])[0].cpu().double()
-        # The neighbour is darker, because batch norm in training mode treats batches of the same noise almost alike.
+        # The neighbour is darker, because batch norm in training mode treats batches of the same
+        # noise almost alike.
         together = extractor.features([first, second // 4])[0].cpu().double()
     if not len(alone):
         raise RunError("the network returned no features for one image: an output of shape (1, 0)")
@@ -110,7 +126,8 @@ def _probed_dims(extractor: Extractor, name: str) -> int:
     # A value that is not finite is reported for the first batch of images.
     if norm.isfinite() and difference > _REPEATS * norm:
         raise RunError(
-            f"{name} returns different features for the same image in another batch or at another time, for example "
-            "because of dropout or batch norm in training mode: call model.eval() before exporting or tracing a program"
+            f"{name} returns different features for the same image in another batch or at another "
+            "time, for example because of dropout or batch norm in training mode: call "
+            "model.eval() before exporting or tracing a program"
         )
     return len(alone)

@@ -1,4 +1,6 @@
-"""The device of a rank, and torch's settings during a run, which replace those of the calling program."""
+"""The device of a rank, and torch's settings during a run, which replace those of the calling
+program.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +20,14 @@ from fidtool.errors import InputError, option
 from fidtool.validation import TorchDevice
 
 _CPU_BATCH = 8
-"""Measured on two cores: batches of 4, 8 and 16 images are equally fast, and small batches leave less idle time at the
-end of a set."""
+"""Measured on two cores: batches of 4, 8 and 16 images are equally fast, and small batches leave
+less idle time at the end of a set.
+"""
 _GPU_BATCH = 64
 _THREADS_PER_WORKER = 16
-"""Decoding and inspecting a photo takes 2 ms, its forward pass 80 ms of one thread. The main thread can therefore
-supply about 30 forward threads without workers."""
+"""Decoding and inspecting a photo takes 2 ms, its forward pass 80 ms of one thread. The main thread
+can therefore supply about 30 forward threads without workers.
+"""
 
 
 @dataclass(frozen=True)
@@ -33,11 +37,13 @@ class Device:
     Attributes:
         torch_device: for example ``cpu`` or ``cuda:1``.
         name: name of the hardware, for the record.
-        default_batch_size, default_workers: images of a batch and decoding workers unless they are set. The workers
-            are few on the CPU, which the network needs, else all but one of the rank's cores.
-        forward_threads: number of threads that run forward passes, each on one batch at a time; 0 on accelerators, for
-            which the calling thread launches the passes. An accelerator works while the host goes on, so that a second
-            thread would not save time. It would need the calling thread's device and stream.
+        default_batch_size, default_workers: images of a batch and decoding workers unless they are
+            set. The workers are few on the CPU, which the network needs, else all but one of the
+            rank's cores.
+        forward_threads: number of threads that run forward passes, each on one batch at a time; 0
+            on accelerators, for which the calling thread launches the passes. An accelerator works
+            while the host goes on, so that a second thread would not save time. It would need the
+            calling thread's device and stream.
     """
 
     torch_device: torch.device
@@ -48,9 +54,11 @@ class Device:
 
 
 def choose_device(requested: str | TorchDevice | None, launch: Launch) -> Device:
-    """Return the device of this rank, as ``--device`` requested it: ``cpu``, ``cuda`` or ``cuda:1``.
+    """Return the device of this rank, as ``--device`` requested it: ``cpu``, ``cuda`` or
+    ``cuda:1``.
 
-    None is CUDA if available, else the CPU. ``cuda`` without an index is the GPU whose index is the local rank.
+    None is CUDA if available, else the CPU. ``cuda`` without an index is the GPU whose index is the
+    local rank.
     """
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     usable = ["cpu", "cuda", *(f"cuda:{index}" for index in range(gpus))] if gpus else ["cpu"]
@@ -66,7 +74,8 @@ def choose_device(requested: str | TorchDevice | None, launch: Launch) -> Device
     if problem:
         raise InputError(problem, f"use {' or '.join(usable)}", setting="device")
     if device.type == "cuda" and device.index is None:
-        # A program without a launcher has selected its device; one process per GPU is usual even there.
+        # A program without a launcher has selected its device; one process per GPU is usual even
+        # there.
         chosen = launch.local_world_size == 1 and torch.cuda.is_initialized()
         index = torch.cuda.current_device() if chosen else launch.local_rank % gpus
         device = torch.device("cuda", index)
@@ -74,7 +83,9 @@ def choose_device(requested: str | TorchDevice | None, launch: Launch) -> Device
 
 
 def device_of(device: torch.device, launch: Launch | None = None) -> Device:
-    """Return the `Device` for a torch device that the calling program has chosen; a ``launch`` of None is alone."""
+    """Return the `Device` for a torch device that the calling program has chosen; a ``launch`` of
+    None is alone.
+    """
     launch = launch or alone_here()
     if device.type != "cpu":
         workers = max(1, min(16, available_cores(launch.local_world_size) - 1))
@@ -86,7 +97,9 @@ def device_of(device: torch.device, launch: Launch | None = None) -> Device:
 
 
 def nvidia_capability(device: torch.device) -> tuple[int, int] | None:
-    """Return the compute capability of an NVIDIA GPU; None for other devices. To torch AMD's are ``cuda``, too."""
+    """Return the compute capability of an NVIDIA GPU; None for other devices. To torch AMD's are
+    ``cuda``, too.
+    """
     if device.type != "cuda" or torch.version.cuda is None:
         return None
     return torch.cuda.get_device_capability(device)
@@ -94,14 +107,18 @@ def nvidia_capability(device: torch.device) -> tuple[int, int] | None:
 
 def _cpu_model() -> str:
     with contextlib.suppress(OSError):
-        found = re.search(r"^model name\s*:\s*(.*\S)", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        found = re.search(
+            r"^model name\s*:\s*(.*\S)", Path("/proc/cpuinfo").read_text(), re.MULTILINE
+        )
         if found:
             return found[1]
     return platform.processor() or platform.machine()
 
 
 _Switch = tuple[Callable[[], Any], Callable[[Any], None], Any]
-"""How to read and write a setting of torch, and its value during a run; with None, it is restored only."""
+"""How to read and write a setting of torch, and its value during a run; with None, it is restored
+only.
+"""
 
 
 @dataclass
@@ -113,11 +130,14 @@ class TorchSettings:
     held: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     def hold(self, device: torch.device | None = None) -> None:
-        """Replace the calling program's settings until ``held`` is closed, and make a GPU current in this thread."""
+        """Replace the calling program's settings until ``held`` is closed, and make a GPU current
+        in this thread.
+        """
         self.held.close()
         self.device = device
         hold = self.held.enter_context
-        # Selected each time: the program's code may have switched between torch's old and new precision settings.
+        # Selected each time: the program's code may have switched between torch's old and new
+        # precision settings.
         hold(_strict([*_kernel_switches(), *_precision_switches(self.tf32)]))
         hold(torch.random.fork_rng(devices=[]))  # restores the random state
         hold(torch.inference_mode(False))
@@ -128,10 +148,12 @@ class TorchSettings:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Restore the calling program's settings for a ``with`` block in which the program's code runs.
+        """Restore the calling program's settings for a ``with`` block in which the program's code
+        runs.
 
-        Some settings apply to all threads, so no network may compute meanwhile. The settings are those that the
-        program's code left the last time: a generator may be inside ``with torch.autocast(...)`` when it yields.
+        Some settings apply to all threads, so no network may compute meanwhile. The settings are
+        those that the program's code left the last time: a generator may be inside ``with
+        torch.autocast(...)`` when it yields.
         """
         self.held.close()
         try:
@@ -142,13 +164,15 @@ class TorchSettings:
 
 @contextlib.contextmanager
 def repeatable(tf32: bool = False) -> Iterator[TorchSettings]:
-    """Use full float32 precision and repeatable kernels in a ``with`` block; restore the caller's settings after it.
+    """Use full float32 precision and repeatable kernels in a ``with`` block; restore the caller's
+    settings after it.
 
-    TF32 (unless ``tf32``), bfloat16 in place of float32, and autocast are off. cuDNN neither autotunes (the fastest
-    kernel can differ from run to run) nor selects non-deterministic kernels. The number of intra-op threads is 1,
-    because a convolution on the CPU has different bits with two. oneDNN, attention, the default dtype, the default
-    device, inference mode and ``torch.use_deterministic_algorithms`` are as in a new process, except that cuDNN's
-    attention is off, because its default differs between versions of torch. The state of torch's random number
+    TF32 (unless ``tf32``), bfloat16 in place of float32, and autocast are off. cuDNN neither
+    autotunes (the fastest kernel can differ from run to run) nor selects non-deterministic kernels.
+    The number of intra-op threads is 1, because a convolution on the CPU has different bits with
+    two. oneDNN, attention, the default dtype, the default device, inference mode and
+    ``torch.use_deterministic_algorithms`` are as in a new process, except that cuDNN's attention is
+    off, because its default differs between versions of torch. The state of torch's random number
     generator, which building a module changes, is restored.
     """
     grad = torch.is_grad_enabled()
@@ -165,9 +189,11 @@ def repeatable(tf32: bool = False) -> Iterator[TorchSettings]:
 
 @contextlib.contextmanager
 def computing_on(device: torch.device, half: torch.dtype | None = None) -> Iterator[None]:
-    """Make ``device`` the current one in a ``with`` block that calls a network, with autocast to ``half`` or without.
+    """Make ``device`` the current one in a ``with`` block that calls a network, with autocast to
+    ``half`` or without.
 
-    The program's current stream of the device stays current, so that the network is ordered with the program's work.
+    The program's current stream of the device stays current, so that the network is ordered with
+    the program's work.
     """
     with contextlib.ExitStack() as stack:
         if device.type == "cuda":
@@ -178,7 +204,9 @@ def computing_on(device: torch.device, half: torch.dtype | None = None) -> Itera
 
 
 def full_fp32() -> contextlib.AbstractContextManager[None]:
-    """Use full float32 precision in a ``with`` block, but not the other settings of `repeatable`."""
+    """Use full float32 precision in a ``with`` block, but not the other settings of
+    `repeatable`.
+    """
     return _strict(_precision_switches())
 
 
@@ -191,7 +219,9 @@ def _strict(switches: list[_Switch]) -> Iterator[None]:
                 write(strict)
         yield
     finally:
-        for write, value in reversed(before):  # because later settings change some of the earlier ones
+        for write, value in reversed(
+            before
+        ):  # because later settings change some of the earlier ones
             write(value)
 
 
@@ -199,7 +229,9 @@ def _attribute(place: Any, name: str, strict: object) -> _Switch:
     return partial(getattr, place, name), partial(setattr, place, name), strict
 
 
-def _if_changed(read: Callable[[], Any], write: Callable[[Any], None], strict: object = None) -> _Switch:
+def _if_changed(
+    read: Callable[[], Any], write: Callable[[Any], None], strict: object = None
+) -> _Switch:
     return read, lambda value: None if value == read() else write(value), strict
 
 
@@ -227,7 +259,11 @@ def _kernel_switches() -> list[_Switch]:
         *_autocast_switches(),
         (backends.mha.get_fastpath_enabled, backends.mha.set_fastpath_enabled, True),
         *(
-            (getattr(backends.cuda, f"{name}_sdp_enabled"), getattr(backends.cuda, f"enable_{name}_sdp"), used)
+            (
+                getattr(backends.cuda, f"{name}_sdp_enabled"),
+                getattr(backends.cuda, f"enable_{name}_sdp"),
+                used,
+            )
             for name, used in attention.items()
         ),
     ]
@@ -244,13 +280,25 @@ def _autocast_switches() -> list[_Switch]:
 def _precision_switches(tf32: bool = False) -> list[_Switch]:
     """The settings that trade float32 precision for speed; ``tf32`` enables this on NVIDIA GPUs.
 
-    torch 2.9 added new settings, and refuses to read the old ones in a program that has used the new ones. The settings
-    that the program uses are therefore used here as well: writing the others would break the program's later reads.
+    torch 2.9 added new settings, and refuses to read the old ones in a program that has used the
+    new ones. The settings that the program uses are therefore used here as well: writing the others
+    would break the program's later reads.
     """
     backends: Any = torch.backends
     parents = [backends, backends.cuda.matmul, backends.cudnn, backends.mkldnn]
-    places = [*parents, *(getattr(parent, name, None) for parent in parents[2:] for name in ("conv", "rnn", "matmul"))]
-    attributes = [_attribute(place, "fp32_precision", None) for place in places if hasattr(place, "fp32_precision")]
+    places = [
+        *parents,
+        *(
+            getattr(parent, name, None)
+            for parent in parents[2:]
+            for name in ("conv", "rnn", "matmul")
+        ),
+    ]
+    attributes = [
+        _attribute(place, "fp32_precision", None)
+        for place in places
+        if hasattr(place, "fp32_precision")
+    ]
     newer = [_if_changed(read, write) for read, write, _ in attributes]  # restored, but not changed
     try:
         switches = [
@@ -271,5 +319,11 @@ def _precision_switches(tf32: bool = False) -> list[_Switch]:
     switches += [_attribute(place, "fp32_precision", "ieee") for place in places]
     # In half precision, a GPU accumulates in 32 bits.
     matmul = backends.cuda.matmul
-    sums = ("bf16_reduced_precision_reduction", "fp16_reduced_precision_reduction", "fp16_accumulation")
-    return switches + [_attribute(matmul, f"allow_{n}", False) for n in sums if hasattr(matmul, f"allow_{n}")]
+    sums = (
+        "bf16_reduced_precision_reduction",
+        "fp16_reduced_precision_reduction",
+        "fp16_accumulation",
+    )
+    return switches + [
+        _attribute(matmul, f"allow_{n}", False) for n in sums if hasattr(matmul, f"allow_{n}")
+    ]

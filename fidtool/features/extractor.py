@@ -1,4 +1,6 @@
-"""Networks on a device: pixels in, feature vectors out, for one network or for all networks of a run."""
+"""Networks on a device: pixels in, feature vectors out, for one network or for all networks of a
+run.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ from fidtool.errors import FidtoolError, ProgramError, RunError, about, in_short
 from fidtool.features.device import Device, computing_on
 from fidtool.features.protocol import Definition
 from fidtool.features.resize import ImageTensors, Preparation, network_input, resize
-from fidtool.images.workers import DaemonThreads
 from fidtool.names import counted
+from fidtool.system.background import DaemonThreads, use_one_torch_thread
 
 Item = TypeVar("Item")
 GroupFeatures = Sequence[Mapping[str, torch.Tensor]]
@@ -30,7 +32,9 @@ _LEAVING_SECONDS = 1.0
 
 
 def fixed_batch(count: int, device: torch.device) -> torch.Tensor:
-    """Return different images of noise, uint8 of shape (count, 64, 64, 3), with the same values on every device."""
+    """Return different images of noise, uint8 of shape (count, 64, 64, 3), with the same values on
+    every device.
+    """
     values = torch.arange(count * 64 * 64 * 3, dtype=torch.int64, device="cpu")
     # A multiplicative hash of the position, because torch's random numbers are the program's.
     pixels = (values * 2654435761 >> 16) % 256
@@ -38,23 +42,33 @@ def fixed_batch(count: int, device: torch.device) -> torch.Tensor:
 
 
 def channels_last(output: torch.Tensor) -> bool:
-    """Whether a network's output for square images seems to have shape (n, h, w, D), with h equal to w."""
-    return output.ndim == 4 and output.shape[1] == output.shape[2] != output.shape[3] and output.shape[1] > 1
+    """Whether a network's output for square images seems to have shape (n, h, w, D), with h equal
+    to w.
+    """
+    return (
+        output.ndim == 4
+        and output.shape[1] == output.shape[2] != output.shape[3]
+        and output.shape[1] > 1
+    )
 
 
 @dataclass(eq=False)
 class Extractor:
     """Computes feature vectors of batches of images.
 
-    In half precision, Inception's weights and activations have 16 bits; sums within a layer and the final global
-    average have 32 bits. Other networks run under torch's autocast, which selects the precision layer by layer.
+    In half precision, Inception's weights and activations have 16 bits; sums within a layer and the
+    final global average have 32 bits. Other networks run under torch's autocast, which selects the
+    precision layer by layer.
 
     Args:
-        module: returns one tensor of features, or a tuple with one tensor per definition if there are several.
-        definitions: the definitions of the features by layer; the first is that of `features`. ``dims`` is 0 if the
-            length of a vector is not known yet. With an ``input_size`` of 0, the network gets images as they are.
+        module: returns one tensor of features, or a tuple with one tensor per definition if there
+            are several.
+        definitions: the definitions of the features by layer; the first is that of `features`.
+            ``dims`` is 0 if the length of a vector is not known yet. With an ``input_size`` of 0,
+            the network gets images as they are.
         offset, scale: a pixel value x in 0..255 enters the network as (x - offset) / scale.
-        precision: see `fidtool.settings.Settings`. TF32 is switched on by `fidtool.features.device.repeatable`.
+        precision: see `fidtool.settings.settings.Settings`. TF32 is switched on by
+            `fidtool.features.device.repeatable`.
     """
 
     module: nn.Module
@@ -91,7 +105,9 @@ class Extractor:
         return named_tensors(self.module)
 
     def features(self, images: ImageTensors) -> torch.Tensor:
-        """Return the feature vectors of one batch for the first layer, see `inputs` and `vectors`."""
+        """Return the feature vectors of one batch for the first layer, see `inputs` and
+        `vectors`.
+        """
         return next(iter(self.vectors([self.inputs(images)]).values()))
 
     def inputs(self, images: ImageTensors) -> torch.Tensor:
@@ -105,18 +121,21 @@ class Extractor:
             return network_input(images, size, self.preparation, self._offset, self._scale)
 
     def vectors(self, inputs: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return the feature vectors of the `inputs` of a batch's parts, by layer: float32, shape (images, dims)."""
+        """Return the feature vectors of the `inputs` of a batch's parts, by layer: float32, shape
+        (images, dims).
+        """
         with torch.inference_mode():
             return self._vectors(inputs[0] if len(inputs) == 1 else torch.cat(list(inputs)))
 
     def differentiable(self, images: torch.Tensor) -> torch.Tensor:
         """Return the feature vectors of images with floating-point values, with gradients.
 
-        If the network's own preparation rounds to 8 bits (DINOv2, CLIP, timm), this method rounds as well, and the
-        gradient passes straight through the rounding.
+        If the network's own preparation rounds to 8 bits (DINOv2, CLIP, timm), this method rounds
+        as well, and the gradient passes straight through the rounding.
 
         Args:
-            images: float32 tensor of shape (n, 3, height, width), values in 0..255, on this extractor's device.
+            images: float32 tensor of shape (n, 3, height, width), values in 0..255, on this
+                extractor's device.
 
         Returns:
             float32 tensor of shape (n, dims) on the device.
@@ -131,14 +150,19 @@ class Extractor:
                 output = self.module(x if self._dtype is None else x.to(self._dtype))
             outputs = output if len(self.definitions) > 1 else (output,)
             layers = zip(self.definitions.items(), outputs, strict=True)
-            return {layer: self._checked(part, definition, count) for (layer, definition), part in layers}
+            return {
+                layer: self._checked(part, definition, count)
+                for (layer, definition), part in layers
+            }
 
     def _checked(self, part: Any, definition: Definition, count: int) -> torch.Tensor:
-        """Return the feature vectors in an output of the network, which must have one for each of ``count`` images."""
+        """Return the feature vectors in an output of the network, which must have one for each of
+        ``count`` images.
+        """
         tensor = isinstance(part, torch.Tensor)
         wanted = f"({count}, {definition.dims or 'D'})"
-        # A module that a training metric calls with images as they are must return vectors. Of other networks, maps
-        # are averaged over their positions.
+        # A module that a training metric calls with images as they are must return vectors. Of
+        # other networks, maps are averaged over their positions.
         if definition.input_size:
             wanted += f" or ({count}, {definition.dims or 'D'}, h, w), not with the channels last"
             if tensor and part.ndim == 4 and not channels_last(part):
@@ -152,22 +176,30 @@ class Extractor:
                 f"{definition.extractor} returned complex numbers, which are no features:",
                 "return their absolute values, or torch.view_as_real(output).flatten(1)",
             )
-        # A custom network may write the next result into the same memory, while this one is being copied.
+        # A custom network may write the next result into the same memory, while this one is being
+        # copied.
         vectors: torch.Tensor = part.to(torch.float32, copy=not self._standard)
         return vectors
 
     @contextlib.contextmanager
     def _explained(self, count: int) -> Iterator[None]:
-        """Context manager that names the network and the number of images in the error of its block."""
+        """Context manager that names the network and the number of images in the error of its
+        block.
+        """
         try:
             yield
         except FidtoolError:
             raise
         except (Exception, SystemExit) as error:
-            problem = f"{self.definition.extractor} failed on a batch of {counted(count, 'image')}: {in_short(error)}"
+            problem = (
+                f"{self.definition.extractor} failed on a batch of {counted(count, 'image')}: "
+                f"{in_short(error)}"
+            )
             kind = RunError if self._standard else ProgramError
             if isinstance(error, torch.cuda.OutOfMemoryError):
-                raise kind(problem, f"try a smaller {option('batch_size')}", setting="batch_size") from error
+                raise kind(
+                    problem, f"try a smaller {option('batch_size')}", setting="batch_size"
+                ) from error
             raise kind(problem) from error
 
 
@@ -183,11 +215,13 @@ Inputs = list[list[torch.Tensor]]
 class ForwardPasses(Generic[Item]):
     """Runs forward passes over batches, in order. Each image is decoded once for all networks.
 
-    The pieces of a batch are resized as they are read, so that all its images need not be in memory at the same time.
+    The pieces of a batch are resized as they are read, so that all its images need not be in memory
+    at the same time.
 
     Args:
         threads: number of threads; 0 runs the passes in the calling thread.
-        images: context manager that returns the groups of images of a piece on the device; called in any thread.
+        images: context manager that returns the groups of images of a piece on the device; called
+            in any thread.
         last: whether a piece is the last of its batch.
         stop: whether to stop early, without waiting for running work.
         timed: returns a context manager that times the networks' work; called in any thread.
@@ -207,14 +241,16 @@ class ForwardPasses(Generic[Item]):
         self._jobs: deque[Future[Any]] = deque()
 
     def run(self, pieces: Iterator[Item]) -> Generator[tuple[Item, GroupFeatures], None, None]:
-        """Yields the pieces, which are read in the calling thread, with the feature vectors of each group of images.
+        """Yields the pieces, which are read in the calling thread, with the feature vectors of each
+        group of images.
 
         There are none for a piece without images.
         """
         batch: list[Item] = []
         inputs: list[Future[Inputs]] = []
         running: deque[tuple[list[Item], Future[list[GroupFeatures]]]] = deque()
-        self._pool = DaemonThreads(self.threads)  # here, because a run that never begins would leave the threads
+        # Here, because a run that never begins would leave the threads.
+        self._pool = DaemonThreads(self.threads, use_one_torch_thread)
         try:
             for piece in pieces:
                 batch.append(piece)
@@ -238,7 +274,9 @@ class ForwardPasses(Generic[Item]):
             self._pool.close(0.0 if self.stop() else _LEAVING_SECONDS)
 
     def finish(self) -> None:
-        """Waits until no thread works, so that torch's settings can be changed; not if the passes are to stop."""
+        """Waits until no thread works, so that torch's settings can be changed; not if the passes
+        are to stop.
+        """
         with contextlib.suppress(_StoppedError):
             while self._jobs:
                 self._wait(self._jobs.popleft())
@@ -253,10 +291,18 @@ class ForwardPasses(Generic[Item]):
 
     def _inputs(self, piece: Item) -> Inputs:
         with self.images(piece) as groups, self.timed():
-            return [[network.inputs(images) for network in self.extractors] for images in groups if len(images)]
+            return [
+                [network.inputs(images) for network in self.extractors]
+                for images in groups
+                if len(images)
+            ]
 
-    def _features(self, batch: Sequence[Item], pieces: Sequence[Future[Inputs]]) -> list[GroupFeatures]:
-        """The features of the pieces of a batch. Submitted earlier, they are done, or other threads work on them."""
+    def _features(
+        self, batch: Sequence[Item], pieces: Sequence[Future[Inputs]]
+    ) -> list[GroupFeatures]:
+        """The features of the pieces of a batch. Submitted earlier, they are done, or other threads
+        work on them.
+        """
         inputs = [piece.result() for piece in pieces]
         with_images = [groups for groups in inputs if groups]
         whole: list[dict[str, torch.Tensor]] = []
@@ -271,7 +317,9 @@ class ForwardPasses(Generic[Item]):
         for groups in inputs:
             start = stop
             stop += len(groups[0][0]) if groups else 0
-            features.append([{layer: rows[start:stop] for layer, rows in group.items()} for group in whole])
+            features.append(
+                [{layer: rows[start:stop] for layer, rows in group.items()} for group in whole]
+            )
         return features
 
     def _finished(

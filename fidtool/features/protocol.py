@@ -1,7 +1,8 @@
 """The protocols, the names of feature layers, and the definition of a feature's value.
 
-A protocol defines how pixels enter Inception and how the covariance is normalised. Together with the network it defines
-the value of the distance: statistics can be compared if their definitions are equal.
+A protocol defines how pixels enter Inception and how the covariance is normalised. Together with
+the network it defines the value of the distance: statistics can be compared if their definitions
+are equal.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ class Protocol(NamedTuple):
 
     Attributes:
         name: value of ``--protocol``.
-        resize: see `Resize`. Images are resized to the network's square without keeping their aspect ratio.
+        resize: see `Resize`. Images are resized to the network's square without keeping their
+            aspect ratio.
         equals: tools that compute the same value.
         used_by: papers and code that report it.
         other_names: further names that ``--protocol`` accepts and the help lists.
-        understood: further names that ``--protocol`` accepts and the help does not list. Each stands for exactly this
-            arithmetic.
+        understood: further names that ``--protocol`` accepts and the help does not list. Each
+            stands for exactly this arithmetic.
         offset, scale: a pixel value x in 0..255 enters Inception as (x - offset) / scale.
         ddof: the covariance is divided by n - ddof.
         float_to_byte: how the tool converts floats to bytes, a value of ``--float-to-byte``.
@@ -47,28 +49,44 @@ class Protocol(NamedTuple):
     float_to_byte: str = "round"
 
 
-ProtocolName = Literal["pytorch-fid", "tensorflow", "adm", "edm", "clean", "torchmetrics", "stylegan"]
-"""The names of the protocols that the help lists, for type checkers. `protocol_named` understands others as well."""
+ProtocolName = Literal[
+    "pytorch-fid", "tensorflow", "adm", "edm", "clean", "torchmetrics", "stylegan"
+]
+"""The names of the protocols that the help lists, for type checkers. `protocol_named` understands
+others as well.
+"""
 NAMED_PROTOCOLS: tuple[str, ...] = get_args(ProtocolName)
 OwnProtocolName = Literal["pil", "torch", "openai"]
 """The names of the `OWN_PROTOCOLS`."""
 DEFAULT_PROTOCOL: ProtocolName = "pytorch-fid"
 
 DECODER = "pillow"
-"""Name of the decoder in the fingerprint: a different decoder changes a feature vector by about 5 %."""
+"""Name of the decoder in the fingerprint: a different decoder changes a feature vector by about 5
+%.
+"""
 
 INCEPTION = "inception-2015-12-05"
 INCEPTION_SHA256 = "c9ce7f36d5ee9536ecde7e5b5b679a59d152a85abff7981e0d6c0e5d706e3557"
-"""SHA-256 over the convolutions' float32 tensors, sorted by name, each after its name. It is the same for all files."""
+"""SHA-256 over the convolutions' float32 tensors, sorted by name, each after its name. It is the
+same for all files.
+"""
 INCEPTION_DIMS = (64, 192, 768, 2048)
 INCEPTION_INPUT_SIZE = 299
 INCEPTION_FEATURE_STEP = 18
-"""Features are rounded to multiples of 2 ** -18 and must stay below 32. The largest value seen on photos, noise and
-flat colours is 11."""
-INCEPTION_SIZES = {64: (11.4, 39.3, 5.5), 192: (22.7, 53.6, 10.2), 768: (2.1, 3.5, 1.2), 2048: (12.5, 21.1, 13.9)}
-"""By dimensions, of photos, noise, stripes and flat colours of many sizes: the smallest and the largest length of the
-mean, and the largest spread, the square root of the covariance's trace. Statistics that are several times outside are
-not Inception's: with random weights, the length of 2048 dimensions is 1e-6 or 1e11."""
+"""Features are rounded to multiples of 2 ** -18 and must stay below 32. The largest value seen on
+photos, noise and flat colours is 11.
+"""
+INCEPTION_SIZES = {
+    64: (11.4, 39.3, 5.5),
+    192: (22.7, 53.6, 10.2),
+    768: (2.1, 3.5, 1.2),
+    2048: (12.5, 21.1, 13.9),
+}
+"""By dimensions, of photos, noise, stripes and flat colours of many sizes: the smallest and the
+largest length of the mean, and the largest spread, the square root of the covariance's trace.
+Statistics that are several times outside are not Inception's: with random weights, the length of
+2048 dimensions is 1e-6 or 1e11.
+"""
 FEATURE_STEPS = (-100, 100)
 """Limits of the ``feature_step`` of other networks."""
 FEATURES = "features"
@@ -108,10 +126,10 @@ PROTOCOLS = {
         Protocol(
             "tensorflow",
             "bilinear-tf1",
-            "the 2015 TensorFlow graph: TTUR, ADM's evaluator, EDM and EDM2, torch-fidelity, torchmetrics with "
-            "antialias=False",
-            "TTUR and TensorFlow papers since; ADM (guided-diffusion) and users of its evaluator, such as DiT and "
-            "SiT; EDM, EDM2; torch-fidelity",
+            "the 2015 TensorFlow graph: TTUR, ADM's evaluator, EDM and EDM2, torch-fidelity, "
+            "torchmetrics with antialias=False",
+            "TTUR and TensorFlow papers since; ADM (guided-diffusion) and users of its "
+            "evaluator, such as DiT and SiT; EDM, EDM2; torch-fidelity",
             ("adm", "edm"),
             ("tf", "ttur", "edm2", "guided-diffusion", "torch-fidelity", "legacy_tensorflow"),
         ),
@@ -140,31 +158,46 @@ PROTOCOLS = {
         ),
     )
 }
-"""The protocols by name. EDM, EDM2 and ADM's evaluator are ``tensorflow``: they resize as TensorFlow 1 does and divide
-the covariance by n - 1."""
+"""The protocols by name. EDM, EDM2 and ADM's evaluator are ``tensorflow``: they resize as
+TensorFlow 1 does and divide the covariance by n - 1.
+"""
 
 OWN_PROTOCOLS: dict[str, dict[str, tuple[Resize] | tuple[Resize, Framing]]] = {
     "dinov2": {"pil": ("pillow-bicubic",), "torch": ("bicubic-antialias-unclamped",)},
     "clip": {"openai": ("pillow-bicubic", "shorter edge")},
 }
-"""Protocols of other networks, by family and name, with the arguments of their `Preparation`. Those of ``dinov2``, of
-which ``pil`` is the default, are the values of ``resize_mode`` in EDM2's calculate_metrics.py; ``pil`` is also that of
-FD-DINOv2's authors (dgm-eval). The default of ``clip`` is CMMD's preparation, which has no name."""
+"""Protocols of other networks, by family and name, with the arguments of their `Preparation`. Those
+of ``dinov2``, of which ``pil`` is the default, are the values of ``resize_mode`` in EDM2's
+calculate_metrics.py; ``pil`` is also that of FD-DINOv2's authors (dgm-eval). The default of
+``clip`` is CMMD's preparation, which has no name.
+"""
 _BY_NAME = {
     folded(name): protocol
     for protocol in PROTOCOLS.values()
     for name in (protocol.name, *protocol.other_names, *protocol.understood)
 }
 WRITTEN_LAYOUTS = {"adm": "fid,sfid", "clean-fid": "fid,kid", "edm": "fid", "pytorch-fid": "fid"}
-"""Metrics that a statistics file for another project's evaluator serves, by its layout, which also names a protocol."""
+"""Metrics that a statistics file for another project's evaluator serves, by its layout, which also
+names a protocol.
+"""
 
 
 def protocol_named(name: str) -> Protocol:
-    """Return the protocol with this name, or another name of it; case, hyphens and underscores do not matter."""
+    """Return the protocol with this name, or another name of it; case, hyphens and underscores do
+    not matter.
+    """
     found = _BY_NAME.get(folded(name))
     if found is None:
-        close = closest(name, [*NAMED_PROTOCOLS, *(each for known in PROTOCOLS.values() for each in known.understood)])
-        raise InputError(unknown("protocol", name, close, ", ".join(NAMED_PROTOCOLS)), setting="protocol")
+        close = closest(
+            name,
+            [
+                *NAMED_PROTOCOLS,
+                *(each for known in PROTOCOLS.values() for each in known.understood),
+            ],
+        )
+        raise InputError(
+            unknown("protocol", name, close, ", ".join(NAMED_PROTOCOLS)), setting="protocol"
+        )
     return found
 
 
@@ -178,10 +211,11 @@ class Definition:
 
     Attributes:
         extractor: name of the network; for a user's file, with the start of the file's SHA-256.
-        weights_sha256: SHA-256 over the network's tensors in a fixed order. It does not depend on the file that they
-            are stored in.
+        weights_sha256: SHA-256 over the network's tensors in a fixed order. It does not depend on
+            the file that they are stored in.
         dims: length of a feature vector.
-        feature_step: features are rounded to multiples of 2 ** -feature_step before they are summed.
+        feature_step: features are rounded to multiples of 2 ** -feature_step before they are
+            summed.
         input_size: side of the network's square input in pixels.
         normalization: the map from a pixel value in 0..255 to the network's input.
         resize: how images are cropped and resized, see `Preparation.describe`.
@@ -204,7 +238,9 @@ class Definition:
 
     @property
     def network(self) -> str:
-        """The extractor without the start of a file's SHA-256, which changes with each edit of the file."""
+        """The extractor without the start of a file's SHA-256, which changes with each edit of the
+        file.
+        """
         return re.sub("@[0-9a-f]{12}$", "", self.extractor)
 
     @property
@@ -226,20 +262,31 @@ class Definition:
         for name, value in sorted(values.items()):
             if name not in types:
                 raise ValueError(f"a newer version wrote {name}")
-            if type(value).__name__ != types[name] or (isinstance(value, int) and abs(value) > _LARGEST):
+            if type(value).__name__ != types[name] or (
+                isinstance(value, int) and abs(value) > _LARGEST
+            ):
                 raise ValueError(f"{name} cannot be {repr(value)[:80]}")
         return cls(**values)
 
     def differences(self, other: Definition) -> list[str]:
         """Return one phrase per difference, such as ``dims 2048 against 768``."""
         mine, theirs = asdict(self), asdict(other)
-        return [f"{name} {mine[name]} against {theirs[name]}" for name in mine if mine[name] != theirs[name]]
+        return [
+            f"{name} {mine[name]} against {theirs[name]}"
+            for name in mine
+            if mine[name] != theirs[name]
+        ]
 
     @property
     def protocol_name(self) -> str | None:
         """Name of the protocol with this resize and ddof; None if there is none."""
-        of_all = {name: (each.resize,) for name, each in PROTOCOLS.items() if each.ddof == self.ddof}
-        known, how = OWN_PROTOCOLS.get(self.extractor.partition(":")[0], of_all), re.sub(r" \d.*", "", self.resize)
+        of_all = {
+            name: (each.resize,) for name, each in PROTOCOLS.items() if each.ddof == self.ddof
+        }
+        known, how = (
+            OWN_PROTOCOLS.get(self.extractor.partition(":")[0], of_all),
+            re.sub(r" \d.*", "", self.resize),
+        )
         return next((name for name, each in known.items() if ", ".join(each) == how), None)
 
 
@@ -247,7 +294,10 @@ def inception_definition(protocol: Protocol, dims: int, setting: str = "dims") -
     """Return the definition of Inception's features under ``protocol``."""
     if dims not in INCEPTION_DIMS:
         known = ", ".join(map(str, INCEPTION_DIMS))
-        raise InputError(f"{option(setting, dims)}: Inception has features of {known} dimensions", setting=setting)
+        raise InputError(
+            f"{option(setting, dims)}: Inception has features of {known} dimensions",
+            setting=setting,
+        )
     return Definition(
         extractor=INCEPTION,
         weights_sha256=INCEPTION_SHA256,

@@ -1,16 +1,18 @@
 """Crops and resizes images of any size to the square input of a network.
 
 Pillow's resize of 8-bit images is reproduced bit for bit on any device with float64. Pillow
-(src/libImaging/Resample.c) weights source pixels in fixed point: the kernel is widened by the scale when downsampling,
-cut off at the image border, normalised in float64 and rounded to multiples of 2 ** -22. The weighted sum is rounded to
-an integer and clamped to 0..255 after each axis. Products of weights and pixels are multiples of 2 ** -22 whose sums
-stay far below 2 ** 31, so a float64 matrix product is exact in any order. The result is therefore the same on every
-device and equal to Pillow's: none of 36 million values of noise differed from Pillow 12.
+(src/libImaging/Resample.c) weights source pixels in fixed point: the kernel is widened by the scale
+when downsampling, cut off at the image border, normalised in float64 and rounded to multiples of 2
+** -22. The weighted sum is rounded to an integer and clamped to 0..255 after each axis. Products of
+weights and pixels are multiples of 2 ** -22 whose sums stay far below 2 ** 31, so a float64 matrix
+product is exact in any order. The result is therefore the same on every device and equal to
+Pillow's: none of 36 million values of noise differed from Pillow 12.
 
-The width is always resampled first, as in all versions of Pillow before 13, with which the published values were
-computed. Pillow 13 resamples the height first if it shrinks much more than the width. This changes 2 % of the values
-of 240 photos squashed to 224 x 224 (those of the 31 tall ones) by up to 20 grey levels. The resize in this module does
-not depend on the installed version of Pillow.
+The width is always resampled first, as in all versions of Pillow before 13, with which the
+published values were computed. Pillow 13 resamples the height first if it shrinks much more than
+the width. This changes 2 % of the values of 240 photos squashed to 224 x 224 (those of the 31 tall
+ones) by up to 20 grey levels. The resize in this module does not depend on the installed version of
+Pillow.
 
 The tables of indices and weights that depend on image sizes are cached on the device.
 """
@@ -42,10 +44,13 @@ Resize = Literal[
 """Interpolations. All but Pillow's compute in float32 without rounding:
 
 - ``bilinear``: torch's, with half-pixel centres and no antialiasing.
-- ``bilinear-tf1``: TensorFlow 1's: the source position is index * in / out, and the upper neighbour is clamped.
-- ``bilinear-antialias``, ``bicubic-antialias``: torch's, with a kernel widened by the scale when downsampling. The
-  cubic kernel has a = -0.5, and its result is clamped to 0..255, but not that of ``bicubic-antialias-unclamped``.
-- ``pillow-bilinear``, ``pillow-bicubic``: Pillow's on 8-bit RGB, which rounds to integers after each axis.
+- ``bilinear-tf1``: TensorFlow 1's: the source position is index * in / out, and the upper neighbour
+  is clamped.
+- ``bilinear-antialias``, ``bicubic-antialias``: torch's, with a kernel widened by the scale when
+  downsampling. The cubic kernel has a = -0.5, and its result is clamped to 0..255, but not that of
+  ``bicubic-antialias-unclamped``.
+- ``pillow-bilinear``, ``pillow-bicubic``: Pillow's on 8-bit RGB, which rounds to integers after
+  each axis.
 """
 
 PILLOW_RESIZES: dict[str, Resize] = {"bilinear": "pillow-bilinear", "bicubic": "pillow-bicubic"}
@@ -56,7 +61,9 @@ Framing = Literal["squash", "shorter edge", "largest square"]
 
 _Pair = tuple[int, int]
 ImageTensors = torch.Tensor | Sequence[torch.Tensor]
-"""Images of shape (height, width, 3). Those of one size may be a tensor of shape (n, height, width, 3)."""
+"""Images of shape (height, width, 3). Those of one size may be a tensor of shape (n, height, width,
+3).
+"""
 
 
 @dataclass(frozen=True)
@@ -65,15 +72,16 @@ class Preparation:
 
     Attributes:
         resize: the interpolation, see `Resize`.
-        framing: ``squash`` resizes to a square without keeping the aspect ratio; ``shorter edge`` keeps the aspect
-            ratio, as torchvision's ``Resize(edge)``; ``largest square`` crops the largest centre square and resizes it,
-            as CMMD does.
-        edge: side to which images are resized before the network's square is cropped from the centre. None is the side
-            of the network's square: then nothing of a ``squash`` or ``largest square`` is cropped.
+        framing: ``squash`` resizes to a square without keeping the aspect ratio; ``shorter edge``
+            keeps the aspect ratio, as torchvision's ``Resize(edge)``; ``largest square`` crops the
+            largest centre square and resizes it, as CMMD does.
+        edge: side to which images are resized before the network's square is cropped from the
+            centre. None is the side of the network's square: then nothing of a ``squash`` or
+            ``largest square`` is cropped.
 
     Raises:
-        InputError: if resize or framing is unknown, edge is not a positive integer, or an edge is combined with a
-            resize that is not Pillow's.
+        InputError: if resize or framing is unknown, edge is not a positive integer, or an edge is
+            combined with a resize that is not Pillow's.
     """
 
     resize: Resize
@@ -83,16 +91,23 @@ class Preparation:
     def __post_init__(self) -> None:
         for name, known in (("resize", get_args(Resize)), ("framing", get_args(Framing))):
             if getattr(self, name) not in known:
-                raise InputError(f"Preparation.{name} {getattr(self, name)!r} is none of {', '.join(known)}")
+                raise InputError(
+                    f"Preparation.{name} {getattr(self, name)!r} is none of {', '.join(known)}"
+                )
         if self.edge is not None:
             edge = index(self.edge) if hasattr(self.edge, "__index__") else 0
             if edge < 1:
-                raise InputError(f"Preparation.edge must be a whole number of pixels, at least 1, not {self.edge!r}")
+                raise InputError(
+                    "Preparation.edge must be a whole number of pixels, at least 1, not "
+                    f"{self.edge!r}"
+                )
             object.__setattr__(self, "edge", edge)
-        # Only Pillow's resize computes just the cropped part. With others, a very long image would exhaust the memory.
+        # Only Pillow's resize computes just the cropped part. With others, a very long image would
+        # exhaust the memory.
         if (self.edge is not None or self.framing == "shorter edge") and not self.rounds:
             raise InputError(
-                f"Preparation: edge and framing 'shorter edge' need one of Pillow's resizes, not {self.resize}"
+                "Preparation: edge and framing 'shorter edge' need one of Pillow's resizes, not "
+                f"{self.resize}"
             )
 
     @property
@@ -101,7 +116,9 @@ class Preparation:
         return self.resize.startswith("pillow-")
 
     def describe(self, size: int) -> str:
-        """Return the description for the fingerprint, for a network with a square input of side ``size``."""
+        """Return the description for the fingerprint, for a network with a square input of side
+        ``size``.
+        """
         edge = self.edge or size
         if self.framing == "squash" and edge == size:
             return self.resize
@@ -112,11 +129,15 @@ class Preparation:
         }[self.framing]
         return how if edge == size and self.framing != "shorter edge" else f"{how}, centre {size}"
 
-    def frame(self, height: int, width: int, size: int) -> tuple[tuple[int, int, int, int], _Pair, _Pair]:
-        """Return how an image of ``height`` by ``width`` pixels is cropped for a square input of side ``size``.
+    def frame(
+        self, height: int, width: int, size: int
+    ) -> tuple[tuple[int, int, int, int], _Pair, _Pair]:
+        """Return how an image of ``height`` by ``width`` pixels is cropped for a square input of
+        side ``size``.
 
-        All in pixels: (top, left, height, width) of the part of the image that is used, (height, width) to which this
-        part is resized, and (top, left) of the network's square inside the resized part.
+        All in pixels: (top, left, height, width) of the part of the image that is used, (height,
+        width) to which this part is resized, and (top, left) of the network's square inside the
+        resized part.
         """
         edge = self.edge or size
         source, resized = (0, 0, height, width), (edge, edge)
@@ -134,49 +155,66 @@ class Preparation:
 
 _ONE = float(1 << 22)
 _BAND = 32
-"""Largest number of results that share a matrix. Most entries of a single matrix for all results would be zero."""
+"""Largest number of results that share a matrix. Most entries of a single matrix for all results
+would be zero.
+"""
 _CPU_BYTES, _GPU_BYTES = 4 << 20, 256 << 20
-"""Largest size of an intermediate tensor. On the CPU it should fit the cache, and larger ones are more often returned
-to the system, page by page; on a GPU every part costs launches."""
+"""Largest size of an intermediate tensor. On the CPU it should fit the cache, and larger ones are
+more often returned to the system, page by page; on a GPU every part costs launches.
+"""
 _TABLES = 512
-"""Number of cached tables of a kind: photos have hundreds of widths and heights. One takes about 300 bytes per pixel of
-the image's side."""
+"""Number of cached tables of a kind: photos have hundreds of widths and heights. One takes about
+300 bytes per pixel of the image's side.
+"""
 
 _Kernel = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
 
 def _on(device: torch.device, values: NDArray[Any]) -> torch.Tensor:
-    with torch.inference_mode(False):  # tensors of inference mode could not be used with gradients later
+    with torch.inference_mode(
+        False
+    ):  # tensors of inference mode could not be used with gradients later
         return torch.from_numpy(values).to(device)
 
 
 def resize(pixels: torch.Tensor, size: int, preparation: Preparation) -> torch.Tensor:
     """Crop and resize a batch of images of the same size.
 
-    ``bicubic-antialias`` is Pillow's float32 resize, as used by clean-fid, on any device. Values of 240 photos of mixed
-    sizes differ from Pillow's by at most 0.0082 of 255 grey levels (8.2e-5 on average), those of 512 CIFAR-10 images by
-    at most 0.00029 (1.3e-5 on average), and the FIDs differ from clean-fid's by a relative 5.8e-7.
+    ``bicubic-antialias`` is Pillow's float32 resize, as used by clean-fid, on any device. Values of
+    240 photos of mixed sizes differ from Pillow's by at most 0.0082 of 255 grey levels (8.2e-5 on
+    average), those of 512 CIFAR-10 images by at most 0.00029 (1.3e-5 on average), and the FIDs
+    differ from clean-fid's by a relative 5.8e-7.
 
     Args:
-        pixels: uint8 or float32 tensor of shape (n, height, width, 3), values in 0..255. Gradients pass through the
-            resize, and straight through the rounding of Pillow's resizes.
+        pixels: uint8 or float32 tensor of shape (n, height, width, 3), values in 0..255. Gradients
+            pass through the resize, and straight through the rounding of Pillow's resizes.
 
     Returns:
-        float32 tensor of shape (n, 3, size, size), values in 0..255; integers if ``preparation.rounds``.
+        float32 tensor of shape (n, 3, size, size), values in 0..255; integers if
+        ``preparation.rounds``.
     """
-    (top, left, height, width), resized, cut = preparation.frame(pixels.shape[1], pixels.shape[2], size)
+    (top, left, height, width), resized, cut = preparation.frame(
+        pixels.shape[1], pixels.shape[2], size
+    )
     pixels = pixels[:, top : top + height, left : left + width]
     if preparation.rounds:
         return pillow_resize(pixels, resized, cut, size, preparation.resize)
     if preparation.resize == "bilinear-tf1":
         return _bilinear_tf1(pixels, size)
     mode, _, antialias = preparation.resize.partition("-")
-    # For three channels as the last axis, torch's bilinear kernel for CUDA would copy both the input and the result.
-    layout = torch.contiguous_format if pixels.is_cuda and preparation.resize == "bilinear" else torch.preserve_format
+    # For three channels as the last axis, torch's bilinear kernel for CUDA would copy both the
+    # input and the result.
+    layout = (
+        torch.contiguous_format
+        if pixels.is_cuda and preparation.resize == "bilinear"
+        else torch.preserve_format
+    )
 
     def interpolated(part: torch.Tensor) -> torch.Tensor:
         channels_first = part.permute(0, 3, 1, 2).to(torch.float32, memory_format=layout)
-        return F.interpolate(channels_first, (size, size), mode=mode, align_corners=False, antialias=bool(antialias))
+        return F.interpolate(
+            channels_first, (size, size), mode=mode, align_corners=False, antialias=bool(antialias)
+        )
 
     # All photos of a batch in float32 would take gigabytes.
     square = _in_parts(interpolated, pixels, max(height * width, size * size) * 3 * 4)
@@ -186,9 +224,10 @@ def resize(pixels: torch.Tensor, size: int, preparation: Preparation) -> torch.T
 def _bilinear_tf1(pixels: torch.Tensor, size: int) -> torch.Tensor:
     """TensorFlow 1's ``resize_bilinear`` with align_corners=False.
 
-    The source position of output i is the float32 product i * (in / out), its neighbours are floor and floor + 1
-    clamped to the last index, and the blend is top + (bottom - top) * fraction, columns first, as in TensorFlow's
-    kernel (tensorflow/core/kernels/image/resize_bilinear_op.cc). Unlike later versions it has no half-pixel offset.
+    The source position of output i is the float32 product i * (in / out), its neighbours are floor
+    and floor + 1 clamped to the last index, and the blend is top + (bottom - top) * fraction,
+    columns first, as in TensorFlow's kernel (tensorflow/core/kernels/image/resize_bilinear_op.cc).
+    Unlike later versions it has no half-pixel offset.
     """
     rows, down = _tf1_neighbours(pixels.shape[1], size, pixels.device)
     columns, across = _tf1_neighbours(pixels.shape[2], size, pixels.device)
@@ -203,8 +242,12 @@ def _bilinear_tf1(pixels: torch.Tensor, size: int) -> torch.Tensor:
 
 
 @functools.lru_cache(_TABLES)
-def _tf1_neighbours(in_size: int, out_size: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Lower indices followed by upper indices, and the fractions (float32), of all output positions."""
+def _tf1_neighbours(
+    in_size: int, out_size: int, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Lower indices followed by upper indices, and the fractions (float32), of all output
+    positions.
+    """
     position = np.arange(out_size, dtype=np.float32) * np.float32(in_size / out_size)
     floor = np.floor(position)
     lower = np.minimum(floor.astype(np.int64), in_size - 1)
@@ -213,14 +256,18 @@ def _tf1_neighbours(in_size: int, out_size: int, device: torch.device) -> tuple[
 
 
 def network_input(
-    images: ImageTensors, size: int, preparation: Preparation, offset: torch.Tensor, scale: torch.Tensor
+    images: ImageTensors,
+    size: int,
+    preparation: Preparation,
+    offset: torch.Tensor,
+    scale: torch.Tensor,
 ) -> torch.Tensor:
     """Return the network's input for a batch of images of any sizes.
 
     Args:
         images: uint8, all on the same device.
-        offset, scale: float32 tensors that broadcast against (n, 3, size, size), on the same device; each value x in
-            0..255 becomes (x - offset) / scale.
+        offset, scale: float32 tensors that broadcast against (n, 3, size, size), on the same
+            device; each value x in 0..255 becomes (x - offset) / scale.
 
     Returns:
         float32 tensor of shape (n, 3, size, size), channels-last in memory.
@@ -234,7 +281,9 @@ def network_input(
     return batch.sub_(offset).div_(scale)
 
 
-def _resize_each_size(images: Sequence[torch.Tensor], size: int, preparation: Preparation) -> torch.Tensor:
+def _resize_each_size(
+    images: Sequence[torch.Tensor], size: int, preparation: Preparation
+) -> torch.Tensor:
     """Resize images of any sizes, those of the same size together; see `resize`."""
     alike: dict[object, list[int]] = {}
     for position, image in enumerate(images):
@@ -242,8 +291,11 @@ def _resize_each_size(images: Sequence[torch.Tensor], size: int, preparation: Pr
     squares: dict[int, torch.Tensor] = {}
     for positions in alike.values():
         first, *others = (images[position] for position in positions)
-        resized = resize(torch.stack([first, *others]) if others else first[None], size, preparation)
-        # With the channels as the last axis, one launch gives a channels-last batch in the order of the images.
+        resized = resize(
+            torch.stack([first, *others]) if others else first[None], size, preparation
+        )
+        # With the channels as the last axis, one launch gives a channels-last batch in the order of
+        # the images.
         squares.update(zip(positions, resized.permute(0, 2, 3, 1), strict=True))
     return torch.stack([squares[position] for position in range(len(images))]).permute(0, 3, 1, 2)
 
@@ -251,7 +303,8 @@ def _resize_each_size(images: Sequence[torch.Tensor], size: int, preparation: Pr
 def _in_parts(
     function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, bytes_each: int, dim: int = 0
 ) -> torch.Tensor:
-    """Apply ``function`` to parts of ``x`` along dimension 0 and concatenate the results along ``dim``.
+    """Apply ``function`` to parts of ``x`` along dimension 0 and concatenate the results along
+    ``dim``.
 
     ``bytes_each`` is the size of the largest intermediate tensor for one element of dimension 0.
     """
@@ -273,7 +326,10 @@ def _bicubic(x: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.where(x < 1.0, inner, np.where(x < 2.0, outer, 0.0))
 
 
-_KERNELS: dict[str, tuple[_Kernel, float]] = {"pillow-bilinear": (_bilinear, 1.0), "pillow-bicubic": (_bicubic, 2.0)}
+_KERNELS: dict[str, tuple[_Kernel, float]] = {
+    "pillow-bilinear": (_bilinear, 1.0),
+    "pillow-bicubic": (_bicubic, 2.0),
+}
 """Kernels and their support."""
 
 
@@ -282,9 +338,10 @@ class _Axis(NamedTuple):
 
     Attributes:
         start, stop: the range of pixels that the results depend on.
-        source: int64 tensor of length bands * width: the pixels of each band, relative to ``start``.
-        weights: float64 tensor of shape (bands, results of a band, width), multiples of 2 ** -22. Rows beyond the last
-            result are to be ignored.
+        source: int64 tensor of length bands * width: the pixels of each band, relative to
+            ``start``.
+        weights: float64 tensor of shape (bands, results of a band, width), multiples of 2 ** -22.
+            Rows beyond the last result are to be ignored.
     """
 
     start: int
@@ -294,8 +351,12 @@ class _Axis(NamedTuple):
 
 
 @functools.lru_cache(_TABLES)
-def _axis(in_size: int, out_size: int, first: int, count: int, method: str, device: torch.device) -> _Axis:
-    """The results ``first`` to ``first + count`` of ``out_size`` along an axis of ``in_size`` pixels."""
+def _axis(
+    in_size: int, out_size: int, first: int, count: int, method: str, device: torch.device
+) -> _Axis:
+    """The results ``first`` to ``first + count`` of ``out_size`` along an axis of ``in_size``
+    pixels.
+    """
     kernel, support = _KERNELS[method]
     scale = in_size / out_size
     widened = max(scale, 1.0)
@@ -312,7 +373,9 @@ def _axis(in_size: int, out_size: int, first: int, count: int, method: str, devi
     weights /= np.cumsum(weights, axis=1)[:, -1:]  # summed sequentially, as in Pillow
     whole = np.trunc(weights * _ONE + np.copysign(0.5, weights))
     start, stop = int(lower.min()), int(upper.max())
-    within = np.minimum(source, stop - 1) - start  # the bands have the same width, so some weights are zero
+    within = (
+        np.minimum(source, stop - 1) - start
+    )  # the bands have the same width, so some weights are zero
     scaled = np.ascontiguousarray(whole.transpose(0, 2, 1)) / _ONE
     return _Axis(start, stop, _on(device, within.reshape(-1)), _on(device, scaled))
 
@@ -320,13 +383,15 @@ def _axis(in_size: int, out_size: int, first: int, count: int, method: str, devi
 def pillow_resize(
     pixels: torch.Tensor, resized: tuple[int, int], cut: tuple[int, int], size: int, method: str
 ) -> torch.Tensor:
-    """Resize a batch of images of the same size as ``PIL.Image.resize`` does, and crop a square from the result.
+    """Resize a batch of images of the same size as ``PIL.Image.resize`` does, and crop a square
+    from the result.
 
     Only the square is computed.
 
     Args:
-        pixels: uint8 tensor of shape (n, height, width, 3), or float32 of the same shape with values in 0..255. For
-            float32, gradients pass straight through the rounding and are zero where values are clamped to 0..255.
+        pixels: uint8 tensor of shape (n, height, width, 3), or float32 of the same shape with
+            values in 0..255. For float32, gradients pass straight through the rounding and are zero
+            where values are clamped to 0..255.
         resized: height and width of the resized images.
         cut: top and left of the square in the resized images.
         size: side of the square.
@@ -351,7 +416,9 @@ def _resampled(lines: torch.Tensor, axis: _Axis, size: int) -> torch.Tensor:
     channels = lines.shape[2]
 
     def weighed(part: torch.Tensor) -> torch.Tensor:
-        taken = part.index_select(1, axis.source).view(-1, bands, width, channels).permute(1, 2, 0, 3)
+        taken = (
+            part.index_select(1, axis.source).view(-1, bands, width, channels).permute(1, 2, 0, 3)
+        )
         taken = taken.to(torch.float64, memory_format=torch.contiguous_format).flatten(2)
         sums = torch.bmm(axis.weights, taken).flatten(0, 1)[:size]
         return _rounded(sums, lines.dtype).view(size, -1, channels)
@@ -362,7 +429,9 @@ def _resampled(lines: torch.Tensor, axis: _Axis, size: int) -> torch.Tensor:
 def _rounded(sums: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     if not sums.requires_grad:
         whole = sums.add_(0.5).clamp_(0.0, 255.0)
-        return (whole if dtype == torch.uint8 else whole.floor_()).to(dtype)  # conversion to integers rounds down
+        return (whole if dtype == torch.uint8 else whole.floor_()).to(
+            dtype
+        )  # conversion to integers rounds down
     whole = torch.floor(sums + 0.5).clamp(0.0, 255.0)
     smooth = sums.clamp(0.0, 255.0)
     return (smooth + (whole - smooth).detach()).to(dtype)

@@ -1,1 +1,3 @@
-"""The metrics. A file defines one, or one and those derived from it: settings, needs, computation, presentation."""
+"""The metrics. A file defines one, or one and those derived from it: settings, needs, computation,
+presentation.
+"""

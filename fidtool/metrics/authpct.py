@@ -7,7 +7,9 @@ from fidtool.metrics.metric import FeatureSet, Metric, MetricContext, Number, Va
 
 @dataclass(frozen=True, kw_only=True)
 class AuthPct(Metric):
-    """AuthPct (Alaa et al. 2022), a diagnostic of memorisation and no quality score: REAL must be the training set."""
+    """AuthPct (Alaa et al. 2022), a diagnostic of memorisation and no quality score: REAL must be
+    the training set.
+    """
 
     name = "authpct"
     numbers = (

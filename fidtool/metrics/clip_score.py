@@ -14,12 +14,16 @@ from fidtool.validation import Setting
 _USUAL = "clip:ViT-L-14-quickgelu"
 """OpenAI's ViT-L/14, torchmetrics' default."""
 _BATCH = 64
-"""Captions in a forward pass. Batches do not depend on the number of ranks, and so neither do the bits."""
+"""Captions in a forward pass. Batches do not depend on the number of ranks, and so neither do the
+bits.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CLIPScore(OfCLIP):
-    """CLIP score (Hessel et al. 2021) of FAKE: 100 × the cosine of an image with its caption, at least 0."""
+    """CLIP score (Hessel et al. 2021) of FAKE: 100 × the cosine of an image with its caption, at
+    least 0.
+    """
 
     extractor: str = Setting(_USUAL, METRICS, "NAME").help(
         f"CLIP score: its network, as {_USUAL}@weights=FILE if the weights cannot be downloaded."
@@ -53,13 +57,20 @@ class CLIPScore(OfCLIP):
         return replace(choice, protocol="openai")
 
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Values:
-        """Compute the score, and that of each image. Captions that are too long are cut, with a warning."""
+        """Compute the score, and that of each image. Captions that are too long are cut, with a
+        warning.
+        """
         import numpy as np
 
         from fidtool.distances.parallel import share_out
         from fidtool.features.models.clip import TextTower, fetch
 
-        network, captions, rows, world = self.network(), fake.captions or (), fake.rows, context.world
+        network, captions, rows, world = (
+            self.network(),
+            fake.captions or (),
+            fake.rows,
+            context.world,
+        )
         state = world.on_rank_zero(lambda: fetch(network, lambda line: None, text=True))
         with world.together():
             tower = TextTower(network, state, context.features.device)
@@ -69,10 +80,15 @@ class CLIPScore(OfCLIP):
             images = np.asarray(rows[start : start + _BATCH], dtype=np.float64)
             return (100 * (images * texts.double().numpy()).sum(axis=1)).clip(0).tolist(), longer
 
-        found = share_out([partial(scores, start) for start in range(0, len(captions), _BATCH)], world)
+        found = share_out(
+            [partial(scores, start) for start in range(0, len(captions), _BATCH)], world
+        )
         values = np.array([score for batch, _ in found for score in batch])
         if longer := sum(each for _, each in found):
-            line = f"{longer} of {len(captions)} captions have more than CLIP's {tower.length} tokens, and are cut"
+            line = (
+                f"{longer} of {len(captions)} captions have more than CLIP's {tower.length} "
+                "tokens, and are cut"
+            )
             context.warnings.append(ResultWarning(fake.path, line))
         context.recorded["text_sha256"] = tower.sha256
         return mean_of(self.numbers[0], values, context)

@@ -26,7 +26,9 @@ class OfCLIP(Metric):
         title = self.numbers[0].title
         if find_spec("open_clip") is None:
             if say is None:
-                raise InputError(f"{title}'s network needs the package open_clip (pip install 'fidtool[clip]')")
+                raise InputError(
+                    f"{title}'s network needs the package open_clip (pip install 'fidtool[clip]')"
+                )
             return  # the network is refused when it is built
         from fidtool.features.models.clip import fetch, on_disk
 
@@ -35,7 +37,9 @@ class OfCLIP(Metric):
             return
         if say is None:
             by = option("metrics", self.name)
-            raise InputError(f"the weights of {title}'s network are not on this machine ({by} downloads them)")
+            raise InputError(
+                f"the weights of {title}'s network are not on this machine ({by} downloads them)"
+            )
         if network == type(self)().network():
             fetch(network, say)
 
@@ -47,14 +51,20 @@ class OfCLIP(Metric):
 
 @dataclass(frozen=True, kw_only=True)
 class CMMD(OfCLIP):
-    """CMMD (Jayasumana et al. 2024): the squared MMD with a Gaussian kernel of CLIP ViT-L/14 embeddings (336 px)."""
+    """CMMD (Jayasumana et al. 2024): the squared MMD with a Gaussian kernel of CLIP ViT-L/14
+    embeddings (336 px).
+    """
 
     extractor: str = Setting("clip", METRICS, "NAME").help(
         "CMMD: its network, as clip@weights=FILE if the weights cannot be downloaded."
     )
 
     name = "cmmd"
-    numbers = (Number("cmmd", "CMMD", "lower", "1000 × the squared MMD of the embeddings", layer=EMBEDDING),)
+    numbers = (
+        Number(
+            "cmmd", "CMMD", "lower", "1000 × the squared MMD of the embeddings", layer=EMBEDDING
+        ),
+    )
     usual_network = CMMD_EXTRACTOR
     real_features = fake_features = True
 

@@ -1,4 +1,6 @@
-"""FDr: Fréchet distances in several feature spaces, each divided by that of real images, and their mean."""
+"""FDr: Fréchet distances in several feature spaces, each divided by that of real images, and their
+mean.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from fidtool.errors import InputError, option
 from fidtool.metrics.fid import FID
-from fidtool.metrics.metric import FeatureSet, MetricContext, MetricFacts, Number, Requirement, Values
+from fidtool.metrics.metric import (
+    FeatureSet,
+    MetricContext,
+    MetricFacts,
+    Number,
+    Requirement,
+    Values,
+)
 
 if TYPE_CHECKING:
     from fidtool.features.protocol import Definition
@@ -21,21 +30,27 @@ DENOMINATORS = {
     "fdr:siglip": 0.60,
     "fdr:clip": 5.60,
 }
-"""Fréchet distances of ImageNet's validation set at 256 x 256 pixels from the training set, by network, as FD-Loss
-publishes them in two decimals (``FDR_VALIDATION_FD`` of its eval_all_fds.py). That of MAE has one digit: its ratio is
-only known to 12 %."""
+"""Fréchet distances of ImageNet's validation set at 256 x 256 pixels from the training set, by
+network, as FD-Loss publishes them in two decimals (``FDR_VALIDATION_FD`` of its eval_all_fds.py).
+That of MAE has one digit: its ratio is only known to 12 %.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FDR(FID):
-    """FDr (Yang et al. 2026, FD-Loss): the Fréchet distance divided by that of ImageNet's validation set.
+    """FDr (Yang et al. 2026, FD-Loss): the Fréchet distance divided by that of ImageNet's
+    validation set.
 
     FDr6 is its mean over the six networks of the paper, for ImageNet at 256 x 256 pixels.
     """
 
     name = "fdr"
     other_names = ("fdr6",)
-    numbers = (Number("fdr", "FDr", "lower", "Fréchet distance divided by that of ImageNet's validation set"),)
+    numbers = (
+        Number(
+            "fdr", "FDr", "lower", "Fréchet distance divided by that of ImageNet's validation set"
+        ),
+    )
     summary = (Number("fdr6", "FDr6", "lower", "mean of FDr over the six networks of FD-Loss"),)
     frechet, by_name = False, True
     phase = ""
@@ -43,13 +58,18 @@ class FDR(FID):
     def check(self, facts: MetricFacts) -> None:
         if facts.extractor not in DENOMINATORS:
             raise InputError(
-                f"FDr is defined for the networks of FD-Loss ({', '.join(DENOMINATORS)}), not {facts.extractor}:",
+                f"FDr is defined for the networks of FD-Loss ({', '.join(DENOMINATORS)}), not "
+                f"{facts.extractor}:",
                 f"pass {option('preset', 'fdr6')}",
                 f"omit fdr from {option('metrics')}",
                 setting="metrics",
             )
         stated = facts.definition
-        if stated is not None and stated.standard and (stated.protocol_name, stated.dims) != ("tensorflow", 2048):
+        if (
+            stated is not None
+            and stated.standard
+            and (stated.protocol_name, stated.dims) != ("tensorflow", 2048)
+        ):
             raise InputError(
                 "FDr of Inception is defined for its 2048 features with the protocol tensorflow:",
                 f"pass {option('protocol', 'tensorflow')}",
@@ -57,7 +77,9 @@ class FDR(FID):
             )
 
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Values:
-        return {"fdr": super().compute(real, fake, context)["fdr"] / DENOMINATORS[context.extractor]}
+        return {
+            "fdr": super().compute(real, fake, context)["fdr"] / DENOMINATORS[context.extractor]
+        }
 
     def summarize(self, values: Mapping[str, Values]) -> Values:
         ratios = [values[network]["fdr"] for network in DENOMINATORS if network in values]
@@ -66,7 +88,11 @@ class FDR(FID):
     @classmethod
     def requirements(cls, settings: Mapping[str, Any], values: Values) -> Sequence[Requirement]:
         is_whole = "fdr6" in values
-        return [Requirement("networks of FDr6", is_whole, "all six" if is_whole else "not all six", "all six")]
+        return [
+            Requirement(
+                "networks of FDr6", is_whole, "all six" if is_whole else "not all six", "all six"
+            )
+        ]
 
     def record(self, definition: Definition | None) -> Mapping[str, Any]:
         return dict(DENOMINATORS)

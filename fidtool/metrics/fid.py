@@ -17,7 +17,9 @@ POINTS = 15
 
 @dataclass(frozen=True, kw_only=True)
 class FID(Metric):
-    """Fréchet Inception Distance (Heusel et al. 2017): the Fréchet distance of the extractor's features."""
+    """Fréchet Inception Distance (Heusel et al. 2017): the Fréchet distance of the extractor's
+    features.
+    """
 
     name = "fid"
     other_names: ClassVar[tuple[str, ...]] = ("frechet-inception-distance", "frechet-distance")
@@ -51,7 +53,9 @@ class FID(Metric):
 
 @dataclass(frozen=True, kw_only=True)
 class SpatialFID(FID):
-    """sFID (Nash et al. 2021): the Fréchet distance of Inception's features before global average pooling."""
+    """sFID (Nash et al. 2021): the Fréchet distance of Inception's features before global average
+    pooling.
+    """
 
     name = "sfid"
     other_names = ("spatial-fid",)
@@ -82,7 +86,9 @@ class SpatialFID(FID):
 
 @dataclass(frozen=True, kw_only=True)
 class FIDInfinity(Metric):
-    """FID-infinity (Chong & Forsyth 2020): the FID at several sample sizes N, extrapolated by a line in 1/N."""
+    """FID-infinity (Chong & Forsyth 2020): the FID at several sample sizes N, extrapolated by a
+    line in 1/N.
+    """
 
     name = "fid-infinity"
     other_names = ("fid-inf", "fid∞")
@@ -111,7 +117,8 @@ class FIDInfinity(Metric):
     def check(self, facts: MetricFacts) -> None:
         if facts.dims is not None and facts.dims >= FEWEST_IMAGES:
             raise InputError(
-                f"fid-infinity's subsets of {FEWEST_IMAGES} images are too small for {facts.dims} dimensions:",
+                f"fid-infinity's subsets of {FEWEST_IMAGES} images are too small for {facts.dims} "
+                "dimensions:",
                 "use a smaller network",
                 f"omit fid-infinity from {option('metrics')}",
                 setting="metrics",
@@ -123,5 +130,7 @@ class FIDInfinity(Metric):
 
         target = context.world.on_rank_zero(lambda: real.gaussian)
         assert target is not None
-        found = fid_infinity(target, fake.rows, context.features, points=POINTS, fewest=FEWEST_IMAGES)
+        found = fid_infinity(
+            target, fake.rows, context.features, points=POINTS, fewest=FEWEST_IMAGES
+        )
         return dict(zip(("fid_infinity", "fid_infinity_error"), found, strict=True))

@@ -8,26 +8,40 @@ from typing import Any
 
 from fidtool.errors import InputError, ResultWarning, option
 from fidtool.features.protocol import INCEPTION, INCEPTION_DIMS
-from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, MetricFacts, Number, Requirement, Values
+from fidtool.metrics.metric import (
+    METRICS,
+    FeatureSet,
+    Metric,
+    MetricContext,
+    MetricFacts,
+    Number,
+    Requirement,
+    Values,
+)
 from fidtool.validation import Setting
 
 SORTED, _CERTAIN = 0.9, 4.0
-"""Parts whose score is below this share of that of random parts do not have random images, if the difference is also
-more than so many standard errors."""
+"""Parts whose score is below this share of that of random parts do not have random images, if the
+difference is also more than so many standard errors.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class InceptionScore(Metric):
-    """Inception Score (Salimans et al. 2016) of each FAKE, from its features and Inception's classifier."""
+    """Inception Score (Salimans et al. 2016) of each FAKE, from its features and Inception's
+    classifier.
+    """
 
     splits: int = Setting(10, METRICS, "N", least=1, excludes="is_part_size").help(
         "Inception Score: number of consecutive parts of a FAKE to average over."
     )
     part_size: int | None = Setting(None, METRICS, "N", least=1, excludes="is_splits").help(
-        "Inception Score: average over consecutive parts of N images in stored order instead, of which the "
-        "last may have fewer; ADM's evaluator uses 5000."
+        "Inception Score: average over consecutive parts of N images in stored order instead, of "
+        "which the last may have fewer; ADM's evaluator uses 5000."
     )
-    bias: bool = Setting(False, METRICS).help("Inception Score: add the classifier's bias, which other tools omit.")
+    bias: bool = Setting(False, METRICS).help(
+        "Inception Score: add the classifier's bias, which other tools omit."
+    )
 
     name = "is"
     other_names = ("inception-score",)
@@ -36,8 +50,8 @@ class InceptionScore(Metric):
             "is",
             "IS",
             "higher",
-            "how confident and how varied a classifier's predictions are, ± standard deviation over parts of the set; "
-            "uses FAKE only",
+            "how confident and how varied a classifier's predictions are, ± standard deviation "
+            "over parts of the set; uses FAKE only",
             spread="is_std",
             inception=True,
             spread_kind="s.d.",
@@ -53,10 +67,17 @@ class InceptionScore(Metric):
 
     def check(self, facts: MetricFacts) -> None:
         needs = f"the Inception Score needs Inception's {max(INCEPTION_DIMS)} features"
-        omit, of_parts, of_splits = f"omit 'is' from {option('metrics')}", self.named("part_size"), self.named("splits")
+        omit, of_parts, of_splits = (
+            f"omit 'is' from {option('metrics')}",
+            self.named("part_size"),
+            self.named("splits"),
+        )
         if facts.extractor != "inception":
             raise InputError(
-                f"{needs}, not those of {facts.extractor}:", f"omit {option('extractor')}", omit, setting="metrics"
+                f"{needs}, not those of {facts.extractor}:",
+                f"omit {option('extractor')}",
+                omit,
+                setting="metrics",
             )
         if facts.requested_dims not in (None, max(INCEPTION_DIMS)):
             raise InputError(f"{needs}, not {facts.requested_dims}", setting="dims")
@@ -74,8 +95,12 @@ class InceptionScore(Metric):
                 f"pass {option('protocol', ...)} if they are Inception's",
                 setting="metrics",
             )
-        if found is not None and (found.extractor != INCEPTION or found.dims != max(INCEPTION_DIMS)):
-            raise InputError(f"{needs}, not the {found.dims} of {found.extractor}:", omit, setting="metrics")
+        if found is not None and (
+            found.extractor != INCEPTION or found.dims != max(INCEPTION_DIMS)
+        ):
+            raise InputError(
+                f"{needs}, not the {found.dims} of {found.extractor}:", omit, setting="metrics"
+            )
         if self.part_size is None and facts.images is not None and facts.images < self.splits:
             raise InputError(
                 f"the Inception Score divides a set into {self.splits} parts, and {facts.has}:",
@@ -90,7 +115,8 @@ class InceptionScore(Metric):
             load_weights(weights, say, classifier=True)
         elif not classifier_on_disk(weights):
             raise InputError(
-                "no weights with Inception's classifier are on this machine (`fidtool weights --download` gets them)"
+                "no weights with Inception's classifier are on this machine (`fidtool weights "
+                "--download` gets them)"
             )
 
     @classmethod
@@ -108,7 +134,10 @@ class InceptionScore(Metric):
 
         def on_rank_zero() -> dict[str, float]:
             state = context.classifier().state
-            weight, bias = state["fc.weight"].numpy(), state["fc.bias"].numpy() if self.bias else None
+            weight, bias = (
+                state["fc.weight"].numpy(),
+                state["fc.bias"].numpy() if self.bias else None,
+            )
             order = fake.order if self.stored_order else None
             mean, std, ratio, error = inception_score(
                 fake.rows, weight, bias, splits=self.splits, part_size=self.part_size, order=order
@@ -117,9 +146,9 @@ class InceptionScore(Metric):
             count, size = len(fake.rows), self.part_size or len(fake.rows)
             if 0 < 2 * (count % size) < size < count:
                 text = (
-                    f"the last part of the Inception Score has {count % size} of the {count} images and "
-                    f"the others {size} each: its score is lower, and counts as much; pass a divisor of {count} as "
-                    f"{option(self.named('part_size'))}"
+                    f"the last part of the Inception Score has {count % size} of the {count} "
+                    f"images and the others {size} each: its score is lower, and counts as much; "
+                    f"pass a divisor of {count} as {option(self.named('part_size'))}"
                 )
                 context.warnings.append(ResultWarning(fake.path, text))
             if ratio is None or (ratio < SORTED and 1 - ratio < _CERTAIN * error):
@@ -127,9 +156,10 @@ class InceptionScore(Metric):
             if ratio < SORTED:
                 text = (
                     f"parts of {self.part_size} images in stored order have {ratio:.2f} times the "
-                    "Inception Score of random parts of that size: the images seem to be stored by class, and the "
-                    f"score is too low; store them in random order, or pass {option(self.named('splits'))}, which "
-                    f"divides them at random, instead of {option(self.named('part_size'))}"
+                    "Inception Score of random parts of that size: the images seem to be stored "
+                    "by class, and the score is too low; store them in random order, or pass "
+                    f"{option(self.named('splits'))}, which divides them at random, instead of "
+                    f"{option(self.named('part_size'))}"
                 )
                 context.warnings.append(ResultWarning(fake.path, text, "medium"))
             return found | {"is_order": ratio}

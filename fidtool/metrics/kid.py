@@ -4,21 +4,34 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from fidtool.errors import InputError, ResultWarning, option
-from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, MetricFacts, Number, Values
+from fidtool.metrics.metric import (
+    METRICS,
+    FeatureSet,
+    Metric,
+    MetricContext,
+    MetricFacts,
+    Number,
+    Values,
+)
 from fidtool.validation import Setting
 
 
 @dataclass(frozen=True, kw_only=True)
 class KID(Metric):
-    """Kernel Inception Distance (Bińkowski et al. 2018): the squared MMD of the features, over random subsets."""
+    """Kernel Inception Distance (Bińkowski et al. 2018): the squared MMD of the features, over
+    random subsets.
+    """
 
-    subsets: int = Setting(100, METRICS, "N", least=1).help("KID: number of pairs of random subsets to average over.")
+    subsets: int = Setting(100, METRICS, "N", least=1).help(
+        "KID: number of pairs of random subsets to average over."
+    )
     subset_size: int = Setting(1000, METRICS, "N", least=2).help(
         "KID: images per subset, or all of the smaller set of a comparison if it has fewer."
     )
     seed: int = Setting(0, METRICS).help("KID: seed of the random subsets.")
     kernel: Literal["poly", "rbf"] = Setting("poly", METRICS).help(
-        "KID: (gamma <x, y> + coef) ** degree, or exp(-|x - y|² / (2 sigma²)) for rbf, as in torch-fidelity."
+        "KID: (gamma <x, y> + coef) ** degree, or exp(-|x - y|² / (2 sigma²)) for rbf, as in "
+        "torch-fidelity."
     )
     degree: int = Setting(3, METRICS, "N", least=1).help("KID: degree of the kernel poly.")
     gamma: float | None = Setting(None, METRICS, "X", least=1e-9).help(
@@ -37,7 +50,8 @@ class KID(Metric):
             "squared MMD of the features: mean ± standard deviation over random subsets",
             spread="kid_std",
             digits=6,
-            one_image=0.1,  # it varies by about 1 / (8 n) for equal distributions: CIFAR-10, n from 60 to 1,000
+            # It varies by about 1 / (8 n) for equal distributions: CIFAR-10, n from 60 to 1,000.
+            one_image=0.1,
             spread_kind="s.d.",
         ),
     )
@@ -47,7 +61,10 @@ class KID(Metric):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if any(getattr(self, name) != getattr(KID, name) for name in ("kernel", "degree", "gamma", "coef")):
+        if any(
+            getattr(self, name) != getattr(KID, name)
+            for name in ("kernel", "degree", "gamma", "coef")
+        ):
             number = replace(KID.numbers[0], title=f"KID-{self.kernel}", one_image=0.0)
             object.__setattr__(self, "numbers", (number,))
 
@@ -69,7 +86,8 @@ class KID(Metric):
         if size < self.subset_size:
             text = f"KID draws subsets of that size instead of {self.subset_size}"
             context.warnings.append(ResultWarning(smaller.path, text, detail=f"only {size} images"))
-        # All subsets are the same if each is the whole set on both sides: one is enough, and there is no spread.
+        # All subsets are the same if each is the whole set on both sides: one is enough, and there
+        # is no spread.
         whole = size == len(real.rows) == len(fake.rows)
         mean, spread = kid(
             real.rows,

@@ -26,25 +26,46 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class LPIPS(PairMetric):
-    """LPIPS 0.1 (Zhang et al. 2018) of each pair of images, by the package lpips: the mean over the pairs."""
+    """LPIPS 0.1 (Zhang et al. 2018) of each pair of images, by the package lpips: the mean over the
+    pairs.
+    """
 
-    net: Literal["alex", "vgg"] = Setting("alex", METRICS).help("LPIPS: its network, AlexNet or VGG-16.")
+    net: Literal["alex", "vgg"] = Setting("alex", METRICS).help(
+        "LPIPS: its network, AlexNet or VGG-16."
+    )
     weights: File = Setting(None, METRICS, "FILE").help(
-        "LPIPS: weights of torchvision's alexnet or vgg16.", default="the published weights, IMAGENET1K_V1"
+        "LPIPS: weights of torchvision's alexnet or vgg16.",
+        default="the published weights, IMAGENET1K_V1",
     )
 
     name = "lpips"
-    numbers = (Number("lpips", "LPIPS", "lower", "mean over pairs", "lpips_std", layer=PIXELS, spread_kind="s.d."),)
+    numbers = (
+        Number(
+            "lpips",
+            "LPIPS",
+            "lower",
+            "mean over pairs",
+            "lpips_std",
+            layer=PIXELS,
+            spread_kind="s.d.",
+        ),
+    )
 
     def of_pair(self, real: torch.Tensor, fake: torch.Tensor) -> float:
-        return self.on_device(self.fetch(print), real.device)(real, fake)  # of one pair; a run keeps the network
+        return self.on_device(self.fetch(print), real.device)(
+            real, fake
+        )  # of one pair; a run keeps the network
 
     def fetch(self, say: Callable[[str], None]) -> State:
-        """Return the network's tensors: the linear layers of the package, and torchvision's convolutions."""
+        """Return the network's tensors: the linear layers of the package, and torchvision's
+        convolutions.
+        """
         from fidtool.features.network import State, load_strictly
 
         if find_spec("lpips") is None:
-            raise InputError("LPIPS needs the package lpips:", "pip install 'fidtool[lpips]'", setting="metrics")
+            raise InputError(
+                "LPIPS needs the package lpips:", "pip install 'fidtool[lpips]'", setting="metrics"
+            )
         net = "alexnet" if self.net == "alex" else "vgg16"
         choice = NetworkChoice(f"torchvision:{net}", text_of(self.weights), setting="metrics")
         with renamed("weights", self.named("weights")):
@@ -77,7 +98,8 @@ class LPIPS(PairMetric):
                 except RuntimeError as error:
                     height, width, _ = real.shape
                     raise InputError(
-                        f"LPIPS' network fails on {width}×{height} pixels ({shortened(str(error), 80)}):",
+                        f"LPIPS' network fails on {width}×{height} pixels "
+                        f"({shortened(str(error), 80)}):",
                         f"omit lpips from {option('metrics')}",
                         setting="metrics",
                     ) from None
@@ -89,12 +111,16 @@ class LPIPS(PairMetric):
         import torch
 
         with warnings.catch_warnings(), torch.random.fork_rng():
-            warnings.simplefilter("ignore")  # about an argument that the package passes to torchvision
+            warnings.simplefilter(
+                "ignore"
+            )  # about an argument that the package passes to torchvision
             return lpips.LPIPS(net=self.net, pnet_rand=True, verbose=False).requires_grad_(False)
 
 
 def _torchvisions(choice: NetworkChoice, say: Callable[[str], None]) -> State:
-    """Read a file, or published weights of torchvision's alexnet or vgg16 from torch.hub's folder or a download."""
+    """Read a file, or published weights of torchvision's alexnet or vgg16 from torch.hub's folder
+    or a download.
+    """
     import torch
     from torchvision.models import get_model_weights
 
@@ -108,6 +134,8 @@ def _torchvisions(choice: NetworkChoice, say: Callable[[str], None]) -> State:
         problem = f"is neither a file nor one of the weights of {choice.model}: {', '.join(names)}"
         raise choice.refused("weights", f"{choice.option('weights', weights)} {problem}")
     entry = entries[weights or "DEFAULT"]
-    with downloading(choice, entry.url, "TORCH_HOME to a folder that has the file in hub/checkpoints", say):
+    with downloading(
+        choice, entry.url, "TORCH_HOME to a folder that has the file in hub/checkpoints", say
+    ):
         kept_file(entry.url, hub_folder(), torch.hub.HASH_REGEX.findall(entry.url)[-1])
         return State(dict(entry.get_state_dict(progress=False)), entry.url)

@@ -1,6 +1,8 @@
-"""Base class of metrics: a name, settings, the required features, the computation and how the result is shown.
+"""Base class of metrics: a name, settings, the required features, the computation and how the
+result is shown.
 
-The modules of metrics import `fidtool.distances` only when they compute, so that ``--help`` is quick.
+The modules of metrics import `fidtool.distances` only when they compute, so that ``--help`` is
+quick.
 """
 
 from __future__ import annotations
@@ -39,25 +41,28 @@ class Number:
     """A value that a metric returns, and how it is shown.
 
     Attributes:
-        name: its key in the JSON for Inception's 2048 features, such as ``kid``. For other features a suffix is added.
+        name: its key in the JSON for Inception's 2048 features, such as ``kid``. For other features
+            a suffix is added.
         title: its title in text, such as ``KID``.
         better: whether a lower or a higher value is better; empty for a diagnostic.
         meaning: a description for the report.
         spread: name of the value after the ±; empty if it has none.
         digits: number of digits after the decimal point in text.
-        layer: the layer whose features it is computed from: ``features`` for the run's extractor, ``spatial`` for
-            Inception's spatial features, ``pixels`` for none (see `PairMetric`), or any other name for the metric's own
-            network. Statistics files store features under this name.
-        inception: it is only defined for Inception's 2048 features, so the title need not name them.
-        one_image: in a table it has no more digits than one image of the smaller set counts for: this, divided by their
-            number. 0 if that is not known.
+        layer: the layer whose features it is computed from: ``features`` for the run's extractor,
+            ``spatial`` for Inception's spatial features, ``pixels`` for none (see `PairMetric`), or
+            any other name for the metric's own network. Statistics files store features under this
+            name.
+        inception: it is only defined for Inception's 2048 features, so the title need not name
+            them.
+        one_image: in a table it has no more digits than one image of the smaller set counts for:
+            this, divided by their number. 0 if that is not known.
         is_distance: in a table it has two decimals and at least three digits, as in papers.
         error_bars: it is the Fréchet distance that can have error bars, influences and differences.
         gated: ``fail_above`` can be a gate on it.
-        spread_kind: what the spread is, for the headings of tables: a standard deviation or a standard error; empty if
-            it is neither.
-        elsewhere: what name, title and spread become for the features of another network, if they are different. Only a
-            distance of Inception's features is called FID.
+        spread_kind: what the spread is, for the headings of tables: a standard deviation or a
+            standard error; empty if it is neither.
+        elsewhere: what name, title and spread become for the features of another network, if they
+            are different. Only a distance of Inception's features is called FID.
     """
 
     name: str
@@ -83,10 +88,12 @@ class MetricFacts:
     Attributes:
         extractor: the requested extractor.
         requested_dims: the requested dimensions; None for the default.
-        definition: definition of the metric's features; None if it is not known yet, or a file does not state it.
+        definition: definition of the metric's features; None if it is not known yet, or a file does
+            not state it.
         dims: length of a feature vector; None if it is not known yet.
         file: the statistics file that holds the features; empty if images are processed.
-        images: number of images in the smallest of the sets whose features the metric needs; None if not known yet.
+        images: number of images in the smallest of the sets whose features the metric needs; None
+            if not known yet.
         has: a phrase that names this set and its number of images.
     """
 
@@ -106,7 +113,8 @@ class Requirement:
     Attributes:
         name: what is required.
         met: whether it is; None if that is not known.
-        found, expected: what the result has, and what is required; ``found`` is None if it is not known.
+        found, expected: what the result has, and what is required; ``found`` is None if it is not
+            known.
     """
 
     name: str
@@ -121,15 +129,18 @@ class FeatureSet:
 
     Attributes:
         path: the set, as passed by the caller.
-        pairs: of a FAKE, the value of each pair of images by the name of a `PairMetric`: float64 arrays of shape
-            (images,), the same on every rank, in the order of the rows of ``features``.
-        features: float32 array of shape (images, dims), the same on every rank. Rows are in a pseudo-random order that
-            depends only on ``seed``, so the first n are a fair sample. Large arrays are memory-mapped from a file. None
-            if the metric does not request them.
+        pairs: of a FAKE, the value of each pair of images by the name of a `PairMetric`: float64
+            arrays of shape (images,), the same on every rank, in the order of the rows of
+            ``features``.
+        features: float32 array of shape (images, dims), the same on every rank. Rows are in a
+            pseudo-random order that depends only on ``seed``, so the first n are a fair sample.
+            Large arrays are memory-mapped from a file. None if the metric does not request them.
         gaussian: mean, covariance and number of images on rank zero; None on the other ranks.
-        order: number in stored order of each row of ``features`` on rank zero, int64 array of shape (images,). None on
-            the other ranks, and if it is unknown and the metric does not require it, see `Metric.stored_order`.
-        captions: the caption of each row of ``features`` on every rank, for a FAKE of a metric with `Metric.captions`.
+        order: number in stored order of each row of ``features`` on rank zero, int64 array of shape
+            (images,). None on the other ranks, and if it is unknown and the metric does not require
+            it, see `Metric.stored_order`.
+        captions: the caption of each row of ``features`` on every rank, for a FAKE of a metric with
+            `Metric.captions`.
     """
 
     path: str
@@ -148,7 +159,8 @@ class FeatureSet:
         """
         if self.features is None:
             raise InputError(
-                f"the metric reads the per-image features of {self.path} but does not request them:",
+                f"the metric reads the per-image features of {self.path} but does not request "
+                "them:",
                 "set real_features and fake_features in the metric's class",
                 setting="metrics",
             )
@@ -167,15 +179,17 @@ class MetricContext:
     """What a metric needs for its computation besides features.
 
     Attributes:
-        features: how features are rounded and summed, the device (with float64) on which their products are computed,
-            and the ranks.
+        features: how features are rounded and summed, the device (with float64) on which their
+            products are computed, and the ranks.
         classifier: returns Inception's weights with the classifier. To be called on rank zero only.
         extractor: the network of the features, as ``--extractor`` names it.
-        warnings: to which a metric adds its warnings about the values; those of rank zero are used. Of a sentence
-            alone, the severity is low, and it is about no single set.
-        of_images: to which a metric adds the values of single images of the FAKE, by the names of values: float64
-            arrays of shape (images,), in the order of its features. Those of rank zero are used.
-        recorded: to which a metric adds what `Metric.record` cannot know, for the JSON. That of rank zero is used.
+        warnings: to which a metric adds its warnings about the values; those of rank zero are used.
+            Of a sentence alone, the severity is low, and it is about no single set.
+        of_images: to which a metric adds the values of single images of the FAKE, by the names of
+            values: float64 arrays of shape (images,), in the order of its features. Those of rank
+            zero are used.
+        recorded: to which a metric adds what `Metric.record` cannot know, for the JSON. That of
+            rank zero is used.
     """
 
     features: FeatureSettings
@@ -188,7 +202,10 @@ class MetricContext:
     @property
     def said(self) -> list[ResultWarning]:
         """The warnings of the metric."""
-        return [each if isinstance(each, ResultWarning) else ResultWarning("", each) for each in self.warnings]
+        return [
+            each if isinstance(each, ResultWarning) else ResultWarning("", each)
+            for each in self.warnings
+        ]
 
     @property
     def world(self) -> World:
@@ -198,7 +215,8 @@ class MetricContext:
     def share_out(self, jobs: Sequence[Callable[[], float]]) -> list[float]:
         """Distribute jobs over the ranks. A collective.
 
-        Each job runs on one rank with one torch thread, so its result has the same bits at any number of ranks.
+        Each job runs on one rank with one torch thread, so its result has the same bits at any
+        number of ranks.
 
         Args:
             jobs: the same jobs on every rank.
@@ -212,10 +230,12 @@ class MetricContext:
 
 
 class Metric(Validated):
-    """Base class of metrics: frozen dataclasses whose fields are the metric's settings, see `fidtool.Setting`.
+    """Base class of metrics: frozen dataclasses whose fields are the metric's settings, see
+    `fidtool.Setting`.
 
-    In Python a metric with other settings is an object, ``metrics=[fidtool.KID(subset_size=100)]``. On the command line
-    each setting of a built-in metric has its own flag, see `fidtool.metrics.registry.key_of`.
+    In Python a metric with other settings is an object, ``metrics=[fidtool.KID(subset_size=100)]``.
+    On the command line each setting of a built-in metric has its own flag, see
+    `fidtool.metrics.registry.key_of`.
 
     Attributes:
         name: value of ``--metrics``.
@@ -223,17 +243,18 @@ class Metric(Validated):
         numbers: the values that `compute` returns, without spreads, and how they are shown.
         summary: values that `summarize` returns, which may be missing, and how they are shown.
         further: names of values for the JSON only, which may be missing.
-        real_features, fake_features: whether the metric needs per-image features of REAL or of a FAKE. Mean and
-            covariance are always available.
-        fake_only: it needs nothing of REAL, whose images do not pass through the metric's own network.
+        real_features, fake_features: whether the metric needs per-image features of REAL or of a
+            FAKE. Mean and covariance are always available.
+        fake_only: it needs nothing of REAL, whose images do not pass through the metric's own
+            network.
         captions: whether the metric needs `FeatureSet.captions` of a FAKE.
         classifier: whether it calls `MetricContext.classifier`.
         fewest: the smallest number of images in a set whose per-image features it needs.
         frechet: the metric is a Fréchet distance of mean and covariance, which needs many images.
         by_name: it is only computed if it is requested by name, not by ``all``.
         phase: name of its time in the record; empty for the metric's name.
-        usual_network: for a metric with its own network, the network of the metric's authors as a `Definition` names
-            it.
+        usual_network: for a metric with its own network, the network of the metric's authors as a
+            `Definition` names it.
     """
 
     name: ClassVar[str] = ""
@@ -277,7 +298,9 @@ class Metric(Validated):
         if (network := self.network()) is None:
             return None
         setting = self.named("extractor") if "extractor" in declared(type(self)) else ""
-        return replace(network, subject=f"{self.numbers[0].title}'s network", setting=setting, apart=False)
+        return replace(
+            network, subject=f"{self.numbers[0].title}'s network", setting=setting, apart=False
+        )
 
     @classmethod
     def named(cls, setting: str) -> MetricSetting:
@@ -285,10 +308,13 @@ class Metric(Validated):
         return MetricSetting(cls.__name__, cls.name, setting)
 
     def check(self, facts: MetricFacts) -> None:
-        """Refuse, with an `InputError`, what the metric is not defined for; called whenever more facts are known."""
+        """Refuse, with an `InputError`, what the metric is not defined for; called whenever more
+        facts are known.
+        """
         if facts.images is not None and facts.images < self.fewest:
             raise TooFewImagesError(
-                f"{self.numbers[0].title} needs at least {self.fewest} images in a set, and {facts.has}:",
+                f"{self.numbers[0].title} needs at least {self.fewest} images in a set, and "
+                f"{facts.has}:",
                 f"omit {self.name} from {option('metrics')}",
                 setting="metrics",
             )
@@ -299,9 +325,10 @@ class Metric(Validated):
         Args:
             weights: the value of ``--weights``.
             images: whether images go through its network.
-            say: prints what is downloaded. None if nothing may be downloaded, for a metric that ``all`` selected: if
-                weights or a package are not on this machine, an InputError leaves it out. For a metric that was
-                requested by name with others, a RunError leaves it out.
+            say: prints what is downloaded. None if nothing may be downloaded, for a metric that
+                ``all`` selected: if weights or a package are not on this machine, an InputError
+                leaves it out. For a metric that was requested by name with others, a RunError
+                leaves it out.
         """
 
     @abstractmethod
@@ -309,14 +336,17 @@ class Metric(Validated):
         """Compute the metric. Called on every rank; the values of rank zero are used.
 
         Returns:
-            The values of `numbers` by name, and spreads and ``further`` values, which may be missing.
+            The values of `numbers` by name, and spreads and ``further`` values, which may be
+            missing.
 
         Raises:
             FidtoolError: if a value cannot be computed.
         """
 
     def summarize(self, values: Mapping[str, Values]) -> Values:
-        """Return values of all networks of a run together, by the network, as `MetricContext.extractor`."""
+        """Return values of all networks of a run together, by the network, as
+        `MetricContext.extractor`.
+        """
         return {}
 
     @classmethod
@@ -338,10 +368,14 @@ class Metric(Validated):
         return {name: getattr(self, name) for name in declared(type(self))}
 
 
-def mean_of(number: Number, values: NDArray[np.float64], context: MetricContext) -> dict[str, float]:
-    """Return the mean and the standard deviation (of a sample, as n - 1 says) of the values of single images.
+def mean_of(
+    number: Number, values: NDArray[np.float64], context: MetricContext
+) -> dict[str, float]:
+    """Return the mean and the standard deviation (of a sample, as n - 1 says) of the values of
+    single images.
 
-    The values are added to ``context.of_images``. The exact sums do not depend on the order of the images.
+    The values are added to ``context.of_images``. The exact sums do not depend on the order of the
+    images.
     """
     context.of_images[number.name] = values
     mean = fsum(values.tolist()) / len(values)

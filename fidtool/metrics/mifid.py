@@ -9,10 +9,15 @@ from fidtool.validation import Setting
 
 @dataclass(frozen=True, kw_only=True)
 class MIFID(FID):
-    """Memorization-informed FID (Bai et al. 2021), as in torchmetrics: the FID, higher if FAKE copies REAL."""
+    """Memorization-informed FID (Bai et al. 2021), as in torchmetrics: the FID, higher if FAKE
+    copies REAL.
+    """
 
-    cosine_distance_eps: float = Setting(0.1, METRICS, "X", flag="--mifid-eps", least=1e-9, most=1.0).help(
-        "MIFID: divide by the mean cosine distance of the real images to the nearest generated one if it is below X."
+    cosine_distance_eps: float = Setting(
+        0.1, METRICS, "X", flag="--mifid-eps", least=1e-9, most=1.0
+    ).help(
+        "MIFID: divide by the mean cosine distance of the real images to the nearest generated "
+        "one if it is below X."
     )
 
     name = "mifid"
@@ -38,4 +43,7 @@ class MIFID(FID):
         distance = nearest_cosine_distance(real.rows, fake.rows, context.features)
         penalty = distance if distance < self.cosine_distance_eps else 1.0
         # As in torchmetrics.
-        return {"mifid": fid / (penalty + 10e-15) if fid > 1e-8 else 0.0, "mifid_distance": distance}
+        return {
+            "mifid": fid / (penalty + 10e-15) if fid > 1e-8 else 0.0,
+            "mifid_distance": distance,
+        }

@@ -9,10 +9,16 @@ from fidtool.validation import Setting
 
 @dataclass(frozen=True, kw_only=True)
 class MIND(Metric):
-    """Monge Inception Distance (Berthet et al. 2026): how far apart the features are along random directions."""
+    """Monge Inception Distance (Berthet et al. 2026): how far apart the features are along random
+    directions.
+    """
 
-    directions: int = Setting(1000, METRICS, "N", least=1).help("MIND: number of random directions.")
-    seed: int = Setting(0, METRICS, least=0, most=2**32 - 1).help("MIND: seed of the random directions.")
+    directions: int = Setting(1000, METRICS, "N", least=1).help(
+        "MIND: number of random directions."
+    )
+    seed: int = Setting(0, METRICS, least=0, most=2**32 - 1).help(
+        "MIND: seed of the random directions."
+    )
 
     name = "mind"
     other_names = ("monge-inception-distance",)
@@ -32,6 +38,13 @@ class MIND(Metric):
 
         smaller = min(real, fake, key=lambda each: len(each.rows))
         if (count := len(smaller.rows)) < 1000:  # the fewest in the paper
-            few = "MIND is too high for fewer than 1000; compare it only with values of as many images"
+            few = (
+                "MIND is too high for fewer than 1000; compare it only with values of as many "
+                "images"
+            )
             context.warnings.append(ResultWarning(smaller.path, few, detail=f"only {count} images"))
-        return {"mind": mind(real.rows, fake.rows, context.features, directions=self.directions, seed=self.seed)}
+        return {
+            "mind": mind(
+                real.rows, fake.rows, context.features, directions=self.directions, seed=self.seed
+            )
+        }

@@ -1,4 +1,6 @@
-"""Base class of metrics of pairs of images: a generated image or a reconstruction, and the real image it belongs to."""
+"""Base class of metrics of pairs of images: a generated image or a reconstruction, and the real
+image it belongs to.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ if TYPE_CHECKING:
     from fidtool.features.network import State
 
 Compare = Callable[["torch.Tensor", "torch.Tensor"], float]
-"""Returns the value of a pair: a real image and the one that belongs to it, see `PairMetric.of_pair`."""
+"""Returns the value of a pair: a real image and the one that belongs to it, see
+`PairMetric.of_pair`.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fidtool.errors import InputError, option
-from fidtool.metrics.metric import METRICS, FeatureSet, Metric, MetricContext, MetricFacts, Number, Values
+from fidtool.metrics.metric import (
+    METRICS,
+    FeatureSet,
+    Metric,
+    MetricContext,
+    MetricFacts,
+    Number,
+    Values,
+)
 from fidtool.validation import Setting
 
 Ties = Literal["strict", "inclusive"]
@@ -19,24 +27,32 @@ class PRDC(Metric):
     """Precision and recall (Kynkäänniemi et al. 2019), density and coverage (Naeem et al. 2020)."""
 
     nearest_k: int = Setting(5, METRICS, "K", flag="--nearest-k", least=1).help(
-        "Precision, recall, density, coverage: a ball's radius is the distance to the K-th nearest neighbour."
+        "Precision, recall, density, coverage: a ball's radius is the distance to the K-th "
+        "nearest neighbour."
     )
     ties: Ties = Setting("strict", METRICS, flag="--ties").help(
-        "Precision, recall, density, coverage: whether an image on the surface of a ball is outside (strict, "
-        "as in prdc) or inside (inclusive, as in StyleGAN and ADM)."
+        "Precision, recall, density, coverage: whether an image on the surface of a ball is "
+        "outside (strict, as in prdc) or inside (inclusive, as in StyleGAN and ADM)."
     )
 
     name = "prdc"
     other_names = ("precision-recall",)
     numbers = (
-        _share("precision", "Precision", "share of generated images inside the real images' manifold"),
+        _share(
+            "precision", "Precision", "share of generated images inside the real images' manifold"
+        ),
         _share("recall", "Recall", "share of real images inside the generated images' manifold"),
         _share(
             "density",
             "Density",
-            "mean number of real images' neighbourhoods that contain a generated image, divided by k",
+            "mean number of real images' neighbourhoods that contain a generated image, divided "
+            "by k",
         ),
-        _share("coverage", "Coverage", "share of real images with a generated image in their neighbourhood"),
+        _share(
+            "coverage",
+            "Coverage",
+            "share of real images with a generated image in their neighbourhood",
+        ),
         _share("f_score", "F-score", "harmonic mean of precision and recall"),
     )
     real_features = fake_features = True
@@ -44,7 +60,8 @@ class PRDC(Metric):
     def check(self, facts: MetricFacts) -> None:
         if facts.images is not None and facts.images <= self.nearest_k:
             raise InputError(
-                f"precision and recall use {self.nearest_k} neighbours of each image, and {facts.has}:",
+                f"precision and recall use {self.nearest_k} neighbours of each image, and "
+                f"{facts.has}:",
                 f"pass a smaller {option(self.named('nearest_k'))}",
                 setting=self.named("nearest_k"),
             )
@@ -52,14 +69,19 @@ class PRDC(Metric):
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Values:
         from fidtool.distances.neighbors import prdc
 
-        values, radii = prdc(real.rows, fake.rows, context.features, k=self.nearest_k, ties=self.ties)
+        values, radii = prdc(
+            real.rows, fake.rows, context.features, k=self.nearest_k, ties=self.ties
+        )
         sets = (real, "Precision, density and coverage"), (fake, "Recall")
         for zeros, (one, numbers) in zip(radii, sets, strict=True):
             if zeros:
-                rule = "only images with the same features" if self.ties == "inclusive" else "no image"
+                rule = (
+                    "only images with the same features" if self.ties == "inclusive" else "no image"
+                )
                 context.warnings.append(
-                    f"{numbers}: the radius of {zeros} of {len(one.rows)} images of {one.path} is 0, because they have "
-                    f"{self.nearest_k} or more duplicates by their features: {rule} can be within it; remove "
-                    f"duplicates, or pass a larger {option(self.named('nearest_k'))}"
+                    f"{numbers}: the radius of {zeros} of {len(one.rows)} images of {one.path} is "
+                    f"0, because they have {self.nearest_k} or more duplicates by their features: "
+                    f"{rule} can be within it; remove duplicates, or pass a larger "
+                    f"{option(self.named('nearest_k'))}"
                 )
         return values

@@ -16,17 +16,28 @@ if TYPE_CHECKING:
     import torch
 
 _LEAST = 1e-10
-"""Smaller mean squared errors, as of identical images, count as this one, which is 100 dB, as in RAE's evaluation."""
+"""Smaller mean squared errors, as of identical images, count as this one, which is 100 dB, as in
+RAE's evaluation.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PSNR(PairMetric):
-    """Peak signal-to-noise ratio of each pair of images in dB, from values in 0..1: the mean over the pairs."""
+    """Peak signal-to-noise ratio of each pair of images in dB, from values in 0..1: the mean over
+    the pairs.
+    """
 
     name = "psnr"
     numbers = (
         Number(
-            "psnr", "PSNR", "higher", "mean over pairs, in dB", "psnr_std", digits=2, layer=PIXELS, spread_kind="s.d."
+            "psnr",
+            "PSNR",
+            "higher",
+            "mean over pairs, in dB",
+            "psnr_std",
+            digits=2,
+            layer=PIXELS,
+            spread_kind="s.d.",
         ),
     )
 

@@ -26,18 +26,33 @@ from fidtool.metrics.psnr import PSNR
 from fidtool.metrics.ssim import SSIM, MultiScaleSSIM
 from fidtool.metrics.vendi import Vendi
 from fidtool.names import closest, folded, unknown
-from fidtool.user_code import is_code_spec, load
+from fidtool.system.user_code import is_code_spec, load
 from fidtool.validation import Setting, declared
 
 BUILT_IN: dict[str, type[Metric]] = {
     kind.name: kind
     for kind in (
-        *(FID, KID, InceptionScore, PRDC, SpatialFID, FIDInfinity, CMMD, MIND, MIFID, Vendi, AuthPct, FDR),
+        *(
+            FID,
+            KID,
+            InceptionScore,
+            PRDC,
+            SpatialFID,
+            FIDInfinity,
+            CMMD,
+            MIND,
+            MIFID,
+            Vendi,
+            AuthPct,
+            FDR,
+        ),
         *(PSNR, SSIM, MultiScaleSSIM, LPIPS, CLIPScore),
     )
 }
-"""The built-in metrics by name, in the order in which they are computed and listed. To add one, add a file and its
-class here; export it in the package's ``__init__`` as ``fidtool.NAME`` and add it to the table in the README."""
+"""The built-in metrics by name, in the order in which they are computed and listed. To add one, add
+a file and its class here; export it in the package's ``__init__`` as ``fidtool.NAME`` and add it to
+the table in the README.
+"""
 NAMES: dict[str, type[Metric]] = {
     name: kind
     for kind in BUILT_IN.values()
@@ -54,8 +69,10 @@ class Requested(NamedTuple):
 
     Attributes:
         spec: the value of ``--metrics`` that selects it.
-        source: file and object of a custom metric that ``--metrics`` named, with the start of the file's SHA-256.
-        optional: the option that selects it only if it can be computed; empty if it was requested by name.
+        source: file and object of a custom metric that ``--metrics`` named, with the start of the
+            file's SHA-256.
+        optional: the option that selects it only if it can be computed; empty if it was requested
+            by name.
         layer: the layer whose features it uses; empty until the run's networks are known.
         further: the network of its features if that is a further one of the run.
     """
@@ -85,7 +102,8 @@ def metric_named(spec: str) -> Requested:
         return Requested(kind(), kind.name)
     if folded(spec) == ALL:
         raise InputError(
-            f"{spec} is not a single metric. It selects each of {', '.join(BUILT_IN)} that can be computed",
+            f"{spec} is not a single metric. It selects each of {', '.join(BUILT_IN)} that can be "
+            "computed",
             setting="metrics",
         )
     named = option("metrics", spec)
@@ -93,13 +111,20 @@ def metric_named(spec: str) -> Requested:
         metric, source = load(spec, _made, named, "metrics", reuse=True)
         _check_declaration(metric, named)
         return Requested(metric, spec, source)
-    names = {name: name if name in NUMBERS else kind.name for name, kind in NAMES.items()} | {ALL: ALL}
+    names = {name: name if name in NUMBERS else kind.name for name, kind in NAMES.items()} | {
+        ALL: ALL
+    }
     close = dict.fromkeys(names[name] for name in closest(spec, names))
-    raise InputError(unknown("metric", spec, [*close], ", ".join([*BUILT_IN, ALL, "FILE.py:NAME"])), setting="metrics")
+    raise InputError(
+        unknown("metric", spec, [*close], ", ".join([*BUILT_IN, ALL, "FILE.py:NAME"])),
+        setting="metrics",
+    )
 
 
 def _made(found: Any) -> Any:
-    """Return the metric of a class, or the object itself; a fault in its declarations shows here."""
+    """Return the metric of a class, or the object itself; a fault in its declarations shows
+    here.
+    """
     metric = found() if isinstance(found, type) else found
     if isinstance(metric, Metric):
         declared(type(metric)), metric.network()
@@ -107,7 +132,8 @@ def _made(found: Any) -> Any:
 
 
 def key_of(owner: str, setting: str) -> str:
-    """Return the name of a metric's setting in the record of a run; that of a built-in metric's flag is the same.
+    """Return the name of a metric's setting in the record of a run; that of a built-in metric's
+    flag is the same.
 
     ``kid_subset_size`` for a built-in metric, ``shift.order`` for a custom one.
     """
@@ -117,7 +143,9 @@ def key_of(owner: str, setting: str) -> str:
 
 
 METRIC_SETTINGS: dict[str, tuple[type[Metric], Setting]] = {
-    key_of(kind.name, name): (kind, each) for kind in BUILT_IN.values() for name, each in declared(kind).items()
+    key_of(kind.name, name): (kind, each)
+    for kind in BUILT_IN.values()
+    for name, each in declared(kind).items()
 }
 """The settings of the built-in metrics by `key_of`, with the metrics."""
 
@@ -128,16 +156,18 @@ def requested(
     """Return the requested metrics in their order.
 
     Args:
-        metrics: as the setting of this name. A metric that is also requested by name or as an object replaces that of
-            ``all``.
-        values: settings of the built-in metrics that are requested by name, by `key_of`. Strings are parsed.
+        metrics: as the setting of this name. A metric that is also requested by name or as an
+            object replaces that of ``all``.
+        values: settings of the built-in metrics that are requested by name, by `key_of`. Strings
+            are parsed.
         needed: those of the values that must be of a requested metric.
     """
     chosen: dict[str, Requested] = {}
     listed = metrics.split(",") if isinstance(metrics, str) else metrics
     if not isinstance(listed, Iterable):
         raise InputError(
-            f"{option('metrics')} must be a string or a list of metrics, not {brief(metrics)}", setting="metrics"
+            f"{option('metrics')} must be a string or a list of metrics, not {brief(metrics)}",
+            setting="metrics",
         )
     for each in listed:
         for new in _selected(each, values or {}):
@@ -146,11 +176,15 @@ def requested(
                 chosen[new.metric.name] = new
             elif known.metric != new.metric and not new.optional:
                 raise InputError(
-                    f"the metric {new.metric.name} is requested twice, with different settings or classes",
+                    f"the metric {new.metric.name} is requested twice, with different settings or "
+                    "classes",
                     setting="metrics",
                 )
     if not chosen:
-        raise InputError(f"{option('metrics')} is empty; the metrics are {', '.join(BUILT_IN)}", setting="metrics")
+        raise InputError(
+            f"{option('metrics')} is empty; the metrics are {', '.join(BUILT_IN)}",
+            setting="metrics",
+        )
     _check_keys(needed, chosen)
     _check_together([each.metric for each in chosen.values()])
     return tuple(chosen.values())
@@ -165,14 +199,22 @@ def _selected(each: object, values: Mapping[str, Any]) -> list[Requested]:
         kind = type(metric)
         _check_declaration(metric, kind.__name__)
         return [
-            Requested(metric, metric.name if kind in BUILT_IN.values() else f"{kind.__module__}:{kind.__qualname__}")
+            Requested(
+                metric,
+                metric.name
+                if kind in BUILT_IN.values()
+                else f"{kind.__module__}:{kind.__qualname__}",
+            )
         ]
     if folded(each) != ALL:
         found = metric_named(each.strip())
         return [found._replace(metric=_with_values(found.metric, values))]
     metrics = [_with_values(kind(), values) for kind in BUILT_IN.values() if not kind.by_name]
     # One whose settings were set is wanted.
-    return [Requested(each, each.name, "", option("metrics", ALL) if each == type(each)() else "") for each in metrics]
+    return [
+        Requested(each, each.name, "", option("metrics", ALL) if each == type(each)() else "")
+        for each in metrics
+    ]
 
 
 def _with_values(metric: Metric, values: Mapping[str, Any]) -> Metric:
@@ -216,7 +258,9 @@ def _check_together(metrics: Sequence[Metric]) -> None:
 def _check_declaration(metric: Metric, named: str) -> None:
     """Refuse a custom metric whose class is incomplete."""
     if not isinstance(metric, Metric):
-        raise InputError(f"{named} is a {type(metric).__name__}; it must be a fidtool.Metric", setting="metrics")
+        raise InputError(
+            f"{named} is a {type(metric).__name__}; it must be a fidtool.Metric", setting="metrics"
+        )
     kind, numbers = type(metric), metric.numbers
     if kind in BUILT_IN.values():
         return
@@ -224,12 +268,16 @@ def _check_declaration(metric: Metric, named: str) -> None:
     if not is_declared or not all(isinstance(number, Number) for number in numbers):
         raise InputError(
             f"{named}: {kind.__name__} must be a dataclass that has a name and its numbers:",
-            "write @dataclass(frozen=True, kw_only=True) above it, and numbers = (fidtool.Number(...),) in it",
+            "write @dataclass(frozen=True, kw_only=True) above it, and numbers = "
+            "(fidtool.Number(...),) in it",
             setting="metrics",
         )
     of_pairs = metric.layer == PIXELS and not (kind.real_features or kind.fake_features)
     own = metric.layer not in (FEATURES, SPATIAL, PIXELS)
-    if (of_pairs, own) != (isinstance(metric, PairMetric), isinstance(metric.network(), NetworkChoice)):
+    if (of_pairs, own) != (
+        isinstance(metric, PairMetric),
+        isinstance(metric.network(), NetworkChoice),
+    ):
         raise InputError(
             f"{named}: the layer {metric.layer!r} of {metric.name} does not fit its class:",
             f"name {PIXELS!r} in a PairMetric without features",

@@ -31,52 +31,81 @@ class SSIM(PairMetric):
     """Structural similarity (Wang et al. 2004) of each pair of images: the mean over the pairs."""
 
     window: Literal["gaussian", "uniform"] = Setting("gaussian", METRICS).help(
-        "SSIM: its window, gaussian of 11 pixels as in torchmetrics, or uniform of 7 pixels as in scikit-image."
+        "SSIM: its window, gaussian of 11 pixels as in torchmetrics, or uniform of 7 pixels as "
+        "in scikit-image."
     )
 
     name = "ssim"
-    numbers = (Number("ssim", "SSIM", "higher", "mean over pairs", "ssim_std", layer=PIXELS, spread_kind="s.d."),)
+    numbers = (
+        Number(
+            "ssim",
+            "SSIM",
+            "higher",
+            "mean over pairs",
+            "ssim_std",
+            layer=PIXELS,
+            spread_kind="s.d.",
+        ),
+    )
 
     def of_pair(self, real: torch.Tensor, fake: torch.Tensor) -> float:
         """Return the mean over channels and places of the window, computed in float64.
 
-        The ``gaussian`` window, with a standard deviation of 1.5, is at all pixels of images that are reflected at
-        their edges, as in torchmetrics; the ``uniform`` one is inside the images, with the sample covariance, as in
-        scikit-image.
+        The ``gaussian`` window, with a standard deviation of 1.5, is at all pixels of images that
+        are reflected at their edges, as in torchmetrics; the ``uniform`` one is inside the images,
+        with the sample covariance, as in scikit-image.
         """
         height, width, channels = real.shape
         if min(height, width) < (least := _LEAST_SIDE[self.window]):
             raise InputError(
-                f"SSIM needs images of at least {least}×{least} pixels, and one has {width}×{height}:",
+                f"SSIM needs images of at least {least}×{least} pixels, and one has "
+                f"{width}×{height}:",
                 f"omit ssim from {option('metrics')}",
                 setting="metrics",
             )
         # One channel at a time, for the memory.
-        return math.fsum(self._of_channel(real[..., each], fake[..., each]) for each in range(channels)) / channels
+        return (
+            math.fsum(
+                self._of_channel(real[..., each], fake[..., each]) for each in range(channels)
+            )
+            / channels
+        )
 
     def _of_channel(self, real: torch.Tensor, fake: torch.Tensor) -> float:
         luminance, contrast = _terms(_scaled(real, fake), self.window)
         upper, lower = (
-            of_luminance * of_contrast for of_luminance, of_contrast in zip(luminance, contrast, strict=True)
+            of_luminance * of_contrast
+            for of_luminance, of_contrast in zip(luminance, contrast, strict=True)
         )
         return float((upper / lower).mean())
 
 
 @dataclass(frozen=True, kw_only=True)
 class MultiScaleSSIM(PairMetric):
-    """Multi-scale structural similarity (Wang et al. 2003) of each pair of images: the mean over the pairs."""
+    """Multi-scale structural similarity (Wang et al. 2003) of each pair of images: the mean over
+    the pairs.
+    """
 
     name = "ms-ssim"
     numbers = (
-        Number("ms_ssim", "MS-SSIM", "higher", "mean over pairs", "ms_ssim_std", layer=PIXELS, spread_kind="s.d."),
+        Number(
+            "ms_ssim",
+            "MS-SSIM",
+            "higher",
+            "mean over pairs",
+            "ms_ssim_std",
+            layer=PIXELS,
+            spread_kind="s.d.",
+        ),
     )
 
     def of_pair(self, real: torch.Tensor, fake: torch.Tensor) -> float:
-        """Return the product of the scales' means over channels and places, each to the power of its weight.
+        """Return the product of the scales' means over channels and places, each to the power of
+        its weight.
 
-        As in torchmetrics: each scale is the mean of 2x2 pixels of the scale before. The last one has the SSIM, at all
-        pixels of images that are reflected at their edges, and the others have its term of contrast and structure,
-        inside the images. A negative mean counts as 0.
+        As in torchmetrics: each scale is the mean of 2x2 pixels of the scale before. The last one
+        has the SSIM, at all pixels of images that are reflected at their edges, and the others have
+        its term of contrast and structure, inside the images. A negative mean counts as 0.
         """
         height, width, channels = real.shape
         if min(height, width) < _LEAST_OF_SCALES:
@@ -86,7 +115,9 @@ class MultiScaleSSIM(PairMetric):
                 f"omit ms-ssim from {option('metrics')}",
                 setting="metrics",
             )
-        of_channels = [self._of_channel(real[..., each], fake[..., each]) for each in range(channels)]
+        of_channels = [
+            self._of_channel(real[..., each], fake[..., each]) for each in range(channels)
+        ]
         means = [max(0.0, math.fsum(scale) / channels) for scale in zip(*of_channels, strict=True)]
         return float(math.prod(mean**weight for mean, weight in zip(means, _WEIGHTS, strict=True)))
 
@@ -109,7 +140,9 @@ def _scaled(real: torch.Tensor, fake: torch.Tensor) -> torch.Tensor:
 
 
 def _terms(images: torch.Tensor, window: str) -> tuple[_Fraction, _Fraction]:
-    """Return two images' term of luminance, and that of contrast and structure, at each place of the window."""
+    """Return two images' term of luminance, and that of contrast and structure, at each place of
+    the window.
+    """
     import torch
 
     weights, scale = [1 / 7] * 7, 49 / 48
@@ -119,14 +152,17 @@ def _terms(images: torch.Tensor, window: str) -> tuple[_Fraction, _Fraction]:
         images = torch.nn.functional.pad(images, (5, 5, 5, 5), "reflect")
     x, y = images
     # Only the sum of the variances is needed.
-    mean_x, mean_y, squares, products = _filtered(torch.stack([x, y, x * x + y * y, x * y]), weights)
+    mean_x, mean_y, squares, products = _filtered(
+        torch.stack([x, y, x * x + y * y, x * y]), weights
+    )
     both = mean_x * mean_x + mean_y * mean_y
     variances, covariance = scale * (squares - both), scale * (products - mean_x * mean_y)
     return (2 * mean_x * mean_y + _C1, both + _C1), (2 * covariance + _C2, variances + _C2)
 
 
 def _filtered(images: torch.Tensor, weights: list[float]) -> torch.Tensor:
-    """Return weighted sums over windows, where they are inside: shape (..., height - n + 1, width - n + 1).
+    """Return weighted sums over windows, where they are inside: shape (..., height - n + 1, width -
+    n + 1).
 
     Ten times as fast as torch's convolution in float64 on the CPU.
     """

@@ -8,10 +8,16 @@ from fidtool.metrics.metric import FeatureSet, Metric, MetricContext, Number, Va
 
 @dataclass(frozen=True, kw_only=True)
 class Vendi(Metric):
-    """Vendi score (Friedman & Dieng 2023) of each FAKE: its diversity, as an effective number of different images."""
+    """Vendi score (Friedman & Dieng 2023) of each FAKE: its diversity, as an effective number of
+    different images.
+    """
 
     name = "vendi"
-    numbers = (Number("vendi", "Vendi", "higher", "effective number of different images in FAKE", digits=2),)
+    numbers = (
+        Number(
+            "vendi", "Vendi", "higher", "effective number of different images in FAKE", digits=2
+        ),
+    )
     fake_features = True
     fewest = 2
 

@@ -36,11 +36,15 @@ _WIDTH, _HEIGHT, _ROW = 480, 280, 26
 _MOST_VALUES = 12
 """Maximum number of values along a line; of more, only the lowest is given."""
 _BESIDE = 0.3
-"""Distance of an error bar from its point, which it would hide, if points are not joined. FAKEs are 1 apart."""
+"""Distance of an error bar from its point, which it would hide, if points are not joined. FAKEs are
+1 apart.
+"""
 
 
 def _colours(ink: str, muted: str, line: str, distances: str, corrected: str) -> dict[str, Any]:
-    """Settings for the colours of text, labels of axes, grid lines, the distances, and their corrected estimates."""
+    """Settings for the colours of text, labels of axes, grid lines, the distances, and their
+    corrected estimates.
+    """
     labels = dict.fromkeys(("axes.labelcolor", "xtick.color", "ytick.color"), muted)
     cycle = f"cycler(color={[distances, corrected]})"
     return {"text.color": ink, "grid.color": line, "axes.prop_cycle": cycle, **labels}
@@ -51,7 +55,8 @@ _DARK = _colours("#e6e9ed", "#a3acb7", "#343b44", "#8ab0ff", "#f2a65e")
 
 
 def page_charts(evaluation: Evaluation) -> list[str]:
-    """Return the chart of the Fréchet distances as ``data:image/svg+xml;…``, for light and for dark backgrounds.
+    """Return the chart of the Fréchet distances as ``data:image/svg+xml;…``, for light and for dark
+    backgrounds.
 
     There is none of a single FAKE, nor if one has no such distance.
     """
@@ -60,7 +65,9 @@ def page_charts(evaluation: Evaluation) -> list[str]:
         return []
     inches = _WIDTH / 72, _height(results) or _HEIGHT / 72  # a unit of the SVG is a pixel
     contents = [_image("svg", inches, results, colours) for colours in (_LIGHT, _DARK)]
-    return [f"data:image/svg+xml;base64,{base64.b64encode(content).decode()}" for content in contents]
+    return [
+        f"data:image/svg+xml;base64,{base64.b64encode(content).decode()}" for content in contents
+    ]
 
 
 def sweep_plot(evaluation: Evaluation, kind: str) -> bytes:
@@ -77,9 +84,15 @@ def _height(results: Sequence[Comparison]) -> float:
 
 
 def _image(
-    kind: str, inches: tuple[float, float], results: Sequence[Comparison], colours: dict[str, Any], title: str = ""
+    kind: str,
+    inches: tuple[float, float],
+    results: Sequence[Comparison],
+    colours: dict[str, Any],
+    title: str = "",
 ) -> bytes:
-    """The bytes of an image file, with matplotlib's defaults regardless of the user's matplotlibrc."""
+    """The bytes of an image file, with matplotlib's defaults regardless of the user's
+    matplotlibrc.
+    """
     with warnings.catch_warnings():
         # matplotlib warns about characters missing in its font; the page's fonts may have them.
         warnings.simplefilter("ignore")
@@ -87,7 +100,9 @@ def _image(
         from matplotlib.figure import Figure
 
         with style.context(["default", _STYLE, colours]):
-            figure = Figure(figsize=inches, layout="constrained", facecolor="white" if title else "none")
+            figure = Figure(
+                figsize=inches, layout="constrained", facecolor="white" if title else "none"
+            )
             _draw(figure.subplots(), results)
             if title:
                 figure.set_layout_engine("constrained", w_pad=0.15, h_pad=0.15)
@@ -100,23 +115,35 @@ def _image(
 
 
 def _draw(axes: Axes, results: Sequence[Comparison]) -> None:
-    """Draws a line if the names of the FAKEs have numbers, else a row for each FAKE, with the distances along x."""
+    """Draws a line if the names of the FAKEs have numbers, else a row for each FAKE, with the
+    distances along x.
+    """
     points, label = sweep_of(results)
-    axis, order, line, dashes = (axes.yaxis, 1, "-", "--") if label else (axes.xaxis, -1, "none", "none")
+    axis, order, line, dashes = (
+        (axes.yaxis, 1, "-", "--") if label else (axes.xaxis, -1, "none", "none")
+    )
     title = _distance_of(results[0]).base
     x, y = [[point.x for point in points], [point.distance for point in points]][::order]
     axes.plot(x, y, label=title, marker="o", linestyle=line, clip_on=False)
-    bars = [(point.x, each.value, each.low, each.high) for point in points if (each := point.corrected)]
+    bars = [
+        (point.x, each.value, each.low, each.high) for point in points if (each := point.corrected)
+    ]
     if bars:
         places, values, low, high = np.transpose(bars)
         x, y = [places if label else places + _BESIDE, values][::order]
         reach = [values - low, high - values]
-        look: dict[str, Any] = {"linestyle": dashes, "clip_on": False, "yerr" if label else "xerr": reach}
+        look: dict[str, Any] = {
+            "linestyle": dashes,
+            "clip_on": False,
+            "yerr" if label else "xerr": reach,
+        }
         axes.errorbar(x, y, label="bias-corrected, 95 % interval", marker="o", capsize=3, **look)
     axes.set_xlabel(label)
     (_label_line if label else _label_rows)(axes, points)
     (least, most), (low, high) = sorted(axis.get_data_interval()), axis.get_view_interval()
-    low = 0.0 if 0 <= 2 * least < most else low  # unless the values are less than a factor of 2 apart
+    low = (
+        0.0 if 0 <= 2 * least < most else low
+    )  # unless the values are less than a factor of 2 apart
     axis.set_view_interval(low, high, ignore=True)
     if low > 0:
         axis.set_label_text(f"the axis starts at {low:.{decimals_of(high - low, 2)}f}, not at 0")
@@ -125,14 +152,18 @@ def _draw(axes: Axes, results: Sequence[Comparison]) -> None:
     axes.tick_params(length=0, pad=7)
     axes.spines[:].set_visible(False)
     space = {"borderaxespad": 0.4, "handlelength": 1.6, "columnspacing": 1.2}
-    side, edge = ("left", 0) if label else ("right", 1)  # long names leave it no room on the right of their rows
+    side, edge = (
+        ("left", 0) if label else ("right", 1)
+    )  # long names leave it no room on the right of their rows
     axes.legend(loc=f"lower {side}", bbox_to_anchor=(edge, 1), ncols=2, frameon=False, **space)
 
 
 def _label_line(axes: Axes, points: Sequence[Point]) -> None:
     """The values are above their points, or beside the error bars."""
     x, lowest = [point.x for point in points], min(point.distance for point in points)
-    apart, side = ((6, 5), "left") if any(point.corrected for point in points) else ((0, 7), "center")
+    apart, side = (
+        ((6, 5), "left") if any(point.corrected for point in points) else ((0, 7), "center")
+    )
     for point in points:
         if len(points) <= _MOST_VALUES or point.distance == lowest:
             at = point.x, point.distance
@@ -145,10 +176,21 @@ def _label_line(axes: Axes, points: Sequence[Point]) -> None:
 
 
 def _label_rows(axes: Axes, points: Sequence[Point]) -> None:
-    """The value of each FAKE is at the end of its row, and its error bar below its point, which it would hide."""
-    axes.set_yticks([point.x for point in points], [point.name for point in points], parse_math=False)
+    """The value of each FAKE is at the end of its row, and its error bar below its point, which it
+    would hide.
+    """
+    axes.set_yticks(
+        [point.x for point in points], [point.name for point in points], parse_math=False
+    )
     for point in points:
-        axes.text(1.02, point.x, point.value, transform=axes.get_yaxis_transform(), va="center", fontsize=12)
+        axes.text(
+            1.02,
+            point.x,
+            point.value,
+            transform=axes.get_yaxis_transform(),
+            va="center",
+            fontsize=12,
+        )
     axes.set_ylim(len(points) + 0.6, 0.4)
     axes.locator_params(axis="x", nbins=5)
 
@@ -164,11 +206,12 @@ class Point(NamedTuple):
 
 
 def sweep_of(results: Sequence[Comparison]) -> tuple[list[Point], str]:
-    """The Fréchet distances of a run's FAKEs, by the numbers in their names or in the order of the arguments.
+    """The Fréchet distances of a run's FAKEs, by the numbers in their names or in the order of the
+    arguments.
 
     Returns:
-        The points in the order of x, and the label of x, such as ``step``; it is empty if x is the position among the
-        arguments, 1, 2, 3 …
+        The points in the order of x, and the label of x, such as ``step``; it is empty if x is the
+        position among the arguments, 1, 2, 3 …
     """
     paths = [redacted(result.fake.name) for result in results]  # a URL's query may contain numbers
     found = numbers_of(paths) if len(paths) > 2 else None  # two points are no line
@@ -200,6 +243,8 @@ def title_of(evaluation: Evaluation, value: Value, longest: int = _LONGEST_LINE)
 def described(images: SetResult, longest: int = _LONGEST_LINE) -> str:
     """Return the name of a set, the number of its images, and how they were framed."""
     sampled = images.count is not None and images.found not in (None, images.count)
-    count = f"{images.count:,} of {images_of([images.found])}" if sampled else images_of([images.count])
+    count = (
+        f"{images.count:,} of {images_of([images.found])}" if sampled else images_of([images.count])
+    )
     framed = f", framed by {images.framing}" if images.framing else ""
     return f"{shortened(images.name, longest)} ({count}{framed})"

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 
-from fidtool.distributed.signals import call_with_timeout
 from fidtool.errors import InputError, message_of, option, redacted
 from fidtool.names import numbers_of, short_names, suggestion
 from fidtool.result.evaluation import Comparison
-from fidtool.settings import Settings
+from fidtool.settings.settings import Settings
+from fidtool.system.background import call_with_timeout
 
 _SECONDS = 60.0
 """How long a logger may take, which may wait for a server or a login."""
@@ -33,7 +33,9 @@ def _wandb(place: str, name: str, rows: Rows) -> None:
     import wandb
 
     entity, _, project = place.rpartition("/")
-    with wandb.init(entity=entity or None, project=project, name=name or None, reinit="create_new") as run:
+    with wandb.init(
+        entity=entity or None, project=project, name=name or None, reinit="create_new"
+    ) as run:
         for step, values in rows:
             run.log(values, step=step)
 
@@ -63,9 +65,11 @@ _LOGGERS: Mapping[str, tuple[Callable[[str, str, Rows], None], str]] = {
     "mlflow": (_mlflow, "check MLFLOW_TRACKING_URI"),
     "trackio": (_trackio, "check TRACKIO_DIR"),
 }
-"""The trackers by the names of their packages: a function that logs a run, and what to try if it fails.
+"""The trackers by the names of their packages: a function that logs a run, and what to try if it
+fails.
 
-The functions take what follows the colon in the setting, the run's name, empty for the tracker's default, and its rows.
+The functions take what follows the colon in the setting, the run's name, empty for the tracker's
+default, and its rows.
 """
 
 
@@ -74,16 +78,25 @@ def check_loggers(places: Sequence[str]) -> None:
     for text in places:
         kind, _, place = text.partition(":")
         if kind not in _LOGGERS or not place:
-            problem = f"{option('log', text)} must be KIND:PLACE, where KIND is one of {', '.join(_LOGGERS)}"
-            raise InputError(problem + ("" if kind in _LOGGERS else suggestion(kind, _LOGGERS)), setting="log")
+            problem = (
+                f"{option('log', text)} must be KIND:PLACE, where KIND is one of "
+                f"{', '.join(_LOGGERS)}"
+            )
+            raise InputError(
+                problem + ("" if kind in _LOGGERS else suggestion(kind, _LOGGERS)), setting="log"
+            )
         found = find_spec(kind)
         if found is None or found.origin is None:  # nothing, or a folder of logs
             raise InputError(
-                f"{option('log', text)} needs the package {kind}:", f"pip install 'fidtool[{kind}]'", setting="log"
+                f"{option('log', text)} needs the package {kind}:",
+                f"pip install 'fidtool[{kind}]'",
+                setting="log",
             )
 
 
-def log_values(results: Sequence[Comparison], settings: Settings, warn: Callable[[str], None]) -> None:
+def log_values(
+    results: Sequence[Comparison], settings: Settings, warn: Callable[[str], None]
+) -> None:
     """Log the values of each FAKE. A logger that fails is a warning."""
     for text in settings.log:
         kind, _, place = text.partition(":")
@@ -92,28 +105,46 @@ def log_values(results: Sequence[Comparison], settings: Settings, warn: Callable
             for name, rows in runs_of(results, settings.step):
                 call_with_timeout(partial(log, place, name, rows), _SECONDS)
         except (Exception, SystemExit) as error:
-            warn(f"{option('log', text)} failed, the result is complete: {message_of(error).rstrip('.')}; {remedy}")
+            warn(
+                f"{option('log', text)} failed, the result is complete: "
+                f"{message_of(error).rstrip('.')}; {remedy}"
+            )
 
 
 def runs_of(results: Sequence[Comparison], step: int | None) -> list[tuple[str, Rows]]:
-    """Return the runs to log, each with its name: one if the names of the FAKEs have steps, else one per FAKE."""
-    names, values = [redacted(each.fake.name) for each in results], [_values_of(each) for each in results]
+    """Return the runs to log, each with its name: one if the names of the FAKEs have steps, else
+    one per FAKE.
+    """
+    names, values = (
+        [redacted(each.fake.name) for each in results],
+        [_values_of(each) for each in results],
+    )
     swept = numbers_of(names) if step is None and len(results) > 1 else None
     if swept is not None and all(number.is_integer() for number in swept[0]):
         steps = dict(zip(map(int, swept[0]), values, strict=True))
         return [("", [(number, steps[number]) for number in sorted(steps)])]
     # Without separators, because TensorBoard's runs are folders.
-    names = [re.sub(r"[^\w.=-]+", "-", name).strip("-.") for name in short_names(names)] if len(results) > 1 else [""]
+    names = (
+        [re.sub(r"[^\w.=-]+", "-", name).strip("-.") for name in short_names(names)]
+        if len(results) > 1
+        else [""]
+    )
     if len({*names}) < len(names):  # a/b and a-b
         names = [f"{number}-{name}" for number, name in enumerate(names, 1)]
     return [(name, [(step, each)]) for name, each in zip(names, values, strict=True)]
 
 
 def _values_of(result: Comparison) -> dict[str, float]:
-    """Return the values by their keys in the JSON, and the bias-corrected Fréchet distances with their intervals."""
+    """Return the values by their keys in the JSON, and the bias-corrected Fréchet distances with
+    their intervals.
+    """
     found = dict(result.metrics)
     for key, each in result.uncertainties.items():
         if (bar := each.corrected) is not None:
             corrected = f"{key}_corrected"
-            found |= {corrected: bar.value, f"{corrected}_low": bar.low, f"{corrected}_high": bar.high}
+            found |= {
+                corrected: bar.value,
+                f"{corrected}_low": bar.low,
+                f"{corrected}_high": bar.high,
+            }
     return found

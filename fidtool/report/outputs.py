@@ -1,4 +1,6 @@
-"""The files of an evaluation: a page, a plot, lines of a history, a table of single images. None is written half."""
+"""The files of an evaluation: a page, a plot, lines of a history, a table of single images. None is
+written half.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +9,20 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 
-from fidtool.cache_dir import atomic_write, check_target
 from fidtool.errors import InputError, Spelling, as_argument, option
-from fidtool.images.loader import ImageLookup
+from fidtool.reading.loader import ImageLookup
 from fidtool.report.loggers import check_loggers
 from fidtool.result.changes import append_history
 from fidtool.result.evaluation import Evaluation
-from fidtool.settings import Settings
+from fidtool.settings.settings import Settings
+from fidtool.system.cache_dir import atomic_write, check_target
 
-_SUFFIXES = {"report": (".html", ".htm"), "plot": (".png",), "history": (".jsonl",), "pairs_output": (".csv",)}
+_SUFFIXES = {
+    "report": (".html", ".htm"),
+    "plot": (".png",),
+    "history": (".jsonl",),
+    "pairs_output": (".csv",),
+}
 
 
 def output_files(settings: Settings) -> dict[str, Path]:
@@ -25,13 +32,18 @@ def output_files(settings: Settings) -> dict[str, Path]:
 
 
 def check_outputs(settings: Settings, inputs: Collection[object] = ()) -> None:
-    """Check that the files of a run can be written and its loggers used, before any work is done; see `check_shown`."""
+    """Check that the files of a run can be written and its loggers used, before any work is done;
+    see `check_shown`.
+    """
     check_shown(output_files(settings), inputs)
     check_loggers(settings.log)
 
 
 def writers_of(
-    evaluation: Evaluation, gallery: ImageLookup, settings: Settings, spelling: Spelling = as_argument
+    evaluation: Evaluation,
+    gallery: ImageLookup,
+    settings: Settings,
+    spelling: Spelling = as_argument,
 ) -> dict[Path, Callable[[Path], None]]:
     """Return the files of a run, each with the function that writes it."""
     return {
@@ -41,36 +53,53 @@ def writers_of(
 
 
 def check_shown(shown: Mapping[str, Path], inputs: Collection[object] = ()) -> None:
-    """Check that the page, the plot and the history, by setting, can be written, before any work is done.
+    """Check that the page, the plot and the history, by setting, can be written, before any work is
+    done.
 
-    None may be one of the paths that the run reads, ``inputs``; a history may, which is only added to.
+    None may be one of the paths that the run reads, ``inputs``; a history may, which is only added
+    to.
     """
     for setting, file in shown.items():
         charted = setting in ("report", "plot")
-        if charted and importlib.util.find_spec("matplotlib") is None:  # not imported; torch has jinja2
+        if (
+            charted and importlib.util.find_spec("matplotlib") is None
+        ):  # not imported; torch has jinja2
             raise InputError(
-                f"{option(setting)} needs the package matplotlib:", "pip install 'fidtool[report]'", setting=setting
+                f"{option(setting)} needs the package matplotlib:",
+                "pip install 'fidtool[report]'",
+                setting=setting,
             )
         if file.suffix.lower() not in _SUFFIXES[setting]:
             raise InputError(
-                f"{option(setting, str(file))}: the name must end in {_SUFFIXES[setting][0]}", setting=setting
+                f"{option(setting, str(file))}: the name must end in {_SUFFIXES[setting][0]}",
+                setting=setting,
             )
         check_target(option(setting, str(file)), file, () if setting == "history" else inputs)
         if setting == "history" and file.exists() and not file.is_file():
-            raise InputError(f"{option(setting, str(file))} must be a regular file, which lines can be added to")
+            raise InputError(
+                f"{option(setting, str(file))} must be a regular file, which lines can be added to"
+            )
 
 
 def write_shown(
-    evaluation: Evaluation, gallery: ImageLookup, setting: str, file: Path, spelling: Spelling = as_argument
+    evaluation: Evaluation,
+    gallery: ImageLookup,
+    setting: str,
+    file: Path,
+    spelling: Spelling = as_argument,
 ) -> None:
-    """Write the page or the plot atomically, see `html_report` and `sweep_plot`; or add to the history."""
+    """Write the page or the plot atomically, see `html_report` and `sweep_plot`; or add to the
+    history.
+    """
     if setting == "history":
         append_history(evaluation, file)
         return
     if setting == "pairs_output":
         from fidtool.report.tables import image_lines  # few runs need these modules
 
-        content = "".join(f"{line}\n" for line in image_lines(evaluation)).encode("utf-8", "surrogateescape")
+        content = "".join(f"{line}\n" for line in image_lines(evaluation)).encode(
+            "utf-8", "surrogateescape"
+        )
     elif setting == "plot":  # its suffix is its format
         from fidtool.report.charts import sweep_plot
 

@@ -1,4 +1,6 @@
-"""Evaluations as a table, with one row per FAKE and one column per value: for a terminal, papers, and programs."""
+"""Evaluations as a table, with one row per FAKE and one column per value: for a terminal, papers,
+and programs.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,6 @@ from typing import Any, NamedTuple
 from fidtool.diagnose.duplicates import NOTABLE_SHARE
 from fidtool.errors import InputError, redacted
 from fidtool.features.protocol import PIXELS
-from fidtool.json_fields import plain
 from fidtool.names import closest, folded, legible, short_names, shortened, unknown
 from fidtool.report.text import (
     class_summaries,
@@ -29,6 +30,7 @@ from fidtool.result.changes import lines_of, obstacles, per_fake
 from fidtool.result.evaluation import Comparison, Evaluation
 from fidtool.result.explanations import Difference, Interval, decimals_of
 from fidtool.result.values import Value
+from fidtool.system.json_fields import plain
 
 Kind = tuple[str, str, str]
 """What identifies a column, see `Value.column`."""
@@ -40,12 +42,30 @@ _ARROWS = {"lower": " ↓", "higher": " ↑", "": ""}
 _IN_MARKDOWN = re.compile(r"([\\`*_\[\]<>|~&$])")
 _FORMULA = ("=", "+", "-", "@")
 _NOT_IN_LATEX = re.compile("--|[^ -~À-ÏÑ-ÖØ-Ýß-ïñ-öø-ýÿ–—…±∞×↓↑]")
-"""A ligature, and the characters for which LaTeX with its default encoding and fonts has no glyph."""
+"""A ligature, and the characters for which LaTeX with its default encoding and fonts has no
+glyph.
+"""
 _LATEX = str.maketrans(
     {each: f"\\{each}" for each in "_%&#${}"}
-    | {"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "|": r"\textbar{}"}
-    | {"<": r"\textless{}", ">": r"\textgreater{}", "±": r"$\pm$", "∞": r"$\infty$", "×": r"$\times$"}
-    | {"↓": r"$\downarrow$", "↑": r"$\uparrow$", "[": "{[}", "*": "{*}"}  # at the start of a row, options of the last
+    | {
+        "\\": r"\textbackslash{}",
+        "^": r"\textasciicircum{}",
+        "~": r"\textasciitilde{}",
+        "|": r"\textbar{}",
+    }
+    | {
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+        "±": r"$\pm$",
+        "∞": r"$\infty$",
+        "×": r"$\times$",
+    }
+    | {
+        "↓": r"$\downarrow$",
+        "↑": r"$\uparrow$",
+        "[": "{[}",
+        "*": "{*}",
+    }  # at the start of a row, options of the last
 )
 
 
@@ -78,15 +98,17 @@ class Column(NamedTuple):
 def rounded(value: Value, result: Comparison) -> str:
     """Return the text of a value in the digits that can be relied on, with its spread if known.
 
-    These are the digits to the second one of the spread or of the standard error. A distance without one has three
-    digits if there are at most as many images as dimensions: it is far too high then. For others, see `Number`, whose
-    digits are the most for all.
+    These are the digits to the second one of the spread or of the standard error. A distance
+    without one has three digits if there are at most as many images as dimensions: it is far too
+    high then. For others, see `Number`, whose digits are the most for all.
     """
     declared, bar = value.number, result.corrected_of(value)
     error = bar.error if bar else result.metrics.get(value.spread)
     images = min(each.count or maxsize for each in (result.real, result.fake))
     decimals = declared.digits
-    if error and declared.layer != PIXELS:  # of pairs, the spread is that of the images, not an error of the mean
+    if (
+        error and declared.layer != PIXELS
+    ):  # of pairs, the spread is that of the images, not an error of the mean
         decimals = min(decimals, decimals_of(error, 2))
     elif declared.one_image:
         decimals = min(decimals, decimals_of(declared.one_image / images, 1))
@@ -121,10 +143,18 @@ def columns_of(evaluation: Evaluation, doubted: Collection[Kind] = ()) -> list[C
             # Of one network, the column of the distance says of which features.
             base = shown.base if len(distances) == 1 else shown.short_title
             estimates = [" ± ".join(bar.texts()[:2]) if bar else "-" for bar in bars]
-            column = Column(f"bias-corrected {base}", estimates, better, is_corrected=True, spread="s.e.")
-            rated = [cell.bar.value if cell.bar and cell.number is not None else None for cell in cells]
-            corrected.append(column if kind in doubted else _marked(column, rated, cells, evaluation))
-            corrected.append(Column("95 % interval", [bar.texts()[2] if bar else "-" for bar in bars]))
+            column = Column(
+                f"bias-corrected {base}", estimates, better, is_corrected=True, spread="s.e."
+            )
+            rated = [
+                cell.bar.value if cell.bar and cell.number is not None else None for cell in cells
+            ]
+            corrected.append(
+                column if kind in doubted else _marked(column, rated, cells, evaluation)
+            )
+            corrected.append(
+                Column("95 % interval", [bar.texts()[2] if bar else "-" for bar in bars])
+            )
     return [*columns, *corrected]
 
 
@@ -147,10 +177,14 @@ class _Cell:
     @property
     def number(self) -> float | None:
         """The value, if it can be the best of its column."""
-        return self.result.metrics[self.value.key] if self.value and not is_real(self.result) else None
+        return (
+            self.result.metrics[self.value.key] if self.value and not is_real(self.result) else None
+        )
 
     def is_tied(self, other: _Cell, differences: Sequence[Difference]) -> bool:
-        """Whether the distances cannot be distinguished. Those of several files count as independent."""
+        """Whether the distances cannot be distinguished. Those of several files count as
+        independent.
+        """
         if self.value is None or not self.bar or not other.bar:
             return False
         names = {self.result.fake.name, other.result.fake.name}
@@ -159,10 +193,14 @@ class _Cell:
         return (known or self.bar - other.bar).sign == 0
 
 
-def _marked(column: Column, numbers: Sequence[float | None], cells: Sequence[_Cell], evaluation: Evaluation) -> Column:
-    """Return a column whose best values are marked, those with the same text, and those not distinguished from them.
+def _marked(
+    column: Column, numbers: Sequence[float | None], cells: Sequence[_Cell], evaluation: Evaluation
+) -> Column:
+    """Return a column whose best values are marked, those with the same text, and those not
+    distinguished from them.
 
-    None is the best if that is all of them, or if neither lower nor higher is better. A number None is excluded.
+    None is the best if that is all of them, or if neither lower nor higher is better. A number None
+    is excluded.
     """
     known = {place: number for place, number in enumerate(numbers) if number is not None}
     best = (min if column.better == "lower" else max)(known.values(), default=None)
@@ -182,7 +220,9 @@ def _marked(column: Column, numbers: Sequence[float | None], cells: Sequence[_Ce
 
 
 def class_rows(result: Comparison) -> list[list[str]]:
-    """Return the values of each class, or folder, as rows of text below their headings; none if there are no values."""
+    """Return the values of each class, or folder, as rows of text below their headings; none if
+    there are no values.
+    """
     if result.classes is None or not result.classes.mean:
         return []
     rows = [[result.classes.kind, "REAL", "FAKE", *(value.short_title for value in result.values)]]
@@ -190,7 +230,9 @@ def class_rows(result: Comparison) -> list[list[str]]:
     rows[0] += ["bias-corrected, 95 %"] * barred
     for each in result.classes.classes:
         values = [
-            f"{each.metrics[value.key]:.{value.number.digits}f}" if value.key in each.metrics else "-"
+            f"{each.metrics[value.key]:.{value.number.digits}f}"
+            if value.key in each.metrics
+            else "-"
             for value in result.values
         ]
         values += [each.corrected.texts()[2] if each.corrected else "-"] * barred
@@ -210,15 +252,21 @@ def _class_tables(saved: Saved) -> list[Table]:
         rows = class_rows(result)
         if not rows:
             continue
-        columns = [Column(head, texts) for head, *texts in zip(*rows[: _MOST_CLASSES + 1], strict=True)]
-        more = [f"and {len(rows) - 1 - _MOST_CLASSES} more, see the JSON"] * (len(rows) > 1 + _MOST_CLASSES)
+        columns = [
+            Column(head, texts) for head, *texts in zip(*rows[: _MOST_CLASSES + 1], strict=True)
+        ]
+        more = [f"and {len(rows) - 1 - _MOST_CLASSES} more, see the JSON"] * (
+            len(rows) > 1 + _MOST_CLASSES
+        )
         name = result.fake.name + file
         tables.append(Table(columns, [f"{name}: values of each {rows[0][0]}."], [name], more, ()))
     return tables
 
 
 def _by_column(evaluation: Evaluation) -> dict[Kind, Value]:
-    """Return the values by their columns: those of saved results in one column may be of different features."""
+    """Return the values by their columns: those of saved results in one column may be of different
+    features.
+    """
     return {value.column: value for value in evaluation.values}
 
 
@@ -227,16 +275,26 @@ def _value_in(result: Comparison, kind: Kind) -> Value | None:
     return next((value for value in result.values if value.column == kind), None)
 
 
-def about_marks(evaluation: Evaluation, columns: Sequence[Column], doubted: Collection[Kind] = ()) -> Iterator[str]:
-    """Yield sentences about which FAKEs are marked besides the best, and which are never; for ``doubted``, none is."""
+def about_marks(
+    evaluation: Evaluation, columns: Sequence[Column], doubted: Collection[Kind] = ()
+) -> Iterator[str]:
+    """Yield sentences about which FAKEs are marked besides the best, and which are never; for
+    ``doubted``, none is.
+    """
     results = evaluation.results
     tied = [column.title for column in columns if column.tied]
     if tied:
         where = f"column{'s' if tied[1:] else ''} {' and '.join(tied)}"
-        yield f"In the {where}, sets that cannot be distinguished from the best one are marked as well."
+        yield (
+            f"In the {where}, sets that cannot be distinguished from the best one are marked as "
+            "well."
+        )
     rated = any(value.number.better and value.column not in doubted for value in evaluation.values)
     if rated and len(results) > 1 and any(map(is_real, results)):
-        yield "Sets that contain images of REAL are never marked as best, nor is a set that is the only other one."
+        yield (
+            "Sets that contain images of REAL are never marked as best, nor is a set that is the "
+            "only other one."
+        )
 
 
 def is_real(result: Comparison) -> bool:
@@ -247,20 +305,24 @@ def is_real(result: Comparison) -> bool:
 
 
 def common_features(evaluation: Evaluation) -> str:
-    """Return the features that the titles of several values name, such as ``64 dimensions``; empty if they differ.
+    """Return the features that the titles of several values name, such as ``64 dimensions``; empty
+    if they differ.
 
-    They are named once above the table. Only a Fréchet distance keeps them in its heading: nothing else is an FID.
+    They are named once above the table. Only a Fréchet distance keeps them in its heading: nothing
+    else is an FID.
     """
     values = _by_column(evaluation).values()
     qualifiers = {value.qualifier for value in values}
     return qualifiers.pop() if len(values) > 1 and len(qualifiers) == 1 else ""
 
 
-# --- formats ---------------------------------------------------------------------------------------------------------
+# --- formats --------------------------------------------------------------------------------------
 
 
 class Table(NamedTuple):
-    """A table: its columns, its caption in a paper and the lines above it on a terminal, remarks, and warnings."""
+    """A table: its columns, its caption in a paper and the lines above it on a terminal, remarks,
+    and warnings.
+    """
 
     columns: Sequence[Column]
     caption: Sequence[str]
@@ -270,13 +332,18 @@ class Table(NamedTuple):
 
 
 def lines_in(form: str, saved: Saved) -> list[str]:
-    """Return evaluations as ``table``, ``csv``, ``markdown`` or ``latex``, or one as ``lines`` or ``json``, in lines.
+    """Return evaluations as ``table``, ``csv``, ``markdown`` or ``latex``, or one as ``lines`` or
+    ``json``, in lines.
 
     Those of several files, the keys of ``saved``, are one table, or refused by `doubts_about`.
     """
     if form in ("json", "lines"):
         (evaluation,) = saved.values()
-        return [dumps(evaluation.to_dict())] if form == "json" else [*map(legible, result_lines(evaluation))]
+        return (
+            [dumps(evaluation.to_dict())]
+            if form == "json"
+            else [*map(legible, result_lines(evaluation))]
+        )
     doubts = doubts_about(saved)
     if form == "csv":
         return _csv_lines(saved)
@@ -288,7 +355,9 @@ def lines_in(form: str, saved: Saved) -> list[str]:
 
 
 def _with_files(saved: Saved) -> list[tuple[Comparison, str]]:
-    """Return all results, each with what follows the name of its FAKE: its file, if the same FAKE is in several."""
+    """Return all results, each with what follows the name of its FAKE: its file, if the same FAKE
+    is in several.
+    """
     files = zip(short_names([*saved]), saved.values(), strict=True)
     rows = [(result, f" ({file})") for file, evaluation in files for result in evaluation.results]
     fakes = {result.fake.name for result, _ in rows}
@@ -307,7 +376,10 @@ def _table_of(saved: Saved, doubted: Collection[Kind], said: Sequence[str]) -> T
     for each in saved.values():
         for value in each.values:
             bases.setdefault(each.basis(value), {})[value.short_title] = None
-    caption = [f"{', '.join(titles) if len(bases) > 1 else 'Features'}: {basis}." for basis, titles in bases.items()]
+    caption = [
+        f"{', '.join(titles) if len(bases) > 1 else 'Features'}: {basis}."
+        for basis, titles in bases.items()
+    ]
     reals, counts = list[str](), list[str]()
     for result in results:
         name = shortened(result.real.name.rstrip("/") or result.real.name)
@@ -335,10 +407,15 @@ def _table_of(saved: Saved, doubted: Collection[Kind], said: Sequence[str]) -> T
 
 
 def joined(saved: Saved) -> Evaluation:
-    """Return all results as one evaluation. Which values of FAKEs in several files a difference is of is unknown."""
+    """Return all results as one evaluation. Which values of FAKEs in several files a difference is
+    of is unknown.
+    """
     results = tuple(result for each in saved.values() for result in each.results)
     barred = Counter(
-        (key, each.fake.name) for each in results for key, bar in each.uncertainties.items() if bar.corrected
+        (key, each.fake.name)
+        for each in results
+        for key, bar in each.uncertainties.items()
+        if bar.corrected
     )
     differences = tuple(
         pair
@@ -350,7 +427,8 @@ def joined(saved: Saved) -> Evaluation:
 
 
 def narrowed(saved: Saved, columns: Sequence[str]) -> dict[str, Evaluation]:
-    """Return results with these values alone, in this order, by their titles, their names or those of their metrics.
+    """Return results with these values alone, in this order, by their titles, their names or those
+    of their metrics.
 
     Raises:
         InputError: if no result has one of them.
@@ -373,24 +451,37 @@ def narrowed(saved: Saved, columns: Sequence[str]) -> dict[str, Evaluation]:
         bars = {key: bar for key, bar in result.uncertainties.items() if key in keys}
         return replace(result, metrics=metrics, known=values, uncertainties=bars)
 
-    return {file: replace(each, results=tuple(map(only, each.results))) for file, each in saved.items()}
+    return {
+        file: replace(each, results=tuple(map(only, each.results))) for file, each in saved.items()
+    }
 
 
 def doubts_about(saved: Saved) -> tuple[dict[Kind, Value], list[str]]:
-    """Return the values that are not comparable between files, by their columns, and a sentence on why, if any are.
+    """Return the values that are not comparable between files, by their columns, and a sentence on
+    why, if any are.
 
     Raises:
         InputError: if values in one column are of different protocols.
     """
-    known, doubted, reasons = dict[Kind, tuple[str, Evaluation]](), dict[Kind, Value](), dict[str, str]()
+    known, doubted, reasons = (
+        dict[Kind, tuple[str, Evaluation]](),
+        dict[Kind, Value](),
+        dict[str, str](),
+    )
     for file, row in ((file, row) for file, each in saved.items() for row in per_fake(each)):
         for value in row.values:
             one, first = known.setdefault(value.column, (file, row))
             found = {} if file == one else obstacles(first, row, value)
-            protocols = {place: pair for place, pair in found.items() if place[0] == "protocol" and None not in pair}
+            protocols = {
+                place: pair
+                for place, pair in found.items()
+                if place[0] == "protocol" and None not in pair
+            }
             if protocols:
                 problem = f"the values of {value.title} in {one} and {file} are not comparable"
-                raise InputError(f"{problem} ({'; '.join(lines_of(protocols))}):", "make a table of each")
+                raise InputError(
+                    f"{problem} ({'; '.join(lines_of(protocols))}):", "make a table of each"
+                )
             for line in lines_of(found):
                 reasons.setdefault(line, f"{line} ({one} -> {file})")
                 doubted[value.column] = value
@@ -399,7 +490,10 @@ def doubts_about(saved: Saved) -> tuple[dict[Kind, Value], list[str]]:
         if len(doubted) == len(known)
         else f" in the columns of {', '.join(value.short_title for value in doubted.values())}"
     )
-    said = f"Not comparable between all rows, so that none is marked{where}: {'; '.join(reasons.values())}."
+    said = (
+        f"Not comparable between all rows, so that none is marked{where}: "
+        f"{'; '.join(reasons.values())}."
+    )
     return doubted, [said] if doubted else []
 
 
@@ -407,8 +501,14 @@ def _text_lines(table: Table) -> list[str]:
     """Return the table for a terminal, with a mark behind the best values."""
     aligned = list[list[str]]()
     for column in table.columns:
-        marks = ["*" if row in column.best else " " * bool(column.best) for row in range(-1, len(column.values))]
-        cells = [legible(text) + mark for text, mark in zip([column.heading, *column.values], marks, strict=True)]
+        marks = [
+            "*" if row in column.best else " " * bool(column.best)
+            for row in range(-1, len(column.values))
+        ]
+        cells = [
+            legible(text) + mark
+            for text, mark in zip([column.heading, *column.values], marks, strict=True)
+        ]
         width = max(map(len, cells))
         aligned.append([cell.rjust(width) if aligned else cell.ljust(width) for cell in cells])
     rows = ["  ".join(row).rstrip() for row in zip(*aligned, strict=True)]
@@ -431,8 +531,19 @@ def _markdown_lines(table: Table) -> list[str]:
     """Return the table for GitHub and others."""
     heading, *rows = [f"| {' | '.join(row)} |" for row in _rows(table, _markdown, "**{}**")]
     rule = f"| --- |{' ---: |' * (len(table.columns) - 1)}"
-    caption, notes = " ".join(table.caption), [f"- {_markdown(note)}" for note in (*table.notes, *table.alerts)]
-    return ["<!-- fidtool -->", _markdown(caption), "", heading, rule, *rows, *["", *notes] * bool(notes)]
+    caption, notes = (
+        " ".join(table.caption),
+        [f"- {_markdown(note)}" for note in (*table.notes, *table.alerts)],
+    )
+    return [
+        "<!-- fidtool -->",
+        _markdown(caption),
+        "",
+        heading,
+        rule,
+        *rows,
+        *["", *notes] * bool(notes),
+    ]
 
 
 def _markdown(text: str) -> str:
@@ -441,7 +552,9 @@ def _markdown(text: str) -> str:
 
 def _latex_lines(table: Table) -> list[str]:
     """Return the table for a paper, in the style of booktabs."""
-    heading, *rows = [f"    {' & '.join(row)} \\\\" for row in _rows(table, _latex, r"\textbf{{{}}}")]
+    heading, *rows = [
+        f"    {' & '.join(row)} \\\\" for row in _rows(table, _latex, r"\textbf{{{}}}")
+    ]
     return [
         r"% fidtool: needs \usepackage{booktabs}",
         *(f"% {legible(note)}" for note in (*table.notes, *table.alerts)),
@@ -456,8 +569,12 @@ def _latex_lines(table: Table) -> list[str]:
 
 
 def _latex(text: str) -> str:
-    """Return text for LaTeX. A character without a glyph is replaced by its code, such as [U+1F600]."""
-    found = _NOT_IN_LATEX.sub(lambda each: "-\x00-" if each[0] == "--" else f"[U+{ord(each[0]):04X}]", legible(text))
+    """Return text for LaTeX. A character without a glyph is replaced by its code, such as
+    [U+1F600].
+    """
+    found = _NOT_IN_LATEX.sub(
+        lambda each: "-\x00-" if each[0] == "--" else f"[U+{ord(each[0]):04X}]", legible(text)
+    )
     escaped = re.sub(r"(?<![\w.)-])-(?=\d)", "$-$", found.translate(_LATEX))
     return "--" if text == "-" else escaped.replace("\x00", "{}")
 
@@ -473,45 +590,64 @@ def _csv_lines(saved: Saved) -> list[str]:
         for key, bar in result.uncertainties.items():
             row |= _leaves(f"uncertainties.{key}.corrected", plain(bar.corrected))
         if result.heldout is not None:
-            row |= _leaves("heldout", plain(result.heldout) | {"name": legible(result.heldout.name)})
+            row |= _leaves(
+                "heldout", plain(result.heldout) | {"name": legible(result.heldout.name)}
+            )
         if result.classes is not None:
             row |= _leaves("classes.mean", result.classes.mean)
             for each in result.classes.classes:  # one can be called mean
-                row |= _leaves(f"class.{legible(each.name)}", {**each.metrics, "corrected": plain(each.corrected)})
+                row |= _leaves(
+                    f"class.{legible(each.name)}",
+                    {**each.metrics, "corrected": plain(each.corrected)},
+                )
         rows.append(row)
     return _as_csv(rows)
 
 
 def _leaves(place: str, value: Any) -> dict[str, Any]:
-    """Return the numbers and texts in a value of the JSON by the keys that lead there, joined by points, but null."""
+    """Return the numbers and texts in a value of the JSON by the keys that lead there, joined by
+    points, but null.
+    """
     if isinstance(value, Mapping):
-        return {key: leaf for name, part in value.items() for key, leaf in _leaves(f"{place}.{name}", part).items()}
+        return {
+            key: leaf
+            for name, part in value.items()
+            for key, leaf in _leaves(f"{place}.{name}", part).items()
+        }
     return {} if value is None else {place: value}
 
 
 def image_lines(evaluation: Evaluation) -> list[str]:
-    """Return the values of single images as the lines of a CSV table, by the path of the image of FAKE."""
+    """Return the values of single images as the lines of a CSV table, by the path of the image of
+    FAKE.
+    """
     rows = list[dict[str, Any]]()
     for result in evaluation.results:
         if (single := result.of_images) is None:
             continue
         values = {key: each.tolist() for key, each in single.values.items()}
         for image in sorted(range(len(single.files)), key=single.files.__getitem__):
-            row: dict[str, Any] = {"real": redacted(single.partners[image])} if single.partners else {}
+            row: dict[str, Any] = (
+                {"real": redacted(single.partners[image])} if single.partners else {}
+            )
             row |= {"fake": redacted(single.files[image])}
             rows.append(row | {key: each[image] for key, each in values.items()})
     return _as_csv(rows)
 
 
 def _no_formula(cell: object) -> object:
-    """Return a cell that spreadsheets do not compute: a path that begins like a formula with its folder before it."""
+    """Return a cell that spreadsheets do not compute: a path that begins like a formula with its
+    folder before it.
+    """
     return f"./{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
 
 
 def _as_csv(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a table with the keys of all rows as its header, in lines."""
     buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, dict.fromkeys(key for row in rows for key in row), lineterminator="\n")
+    writer = csv.DictWriter(
+        buffer, dict.fromkeys(key for row in rows for key in row), lineterminator="\n"
+    )
     writer.writeheader()
     for row in rows:
         writer.writerow({key: _no_formula(cell) for key, cell in row.items()})

@@ -18,13 +18,17 @@ from fidtool.sources.crops import Crop
 _MOST_PAIRS = 3
 """If there are more pairs of FAKEs, only those with the best FAKE are compared."""
 _CHANCE, _FAR = 0.01, 2.326
-"""Of the one-sided tests of memorisation: the level, and the standard errors of a normal distribution at it."""
+"""Of the one-sided tests of memorisation: the level, and the standard errors of a normal
+distribution at it.
+"""
 _MOST_HARMFUL = 10
 """Maximum number of harmful images that are printed; the JSON has more."""
 
 
 def result_lines(evaluation: Evaluation) -> list[str]:
-    """Return one line per value, such as ``FID: 12.3456``. If there are several FAKEs, the path follows the value."""
+    """Return one line per value, such as ``FID: 12.3456``. If there are several FAKEs, the path
+    follows the value.
+    """
     lines = []
     for result in evaluation.results:
         path = "" if len(evaluation.results) == 1 else f"  {result.fake.name}"
@@ -39,19 +43,29 @@ def result_lines(evaluation: Evaluation) -> list[str]:
 
 
 def class_summaries(result: Comparison) -> list[str]:
-    """Return a line per value of classes or folders: ``FID per class: mean 45.2 of 10, worst 81.3 (cat)``."""
+    """Return a line per value of classes or folders: ``FID per class: mean 45.2 of 10, worst 81.3
+    (cat)``.
+    """
     found, lines = result.classes, list[str]()
     for value in result.values:
         key, digits = value.key, value.number.digits
         if found and key in found.mean:
-            mean = f"mean {found.mean[key]:.{digits}f} of {sum(key in each.metrics for each in found.classes)}"
-            worst = f", worst {found.worst[key][1]:.{digits}f} ({found.worst[key][0]})" if key in found.worst else ""
+            mean = (
+                f"mean {found.mean[key]:.{digits}f} of "
+                f"{sum(key in each.metrics for each in found.classes)}"
+            )
+            worst = (
+                f", worst {found.worst[key][1]:.{digits}f} ({found.worst[key][0]})"
+                if key in found.worst
+                else ""
+            )
             lines.append(f"{value.title} per {found.kind}: {mean}{worst}")
     return lines
 
 
 def verdict_lines(evaluation: Evaluation, names: Mapping[str, str] | None = None) -> list[str]:
-    """Return one line per compared pair of FAKEs: the difference, its interval, and which FAKE is better.
+    """Return one line per compared pair of FAKEs: the difference, its interval, and which FAKE is
+    better.
 
     Args:
         names: see `differences_shown`.
@@ -60,12 +74,16 @@ def verdict_lines(evaluation: Evaluation, names: Mapping[str, str] | None = None
     lines = []
     for each in differences_shown(evaluation, _MOST_PAIRS, names):
         pair = f"{each.first} minus that of {each.second}"
-        lines.append(f"bias-corrected {titles[each.key]} of {pair}: {each.interval.signed}: {each.verdict}")
+        lines.append(
+            f"bias-corrected {titles[each.key]} of {pair}: {each.interval.signed}: {each.verdict}"
+        )
     return lines
 
 
 def heldout_lines(result: Comparison) -> list[str]:
-    """Return a line per floor of a distance, and the verdict on memorisation; none without a held-out set."""
+    """Return a line per floor of a distance, and the verdict on memorisation; none without a
+    held-out set.
+    """
     if (found := result.heldout) is None:
         return []
     near, name, lines = found.nearest, found.name, list[str]()
@@ -75,8 +93,14 @@ def heldout_lines(result: Comparison) -> list[str]:
     for value in result.values:
         if (floor := found.floors.get(value.key)) is not None:
             lines.append(f"{value.title} of {name}: {floor:.{value.number.digits}f} ({about})")
-    share = f"{near.closer:.2%} of FAKE (95 %: {near.low:.2%} to {near.high:.2%}) are closer to REAL than all of {name}"
-    chance = f"the chance that FAKE is closer than {name} is {near.probability:.3f} (0.5 ± {near.error:.3f} without)"
+    share = (
+        f"{near.closer:.2%} of FAKE (95 %: {near.low:.2%} to {near.high:.2%}) are closer to REAL "
+        f"than all of {name}"
+    )
+    chance = (
+        f"the chance that FAKE is closer than {name} is {near.probability:.3f} (0.5 ± "
+        f"{near.error:.3f} without)"
+    )
     medians = f"median distances {near.median:.4g} and {near.heldout_median:.4g}"
     copies = f"{near.copies} and {near.heldout_copies} images at distance 0"
     verdict = _memorisation(found, result.fake)
@@ -85,9 +109,11 @@ def heldout_lines(result: Comparison) -> list[str]:
 
 
 def _memorisation(found: Heldout, fake: SetResult) -> str:
-    """Return whether FAKE has copies of the training set, as far as chance is excluded with a probability of 99 %.
+    """Return whether FAKE has copies of the training set, as far as chance is excluded with a
+    probability of 99 %.
 
-    Without memorisation, the images of FAKE and the held-out ones are in random order by their distance from REAL.
+    Without memorisation, the images of FAKE and the held-out ones are in random order by their
+    distance from REAL.
     """
     near, images = found.nearest, fake.with_features or fake.count or 0
     closer = round(near.closer * images)
@@ -95,9 +121,15 @@ def _memorisation(found: Heldout, fake: SetResult) -> str:
     if near.copies:
         return f"FAKE has {counted(near.copies, 'copy', 'copies')} of images of REAL"
     if near.heldout_copies:
-        return f"it cannot be told, as {counted(near.heldout_copies, 'image')} of {found.name} are in REAL"
+        return (
+            f"it cannot be told, as {counted(near.heldout_copies, 'image')} of {found.name} are "
+            "in REAL"
+        )
     if by_chance < _CHANCE:
-        return f"{counted(closer, 'image')} of FAKE {'is' if closer == 1 else 'are'} probably near copies of REAL"
+        return (
+            f"{counted(closer, 'image')} of FAKE {'is' if closer == 1 else 'are'} probably near "
+            "copies of REAL"
+        )
     if near.probability > 0.5 + _FAR * near.error:
         return "FAKE is closer to REAL than other real images are"
     return "no sign of it"
@@ -109,7 +141,9 @@ def _log_falling(number: int, factors: int) -> float:
 
 
 def crop_lines(evaluation: Evaluation) -> list[str]:
-    """Return how the sets were cropped and resized: ``real/: framed by edm:64 (Lanczos filter)``, if they were."""
+    """Return how the sets were cropped and resized: ``real/: framed by edm:64 (Lanczos filter)``,
+    if they were.
+    """
     crops: dict[Crop, dict[str, None]] = {}
     for result in evaluation.results:
         for each in (result.real, result.fake):
@@ -119,7 +153,9 @@ def crop_lines(evaluation: Evaluation) -> list[str]:
 
 
 def influence_lines(evaluation: Evaluation) -> list[str]:
-    """Return the images that raise each distance most, and the effect of removing them; for stderr."""
+    """Return the images that raise each distance most, and the effect of removing them; for
+    stderr.
+    """
     lines = []
     for result in evaluation.results:
         influence = result.influence
@@ -133,10 +169,15 @@ def influence_lines(evaluation: Evaluation) -> list[str]:
         else:
             found = f"it is unknown which images raise the {title}: {influence.doubt}"
         lines.append(f"{result.fake.name}: {found}")
-        lines += [f"  {image.effect:+.6f}  {image.file}" for image in influence.raising[:_MOST_HARMFUL]]
+        lines += [
+            f"  {image.effect:+.6f}  {image.file}" for image in influence.raising[:_MOST_HARMFUL]
+        ]
         for part in influence.removals:
             worst = f"without the worst {part.fraction:.1%} ({counted(part.images, 'image')})"
-            lines.append(f"  {worst} the {title} is {part.distance:.6g} (their effects predict {part.predicted:.6g})")
+            lines.append(
+                f"  {worst} the {title} is {part.distance:.6g} (their effects predict "
+                f"{part.predicted:.6g})"
+            )
         if influence.doubt and influence.most_harmful:
             lines.append(f"  the effects are rough estimates: {influence.doubt}")
     return lines
@@ -154,8 +195,11 @@ def checkup_lines(checkup: Checkup) -> list[str]:
     return lines
 
 
-def differences_shown(evaluation: Evaluation, most: int, names: Mapping[str, str] | None = None) -> list[Difference]:
-    """Return all differences of a network if there are at most ``most``, else those that involve the best FAKE.
+def differences_shown(
+    evaluation: Evaluation, most: int, names: Mapping[str, str] | None = None
+) -> list[Difference]:
+    """Return all differences of a network if there are at most ``most``, else those that involve
+    the best FAKE.
 
     Args:
         names: names of the FAKEs, by their paths, which they replace; None keeps the paths.
@@ -182,12 +226,16 @@ def number(value: Value, result: Comparison, decimals: int | None = None) -> str
 
 
 def timing_line(evaluation: Evaluation) -> str:
-    """Return the number of images, the precision of the network and the seconds of each phase; for stderr."""
+    """Return the number of images, the precision of the network and the seconds of each phase; for
+    stderr.
+    """
     run = evaluation.run
     phases = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in run.seconds.items())
     speed = f", {run.images_per_second:.1f} images/s" if run.images_per_second else ""
     precision = f" in {run.precision}" if run.precision else ""
-    return f"{counted(run.images_computed, 'image')} through the network{precision}{speed} ({phases})"
+    return (
+        f"{counted(run.images_computed, 'image')} through the network{precision}{speed} ({phases})"
+    )
 
 
 def dumps(result: dict[str, Any]) -> str:

@@ -1,1 +1,3 @@
-"""What a run found: values and their names, evaluations as JSON, changes between them, and their requirements."""
+"""What a run found: values and their names, evaluations as JSON, changes between them, and their
+requirements.
+"""

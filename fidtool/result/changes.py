@@ -1,4 +1,6 @@
-"""Results of several days: files of them with a line per FAKE, what changed from one to another, what must agree."""
+"""Results of several days: files of them with a line per FAKE, what changed from one to another,
+what must agree.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +15,13 @@ from typing import Any
 
 from fidtool.errors import InputError, ResultWarning, option
 from fidtool.features.protocol import Definition
-from fidtool.json_fields import fields_of, plain
-from fidtool.local_files import read_file
 from fidtool.metrics.registry import METRIC_SETTINGS
 from fidtool.names import legible, shortened
 from fidtool.result.evaluation import Comparison, Evaluation, SetResult
 from fidtool.result.explanations import Interval
 from fidtool.result.values import Value
+from fidtool.system.json_fields import fields_of, plain
+from fidtool.system.local_files import read_file
 
 NOT_COMPARABLE, CANNOT_TELL, WORSE = "not comparable", "cannot tell", "worse"
 _VERDICTS = {1: WORSE, 0: "cannot be distinguished", -1: "better"}
@@ -31,7 +33,9 @@ _ENVIRONMENT = ("host", "device", "precision", "kernels", "batch_size", "world_s
 Place = tuple[str, ...]
 """Where something is in a result: ``("REAL", "count")``."""
 Differing = dict[Place, tuple[Any, Any]]
-"""Both values of what differs, by its place. None stands for a default, and for what only one of the two has."""
+"""Both values of what differs, by its place. None stands for a default, and for what only one of
+the two has.
+"""
 Values = dict[str, tuple[float | None, float | None]]
 """A value in both results, by its key in the JSON; None if one does not have it."""
 
@@ -42,10 +46,13 @@ class Change:
 
     Attributes:
         fake: the path of FAKE; if it changed, both.
-        verdict: ``worse``, ``better``, ``cannot be distinguished``, ``cannot tell`` or ``not comparable``.
+        verdict: ``worse``, ``better``, ``cannot be distinguished``, ``cannot tell`` or ``not
+            comparable``.
         reason: why this is the verdict.
-        difference: bias-corrected Fréchet distance after minus that before, see `Interval`; None if it is unknown.
-        metrics: the values of both, by their names in the JSON; ``classes.mean.fid`` is the mean of all classes.
+        difference: bias-corrected Fréchet distance after minus that before, see `Interval`; None if
+            it is unknown.
+        metrics: the values of both, by their names in the JSON; ``classes.mean.fid`` is the mean of
+            all classes.
         besides: what else differs in settings, protocol, sets and environment.
         classes: the values of each class, or folder, by its name.
     """
@@ -59,8 +66,12 @@ class Change:
     classes: Mapping[str, Values] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the entry in the JSON of ``fidtool diff``, where points join the parts of a place."""
-        return fields_of(self) | {"besides": {".".join(place): [*pair] for place, pair in self.besides.items()}}
+        """Return the entry in the JSON of ``fidtool diff``, where points join the parts of a
+        place.
+        """
+        return fields_of(self) | {
+            "besides": {".".join(place): [*pair] for place, pair in self.besides.items()}
+        }
 
 
 def per_fake(evaluation: Evaluation) -> list[Evaluation]:
@@ -69,23 +80,29 @@ def per_fake(evaluation: Evaluation) -> list[Evaluation]:
 
 
 def append_history(evaluation: Evaluation, file: Path) -> None:
-    """Add a line of JSON per FAKE to a file, or make it: an evaluation without what is about single images or classes.
+    """Add a line of JSON per FAKE to a file, or make it: an evaluation without what is about single
+    images or classes.
 
     It is one write at the end of the file, so that lines of two runs do not mix.
     """
     data = b""
     for each in per_fake(evaluation):
-        small = replace(each.results[0], skipped=(), diagnosis=None, influence=None, exhibit=None, classes=None)
+        small = replace(
+            each.results[0], skipped=(), diagnosis=None, influence=None, exhibit=None, classes=None
+        )
         data += json.dumps(replace(each, results=(small,)).to_dict()).encode() + b"\n"
     with open(file, "ab+") as handle:
         if handle.seekable() and handle.tell():
             handle.seek(-1, os.SEEK_END)
-            data = data if handle.read() == b"\n" else b"\n" + data  # after a line that was cut short
+            data = (
+                data if handle.read() == b"\n" else b"\n" + data
+            )  # after a line that was cut short
         handle.write(data)
 
 
 def read_history(file: str | os.PathLike[str]) -> tuple[list[Evaluation], list[ResultWarning]]:
-    """Return the results of a history, the oldest first, and a warning about each line that is none.
+    """Return the results of a history, the oldest first, and a warning about each line that is
+    none.
 
     Raises:
         InputError: if the file cannot be read.
@@ -103,23 +120,37 @@ def read_history(file: str | os.PathLike[str]) -> tuple[list[Evaluation], list[R
             text = f"{file}: line {number} is left out: {shortened(legible(str(error)))}"
             problems.append(ResultWarning("", text))
     if problems and not found:
-        raise InputError(f"{problems[0]}; so are all others:", f"pass the file of {option('history')}")
+        raise InputError(
+            f"{problems[0]}; so are all others:", f"pass the file of {option('history')}"
+        )
     return sorted(found, key=lambda each: each.run.date), problems
 
 
 def changes_of(before: Evaluation, after: Evaluation) -> list[Change]:
-    """Return the changes of the FAKEs by name, then those that only one result has; if each has only one, of these."""
+    """Return the changes of the FAKEs by name, then those that only one result has; if each has
+    only one, of these.
+    """
     old = {each.results[0].fake.path: each for each in per_fake(before)}
     new = {each.results[0].fake.path: each for each in per_fake(after)}
     if len(old) == len(new) == 1:
         return [change_of(*old.values(), *new.values())]
     changes = [change_of(old[path], new[path]) for path in new if path in old]
-    changes += [_only_in("A", path, _pairs(_values(old[path]), {}), (path, None)) for path in old if path not in new]
-    changes += [_only_in("B", path, _pairs({}, _values(new[path])), (None, path)) for path in new if path not in old]
+    changes += [
+        _only_in("A", path, _pairs(_values(old[path]), {}), (path, None))
+        for path in old
+        if path not in new
+    ]
+    changes += [
+        _only_in("B", path, _pairs({}, _values(new[path])), (None, path))
+        for path in new
+        if path not in old
+    ]
     return changes
 
 
-def _only_in(result: str, path: str, values: Values, names: tuple[str | None, str | None]) -> Change:
+def _only_in(
+    result: str, path: str, values: Values, names: tuple[str | None, str | None]
+) -> Change:
     reason = f"only result {result} has this FAKE"
     return Change(path, CANNOT_TELL, reason, None, values, {("FAKE", "name"): names})
 
@@ -171,7 +202,9 @@ def change_of(before: Evaluation, after: Evaluation) -> Change:
 
 
 def differences_of(before: Evaluation, after: Evaluation) -> Differing:
-    """Return what differs in settings, protocol, sets and environment of two results of one FAKE."""
+    """Return what differs in settings, protocol, sets and environment of two results of one
+    FAKE.
+    """
     old = _stated(before, _definitions_as(before, after))
     return _differing(old, _stated(after, after.definitions))
 
@@ -179,7 +212,9 @@ def differences_of(before: Evaluation, after: Evaluation) -> Differing:
 def _stated(evaluation: Evaluation, definitions: Mapping[str, Definition | None]) -> dict[str, Any]:
     """Return what a result states besides its values."""
     (result,) = evaluation.results
-    others = {key: value for key, value in evaluation.run.config.items() if key not in METRIC_SETTINGS}
+    others = {
+        key: value for key, value in evaluation.run.config.items() if key not in METRIC_SETTINGS
+    }
     return {
         "settings": {**others, **evaluation.settings},
         "protocol": {layer: plain(definition) for layer, definition in definitions.items()},
@@ -196,23 +231,33 @@ def _facts(image_set: SetResult) -> dict[str, Any]:
 
 
 def _definitions_as(before: Evaluation, after: Evaluation) -> dict[str, Definition | None]:
-    """Return the definitions of a result by the layers that another one has for the same networks."""
+    """Return the definitions of a result by the layers that another one has for the same
+    networks.
+    """
     now = {replace(value.features, layer=""): value.features.layer for value in after.values}
-    layers = {value.features.layer: now.get(replace(value.features, layer="")) for value in before.values}
+    layers = {
+        value.features.layer: now.get(replace(value.features, layer="")) for value in before.values
+    }
     names = {layer: layers.get(layer) or layer for layer in before.definitions}
-    order = sorted(names, key=lambda layer: names[layer] != layer)  # those that have another layer replace others
+    order = sorted(
+        names, key=lambda layer: names[layer] != layer
+    )  # those that have another layer replace others
     return {names[layer]: before.definitions[layer] for layer in order}
 
 
 def obstacles(before: Evaluation, after: Evaluation, value: Value) -> Differing:
-    """Return what differs and must agree, so that two results of one FAKE have comparable values of this kind.
+    """Return what differs and must agree, so that two results of one FAKE have comparable values of
+    this kind.
 
-    It is the protocol of its features, the settings of its metric, REAL, and framing and precision of FAKE.
+    It is the protocol of its features, the settings of its metric, REAL, and framing and precision
+    of FAKE.
     """
     needed = {("protocol", value.features.layer), ("settings", value.metric)}
     needed |= {("REAL", name) for name in _OF_REAL}
     needed |= {("FAKE", name) for name in _OF_FAKE}
-    found = {place: pair for place, pair in differences_of(before, after).items() if place[:2] in needed}
+    found = {
+        place: pair for place, pair in differences_of(before, after).items() if place[:2] in needed
+    }
     pixels = "REAL", "pixels"
     if "" in found.get(pixels, ()):
         del found[pixels]  # unknown without the diagnosis
@@ -222,7 +267,9 @@ def obstacles(before: Evaluation, after: Evaluation, value: Value) -> Differing:
 
 
 def lines_of(found: Differing) -> list[str]:
-    """Return a line per difference, ``REAL.count: 250 -> 200``, without those that follow from number or crop."""
+    """Return a line per difference, ``REAL.count: 250 -> 200``, without those that follow from
+    number or crop.
+    """
     lines = []
     for place, pair in found.items():
         role, *fact = place

@@ -12,10 +12,16 @@ from typing import Any
 
 from fidtool.diagnose.diagnosis import Diagnosis
 from fidtool.diagnose.duplicates import Duplicates
-from fidtool.errors import InputError, ResultWarning, about, merged, redacted, without_secrets, worst_first
+from fidtool.errors import (
+    InputError,
+    ResultWarning,
+    about,
+    merged,
+    redacted,
+    without_secrets,
+    worst_first,
+)
 from fidtool.features.protocol import FEATURES, PIXELS, Definition
-from fidtool.json_fields import NOT_IN_JSON, fields_of, plain, restored, restored_fields
-from fidtool.local_files import read_file
 from fidtool.names import command_line, counted
 from fidtool.result.explanations import (
     Classes,
@@ -28,15 +34,18 @@ from fidtool.result.explanations import (
     NotComputed,
     Uncertainty,
 )
-from fidtool.result.record import RunRecord
 from fidtool.result.values import Value
+from fidtool.settings.record import RunRecord
 from fidtool.sources.crops import Crop
 from fidtool.sources.kinds import PassedOver
+from fidtool.system.json_fields import NOT_IN_JSON, fields_of, plain, restored, restored_fields
+from fidtool.system.local_files import read_file
 
 SCHEMA = 3
-"""Version of the result JSON. Version 2 renamed the Fréchet distances of features that are not Inception's 2048, which
-were ``fid`` in version 1. Version 3 describes the values. Within a version keys can be added, but not renamed or
-removed."""
+"""Version of the result JSON. Version 2 renamed the Fréchet distances of features that are not
+Inception's 2048, which were ``fid`` in version 1. Version 3 describes the values. Within a version
+keys can be added, but not renamed or removed.
+"""
 _MOST_DIGITS = 30
 """More digits after the decimal point than a float has."""
 
@@ -63,22 +72,26 @@ class SetResult:
     Attributes:
         name: path as passed by the caller.
         count: number of images used; None if a statistics file does not have it.
-        found: number of images before ``num`` took a sample; None if a statistics file does not have it, and for an
-            iterable of which ``num`` took the first images.
+        found: number of images before ``num`` took a sample; None if a statistics file does not
+            have it, and for an iterable of which ``num`` took the first images.
         passed_over: files of the source that were ignored; None for statistics files and iterables.
-        framing: how the images were cropped and resized before anything else, such as ``adm:256``; None if they were
-            not, or if a statistics file does not have it.
-        made_with: settings with which a statistics file was made, as in ``RunRecord.config``; None if the file does not
-            have them, and for images.
+        framing: how the images were cropped and resized before anything else, such as ``adm:256``;
+            None if they were not, or if a statistics file does not have it.
+        made_with: settings with which a statistics file was made, as in ``RunRecord.config``; None
+            if the file does not have them, and for images.
         origin: the program that wrote its statistics file; empty if unknown, and for images.
-        reference: name of the published reference, such as ``adm:imagenet256``; empty if it is none.
+        reference: name of the published reference, such as ``adm:imagenet256``; empty if it is
+            none.
         sha256: SHA-256 of each array of the published reference, by its name.
         stated: whether its statistics state or imply their protocol; True for images.
-        precision: precision in which its statistics were computed; None if a statistics file does not state it.
+        precision: precision in which its statistics were computed; None if a statistics file does
+            not state it.
         with_features: number of images whose per-image features were used; None if there are none.
         formats: number of images by file format; None if the images were not inspected.
-        sizes: number of images by width and height, such as ``256x256``: the most frequent sizes. None as above.
-        pixels: SHA-256 of the digests of the images, in any order; the same for equal pixels. Empty as above.
+        sizes: number of images by width and height, such as ``256x256``: the most frequent sizes.
+            None as above.
+        pixels: SHA-256 of the digests of the images, in any order; the same for equal pixels. Empty
+            as above.
     """
 
     name: str
@@ -99,7 +112,9 @@ class SetResult:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> SetResult:
-        """Return the set in ``sets`` of an entry of the JSON's ``results``; a KeyError names what that lacks."""
+        """Return the set in ``sets`` of an entry of the JSON's ``results``; a KeyError names what
+        that lacks.
+        """
         found = cls(**restored_fields(cls, content, complete=True))
         if wrong := [size for size in found.sizes or () if not re.fullmatch("[0-9]+x[0-9]+", size)]:
             raise ValueError(f"{wrong[0]!r} is no size")
@@ -112,7 +127,9 @@ class SetResult:
 
 
 def path_of(name: str) -> str:
-    """Return the path of a set without secrets in URLs, the same for ``real``, ``real/`` and ``./real``."""
+    """Return the path of a set without secrets in URLs, the same for ``real``, ``real/`` and
+    ``./real``.
+    """
     return redacted(name) if "://" in name else os.path.normpath(name)
 
 
@@ -122,27 +139,33 @@ class Comparison:
 
     Attributes:
         real, fake: the two sets.
-        metrics: the requested metric values, by key: ``fid`` (the squared Fréchet distance, finite and at least 0),
-            ``kid`` and ``kid_std`` (missing if every subset is the whole of both sets, since there is no spread) and
-            ``kid_subset_size`` (if a set has fewer images than the setting), ``is``, ``is_std`` and ``is_order`` (ratio
-            of the score of parts in stored order to that of random parts; with ``is_part_size`` only), ``precision``,
-            ``recall``, ``density``, ``coverage``, ``f_score``, ``sfid``, ``fid_infinity`` and ``fid_infinity_error``
-            (one standard error), ``cmmd``, ``mind``, ``mifid`` and ``mifid_distance`` (mean cosine distance of the real
-            images to the nearest generated one), ``vendi``, ``authpct``, ``clip_score`` and ``clip_score_std``. Values
-            of features that are not Inception's 2048 have other keys: ``fid_64``, ``fd_dinov2``; see ``values``.
+        metrics: the requested metric values, by key: ``fid`` (the squared Fréchet distance, finite
+            and at least 0), ``kid`` and ``kid_std`` (missing if every subset is the whole of both
+            sets, since there is no spread) and ``kid_subset_size`` (if a set has fewer images than
+            the setting), ``is``, ``is_std`` and ``is_order`` (ratio of the score of parts in stored
+            order to that of random parts; with ``is_part_size`` only), ``precision``, ``recall``,
+            ``density``, ``coverage``, ``f_score``, ``sfid``, ``fid_infinity`` and
+            ``fid_infinity_error`` (one standard error), ``cmmd``, ``mind``, ``mifid`` and
+            ``mifid_distance`` (mean cosine distance of the real images to the nearest generated
+            one), ``vendi``, ``authpct``, ``clip_score`` and ``clip_score_std``. Values of features
+            that are not Inception's 2048 have other keys: ``fid_64``, ``fd_dinov2``; see
+            ``values``.
         warnings: warnings about these values, the worst first.
         skipped: files of the sets that were skipped, REAL's first.
         diagnosis: findings about the images; None if not requested.
-        known: the values of the run that have a title, in the order in which they are listed. See `values`.
-        uncertainties: uncertainty of the Fréchet distance of each network, by key; empty if not requested.
+        known: the values of the run that have a title, in the order in which they are listed. See
+            `values`.
+        uncertainties: uncertainty of the Fréchet distance of each network, by key; empty if not
+            requested.
         influence: images that raise the Fréchet distance; None if not requested.
         exhibit: what a page shows besides; None unless a page was requested.
         missed: one sentence per missed gate.
-        of_images: values of single images of FAKE; None without metrics that have them, and if the result was read from
-            a file.
+        of_images: values of single images of FAKE; None without metrics that have them, and if the
+            result was read from a file.
         heldout: comparison with a held-out set; None without one.
-        classes: numbers of images of each class in both sets, and its values if they were requested; None if the
-            classes of a set are not known, or the sets have fewer than two in common.
+        classes: numbers of images of each class in both sets, and its values if they were
+            requested; None if the classes of a set are not known, or the sets have fewer than two
+            in common.
     """
 
     real: SetResult
@@ -156,7 +179,9 @@ class Comparison:
     influence: Influence | None = None
     exhibit: Exhibit | None = None
     missed: tuple[str, ...] = ()
-    of_images: ImageValues | None = field(default=None, repr=False, compare=False, metadata=NOT_IN_JSON)
+    of_images: ImageValues | None = field(
+        default=None, repr=False, compare=False, metadata=NOT_IN_JSON
+    )
     heldout: Heldout | None = None
     classes: Classes | None = None
 
@@ -172,26 +197,36 @@ class Comparison:
 
     @property
     def titles(self) -> dict[str, str]:
-        """Titles of the numbers in ``metrics`` in text, by key, in the order in which they are listed."""
+        """Titles of the numbers in ``metrics`` in text, by key, in the order in which they are
+        listed.
+        """
         return {value.key: value.title for value in self.values}
 
     @property
     def distance(self) -> Value | None:
-        """The Fréchet distance of the extractor's features, see `Number.error_bars`; None if not requested."""
+        """The Fréchet distance of the extractor's features, see `Number.error_bars`; None if not
+        requested.
+        """
         distances = (value for value in self.values if value.number.error_bars)
         return next((value for value in distances if value.features.layer == FEATURES), None)
 
     @property
     def frechet_distance(self) -> float | None:
-        """The Fréchet distance of the extractor's features, for any network; None if not requested."""
+        """The Fréchet distance of the extractor's features, for any network; None if not
+        requested.
+        """
         return None if self.distance is None else self.metrics[self.distance.key]
 
     def valued(self, name: str) -> Value | None:
-        """Return the value of this name, such as ``kid``, of the first network; None if not requested."""
+        """Return the value of this name, such as ``kid``, of the first network; None if not
+        requested.
+        """
         return next((value for value in self.values if value.number.name == name), None)
 
     def value(self, name: str) -> float | None:
-        """Return the number of this name, such as ``kid_std``, of the first network; None if not requested."""
+        """Return the number of this name, such as ``kid_std``, of the first network; None if not
+        requested.
+        """
         keys = (value.named(name) for value in self.values)
         return next((self.metrics[key] for key in keys if key in self.metrics), None)
 
@@ -202,7 +237,9 @@ class Comparison:
 
     @property
     def corrected(self) -> Interval | None:
-        """The bias-corrected Fréchet distance of this network with its interval; None if unknown."""
+        """The bias-corrected Fréchet distance of this network with its interval; None if
+        unknown.
+        """
         return None if self.distance is None else self.corrected_of(self.distance)
 
     def corrected_of(self, value: Value) -> Interval | None:
@@ -212,7 +249,9 @@ class Comparison:
 
     def __repr__(self) -> str:
         values = ", ".join(f"{value.title} {self.metrics[value.key]:.6g}" for value in self.values)
-        sets = " against ".join(f"{each.count or '?'} images of {each.name}" for each in (self.fake, self.real))
+        sets = " against ".join(
+            f"{each.count or '?'} images of {each.name}" for each in (self.fake, self.real)
+        )
         return f"<{values}: {sets}; {counted(len(self.warnings), 'warning')}>"
 
     @property
@@ -234,8 +273,12 @@ class Comparison:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any], values: tuple[Value, ...]) -> Comparison:
-        """Return the comparison of an entry of the JSON's ``results``, of which these are the values."""
-        return cls(**restored_fields(cls, {**content, **content["sets"]}, complete=True), known=values)
+        """Return the comparison of an entry of the JSON's ``results``, of which these are the
+        values.
+        """
+        return cls(
+            **restored_fields(cls, {**content, **content["sets"]}, complete=True), known=values
+        )
 
 
 @dataclass(frozen=True)
@@ -243,11 +286,13 @@ class Evaluation:
     """Outcome of a run; equal on all ranks.
 
     Attributes:
-        definitions: definitions of the features, by layer; None if only files of unknown protocol were compared.
+        definitions: definitions of the features, by layer; None if only files of unknown protocol
+            were compared.
         results: one entry per FAKE, in the order of the arguments.
-        run: see `fidtool.result.record.RunRecord`.
+        run: see `fidtool.settings.record.RunRecord`.
         settings: settings of the metrics that affect their values, by metric.
-        differences: differences of all pairs of FAKEs that have error bars, in the order of the arguments.
+        differences: differences of all pairs of FAKEs that have error bars, in the order of the
+            arguments.
         gated: name in ``metrics`` of the value that a gate limits; empty if there is no such gate.
         not_computed: the requested metrics that could not be computed, at all or of some FAKEs.
     """
@@ -264,13 +309,22 @@ class Evaluation:
         return "\n".join([*map(repr, self.results), *self.not_computed_lines])
 
     def _repr_html_(self) -> str:
-        """Return a table for notebooks, one row per FAKE and per metric that could not be computed."""
+        """Return a table for notebooks, one row per FAKE and per metric that could not be
+        computed.
+        """
         rows = [["", *(value.title for value in self.values), "images", "warnings"]]
         for each in self.results:
-            shown = [f"{each.metrics[value.key]:.6g}" if value in each.values else "" for value in self.values]
-            rows.append([each.fake.name, *shown, f"{each.fake.count or ''}", f"{len(each.warnings)}"])
+            shown = [
+                f"{each.metrics[value.key]:.6g}" if value in each.values else ""
+                for value in self.values
+            ]
+            rows.append(
+                [each.fake.name, *shown, f"{each.fake.count or ''}", f"{len(each.warnings)}"]
+            )
         cells = ["".join(f"<td>{escape(redacted(cell))}</td>" for cell in row) for row in rows]
-        cells += [f'<td colspan="{len(rows[0])}">{escape(line)}</td>' for line in self.not_computed_lines]
+        cells += [
+            f'<td colspan="{len(rows[0])}">{escape(line)}</td>' for line in self.not_computed_lines
+        ]
         return f"<table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
 
     @property
@@ -280,7 +334,9 @@ class Evaluation:
 
     @property
     def alerts(self) -> list[ResultWarning]:
-        """All warnings, the worst first, those of the run as well; one that holds for several sets names them all."""
+        """All warnings, the worst first, those of the run as well; one that holds for several sets
+        names them all.
+        """
         of_results = merged(warning for result in self.results for warning in result.warnings)
         return worst_first([*of_results, *self.run.warnings])
 
@@ -295,18 +351,23 @@ class Evaluation:
         return self.definitions[FEATURES]
 
     def basis(self, value: Value) -> str:
-        """Return what the features of a value are: ``Inception, 2048 dimensions, protocol pytorch-fid``."""
+        """Return what the features of a value are: ``Inception, 2048 dimensions, protocol
+        pytorch-fid``.
+        """
         if value.features.layer == PIXELS:
             return PIXELS
         definition = self.definitions.get(value.features.layer)
         if definition is None:
             return f"{value.features}, unknown protocol"
         named = definition.protocol_name
-        return f"{value.features}, " + (f"protocol {named}" if named else "the network's own preparation")
+        return f"{value.features}, " + (
+            f"protocol {named}" if named else "the network's own preparation"
+        )
 
     @property
     def fid(self) -> float | None:
-        """The FID of the only FAKE; None if it was not requested or the features are not Inception's 2048.
+        """The FID of the only FAKE; None if it was not requested or the features are not
+        Inception's 2048.
 
         Raises:
             ValueError: if there are several FAKEs; use ``results``.
@@ -334,7 +395,9 @@ class Evaluation:
 
     @property
     def exit_code(self) -> int:
-        """Exit status: 3 if a gate is missed, 1 if a metric that was requested by name is not computed, else 0."""
+        """Exit status: 3 if a gate is missed, 1 if a metric that was requested by name is not
+        computed, else 0.
+        """
         if self.missed:
             return 3
         return 1 if self.lacking else 0
@@ -352,7 +415,8 @@ class Evaluation:
         return "; ".join([*missed, *lacking]) or "done"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the result JSON: plain dictionaries, lists, numbers and strings; floats at full precision.
+        """Return the result JSON: plain dictionaries, lists, numbers and strings; floats at full
+        precision.
 
         Secrets in URLs are removed, see `fidtool.errors.redacted`.
         """
@@ -382,11 +446,16 @@ class Evaluation:
         try:
             layers = {FEATURES: content["protocol"], **content["layers"]}
             values = restored(dict[str, Value], content["values"])
-            if any(key != value.key or value.number.digits > _MOST_DIGITS for key, value in values.items()):
+            if any(
+                key != value.key or value.number.digits > _MOST_DIGITS
+                for key, value in values.items()
+            ):
                 raise ValueError("a value has two keys, or too many digits")
             if not {value.features.layer for value in values.values()} <= {PIXELS, *layers}:
                 raise ValueError("layers lacks that of a value")
-            results = tuple(Comparison.from_dict(each, (*values.values(),)) for each in content["results"])
+            results = tuple(
+                Comparison.from_dict(each, (*values.values(),)) for each in content["results"]
+            )
             if not all(each.values for each in results):
                 raise ValueError("a FAKE has no values")
             distances = [value.key for value in values.values() if value.number.error_bars]
@@ -394,7 +463,10 @@ class Evaluation:
                 raise ValueError("a Fréchet distance is below zero")
             differences = restored(tuple[Difference, ...], content["differences"])
             fakes = {each.fake.name for each in results}
-            if any(not {each.first, each.second} <= fakes or each.key not in values for each in differences):
+            if any(
+                not {each.first, each.second} <= fakes or each.key not in values
+                for each in differences
+            ):
                 raise ValueError("a difference is of another FAKE or value")
             pairs = (pair for each in results if each.exhibit for pair in each.exhibit.worst_pairs)
             if any(pair.key not in values for pair in pairs):
@@ -402,7 +474,8 @@ class Evaluation:
             return cls(
                 definitions={layer: definition_of(each) for layer, each in layers.items()},
                 gated=content["exit"].get("gated", ""),
-                **restored_fields(cls, {**content, "results": []}, complete=True) | {"results": results},
+                **restored_fields(cls, {**content, "results": []}, complete=True)
+                | {"results": results},
             )
         except (KeyError, TypeError, ValueError, AttributeError, StopIteration) as error:
             problem = f"the result is incomplete or was changed ({type(error).__name__}: {error}):"
@@ -417,7 +490,8 @@ def _check_schema(content: Mapping[str, Any]) -> None:
         is_typed = isinstance(command, list) and all(isinstance(each, str) for each in command)
         again = f", `{command_line(command)}`" if is_typed else ""
         raise InputError(
-            f"the result has schema {schema}, and this version reads schema {SCHEMA}:", f"compute it again{again}"
+            f"the result has schema {schema}, and this version reads schema {SCHEMA}:",
+            f"compute it again{again}",
         )
 
 
@@ -439,7 +513,11 @@ def read_evaluation(file: str | os.PathLike[str]) -> Evaluation:
 
 def _check_result(content: Any, named: str = "") -> None:
     """Check that ``content`` is a result with values; ``named`` precedes the problem."""
-    results, run = (content.get(key) for key in ("results", "run")) if isinstance(content, Mapping) else (None, None)
+    results, run = (
+        (content.get(key) for key in ("results", "run"))
+        if isinstance(content, Mapping)
+        else (None, None)
+    )
     if not isinstance(results, list) or not isinstance(run, Mapping):
         raise InputError(
             f"{named or 'this '}is not the JSON of `fidtool compute`, which has results and run:",
@@ -447,17 +525,29 @@ def _check_result(content: Any, named: str = "") -> None:
         )
     if not results:
         outcome = content.get("exit")
-        reason = outcome.get("reason", "") if isinstance(outcome, Mapping) else "for an unknown reason"
+        reason = (
+            outcome.get("reason", "") if isinstance(outcome, Mapping) else "for an unknown reason"
+        )
         raise InputError(f"{named or 'the result '}has no values: the run failed ({reason})")
 
 
 def definition_of(protocol: Mapping[str, Any]) -> Definition | None:
     """Return the definition of which `protocol_to_dict` gave ``protocol``."""
-    return None if protocol["fingerprint"] is None else Definition(**restored_fields(Definition, protocol))
+    return (
+        None
+        if protocol["fingerprint"] is None
+        else Definition(**restored_fields(Definition, protocol))
+    )
 
 
 def protocol_to_dict(definition: Definition | None) -> dict[str, Any]:
-    """Return the JSON's ``protocol``: name, fingerprint, and all values that are part of the fingerprint."""
+    """Return the JSON's ``protocol``: name, fingerprint, and all values that are part of the
+    fingerprint.
+    """
     if definition is None:
         return {"name": None, "fingerprint": None}
-    return {"name": definition.protocol_name, "fingerprint": definition.fingerprint, **asdict(definition)}
+    return {
+        "name": definition.protocol_name,
+        "fingerprint": definition.fingerprint,
+        **asdict(definition),
+    }

@@ -1,4 +1,6 @@
-"""What a comparison says about a value besides it: error bars, differences, harmful images, and what a page shows."""
+"""What a comparison says about a value besides it: error bars, differences, harmful images, and
+what a page shows.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.diagnose.diagnosis import Health
-from fidtool.json_fields import Share
+from fidtool.system.json_fields import Share
 
 
 def decimals_of(value: float, digits: int) -> int:
-    """Return how many decimals show the first ``digits`` digits of a value; 0 if it has as many before the point."""
+    """Return how many decimals show the first ``digits`` digits of a value; 0 if it has as many
+    before the point.
+    """
     return max(0, digits - 1 - floor(log10(abs(value)))) if value else digits
 
 
@@ -24,7 +28,8 @@ class Interval:
     """An estimate with its standard error and confidence interval.
 
     Attributes:
-        value: the estimate. It is unbiased, so that for a distance near 0 it is negative as often as positive.
+        value: the estimate. It is unbiased, so that for a distance near 0 it is negative as often
+            as positive.
         error: standard error of the estimate.
         low: lower end of the 95 % confidence interval.
         high: upper end of it.
@@ -36,16 +41,20 @@ class Interval:
     high: float
 
     def __post_init__(self) -> None:
-        if self.error < 0.0 or not self.low <= self.value <= self.high:  # in a file that was changed
+        if (
+            self.error < 0.0 or not self.low <= self.value <= self.high
+        ):  # in a file that was changed
             raise ValueError("an interval does not contain its value")
 
     def __sub__(self, other: Interval) -> Interval:
-        """Return this estimate minus an independent one, with its 95 % interval (MOVER: Zou & Donner 2008).
+        """Return this estimate minus an independent one, with its 95 % interval (MOVER: Zou &
+        Donner 2008).
 
-        Distances from the same REAL, which counts as fixed, to independent samples of two generators are independent:
-        their variances add up. So do the squares of the distances from the values to the ends of their intervals, which
-        need not be symmetric. For ± t error, with Student's t of 19 degrees of freedom, this is ± t hypot(both errors):
-        conservative, as the difference has 19 to 38 degrees of freedom (Welch). Of the same latents it is too wide.
+        Distances from the same REAL, which counts as fixed, to independent samples of two
+        generators are independent: their variances add up. So do the squares of the distances from
+        the values to the ends of their intervals, which need not be symmetric. For ± t error, with
+        Student's t of 19 degrees of freedom, this is ± t hypot(both errors): conservative, as the
+        difference has 19 to 38 degrees of freedom (Welch). Of the same latents it is too wide.
         """
         below = hypot(self.value - self.low, other.high - other.value)
         above = hypot(self.high - self.value, other.value - other.low)
@@ -65,7 +74,9 @@ class Interval:
             decimals: by default those to the second digit of the error, at most 4.
         """
         places = min(4, decimals_of(self.error, 2)) if decimals is None else decimals
-        value, low, high = (f"{each:{sign}.{places}f}" for each in (self.value, self.low, self.high))
+        value, low, high = (
+            f"{each:{sign}.{places}f}" for each in (self.value, self.low, self.high)
+        )
         return value, f"{self.error:.{places}f}", f"{low} to {high}"
 
     @property
@@ -77,13 +88,17 @@ class Interval:
 
 @dataclass(frozen=True)
 class Uncertainty:
-    """Uncertainty of a Fréchet distance. REAL counts as fixed: the interval only covers the sampling of FAKE.
+    """Uncertainty of a Fréchet distance. REAL counts as fixed: the interval only covers the
+    sampling of FAKE.
 
     Attributes:
-        bias: estimated bias, the distance of this number of images minus that of infinitely many; None if withheld.
-        corrected: bias-corrected distance, an estimate for infinitely many images; None if withheld.
+        bias: estimated bias, the distance of this number of images minus that of infinitely many;
+            None if withheld.
+        corrected: bias-corrected distance, an estimate for infinitely many images; None if
+            withheld.
         withheld: why there is no interval; empty if there is one.
-        curve: pairs of a number of images and their distance, ascending; the last pair is of all images.
+        curve: pairs of a number of images and their distance, ascending; the last pair is of all
+            images.
         real: what REAL counts as.
         level: confidence level of the interval.
     """
@@ -103,8 +118,8 @@ class Difference:
     Attributes:
         first: path of the first FAKE, as passed by the caller.
         second: path of the second one.
-        interval: bias-corrected Fréchet distance of the first minus that of the second, with its 95 % interval;
-            negative if the first is better.
+        interval: bias-corrected Fréchet distance of the first minus that of the second, with its 95
+            % interval; negative if the first is better.
         key: key of the distance, such as ``fd_dinov2``.
     """
 
@@ -125,15 +140,19 @@ class Difference:
         """Which of the two is better, or that they cannot be distinguished."""
         if not self.distinguished:
             return f"{self.first} and {self.second} cannot be distinguished"
-        better, worse = (self.first, self.second) if self.interval.sign < 0 else (self.second, self.first)
+        better, worse = (
+            (self.first, self.second) if self.interval.sign < 0 else (self.second, self.first)
+        )
         return f"{better} is better than {worse}"
 
 
 @dataclass(frozen=True)
 class Nearest:
-    """Distances of the images of FAKE, and of held-out ones, to their nearest images of REAL, the training set.
+    """Distances of the images of FAKE, and of held-out ones, to their nearest images of REAL, the
+    training set.
 
-    They are Euclidean distances of the features of the first network. A diagnostic of memorisation, no quality score.
+    They are Euclidean distances of the features of the first network. A diagnostic of memorisation,
+    no quality score.
 
     Attributes:
         median: median of the distances of FAKE.
@@ -141,12 +160,12 @@ class Nearest:
         copies: number of images of FAKE at the distance 0.
         heldout_copies: number of held-out images at the distance 0.
         closer: share of FAKE that is closer to REAL than every held-out image.
-        low: lower end of the 95 % confidence interval of ``closer`` (Clopper & Pearson 1934), for these held-out
-            images.
+        low: lower end of the 95 % confidence interval of ``closer`` (Clopper & Pearson 1934), for
+            these held-out images.
         high: upper end of it.
-        probability: estimated probability that an image of FAKE is closer to REAL than a held-out one, with half of
-            that of equal distances: 0.5 without memorisation, and more with it (Mann & Whitney's U / nm, as in
-            Meehan, Chaudhuri & Dasgupta 2020).
+        probability: estimated probability that an image of FAKE is closer to REAL than a held-out
+            one, with half of that of equal distances: 0.5 without memorisation, and more with it
+            (Mann & Whitney's U / nm, as in Meehan, Chaudhuri & Dasgupta 2020).
         error: standard error of ``probability`` without memorisation.
     """
 
@@ -168,9 +187,10 @@ class Heldout:
     Attributes:
         name: path of the held-out set, as passed by the caller.
         count: number of its images.
-        images: number of its first images, in their pseudo-random order, of which the floors are: that of FAKE, or all
-            if there are fewer.
-        floors: Fréchet distances of these images from REAL, what a perfect generator would have, by their keys.
+        images: number of its first images, in their pseudo-random order, of which the floors are:
+            that of FAKE, or all if there are fewer.
+        floors: Fréchet distances of these images from REAL, what a perfect generator would have, by
+            their keys.
         nearest: whether FAKE copies REAL.
     """
 
@@ -187,7 +207,8 @@ class HarmfulImage:
 
     Attributes:
         file: path of the image.
-        effect: decrease of the Fréchet distance without it, to first order; negative if it would rise.
+        effect: decrease of the Fréchet distance without it, to first order; negative if it would
+            rise.
     """
 
     file: str
@@ -201,7 +222,8 @@ class Removal:
     Attributes:
         fraction: fraction of FAKE that is removed.
         images: number of images that is.
-        predicted: Fréchet distance of the remaining images according to the effects, to first order.
+        predicted: Fréchet distance of the remaining images according to the effects, to first
+            order.
         distance: Fréchet distance of the remaining images, computed.
     """
 
@@ -216,7 +238,8 @@ class Influence:
     """Images of FAKE that raise its Fréchet distance.
 
     Attributes:
-        most_harmful: images that raise it most, the worst first: 2 % of FAKE, at least 20 and at most 1000.
+        most_harmful: images that raise it most, the worst first: 2 % of FAKE, at least 20 and at
+            most 1000.
         least_harmful: images without which it would rise most, the best first; at most 20.
         removals: effects of removing the worst 0.5, 1 and 2 %.
         doubt: why the effects are rough estimates; empty if they are not.
@@ -229,7 +252,9 @@ class Influence:
 
     @property
     def raising(self) -> tuple[HarmfulImage, ...]:
-        """The images of ``most_harmful`` that do raise the distance: those with a positive effect."""
+        """The images of ``most_harmful`` that do raise the distance: those with a positive
+        effect.
+        """
         return tuple(image for image in self.most_harmful if image.effect > 0)
 
 
@@ -238,7 +263,8 @@ class Neighbour:
     """A generated image and its nearest real one.
 
     Attributes:
-        fake: path of the generated image, or that of its set with an index if only features are known.
+        fake: path of the generated image, or that of its set with an index if only features are
+            known.
         real: the same of the real one.
         distance: Euclidean distance between their features.
     """
@@ -254,7 +280,8 @@ class ImageValues:
 
     Attributes:
         files: paths of the images.
-        partners: path of the real image that each belongs to; empty if they were not compared in pairs.
+        partners: path of the real image that each belongs to; empty if they were not compared in
+            pairs.
         values: float64 arrays of shape (images,), by the key of the value.
     """
 
@@ -288,7 +315,8 @@ class Exhibit:
         fake: properties of FAKE; None if its images were not inspected.
         real: properties of REAL; None as above.
         random: paths of the first images of FAKE in its pseudo-random order.
-        neighbours: some images of FAKE, each with its nearest real one; empty if either set's features are unknown.
+        neighbours: some images of FAKE, each with its nearest real one; empty if either set's
+            features are unknown.
         random_real: as ``random``, of REAL.
         without_features: paths of the sets whose per-image features are unknown.
         worst_pairs: the worst pairs of images by each metric of pairs, the worst first.
@@ -311,9 +339,10 @@ class ClassResult:
         name: name of the class or folder.
         real: number of images in REAL.
         fake: number of images in FAKE.
-        metrics: values of its images in FAKE against those in REAL, by their keys in the JSON; without those that were
-            not requested or need more images.
-        corrected: bias-corrected Fréchet distance; None if error bars were not requested or need more images.
+        metrics: values of its images in FAKE against those in REAL, by their keys in the JSON;
+            without those that were not requested or need more images.
+        corrected: bias-corrected Fréchet distance; None if error bars were not requested or need
+            more images.
     """
 
     name: str
@@ -329,7 +358,8 @@ class Classes:
 
     Attributes:
         kind: what they are.
-        classes: all that are in either set, the worst by the first value first; those without values last, by name.
+        classes: all that are in either set, the worst by the first value first; those without
+            values last, by name.
         mean: mean of each value over the classes that have it, by its key in the JSON.
         worst: name and value of the worst class, of values of which lower or higher is better.
     """

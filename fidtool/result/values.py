@@ -1,7 +1,9 @@
-"""Values of a run: what a number of a metric is called for the features of a network, in text and in the JSON.
+"""Values of a run: what a number of a metric is called for the features of a network, in text and
+in the JSON.
 
-`FID` always means the Fréchet distance of Inception's 2048 features. Values of other features have a qualifier:
-``FID (64 dimensions)`` and ``fid_64``, ``FD (dinov2)`` and ``fd_dinov2``, ``KID (dinov2)`` and ``kid_dinov2``.
+`FID` always means the Fréchet distance of Inception's 2048 features. Values of other features have
+a qualifier: ``FID (64 dimensions)`` and ``fid_64``, ``FD (dinov2)`` and ``fd_dinov2``, ``KID
+(dinov2)`` and ``kid_dinov2``.
 """
 
 from __future__ import annotations
@@ -11,12 +13,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fidtool.features.models.families import CMMD_EXTRACTOR, NetworkChoice
-from fidtool.features.protocol import FEATURES, INCEPTION, INCEPTION_DIMS, PIXELS, SPATIAL, SPATIAL_DIMS, Definition
+from fidtool.features.protocol import (
+    FEATURES,
+    INCEPTION,
+    INCEPTION_DIMS,
+    PIXELS,
+    SPATIAL,
+    SPATIAL_DIMS,
+    Definition,
+)
 from fidtool.metrics.cmmd import CMMD
 from fidtool.metrics.metric import Number
 from fidtool.metrics.registry import Requested
 from fidtool.names import legible, shortened
-from fidtool.settings import Settings
+from fidtool.settings.settings import Settings
 from fidtool.statistics.set_statistics import Statistics
 
 _NETWORK = "inception"
@@ -36,11 +46,11 @@ class Features:
 
     Attributes:
         layer: their name in statistics files and among the definitions of a result.
-        network: the network: value of ``--extractor``, or its name in the statistics files; empty if unknown. If
-            ``--allow-mismatch`` compares two networks, the names of both.
+        network: the network: value of ``--extractor``, or its name in the statistics files; empty
+            if unknown. If ``--allow-mismatch`` compares two networks, the names of both.
         dims: length of a feature vector; 0 for the pixels of images.
-        qualifier: what titles have in brackets: the network or the dimensions; empty for Inception's 2048 features and
-            the usual network of a metric with its own.
+        qualifier: what titles have in brackets: the network or the dimensions; empty for
+            Inception's 2048 features and the usual network of a metric with its own.
     """
 
     layer: str = FEATURES
@@ -56,7 +66,9 @@ class Features:
         return cls(FEATURES, network, dims, "" if is_plain else of_dims)
 
     def called(self, name: str, number: Number) -> str:
-        """Return what a name of a number, its title or spread is for these features: ``FD`` in place of ``FID``."""
+        """Return what a name of a number, its title or spread is for these features: ``FD`` in
+        place of ``FID``.
+        """
         is_inception = self.network == _NETWORK and self.layer == FEATURES
         return name if is_inception else number.elsewhere.get(name, name)
 
@@ -113,7 +125,9 @@ class Value:
 
     @property
     def short_title(self) -> str:
-        """The title in tables and charts: of a network with a long name, such as a path, the middle is left out."""
+        """The title in tables and charts: of a network with a long name, such as a path, the middle
+        is left out.
+        """
         if not self.qualifier:
             return self.base
         room = _LONGEST_TITLE - len(f"{self.base} ()")
@@ -121,20 +135,25 @@ class Value:
 
     @property
     def column(self) -> tuple[str, str, str]:
-        """What the values of several results in one column have in common: metric, number and title.
+        """What the values of several results in one column have in common: metric, number and
+        title.
 
         The layer of their features may differ, and whatever else the title does not show.
         """
         return self.metric, self.number.name, self.title
 
     def named(self, name: str) -> str:
-        """Return the key of what the metric returns under this name: this number, its spread, or a further value."""
+        """Return the key of what the metric returns under this name: this number, its spread, or a
+        further value.
+        """
         called = self.features.called(name, self.number)
         return called if self.number.inception else self.features.key(called)
 
 
 def key_of(values: Sequence[Value], name: str) -> str:
-    """Return the key of what a metric with these values returns under this name: one, a spread, or a further value."""
+    """Return the key of what a metric with these values returns under this name: one, a spread, or
+    a further value.
+    """
     owners = (value for value in values if name in (value.number.name, value.number.spread))
     return next(owners, values[0]).named(name)
 
@@ -148,20 +167,27 @@ def values_of(
     """Return the values of a run, in the order in which they are listed.
 
     Args:
-        definitions: definitions of the features, by layer; None if unknown. Features of unknown origin, as in other
-            tools' statistics files, count as Inception's if they have the dimensions of one of its layers, no mean
-            below zero, and no other network was asked for.
+        definitions: definitions of the features, by layer; None if unknown. Features of unknown
+            origin, as in other tools' statistics files, count as Inception's if they have the
+            dimensions of one of its layers, no mean below zero, and no other network was asked for.
         settings: the settings, which have the requested networks and metrics.
-        measured: whether images were processed with these networks. If not, only statistics files are compared.
+        measured: whether images were processed with these networks. If not, only statistics files
+            are compared.
         files: the statistics files, whose definitions can differ with ``allow_mismatch``.
     """
     values = list[Value]()
     for asked in settings.chosen:
         known = [definitions.get(asked.layer)]
-        known += [file.layers[asked.layer].definition for file in files if asked.layer in file.layers]
+        known += [
+            file.layers[asked.layer].definition for file in files if asked.layer in file.layers
+        ]
         stated = [each for each in known if each is not None]
         features = _features_of(asked, stated, settings, measured, files)
-        numbers = asked.metric.numbers if asked.further else (*asked.metric.numbers, *asked.metric.summary)
+        numbers = (
+            asked.metric.numbers
+            if asked.further
+            else (*asked.metric.numbers, *asked.metric.summary)
+        )
         for number in numbers:
             titled = replace(number, title=features.called(number.title, number))
             values.append(Value(asked.metric.name, titled, features))
@@ -169,7 +195,11 @@ def values_of(
 
 
 def _features_of(
-    asked: Requested, stated: Sequence[Definition], settings: Settings, measured: bool, files: Sequence[Statistics]
+    asked: Requested,
+    stated: Sequence[Definition],
+    settings: Settings,
+    measured: bool,
+    files: Sequence[Statistics],
 ) -> Features:
     """Return the features of a metric, of which definitions are ``stated``."""
     layer, own = asked.layer, asked.metric.network()
@@ -177,19 +207,27 @@ def _features_of(
         return Features(layer, dims=SPATIAL_DIMS)
     if layer == PIXELS:
         return Features(layer, PIXELS, 0)
-    dims = stated[0].dims if stated else next((file.layers[layer].dims for file in files if layer in file.layers), 0)
+    dims = (
+        stated[0].dims
+        if stated
+        else next((file.layers[layer].dims for file in files if layer in file.layers), 0)
+    )
     if own is not None:
         if all(each.extractor == asked.metric.usual_network for each in stated):
             return Features(layer, asked.metric.usual_network or "its own network", dims)
         name = _spelled(stated, own.extractor, measured)
-        return Features(layer, name, dims, f"{name} {dims}" if name == _NETWORK and dims != 2048 else name)
+        return Features(
+            layer, name, dims, f"{name} {dims}" if name == _NETWORK and dims != 2048 else name
+        )
     if asked.further:
         return Features(layer, asked.further, dims, asked.further)
     dims = dims or max(INCEPTION_DIMS)
     if stated:
         network = _spelled(stated, settings.network.extractor, measured)
     else:
-        can_be = settings.network.extractor == _NETWORK and all(file.mu.min() >= 0 for file in files)
+        can_be = settings.network.extractor == _NETWORK and all(
+            file.mu.min() >= 0 for file in files
+        )
         network = _NETWORK if can_be and dims in INCEPTION_DIMS else ""
     return Features.of_network(network, dims)
 

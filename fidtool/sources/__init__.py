@@ -1,1 +1,3 @@
-"""Sources of images: folders, archives, arrays, lists, tables, remote stores, and Python objects."""
+"""Sources of images: folders, archives, arrays, lists, tables, remote stores, and Python
+objects.
+"""

@@ -1,7 +1,7 @@
 """Zip archives, tar archives and WebDataset shards. Nothing is unpacked to disk.
 
-Members of zip archives and of uncompressed tar archives are read by position, those of compressed tar archives
-sequentially.
+Members of zip archives and of uncompressed tar archives are read by position, those of compressed
+tar archives sequentially.
 """
 
 from __future__ import annotations
@@ -24,7 +24,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError
-from fidtool.sources.contents import MOST_BYTES, ContentError, ExtentReader, opened, read_extent, too_large
+from fidtool.sources.contents import (
+    MOST_BYTES,
+    ContentError,
+    ExtentReader,
+    opened,
+    read_extent,
+    too_large,
+)
 from fidtool.sources.image_set import ImageSet, NamedFiles, Names, split_common_folder
 from fidtool.sources.kinds import PassedOver, suffix_of
 
@@ -32,7 +39,8 @@ from fidtool.sources.kinds import PassedOver, suffix_of
 class Member(NamedTuple):
     """A member of an archive: its name, and its extent in the archive.
 
-    ``problem`` is why it cannot be read, empty if it can; ``checks`` is a row of `_CHECKS`, empty for tar archives.
+    ``problem`` is why it cannot be read, empty if it can; ``checks`` is a row of `_CHECKS`, empty
+    for tar archives.
     """
 
     name: str
@@ -45,8 +53,9 @@ class Member(NamedTuple):
 def list_images(named: NamedFiles) -> ImageSet:
     """Lists the images in zip archives, or in tar archives, compressed or not.
 
-    If samples consist of several images (WebDataset's ``input.png`` and ``output.png``), the key selects those whose
-    names end in it after the first dot; without a key, such archives are refused.
+    If samples consist of several images (WebDataset's ``input.png`` and ``output.png``), the key
+    selects those whose names end in it after the first dot; without a key, such archives are
+    refused.
     """
     paths = named.files.paths
     is_zip = suffix_of(paths[0]) == ".zip"
@@ -59,7 +68,9 @@ def list_images(named: NamedFiles) -> ImageSet:
         with opened(named.files, len(counts)) as handle:
             packed |= not is_zip and _opened(handle) is not handle
             members_of = partial(_zipped, archive) if is_zip else _tarred
-            found = sorted(members_of(named.key, handle, passed_over), key=attrgetter("start"))  # as stored
+            found = sorted(
+                members_of(named.key, handle, passed_over), key=attrgetter("start")
+            )  # as stored
             if any("\0" in member.name for member in found):
                 raise ValueError("a member's name contains a null character")
         _refuse_duplicates(archive, found)
@@ -71,17 +82,28 @@ def list_images(named: NamedFiles) -> ImageSet:
         raise passed_over.nothing_found(named.path, kind)
     if not named.key:
         _refuse_several(named.path, names)
-    reader = MemberReader(named, packed, np.repeat(np.arange(len(counts), dtype=np.int32), counts), members)
+    reader = MemberReader(
+        named, packed, np.repeat(np.arange(len(counts), dtype=np.int32), counts), members
+    )
     by_name = sorted(range(len(names)), key=lambda item: (reader.file_index[item], names[item]))
     prefix = f"{named.prefix}/" if len(paths) == 1 else named.prefix
-    return ImageSet(named.path, kind, Names(names), prefix, reader, np.array(by_name, dtype=np.uint32), passed_over)
+    return ImageSet(
+        named.path,
+        kind,
+        Names(names),
+        prefix,
+        reader,
+        np.array(by_name, dtype=np.uint32),
+        passed_over,
+    )
 
 
 def _refuse_several(path: str, names: Sequence[str]) -> None:
-    """Refuses samples that consist of several images, such as WebDataset's ``input.png`` and ``output.png``.
+    """Refuses samples that consist of several images, such as WebDataset's ``input.png`` and
+    ``output.png``.
 
-    These have 2 to 8 kinds, the part of a name after the first dot, each of them in at least half of the samples.
-    Kinds that all begin with a digit are numbers (``cat.0.png``, ``cat.1.png``).
+    These have 2 to 8 kinds, the part of a name after the first dot, each of them in at least half
+    of the samples. Kinds that all begin with a digit are numbers (``cat.0.png``, ``cat.1.png``).
     """
     kinds = [name.rpartition("/")[2].partition(".")[2] for name in names]
     counts = Counter(kinds)
@@ -103,7 +125,8 @@ def _refuse_duplicates(archive: str, members: Sequence[Member]) -> None:
     name, times = Counter(posixpath.normpath(member.name) for member in members).most_common(1)[0]
     if times > 1:
         raise InputError(
-            f"{archive} contains {times} members named {name}:", "create the archive again with each name once"
+            f"{archive} contains {times} members named {name}:",
+            "create the archive again with each name once",
         )
 
 
@@ -123,7 +146,10 @@ def _zipped(path: str, key: str, handle: BinaryIO, passed_over: PassedOver) -> I
             name = info.filename.replace("\\", "/")
             if not info.is_dir() and passed_over.takes(name, key):
                 check_member(path, info)
-                if info.header_offset < 0 or max(info.header_offset, info.compress_size, info.file_size) > _MOST:
+                if (
+                    info.header_offset < 0
+                    or max(info.header_offset, info.compress_size, info.file_size) > _MOST
+                ):
                     raise zipfile.BadZipFile(f"{name} has an impossible size or position")
                 problem = f"{too_large(info.file_size)}" if info.file_size > MOST_BYTES else ""
                 checks = (info.file_size, info.CRC, _METHODS[info.compress_type])
@@ -132,25 +158,42 @@ def _zipped(path: str, key: str, handle: BinaryIO, passed_over: PassedOver) -> I
 
 def check_member(archive: str, info: zipfile.ZipInfo) -> None:
     if info.flag_bits & _ENCRYPTED:
-        raise InputError(f"{archive} contains an encrypted member, {info.filename}:", "decrypt the archive first")
+        raise InputError(
+            f"{archive} contains an encrypted member, {info.filename}:", "decrypt the archive first"
+        )
     if info.compress_type not in _METHODS:
         raise InputError(
-            f"{archive} contains a member compressed with method {info.compress_type}, {info.filename}:",
+            f"{archive} contains a member compressed with method {info.compress_type}, "
+            f"{info.filename}:",
             "use deflate",
             "store the images uncompressed",
         )
 
 
 class MemberReader(ExtentReader):
-    """Reads members of archives. Remote archives are read sequentially, so that each rank downloads only its own."""
+    """Reads members of archives. Remote archives are read sequentially, so that each rank downloads
+    only its own.
+    """
 
     def __init__(
-        self, named: NamedFiles, packed: bool, file_index: NDArray[np.int32], members: Sequence[Member]
+        self,
+        named: NamedFiles,
+        packed: bool,
+        file_index: NDArray[np.int32],
+        members: Sequence[Member],
     ) -> None:
-        super().__init__(named.files, file_index, packed or named.files.remote, named.key if packed else "")
-        self._extents = np.array([(member.start, member.length) for member in members], dtype=np.int64)
-        self._problems = {item: member.problem for item, member in enumerate(members) if member.problem}
-        self._checks = np.array([member.checks for member in members if member.checks], dtype=_CHECKS)
+        super().__init__(
+            named.files, file_index, packed or named.files.remote, named.key if packed else ""
+        )
+        self._extents = np.array(
+            [(member.start, member.length) for member in members], dtype=np.int64
+        )
+        self._problems = {
+            item: member.problem for item, member in enumerate(members) if member.problem
+        }
+        self._checks = np.array(
+            [member.checks for member in members if member.checks], dtype=_CHECKS
+        )
 
     def content(self, item: int, stream: IO[bytes]) -> bytes:
         if item in self._problems:
@@ -190,7 +233,7 @@ def body_at(position: int, handle: IO[bytes]) -> int:
     return position + _HEADER + sum(lengths)
 
 
-# --- tar -------------------------------------------------------------------------------------------------------------
+# --- tar ------------------------------------------------------------------------------------------
 
 _OPENERS: dict[bytes, Any] = {
     b"\x1f\x8b": gzip.open,
@@ -242,7 +285,9 @@ def _tarred(key: str, handle: BinaryIO, passed_over: PassedOver) -> Iterator[Mem
 
 
 def _walk(stream: IO[bytes]) -> Iterator[tarfile.TarInfo]:
-    """Yields all members in stored order, then checks the end mark, which tarfile does not require."""
+    """Yields all members in stored order, then checks the end mark, which tarfile does not
+    require.
+    """
     last = -1
     with tarfile.open(fileobj=stream, mode="r:", tarinfo=_Header) as archive:
         # Python 3.10 fails to look for the first member of an empty archive.
@@ -257,6 +302,7 @@ def _walk(stream: IO[bytes]) -> Iterator[tarfile.TarInfo]:
     if not tarfile.BLOCKSIZE <= len(rest) <= _MOST_PADDING or rest.strip(b"\0"):
         mark = f"{tarfile.BLOCKSIZE} to {_MOST_PADDING} zero bytes and nothing else"
         raise ValueError(
-            f"its last member, up to byte {archive.offset}, must be followed by {mark}: it was not downloaded "
-            "completely, or joined from archives that must be passed as separate files"
+            f"its last member, up to byte {archive.offset}, must be followed by {mark}: it was "
+            "not downloaded completely, or joined from archives that must be passed as separate "
+            "files"
         )

@@ -1,4 +1,5 @@
-"""Files of arrays: ``.npy``, ``.npz`` such as the samples of guided-diffusion, torch.save and safetensors.
+"""Files of arrays: ``.npy``, ``.npz`` such as the samples of guided-diffusion, torch.save and
+safetensors.
 
 No code in the files is executed, and nothing but plain data is unpickled.
 """
@@ -19,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.errors import InputError
-from fidtool.safe_pickle import NotDataError, SafeUnpickler
 from fidtool.sources.archives import check_member, stored_at
 from fidtool.sources.arrays import (
     BFLOAT16,
@@ -38,6 +38,7 @@ from fidtool.sources.arrays import (
 from fidtool.sources.contents import ExtentReader, Files, Read, opened, read_extent
 from fidtool.sources.image_set import ImageSet, NamedFiles
 from fidtool.sources.kinds import HEAD, NPY, container_of, first_member, suffix_of
+from fidtool.system.safe_pickle import NotDataError, SafeUnpickler
 
 _UNKNOWN = np.dtype("V1")
 """Placeholder for dtypes that images cannot have."""
@@ -71,11 +72,14 @@ _STORAGES = {
     "uint32": "u4",
     "uint64": "u8",
 }
-"""NumPy dtypes, without byte order, of the torch storages that can contain images; newer dtypes have their names."""
+"""NumPy dtypes, without byte order, of the torch storages that can contain images; newer dtypes
+have their names.
+"""
 
 
 def list_images(named: NamedFiles) -> ImageSet:
-    """Lists the images in one array or tensor of each file. Compressed arrays are read sequentially.
+    """Lists the images in one array or tensor of each file. Compressed arrays are read
+    sequentially.
 
     The key is its name. The default is `SAMPLES`, or the only one that has the shape of images.
     """
@@ -88,19 +92,27 @@ def list_images(named: NamedFiles) -> ImageSet:
     if any(array.dtype != np.uint8 for array in arrays):
         # Refused here, a run would otherwise process the sets before.
         refuse_values(reader, [0, *np.cumsum(counts[:-1]).tolist()])
-    kinds = ", ".join(dict.fromkeys(f"{dtype_name(array.dtype)} {array.layout}" for array in arrays))
+    kinds = ", ".join(
+        dict.fromkeys(f"{dtype_name(array.dtype)} {array.layout}" for array in arrays)
+    )
     is_compressed = any(array.member for array in arrays)
-    return set_of_rows(named, "compressed array" if is_compressed else f"array ({kinds})", counts, reader)
+    return set_of_rows(
+        named, "compressed array" if is_compressed else f"array ({kinds})", counts, reader
+    )
 
 
 def _images_in(name: str, handle: BinaryIO, key: str) -> StoredArray:
     arrays = _arrays_of(name, handle, key or SAMPLES)
     chosen = _chosen(name, arrays, key)
-    return arrays[chosen].of_images(f"{chosen} in {name}" if chosen else name, handle.seek(0, io.SEEK_END))
+    return arrays[chosen].of_images(
+        f"{chosen} in {name}" if chosen else name, handle.seek(0, io.SEEK_END)
+    )
 
 
 def arrays_in(files: Files) -> dict[str, StoredArray]:
-    """Returns the arrays or tensors in the first file by name; none if it is another file, or damaged."""
+    """Returns the arrays or tensors in the first file by name; none if it is another file, or
+    damaged.
+    """
     with contextlib.suppress(Exception), files.open(0) as handle:
         return _arrays_of(files.paths[0], handle)
     return {}
@@ -122,19 +134,26 @@ def _arrays_of(name: str, handle: BinaryIO, usual: str = "") -> dict[str, Stored
 
 
 def _chosen(name: str, arrays: Mapping[str, StoredArray], key: str) -> str:
-    """Returns the name of the array of images: ``key``, else the only array, or the only one that may be it."""
+    """Returns the name of the array of images: ``key``, else the only array, or the only one that
+    may be it.
+    """
     images = names_of_images(arrays)
     candidates = images if len(arrays) > 1 else [*arrays]
     if key:
         candidates = [key]
     if len(candidates) == 1 and candidates[0] in arrays:
         return candidates[0]
-    has = [f"{each or 'one tensor'} ({array.kind or array.dtype} {array.shape})" for each, array in arrays.items()]
+    has = [
+        f"{each or 'one tensor'} ({array.kind or array.dtype} {array.shape})"
+        for each, array in arrays.items()
+    ]
     more = f" and {len(has) - _NAMED} more" if len(has) > _NAMED else ""
     advice = f"none is named {key}" if key else f"name the array of images, {name}:NAME"
     if not images:
         advice = "save the images as one uint8 array or tensor"
-    raise InputError(f"{name} contains {', '.join(has[:_NAMED]) or 'no array or tensor'}{more}:", advice)
+    raise InputError(
+        f"{name} contains {', '.join(has[:_NAMED]) or 'no array or tensor'}{more}:", advice
+    )
 
 
 class ArrayReader(ExtentReader):
@@ -156,22 +175,32 @@ class ArrayReader(ExtentReader):
         array = self._arrays[file]
         row = item - self.first_of(file)
         data = read_extent(stream, array.start + row * array.strides[0], array.span)
-        image: NDArray[Any] = np.ndarray(array.shape[1:], array.dtype, data, strides=array.strides[1:])
-        return as_pixels(as_hwc(image, array.axis), self._value_range, f"{self.files.paths[file]}[{row}]")
+        image: NDArray[Any] = np.ndarray(
+            array.shape[1:], array.dtype, data, strides=array.strides[1:]
+        )
+        return as_pixels(
+            as_hwc(image, array.axis), self._value_range, f"{self.files.paths[file]}[{row}]"
+        )
 
     def decompressed(self, handle: BinaryIO, file: int) -> IO[bytes]:
         return self._arrays[file].opened(handle)
 
 
-# --- NumPy -----------------------------------------------------------------------------------------------------------
+# --- NumPy ----------------------------------------------------------------------------------------
 
 
 def _of_npz(name: str, handle: BinaryIO, usual: str) -> dict[str, StoredArray]:
-    """Returns the arrays of an archive whose headers can be read, see `_arrays_of`. Raises if there are none."""
+    """Returns the arrays of an archive whose headers can be read, see `_arrays_of`. Raises if there
+    are none.
+    """
     arrays: dict[str, StoredArray] = {}
     failure: Exception | None = None
     with zipfile.ZipFile(handle) as archive:
-        members = {info.filename[:-4]: info for info in archive.infolist() if info.filename.endswith(".npy")}
+        members = {
+            info.filename[:-4]: info
+            for info in archive.infolist()
+            if info.filename.endswith(".npy")
+        }
         for array in [usual] if usual in members else members:
             try:
                 check_member(name, members[array])
@@ -192,11 +221,12 @@ def _member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, handle: BinaryIO) -
     return replace(array, start=first + array.start, limit=first + info.file_size)
 
 
-# --- safetensors -----------------------------------------------------------------------------------------------------
+# --- safetensors ----------------------------------------------------------------------------------
 
 
 def _of_safetensors(handle: BinaryIO) -> dict[str, StoredArray]:
-    # The file begins with the header's length (8 bytes) and the header, a JSON object of names, dtypes and positions.
+    # The file begins with the header's length (8 bytes) and the header, a JSON object of names,
+    # dtypes and positions.
     length = int.from_bytes(handle.read(8), "little")
     if length > 100_000_000:  # the limit of safetensors' own readers
         raise ValueError("its header is not that of a safetensors file")
@@ -215,29 +245,37 @@ def _of_safetensors(handle: BinaryIO) -> dict[str, StoredArray]:
     return tensors
 
 
-# --- torch -----------------------------------------------------------------------------------------------------------
+# --- torch ----------------------------------------------------------------------------------------
 
 
 def _of_torch(name: str, handle: BinaryIO) -> dict[str, StoredArray]:
     # torch.save writes a zip archive of a pickle and the storages, none of them compressed.
     if not zipfile.is_zipfile(handle):
-        raise InputError(f"{name} was not written by torch.save of torch 1.6 or later:", "save the tensor again")
+        raise InputError(
+            f"{name} was not written by torch.save of torch 1.6 or later:", "save the tensor again"
+        )
     with zipfile.ZipFile(handle) as archive:
         records = {info.filename.partition("/")[2]: info for info in archive.infolist()}
     if "data.pkl" not in records or "constants.pkl" in records:
-        raise InputError(f"{name} is not a tensor written by torch.save, but perhaps a TorchScript program")
+        raise InputError(
+            f"{name} is not a tensor written by torch.save, but perhaps a TorchScript program"
+        )
     try:
         value = _Unpickler(records, handle).load()
     except NotDataError as error:
         raise InputError(
-            f"{name} is not read: {error}. Python objects are not loaded, because loading them can run code:",
+            f"{name} is not read: {error}. Python objects are not loaded, because loading them "
+            "can run code:",
             "save a tensor of the images or a dict of tensors",
         ) from None
     if isinstance(value, StoredArray):
         return {"": value}
     if isinstance(value, dict):
         return {str(key): each for key, each in value.items() if isinstance(each, StoredArray)}
-    raise InputError(f"{name} contains a {type(value).__name__}:", "save one tensor of all images, torch.stack(images)")
+    raise InputError(
+        f"{name} contains a {type(value).__name__}:",
+        "save one tensor of all images, torch.stack(images)",
+    )
 
 
 def _record(info: zipfile.ZipInfo, handle: BinaryIO) -> bytes:
@@ -252,7 +290,9 @@ def _record(info: zipfile.ZipInfo, handle: BinaryIO) -> bytes:
 
 
 _Storage = tuple[str, int, int, str]
-"""The elements of tensors: name of their class, first byte and number of the bytes, and their order."""
+"""The elements of tensors: name of their class, first byte and number of the bytes, and their
+order.
+"""
 
 
 class _Unpickler(SafeUnpickler):
@@ -275,10 +315,14 @@ class _Unpickler(SafeUnpickler):
         return kind, stored_at(info, self._handle), info.file_size, self._order
 
 
-def _tensor(storage: _Storage, offset: int, shape: Sequence[int], strides: Sequence[int], *rest: object) -> StoredArray:
+def _tensor(
+    storage: _Storage, offset: int, shape: Sequence[int], strides: Sequence[int], *rest: object
+) -> StoredArray:
     storage_kind, start, storage_size, order = storage
     # The storages of newer dtypes are untyped, and the tensor has the dtype.
-    kind = next((each for each in rest if isinstance(each, str)), storage_kind).removesuffix("Storage")
+    kind = next((each for each in rest if isinstance(each, str)), storage_kind).removesuffix(
+        "Storage"
+    )
     dtype = np.dtype(f"{order}{_STORAGES[kind]}") if kind in _STORAGES else _UNKNOWN
     if kind == "BFloat16" and order == "<":
         dtype = BFLOAT16

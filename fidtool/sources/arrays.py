@@ -30,9 +30,11 @@ def as_hwc(values: NDArray[Any], axis: int) -> NDArray[Any]:
 
 
 def channel_axis(shape: Sequence[int], what: str, single: bool = False) -> int:
-    """Returns the axis of the channels in each image of an array, which has the length 1, 3 or 4; -1 if there is none.
+    """Returns the axis of the channels in each image of an array, which has the length 1, 3 or 4;
+    -1 if there is none.
 
-    If it is a ``single`` image, whose first axis of length 1 was added, messages have the shape without it.
+    If it is a ``single`` image, whose first axis of length 1 was added, messages have the shape
+    without it.
     """
     text = "x".join(map(str, shape))
     if len(shape) in (3, 4) and min(shape) <= 0:
@@ -61,19 +63,28 @@ def channel_axis(shape: Sequence[int], what: str, single: bool = False) -> int:
 
 def hint_of_videos(shape: Sequence[int], name: str = "x") -> str:
     """Returns a hint for videos, which have an axis too many; empty for other shapes."""
-    return f"; of videos in NTHWC or NTCHW, pass {name}.reshape(-1, *{name}.shape[2:])" if len(shape) > 4 else ""
+    return (
+        f"; of videos in NTHWC or NTCHW, pass {name}.reshape(-1, *{name}.shape[2:])"
+        if len(shape) > 4
+        else ""
+    )
 
 
 def check_dtype(dtype: np.dtype[Any], what: str, name: str = "") -> None:
-    """Checks that an array can be of images, see `as_pixels`. ``name`` is that of the dtype in the file's format."""
+    """Checks that an array can be of images, see `as_pixels`. ``name`` is that of the dtype in the
+    file's format.
+    """
     if dtype.hasobject:
         raise InputError(
-            f"{what} contains pickled Python objects, which are not loaded because loading them can run code:",
+            f"{what} contains pickled Python objects, which are not loaded because loading them "
+            "can run code:",
             "save one uint8 array of all images, which must have the same size",
             "save the images as files",
         )
     if not has_floats(dtype) and dtype.kind not in "biu":
-        raise InputError(f"{what} contains {name or dtype.name}; images must be integers, floats or bool")
+        raise InputError(
+            f"{what} contains {name or dtype.name}; images must be integers, floats or bool"
+        )
 
 
 def has_floats(dtype: np.dtype[Any]) -> bool:
@@ -88,16 +99,23 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
 
 def widened(values: NDArray[Any]) -> NDArray[Any]:
     """Returns floats of up to 32 bits, also `BFLOAT16`, as float32."""
-    return (values["bfloat16"].astype("<u4") << 16).view("<f4") if values.dtype == BFLOAT16 else values.astype("f4")
+    return (
+        (values["bfloat16"].astype("<u4") << 16).view("<f4")
+        if values.dtype == BFLOAT16
+        else values.astype("f4")
+    )
 
 
-def as_pixels(values: NDArray[Any], value_range: ValueRange | None, what: str = "it") -> Pixels | Exception:
+def as_pixels(
+    values: NDArray[Any], value_range: ValueRange | None, what: str = "it"
+) -> Pixels | Exception:
     """Converts one image to uint8.
 
-    Integers must be in 0..255, except uint16, whose high byte is used, as that of 16-bit PNGs. True is white. Floats
-    are scaled to 0..255, rounded half up and clipped, as torchvision's ``save_image`` does; or truncated, as
-    ``(x * 255).to(torch.uint8)`` does, whose product has the precision of x. ``values`` have the shape (height, width,
-    channels). Instead of pixels, NaN gives a `ContentError`, and floats without a ``value_range`` an `InputError`.
+    Integers must be in 0..255, except uint16, whose high byte is used, as that of 16-bit PNGs. True
+    is white. Floats are scaled to 0..255, rounded half up and clipped, as torchvision's
+    ``save_image`` does; or truncated, as ``(x * 255).to(torch.uint8)`` does, whose product has the
+    precision of x. ``values`` have the shape (height, width, channels). Instead of pixels, NaN
+    gives a `ContentError`, and floats without a ``value_range`` an `InputError`.
     """
     if values.dtype == np.uint8:
         return Pixels(np.ascontiguousarray(values))
@@ -105,7 +123,9 @@ def as_pixels(values: NDArray[Any], value_range: ValueRange | None, what: str = 
         return _of_integers(values, what)
     if values.shape[2] == 4:
         latents = f"{what} contains floats with four channels, which look like latents:"
-        return InputError(latents, "decode latents to images", "pass images with transparency as uint8")
+        return InputError(
+            latents, "decode latents to images", "pass images with transparency as uint8"
+        )
     # Python scalars would adopt the array's dtype, so half precision would lose digits below.
     exact = widened(values) if values.dtype.itemsize < 8 else values.astype(np.float64)
     if not np.isfinite(exact).all():
@@ -118,7 +138,9 @@ def as_pixels(values: NDArray[Any], value_range: ValueRange | None, what: str = 
     clipped = bool(scaled.min() < -0.5 or scaled.max() > 255.5)
     if value_range.floor and values.dtype == BFLOAT16:
         bits = scaled.view("<u4")
-        scaled = ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).view("<f4")  # to the nearest, ties to even
+        scaled = ((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000).view(
+            "<f4"
+        )  # to the nearest, ties to even
     elif value_range.floor:
         scaled = scaled.astype(values.dtype)
     whole = np.floor(scaled if value_range.floor else scaled + 0.5)
@@ -133,11 +155,16 @@ def _of_integers(values: NDArray[Any], what: str) -> Pixels | InputError:
     if values.dtype.kind == "u" and values.dtype.itemsize == 2:
         if 0 < high < 256:
             problem = f"{has}, which may be bytes, or nearly black values of 16 bits:"
-            return InputError(problem, "use images.astype('uint8')", "(images >> 8).astype('uint8')")
+            return InputError(
+                problem, "use images.astype('uint8')", "(images >> 8).astype('uint8')"
+            )
         return Pixels((values >> 8).astype(np.uint8), deep=True)
     if low >= 0 and high < 256:
         return Pixels(values.astype(np.uint8))
-    line = "((numpy.asarray(images, float) - BLACK) / (WHITE - BLACK) * 255).round().clip(0, 255).astype('uint8')"
+    line = (
+        "((numpy.asarray(images, float) - BLACK) / (WHITE - BLACK) * 255).round().clip(0, "
+        "255).astype('uint8')"
+    )
     remedy = f"with the values of black and white as BLACK and WHITE, use {line}"
     return InputError(f"{has}; images must be 0 to 255:", remedy)
 
@@ -147,16 +174,27 @@ class UnknownRangeError(InputError):
 
     @classmethod
     def of(cls, what: str, values: NDArray[Any], dtype: str) -> UnknownRangeError:
-        """Returns the error, which suggests the usual range that fits the values, or both that may."""
+        """Returns the error, which suggests the usual range that fits the values, or both that
+        may.
+        """
         low, high = float(values.min()), float(values.max())
-        fit: Any = next((each for each in _RANGES if each[0] - _SLACK <= low and high <= each[1] + _SLACK), ...)
+        fit: Any = next(
+            (each for each in _RANGES if each[0] - _SLACK <= low and high <= each[1] + _SLACK), ...
+        )
         remedies = [f"pass {option('value_range', fit)}"]
         if fit is ...:
             remedies.insert(0, "undo their normalisation")
         elif fit == (0, 1):  # an image may have no value below the middle
-            remedies = [f"{remedies[0]} if 0 is black", f"{option('value_range', (-1, 1))} if 0 is gray"]
+            remedies = [
+                f"{remedies[0]} if 0 is black",
+                f"{option('value_range', (-1, 1))} if 0 is gray",
+            ]
         has = f"{what} contains {dtype} from {low:.4g} to {high:.4g}"
-        return cls(f"{has}, and the values of black and white are unknown:", *remedies, setting="value_range")
+        return cls(
+            f"{has}, and the values of black and white are unknown:",
+            *remedies,
+            setting="value_range",
+        )
 
 
 def refuse_values(reader: Reader, firsts: Sequence[int]) -> None:
@@ -172,7 +210,10 @@ _MOST_IMAGES = 200_000_000
 def index_of_files(named: NamedFiles, counts: Sequence[int]) -> NDArray[np.int32]:
     """Returns the index of each row's file, for files with so many rows."""
     if sum(counts) > _MOST_IMAGES:
-        raise InputError(f"{named.path} states that it contains {sum(counts)} images; the limit is {_MOST_IMAGES}")
+        raise InputError(
+            f"{named.path} states that it contains {sum(counts)} images; the limit is "
+            f"{_MOST_IMAGES}"
+        )
     return np.repeat(np.arange(len(counts), dtype=np.int32), counts)
 
 
@@ -181,21 +222,31 @@ def set_of_rows(named: NamedFiles, kind: str, counts: Sequence[int], reader: Rea
     names: Names = Numbered(sum(counts))
     if len(counts) > 1:
         labels = split_common_folder(named.files.paths)[1]
-        names = Names(f"{label}[{row}]" for label, count in zip(labels, counts, strict=True) for row in range(count))
-    return ImageSet(named.path, kind, names, named.prefix, reader, np.arange(len(names), dtype=np.uint32))
+        names = Names(
+            f"{label}[{row}]"
+            for label, count in zip(labels, counts, strict=True)
+            for row in range(count)
+        )
+    return ImageSet(
+        named.path, kind, names, named.prefix, reader, np.arange(len(names), dtype=np.uint32)
+    )
 
 
-# --- arrays in files -------------------------------------------------------------------------------------------------
+# --- arrays in files ------------------------------------------------------------------------------
 
 SAMPLES = "arr_0"
 """Name that numpy.savez gives the first array, as in the files of guided-diffusion."""
 
 
 def names_of_images(arrays: Mapping[str, StoredArray]) -> list[str]:
-    """Returns the names of the arrays that may be of images: `SAMPLES`, else those of 3 or 4 axes, else of more."""
+    """Returns the names of the arrays that may be of images: `SAMPLES`, else those of 3 or 4 axes,
+    else of more.
+    """
     if SAMPLES in arrays:
         return [SAMPLES]
-    shaped = [name for name, array in arrays.items() if len(array.shape) > 2 and not array.dtype.hasobject]
+    shaped = [
+        name for name, array in arrays.items() if len(array.shape) > 2 and not array.dtype.hasobject
+    ]
     return [name for name in shaped if len(arrays[name].shape) < 5] or shaped
 
 
@@ -205,11 +256,14 @@ class StoredArray:
 
     Attributes:
         dtype: see `BFLOAT16`.
-        start: position of its first byte in the file; if it is compressed, in the member of the archive.
+        start: position of its first byte in the file; if it is compressed, in the member of the
+            archive.
         strides: bytes from one element to the next along each axis; empty for Fortran's order.
         kind: name of the dtype in the file's format, for messages.
-        member: name of the compressed member of the archive that holds it; empty if it is not compressed.
-        axis: axis of the channels in each of its images, see `channel_axis`; -1 if there is none, or it is unknown.
+        member: name of the compressed member of the archive that holds it; empty if it is not
+            compressed.
+        axis: axis of the channels in each of its images, see `channel_axis`; -1 if there is none,
+            or it is unknown.
         limit: position where its member of an archive of arrays ends; 0 in other files.
     """
 
@@ -223,7 +277,9 @@ class StoredArray:
     limit: int = 0
 
     @classmethod
-    def contiguous(cls, shape: tuple[int, ...], dtype: np.dtype[Any], start: int, kind: str = "") -> StoredArray:
+    def contiguous(
+        cls, shape: tuple[int, ...], dtype: np.dtype[Any], start: int, kind: str = ""
+    ) -> StoredArray:
         """Returns an array in C order."""
         strides = tuple(dtype.itemsize * prod(shape[axis + 1 :]) for axis in range(len(shape)))
         return cls(shape, dtype, start, strides, kind)
@@ -246,11 +302,15 @@ class StoredArray:
         return self.dtype.itemsize + sum((length - 1) * stride for length, stride in axes)
 
     def opened(self, handle: BinaryIO) -> IO[bytes]:
-        """Returns the contents of its compressed member of an open archive; of other files ``handle`` itself."""
+        """Returns the contents of its compressed member of an open archive; of other files
+        ``handle`` itself.
+        """
         if not self.member:
             return handle
         # Between two steps of so many bytes, other threads can run.
-        return io.BufferedReader(cast(io.RawIOBase, zipfile.ZipFile(handle).open(self.member)), 1 << 21)
+        return io.BufferedReader(
+            cast(io.RawIOBase, zipfile.ZipFile(handle).open(self.member)), 1 << 21
+        )
 
     def read(self, files: Files) -> NDArray[Any]:
         """Returns all values from the array's file, the first of ``files``."""
@@ -269,16 +329,21 @@ class StoredArray:
         """Returns it with its `axis`, after checks; its file has ``size`` bytes."""
         check_dtype(self.dtype, what, self.kind)
         axis = channel_axis(self.shape, what)
-        # Reading an image must not require reading many times its bytes, as it does a little for crops of larger ones.
+        # Reading an image must not require reading many times its bytes, as it does a little for
+        # crops of larger ones.
         if not self.strides or self.span > 64 * prod(self.shape[1:]) * self.dtype.itemsize:
             raise InputError(
-                f"{what} is in Fortran order or permuted, so that each image is scattered over the whole file",
+                f"{what} is in Fortran order or permuted, so that each image is scattered over "
+                "the whole file",
                 "save numpy.ascontiguousarray(array)",
                 "save tensor.contiguous()",
             )
         limit = self.limit or size
         if self.end > limit:
-            raise InputError(f"{what} is truncated: its array ends at byte {self.end}, and the file has {limit} bytes")
+            raise InputError(
+                f"{what} is truncated: its array ends at byte {self.end}, and the file has "
+                f"{limit} bytes"
+            )
         return replace(self, axis=axis)
 
 

@@ -1,4 +1,6 @@
-"""Contents of images, the files that store them, and readers, which return contents by number or in stored order."""
+"""Contents of images, the files that store them, and readers, which return contents by number or in
+stored order.
+"""
 
 from __future__ import annotations
 
@@ -24,26 +26,32 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageFile
 
-from fidtool.distributed.signals import in_background
 from fidtool.errors import FidtoolError, InputError, message_of
-from fidtool.local_files import open_regular
 from fidtool.sources.kinds import HEAD, refuse_foreign
+from fidtool.system.background import in_background
+from fidtool.system.local_files import open_regular
 
 MOST_BYTES = 2**31
 """Largest size of an image file. A larger one could fill the memory before it is refused."""
 GONE = -1
 """Size of a file that is missing."""
 Stamps = NDArray[np.int64]
-"""int64 array of shape (files, 5): size in bytes, mtime and ctime in nanoseconds, device, inode; all `GONE` for a
-missing file."""
+"""int64 array of shape (files, 5): size in bytes, mtime and ctime in nanoseconds, device, inode;
+all `GONE` for a missing file.
+"""
 _STAMPED_AT_ONCE = 256
 """Number of files of which a thread asks for the stamps before it takes the next ones."""
 _SLOW_SECONDS = 0.02
-"""Time for so many files from which on one more thread asks: it is twenty times that of a local disk."""
+"""Time for so many files from which on one more thread asks: it is twenty times that of a local
+disk.
+"""
 _MOST_THREADS = 16
 KEPT_FILES = 64
 """Number of files that a reader keeps open."""
-SAME_FILES = "all ranks must see the same files, on a shared file system or as identical copies on every machine"
+SAME_FILES = (
+    "all ranks must see the same files, on a shared file system or as identical copies on every "
+    "machine"
+)
 """Advice for the error that ranks see different files."""
 
 
@@ -55,7 +63,8 @@ class ContentError(Exception):
 class Pixels:
     """A decoded image, of shape (height, width, channels) with 1, 3 or 4 channels.
 
-    ``clipped``: some of the original values were outside the value range. ``deep``: they had 16 bits.
+    ``clipped``: some of the original values were outside the value range. ``deep``: they had 16
+    bits.
     """
 
     values: NDArray[np.uint8]
@@ -65,7 +74,9 @@ class Pixels:
 
 @dataclass(frozen=True)
 class ValueRange:
-    """How the floats of an array become bytes: the values of black and white; ``floor`` truncates, else half up."""
+    """How the floats of an array become bytes: the values of black and white; ``floor`` truncates,
+    else half up.
+    """
 
     black: float
     white: float
@@ -73,7 +84,9 @@ class ValueRange:
 
     @property
     def variant(self) -> str:
-        """Text that differs if the same floats become different bytes; part of the identity of a set."""
+        """Text that differs if the same floats become different bytes; part of the identity of a
+        set.
+        """
         return f"value range ({self.black}, {self.white}){', floor' * self.floor}"
 
 
@@ -89,8 +102,8 @@ Content: TypeAlias = "bytes | Frame | Pixels | Image.Image"
 Read: TypeAlias = "Content | Exception"
 """A content, or the error that occurred instead.
 
-It is a `ContentError`, `OSError`, `MemoryError` or `fidtool.errors.ProgramError`; if more than one image is affected,
-an `InputError`, or a `RunError` of a store that does not respond.
+It is a `ContentError`, `OSError`, `MemoryError` or `fidtool.errors.ProgramError`; if more than one
+image is affected, an `InputError`, or a `RunError` of a store that does not respond.
 """
 
 
@@ -111,9 +124,11 @@ def bytes_of(content: Read) -> bytes:
 
 
 def image_in(value: Any) -> Read:
-    """Returns the image in a value of a program or a table: its bytes, or those of the file that it names.
+    """Returns the image in a value of a program or a table: its bytes, or those of the file that it
+    names.
 
-    It may be a dict of either, as of Hugging Face's ``Image(decode=False)``; if there are both, the bytes are used.
+    It may be a dict of either, as of Hugging Face's ``Image(decode=False)``; if there are both, the
+    bytes are used.
     """
     if isinstance(value, Mapping):
         value = value.get("path") if value.get("bytes") is None else value["bytes"]
@@ -142,7 +157,9 @@ class BadFile:
 
 
 _pillow_lock = threading.Lock()
-"""Pillow's settings and Python's warning filters are global: overlapping threads would restore each other's."""
+"""Pillow's settings and Python's warning filters are global: overlapping threads would restore each
+other's.
+"""
 
 
 def _renew_pillow_lock() -> None:
@@ -157,18 +174,23 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which cannot fork
 
 @contextlib.contextmanager
 def pillow_defaults(max_pixels: int | None = None) -> Iterator[None]:
-    """Applies fidtool's Pillow settings within the block and restores the program's afterwards. One thread at a time.
+    """Applies fidtool's Pillow settings within the block and restores the program's afterwards. One
+    thread at a time.
 
-    Pillow refuses images of more than ``max_pixels`` with an `Image.DecompressionBombError`; None keeps the limit.
+    Pillow refuses images of more than ``max_pixels`` with an `Image.DecompressionBombError`; None
+    keeps the limit.
     """
     with _pillow_lock, warnings.catch_warnings():
         # Pillow warns about sizes and palettes; fidtool has its own warnings for those that matter.
         warnings.simplefilter("ignore")
         before = Image.MAX_IMAGE_PIXELS, ImageFile.LOAD_TRUNCATED_IMAGES
         if max_pixels is not None:
-            # Pillow refuses images beyond twice this value. No integer division, because the limit may be odd.
+            # Pillow refuses images beyond twice this value. No integer division, because the limit
+            # may be odd.
             Image.MAX_IMAGE_PIXELS = max_pixels / 2  # type: ignore[assignment]
-        ImageFile.LOAD_TRUNCATED_IMAGES = False  # training scripts often set it: truncated images would be accepted
+        ImageFile.LOAD_TRUNCATED_IMAGES = (
+            False  # training scripts often set it: truncated images would be accepted
+        )
         try:
             yield
         finally:
@@ -193,7 +215,11 @@ class Reader(abc.ABC):
     encoded = True
 
     def __init__(
-        self, files: Files, file_index: NDArray[np.int32] | None = None, in_order: bool = False, variant: str = ""
+        self,
+        files: Files,
+        file_index: NDArray[np.int32] | None = None,
+        in_order: bool = False,
+        variant: str = "",
     ) -> None:
         self.files = files
         self.file_index = file_index
@@ -202,14 +228,20 @@ class Reader(abc.ABC):
 
     @abc.abstractmethod
     def read(self, items: NDArray[np.int64]) -> Iterator[Read]:
-        """Yields the contents of these images, whose numbers must ascend if they can only be read sequentially."""
+        """Yields the contents of these images, whose numbers must ascend if they can only be read
+        sequentially.
+        """
 
     def shared_by(self, processes: int) -> Reader:
-        """Returns the reader for one of so many processes that read many images at the same time."""
+        """Returns the reader for one of so many processes that read many images at the same
+        time.
+        """
         return self
 
     def around(self, reader: Reader) -> Reader:
-        """Returns another rank's own reader of images in memory, with what was decided on rank zero."""
+        """Returns another rank's own reader of images in memory, with what was decided on rank
+        zero.
+        """
         return reader
 
 
@@ -219,9 +251,11 @@ class Files(Reader):
     Other ranks get only their sizes, which the files that they open must have.
 
     Attributes:
-        stamps: numbers that change if a file changes, from when the source was listed; see `Stamps`.
+        stamps: numbers that change if a file changes, from when the source was listed; see
+            `Stamps`.
         remote: whether the files are in a remote store, which is the same for all ranks.
-        versioned: whether the stamps distinguish versions of a file. Images in memory have no files.
+        versioned: whether the stamps distinguish versions of a file. Images in memory have no
+            files.
     """
 
     remote = False
@@ -234,7 +268,11 @@ class Files(Reader):
         self.stamps = _stamps_of(paths)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "stamps": self.stamps if self.remote else self.stamps[:, :1].copy(), "_received": True}
+        return {
+            **vars(self),
+            "stamps": self.stamps if self.remote else self.stamps[:, :1].copy(),
+            "_received": True,
+        }
 
     def read(self, items: NDArray[np.int64]) -> Iterator[Read]:
         return map(self.read_bytes, items.tolist())
@@ -259,7 +297,9 @@ class Files(Reader):
             if expected is None or expected == GONE:
                 why = broken_link(path)
                 raise FileNotFoundError(errno.ENOENT, f"it is {why}") if why else error from None
-            raise InputError(f"{path} exists on rank 0 but not on this rank: {SAME_FILES}") from None
+            raise InputError(
+                f"{path} exists on rank 0 but not on this rank: {SAME_FILES}"
+            ) from None
         size = os.fstat(handle.fileno()).st_size
         if expected is not None and size != expected:
             handle.close()
@@ -274,9 +314,11 @@ class Files(Reader):
 
 
 def _stamps_of(paths: Sequence[str]) -> Stamps:
-    """Returns the stamps of files. Storage that responds slowly, as on a network, is asked by several threads.
+    """Returns the stamps of files. Storage that responds slowly, as on a network, is asked by
+    several threads.
 
-    Fast storage is asked by one, because threads that take turns with Python's lock would take longer.
+    Fast storage is asked by one, because threads that take turns with Python's lock would take
+    longer.
     """
     stamps: Stamps = np.full((len(paths), 5), GONE, dtype=np.int64)
     starts = iter(range(0, len(paths), _STAMPED_AT_ONCE))
@@ -300,7 +342,13 @@ def _stamp(paths: Sequence[str], stamps: Stamps, start: int) -> None:
     for row, path in enumerate(paths[start : start + _STAMPED_AT_ONCE], start):
         with contextlib.suppress(OSError, ValueError):  # a null byte
             found = os.stat(path)
-            stamps[row] = found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_dev, found.st_ino
+            stamps[row] = (
+                found.st_size,
+                found.st_mtime_ns,
+                found.st_ctime_ns,
+                found.st_dev,
+                found.st_ino,
+            )
 
 
 def _exhaust(items: Iterator[object]) -> None:
@@ -312,12 +360,16 @@ def broken_link(path: str) -> str:
     if not os.path.islink(path) or os.path.exists(path):
         return ""
     if "annex/objects/" in (target := os.readlink(path)):
-        return "a link of git-annex to a file that is not here: run `git annex get` in its repository"
+        return (
+            "a link of git-annex to a file that is not here: run `git annex get` in its repository"
+        )
     return f"a link to {target}, which does not exist"
 
 
 def head_of(files: Files) -> bytes:
-    """Returns the first bytes of the first file; a null byte if it cannot be read, which whoever reads it reports."""
+    """Returns the first bytes of the first file; a null byte if it cannot be read, which whoever
+    reads it reports.
+    """
     try:
         with files.open(0) as handle:
             return handle.read(HEAD)
@@ -327,7 +379,9 @@ def head_of(files: Files) -> bytes:
 
 @contextlib.contextmanager
 def explained(name: str, problem: str = "cannot be read") -> Iterator[None]:
-    """Converts any exception that a library raises while it reads a damaged file to an `InputError` that names it."""
+    """Converts any exception that a library raises while it reads a damaged file to an `InputError`
+    that names it.
+    """
     try:
         yield
     except (FidtoolError, MemoryError):
@@ -335,7 +389,8 @@ def explained(name: str, problem: str = "cannot be read") -> Iterator[None]:
     except Exception as error:  # damaged files raise many kinds of errors
         if "allow_pickle" in str(error):
             raise InputError(
-                f"{name} contains pickled objects, which are never loaded, because loading them can run code:",
+                f"{name} contains pickled objects, which are never loaded, because loading them "
+                "can run code:",
                 "save arrays of numbers, with numpy.savez",
             ) from None
         reason = getattr(error, "strerror", None) or message_of(error)
@@ -348,7 +403,9 @@ def explained(name: str, problem: str = "cannot be read") -> Iterator[None]:
 
 @contextlib.contextmanager
 def opened(files: Files, file: int) -> Iterator[BinaryIO]:
-    """Opens a file and explains errors. Says if it is something else, such as a web page in its place."""
+    """Opens a file and explains errors. Says if it is something else, such as a web page in its
+    place.
+    """
     name = files.paths[file]
     with explained(name, "is damaged or truncated"), files.open(file) as handle:
         try:
@@ -359,11 +416,13 @@ def opened(files: Files, file: int) -> Iterator[BinaryIO]:
             raise
 
 
-# --- parts of files --------------------------------------------------------------------------------------------------
+# --- parts of files -------------------------------------------------------------------------------
 
 
 def read_extent(stream: IO[bytes], start: int, length: int) -> bytes:
-    """Returns these bytes of an open file; a ContentError if they are not all there, or too many for an image."""
+    """Returns these bytes of an open file; a ContentError if they are not all there, or too many
+    for an image.
+    """
     if length > MOST_BYTES:
         raise too_large(length)
     reached = stream.seek(start)
@@ -374,7 +433,9 @@ def read_extent(stream: IO[bytes], start: int, length: int) -> bytes:
 
 
 class _KeptFile:
-    """An open file, which is closed with the last reference to it: a thread may still read one that is replaced."""
+    """An open file, which is closed with the last reference to it: a thread may still read one that
+    is replaced.
+    """
 
     def __init__(self, handle: BinaryIO) -> None:
         self._handle = handle
@@ -385,7 +446,9 @@ class _KeptFile:
 
 
 class _Reading(io.RawIOBase):
-    """Reads an open file from a position of its own: threads and forked processes share that of the file."""
+    """Reads an open file from a position of its own: threads and forked processes share that of the
+    file.
+    """
 
     def __init__(self, file: _KeptFile) -> None:
         self._file = file
@@ -400,7 +463,9 @@ class _Reading(io.RawIOBase):
         return offset
 
     def read(self, size: int = -1) -> bytes:
-        """Returns so many bytes, fewer only at the end of the file: the system may return less at once."""
+        """Returns so many bytes, fewer only at the end of the file: the system may return less at
+        once.
+        """
         pieces = []
         while size > 0 and (piece := os.pread(self._file.number, size, self._position)):
             pieces.append(piece)
@@ -416,8 +481,9 @@ def _kept_file(files: Files, file: int) -> _KeptFile:
 class PartReader(Reader):
     """Reads images that are parts of files.
 
-    A reader from `shared_by` keeps the `KEPT_FILES` files open that were read last, if they can be read in any order.
-    Otherwise each file is opened for images next to each other: a run may have many sets.
+    A reader from `shared_by` keeps the `KEPT_FILES` files open that were read last, if they can be
+    read in any order. Otherwise each file is opened for images next to each other: a run may have
+    many sets.
     """
 
     file_index: NDArray[np.int32]
@@ -449,7 +515,9 @@ class PartReader(Reader):
         for file, pairs in groupby(zip(files, items.tolist(), strict=True), itemgetter(0)):
             inside = [item for _, item in pairs]
             done = 0
-            failure: Exception = ContentError("its file is damaged: it has fewer images than when it was listed")
+            failure: Exception = ContentError(
+                "its file is damaged: it has fewer images than when it was listed"
+            )
             try:
                 with self._open(file) as handle:
                     for content in islice(self.walk(handle, file, inside), len(inside)):
@@ -471,7 +539,9 @@ class ExtentReader(PartReader):
 
     @abc.abstractmethod
     def content(self, item: int, stream: IO[bytes]) -> Read:
-        """Returns the content of an image; a ContentError is raised or returned if it cannot be read."""
+        """Returns the content of an image; a ContentError is raised or returned if it cannot be
+        read.
+        """
 
     @abc.abstractmethod
     def decompressed(self, handle: BinaryIO, file: int) -> IO[bytes]:

@@ -1,4 +1,6 @@
-"""Crops: how the images of a set are cropped and resized before anything else, bit for bit as published code does."""
+"""Crops: how the images of a set are cropped and resized before anything else, bit for bit as
+published code does.
+"""
 
 from __future__ import annotations
 
@@ -26,19 +28,26 @@ _BOX = 4
 
 @dataclass(frozen=True)
 class Crop:
-    """A crop, named as in `CROPS`, to a square with sides of ``size`` pixels. Smaller images are enlarged."""
+    """A crop, named as in `CROPS`, to a square with sides of ``size`` pixels. Smaller images are
+    enlarged.
+    """
 
     name: str
     size: int
 
     @classmethod
     def parse(cls, text: object, setting: str = "crop") -> Crop:
-        """Returns the crop that ``NAME:SIZE`` or a crop describes, in any spelling; an InputError for others."""
+        """Returns the crop that ``NAME:SIZE`` or a crop describes, in any spelling; an InputError
+        for others.
+        """
         spelled = str(text) if isinstance(text, (str, Crop)) else ""
         typed, _, size = spelled.strip().partition(":")
         names = [name for name in CROPS if folded(name) == folded(typed)]
         if not names or not re.fullmatch("0*[1-9][0-9]{0,4}", size):
-            problem = f"{option(setting)} must be a crop ({', '.join(CROPS)}) and the side of a square in pixels"
+            problem = (
+                f"{option(setting)} must be a crop ({', '.join(CROPS)}) and the side of a square "
+                "in pixels"
+            )
             raise InputError(f"{problem}, such as {EXAMPLE}, not {brief(text)}", setting=setting)
         return cls(names[0], int(size))
 
@@ -51,7 +60,9 @@ class Crop:
         return f"{self} ({FILTERS[self.name]})"
 
     def apply(self, pixels: Pixels) -> Pixels:
-        """Returns the square, uint8 of shape (size, size, 3), of RGB pixels, uint8 of shape (height, width, 3)."""
+        """Returns the square, uint8 of shape (size, size, 3), of RGB pixels, uint8 of shape
+        (height, width, 3).
+        """
         import numpy as np
         from PIL import Image
 
@@ -67,10 +78,11 @@ class Crop:
 
 
 def _adm(image: Image.Image, size: int) -> Image.Image:
-    """``center_crop_arr`` of guided-diffusion, also in DiT, SiT, MAR, REPA and, as ``center-crop-dhariwal``, in EDM2.
+    """``center_crop_arr`` of guided-diffusion, also in DiT, SiT, MAR, REPA and, as
+    ``center-crop-dhariwal``, in EDM2.
 
-    Both sides are halved with a box filter as long as the shorter one remains at least ``size``. A bicubic filter then
-    makes the shorter side ``size``, and the centre is cut out.
+    Both sides are halved with a box filter as long as the shorter one remains at least ``size``. A
+    bicubic filter then makes the shorter side ``size``, and the centre is cut out.
     """
     while min(image.size) >= 2 * size:
         image = image.resize((image.width // 2, image.height // 2), _BOX)
@@ -86,12 +98,16 @@ def _centre_of(image: Image.Image, side: int) -> Image.Image:
 
 
 def _edm(image: Image.Image, size: int) -> Image.Image:
-    """``dataset_tool.py --transform=center-crop`` of EDM and EDM2: the largest square in the centre, then Lanczos."""
+    """``dataset_tool.py --transform=center-crop`` of EDM and EDM2: the largest square in the
+    centre, then Lanczos.
+    """
     return _resize(_centre_of(image, min(image.size)), size)
 
 
 def _center(image: Image.Image, size: int) -> Image.Image:
-    """torchvision's ``Resize(size)`` and ``CenterCrop(size)`` of a Pillow image: bilinear, with antialiasing."""
+    """torchvision's ``Resize(size)`` and ``CenterCrop(size)`` of a Pillow image: bilinear, with
+    antialiasing.
+    """
     from torchvision.transforms import functional
 
     square: Image.Image = functional.center_crop(functional.resize(image, [size]), [size])
@@ -99,11 +115,13 @@ def _center(image: Image.Image, size: int) -> Image.Image:
 
 
 def _tensor_center(image: Image.Image, size: int) -> Pixels:
-    """``evaluate_tokenizer.py`` of LightningDiT: torchvision's ``ToTensor``, ``Resize``, ``CenterCrop``, ``Normalize``.
+    """``evaluate_tokenizer.py`` of LightningDiT: torchvision's ``ToTensor``, ``Resize``,
+    ``CenterCrop``, ``Normalize``.
 
-    As in the reference images that it writes, the values x from -1 to 1 become bytes as ``127.5 * x + 128``, clamped to
-    0..255 and truncated, which rounds half up. torch's filter computes in float32, whose last bits depend on the vector
-    instructions of the processor: between kinds of processors, one byte in some ten thousand differs by 1.
+    As in the reference images that it writes, the values x from -1 to 1 become bytes as ``127.5 * x
+    + 128``, clamped to 0..255 and truncated, which rounds half up. torch's filter computes in
+    float32, whose last bits depend on the vector instructions of the processor: between kinds of
+    processors, one byte in some ten thousand differs by 1.
     """
     import torch
     from torchvision.transforms import functional
@@ -113,17 +131,22 @@ def _tensor_center(image: Image.Image, size: int) -> Pixels:
     values = functional.convert_image_dtype(planes, torch.float32)
     values = functional.center_crop(functional.resize(values, [size], antialias=True), [size])
     values = functional.normalize(values, [0.5] * 3, [0.5] * 3)
-    found: Pixels = (127.5 * values + 128.0).clamp(0, 255).to(torch.uint8).permute(1, 2, 0).contiguous().numpy()
+    found: Pixels = (
+        (127.5 * values + 128.0).clamp(0, 255).to(torch.uint8).permute(1, 2, 0).contiguous().numpy()
+    )
     return found
 
 
 def _with_border(size: int) -> int:
-    """Returns the shorter side of the images from whose centre VAR cuts squares with sides of ``size`` pixels."""
+    """Returns the shorter side of the images from whose centre VAR cuts squares with sides of
+    ``size`` pixels.
+    """
     return round(1.125 * size)
 
 
 def _var(image: Image.Image, size: int) -> Image.Image:
-    """``build_dataset`` of VAR (``utils/data.py``), for the validation set: torchvision's ``Resize`` by Lanczos.
+    """``build_dataset`` of VAR (``utils/data.py``), for the validation set: torchvision's
+    ``Resize`` by Lanczos.
 
     The shorter side becomes 1.125 times ``size``, so that an image of that size loses its border.
     """
@@ -135,7 +158,8 @@ def _var(image: Image.Image, size: int) -> Image.Image:
 
 
 def _resize(image: Image.Image, size: int) -> Image.Image:
-    """``dataset_tool.py`` of EDM without a transform: Lanczos to the square, whatever the aspect ratio.
+    """``dataset_tool.py`` of EDM without a transform: Lanczos to the square, whatever the aspect
+    ratio.
 
     An image of that size is unchanged.
     """
@@ -154,9 +178,11 @@ FILTERS = {
 
 
 def crops_to_one_size(real: tuple[int, int] | None, fake: tuple[int, int] | None) -> str:
-    """Returns the settings with which the images of two sets become squares of one size, for messages.
+    """Returns the settings with which the images of two sets become squares of one size, for
+    messages.
 
-    If those of one set are squares, the others are cropped to them, as REAL was for the training of the generator.
+    If those of one set are squares, the others are cropped to them, as REAL was for the training of
+    the generator.
 
     Args:
         real, fake: width and height of the images of each set; None for one of them if they vary.

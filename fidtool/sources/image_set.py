@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.errors import FidtoolError, InputError, ProgramError, ResultWarning, option
-from fidtool.local_files import in_time
 from fidtool.sources.contents import GONE, BadFile, Files, Read, Reader, ValueRange, bytes_of
 from fidtool.sources.crops import Crop
 from fidtool.sources.kinds import PassedOver, may_have_floats
+from fidtool.system.local_files import in_time
 
 T = TypeVar("T")
 
@@ -28,12 +28,16 @@ Indices = Sequence[int] | NDArray[np.int64]
 _SAMPLED = 64
 """Number of samples of the contents that ranks compare."""
 _BLOCK = 1 << 16
-"""Number of images to process at a time, and bytes per sample of what can only be read sequentially."""
+"""Number of images to process at a time, and bytes per sample of what can only be read
+sequentially.
+"""
 
 
 @dataclass(frozen=True)
 class NamedFiles:
-    """Files that contain images, as named by the caller; ``key`` is the part of ``path`` after a colon, if any."""
+    """Files that contain images, as named by the caller; ``key`` is the part of ``path`` after a
+    colon, if any.
+    """
 
     path: str
     files: Files
@@ -48,9 +52,11 @@ class Sampling(NamedTuple):
     Attributes:
         num: their number; None for all.
         seed: seed of a random sample, and of the order of the images.
-        first: whether the first images are used, in a list the first lines, and not a random sample.
+        first: whether the first images are used, in a list the first lines, and not a random
+            sample.
         setting: name of the setting that ``num`` is from.
-        other: name of the setting that samples only the sets that ``num`` is also for, if it is for all.
+        other: name of the setting that samples only the sets that ``num`` is also for, if it is for
+            all.
     """
 
     num: int | None
@@ -82,7 +88,9 @@ class SetPart:
     whole: str
     total: int
     places: NDArray[np.int64] = field(repr=False, compare=False)
-    skipped: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64), repr=False, compare=False)
+    skipped: NDArray[np.int64] = field(
+        default_factory=lambda: np.zeros(0, dtype=np.int64), repr=False, compare=False
+    )
 
 
 @dataclass(frozen=True)
@@ -100,7 +108,8 @@ class ImageSet:
         listed: time at which listing began, in nanoseconds since 1970.
         crop: how the images are cropped and resized after they are read; None if they are not.
         floats: how the floats of encoded images become bytes; None if it is not specified.
-        partner: the images of REAL that belong to these, in the same order; None unless pairs are compared.
+        partner: the images of REAL that belong to these, in the same order; None unless pairs are
+            compared.
         part: which images of the set these are; None if they are all that `draw` returned.
     """
 
@@ -127,7 +136,9 @@ class ImageSet:
     @property
     def scaled(self) -> bool:
         """Whether images may be of floats, whose bytes depend on a value range."""
-        return self.reader.scaled or (self.reader.encoded and any(map(may_have_floats, self.stored)))
+        return self.reader.scaled or (
+            self.reader.encoded and any(map(may_have_floats, self.stored))
+        )
 
     def __len__(self) -> int:
         return len(self.order)
@@ -149,24 +160,31 @@ class ImageSet:
         return self.reader.read(self.order[indices].astype(np.int64))
 
     def in_time(self, work: Callable[[], T], seconds: float) -> T:
-        """Returns what ``work`` returns, which reads images; see `fidtool.local_files.in_time`.
+        """Returns what ``work`` returns, which reads images; see
+        `fidtool.system.local_files.in_time`.
 
         Objects of a program are read in its own thread, as it may expect.
         """
         return in_time(f"images of {self.path}", work, seconds) if self.files.paths else work()
 
     def shared_by(self, processes: int) -> ImageSet:
-        """Returns the images for one of so many processes that read many of them at the same time."""
+        """Returns the images for one of so many processes that read many of them at the same
+        time.
+        """
         partner = None if self.partner is None else self.partner.shared_by(processes)
         return replace(self, reader=self.reader.shared_by(processes), partner=partner)
 
     def draw(self, sampling: Sampling) -> ImageSet:
-        """Returns the images in canonical order: all of them, or a sample. An InputError if there are too few."""
+        """Returns the images in canonical order: all of them, or a sample. An InputError if there
+        are too few.
+        """
         num, order = sampling.num, self.order
         if num is not None and num > len(self):
             raise sampling.too_few(f"{self.path} has {len(self)}")
         if sampling.first:  # a list is the user's own order
-            order = order[:num] if self.lines is None else order[np.sort(np.argsort(self.lines)[:num])]
+            order = (
+                order[:num] if self.lines is None else order[np.sort(np.argsort(self.lines)[:num])]
+            )
         return replace(self, order=order[canonical_order(len(order), sampling.seed)[:num]])
 
     def restricted(self, part: SetPart) -> ImageSet:
@@ -197,17 +215,23 @@ class ImageSet:
         return self.files.stamps[self._files_of(self.order), :2]
 
     def _files_of(self, numbers: NDArray[np.integer]) -> NDArray[np.integer]:
-        """Returns the index of the file of each of these images, by their numbers in stored order."""
+        """Returns the index of the file of each of these images, by their numbers in stored
+        order.
+        """
         return numbers if self.reader.file_index is None else self.reader.file_index[numbers]
 
     def identity(self) -> str:
-        """Returns the SHA-256 of the source's real path, the images' names, order and crop, and the variant."""
+        """Returns the SHA-256 of the source's real path, the images' names, order and crop, and the
+        variant.
+        """
         return self._hashed(os.fsencode(real_path(self.path)) + b"\0")
 
     def digest(self) -> str:
-        """Returns the SHA-256 of the same without the path, of the sizes of the files, and of a sample of the contents.
+        """Returns the SHA-256 of the same without the path, of the sizes of the files, and of a
+        sample of the contents.
 
-        Copies of a set have the same, wherever they are. Of remote files, it is of their versions as well.
+        Copies of a set have the same, wherever they are. Of remote files, it is of their versions
+        as well.
         """
         stamps = self.files.stamps[:, : 2 if self.files.remote else 1]
         known = np.ascontiguousarray(stamps, dtype="<i8").tobytes()
@@ -225,12 +249,17 @@ class ImageSet:
         return sha.hexdigest()
 
     def state(self) -> str:
-        """Returns the SHA-256 of the stamps of the images' files. It differs if files are added, removed or changed."""
-        stamps = self.files.stamps[self.order] if self.reader.file_index is None else self.files.stamps
+        """Returns the SHA-256 of the stamps of the images' files. It differs if files are added,
+        removed or changed.
+        """
+        stamps = (
+            self.files.stamps[self.order] if self.reader.file_index is None else self.files.stamps
+        )
         return hashlib.sha256(np.ascontiguousarray(stamps, dtype="<i8").data).hexdigest()
 
     def marks(self, batches: Sequence[Indices]) -> NDArray[np.uint64]:
-        """Returns a hash of the sizes, mtimes and ctimes of each batch's files, uint64 array of shape (batches,).
+        """Returns a hash of the sizes, mtimes and ctimes of each batch's files, uint64 array of
+        shape (batches,).
 
         Inodes and devices are excluded, because a remount or a different machine may change them.
         """
@@ -243,14 +272,17 @@ class ImageSet:
         return own if self.partner is None else own ^ np.uint64(3) * self.partner.marks(batches)
 
     def missing(self) -> list[str]:
-        """Returns the lines of a list, with their paths, whose files did not exist when the source was listed."""
+        """Returns the lines of a list, with their paths, whose files did not exist when the source
+        was listed.
+        """
         if self.lines is None:
             return []
         gone = np.flatnonzero(self.files.stamps[:, 0] == GONE).tolist()
         return [f"line {self.lines[file]}: {self.files.paths[file]}" for file in gone]
 
     def change_warning(self, seconds: float) -> ResultWarning | None:
-        """Returns a warning if files have changed since they were listed, or if this is unknown; else None.
+        """Returns a warning if files have changed since they were listed, or if this is unknown;
+        else None.
 
         ``seconds`` is how long the storage may take.
         """
@@ -262,11 +294,16 @@ class ImageSet:
         if not changed:
             return None
         mixed = "the results may be of a mixture of old and new images; run it again"
-        text = f"{len(changed)} files of {self.path} changed while they were read, including {changed[0]}: {mixed}"
+        text = (
+            f"{len(changed)} files of {self.path} changed while they were read, including "
+            f"{changed[0]}: {mixed}"
+        )
         return ResultWarning("", text, "medium")
 
     def sample(self) -> str:
-        """Returns the SHA-256 of a sample of the contents, by which ranks check that they see the same images."""
+        """Returns the SHA-256 of a sample of the contents, by which ranks check that they see the
+        same images.
+        """
         sha = hashlib.sha256()
         for content in self._sampled():
             if isinstance(content, FidtoolError) and not isinstance(content, ProgramError):
@@ -278,11 +315,15 @@ class ImageSet:
         files = self.files
         if not self.reader.in_order:
             yield from self.read(range(min(_SAMPLED // 8 if files.remote else _SAMPLED, len(self))))
-        elif not files.remote:  # of those, each rank downloads only what it reads, and compares its size
+        elif (
+            not files.remote
+        ):  # of those, each rank downloads only what it reads, and compares its size
             sizes = files.stamps[:, 0].clip(0).tolist()
             blocks = max(1, _SAMPLED // len(sizes))  # of each file
             for file in range(0, len(sizes), 1 + len(sizes) // _SAMPLED):
-                for start in np.linspace(0, max(0, sizes[file] - _BLOCK), blocks).astype(np.int64).tolist():
+                for start in (
+                    np.linspace(0, max(0, sizes[file] - _BLOCK), blocks).astype(np.int64).tolist()
+                ):
                     yield files.read_bytes(file, start, min(_BLOCK, sizes[file] - start))
 
 
@@ -305,14 +346,17 @@ _SEPARATOR = b"\0"
 class Names(Sequence[str]):
     """Names stored contiguously in memory; each takes eight bytes in addition to its own.
 
-    A tuple of strings would take three times as much. Forked workers share this memory, whereas the reference count of
-    a string changes when it is read, and so copies its memory page. They must not contain null characters.
+    A tuple of strings would take three times as much. Forked workers share this memory, whereas the
+    reference count of a string changes when it is read, and so copies its memory page. They must
+    not contain null characters.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
         # In large pieces, because millions of small objects would take several times the memory.
         waiting = iter(names)
-        pieces = iter(lambda: _SEPARATOR.join(map(os.fsencode, itertools.islice(waiting, _BLOCK))), b"")
+        pieces = iter(
+            lambda: _SEPARATOR.join(map(os.fsencode, itertools.islice(waiting, _BLOCK))), b""
+        )
         self._text = _SEPARATOR.join(pieces)
         self._prefix = ""
 
@@ -322,7 +366,9 @@ class Names(Sequence[str]):
         return np.append(separators, len(self._text)) if self._text else separators
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_ends"}  # other ranks find them again
+        return {
+            name: value for name, value in vars(self).items() if name != "_ends"
+        }  # other ranks find them again
 
     def after(self, prefix: str) -> Names:
         """Returns these names after a prefix. They share the memory."""
@@ -363,8 +409,12 @@ class Numbered(Names):
         return f"[{index}]"
 
 
-def check_numbers(problem: str, path: str, stored: Sequence[str], setting: str, *remedies: str) -> None:
-    """Refuse to rely on the order of names whose numbers have another order, such as 10.png before 9.png."""
+def check_numbers(
+    problem: str, path: str, stored: Sequence[str], setting: str, *remedies: str
+) -> None:
+    """Refuse to rely on the order of names whose numbers have another order, such as 10.png before
+    9.png.
+    """
     last = dict[str, tuple[list[int], str]]()
     for name in () if isinstance(stored, Numbered) else stored:
         numbers = [*map(int, re.findall(r"\d+", name))]
@@ -380,19 +430,23 @@ def check_numbers(problem: str, path: str, stored: Sequence[str], setting: str, 
 
 
 def split_common_folder(paths: Sequence[str]) -> tuple[str, list[str]]:
-    """Returns the common folder of several paths, with a trailing slash or empty, and the rest of each path."""
+    """Returns the common folder of several paths, with a trailing slash or empty, and the rest of
+    each path.
+    """
     shared = os.path.commonprefix(paths)  # noqa: RUF071 - it is cut at a slash
     prefix = shared[: shared.rfind("/") + 1]
     return prefix, [path[len(prefix) :] for path in paths]
 
 
 def canonical_order(count: int, seed: int = 0, first: int | None = None) -> NDArray[np.int64]:
-    """Returns a reproducible pseudo-random permutation of ``range(count)``. Every prefix of it is a random sample.
+    """Returns a reproducible pseudo-random permutation of ``range(count)``. Every prefix of it is a
+    random sample.
 
-    Index ``i`` is assigned output ``i`` of the SplitMix64 stream that begins at ``seed`` (Steele, Lea & Flood, "Fast
-    Splittable Pseudorandom Number Generators", OOPSLA 2014), and the indices are sorted by these outputs. The generator
-    is implemented here because libraries do not guarantee that their permutations stay the same in later versions.
-    Only the ``first`` entries take less time; None is all.
+    Index ``i`` is assigned output ``i`` of the SplitMix64 stream that begins at ``seed`` (Steele,
+    Lea & Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014), and the indices are
+    sorted by these outputs. The generator is implemented here because libraries do not guarantee
+    that their permutations stay the same in later versions. Only the ``first`` entries take less
+    time; None is all.
     """
     z = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     # Unmixed, the stream of seed k + constant would be that of seed k, shifted by one position.

@@ -1,4 +1,6 @@
-"""Decides what a file is, by its first bytes or its suffix, counts ignored files, and expands patterns of paths."""
+"""Decides what a file is, by its first bytes or its suffix, counts ignored files, and expands
+patterns of paths.
+"""
 
 from __future__ import annotations
 
@@ -41,35 +43,56 @@ _CONTAINERS = {
     ARROW: rb"ARROW1\0\0|\xff{4}..[\0-\x0f]\0\x10\0\0\0",
 }
 _AGAIN = "download it again, as a server sent this in its place, for example a login or an error"
-JSON = "JSON text: write a list of paths as .txt or .jsonl; if a server sent it as an error, download the file again"
+JSON = (
+    "JSON text: write a list of paths as .txt or .jsonl; if a server sent it as an error, "
+    "download the file again"
+)
 PLAIN = "plain text: download or create the file again, or name it .txt if it is a list of paths"
 EMPTY = "empty (0 bytes): copy or download it again"
+_GIT_LFS = "a Git LFS pointer, not the file itself: run `git lfs pull` in its repository"
+_GIT_ANNEX = "a git-annex pointer, not the file itself: run `git annex get` in its repository"
+_TAG = rb"(!doctype html|html|head|body|script|title)"
 DAMAGED = {
     EMPTY: rb"\Z",
-    "a Git LFS pointer, not the file itself: run `git lfs pull` in its repository": rb"version https://(git-lfs|hawser)",
-    "a git-annex pointer, not the file itself: run `git annex get` in its repository": rb"/annex/objects/",
-    f"a web page (HTML): {_AGAIN}": rb"(?i)\W*(<!--.*?-->\s*)?<(!doctype html|html|head|body|script|title)\b",
-    f"a web page or XML in UTF-16: {_AGAIN}": rb"(\xff\xfe)?<\0[!?A-Za-z]\0|(\xfe\xff)?\0<\0[!?A-Za-z]",
-    "text in UTF-16: save it in UTF-8 if it is a list of paths": rb"\xff\xfe[^\0]\0|\xfe\xff\0[^\0]",
+    _GIT_LFS: rb"version https://(git-lfs|hawser)",
+    _GIT_ANNEX: rb"/annex/objects/",
+    f"a web page (HTML): {_AGAIN}": rb"(?i)\W*(<!--.*?-->\s*)?<" + _TAG + rb"\b",
+    f"a web page or XML in UTF-16: {_AGAIN}": (
+        rb"(\xff\xfe)?<\0[!?A-Za-z]\0|(\xfe\xff)?\0<\0[!?A-Za-z]"
+    ),
+    "text in UTF-16: save it in UTF-8 if it is a list of paths": (
+        rb"\xff\xfe[^\0]\0|\xfe\xff\0[^\0]"
+    ),
     f"XML text: {_AGAIN}": rb"\W*<(\?xml|svg|Error)\b",
     JSON: rb"(\xef\xbb\xbf)?\s*(\{\s*[\"}]|\[\s*[\[\]{\"\d-])",
 }
-_WRITE = "write its images to a folder or a Parquet table, or in Python pass fidtool.Images(dataset)"
+_WRITE = (
+    "write its images to a folder or a Parquet table, or in Python pass fidtool.Images(dataset)"
+)
 _CIFAR = rb"(data|(fine_|coarse_)?label(s|_names)|batch_label|filenames|num_cases_per_batch)[q\x94]"
-_VIDEO = rb"\x1aE\xdf\xa3|RIFF.{4}AVI |FLV\x01|\0\0\x01[\xb3\xba]|0&\xb2u\x8ef\xcf\x11|.{4}(ftyp|moov|mdat)"
+_VIDEO = "a video: write its frames to a folder, for example with `ffmpeg -i FILE frames/%06d.png`"
 _DATASETS = {
     f"an HDF5 file, which h5py reads: {_WRITE}": rb"(.{512})?\x89HDF\r\n\x1a\n",
     f"a MATLAB file, which scipy.io.loadmat reads: {_WRITE}": rb"MATLAB 5\.0 MAT-file",
     f"an LMDB database, which lmdb reads: {_WRITE}": rb".{16}\xde\xc0\xef\xbe",
-    f"a TFRecord file, which TensorFlow reads: {_WRITE}": rb".{4}\0{4}.{4}\n",  # its first field is a tf.train.Example
+    # Its first field is a tf.train.Example.
+    f"a TFRecord file, which TensorFlow reads: {_WRITE}": rb".{4}\0{4}.{4}\n",
     f"an IDX file of MNIST, which torchvision reads: {_WRITE}": rb"\0\0\x08[\x01\x03]",
     # A pickled dict, by its first key, in any protocol from 2 on.
-    f"a pickled batch of CIFAR, which torchvision reads: {_WRITE}": rb"\x80[\x02-\x05](\x95.{8})?\}(q.|\x94)?\("
-    rb"(c_codecs\nencode\nq.)?([UC\x8c].|[TXB].{4})" + _CIFAR,
-    "a video: write its frames to a folder, for example with `ffmpeg -i FILE frames/%06d.png`": _VIDEO,
-    "a 7z, RAR or Zstandard archive: extract it and pass the folder": rb"7z\xbc\xaf'\x1c|Rar!\x1a|\x28\xb5\x2f\xfd",
+    f"a pickled batch of CIFAR, which torchvision reads: {_WRITE}": (
+        rb"\x80[\x02-\x05](\x95.{8})?\}(q.|\x94)?\("
+        rb"(c_codecs\nencode\nq.)?([UC\x8c].|[TXB].{4})" + _CIFAR
+    ),
+    _VIDEO: (
+        rb"\x1aE\xdf\xa3|RIFF.{4}AVI |FLV\x01|\0\0\x01[\xb3\xba]|0&\xb2u\x8ef\xcf\x11"
+        rb"|.{4}(ftyp|moov|mdat)"
+    ),
+    "a 7z, RAR or Zstandard archive: extract it and pass the folder": (
+        rb"7z\xbc\xaf'\x1c|Rar!\x1a|\x28\xb5\x2f\xfd"
+    ),
 }
-_UTF_8 = rb"(?:[\t\n\f\r -~]|[\xc2-\xf4][\x80-\xbf]{1,3})+[\xc2-\xf4]?[\x80-\xbf]*\Z"  # may end within a character
+# May end within a character.
+_UTF_8 = rb"(?:[\t\n\f\r -~]|[\xc2-\xf4][\x80-\xbf]{1,3})+[\xc2-\xf4]?[\x80-\xbf]*\Z"
 
 
 def _named(kinds: Mapping[str, bytes], head: bytes) -> str:
@@ -77,18 +100,26 @@ def _named(kinds: Mapping[str, bytes], head: bytes) -> str:
 
 
 def format_of(head: bytes) -> str:
-    """Returns the image format of a file by its first `HEAD` bytes; empty if it is none of those listed here.
+    """Returns the image format of a file by its first `HEAD` bytes; empty if it is none of those
+    listed here.
 
-    Pillow's plugins also detect formats, but they depend on how Pillow was built, and some check only two letters,
-    with which a text file may begin as well.
+    Pillow's plugins also detect formats, but they depend on how Pillow was built, and some check
+    only two letters, with which a text file may begin as well.
     """
     return _named(_IMAGES, head[:HEAD])
 
 
 def first_member(head: bytes) -> bytes:
-    """Returns the name of the first member of a zip archive with these first bytes; empty if it is none."""
-    # The local header has 30 bytes, of which two state the length of the name (PKWARE's APPNOTE, 4.3.7).
-    return head[30 : 30 + int.from_bytes(head[26:28], "little")] if head.startswith(b"PK\x03\x04") else b""
+    """Returns the name of the first member of a zip archive with these first bytes; empty if it is
+    none.
+    """
+    # The local header has 30 bytes, of which two state the length of the name (PKWARE's APPNOTE,
+    # 4.3.7).
+    return (
+        head[30 : 30 + int.from_bytes(head[26:28], "little")]
+        if head.startswith(b"PK\x03\x04")
+        else b""
+    )
 
 
 def container_of(head: bytes) -> str:
@@ -97,7 +128,9 @@ def container_of(head: bytes) -> str:
 
 
 def foreign_of(head: bytes) -> str:
-    """Returns what a file is that has neither images nor statistics that fidtool reads, and what to do; else empty."""
+    """Returns what a file is that has neither images nor statistics that fidtool reads, and what to
+    do; else empty.
+    """
     head = _decompressed(head[:HEAD])
     if format_of(head) or container_of(head):
         return ""
@@ -105,14 +138,18 @@ def foreign_of(head: bytes) -> str:
 
 
 def _decompressed(head: bytes) -> bytes:
-    """Returns the first bytes of what is compressed by gzip, as servers send pages; other bytes as they are."""
+    """Returns the first bytes of what is compressed by gzip, as servers send pages; other bytes as
+    they are.
+    """
     with contextlib.suppress(zlib.error):
         return zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(head, HEAD) or head
     return head
 
 
 def refuse_foreign(name: str, head: bytes, but: Container[str] = ()) -> None:
-    """Raises an InputError for a file with these first bytes if it is `foreign_of` any kind ``but`` these."""
+    """Raises an InputError for a file with these first bytes if it is `foreign_of` any kind ``but``
+    these.
+    """
     found = foreign_of(head)
     if found and found not in but:
         kind, _, remedy = found.partition(": ")
@@ -120,7 +157,7 @@ def refuse_foreign(name: str, head: bytes, but: Container[str] = ()) -> None:
         raise InputError(f"{name} is {kind}{packed}:", remedy)
 
 
-# --- suffixes --------------------------------------------------------------------------------------------------------
+# --- suffixes -------------------------------------------------------------------------------------
 
 
 FILE_KINDS = {
@@ -132,19 +169,26 @@ FILE_KINDS = {
     ".arrow": ("tables", ARROW),
     ".npy": ("array_files", NPY),
 }
-"""For each suffix of files that contain images, the module in `fidtool.sources` whose function ``list_images`` lists
-them, and what such a file is by its first bytes, see `container_of`. The function takes a
-`fidtool.sources.image_set.NamedFiles` and returns an `ImageSet`."""
+"""For each suffix of files that contain images, the module in `fidtool.sources` whose function
+``list_images`` lists them, and what such a file is by its first bytes, see `container_of`. The
+function takes a `fidtool.sources.image_set.NamedFiles` and returns an `ImageSet`.
+"""
 OFTEN_OTHER = (".pt", ".pth", ".safetensors")
-"""Files that usually contain something else, such as a network's weights: in a folder of images not reported."""
+"""Files that usually contain something else, such as a network's weights: in a folder of images not
+reported.
+"""
 TEXT, *TABLES = LISTS = (".txt", ".csv", ".tsv", ".jsonl")
-"""Suffixes of lists of paths. Those of tables have a column of paths, which can be selected as in ``list.csv:NAME``."""
+"""Suffixes of lists of paths. Those of tables have a column of paths, which can be selected as in
+``list.csv:NAME``.
+"""
 KNOWN = (*FILE_KINDS, *LISTS)
 
 _OF_FLOATS = "tif tiff pfm"
 _SUFFIXES = f"png jpg jpeg jfif bmp webp {_OF_FLOATS} ppm pgm gif avif heic heif jp2 j2k jpx"
 _IMAGE_SUFFIXES = tuple(f".{name}" for name in _SUFFIXES.split())
-"""Suffixes of file names that count as images, in lower case, regardless of whether this Pillow can decode them."""
+"""Suffixes of file names that count as images, in lower case, regardless of whether this Pillow can
+decode them.
+"""
 _WITHOUT_FLOATS = tuple({*_IMAGE_SUFFIXES} - {f".{name}" for name in _OF_FLOATS.split()})
 HIDDEN, SUBFOLDER = "hidden", "subfolder"
 IS_HIDDEN = re.compile(r"(?:^|/)(?:\.+[^./]|__MACOSX(?:/|\Z))").search
@@ -152,11 +196,15 @@ IS_HIDDEN = re.compile(r"(?:^|/)(?:\.+[^./]|__MACOSX(?:/|\Z))").search
 _USUAL = {".txt", ".json", ".cls", HIDDEN, SUBFOLDER}
 """What lies beside images by custom, such as captions and labels, or is left out on request."""
 PROJECTS = ("adm", "edm", "edm2", "clean-fid", "fd-loss", "t2ibenchmark")
-"""The projects of `fidtool.sources.references`; the part of the references' names before the colon."""
+"""The projects of `fidtool.references.catalogue`; the part of the references' names before the
+colon.
+"""
 
 
 def is_reference(path: str) -> bool:
-    """Whether a path names a reference, known or unknown: a project, a colon, and no local file has this name."""
+    """Whether a path names a reference, known or unknown: a project, a colon, and no local file has
+    this name.
+    """
     project, colon, rest = path.partition(":")
     known = colon and not rest.startswith("//") and folded(project) in map(folded, PROJECTS)
     return bool(known) and not os.path.lexists(path)
@@ -172,7 +220,9 @@ def suffix_of(path: str) -> str:
 
 
 def may_have_floats(name: str) -> bool:
-    """Whether an image with this name may consist of floats; all others have the same bytes for any value range."""
+    """Whether an image with this name may consist of floats; all others have the same bytes for any
+    value range.
+    """
     return not name.lower().endswith(_WITHOUT_FLOATS)
 
 
@@ -182,7 +232,9 @@ def is_image_name(name: str) -> bool:
 
 @dataclass(frozen=True)
 class PassedOver:
-    """The files in a source that are ignored, with the numbers of each suffix, hidden names and subfolders."""
+    """The files in a source that are ignored, with the numbers of each suffix, hidden names and
+    subfolders.
+    """
 
     kinds: Counter[str] = field(default_factory=Counter)
 
@@ -212,8 +264,12 @@ class PassedOver:
 
     @property
     def words(self) -> str:
-        """A summary such as ``3 files (.txt), 1 hidden``, the most frequent kind first; empty if there are none."""
-        counts = sorted(self.kinds.items(), key=lambda item: (-item[1], item[0]))  # independent of the listing order
+        """A summary such as ``3 files (.txt), 1 hidden``, the most frequent kind first; empty if
+        there are none.
+        """
+        counts = sorted(
+            self.kinds.items(), key=lambda item: (-item[1], item[0])
+        )  # independent of the listing order
         files = [(suffix, count) for suffix, count in counts if suffix not in (SUBFOLDER, HIDDEN)]
         named = [f"{counted(count, 'file')} ({suffix})" for suffix, count in files[:4]]
         if more := sum(count for _, count in files[4:]):
@@ -226,22 +282,30 @@ class PassedOver:
 
     @property
     def note(self) -> str:
-        """What to tell the user; empty if only files were ignored that usually lie beside images."""
+        """What to tell the user; empty if only files were ignored that usually lie beside
+        images.
+        """
         if self.kinds.keys() <= _USUAL:
             return ""
-        return f"ignored {self.words}: if some of them are images, rename them or pass their paths as a list"
+        return (
+            f"ignored {self.words}: if some of them are images, rename them or pass their paths "
+            "as a list"
+        )
 
     def nothing_found(self, path: str, kind: str, recursive: bool = True) -> InputError:
         if not self.kinds:
             return InputError(f"no images in {path}: the {kind} is empty")
-        hint = "; an archive, array or table is read if its own path or URL is passed, which ends in its suffix"
+        hint = (
+            "; an archive, array or table is read if its own path or URL is passed, which ends "
+            "in its suffix"
+        )
         if self.kinds[SUBFOLDER] and not recursive:
             hint = f"; omit {option('recursive', False)} to include subfolders"
         files = f"it contains {self.words}; image files are those named {_SUFFIXES}"
         return InputError(f"no images in {path}: {files}{hint}")
 
 
-# --- patterns --------------------------------------------------------------------------------------------------------
+# --- patterns -------------------------------------------------------------------------------------
 
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
@@ -259,7 +323,9 @@ def is_pattern(path: str) -> bool:
 
 
 def expand(path: str) -> list[str]:
-    """Returns the files that match a pattern, in the order of its braces; the matches of a wildcard are sorted."""
+    """Returns the files that match a pattern, in the order of its braces; the matches of a wildcard
+    are sorted.
+    """
     found: list[str] = []
     for name in expand_braces(path):
         matches = sorted(glob.glob(name))
@@ -278,7 +344,9 @@ def expand(path: str) -> list[str]:
 
 
 def expand_braces(path: str) -> list[str]:
-    """Expands braces as a shell does: ``a{00..02}`` to ``a00``, ``a01``, ``a02``, and ``a{b,c}`` to ``ab``, ``ac``."""
+    """Expands braces as a shell does: ``a{00..02}`` to ``a00``, ``a01``, ``a02``, and ``a{b,c}`` to
+    ``ab``, ``ac``.
+    """
     texts = _BRACES.split(path)  # every other one was in braces
     choices = [_choices(text, path) if place % 2 else [text] for place, text in enumerate(texts)]
     if math.prod(map(len, choices)) > _MOST:
@@ -293,5 +361,7 @@ def _choices(inside: str, path: str) -> Sequence[str]:
         return inside.split(",")
     first, last = map(int, span.groups())
     if not 0 <= last - first < _MOST:
-        raise InputError(f"{{{inside}}} in {path} is an empty range or has more than {_MOST} numbers")
+        raise InputError(
+            f"{{{inside}}} in {path} is an empty range or has more than {_MOST} numbers"
+        )
     return [str(number).zfill(len(span[1])) for number in range(first, last + 1)]

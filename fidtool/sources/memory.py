@@ -1,4 +1,6 @@
-"""Images that are passed as Python objects: sequences, datasets, iterables, functions and networks that generate."""
+"""Images that are passed as Python objects: sequences, datasets, iterables, functions and networks
+that generate.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from fidtool.distributed.seeds import sample_seed
 from fidtool.errors import FidtoolError, InputError, ProgramError, message_of, option
-from fidtool.seeds import sample_seed
-from fidtool.sources.arrays import BFLOAT16, as_hwc, as_pixels, channel_axis, check_dtype, refuse_values, widened
+from fidtool.sources.arrays import (
+    BFLOAT16,
+    as_hwc,
+    as_pixels,
+    channel_axis,
+    check_dtype,
+    refuse_values,
+    widened,
+)
 from fidtool.sources.contents import (
     ContentError,
     Files,
@@ -35,7 +45,9 @@ if TYPE_CHECKING:
 
 _SEVERAL_SETS = "to compare several sets, wrap each in fidtool.Images"
 _KEYS = ("image", "img", "jpg", "jpeg", "png", "webp")
-"""Keys of the image in a dict, the first that it has: as in Hugging Face's datasets, then as in WebDataset's."""
+"""Keys of the image in a dict, the first that it has: as in Hugging Face's datasets, then as in
+WebDataset's.
+"""
 _FILES = (bytes, bytearray, str, os.PathLike, Mapping)
 """Types of what `image_in` takes."""
 _BY_NAME = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
@@ -45,31 +57,39 @@ Items = Generator[Any, None, None]
 class Images:
     """A set of images that are passed to `fidtool.compute` as Python objects.
 
-    An image is a PIL image, an array or tensor of shape HWC, CHW or HW (integers in 0..255, uint16, bool, or floats
-    with a value range), the bytes of an encoded file, or a path of a file. In a tuple or list with other objects, the
-    image must be the first element; in a dict, its key must be ``image`` (or ``img``, ``jpg``, ``jpeg``, ``png``,
-    ``webp``). The images of Hugging Face's datasets are used as they are stored, in their `datasets.Image` columns.
+    An image is a PIL image, an array or tensor of shape HWC, CHW or HW (integers in 0..255, uint16,
+    bool, or floats with a value range), the bytes of an encoded file, or a path of a file. In a
+    tuple or list with other objects, the image must be the first element; in a dict, its key must
+    be ``image`` (or ``img``, ``jpg``, ``jpeg``, ``png``, ``webp``). The images of Hugging Face's
+    datasets are used as they are stored, in their `datasets.Image` columns.
 
-    An iterable runs under the calling program's torch settings, and never at the same time as fidtool's network. A
-    sequence is read while the network computes, under the settings of a run: one thread, float32 as the default dtype,
-    no autocast. It must not change settings that all threads share, such as ``torch.backends``.
+    An iterable runs under the calling program's torch settings, and never at the same time as
+    fidtool's network. A sequence is read while the network computes, under the settings of a run:
+    one thread, float32 as the default dtype, no autocast. It must not change settings that all
+    threads share, such as ``torch.backends``.
 
     Args:
-        images: a sequence (an object with a length that can be indexed), such as a list, an array of images or a
-            map-style ``Dataset``; or an iterable, which is iterated over once. An iterable may also yield batches:
-            lists of images, or arrays or tensors of four dimensions. Or a function ``generate()``, ``generate(n)`` or
-            ``generate(n, seed)`` that returns or yields n images, as a list, array or tensor; if it returns fewer, it
-            is called again, and more are cut off. It is called for batches until there are ``num`` images, each rank
-            generates its share, and torch's generators are seeded before each call, so that the images depend on the
-            run's ``seed`` and ``batch_size``, but not on the number of ranks.
-        name: name of the set in results and messages; by default, its role, such as the argument's name.
-        sharded: for an iterable with several ranks: True if each rank's iterable yields different images, False if all
-            yield the same images in the same order. A sequence must be the same on every rank.
-        latent: for a network that generates ``images`` from standard normal noise, the noise's shape without its first
-            dimension, such as 512. The network is called in evaluation mode.
+        images: a sequence (an object with a length that can be indexed), such as a list, an array
+            of images or a map-style ``Dataset``; or an iterable, which is iterated over once. An
+            iterable may also yield batches: lists of images, or arrays or tensors of four
+            dimensions. Or a function ``generate()``, ``generate(n)`` or ``generate(n, seed)`` that
+            returns or yields n images, as a list, array or tensor; if it returns fewer, it is
+            called again, and more are cut off. It is called for batches until there are ``num``
+            images, each rank generates its share, and torch's generators are seeded before each
+            call, so that the images depend on the run's ``seed`` and ``batch_size``, but not on the
+            number of ranks.
+        name: name of the set in results and messages; by default, its role, such as the argument's
+            name.
+        sharded: for an iterable with several ranks: True if each rank's iterable yields different
+            images, False if all yield the same images in the same order. A sequence must be the
+            same on every rank.
+        latent: for a network that generates ``images`` from standard normal noise, the noise's
+            shape without its first dimension, such as 512. The network is called in evaluation
+            mode.
 
     Raises:
-        InputError: if ``images`` is neither a sequence nor an iterable, or a sequence is passed with ``sharded=True``.
+        InputError: if ``images`` is neither a sequence nor an iterable, or a sequence is passed
+            with ``sharded=True``.
     """
 
     def __init__(
@@ -83,24 +103,37 @@ class Images:
         self.name, self.sharded = name, sharded
         name = name or "the argument"
         parts = [images.get("mu"), images.get("sigma")] if isinstance(images, Mapping) else images
-        if isinstance(parts, (list, tuple)) and [getattr(part, "ndim", 0) for part in parts[:3]] == [1, 2]:
-            raise InputError("a mean and a covariance are not images:", "pass fidtool.Statistics.of(mu, sigma)")
+        if isinstance(parts, (list, tuple)) and [
+            getattr(part, "ndim", 0) for part in parts[:3]
+        ] == [1, 2]:
+            raise InputError(
+                "a mean and a covariance are not images:", "pass fidtool.Statistics.of(mu, sigma)"
+            )
         self._images: Any = _undecoded(images)
         self._generate = generator_of(images, latent, name)
         self.generates = self._generate is not None
         # torch's IterableDataset has the methods of a sequence, but they raise.
-        only = any(c.__name__ == "IterableDataset" and "__getitem__" not in vars(c) for c in type(images).__mro__)
-        self.is_stream = self.generates or only or not (hasattr(images, "__len__") and hasattr(images, "__getitem__"))
+        only = any(
+            c.__name__ == "IterableDataset" and "__getitem__" not in vars(c)
+            for c in type(images).__mro__
+        )
+        self.is_stream = (
+            self.generates
+            or only
+            or not (hasattr(images, "__len__") and hasattr(images, "__getitem__"))
+        )
         kind = f"{name} is of type {type(images).__name__}, which is"
         if self.is_stream and not self.generates and not isinstance(images, Iterable):
             raise InputError(f"{kind} neither a sequence of images nor an iterable")
         if not self.is_stream and sharded:
             raise InputError(
-                f"{name} is a sequence, which must be the same on all ranks:", "pass iter(…) of each rank's shard"
+                f"{name} is a sequence, which must be the same on all ranks:",
+                "pass iter(…) of each rank's shard",
             )
         if type(images).__name__ in ("DatasetDict", "IterableDatasetDict"):
             raise InputError(
-                f"{kind} not a sequence of images:", *(f"pass its split {split!r}" for split in self._images)
+                f"{kind} not a sequence of images:",
+                *(f"pass its split {split!r}" for split in self._images),
             )
         if isinstance(images, (str, bytes, Mapping, type)):
             raise InputError(f"{kind} not a sequence of images")
@@ -124,21 +157,31 @@ class Images:
         if not count:
             raise InputError(f"no images in {self.name}: it is empty")
         if getattr(self._images, "ndim", 0) > 1:
-            channel_axis(self._images.shape, self.name)  # refuses a single image, whose rows would count as images
-        images = _on_host(self._images)  # decoding workers are forks of this process, which cannot use its GPU
+            channel_axis(
+                self._images.shape, self.name
+            )  # refuses a single image, whose rows would count as images
+        images = _on_host(
+            self._images
+        )  # decoding workers are forks of this process, which cannot use its GPU
         reader = MemoryReader(self.name, images, count, value_range)
-        if isinstance(images, (list, tuple)) or hasattr(images, "ndim"):  # to read others may take long
+        if isinstance(images, (list, tuple)) or hasattr(
+            images, "ndim"
+        ):  # to read others may take long
             refuse_values(reader, [0])
         kind = f"Python {type(self._images).__name__}"
         return ImageSet(self.name, kind, Numbered(count), self.name, reader, np.arange(count))
 
     def features(self) -> NDArray[Any] | None:
-        """Returns the array if it has two dimensions, as features of images have; of a list of them, all rows."""
+        """Returns the array if it has two dimensions, as features of images have; of a list of
+        them, all rows.
+        """
         parts = self._images if isinstance(self._images, (list, tuple)) else [self._images]
         if not parts or any(getattr(part, "ndim", 0) != 2 for part in parts):
             return None
         arrays = [_as_array(part, self.name) for part in parts]
-        return np.concatenate([widened(array) if array.dtype == BFLOAT16 else array for array in arrays])
+        return np.concatenate(
+            [widened(array) if array.dtype == BFLOAT16 else array for array in arrays]
+        )
 
     def stream(self, value_range: ValueRange | None) -> Generator[Read, None, None]:
         """Yields the images of an iterable, one at a time even if it yields batches."""
@@ -147,7 +190,9 @@ class Images:
                 yield from contents_of(item, value_range, f"{self.name}[{number}]")
 
     def generated(self, count: int, seed: int, value_range: ValueRange | None) -> list[Read]:
-        """Returns images from a function, which is called again with a derived seed until there are enough."""
+        """Returns images from a function, which is called again with a derived seed until there are
+        enough.
+        """
         assert self._generate is not None
         contents: list[Read] = []
         calls = in_vain = 0
@@ -161,7 +206,10 @@ class Images:
                         break
             calls, in_vain = calls + 1, in_vain + 1 if len(contents) == before else 0
             if in_vain == 20:
-                raise InputError(f"{self.name}({left}) returned no images {in_vain} times, but must return {left}")
+                raise InputError(
+                    f"{self.name}({left}) returned no images {in_vain} times, but must return "
+                    f"{left}"
+                )
         return contents[:count]
 
 
@@ -174,7 +222,9 @@ def _reported(what: str) -> Iterator[None]:
         raise
     except Exception as error:
         if isinstance(error.__cause__, StopIteration):  # which Python replaces by a RuntimeError
-            raise InputError(f"{what} raised StopIteration:", "its iterator has too few images") from error
+            raise InputError(
+                f"{what} raised StopIteration:", "its iterator has too few images"
+            ) from error
         frames = traceback.extract_tb(error.__traceback__)
         place = f" ({os.path.basename(frames[-1].filename)}, line {frames[-1].lineno})"
         problem = f"{what} raised {type(error).__name__}: {' '.join(str(error).split())}{place}"
@@ -188,7 +238,9 @@ def _reported(what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def evaluating(module: torch.nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients. Restores the modules' modes and the random state afterwards."""
+    """Evaluation mode without gradients. Restores the modules' modes and the random state
+    afterwards.
+    """
     import torch
 
     modes = {child: child.training for child in module.modules()}
@@ -204,8 +256,11 @@ def evaluating(module: torch.nn.Module) -> Iterator[None]:
             child.training = mode
 
 
-def generator_of(images: Any, latent: int | tuple[int, ...] | None, name: str) -> Callable[[int, int], Items] | None:
-    """Returns a function that generates a number of images with a seed; None if ``images`` are no generator.
+def generator_of(
+    images: Any, latent: int | tuple[int, ...] | None, name: str
+) -> Callable[[int, int], Items] | None:
+    """Returns a function that generates a number of images with a seed; None if ``images`` are no
+    generator.
 
     Its iterator must be closed; until then, torch is in the generator's state.
     """
@@ -223,7 +278,12 @@ def generator_of(images: Any, latent: int | tuple[int, ...] | None, name: str) -
         shape = (latent,) if isinstance(latent, int) else latent
         device = next(module.parameters(), torch.zeros(0)).device
         function = lambda count: images(torch.randn(count, *shape, device=device))  # noqa: E731
-    elif not callable(images) or isinstance(images, type) or hasattr(images, "__iter__") or hasattr(images, "__len__"):
+    elif (
+        not callable(images)
+        or isinstance(images, type)
+        or hasattr(images, "__iter__")
+        or hasattr(images, "__len__")
+    ):
         return None
 
     def generate(count: int, seed: int) -> Items:
@@ -238,11 +298,16 @@ def generator_of(images: Any, latent: int | tuple[int, ...] | None, name: str) -
 def _called(function: Callable[..., Any], count: int, seed: int) -> Any:
     """Calls a function with the arguments that it has: the number of images, and the seed."""
     parameters = inspect.signature(function).parameters
-    asked = [each for each in parameters.values() if each.name != "seed" and each.kind not in _BY_NAME]
+    asked = [
+        each for each in parameters.values() if each.name != "seed" and each.kind not in _BY_NAME
+    ]
     arguments = [count] if asked else []
     if "seed" in parameters:
         return function(*arguments, seed=seed)
-    if any(each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD for each in asked[1:2]):
+    if any(
+        each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD
+        for each in asked[1:2]
+    ):
         arguments.append(seed)
     return function(*arguments)
 
@@ -253,11 +318,19 @@ def _is_tensor(item: Any) -> bool:
 
 
 def _undecoded(images: Any) -> Any:
-    """Returns a dataset of Hugging Face with the bytes of its images, which tell their format and JPEG quality."""
-    if not hasattr(images, "cast_column") or getattr(images, "format", {}).get("type") == "custom":  # of with_transform
+    """Returns a dataset of Hugging Face with the bytes of its images, which tell their format and
+    JPEG quality.
+    """
+    if (
+        not hasattr(images, "cast_column") or getattr(images, "format", {}).get("type") == "custom"
+    ):  # of with_transform
         return images
     for name, feature in (getattr(images, "features", None) or {}).items():
-        if type(feature).__name__ == "Image" and feature.decode and getattr(feature, "mode", None) is None:
+        if (
+            type(feature).__name__ == "Image"
+            and feature.decode
+            and getattr(feature, "mode", None) is None
+        ):
             images = images.cast_column(name, type(feature)(decode=False))
     return images
 
@@ -279,10 +352,14 @@ def _on_host(images: Any) -> Any:
 
 
 def several(fake: Any, given: type) -> list[Any]:
-    """Returns the FAKEs in an argument: a list or tuple of paths, or with sets in it (`Images`, objects of the type
-    ``given`` or None in their place, functions), is several; everything else is one."""
+    """Returns the FAKEs in an argument: a list or tuple of paths, or with sets in it (`Images`,
+    objects of the type ``given`` or None in their place, functions), is several; everything else is
+    one.
+    """
     if isinstance(fake, (list, tuple)):
-        sets = [each is None or isinstance(each, (Images, given)) or callable(each) for each in fake]
+        sets = [
+            each is None or isinstance(each, (Images, given)) or callable(each) for each in fake
+        ]
         if any(sets) or all(isinstance(each, (str, os.PathLike)) for each in fake):
             return list(fake)
     return [fake]
@@ -294,7 +371,12 @@ class MemoryReader(Reader):
     scaled = True
 
     def __init__(
-        self, name: str, images: Any, count: int, value_range: ValueRange | None, in_order: bool = False
+        self,
+        name: str,
+        images: Any,
+        count: int,
+        value_range: ValueRange | None,
+        in_order: bool = False,
     ) -> None:
         super().__init__(Files([]), np.zeros(count, dtype=np.int32), in_order)
         self._name, self._images, self._value_range = name, images, value_range
@@ -322,12 +404,16 @@ class MemoryReader(Reader):
 def contents_of(item: Any, value_range: ValueRange | None, what: str) -> list[Read]:
     """Returns the image that an object is, or the images of a batch."""
     if hasattr(item, "images"):  # as in diffusers
-        raise InputError(f"{what} is of type {type(item).__name__}, not an image:", "return its .images")
+        raise InputError(
+            f"{what} is of type {type(item).__name__}, not an image:", "return its .images"
+        )
     if isinstance(item, Mapping) and "bytes" not in item:
         key = next((key for key in _KEYS if key in item), None)
         if key is None:
             keys = ", ".join(map(str, list(item)[:8]))
-            raise InputError(f"{what} is a dict with the keys {keys}; its image must have the key 'image'")
+            raise InputError(
+                f"{what} is a dict with the keys {keys}; its image must have the key 'image'"
+            )
         item = item[key]
     if isinstance(item, (tuple, list)) and item:
         are_images = len(item) > 1 and _are_images(item)
@@ -338,7 +424,9 @@ def contents_of(item: Any, value_range: ValueRange | None, what: str) -> list[Re
                 "yield only the image to evaluate",
             )
         # In a tuple, a string or bytes may also be a label.
-        if isinstance(item, list) and (are_images or all(isinstance(each, _FILES) for each in item)):
+        if isinstance(item, list) and (
+            are_images or all(isinstance(each, _FILES) for each in item)
+        ):
             return [content for each in item for content in contents_of(each, value_range, what)]
         item = item[0]
     if isinstance(item, _FILES):
@@ -349,12 +437,16 @@ def contents_of(item: Any, value_range: ValueRange | None, what: str) -> list[Re
 
 
 def _are_images(items: Sequence[Any]) -> bool:
-    """Whether each object is an image: a Pillow image or an array, all in colour or all in grayscale.
+    """Whether each object is an image: a Pillow image or an array, all in colour or all in
+    grayscale.
 
-    Together with an image in colour, an array of two dimensions may be something else, such as a mask or a text
-    embedding.
+    Together with an image in colour, an array of two dimensions may be something else, such as a
+    mask or a text embedding.
     """
-    return {3 if isinstance(item, Image.Image) else getattr(item, "ndim", 0) for item in items} in ({2}, {3})
+    return {3 if isinstance(item, Image.Image) else getattr(item, "ndim", 0) for item in items} in (
+        {2},
+        {3},
+    )
 
 
 def _as_array(item: Any, what: str) -> NDArray[Any]:
@@ -368,11 +460,17 @@ def _as_array(item: Any, what: str) -> NDArray[Any]:
         try:
             return np.asarray(item)
         except TypeError as error:
-            raise InputError(f"{what} is no array ({item.dtype}, {error}):", "pass tensor.float()") from None
+            raise InputError(
+                f"{what} is no array ({item.dtype}, {error}):", "pass tensor.float()"
+            ) from None
     if hasattr(item, "__array__"):
         array = np.asarray(item)
-        return array.view(BFLOAT16) if array.dtype.name == "bfloat16" else array  # of ml_dtypes, as JAX has it
-    remedy = _SEVERAL_SETS if isinstance(item, Iterator) else "fidtool.Images documents what is accepted"
+        return (
+            array.view(BFLOAT16) if array.dtype.name == "bfloat16" else array
+        )  # of ml_dtypes, as JAX has it
+    remedy = (
+        _SEVERAL_SETS if isinstance(item, Iterator) else "fidtool.Images documents what is accepted"
+    )
     raise InputError(f"{what} is of type {type(item).__name__}, not an image; {remedy}")
 
 
@@ -387,19 +485,31 @@ def _of_array(values: NDArray[Any], value_range: ValueRange | None, what: str) -
 
 
 def copy_image(image: Image.Image) -> Read:
-    """Copies a program's Pillow image, because the program may change it, for example to the next frame."""
-    if image.size[0] * image.size[1] > MAX_PIXELS:  # decoding refuses it, before the memory of a copy is needed
+    """Copies a program's Pillow image, because the program may change it, for example to the next
+    frame.
+    """
+    if (
+        image.size[0] * image.size[1] > MAX_PIXELS
+    ):  # decoding refuses it, before the memory of a copy is needed
         return image
     try:
         with pillow_defaults():
             copy = image.copy()
     except MemoryError as error:
         return error
-    except Exception as error:  # the copy decodes the image, and Pillow's plugins raise many kinds of exceptions
+    except (
+        Exception
+    ) as error:  # the copy decodes the image, and Pillow's plugins raise many kinds of exceptions
         return ContentError(message_of(error))
-    for name in ("format", "quantization", "tag_v2"):  # what describes the file, which Pillow's copy drops
+    for name in (
+        "format",
+        "quantization",
+        "tag_v2",
+    ):  # what describes the file, which Pillow's copy drops
         if (known := getattr(image, name, None)) is not None:
             setattr(copy, name, known)
-    with contextlib.suppress(Exception):  # damaged files; at another frame than the first, the program chose it
+    with contextlib.suppress(
+        Exception
+    ):  # damaged files; at another frame than the first, the program chose it
         copy.is_animated = image.is_animated and image.tell() == 0  # type: ignore[attr-defined]
     return copy

@@ -20,31 +20,42 @@ HOWS = ("name", "position", "number", "sorted")
 """The other values of ``pairs``."""
 
 
-def paired(fake: ImageSet, real: ImageSet, how: str | None, say: Callable[[str], None] = lambda line: None) -> ImageSet:
+def paired(
+    fake: ImageSet, real: ImageSet, how: str | None, say: Callable[[str], None] = lambda line: None
+) -> ImageSet:
     """Return FAKE's images in the order of their partners in REAL.
 
     Args:
         fake, real: all images of FAKE, and those of REAL that are used, in canonical order.
-        how: ``name`` for equal relative paths without suffix; ``position`` for the same place in the stored order, in a
-            list of paths that of the lines; ``number`` for the last number in the name; ``sorted`` for the same place
-            in natural order of the names; ``suffix:_recon`` if the names of a set end in ``_recon`` besides. None is
-            the position if both sets are arrays or lists, and the name otherwise.
+        how: ``name`` for equal relative paths without suffix; ``position`` for the same place in
+            the stored order, in a list of paths that of the lines; ``number`` for the last number
+            in the name; ``sorted`` for the same place in natural order of the names;
+            ``suffix:_recon`` if the names of a set end in ``_recon`` besides. None is the position
+            if both sets are arrays or lists, and the name otherwise.
         say: prints examples of pairs that numbers or the order decided.
 
     Raises:
-        InputError: if an image has no partner, or several; or if a set can only be read sequentially.
+        InputError: if an image has no partner, or several; or if a set can only be read
+            sequentially.
     """
     if how not in (None, *HOWS) and not (how or "").startswith(SUFFIX):
         raise InputError(
-            f"{option('pairs', how)} must be {', '.join(HOWS)} or suffix:TEXT, such as suffix:_recon", setting="pairs"
+            f"{option('pairs', how)} must be {', '.join(HOWS)} or suffix:TEXT, such as "
+            "suffix:_recon",
+            setting="pairs",
         )
     for each in (fake, real):
         if each.reader.in_order:
             raise InputError(
-                f"pairs are read in any order, but {each.path} ({each.kind}) can only be read sequentially:",
+                f"pairs are read in any order, but {each.path} ({each.kind}) can only be read "
+                "sequentially:",
                 "unpack it",
             )
-    named = [each for each in (fake, real) if each.lines is None and not isinstance(each.stored, Numbered)]
+    named = [
+        each
+        for each in (fake, real)
+        if each.lines is None and not isinstance(each.stored, Numbered)
+    ]
     if how is None:
         how = "name" if named else "position"
     if how == "position":
@@ -53,7 +64,8 @@ def paired(fake: ImageSet, real: ImageSet, how: str | None, say: Callable[[str],
     counts = len(fake.stored), len(real.stored)
     if how in ("position", "sorted") and counts[0] != counts[1]:
         raise InputError(
-            f"pairs by position need as many images: {fake.path} has {counts[0]}, and {real.path} {counts[1]}:",
+            f"pairs by position need as many images: {fake.path} has {counts[0]}, and {real.path} "
+            f"{counts[1]}:",
             "pass as many of both",
             setting="pairs",
         )
@@ -68,12 +80,15 @@ def paired(fake: ImageSet, real: ImageSet, how: str | None, say: Callable[[str],
 
 
 def _refuse_unordered(named: Sequence[ImageSet]) -> None:
-    """Refuse pairs by position if both sets have names, or the names of one are not in the order of their numbers."""
+    """Refuse pairs by position if both sets have names, or the names of one are not in the order of
+    their numbers.
+    """
     in_order = f"pass {option('pairs', 'sorted')} for the natural order of the names"
     for each in named:
         if len(named) == 2:
             raise InputError(
-                f"{option('pairs', 'position')} is for arrays and lists, and {each.path} is neither:",
+                f"{option('pairs', 'position')} is for arrays and lists, and {each.path} is "
+                "neither:",
                 in_order,
                 setting="pairs",
             )
@@ -83,7 +98,13 @@ def _refuse_unordered(named: Sequence[ImageSet]) -> None:
 def _keys(images: ImageSet, how: str) -> Mapping[Any, int]:
     """The number of each stored image by the key that it has in common with its partner."""
     if how == "position":
-        return dict(enumerate(range(len(images.stored)) if images.lines is None else np.argsort(images.lines).tolist()))
+        return dict(
+            enumerate(
+                range(len(images.stored))
+                if images.lines is None
+                else np.argsort(images.lines).tolist()
+            )
+        )
     if how == "sorted":
         keys = [in_natural_order(_stem(name)) for name in images.stored]
         return dict(enumerate(sorted(range(len(keys)), key=keys.__getitem__)))
@@ -102,7 +123,9 @@ def last_numbers(images: ImageSet) -> dict[str, int]:
     remedy = f"pass {option('pairs', 'sorted')}"
     if not all(found):
         raise InputError(
-            f"{images.stored[found.index([])]} of {images.path} has no number in its name:", remedy, setting="pairs"
+            f"{images.stored[found.index([])]} of {images.path} has no number in its name:",
+            remedy,
+            setting="pairs",
         )
     return _numbers(images, [numbers[-1].lstrip("0") for numbers in found], remedy)
 
@@ -110,7 +133,9 @@ def last_numbers(images: ImageSet) -> dict[str, int]:
 def _partners(
     fake: ImageSet, real: ImageSet, generated: Mapping[Any, int], usual: Mapping[Any, int], how: str
 ) -> NDArray[np.int64]:
-    """The number in FAKE of the partner of each stored image of REAL, for those of both sets by what pairs them."""
+    """The number in FAKE of the partner of each stored image of REAL, for those of both sets by
+    what pairs them.
+    """
     alone = []
     for each, own, others in ((fake, generated, usual), (real, usual, generated)):
         if names := [each.stored[number] for key, number in own.items() if key not in others]:
@@ -131,7 +156,9 @@ def _partners(
 
 
 def _that_fits(fake: ImageSet, real: ImageSet) -> str | None:
-    """The value of ``pairs`` with which each image has a partner, if one is known; the surest of several."""
+    """The value of ``pairs`` with which each image has a partner, if one is known; the surest of
+    several.
+    """
     stems = [[_stem(name) for name in each.stored] for each in (fake, real)]
     for longer, shorter in (stems, stems[::-1]):
         known, first = {*shorter}, longer[0]
@@ -162,6 +189,9 @@ def _numbers(images: ImageSet, keys: Sequence[str], *remedies: str) -> dict[str,
         if found.setdefault(key, number) != number:
             two = f"{images.stored[found[key]]} and {images.stored[number]}"
             raise InputError(
-                f"{two} of {images.path} would have the same partner:", "rename one", *remedies, setting="pairs"
+                f"{two} of {images.path} would have the same partner:",
+                "rename one",
+                *remedies,
+                setting="pairs",
             )
     return found

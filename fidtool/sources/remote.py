@@ -1,6 +1,8 @@
-"""Files in remote stores, accessed with fsspec: ``s3://``, ``https://``, ``hf://``, ``gs://`` and so on.
+"""Files in remote stores, accessed with fsspec: ``s3://``, ``https://``, ``hf://``, ``gs://`` and
+so on.
 
-Images in a folder or a list are requested one by one. All other files are downloaded into the cache and read there.
+Images in a folder or a list are requested one by one. All other files are downloaded into the cache
+and read there.
 """
 
 from __future__ import annotations
@@ -20,19 +22,26 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import cache, partial
 from itertools import islice
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.cache_dir import byte_limit, cache_dir, one_at_a_time
-from fidtool.distributed.signals import in_background, settle
-from fidtool.download import MAX_TRIES, RETRIED_STATUSES, attempts, megabytes
 from fidtool.errors import FidtoolError, InputError, RunError, message_of
-from fidtool.sources.contents import MOST_BYTES, ContentError, Files, Read, Reader, Stamps, too_large
+from fidtool.sources.contents import (
+    MOST_BYTES,
+    ContentError,
+    Files,
+    Read,
+    Reader,
+    Stamps,
+    too_large,
+)
 from fidtool.sources.image_set import ImageSet, Names
 from fidtool.sources.kinds import URL_WILDCARD, PassedOver, expand_braces
+from fidtool.system.background import DaemonThreads, in_background
+from fidtool.system.cache_dir import byte_limit, cache_dir, one_at_a_time
+from fidtool.system.download import MAX_TRIES, RETRIED_STATUSES, attempts, megabytes
 
 T = TypeVar("T")
 
@@ -41,7 +50,9 @@ _INFO_TIMEOUT = 30.0
 _REQUEST_TIMEOUT = 120.0
 """Deadline of a request for an image in seconds, while `AT_ONCE` run concurrently."""
 _SILENCE_SECONDS = 300.0
-"""Seconds after which a download that has not written anything ends. s3fs writes 50 MB at a time, of ten streams."""
+"""Seconds after which a download that has not written anything ends. s3fs writes 50 MB at a time,
+of ten streams.
+"""
 _LISTING_TIMEOUT = 1800.0
 """Deadline of a listing in seconds. It is long because stores return a thousand names at a time."""
 _COPY_TIMEOUT = 1800.0
@@ -53,7 +64,9 @@ AT_ONCE = 64
 _LEAST_AT_ONCE = 2
 """The same of a worker, where there are many."""
 _AHEAD = 64
-"""Number of images to request before the first of them is used: if it is late, others are requested meanwhile."""
+"""Number of images to request before the first of them is used: if it is late, others are requested
+meanwhile.
+"""
 _SAID_BYTES = 100_000_000
 """Size of a download that is said in advance."""
 _ABANDONED_SECONDS = 3600.0
@@ -61,18 +74,23 @@ _ABANDONED_SECONDS = 3600.0
 _VERSIONS = ("ETag", "etag", "md5Hash", "blob_id", "xet_hash", "LastModified", "mtime", "updated")
 """Keys with which stores describe an object's version."""
 _S3_ADVICE = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
-_ADVICE = {"s3": _S3_ADVICE, "hf": "set HF_TOKEN or run `hf auth login`, and ask for access on its page if it is gated"}
+_ADVICE = {
+    "s3": _S3_ADVICE,
+    "hf": "set HF_TOKEN or run `hf auth login`, and ask for access on its page if it is gated",
+}
 _EXTRAS = {"hf": "hf", "gs": "gcs", "gcs": "gcs", **dict.fromkeys(("az", "abfs", "abfss"), "azure")}
 """The extras for stores other than S3 and HTTP."""
 _IN_COMMIT = re.compile(r"hf://(?:\w+/)?[\w.-]+/[\w.-]+@[0-9a-f]{40}(?![^/])")
-"""Matches the beginning of a URL in a repository of the Hugging Face Hub whose revision is a commit."""
+"""Matches the beginning of a URL in a repository of the Hugging Face Hub whose revision is a
+commit.
+"""
 
 
 class RemoteFiles(Files):
     """Objects in one remote store, by their URLs.
 
-    The stamps of an object are its size (-1 if unknown), a hash of its version (0 if the store states none), and zeros;
-    all are zero if the store was not asked.
+    The stamps of an object are its size (-1 if unknown), a hash of its version (0 if the store
+    states none), and zeros; all are zero if the store was not asked.
     """
 
     remote = True
@@ -81,7 +99,9 @@ class RemoteFiles(Files):
         Reader.__init__(self, self)
         self.paths = paths
         self.stamps = np.zeros((len(paths), 5), dtype=np.int64) if stamps is None else stamps
-        self.versioned = bool(self.stamps[:, 1].all())  # whether the store states the versions of all objects
+        self.versioned = bool(
+            self.stamps[:, 1].all()
+        )  # whether the store states the versions of all objects
         self._unversioned = uuid.uuid4().hex
         self._at_once = AT_ONCE
 
@@ -93,10 +113,16 @@ class RemoteFiles(Files):
     def changed(self) -> list[str]:
         if not self.versioned or _IN_COMMIT.match(self.paths[0]):
             return []
-        sampled = np.unique(np.linspace(0, len(self.paths) - 1, min(len(self.paths), 1024)).astype(np.int64)).tolist()
+        sampled = np.unique(
+            np.linspace(0, len(self.paths) - 1, min(len(self.paths), 1024)).astype(np.int64)
+        ).tolist()
         with ThreadPoolExecutor(AT_ONCE, "fidtool-request") as pool:
             verdicts = list(pool.map(self._has_changed, sampled))
-        return [self.paths[file] for file, has_changed in zip(sampled, verdicts, strict=True) if has_changed]
+        return [
+            self.paths[file]
+            for file, has_changed in zip(sampled, verdicts, strict=True)
+            if has_changed
+        ]
 
     def _has_changed(self, file: int) -> bool:
         try:
@@ -105,20 +131,17 @@ class RemoteFiles(Files):
             return True
 
     def read(self, items: NDArray[np.int64]) -> Iterator[Read]:
-        """Requests objects, without a copy on this machine. As soon as one request has ended, the next begins.
+        """Requests objects, without a copy on this machine. As soon as one request has ended, the
+        next begins.
 
-        An iterator that is not read to its end waits for no request: Python may finalize it in fsspec's thread, on
-        which all requests depend.
+        An iterator that is not read to its end waits for no request: Python may finalize it in
+        fsspec's thread, on which all requests depend.
         """
-        jobs = SimpleQueue[Callable[[], None] | None]()
+        pool = DaemonThreads(min(self._at_once, len(items)))
         requested = deque[Future[bytes | Exception]]()
-        threads = min(self._at_once, len(items))
-        for _ in range(threads):
-            in_background(partial(_do, jobs))
         try:
             for file in items.tolist():
-                requested.append(Future())
-                jobs.put(partial(settle, requested[-1], self._whole, file))
+                requested.append(pool.submit(self._whole, file))
                 if len(requested) == _AHEAD:
                     yield requested.popleft().result()
             while requested:
@@ -126,8 +149,7 @@ class RemoteFiles(Files):
         finally:
             for future in requested:
                 future.cancel()
-            for _ in range(threads):
-                jobs.put(None)
+            pool.close(0.0)
 
     def _whole(self, file: int) -> bytes | Exception:
         url, size = self.paths[file], int(self.stamps[file, 0])
@@ -156,13 +178,6 @@ class RemoteFiles(Files):
         size, version, *_ = self.stamps[file].tolist()
         name = f"{self.paths[file]} {size} {version or self._unversioned}"
         return _copies() / hashlib.sha256(name.encode(errors="surrogateescape")).hexdigest()[:32]
-
-
-def _do(jobs: SimpleQueue[Callable[[], None] | None]) -> None:
-    """Does jobs until there is a None."""
-    while (job := jobs.get()) is not None:
-        job()
-        del job  # frees its image while the thread waits
 
 
 def _copies() -> Path:
@@ -202,14 +217,18 @@ def _download(url: str, path: Path, size: int) -> None:
 
 
 def _make_room(url: str, folder: Path, size: int) -> None:
-    """Deletes the least recently used copies until there is room for a file of this size within the limit."""
+    """Deletes the least recently used copies until there is room for a file of this size within the
+    limit.
+    """
     copies = []
     for path in folder.iterdir():
         with contextlib.suppress(OSError):
             status = path.stat()
             if path.suffix != ".part" or time.time() - status.st_mtime > _ABANDONED_SECONDS:
                 copies.append((status.st_mtime, status.st_size, path))
-    excess = size + sum(copy_size for _, copy_size, _ in copies) - byte_limit("FIDTOOL_REMOTE_BYTES")
+    excess = (
+        size + sum(copy_size for _, copy_size, _ in copies) - byte_limit("FIDTOOL_REMOTE_BYTES")
+    )
     for _, copy_size, path in sorted(copies):
         if excess > 0:
             path.unlink(missing_ok=True)  # a process that has opened it can still read it
@@ -229,19 +248,27 @@ def stamp_of(info: Mapping[str, Any]) -> tuple[int, int, int, int, int]:
     """Returns the stamp of an object from its metadata; see `RemoteFiles`."""
     size = info.get("size")
     version = [str(info[name]) for name in _VERSIONS if info.get(name)]
-    digest = int.from_bytes(hashlib.sha256("\0".join(version).encode()).digest()[:7], "little") if version else 0
+    digest = (
+        int.from_bytes(hashlib.sha256("\0".join(version).encode()).digest()[:7], "little")
+        if version
+        else 0
+    )
     return (-1 if size is None else int(size)), digest, 0, 0, 0
 
 
 def list_remote_folder(url: str, recursive: bool) -> ImageSet:
-    """Lists the images below a URL, sorted by relative name. Hidden names are ignored, as in a folder."""
+    """Lists the images below a URL, sorted by relative name. Hidden names are ignored, as in a
+    folder.
+    """
     prefix = f"{url.removesuffix('/')}/"
     source = f"{_in_commit(url).removesuffix('/')}/"
     store = file_system(source)
     depth = None if recursive else 1
     found = _queried(lambda: store.find(source, maxdepth=depth, detail=True), url, _LISTING_TIMEOUT)
     if not found:
-        raise InputError(f"there is nothing below {url}:", "check that the URL is correct and can be listed")
+        raise InputError(
+            f"there is nothing below {url}:", "check that the URL is correct and can be listed"
+        )
     root = store._strip_protocol(source).rstrip("/")
     passed_over = PassedOver()
     # Remove one slash only: names in a store may begin with another one.
@@ -250,13 +277,16 @@ def list_remote_folder(url: str, recursive: bool) -> ImageSet:
     if not images:
         raise passed_over.nothing_found(url, "location")
     names = Names(sorted(images))
-    files = RemoteFiles(names.after(source), np.array([images[name] for name in names], dtype=np.int64))
+    files = RemoteFiles(
+        names.after(source), np.array([images[name] for name in names], dtype=np.int64)
+    )
     order = np.arange(len(names), dtype=np.uint32)
     return ImageSet(url, "remote folder", names, prefix, files, order, passed_over)
 
 
 def remote_files(url: str, say: Callable[[str], None]) -> RemoteFiles:
-    """Returns the object that a URL names, or those that match a pattern such as ``shards-{000..127}.tar``.
+    """Returns the object that a URL names, or those that match a pattern such as
+    ``shards-{000..127}.tar``.
 
     ``say`` prints the size of large ones, which are downloaded when they are opened.
     """
@@ -270,14 +300,21 @@ def remote_files(url: str, say: Callable[[str], None]) -> RemoteFiles:
         if info.get("type") == "directory":
             raise InputError(f"{address} is a folder, not a file")
     files = RemoteFiles(urls, np.array([stamp_of(info) for info in infos], dtype=np.int64))
-    size = sum(int(files.stamps[file, 0]) for file in range(len(urls)) if not files.copy(file).exists())
+    size = sum(
+        int(files.stamps[file, 0]) for file in range(len(urls)) if not files.copy(file).exists()
+    )
     if size >= _SAID_BYTES:
-        say(f"downloading {url} ({megabytes(size)}) into {_copies()}; FIDTOOL_CACHE selects another disk")
+        say(
+            f"downloading {url} ({megabytes(size)}) into {_copies()}; FIDTOOL_CACHE selects "
+            "another disk"
+        )
     return files
 
 
 def _matches(url: str) -> list[str]:
-    """Returns the objects that match a URL, which may have wildcards. A bracket may also be a part of a name."""
+    """Returns the objects that match a URL, which may have wildcards. A bracket may also be a part
+    of a name.
+    """
     if not URL_WILDCARD.search(url):
         return [url]
     if "[" in url:
@@ -292,11 +329,13 @@ def _matches(url: str) -> list[str]:
     return sorted(map(store.unstrip_protocol, matches))
 
 
-# --- requests --------------------------------------------------------------------------------------------------------
+# --- requests -------------------------------------------------------------------------------------
 
 
 def file_system(url: str) -> Any:
-    """Returns fsspec's file system for a URL. Each process has its own, because forks cannot share connections."""
+    """Returns fsspec's file system for a URL. Each process has its own, because forks cannot share
+    connections.
+    """
     scheme = url.partition("://")[0]
     install = f"pip install 'fidtool[{_EXTRAS.get(scheme, 'remote')}]'"
     try:
@@ -306,7 +345,9 @@ def file_system(url: str) -> Any:
         raise InputError(f"reading {url} needs the package fsspec:", install) from None
     if scheme != scheme.lower():
         raise InputError(f"{url} must begin with {scheme.lower()}:// in lower case")
-    if scheme == "s3" and "@" in url.split("/")[2]:  # s3fs would treat it as part of the bucket's name
+    if (
+        scheme == "s3" and "@" in url.split("/")[2]
+    ):  # s3fs would treat it as part of the bucket's name
         raise InputError(f"{url}: an S3 URL cannot contain a user name or password:", _S3_ADVICE)
     settings: dict[str, Any] = {}
     try:
@@ -314,10 +355,13 @@ def file_system(url: str) -> Any:
             from aiohttp import ClientTimeout
 
             own = conf.get(scheme, {})
-            # If the server compressed the file for transfer, its size would not be that of the file.
+            # If the server compressed the file for transfer, its size would not be that of the
+            # file.
             settings["headers"] = {**own.get("headers", {}), "Accept-Encoding": "identity"}
             # By default a request, and so the download of a file, may take five minutes at most.
-            patience = ClientTimeout(total=None, sock_connect=_INFO_TIMEOUT, sock_read=_REQUEST_TIMEOUT)
+            patience = ClientTimeout(
+                total=None, sock_connect=_INFO_TIMEOUT, sock_read=_REQUEST_TIMEOUT
+            )
             settings["client_kwargs"] = {"timeout": patience, **own.get("client_kwargs", {})}
         if _IN_COMMIT.match(url):
             return _hub()
@@ -333,9 +377,11 @@ def file_system(url: str) -> Any:
 
 @cache
 def _hub() -> Any:
-    """Returns the file system of the Hugging Face Hub for commits, whose listings cannot be out of date.
+    """Returns the file system of the Hugging Face Hub for commits, whose listings cannot be out of
+    date.
 
-    All threads share it, because others would list a folder again; to request an image, it does not list its folder.
+    All threads share it, because others would list a folder again; to request an image, it does not
+    list its folder.
     """
     from fsspec import get_filesystem_class
 
@@ -347,7 +393,9 @@ def _hub() -> Any:
 
 
 def _in_commit(url: str) -> str:
-    """Returns the same address in the commit that is now its revision, which later ones do not change."""
+    """Returns the same address in the commit that is now its revision, which later ones do not
+    change.
+    """
     if not url.startswith("hf://") or url.startswith("hf://buckets/") or _IN_COMMIT.match(url):
         return url
 
@@ -357,25 +405,35 @@ def _in_commit(url: str) -> str:
 
         found = store.resolve_path(url)
         api = HfApi(store.endpoint, store.token)
-        commit = api.repo_info(found.repo_id, repo_type=found.repo_type, revision=found.revision).sha
+        commit = api.repo_info(
+            found.repo_id, repo_type=found.repo_type, revision=found.revision
+        ).sha
         kind = found.unresolve().partition(found.repo_id)[0]  # such as datasets/
         return f"hf://{kind}{found.repo_id}@{commit}/{found.path_in_repo}"
 
     return _queried(resolved, url, _INFO_TIMEOUT)
 
 
-def _queried(work: Callable[[], T], url: str, seconds: float, moved: Callable[[], object] = lambda: None) -> T:
-    """Returns the response to a request of which a failure ends the run: all exceptions are FidtoolErrors."""
+def _queried(
+    work: Callable[[], T], url: str, seconds: float, moved: Callable[[], object] = lambda: None
+) -> T:
+    """Returns the response to a request of which a failure ends the run: all exceptions are
+    FidtoolErrors.
+    """
     try:
         return request(work, url, seconds, moved)
     except ContentError as error:
         raise InputError(f"{url} cannot be read: {error}") from None
 
 
-def request(work: Callable[[], T], url: str, seconds: float, moved: Callable[[], object] = lambda: None) -> T:
-    """Returns the response to a request, of which ``moved`` must return something new within these ``seconds``.
+def request(
+    work: Callable[[], T], url: str, seconds: float, moved: Callable[[], object] = lambda: None
+) -> T:
+    """Returns the response to a request, of which ``moved`` must return something new within these
+    ``seconds``.
 
-    It is repeated over HTTP, where fsspec does not do so, if it fails for a reason that may be temporary.
+    It is repeated over HTTP, where fsspec does not do so, if it fails for a reason that may be
+    temporary.
 
     Raises:
         ContentError: if this object does not exist or cannot be requested.
@@ -384,7 +442,10 @@ def request(work: Callable[[], T], url: str, seconds: float, moved: Callable[[],
     """
     tries = MAX_TRIES if url.startswith(("http", "hf")) else 1
     for attempt in islice(attempts(_RETRY_PERIOD), tries):
-        last, future = moved(), in_background(work)  # after a timeout, it continues in the background
+        last, future = (
+            moved(),
+            in_background(work),
+        )  # after a timeout, it continues in the background
         try:
             while not wait([future], seconds).done:
                 if (now := moved()) == last:
@@ -402,19 +463,38 @@ def request(work: Callable[[], T], url: str, seconds: float, moved: Callable[[],
 
 
 def _lasting(error: Exception, url: str) -> FidtoolError | ContentError | None:
-    """Returns what to raise if a retry of a request that failed with ``error`` would not help; otherwise None."""
+    """Returns what to raise if a retry of a request that failed with ``error`` would not help;
+    otherwise None.
+    """
     if isinstance(error, FidtoolError):
         return error
     status = _status_of(error)
     kind = type(error).__name__
-    hidden = " or no such repository" if kind in ("RepositoryNotFoundError", "BucketNotFoundError") else ""
-    if hidden or isinstance(error, PermissionError) or status in (401, 403) or "Credentials" in kind:
-        reason = f"the store returned HTTP status {status}: access denied{hidden}" if status else message_of(error)
-        advice = _ADVICE.get(url.partition("://")[0], "check the address and the credentials for it")
+    hidden = (
+        " or no such repository"
+        if kind in ("RepositoryNotFoundError", "BucketNotFoundError")
+        else ""
+    )
+    if (
+        hidden
+        or isinstance(error, PermissionError)
+        or status in (401, 403)
+        or "Credentials" in kind
+    ):
+        reason = (
+            f"the store returned HTTP status {status}: access denied{hidden}"
+            if status
+            else message_of(error)
+        )
+        advice = _ADVICE.get(
+            url.partition("://")[0], "check the address and the credentials for it"
+        )
         return InputError(f"{url} cannot be read: {reason}:", advice)
     if isinstance(error, FileNotFoundError) or status in (404, 410):
         return ContentError("it does not exist")
-    if isinstance(error, (IsADirectoryError, NotADirectoryError, ImportError, NotImplementedError, ValueError)):
+    if isinstance(
+        error, (IsADirectoryError, NotADirectoryError, ImportError, NotImplementedError, ValueError)
+    ):
         return ContentError(f"it cannot be requested: {message_of(error)}")
     if 400 <= status < 500 and status not in RETRIED_STATUSES:
         return ContentError(f"the store returned HTTP status {status} ({message_of(error)[:120]})")
@@ -426,5 +506,7 @@ def _status_of(error: Any) -> int:
     response = getattr(error, "response", None)
     if isinstance(response, dict):  # botocore's
         return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-    status = getattr(error, "status", None) or getattr(response, "status_code", None)  # aiohttp's; the Hub's
+    status = getattr(error, "status", None) or getattr(
+        response, "status_code", None
+    )  # aiohttp's; the Hub's
     return status if isinstance(status, int) else 0

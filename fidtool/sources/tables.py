@@ -29,7 +29,9 @@ def list_images(named: NamedFiles) -> ImageSet:
     try:
         import pyarrow.parquet
     except ImportError:
-        raise InputError(f"reading {named.path} needs the package pyarrow:", "pip install 'fidtool[parquet]'") from None
+        raise InputError(
+            f"reading {named.path} needs the package pyarrow:", "pip install 'fidtool[parquet]'"
+        ) from None
     is_arrow = suffix_of(named.files.paths[0]) == ".arrow"
     columns, counts = [], []
     for file in range(len(named.files.paths)):
@@ -47,20 +49,30 @@ def list_images(named: NamedFiles) -> ImageSet:
         raise InputError(f"no images in {named.path}: it contains no rows")
     file_index = index_of_files(named, counts)
     if is_arrow:
-        # Local files are read in any order, remote ones sequentially, so that each rank downloads only its own.
+        # Local files are read in any order, remote ones sequentially, so that each rank downloads
+        # only its own.
         in_order = named.files.remote
-        return set_of_rows(named, "Arrow table", counts, ArrowReader(named.files, file_index, in_order, columns))
-    return set_of_rows(named, "Parquet table", counts, ParquetReader(named.files, file_index, True, columns))
+        return set_of_rows(
+            named, "Arrow table", counts, ArrowReader(named.files, file_index, in_order, columns)
+        )
+    return set_of_rows(
+        named, "Parquet table", counts, ParquetReader(named.files, file_index, True, columns)
+    )
 
 
 def _check_cells(named: NamedFiles, cells: Any) -> None:
-    cells.validate(full=True)  # bytes at offsets that are out of range would be read from other memory
+    cells.validate(
+        full=True
+    )  # bytes at offsets that are out of range would be read from other memory
     if _is_struct(cells.type) and any(chunk.field(_BYTES).null_count for chunk in cells.chunks):
-        named.files.versioned = False  # these images are other files, whose changes would not be noticed
+        named.files.versioned = (
+            False  # these images are other files, whose changes would not be noticed
+        )
 
 
 def _mapped(handle: BinaryIO) -> Any:
-    """Returns the table in an Arrow file, a stream as the package datasets writes it or with an index, without a copy.
+    """Returns the table in an Arrow file, a stream as the package datasets writes it or with an
+    index, without a copy.
 
     Its memory map outlives ``handle``.
     """
@@ -84,9 +96,16 @@ def _column(named: NamedFiles, file: int, schema: Any) -> str:
     if len(candidates) == 1 and not key:
         return candidates[0]
     has = ", ".join(f"{field.name} ({field.type})" for field in schema)[:300] or "none"
-    advice = f"{key} does not contain image bytes" if key else f"name the column of images, {named.path}:NAME"
+    advice = (
+        f"{key} does not contain image bytes"
+        if key
+        else f"name the column of images, {named.path}:NAME"
+    )
     if not binary:
-        advice = "none contains image bytes, as Hugging Face's Image columns do; pass paths as a list (.txt)"
+        advice = (
+            "none contains image bytes, as Hugging Face's Image columns do; pass paths as a list "
+            "(.txt)"
+        )
     raise InputError(f"{named.files.paths[file]} has the columns {has}:", advice)
 
 
@@ -107,7 +126,9 @@ def _is_struct(kind: Any) -> bool:
 class _TableReader(PartReader):
     """Reads a column of each table."""
 
-    def __init__(self, files: Files, file_index: NDArray[np.int32], in_order: bool, columns: list[str]) -> None:
+    def __init__(
+        self, files: Files, file_index: NDArray[np.int32], in_order: bool, columns: list[str]
+    ) -> None:
         super().__init__(files, file_index, in_order, " ".join(columns))
         self._columns = columns
         self._opened = dict[int, Any]()
@@ -133,7 +154,9 @@ class ParquetReader(_TableReader):
             row, end = end, end + parquet.metadata.row_group(group).num_rows
             if wanted.isdisjoint(range(row, end)):
                 continue
-            for batch in parquet.iter_batches(16, row_groups=[group], columns=[column], use_threads=False):
+            for batch in parquet.iter_batches(
+                16, row_groups=[group], columns=[column], use_threads=False
+            ):
                 for value in batch.column(0):
                     if row in wanted:
                         yield image_in(value.as_py())

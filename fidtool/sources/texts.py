@@ -1,4 +1,6 @@
-"""Texts that belong to images, such as their classes and captions: in a table, or in files named like the images."""
+"""Texts that belong to images, such as their classes and captions: in a table, or in files named
+like the images.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,11 @@ from os.path import isdir, join, splitext
 from pathlib import Path
 
 from fidtool.errors import InputError, option
-from fidtool.local_files import read_file
 from fidtool.names import counted, folded
 from fidtool.sources.contents import explained
 from fidtool.sources.kinds import TABLES, TEXT
-from fidtool.sources.opening import columns_of_paths, path_of, rows_of
+from fidtool.sources.listing import columns_of_paths, path_of, rows_of
+from fidtool.system.local_files import read_file
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,9 @@ class Texts:
     named: Mapping[str, str]
     listed: Sequence[str] = ()
 
-    def of(self, path: str, prefix: str, names: Sequence[str], numbers: Iterable[int], count: int) -> list[str] | None:
+    def of(
+        self, path: str, prefix: str, names: Sequence[str], numbers: Iterable[int], count: int
+    ) -> list[str] | None:
         """Return the texts of images of the set ``path``; None if the table names none of them.
 
         Args:
@@ -41,24 +45,30 @@ class Texts:
             numbers: their numbers in the stored order of the set, which has ``count`` images.
 
         Raises:
-            InputError: if some have none, or the table has another number of rows than the set has images.
+            InputError: if some have none, or the table has another number of rows than the set has
+                images.
         """
         named = option(self.setting, self.place or None)
         if self.listed:
             if len(self.listed) != count:
                 rows, images = counted(len(self.listed), self.what), counted(count, "image")
                 raise InputError(
-                    f"{named} has {rows} without paths of images, but {path} has {images}", setting=self.setting
+                    f"{named} has {rows} without paths of images, but {path} has {images}",
+                    setting=self.setting,
                 )
             found: list[str | None] = [self.listed[number] for number in numbers]
         else:
-            found = [self.named.get(_key(prefix + name)) or self.named.get(splitext(name)[0]) for name in names]
+            found = [
+                self.named.get(_key(prefix + name)) or self.named.get(splitext(name)[0])
+                for name in names
+            ]
         lacking = [name for name, text in zip(names, found, strict=True) if not text]
         if len(lacking) == len(names) and not self.listed:
             return None
         if lacking:
             raise InputError(
-                f"{named} has no {self.what} of {counted(len(lacking), 'image')} of {path} ({lacking[0]})",
+                f"{named} has no {self.what} of {counted(len(lacking), 'image')} of {path} "
+                f"({lacking[0]})",
                 setting=self.setting,
             )
         return [text for text in found if text]
@@ -71,12 +81,15 @@ def read_texts(place: str, setting: str, what: str, columns: Sequence[str]) -> T
         columns: usual names of the column of texts, as `fidtool.names.folded`.
 
     Raises:
-        InputError: if the file cannot be read, or has no such column, or an image twice with different texts.
+        InputError: if the file cannot be read, or has no such column, or an image twice with
+            different texts.
     """
     if isdir(place):
         with explained(place):
             texts = {
-                str(file.relative_to(place).with_suffix("")): _utf8(_text_in(file).strip(), f"{file}", setting)
+                str(file.relative_to(place).with_suffix("")): _utf8(
+                    _text_in(file).strip(), f"{file}", setting
+                )
                 for file in Path(place).rglob("*.txt")
             }
         return Texts(place, setting, what, texts)
@@ -84,10 +97,16 @@ def read_texts(place: str, setting: str, what: str, columns: Sequence[str]) -> T
     if suffix == TEXT:
         with explained(place):
             content = StringIO(_text_in(place))
-        lines = [_utf8(line.strip(), f"{place}, line {number}", setting) for number, line in enumerate(content, 1)]
+        lines = [
+            _utf8(line.strip(), f"{place}, line {number}", setting)
+            for number, line in enumerate(content, 1)
+        ]
         return Texts(place, setting, what, {}, lines)
     if suffix not in TABLES:
-        forms = f"a table ({', '.join(TABLES)}), a {TEXT} with one {what} per line, or a folder of such files"
+        forms = (
+            f"a table ({', '.join(TABLES)}), a {TEXT} with one {what} per line, or a folder of "
+            "such files"
+        )
         raise InputError(f"{option(setting, place)} must be {forms}", setting=setting)
     named, listed, folder = dict[str, str](), list[str](), os.path.dirname(place)
     with explained(place):
@@ -98,7 +117,9 @@ def read_texts(place: str, setting: str, what: str, columns: Sequence[str]) -> T
             if not isinstance(text, str | int):
                 raise InputError(f"{where} has no {what} in the column {column}", setting=setting)
             listed.append(_utf8(f"{text}".strip(), where, setting))
-            for each in columns_of_paths({name: fields[name] for name in fields if name != column})[:1]:
+            for each in columns_of_paths({name: fields[name] for name in fields if name != column})[
+                :1
+            ]:
                 given = f"{path_of(fields[each])}"
                 for key in (splitext(given)[0].removeprefix("./"), _key(join(folder, given))):
                     if named.setdefault(key, listed[-1]) != listed[-1]:
@@ -114,19 +135,27 @@ def _column(where: str, fields: Mapping[str, object], columns: Sequence[str], se
         likely = [column for column in fields if folded(column) == name]
         if len(likely) > 1:
             raise InputError(
-                f"{where} has the columns {likely[0]} and {likely[1]}:", "rename or remove one", setting=setting
+                f"{where} has the columns {likely[0]} and {likely[1]}:",
+                "rename or remove one",
+                setting=setting,
             )
         if likely:
             return likely[0]
-    raise InputError(f"{where} has no column {columns[0]}; it has {', '.join(fields)}", setting=setting)
+    raise InputError(
+        f"{where} has no column {columns[0]}; it has {', '.join(fields)}", setting=setting
+    )
 
 
 def _utf8(text: str, where: str, setting: str) -> str:
-    """The text itself; an InputError if bytes of it were not UTF-8, which are lone surrogates in it."""
+    """The text itself; an InputError if bytes of it were not UTF-8, which are lone surrogates in
+    it.
+    """
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise InputError(f"{where} is not UTF-8 text:", "save the file as UTF-8", setting=setting) from None
+        raise InputError(
+            f"{where} is not UTF-8 text:", "save the file as UTF-8", setting=setting
+        ) from None
     return text
 
 

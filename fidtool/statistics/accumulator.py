@@ -1,4 +1,6 @@
-"""Statistics of images: their exact sums, rows of each image where they are needed, properties, and skipped files."""
+"""Statistics of images: their exact sums, rows of each image where they are needed, properties, and
+skipped files.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +16,25 @@ from fidtool.distributed.world import World
 from fidtool.errors import RunError, SettingName, about
 from fidtool.features.extractor import GroupFeatures
 from fidtool.features.protocol import Definition
-from fidtool.images.decode import ImageProperties
-from fidtool.images.loader import Piece
-from fidtool.images.records import RECORD, ImageRecords, RecordArray
+from fidtool.reading.decode import ImageProperties
+from fidtool.reading.loader import Piece
+from fidtool.reading.records import RECORD, ImageRecords, RecordArray
 from fidtool.sources.contents import BadFile
 from fidtool.sources.image_set import ImageSet
 from fidtool.statistics.moments import FEWEST_BITS, ExactMoments
-from fidtool.statistics.set_statistics import CHUNK_BYTES, NO_IMAGES, LayerStatistics, Statistics, empty_rows, reordered
+from fidtool.statistics.set_statistics import (
+    CHUNK_BYTES,
+    NO_IMAGES,
+    LayerStatistics,
+    Statistics,
+    empty_rows,
+    reordered,
+)
 
 _FIRST_BATCH_BITS = FEWEST_BITS - 3
-"""If the features of the first batch have fewer bits than this, the whole set would be refused in the end."""
+"""If the features of the first batch have fewer bits than this, the whole set would be refused in
+the end.
+"""
 RECORDS, PAIRS = "records", "pairs"
 """Keys of the bytes of the images' records, and of the values of pairs, in `Accumulator.rows`."""
 
@@ -47,13 +58,15 @@ class Layer(NamedTuple):
 
 
 class Accumulator:
-    """Statistics of images by their places in a set: of one rank, of a part of the set, or of all ranks.
+    """Statistics of images by their places in a set: of one rank, of a part of the set, or of all
+    ranks.
 
     Args:
         count: number of images in the set, or in the part.
         inspected: whether the images' records are collected, too.
         pairs: number of values that each pair of images has.
-        of_partner: layers of the images' partners of which the statistics are collected, too; None for none.
+        of_partner: layers of the images' partners of which the statistics are collected, too; None
+            for none.
 
     Attributes:
         layers: the kinds of feature vectors, by name.
@@ -73,15 +86,21 @@ class Accumulator:
     ) -> None:
         self.layers = layers
         self._settings = device, inspected, pairs, of_partner
-        self.partner = None if of_partner is None else Accumulator(of_partner, count, device, inspected)
+        self.partner = (
+            None if of_partner is None else Accumulator(of_partner, count, device, inspected)
+        )
         self.used = np.zeros(count, dtype=bool)
         self.unusable = np.zeros(count, dtype=bool)
         self.moments = {
-            name: ExactMoments(layer.definition.dims, layer.definition.feature_step, device, layer.step_setting)
+            name: ExactMoments(
+                layer.definition.dims, layer.definition.feature_step, device, layer.step_setting
+            )
             for name, layer in layers.items()
         }
         self._rows = {
-            name: empty_rows(count, layer.definition.dims) for name, layer in layers.items() if layer.with_features
+            name: empty_rows(count, layer.definition.dims)
+            for name, layer in layers.items()
+            if layer.with_features
         }
         if inspected:
             self._rows[RECORDS] = empty_rows(count, RECORD.itemsize, np.uint8)
@@ -106,9 +125,9 @@ class Accumulator:
     def rows(self) -> dict[str, NDArray[Any]]:
         """Returns the rows of the images in the order of the set, without gaps for skipped files.
 
-        They are the features of layers that need them by the name of the layer, the bytes of the images' records under
-        `RECORDS`, and the values of pairs under `PAIRS`: arrays of shape (images, dims), memory-mapped if they are
-        large.
+        They are the features of layers that need them by the name of the layer, the bytes of the
+        images' records under `RECORDS`, and the values of pairs under `PAIRS`: arrays of shape
+        (images, dims), memory-mapped if they are large.
         """
         if self.used.all():
             return self._rows
@@ -153,7 +172,9 @@ class Accumulator:
             self.partner.absorb(other.partner, places)
 
     def add_part(self, part: Statistics, pairs: NDArray[np.float64] | None = None) -> None:
-        """Adds statistics of a part of the set, with the values of its pairs; a ValueError if its sums are damaged."""
+        """Adds statistics of a part of the set, with the values of its pairs; a ValueError if its
+        sums are damaged.
+        """
         assert part.part is not None
         rows: dict[str, Any] = {name: layer.features for name, layer in part.layers.items()}
         rows[PAIRS] = pairs
@@ -161,7 +182,13 @@ class Accumulator:
             rows[RECORDS] = _bytes_of(part.pictures.records)
         for name, moments in self.moments.items():
             moments.absorb(part.layers[name].sums or {})
-        self._note(part.part.places, part.part.skipped, rows, part.traits or ImageProperties(), part.skipped)
+        self._note(
+            part.part.places,
+            part.part.skipped,
+            rows,
+            part.traits or ImageProperties(),
+            part.skipped,
+        )
 
     def _note(
         self,
@@ -181,7 +208,9 @@ class Accumulator:
         self.skipped += skipped
 
     def merge(self, world: World, name: str) -> None:
-        """Sums over the ranks, in place: all ranks get the statistics of the whole set. A collective."""
+        """Sums over the ranks, in place: all ranks get the statistics of the whole set. A
+        collective.
+        """
         for moments in self.moments.values():
             moments.merge(world)
         if world.size > 1:
@@ -189,12 +218,18 @@ class Accumulator:
                 _merge_rows(rows.view(f"i{rows.itemsize}"), world)
         everyone = world.gather((self.traits, self.skipped))
         self.traits = ImageProperties.total(traits for traits, _ in everyone)
-        self.skipped = sorted((bad for _, skipped in everyone for bad in skipped), key=lambda bad: bad.file)
-        times = world.sum_(torch.from_numpy(np.array([self.used, self.unusable], dtype=np.uint8))).numpy()
+        self.skipped = sorted(
+            (bad for _, skipped in everyone for bad in skipped), key=lambda bad: bad.file
+        )
+        times = world.sum_(
+            torch.from_numpy(np.array([self.used, self.unusable], dtype=np.uint8))
+        ).numpy()
         self.used, self.unusable = times > 0
         counts = {self.count, *(moments.count for moments in self.moments.values())}
         if (times.sum(axis=0) != 1).any() or len(counts) > 1:
-            raise RunError(f"not every image of {name} was counted exactly once", "please report this")
+            raise RunError(
+                f"not every image of {name} was counted exactly once", "please report this"
+            )
         if self.partner is not None:
             self.partner.merge(world, name)
 
@@ -206,7 +241,9 @@ class Accumulator:
                     self.moments[name].check_precision()
 
     def layer_statistics(self, rows: Rows, sums_alone: bool = False) -> dict[str, LayerStatistics]:
-        """Returns the statistics of the layers, with the features in ``rows``; see `LayerStatistics` for sums alone."""
+        """Returns the statistics of the layers, with the features in ``rows``; see
+        `LayerStatistics` for sums alone.
+        """
         found = {}
         for name, layer in self.layers.items():
             moments = self.moments[name]
@@ -215,13 +252,17 @@ class Accumulator:
                 if moments.count and not sums_alone:
                     gaussian = moments.mean_covariance(layer.definition.ddof)
             sums = moments.totals()
-            found[name] = LayerStatistics(gaussian.mu, gaussian.sigma, layer.definition, rows.get(name), sums)
+            found[name] = LayerStatistics(
+                gaussian.mu, gaussian.sigma, layer.definition, rows.get(name), sums
+            )
         return found
 
     def statistics(
         self, images: ImageSet, rows: Rows, arithmetic: dict[str, Any], sums_alone: bool = False
     ) -> Statistics:
-        """Returns the statistics of the images of a set, or of a part of one, with their ``rows``."""
+        """Returns the statistics of the images of a set, or of a part of one, with their
+        ``rows``.
+        """
         layers, images = self.layer_statistics(rows, sums_alone), images.without(self.skipped)
         with_features = any(layer.features is not None for layer in layers.values())
         return Statistics(
@@ -245,7 +286,8 @@ def _bytes_of(records: RecordArray) -> NDArray[np.uint8]:
 def _merge_rows(bits: NDArray[Any], world: World) -> None:
     """Gives all ranks the rows of all ranks, a limited number of bytes at a time. A collective.
 
-    The rows of other ranks are zeros, so that the sums of all bits, as integers, are the rows of all.
+    The rows of other ranks are zeros, so that the sums of all bits, as integers, are the rows of
+    all.
     """
     at_once = max(1, CHUNK_BYTES // bits.strides[0])
     for start in range(0, len(bits), at_once):

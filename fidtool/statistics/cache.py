@@ -1,4 +1,6 @@
-"""The cache of the statistics of sets: a file per set and layer, named by a hash of everything that determines it."""
+"""The cache of the statistics of sets: a file per set and layer, named by a hash of everything that
+determines it.
+"""
 
 from __future__ import annotations
 
@@ -14,24 +16,30 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fidtool.cache_dir import byte_limit, cache_dir
 from fidtool.errors import RunError, redacted
 from fidtool.features.protocol import FEATURES, PROBE, Definition
 from fidtool.sources.image_set import ImageSet, real_path
-from fidtool.sources.opening import STDIN
+from fidtool.sources.listing import STDIN
+from fidtool.statistics.file import arrays_of, read_statistics, save_arrays
 from fidtool.statistics.set_statistics import Statistics
-from fidtool.statistics.statistics_file import arrays_of, read_statistics, save_arrays
+from fidtool.system.cache_dir import byte_limit, cache_dir
 
 _ABANDONED_SECONDS = 3600.0
 """Age from which a temporary file is assumed to belong to a process that was killed."""
 _FINE_CLOCK_NS = 50_000_000
-"""Resolution of time stamps on local file systems, with a margin: they use the kernel's tick of a few milliseconds."""
+"""Resolution of time stamps on local file systems, with a margin: they use the kernel's tick of a
+few milliseconds.
+"""
 _COARSE_CLOCK_NS = 2_100_000_000
-"""Resolution on coarse file systems, with a margin: FAT uses even seconds, and some network file systems whole ones."""
+"""Resolution on coarse file systems, with a margin: FAT uses even seconds, and some network file
+systems whole ones.
+"""
 
 
 class Entry(NamedTuple):
-    """A cached statistics file: its path, whose stem is its key, its size in bytes, and when it was last used."""
+    """A cached statistics file: its path, whose stem is its key, its size in bytes, and when it was
+    last used.
+    """
 
     path: Path
     size: int
@@ -45,16 +53,22 @@ def _folder() -> Path:
 def cache_file(images: ImageSet, definition: Definition, arithmetic: Mapping[str, Any]) -> Path:
     """Returns the file of the statistics of one layer of a set, whose name is a hexadecimal number.
 
-    The name depends on the definition of the layer's features, the settings that determine their bits
-    (``arithmetic``), the source's real path, the names of its images in canonical order, and each file's size,
-    mtime, ctime and inode. Different or changed files, ``--num`` or ``--seed`` therefore change it.
+    The name depends on the definition of the layer's features, the settings that determine their
+    bits (``arithmetic``), the source's real path, the names of its images in canonical order, and
+    each file's size, mtime, ctime and inode. Different or changed files, ``--num`` or ``--seed``
+    therefore change it.
     """
     bits = {setting: value for setting, value in arithmetic.items() if not setting.endswith(PROBE)}
     # Of the probes, that of the network which computes the layer.
     bits[PROBE] = arithmetic.get(f"{definition.fingerprint}_{PROBE}")
     bits |= {} if definition.standard else {"kernels": ""}  # those of Inception
     sha = hashlib.sha256(b"with exact sums")  # which entries of earlier versions lack
-    for part in (definition.to_json(), json.dumps(bits, sort_keys=True), images.identity(), images.state()):
+    for part in (
+        definition.to_json(),
+        json.dumps(bits, sort_keys=True),
+        images.identity(),
+        images.state(),
+    ):
         sha.update(os.fsencode(part) + b"\0")
     return _folder() / f"{sha.hexdigest()}.npz"
 
@@ -68,7 +82,8 @@ def find_cached(
     inspected: bool,
     warn: Callable[[str], None],
 ) -> Statistics | None:
-    """Returns the set's statistics of those of these layers that the cache has; None if it has none.
+    """Returns the set's statistics of those of these layers that the cache has; None if it has
+    none.
 
     Args:
         collected: the layers of which the features of each image are read if they are there.
@@ -78,7 +93,11 @@ def find_cached(
     found: dict[str, Statistics] = {}
     for name, definition in definitions.items():
         entry = _read_entry(cache_file(images, definition, arithmetic), name in collected, warn)
-        if entry is None or (name in needed and entry.features is None) or (inspected and entry.pictures is None):
+        if (
+            entry is None
+            or (name in needed and entry.features is None)
+            or (inspected and entry.pictures is None)
+        ):
             continue
         found[name] = entry
     if not found:
@@ -112,7 +131,9 @@ def _read_entry(path: Path, with_features: bool, warn: Callable[[str], None]) ->
 
 
 def put_in_cache(images: ImageSet, statistics: Statistics, warn: Callable[[str], None]) -> bool:
-    """Writes an entry per layer, unless files may have changed during the run with the same time stamps."""
+    """Writes an entry per layer, unless files may have changed during the run with the same time
+    stamps.
+    """
     files = images.files
     if not files.versioned or (not files.remote and _too_fresh(images)):
         return False
@@ -126,13 +147,18 @@ def put_in_cache(images: ImageSet, statistics: Statistics, warn: Callable[[str],
             save_arrays(cache_file(images, layer.definition, statistics.arithmetic or {}), arrays)
         sweep(_ABANDONED_SECONDS)
         total = 0
-        for position, entry in enumerate(cache_entries()):  # the least recently used exceed the limit
+        for position, entry in enumerate(
+            cache_entries()
+        ):  # the least recently used exceed the limit
             total += entry.size
             if position and total > byte_limit("FIDTOOL_CACHE_BYTES"):
                 entry.path.unlink(missing_ok=True)
         return True
     except OSError as error:
-        warn(f"the statistics are not cached: {_folder()} cannot be written ({error.strerror or error})")
+        warn(
+            f"the statistics are not cached: {_folder()} cannot be written "
+            f"({error.strerror or error})"
+        )
         return False
 
 
@@ -155,17 +181,20 @@ def sweep(age: float = 0.0) -> None:
 
 
 def _listed_path(path: str) -> str:
-    """Returns a set's path as lists show it: absolute, or a URL without user, password and query."""
+    """Returns a set's path as lists show it: absolute, or a URL without user, password and
+    query.
+    """
     if path == STDIN:
         return path
     return redacted(path) if "://" in path else real_path(path)
 
 
 def _too_fresh(images: ImageSet) -> bool:
-    """Returns whether a file was so new when listed that a later change could have left its time stamps the same.
+    """Returns whether a file was so new when listed that a later change could have left its time
+    stamps the same.
 
-    Two changes within the resolution of a file system's time stamps cannot be distinguished. The resolution is taken to
-    be coarse if all stamps are whole seconds.
+    Two changes within the resolution of a file system's time stamps cannot be distinguished. The
+    resolution is taken to be coarse if all stamps are whole seconds.
     """
     times = images.files.stamps[:, 1:3]
     coarse = not (times % 1_000_000_000).any()

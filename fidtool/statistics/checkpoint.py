@@ -1,10 +1,12 @@
-"""Checkpoint folders: after a kill at any time, the same command continues from the finished parts of its sets.
+"""Checkpoint folders: after a kill at any time, the same command continues from the finished parts
+of its sets.
 
-The batches of each set are divided into at most 64 parts, regardless of the number of ranks. A part is saved when it is
-finished, as a statistics file that is written atomically and named after the run and the part; resuming is merging.
-Parts do not depend on the rank or the attempt, so it does not matter which of several writers is the last. One is not
-used if its images have changed since, or if it was made with another ``max_pixels``; it is then computed and written
-again. ``fidtool-checkpoint.json`` states which run the folder belongs to.
+The batches of each set are divided into at most 64 parts, regardless of the number of ranks. A part
+is saved when it is finished, as a statistics file that is written atomically and named after the
+run and the part; resuming is merging. Parts do not depend on the rank or the attempt, so it does
+not matter which of several writers is the last. One is not used if its images have changed since,
+or if it was made with another ``max_pixels``; it is then computed and written again.
+``fidtool-checkpoint.json`` states which run the folder belongs to.
 """
 
 from __future__ import annotations
@@ -22,26 +24,28 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.cache_dir import atomic_write
 from fidtool.errors import InputError, message_of, option
-from fidtool.images.batches import Batch
-from fidtool.json_fields import restored
-from fidtool.local_files import open_regular, read_file
 from fidtool.names import counted, shortened
+from fidtool.reading.batches import Batch
 from fidtool.sources.contents import Files
 from fidtool.sources.image_set import ImageSet, SetPart
 from fidtool.statistics.accumulator import PAIRS, Accumulator
-from fidtool.statistics.layouts import NamedArrays
-from fidtool.statistics.statistics_file import arrays_of, own_statistics, save_arrays
+from fidtool.statistics.file import arrays_of, own_statistics, save_arrays
+from fidtool.statistics.foreign import NamedArrays
+from fidtool.system.cache_dir import atomic_write
+from fidtool.system.json_fields import restored
+from fidtool.system.local_files import open_regular, read_file
 
 if TYPE_CHECKING:
     from fidtool.features.extractor import GroupFeatures
-    from fidtool.images.loader import Piece
+    from fidtool.reading.loader import Piece
 
 MANIFEST = "fidtool-checkpoint.json"
 _FORMAT = 5
 _MOST_PARTS = 64
-"""Maximum number of parts of a set. A file has 17 MB for 2048 dimensions, and 8 KB per image if features are kept."""
+"""Maximum number of parts of a set. A file has 17 MB for 2048 dimensions, and 8 KB per image if
+features are kept.
+"""
 _PARTNER = "real/"
 """Prefix of the names of the arrays with the statistics of the partners."""
 
@@ -79,11 +83,17 @@ class Checkpoint:
     Args:
         run: the name of the run, as `claim` returned it.
         arithmetic: see `Statistics`.
-        warn: called, for example, if the folder cannot be written; the run then continues without it.
+        warn: called, for example, if the folder cannot be written; the run then continues without
+            it.
     """
 
     def __init__(
-        self, folder: str, run: str, arithmetic: dict[str, Any], max_pixels: int, warn: Callable[[str], None]
+        self,
+        folder: str,
+        run: str,
+        arithmetic: dict[str, Any],
+        max_pixels: int,
+        warn: Callable[[str], None],
     ) -> None:
         self.folder, self._run, self._arithmetic, self._warn = Path(folder), run, arithmetic, warn
         self._config = {"max_pixels": max_pixels}
@@ -96,7 +106,9 @@ class Checkpoint:
         return self.folder / f"{self._run}-{part.file}.npz"
 
     def load(self, parts: Iterable[Part], total: Accumulator) -> list[Part]:
-        """Adds the parts that are in the folder to statistics, and returns all others. Called on rank zero only."""
+        """Adds the parts that are in the folder to statistics, and returns all others. Called on
+        rank zero only.
+        """
         left: list[Part] = []
         unused: dict[str, list[Path]] = {}
         for part in parts:
@@ -107,7 +119,9 @@ class Checkpoint:
                 unused.setdefault(reason, []).append(file)
                 left.append(part)
         for reason, files in unused.items():
-            self._warn(f"{files[0]} is {reason}; computed again: {counted(len(files), 'part')} of a set")
+            self._warn(
+                f"{files[0]} is {reason}; computed again: {counted(len(files), 'part')} of a set"
+            )
         return left
 
     def _add(self, file: Path, part: Part, total: Accumulator) -> str:
@@ -117,21 +131,28 @@ class Checkpoint:
                 arrays = dict(archive)
             own = own_statistics(NamedArrays(arrays))
             prefixed = {name for name in arrays if name.startswith(_PARTNER)}
-            of_partner = NamedArrays({name.removeprefix(_PARTNER): arrays[name] for name in prefixed})
+            of_partner = NamedArrays(
+                {name.removeprefix(_PARTNER): arrays[name] for name in prefixed}
+            )
             partner = own_statistics(of_partner) if prefixed else None
         except Exception as error:  # damaged archives raise many kinds of exceptions
             return f"damaged ({message_of(error)})"
         if own.part != part.images:
             return "not used (files of the set have changed since)"
         if own.config != self._config:
-            return f"not used (it was made with {option('max_pixels', (own.config or {}).get('max_pixels'))})"
+            return (
+                "not used (it was made with "
+                f"{option('max_pixels', (own.config or {}).get('max_pixels'))})"
+            )
         total.add_part(own, arrays.get(PAIRS))
         if total.partner is not None and partner is not None:
             total.partner.add_part(partner)
         return ""
 
     def save(self, part: Part, images: ImageSet, sums: Accumulator) -> None:
-        """Writes the statistics of a part of the images. Gives a warning if the folder cannot be written."""
+        """Writes the statistics of a part of the images. Gives a warning if the folder cannot be
+        written.
+        """
         arrays = self._arrays(part, images, sums)
         if images.partner is not None and sums.partner is not None:
             of_partner = self._arrays(part, images.partner, sums.partner)
@@ -144,7 +165,8 @@ class Checkpoint:
 
     def _arrays(self, part: Part, images: ImageSet, sums: Accumulator) -> dict[str, Any]:
         rows = sums.rows()
-        # Without the times of the files, which other ranks do not know: those of the part are in its ``whole``.
+        # Without the times of the files, which other ranks do not know: those of the part are in
+        # its ``whole``.
         reader = copy.copy(images.reader)
         reader.files = Files([])
         own = replace(images.restricted(part.images), reader=reader)
@@ -152,8 +174,12 @@ class Checkpoint:
         arrays = arrays_of(replace(statistics, config=self._config))
         return arrays | {name: rows[name] for name in (PAIRS,) if name in rows}
 
-    def part_by_part(self, parts: Iterable[Part], images: ImageSet, total: Accumulator) -> Callable[..., None]:
-        """Returns a function like ``total.add`` that takes one of ``parts`` after the other, and saves each."""
+    def part_by_part(
+        self, parts: Iterable[Part], images: ImageSet, total: Accumulator
+    ) -> Callable[..., None]:
+        """Returns a function like ``total.add`` that takes one of ``parts`` after the other, and
+        saves each.
+        """
         part_of = {batch: part for part in parts for batch in part.batches}
         own: Accumulator | None = None
 
@@ -172,7 +198,9 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Identity:
-    """Everything that the parts of a checkpoint depend on, as values of JSON. Each set has its ``path``."""
+    """Everything that the parts of a checkpoint depend on, as values of JSON. Each set has its
+    ``path``.
+    """
 
     definition: dict[str, Any]
     arithmetic: dict[str, Any]
@@ -186,22 +214,33 @@ class Identity:
 
     def difference(self, now: Identity) -> str:
         """Describes how a run ``now`` differs from this one; empty if it does not."""
-        then_paths, now_paths = ([str(each.get("path")) for each in run.sets] for run in (self, now))
+        then_paths, now_paths = (
+            [str(each.get("path")) for each in run.sets] for run in (self, now)
+        )
         if then_paths != now_paths:
-            return f"it computed {', '.join(then_paths)}, and this one computes {', '.join(now_paths)}"
+            return (
+                f"it computed {', '.join(then_paths)}, and this one computes {', '.join(now_paths)}"
+            )
         pairs = [("", self.definition, now.definition), ("", self.arithmetic, now.arithmetic)]
         pairs += [("", self.order, now.order)]
-        pairs += [(f" of {new['path']}", old, new) for old, new in zip(self.sets, now.sets, strict=True)]
+        pairs += [
+            (f" of {new['path']}", old, new) for old, new in zip(self.sets, now.sets, strict=True)
+        ]
         for owner, old, new in pairs:
             for name in sorted({*old, *new}):
                 if old.get(name) == new.get(name):
                     continue
                 if name == "needed":
-                    return f"it had different {option('metrics')}, which need different features of the images"
+                    return (
+                        f"it had different {option('metrics')}, which need different features of "
+                        "the images"
+                    )
                 if name == "identity":
                     return f"the names of the images{owner} differ, or it is another folder"
                 values = [each.get(name) for each in (old, new)]
-                before, after = ("not set" if value is None else shortened(f"{value}") for value in values)
+                before, after = (
+                    "not set" if value is None else shortened(f"{value}") for value in values
+                )
                 return f"{name}{owner} was {before} and is now {after}"
         return ""
 
@@ -213,7 +252,8 @@ class _Manifest:
 
 
 def claim(folder: str, identity: Identity, warn: Callable[[str], None]) -> str:
-    """Assigns an empty folder to a run, or checks that it belongs to this run. Called on rank zero only.
+    """Assigns an empty folder to a run, or checks that it belongs to this run. Called on rank zero
+    only.
 
     Returns the name of the run.
     """
@@ -231,9 +271,13 @@ def claim(folder: str, identity: Identity, warn: Callable[[str], None]) -> str:
             warn(_failure(manifest.parent, error))
         return identity.run
     except OSError as error:
-        raise _refusal(f"{option('checkpoint', folder)} cannot be read ({error.strerror or error}):") from None
+        raise _refusal(
+            f"{option('checkpoint', folder)} cannot be read ({error.strerror or error}):"
+        ) from None
     except (ValueError, TypeError, RecursionError):
-        raise _refusal(f"{manifest} is damaged, or not a checkpoint of this version of fidtool:") from None
+        raise _refusal(
+            f"{manifest} is damaged, or not a checkpoint of this version of fidtool:"
+        ) from None
     if difference := content.identity.difference(identity):
         problem = f"{option('checkpoint', folder)} belongs to a different run: {difference}"
         raise _refusal(problem, "delete this one to start again")
@@ -246,4 +290,7 @@ def _refusal(problem: str, *remedies: str) -> InputError:
 
 def _failure(folder: Path, error: OSError) -> str:
     reason = f"cannot be written ({error.strerror or error})"
-    return f"{option('checkpoint', str(folder))} {reason}: the run continues, but a kill would lose its work"
+    return (
+        f"{option('checkpoint', str(folder))} {reason}: the run continues, but a kill would lose "
+        "its work"
+    )

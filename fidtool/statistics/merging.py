@@ -1,4 +1,6 @@
-"""Merging of the statistics of a set's parts, which were computed apart, to the bits of a single run."""
+"""Merging of the statistics of a set's parts, which were computed apart, to the bits of a single
+run.
+"""
 
 from __future__ import annotations
 
@@ -11,37 +13,41 @@ import numpy as np
 
 from fidtool.errors import InputError, option
 from fidtool.features.protocol import PROBE, layer_prefix
-from fidtool.images.records import ImageRecords
 from fidtool.names import counted, or_none, shortened
+from fidtool.reading.records import ImageRecords
 from fidtool.sources.contents import explained
 from fidtool.sources.crops import Crop
 from fidtool.sources.image_set import SetPart
 from fidtool.statistics.accumulator import Accumulator, Layer
+from fidtool.statistics.file import statistics_in
 from fidtool.statistics.set_statistics import Statistics
-from fidtool.statistics.statistics_file import statistics_in
 from fidtool.validation import MAX_SKIP, most_skipped
 
 
 def merge_statistics(parts: Iterable[str | os.PathLike[str] | Statistics]) -> Statistics:
-    """Merges the statistics of the parts of a set, in any order, to those of a single run: all bits are the same.
+    """Merges the statistics of the parts of a set, in any order, to those of a single run: all bits
+    are the same.
 
     Args:
-        parts: all parts of one set: files that ``fidtool stats --part`` has written, or `Statistics` that
-            `fidtool.compute_statistics` has returned with ``part``. They are read one after the other.
+        parts: all parts of one set: files that ``fidtool stats --part`` has written, or
+            `Statistics` that `fidtool.compute_statistics` has returned with ``part``. They are read
+            one after the other.
 
     Returns:
         The statistics of the whole set, as if computed at once.
 
     Raises:
-        InputError: if images are missing or in several parts, or the parts are of different sets, protocols, versions
-            or devices. The message names the files.
+        InputError: if images are missing or in several parts, or the parts are of different sets,
+            protocols, versions or devices. The message names the files.
     """
     if isinstance(parts, str | os.PathLike | Statistics):
         parts = [parts]
     merger: _Merger | None = None
     for number, given in enumerate(parts, 1):
         if given is None:  # what `compute_statistics` returns there
-            raise InputError(f"part {number} is None, as on ranks above zero:", "merge the parts on rank zero")
+            raise InputError(
+                f"part {number} is None, as on ranks above zero:", "merge the parts on rank zero"
+            )
         name = f"part {number}" if isinstance(given, Statistics) else os.fspath(given)
         statistics = statistics_in(given)
         merger = merger or _Merger(name, statistics)
@@ -63,7 +69,9 @@ def facts_of(
     records: bool,
 ) -> Facts:
     """Returns the facts of a run."""
-    facts: dict[str, Any] = {"networks": " and ".join(layer.definition.network for layer in layers.values())}
+    facts: dict[str, Any] = {
+        "networks": " and ".join(layer.definition.network for layer in layers.values())
+    }
     for name, layer in layers.items():
         prefix = layer_prefix(name, " ")
         facts |= {f"{prefix}{key}": value for key, value in asdict(layer.definition).items()}
@@ -81,7 +89,9 @@ def known_facts(name: str, statistics: Statistics) -> Facts:
             "compute it again with `fidtool stats`",
         )
     records = statistics.pictures is not None
-    return facts_of(layers, statistics.arithmetic, statistics.config or {}, statistics.framing, records)
+    return facts_of(
+        layers, statistics.arithmetic, statistics.config or {}, statistics.framing, records
+    )
 
 
 def _layers(statistics: Statistics) -> dict[str, Layer]:
@@ -97,10 +107,12 @@ def refuse_other(name: str, facts: Facts, other_name: str, other: Facts) -> None
     """Raises an InputError that says what differs, unless one run could have computed both."""
     keys = [key for key in {**facts, **other} if facts.get(key) != other.get(key)]
     if keys:
-        named = ["networks"] if "networks" in keys else [key for key in keys if not key.endswith(PROBE)]
-        differ = [f"{key} {or_none(facts.get(key))} against {or_none(other.get(key))}" for key in named] or [
-            "other bits of a probe batch"
-        ]
+        named = (
+            ["networks"] if "networks" in keys else [key for key in keys if not key.endswith(PROBE)]
+        )
+        differ = [
+            f"{key} {or_none(facts.get(key))} against {or_none(other.get(key))}" for key in named
+        ] or ["other bits of a probe batch"]
         how = shortened(", ".join(differ), 400)
         raise InputError(
             f"{name} and {other_name} were not computed in the same way ({how}):",
@@ -123,7 +135,9 @@ class _Merger:
     def add(self, name: str, statistics: Statistics) -> None:
         part = statistics.part
         if part is None or self._part is None:
-            raise InputError(f"{name} has statistics of a whole set, not of a part of it:", "omit it")
+            raise InputError(
+                f"{name} has statistics of a whole set, not of a part of it:", "omit it"
+            )
         refuse_other(name, known_facts(name, statistics), self._name, self._facts)
         if (part.whole, part.total) != (self._part.whole, self._part.total):
             causes = "the names, sizes or contents of the images, or num, seed or sample, differ"
@@ -134,7 +148,9 @@ class _Merger:
             other, its, _ = self._parts[owners.max()]
             both = f"{name} ({part.name}) and {other} ({its.name})"
             common = int((owners >= 0).sum())
-            raise InputError(f"{both} have {counted(common, 'image')} in common:", "pass each part once")
+            raise InputError(
+                f"{both} have {counted(common, 'image')} in common:", "pass each part once"
+            )
         with explained(name):
             self._sums.add_part(statistics)
         self._owners[images] = len(self._parts)
@@ -149,8 +165,8 @@ class _Merger:
         if len(skipped) > allowed or not sums.count:
             files = counted(len(self._owners), "file")
             raise InputError(
-                f"{len(skipped)} of {files} cannot be used, but {option('max_skip')} allows {allowed} "
-                f"({skipped[0].file}: {skipped[0].reason}):",
+                f"{len(skipped)} of {files} cannot be used, but {option('max_skip')} allows "
+                f"{allowed} ({skipped[0].file}: {skipped[0].reason}):",
                 "fix them, and do their parts again",
             )
         order = np.argsort(np.concatenate([part.places for _, part, _ in self._parts]))
@@ -177,4 +193,6 @@ class _Merger:
         every = [] if others else [f"{number}/{total}" for number in range(1, int(total) + 1)]
         which = shortened(", ".join(name for name in every if name not in names))
         lacking = f"no file has {counted(missing, 'image')} of the set's {len(self._owners)}"
-        raise InputError(f"{lacking}{f': part {which}' if which else ''}:", "pass all parts of the set")
+        raise InputError(
+            f"{lacking}{f': part {which}' if which else ''}:", "pass all parts of the set"
+        )

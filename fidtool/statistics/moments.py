@@ -1,10 +1,12 @@
-"""Exact first and second moments: sums of integers, with the same bits for any order, batching or sharding.
+"""Exact first and second moments: sums of integers, with the same bits for any order, batching or
+sharding.
 
-Each feature is rounded to a multiple of 2 ** -feature_step: an integer q with |q| < 2 ** 23. Products of two such
-integers are below 2 ** 46, and sums of 128 products are at most 2 ** 53. A float64 matrix product of up to 128 rows is
-therefore exact, regardless of the library, its blocking and its threads. The products are added to int64 totals, and
-int64 totals to each other, which gives the same bits in any order. On the CPU, products are first added in float64
-while the squares of the rows show that this is exact, which is usually the case for a whole set.
+Each feature is rounded to a multiple of 2 ** -feature_step: an integer q with |q| < 2 ** 23.
+Products of two such integers are below 2 ** 46, and sums of 128 products are at most 2 ** 53. A
+float64 matrix product of up to 128 rows is therefore exact, regardless of the library, its blocking
+and its threads. The products are added to int64 totals, and int64 totals to each other, which gives
+the same bits in any order. On the CPU, products are first added in float64 while the squares of the
+rows show that this is exact, which is usually the case for a whole set.
 """
 
 from __future__ import annotations
@@ -24,32 +26,40 @@ from fidtool.features.protocol import FEATURE_STEPS
 from fidtool.statistics.set_statistics import Gaussian
 
 INTEGER_BITS = 23
-"""Largest number of bits of a feature in units of its step: with more, the sums would not be exact."""
+"""Largest number of bits of a feature in units of its step: with more, the sums would not be
+exact.
+"""
 FEWEST_BITS = 11
 """Bits that features must have on average in units of their step."""
 _ROWS = 128
 """Number of rows whose Gram matrix is always exact in float64: 128 * 2 ** 46 = 2 ** 53."""
 _MATRICES = 6
-"""Number of matrices of 8-byte values that a comparison has in memory at the same time, about: sums, Gram matrix,
-covariances of both sets, and their products."""
+"""Number of matrices of 8-byte values that a comparison has in memory at the same time, about:
+sums, Gram matrix, covariances of both sets, and their products.
+"""
 _EXACT = 2.0**53
 _NO_SIZES = np.zeros(2, dtype=np.int64)
 """Of sums of earlier versions."""
 _LIMB_BITS = 32
 _LOW_BITS = (1 << _LIMB_BITS) - 1
 _CHECKED_DIMS, _CHECKED_COLUMNS, _CHECKED_SHIFT = 2048, 64, 4
-"""Columns of the matrices of `check_exact_products`, columns that differ, and bits omitted where 2048 products are
-added, so that the sums are below 2 ** 53."""
+"""Columns of the matrices of `check_exact_products`, columns that differ, and bits omitted where
+2048 products are added, so that the sums are below 2 ** 53.
+"""
 
 
 def better_step(feature_step: int, largest: float) -> int:
-    """Returns a step for features up to ``largest``, in units of the current step, with a margin of a factor of 4."""
+    """Returns a step for features up to ``largest``, in units of the current step, with a margin of
+    a factor of 4.
+    """
     _, room = math.frexp(largest)
     return feature_step + INTEGER_BITS - 2 - room
 
 
 def step_remedy(setting: SettingName | None, better: int) -> str:
-    """Returns what to do about features that a step does not suit; for ``setting`` see `ExactMoments`."""
+    """Returns what to do about features that a step does not suit; for ``setting`` see
+    `ExactMoments`.
+    """
     if not FEATURE_STEPS[0] <= better <= FEATURE_STEPS[1]:
         return "scale the features in the network"
     if setting is None:
@@ -60,12 +70,14 @@ def step_remedy(setting: SettingName | None, better: int) -> str:
 
 
 def check_dims(dims: int) -> None:
-    """Raises a RunError if the sums and covariances of features with so many dimensions do not fit into memory."""
+    """Raises a RunError if the sums and covariances of features with so many dimensions do not fit
+    into memory.
+    """
     matrix, memory = 8 * dims**2, machine_memory()
     if _MATRICES * matrix > memory:
         raise RunError(
-            f"features of {dims} dimensions need {_MATRICES} matrices of {matrix / 1e9:.1f} GB each, and this machine "
-            f"has {memory / 1e9:.1f} GB of memory:",
+            f"features of {dims} dimensions need {_MATRICES} matrices of {matrix / 1e9:.1f} GB "
+            f"each, and this machine has {memory / 1e9:.1f} GB of memory:",
             "use a layer with fewer dimensions",
             "average its features in the network",
         )
@@ -78,8 +90,9 @@ class ExactMoments:
         dims: length D of a feature vector. Memory is two int64 matrices of D x D.
         feature_step: features are rounded to multiples of 2 ** -feature_step.
         device: device of the sums; it must support float64.
-        setting: setting that determines ``feature_step``, see `fidtool.errors.option`; None for Inception, whose step
-            is fixed; empty for networks that are configured where they are named.
+        setting: setting that determines ``feature_step``, see `fidtool.errors.option`; None for
+            Inception, whose step is fixed; empty for networks that are configured where they are
+            named.
 
     Attributes:
         count: number of feature vectors added.
@@ -98,14 +111,15 @@ class ExactMoments:
         self.feature_step = feature_step
         self._setting = setting
         self._sum = torch.zeros(dims, dtype=torch.int64, device=device)
-        # The value of an entry is high * 2 ** 32 + low, where 0 <= low < 2 ** 32: beyond about 4 million images it
-        # exceeds 64 bits.
+        # The value of an entry is high * 2 ** 32 + low, where 0 <= low < 2 ** 32: beyond about 4
+        # million images it exceeds 64 bits.
         self._low = torch.zeros(dims, dims, dtype=torch.int64, device=device)
         self._high = torch.zeros_like(self._low)
         # The Gram matrix of the latest rows, in float64, and an upper bound of its entries.
         self._recent: torch.Tensor | None = None
         self._reach = 0.0
-        # In units of the step, of features that are not 0: the largest, the sum of the bit lengths, and their number.
+        # In units of the step, of features that are not 0: the largest, the sum of the bit lengths,
+        # and their number.
         self._largest = 0.0
         self._bits = 0
         self._nonzero = 0
@@ -117,8 +131,9 @@ class ExactMoments:
             features: floating-point tensor of shape (n, dims), n >= 0.
 
         Raises:
-            RunError: if a feature is not finite or too large for the step; the message states a remedy. All later calls
-                raise it again, because the features added together with it are lost.
+            RunError: if a feature is not finite or too large for the step; the message states a
+                remedy. All later calls raise it again, because the features added together with it
+                are lost.
         """
         self._check_range()
         self.count += len(features)
@@ -142,11 +157,16 @@ class ExactMoments:
         self._bits += int(bits)
         self._nonzero += int(nonzero)
         self._sum += integers.sum(0).to(torch.int64)
-        # By Cauchy-Schwarz, no entry of a Gram matrix and no partial sum of one exceeds its largest diagonal entry.
+        # By Cauchy-Schwarz, no entry of a Gram matrix and no partial sum of one exceeds its largest
+        # diagonal entry.
         if self._reach + reach > _EXACT:
             self._spill()
         self._reach += reach
-        self._recent = integers.T @ integers if self._recent is None else self._recent.addmm_(integers.T, integers)
+        self._recent = (
+            integers.T @ integers
+            if self._recent is None
+            else self._recent.addmm_(integers.T, integers)
+        )
 
     def to(self, device: torch.device) -> None:
         """Moves the sums to another device, which must support float64."""
@@ -174,10 +194,13 @@ class ExactMoments:
         if largest < 2.0**INTEGER_BITS - 0.5:
             return
         if not math.isfinite(largest):
-            raise RunError("the network returned a feature that is NaN or infinite:", "check its weights and input")
+            raise RunError(
+                "the network returned a feature that is NaN or infinite:",
+                "check its weights and input",
+            )
         raise RunError(
-            f"a feature of size {largest / 2.0**step:g} is outside the range of the exact sums, which is "
-            f"{2.0 ** (INTEGER_BITS - step):g} at feature_step {step}:",
+            f"a feature of size {largest / 2.0**step:g} is outside the range of the exact sums, "
+            f"which is {2.0 ** (INTEGER_BITS - step):g} at feature_step {step}:",
             step_remedy(self._setting, better_step(step, largest)),
             setting=self._setting,
         )
@@ -200,12 +223,14 @@ class ExactMoments:
         self._carry()
 
     def totals(self) -> dict[str, NDArray[Any]]:
-        """Returns the sums as arrays, for `absorb`. Of symmetric matrices, they hold the upper triangle.
+        """Returns the sums as arrays, for `absorb`. Of symmetric matrices, they hold the upper
+        triangle.
 
         Returns:
-            ``count`` and ``largest`` of shape (), ``sizes`` (the sum of the bit lengths and the number of nonzero
-            features) of shape (2,), ``sum`` of shape (dims,), ``low`` and ``high`` of shape (dims * (dims + 1) / 2,).
-            All are int64 except ``largest``, which is float64. While ``low`` can hold all sums, there is no ``high``.
+            ``count`` and ``largest`` of shape (), ``sizes`` (the sum of the bit lengths and the
+            number of nonzero features) of shape (2,), ``sum`` of shape (dims,), ``low`` and
+            ``high`` of shape (dims * (dims + 1) / 2,). All are int64 except ``largest``, which is
+            float64. While ``low`` can hold all sums, there is no ``high``.
         """
         self.flush()
         upper = np.tri(self.dims, dtype=bool).T
@@ -222,7 +247,9 @@ class ExactMoments:
         return totals | {"low": low, "high": high}
 
     def absorb(self, totals: Mapping[str, NDArray[Any]]) -> None:
-        """Adds sums from `totals`; a ValueError if they are damaged. Their order does not change the bits."""
+        """Adds sums from `totals`; a ValueError if they are damaged. Their order does not change
+        the bits.
+        """
         self._check(totals)
         self.flush()
         bits, nonzero = totals.get("sizes", _NO_SIZES).tolist()
@@ -237,17 +264,31 @@ class ExactMoments:
         self._carry()
 
     def _check(self, totals: Mapping[str, NDArray[Any]]) -> None:
-        """Checks types, shapes and bounds of sums from `totals`; a ValueError if they are others."""
+        """Checks types, shapes and bounds of sums from `totals`; a ValueError if they are
+        others.
+        """
         upper = (self.dims * (self.dims + 1) // 2,)
-        shapes = {"count": (), "largest": (), "sizes": (2,), "sum": (self.dims,), "low": upper, "high": upper}
+        shapes = {
+            "count": (),
+            "largest": (),
+            "sizes": (2,),
+            "sum": (self.dims,),
+            "low": upper,
+            "high": upper,
+        }
         damaged = shapes.keys() - totals.keys() - {"sizes", "high"}
         for name, array in totals.items():
-            if array.shape != shapes[name] or array.dtype != (np.float64 if name == "largest" else np.int64):
+            if array.shape != shapes[name] or array.dtype != (
+                np.float64 if name == "largest" else np.int64
+            ):
                 damaged.add(name)
         if damaged:
             raise ValueError(f"the sums are damaged, or do not have {self.dims} dimensions")
         _, nonzero = totals.get("sizes", _NO_SIZES)
-        if not 0.0 <= totals["largest"] < 2.0**INTEGER_BITS or nonzero > totals["count"] * self.dims:
+        if (
+            not 0.0 <= totals["largest"] < 2.0**INTEGER_BITS
+            or nonzero > totals["count"] * self.dims
+        ):
             raise ValueError("the sums are damaged: their largest or sizes are impossible")
 
     def _symmetric(self, upper: NDArray[np.int64]) -> torch.Tensor:
@@ -268,8 +309,8 @@ class ExactMoments:
             return
         step, better = self.feature_step, better_step(self.feature_step, self._largest)
         problem = (
-            f"the features have {bits:.1f} bits on average at feature_step {step}, fewer than {FEWEST_BITS} "
-            f"(the largest is {self._largest / 2.0**step:g}):"
+            f"the features have {bits:.1f} bits on average at feature_step {step}, fewer than "
+            f"{FEWEST_BITS} (the largest is {self._largest / 2.0**step:g}):"
         )
         if bits + better - step < FEWEST_BITS:
             problem += " no step suits both the small and the large ones:"
@@ -277,17 +318,19 @@ class ExactMoments:
         raise RunError(problem, step_remedy(self._setting, better), setting=self._setting)
 
     def mean_covariance(self, ddof: int) -> Gaussian:
-        """Returns the mean and covariance, exact except for the last few roundings of each entry to float64.
+        """Returns the mean and covariance, exact except for the last few roundings of each entry to
+        float64.
 
-        In integer arithmetic, the second moments are shifted by the integer vector c nearest to the mean, so that
-        features with a large mean and a small spread lose no digits:
-        sum (q-c)(q-c)^T = sum q q^T - c s^T - s c^T + n c c^T with s = sum q.
+        In integer arithmetic, the second moments are shifted by the integer vector c nearest to the
+        mean, so that features with a large mean and a small spread lose no digits: sum (q-c)(q-c)^T
+        = sum q q^T - c s^T - s c^T + n c c^T with s = sum q.
 
         Args:
             ddof: the covariance is divided by count - ddof. A single image has covariance 0.
 
         Raises:
-            RunError: if no images were added, or rounding leaves even the largest feature too few bits.
+            RunError: if no images were added, or rounding leaves even the largest feature too few
+                bits.
         """
         self.flush()
         if self.count == 0:
@@ -296,8 +339,9 @@ class ExactMoments:
             self.check_precision()
         total = self._sum.cpu()
         centre = (total.double() / self.count).round_().long()
-        # Wrapping int64 arithmetic gives the scatter about the centre modulo 2 ** 64. A float64 estimate, whose error
-        # is far below 2 ** 63, determines the missing multiple of 2 ** 64, which is 0 below a few million images.
+        # Wrapping int64 arithmetic gives the scatter about the centre modulo 2 ** 64. A float64
+        # estimate, whose error is far below 2 ** 63, determines the missing multiple of 2 ** 64,
+        # which is 0 below a few million images.
         low, high = self._low.cpu(), self._high.cpu()
         wrapped = (high << _LIMB_BITS) + low
         wrapped.addr_(centre, self.count * centre - total).addr_(total, centre, alpha=-1)
@@ -309,24 +353,32 @@ class ExactMoments:
             sigma += ((estimate - wrapped) / 2.0**64).round_() * 2.0**64
         del wrapped  # a matrix less in memory
         rest = (total - self.count * centre).double()
-        sigma.sub_(torch.outer(rest, rest).div_(self.count))  # exactly symmetric, because both terms are
+        sigma.sub_(
+            torch.outer(rest, rest).div_(self.count)
+        )  # exactly symmetric, because both terms are
         sigma.mul_(2.0 ** (-2 * self.feature_step) / max(self.count - ddof, 1))
         mu = (centre + rest / self.count) * 2.0**-self.feature_step
         return Gaussian(mu.numpy(), sigma.numpy(), self.count)
 
 
 def check_exact_products(device: torch.device) -> None:
-    """Checks that float64 matrix products on a device are exact where IEEE arithmetic is exact, else a RunError.
+    """Checks that float64 matrix products on a device are exact where IEEE arithmetic is exact,
+    else a RunError.
 
-    A library may replace a float64 product by several products of lower precision, as cuBLAS does on request and only
-    for large matrices. On an accelerator, the matrices therefore have the shapes of a run, which takes a few
-    milliseconds. On the CPU, they are small and take less than one.
+    A library may replace a float64 product by several products of lower precision, as cuBLAS does
+    on request and only for large matrices. On an accelerator, the matrices therefore have the
+    shapes of a run, which takes a few milliseconds. On the CPU, they are small and take less than
+    one.
     """
     copies = 1 if device.type == "cpu" else _CHECKED_DIMS // _CHECKED_COLUMNS
     random = torch.Generator().manual_seed(0)
-    bits = torch.randint(1 << INTEGER_BITS, (_ROWS, _CHECKED_COLUMNS), generator=random, device="cpu")
+    bits = torch.randint(
+        1 << INTEGER_BITS, (_ROWS, _CHECKED_COLUMNS), generator=random, device="cpu"
+    )
     # Integers of all lengths and both signs, so that few rounding errors can cancel.
-    rows = (bits >> torch.randint(INTEGER_BITS, bits.shape, generator=random, device="cpu")) * (1 - 2 * (bits & 1))
+    rows = (bits >> torch.randint(INTEGER_BITS, bits.shape, generator=random, device="cpu")) * (
+        1 - 2 * (bits & 1)
+    )
     small = rows[:_CHECKED_COLUMNS] >> _CHECKED_SHIFT
 
     def tiled(integers: torch.Tensor, down: int = copies) -> torch.Tensor:
@@ -335,8 +387,8 @@ def check_exact_products(device: torch.device) -> None:
     one, gram = tiled(rows, down=1), tiled(rows.T @ rows)
     other, products = tiled(small), tiled(copies * (small @ small.T))
     squares = products.diagonal()
-    # The Gram matrix of the sums, and inner products of as many terms as a feature has dimensions, as in distances and
-    # resizes: a library may decide for each function.
+    # The Gram matrix of the sums, and inner products of as many terms as a feature has dimensions,
+    # as in distances and resizes: a library may decide for each function.
     expected = [
         (one.T @ one, gram),
         (other @ other.T, products),
@@ -345,7 +397,9 @@ def check_exact_products(device: torch.device) -> None:
     ]
     if not all(torch.equal(found, exact) for found, exact in expected):
         raise RunError(
-            f"float64 matrix products on {device} are not exact, so that results would not be reproducible:",
-            "unset CUBLAS_EMULATE_DOUBLE_PRECISION and CUBLAS_EMULATION_STRATEGY, which replace float64 arithmetic",
+            f"float64 matrix products on {device} are not exact, so that results would not be "
+            "reproducible:",
+            "unset CUBLAS_EMULATE_DOUBLE_PRECISION and CUBLAS_EMULATION_STRATEGY, which replace "
+            "float64 arithmetic",
             f"pass {option('device', 'cpu')}",
         )

@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from fidtool.cache_dir import byte_limit, cache_dir
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, RunError
 from fidtool.features.models.families import NetworkChoice, layers_in
 from fidtool.features.protocol import FEATURES, Definition
-from fidtool.images.decode import ImageProperties
-from fidtool.images.records import ImageRecords
+from fidtool.reading.decode import ImageProperties
+from fidtool.reading.records import ImageRecords
 from fidtool.sources.contents import BadFile
 from fidtool.sources.crops import Crop
 from fidtool.sources.image_set import SetPart
+from fidtool.system.cache_dir import byte_limit, cache_dir
 
 SUMS = ("count", "largest", "sizes", "sum", "low", "high")
 """Names of the arrays of exact sums, see `ExactMoments.totals`."""
@@ -54,7 +54,9 @@ NO_IMAGES = Gaussian(np.zeros(0), np.zeros((0, 0)), 0)
 def checked_moments(
     mean: NDArray[Any], covariance: NDArray[Any], mu: str = "mu", sigma: str = "sigma"
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Returns a mean and a covariance as float64; a ValueError, with the names given for them, if they are none."""
+    """Returns a mean and a covariance as float64; a ValueError, with the names given for them, if
+    they are none.
+    """
     for name, value in ((mu, mean), (sigma, covariance)):
         if value.dtype.kind not in "fiu":
             raise ValueError(f"{name} has dtype {value.dtype}; it should be float64")
@@ -66,8 +68,13 @@ def checked_moments(
     if not (np.isfinite(mean).all() and np.isfinite(covariance).all()):
         raise ValueError("it contains NaN or infinite values")
     rounding = 1e-6 * np.abs(covariance).max()
-    if np.abs(covariance - covariance.T).max() > rounding or covariance.diagonal().min() < -rounding:
-        raise ValueError(f"{sigma} is not a covariance (not symmetric, or with a negative variance)")
+    if (
+        np.abs(covariance - covariance.T).max() > rounding
+        or covariance.diagonal().min() < -rounding
+    ):
+        raise ValueError(
+            f"{sigma} is not a covariance (not symmetric, or with a negative variance)"
+        )
     return mean, covariance
 
 
@@ -75,14 +82,17 @@ def checked_moments(
 class LayerStatistics:
     """Mean and covariance of the features of one layer.
 
-    A part of a checkpoint, and a part without a readable image, has sums alone, and an empty mean and covariance.
+    A part of a checkpoint, and a part without a readable image, has sums alone, and an empty mean
+    and covariance.
 
     Attributes:
         mu: float64 array of shape (dims,).
         sigma: float64 array of shape (dims, dims).
         definition: definition of the features; None in files of other tools.
-        features: per-image features, float32 array of shape (count, dims); None if only their sums were needed.
-        sums: the exact sums that they are of, see `ExactMoments.totals`; None if unknown, as in files of other tools.
+        features: per-image features, float32 array of shape (count, dims); None if only their sums
+            were needed.
+        sums: the exact sums that they are of, see `ExactMoments.totals`; None if unknown, as in
+            files of other tools.
     """
 
     mu: NDArray[np.float64] = field(repr=False)
@@ -93,7 +103,11 @@ class LayerStatistics:
 
     @property
     def dims(self) -> int:
-        return self.definition.dims if self.definition is not None and not len(self.mu) else len(self.mu)
+        return (
+            self.definition.dims
+            if self.definition is not None and not len(self.mu)
+            else len(self.mu)
+        )
 
 
 @dataclass(frozen=True)
@@ -101,22 +115,26 @@ class Statistics:
     """Statistics of a set of images by layer, and where they come from.
 
     Attributes:
-        layers: statistics by name of the layer: ``features`` of the extractor and, if requested, ``spatial`` (for
-            sFID), ``embedding`` (of CMMD's network) and those of the networks of other metrics.
+        layers: statistics by name of the layer: ``features`` of the extractor and, if requested,
+            ``spatial`` (for sFID), ``embedding`` (of CMMD's network) and those of the networks of
+            other metrics.
         count: number of images; None in files of other tools.
-        arithmetic: how they were computed (device, precision, batch size, versions); None in files of other tools.
+        arithmetic: how they were computed (device, precision, batch size, versions); None in files
+            of other tools.
         traits: properties of the images, see `ImageProperties`; None in files of other tools.
         skipped: files that were skipped because they could not be read.
-        found: number of images in the source, of which ``num`` may have selected some; None if unknown.
-        config: for a file, the settings it was made with that differ from their defaults and can change the result;
-            None in files of other tools.
+        found: number of images in the source, of which ``num`` may have selected some; None if
+            unknown.
+        config: for a file, the settings it was made with that differ from their defaults and can
+            change the result; None in files of other tools.
         pictures: records of the images; None if they were not made.
-        order: number in stored order of each row of the per-image features, int64 array of shape (count,); None if it
-            is unknown, or if there are no such features.
+        order: number in stored order of each row of the per-image features, int64 array of shape
+            (count,); None if it is unknown, or if there are no such features.
         framing: how the images were cropped and resized; None if they were not, or
             in files of other tools.
-        origin: the tool that wrote the file and how it was recognised, such as ``ADM's evaluator (it has mu_s)``; empty
-            for fidtool's own files, for images, and where nothing tells them apart.
+        origin: the tool that wrote the file and how it was recognised, such as ``ADM's evaluator
+            (it has mu_s)``; empty for fidtool's own files, for images, and where nothing tells them
+            apart.
         part: which part of a set the images are; None if they are not a part.
     """
 
@@ -134,7 +152,9 @@ class Statistics:
     part: SetPart | None = None
 
     def __repr__(self) -> str:
-        layers = ", ".join(f"{layer}: {each.dims} dimensions" for layer, each in self.layers.items())
+        layers = ", ".join(
+            f"{layer}: {each.dims} dimensions" for layer, each in self.layers.items()
+        )
         return f"<Statistics of {self.count or 'an unknown number of'} images; {layers}>"
 
     @classmethod
@@ -150,15 +170,20 @@ class Statistics:
         return cls({FEATURES: LayerStatistics(mu, sigma, definition, features)}, count)
 
     def layers_of(self, networks: Mapping[str, NetworkChoice]) -> dict[str, LayerStatistics]:
-        """Returns the layers under the names that a run with these networks has for them, see `layers_in`."""
+        """Returns the layers under the names that a run with these networks has for them, see
+        `layers_in`.
+        """
         definitions = {name: each.definition for name, each in self.layers.items()}
-        return {layer: self.layers[name] for layer, name in layers_in(definitions, networks).items()}
+        return {
+            layer: self.layers[name] for layer, name in layers_in(definitions, networks).items()
+        }
 
     def whole(self, path: str) -> Statistics:
         """Returns the statistics. An InputError if they are of a part of a set."""
         if self.part is not None:
             raise InputError(
-                f"{path} has statistics of a part of a set, {self.part.name}:", "merge all parts with `fidtool merge`"
+                f"{path} has statistics of a part of a set, {self.part.name}:",
+                "merge all parts with `fidtool merge`",
             )
         return self
 
@@ -185,7 +210,9 @@ class Statistics:
 
     @property
     def definition(self) -> Definition | None:
-        """Definition of the extractor's features; None in files of other tools, and without features."""
+        """Definition of the extractor's features; None in files of other tools, and without
+        features.
+        """
         return self.layers[FEATURES].definition if FEATURES in self.layers else None
 
     @property
@@ -195,7 +222,8 @@ class Statistics:
 
 
 def empty_rows(count: int, dims: int, dtype: DTypeLike = np.float32) -> NDArray[Any]:
-    """Returns a matrix of zeros, (count, dims): in memory, or if it is large memory-mapped from an unnamed file.
+    """Returns a matrix of zeros, (count, dims): in memory, or if it is large memory-mapped from an
+    unnamed file.
 
     Raises:
         RunError: if there is not enough space for it.
@@ -211,7 +239,8 @@ def empty_rows(count: int, dims: int, dtype: DTypeLike = np.float32) -> NDArray[
             return np.memmap(file, dtype, "w+", shape=(count, dims))
     except OSError as error:
         raise RunError(
-            f"{size / 2**30:.2f} GiB of features cannot be stored in {cache_dir()} ({error.strerror or error}):",
+            f"{size / 2**30:.2f} GiB of features cannot be stored in {cache_dir()} "
+            f"({error.strerror or error}):",
             "set FIDTOOL_CACHE to a folder with enough space",
             "omit the metrics that need per-image features",
         ) from None
@@ -220,7 +249,9 @@ def empty_rows(count: int, dims: int, dtype: DTypeLike = np.float32) -> NDArray[
 def reordered(rows: NDArray[Any], order: NDArray[np.int64]) -> NDArray[Any]:
     """Returns ``rows[order]``, memory-mapped from an unnamed file if it is large."""
     result = empty_rows(len(order), rows.shape[1], rows.dtype)
-    return np.take(rows, order, axis=0, out=result, mode="clip")  # NumPy's other modes copy the result
+    return np.take(
+        rows, order, axis=0, out=result, mode="clip"
+    )  # NumPy's other modes copy the result
 
 
 @dataclass(frozen=True)
@@ -231,9 +262,12 @@ class MeasuredSet:
 
     Attributes:
         statistics: statistics of the set on rank zero; without layers on the other ranks.
-        features: per-image features by layer, if they are needed and available: float32 arrays of shape (n, dims).
-        apart: whether the mean and covariance are those of a file that also has images, and not of these features.
-        pairs: of a FAKE, the value of each pair of images by the name of the metric, see `FeatureSet`; on all ranks.
+        features: per-image features by layer, if they are needed and available: float32 arrays of
+            shape (n, dims).
+        apart: whether the mean and covariance are those of a file that also has images, and not of
+            these features.
+        pairs: of a FAKE, the value of each pair of images by the name of the metric, see
+            `FeatureSet`; on all ranks.
     """
 
     path: str
@@ -248,18 +282,28 @@ class MeasuredSet:
         return Gaussian(of_layer.mu, of_layer.sigma, self.statistics.count)
 
 
-def spread_features(path: str, statistics: Statistics, layers: Collection[str], world: World) -> MeasuredSet:
+def spread_features(
+    path: str, statistics: Statistics, layers: Collection[str], world: World
+) -> MeasuredSet:
     """Returns a set with the features that rank zero has, on all ranks. A collective."""
     own = {name: layer.features for name, layer in statistics.layers.items() if name in layers}
-    shapes = world.broadcast({name: (len(rows), rows.shape[1]) for name, rows in own.items() if rows is not None})
-    return MeasuredSet(path, statistics, {name: _spread(own.get(name), shape, world) for name, shape in shapes.items()})
+    shapes = world.broadcast(
+        {name: (len(rows), rows.shape[1]) for name, rows in own.items() if rows is not None}
+    )
+    return MeasuredSet(
+        path,
+        statistics,
+        {name: _spread(own.get(name), shape, world) for name, shape in shapes.items()},
+    )
 
 
 def _spread(own: Features | None, shape: tuple[int, int], world: World) -> Features:
     """Returns the rows that rank zero has, on all ranks. A collective."""
     with world.together():
         rows = empty_rows(*shape) if own is None else own
-    at_once = max(1, CHUNK_BYTES // (4 * shape[1]))  # the same on all ranks: a program's array may have any strides
+    at_once = max(
+        1, CHUNK_BYTES // (4 * shape[1])
+    )  # the same on all ranks: a program's array may have any strides
     for start in range(0, len(rows) if world.size > 1 else 0, at_once):
         part = slice(start, start + at_once)
         received = world.broadcast(None if own is None else np.array(own[part]))

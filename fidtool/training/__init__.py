@@ -1,4 +1,6 @@
-"""For training loops: metrics that cannot hang, a differentiable loss, and checks that ranks are in sync."""
+"""For training loops: metrics that cannot hang, a differentiable loss, and checks that ranks are in
+sync.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,19 @@ if TYPE_CHECKING:
     from fidtool.training.group import dist_sync_fn as dist_sync_fn
     from fidtool.training.group import gather_with_grad as gather_with_grad
     from fidtool.training.group import wrap_trainable as wrap_trainable
-    from fidtool.training.inception_metrics import FrechetInceptionDistance as FrechetInceptionDistance
-    from fidtool.training.inception_metrics import InceptionScore as InceptionScore
-    from fidtool.training.inception_metrics import KernelInceptionDistance as KernelInceptionDistance
     from fidtool.training.inception_metrics import (
-        MemorizationInformedFrechetInceptionDistance as MemorizationInformedFrechetInceptionDistance,
+        FrechetInceptionDistance as FrechetInceptionDistance,
     )
-    from fidtool.training.inception_metrics import PrecisionRecallDensityCoverage as PrecisionRecallDensityCoverage
+    from fidtool.training.inception_metrics import InceptionScore as InceptionScore
+    from fidtool.training.inception_metrics import (
+        KernelInceptionDistance as KernelInceptionDistance,
+    )
+    from fidtool.training.inception_metrics import (
+        MemorizationInformedFrechetInceptionDistance as MemorizationInformedFrechetInceptionDistance,  # noqa: E501
+    )
+    from fidtool.training.inception_metrics import (
+        PrecisionRecallDensityCoverage as PrecisionRecallDensityCoverage,
+    )
     from fidtool.training.lightning_callback import FIDCallback as FIDCallback
     from fidtool.training.loss import FrechetLoss as FrechetLoss
     from fidtool.training.pair_metrics import (
@@ -30,20 +38,24 @@ if TYPE_CHECKING:
         MultiScaleStructuralSimilarityIndexMeasure as MultiScaleStructuralSimilarityIndexMeasure,
     )
     from fidtool.training.pair_metrics import PeakSignalNoiseRatio as PeakSignalNoiseRatio
-    from fidtool.training.pair_metrics import StructuralSimilarityIndexMeasure as StructuralSimilarityIndexMeasure
+    from fidtool.training.pair_metrics import (
+        StructuralSimilarityIndexMeasure as StructuralSimilarityIndexMeasure,
+    )
     from fidtool.training.samples import WithIndex as WithIndex
     from fidtool.training.samples import gather_outputs as gather_outputs
 
 _NAMES = {
     "distributed.rendezvous": "AbsentRanksError",
     "training.feature_extractor": "FeatureExtractor",
-    "training.group": "OutOfSyncError assert_in_sync assert_optimized dist_sync_fn gather_with_grad wrap_trainable",
+    "training.group": "OutOfSyncError assert_in_sync assert_optimized dist_sync_fn "
+    "gather_with_grad wrap_trainable",
     "training.inception_metrics": "FrechetInceptionDistance InceptionScore KernelInceptionDistance "
     "MemorizationInformedFrechetInceptionDistance PrecisionRecallDensityCoverage",
     "training.lightning_callback": "FIDCallback",
     "training.loss": "FrechetLoss",
-    "training.pair_metrics": "LearnedPerceptualImagePatchSimilarity MultiScaleStructuralSimilarityIndexMeasure "
-    "PeakSignalNoiseRatio StructuralSimilarityIndexMeasure",
+    "training.pair_metrics": "LearnedPerceptualImagePatchSimilarity "
+    "MultiScaleStructuralSimilarityIndexMeasure PeakSignalNoiseRatio "
+    "StructuralSimilarityIndexMeasure",
     "training.samples": "WithIndex gather_outputs",
 }
 """Public names by module."""

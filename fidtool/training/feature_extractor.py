@@ -1,4 +1,6 @@
-"""The metric's feature extractor, a differentiable version of it, plain modules, validation and hashes of images."""
+"""The metric's feature extractor, a differentiable version of it, plain modules, validation and
+hashes of images.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,15 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from fidtool.cache_dir import one_at_a_time
-from fidtool.console import log_warning
-from fidtool.errors import InputError, brief, in_short, option, own_exceptions, renamed, warn_program
+from fidtool.errors import (
+    InputError,
+    brief,
+    in_short,
+    option,
+    own_exceptions,
+    renamed,
+    warn_program,
+)
 from fidtool.features.building import custom_extractor, fetch_state
 from fidtool.features.device import Device, computing_on, device_of, full_fp32, repeatable
 from fidtool.features.extractor import Extractor
@@ -42,8 +50,10 @@ from fidtool.features.protocol import (
 )
 from fidtool.features.resize import ImageTensors, Preparation
 from fidtool.result.values import Features
-from fidtool.settings import CheckSettings, StatisticsSettings
+from fidtool.settings.settings import CheckSettings, StatisticsSettings
 from fidtool.sources.arrays import hint_of_videos
+from fidtool.system.cache_dir import one_at_a_time
+from fidtool.system.console import log_warning
 from fidtool.validation import declared
 
 PathLike = str | os.PathLike[str]
@@ -56,7 +66,8 @@ _GOLDEN = 0x9E3779B97F4A7C15
 
 
 class SharedExtractor:
-    """One network with one protocol, see `FeatureExtractor`. Copies share the network; unpickling loads it again.
+    """One network with one protocol, see `FeatureExtractor`. Copies share the network; unpickling
+    loads it again.
 
     A custom network is copied, so that training it later does not change the features.
 
@@ -66,7 +77,11 @@ class SharedExtractor:
     """
 
     def __init__(
-        self, feature: Feature, protocol: str | None, weights: PathLike | None, feature_step: int | None = None
+        self,
+        feature: Feature,
+        protocol: str | None,
+        weights: PathLike | None,
+        feature_step: int | None = None,
     ) -> None:
         if isinstance(feature, Network):
             feature = replace(feature, module=_copied(feature.module))
@@ -80,16 +95,23 @@ class SharedExtractor:
             self._extractor = self._load(feature, feature_step)
         self.definition = self._extractor.definition
 
-    def once(self, side: str, images: object, compute: Callable[[], list[torch.Tensor]]) -> list[torch.Tensor]:
-        """Returns the features of batches of images, which several metrics pass in turn and the first computes."""
+    def once(
+        self, side: str, images: object, compute: Callable[[], list[torch.Tensor]]
+    ) -> list[torch.Tensor]:
+        """Returns the features of batches of images, which several metrics pass in turn and the
+        first computes.
+        """
         if side not in self._latest or self._latest[side][0] != images:
             self._latest[side] = images, compute()
         return self._latest[side][1]
 
     def rounding(self, float_to_byte: str | None) -> str:
-        """How floats become bytes, see `fidtool.settings.StatisticsSettings.rounding`."""
+        """How floats become bytes, see `fidtool.settings.settings.StatisticsSettings.rounding`."""
         asked = declared(CheckSettings)["float_to_byte"].checked(float_to_byte)
-        return asked or PROTOCOLS.get(self.choice.protocol or "", PROTOCOLS[DEFAULT_PROTOCOL]).float_to_byte
+        return (
+            asked
+            or PROTOCOLS.get(self.choice.protocol or "", PROTOCOLS[DEFAULT_PROTOCOL]).float_to_byte
+        )
 
     def extractor(self, device: torch.device) -> Extractor:
         if device != self._extractor.device.torch_device:
@@ -104,17 +126,26 @@ class SharedExtractor:
         choice = self.choice
         cpu = device_of(torch.device("cpu"))
         if isinstance(feature, nn.Module):
-            return _PlainExtractor(feature, choice.extractor, PLAIN_STEP if feature_step is None else feature_step, cpu)
+            return _PlainExtractor(
+                feature, choice.extractor, PLAIN_STEP if feature_step is None else feature_step, cpu
+            )
         if choice.extractor == "inception":
             protocol = protocol_named(choice.protocol or DEFAULT_PROTOCOL)
-            definitions = {FEATURES: inception_definition(protocol, choice.dims or max(INCEPTION_DIMS), "feature")}
-            return inception_extractor(protocol, definitions, inception_weights(choice.weights).state, cpu)
+            definitions = {
+                FEATURES: inception_definition(
+                    protocol, choice.dims or max(INCEPTION_DIMS), "feature"
+                )
+            }
+            return inception_extractor(
+                protocol, definitions, inception_weights(choice.weights).state, cpu
+            )
         with one_at_a_time("weights", WEIGHTS_SECONDS):
             state = fetch_state(choice, log_warning)
         return custom_extractor(choice, state, cpu)
 
     def content(self) -> object:
-        """Returns an object that equals that of another network if the networks do: weights, attributes and hooks.
+        """Returns an object that equals that of another network if the networks do: weights,
+        attributes and hooks.
 
         If that cannot be told, it equals no other. It is valid as long as the network lives.
         """
@@ -138,15 +169,27 @@ _used: weakref.WeakValueDictionary[object, SharedExtractor] = weakref.WeakValueD
 
 
 class _PlainExtractor(Extractor):
-    """Its module maps images, of any shape and dtype, to features of shape (n, D). One thread calls it."""
+    """Its module maps images, of any shape and dtype, to features of shape (n, D). One thread calls
+    it.
+    """
 
     def __init__(self, module: nn.Module, name: str, feature_step: int, device: Device) -> None:
         module = frozen(module)
         # The length of a feature vector is unknown.
         definition = Definition(
-            name, digest_of(module.state_dict()), 0, feature_step, 0, "none", "none", DECODER, ddof=1
+            name,
+            digest_of(module.state_dict()),
+            0,
+            feature_step,
+            0,
+            "none",
+            "none",
+            DECODER,
+            ddof=1,
         )
-        super().__init__(module, {FEATURES: definition}, Preparation("bilinear"), (0.0,), (1.0,), device)
+        super().__init__(
+            module, {FEATURES: definition}, Preparation("bilinear"), (0.0,), (1.0,), device
+        )
 
     def to(self, device: Device) -> None:
         super().to(replace(device, forward_threads=min(1, device.forward_threads)))
@@ -156,7 +199,9 @@ class _PlainExtractor(Extractor):
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles tensors as hashes, and what `copy.deepcopy` shares between copies, functions and classes, by identity."""
+    """Pickles tensors as hashes, and what `copy.deepcopy` shares between copies, functions and
+    classes, by identity.
+    """
 
     def persistent_id(self, value: object) -> object:
         if isinstance(value, torch.Tensor):
@@ -167,14 +212,17 @@ class _Pickler(pickle.Pickler):
 
 
 def chosen(feature: Feature, protocol: str | None, weights: PathLike | None) -> NetworkChoice:
-    """Returns the network for a metric's arguments of these names. That of a plain module has only its name."""
+    """Returns the network for a metric's arguments of these names. That of a plain module has only
+    its name.
+    """
     if isinstance(feature, (Network, nn.Module)) and weights is not None:
         problem = "is for Inception and named networks; a custom network already has its own"
         raise InputError(f"{option('weights')} {problem}", setting="weights")
     if isinstance(feature, nn.Module):
         if protocol is not None:
             raise InputError(
-                "protocol cannot be combined with a plain module, which gets the images as they are:",
+                "protocol cannot be combined with a plain module, which gets the images as they "
+                "are:",
                 "omit it, or wrap the module in fidtool.Network",
                 setting="protocol",
             )
@@ -188,8 +236,9 @@ def chosen(feature: Feature, protocol: str | None, weights: PathLike | None) -> 
     if isinstance(feature, bool) or not isinstance(feature, (int, str, Network)):
         *first, last = INCEPTION_DIMS
         raise InputError(
-            f"feature must be {', '.join(map(str, first))} or {last}, the name of a network, such as 'dinov2' or "
-            f"'FILE.py:NAME', a fidtool.Network or a torch.nn.Module, not {type(feature).__name__}",
+            f"feature must be {', '.join(map(str, first))} or {last}, the name of a network, such "
+            "as 'dinov2' or 'FILE.py:NAME', a fidtool.Network or a torch.nn.Module, not "
+            f"{type(feature).__name__}",
             setting="feature",
         )
     dims = feature if isinstance(feature, int) else None
@@ -202,8 +251,14 @@ def chosen(feature: Feature, protocol: str | None, weights: PathLike | None) -> 
             weights=weights,
         )
     if settings.further:
-        raise InputError(f"{option('feature', feature)} has several networks:", "pass one of them", setting="feature")
-    return replace(settings.network, setting="feature", apart=weights is not None or protocol is not None)
+        raise InputError(
+            f"{option('feature', feature)} has several networks:",
+            "pass one of them",
+            setting="feature",
+        )
+    return replace(
+        settings.network, setting="feature", apart=weights is not None or protocol is not None
+    )
 
 
 def features_of_network(choice: NetworkChoice) -> Features:
@@ -212,16 +267,25 @@ def features_of_network(choice: NetworkChoice) -> Features:
 
 
 def shared_extractor(
-    feature: Feature, antialias: bool | None, protocol: str | None, weights: PathLike | None, feature_step: int | None
+    feature: Feature,
+    antialias: bool | None,
+    protocol: str | None,
+    weights: PathLike | None,
+    feature_step: int | None,
 ) -> SharedExtractor:
-    """Returns the network for a metric's arguments of these names: that of another metric if it is the same."""
+    """Returns the network for a metric's arguments of these names: that of another metric if it is
+    the same.
+    """
     if feature_step is not None and not isinstance(feature, nn.Module):
-        raise InputError("feature_step is for a plain module as feature; other networks have their own")
+        raise InputError(
+            "feature_step is for a plain module as feature; other networks have their own"
+        )
     if antialias is not None and chosen(feature, None, weights).extractor == "inception":
         meant = "torchmetrics" if flag("antialias", antialias) else "tensorflow"
         if protocol is not None and protocol_named(protocol).name != meant:
             raise InputError(
-                f"antialias={antialias} selects the protocol {meant!r}, and protocol={protocol!r} another one:",
+                f"antialias={antialias} selects the protocol {meant!r}, and protocol={protocol!r} "
+                "another one:",
                 "pass one of the two",
                 setting="protocol",
             )
@@ -252,11 +316,12 @@ def _copied(module: nn.Module) -> nn.Module:
 class FeatureExtractor(nn.Module):
     """Differentiable features of images, for training a generator through the feature extractor.
 
-    The features equal those of ``fidtool compute`` with the same protocol, except that images are not rounded to 8
-    bits. The network is frozen (a `fidtool.Network` is copied), stays in evaluation mode, computes in float32 (also
-    under autocast and with TF32 enabled), and is neither in the parameters nor in the state_dict. If the network's own
-    preparation rounds to 8 bits (DINOv2, CLIP, timm), the images are rounded as usual, and the gradient
-    passes straight through the rounding.
+    The features equal those of ``fidtool compute`` with the same protocol, except that images are
+    not rounded to 8 bits. The network is frozen (a `fidtool.Network` is copied), stays in
+    evaluation mode, computes in float32 (also under autocast and with TF32 enabled), and is neither
+    in the parameters nor in the state_dict. If the network's own preparation rounds to 8 bits
+    (DINOv2, CLIP, timm), the images are rounded as usual, and the gradient passes straight through
+    the rounding.
 
     Args:
         feature: see `FrechetInceptionDistance`; not a plain module.
@@ -285,8 +350,8 @@ class FeatureExtractor(nn.Module):
         """Features of a batch.
 
         Args:
-            images: floating-point tensor of shape (n, 3, height, width), values in 0..1, on any device, to which the
-                network is moved. Checking the range waits for the device.
+            images: floating-point tensor of shape (n, 3, height, width), values in 0..1, on any
+                device, to which the network is moved. Checking the range waits for the device.
 
         Returns:
             float32 tensor of shape (n, dims).
@@ -301,23 +366,29 @@ class FeatureExtractor(nn.Module):
         with own_exceptions(), computing_on(images.device), full_fp32():
             return self._features.extractor(images.device).differentiable(scaled)
 
-    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> FeatureExtractor:
+    def _apply(
+        self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True
+    ) -> FeatureExtractor:
         warn_of_dtype(self, fn)
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
 
 
 def warn_of_dtype(module: nn.Module, fn: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """Warns if a function that torch applies to the tensors of a module converts floats, such as that of `half`."""
+    """Warns if a function that torch applies to the tensors of a module converts floats, such as
+    that of `half`.
+    """
     if fn(torch.zeros(1, device="cpu")).dtype != torch.float32:
         warn_program(
-            f"half(), double(), type() and to(dtype) have no effect on {type(module).__name__}: its precision is "
-            "fixed, so that its values are those of fidtool compute"
+            f"half(), double(), type() and to(dtype) have no effect on {type(module).__name__}: "
+            "its precision is fixed, so that its values are those of fidtool compute"
         )
 
 
 def flag(name: str, value: Any) -> bool:
-    """Returns a bool, which may also be passed as 0 or 1 and as a scalar of NumPy or torch; a string is a mistake."""
+    """Returns a bool, which may also be passed as 0 or 1 and as a scalar of NumPy or torch; a
+    string is a mistake.
+    """
     plain = value.tolist() if hasattr(value, "tolist") else value
     if not isinstance(plain, int) or plain not in (0, 1):
         raise InputError(f"{name} must be True or False, not {brief(value)}")
@@ -327,19 +398,24 @@ def flag(name: str, value: Any) -> bool:
 def pixels_of(
     images: object, normalize: bool, device: torch.device, float_to_byte: str, plain: bool = False
 ) -> torch.Tensor:
-    """Validates a batch of images and converts it to uint8. If ``plain``, they are only moved to the device.
+    """Validates a batch of images and converts it to uint8. If ``plain``, they are only moved to
+    the device.
 
     With ``normalize`` they must be floating-point in 0..1, and become the same bytes as by
-    `fidtool.sources.arrays.as_pixels`. For ``floor`` the product is computed in the images' dtype, as in torchmetrics:
-    bytes / 255 in float16 gives the same bytes.
+    `fidtool.sources.arrays.as_pixels`. For ``floor`` the product is computed in the images' dtype,
+    as in torchmetrics: bytes / 255 in float16 gives the same bytes.
     """
     if not isinstance(images, torch.Tensor):
         raise InputError(f"images must be a torch.Tensor, not {type(images).__name__}")
     if device.type == "meta":
-        raise InputError("the metric is on the meta device: move it to a real device with metric.to_empty(device=…)")
+        raise InputError(
+            "the metric is on the meta device: move it to a real device with "
+            "metric.to_empty(device=…)"
+        )
     if images.device.type != "cpu" and images.device != device:
         raise InputError(
-            f"the images are on {images.device} and the metric is on {device}:", f"call metric.to('{images.device}')"
+            f"the images are on {images.device} and the metric is on {device}:",
+            f"call metric.to('{images.device}')",
         )
     images = images.to(device)
     if plain:
@@ -348,13 +424,22 @@ def pixels_of(
         last = images.ndim == 4 and images.shape[3] in (1, 3)
         videos = hint_of_videos(images.shape, "images")
         hint = "; the channels come first: images.permute(0, 3, 1, 2)" if last else videos
-        shape = f"(n, 3, height, width), or (n, 1, height, width) for grayscale, not {tuple(images.shape)}"
+        shape = (
+            "(n, 3, height, width), or (n, 1, height, width) for grayscale, not "
+            f"{tuple(images.shape)}"
+        )
         raise InputError(f"images must have the shape {shape}{hint}")
     images = images.expand(-1, 3, -1, -1)
     if not normalize:
         if images.dtype != torch.uint8:
-            advice = "pass normalize=True for floats in 0..1" if images.is_floating_point() else "values must be 0..255"
-            raise InputError(f"images must be uint8, not {str(images.dtype).removeprefix('torch.')}; {advice}")
+            advice = (
+                "pass normalize=True for floats in 0..1"
+                if images.is_floating_point()
+                else "values must be 0..255"
+            )
+            raise InputError(
+                f"images must be uint8, not {str(images.dtype).removeprefix('torch.')}; {advice}"
+            )
         return images
     if not images.is_floating_point():
         raise InputError(f"with normalize=True, images must be floats in 0..1, not {images.dtype}")
@@ -374,8 +459,9 @@ def _check_range(scaled: torch.Tensor, when: str = "") -> None:
         raise InputError(f"{when}values must be in 0..1, but some are NaN")
     if low <= -1 / 255 or high >= 256 / 255:
         raise InputError(
-            f"{when}values must be in 0..1, but these are in {low:g}..{high:g}: images / 255 rescales from 0..255 and "
-            "(images + 1) / 2 from -1..1, images * std + mean undoes a normalisation, and images.clamp(0, 1) clips"
+            f"{when}values must be in 0..1, but these are in {low:g}..{high:g}: images / 255 "
+            "rescales from 0..255 and (images + 1) / 2 from -1..1, images * std + mean undoes a "
+            "normalisation, and images.clamp(0, 1) clips"
         )
 
 
@@ -386,7 +472,8 @@ def not_floats(name: str, shape: str, given: torch.Tensor) -> InputError:
 
 
 def image_hashes(images: torch.Tensor) -> torch.Tensor:
-    """A 64-bit hash of each image (shape (n, channels, height, width)): int64 of shape (n,) on the CPU.
+    """A 64-bit hash of each image (shape (n, channels, height, width)): int64 of shape (n,) on the
+    CPU.
 
     The sum of the bytes times position-dependent weights, modulo 2 ** 64: the same on any device.
     """
@@ -400,7 +487,9 @@ def image_hashes(images: torch.Tensor) -> torch.Tensor:
 
 @lru_cache(maxsize=4)
 def _weights(count: int, device: torch.device) -> torch.Tensor:
-    """Pseudo-random odd numbers from the mixing function of SplitMix64 (Steele, Lea and Flood 2014)."""
+    """Pseudo-random odd numbers from the mixing function of SplitMix64 (Steele, Lea and Flood
+    2014).
+    """
     values = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
     for bits, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
         values = (values ^ (values >> np.uint64(bits))) * np.uint64(factor)

@@ -1,4 +1,6 @@
-"""The ranks of a training program: rendezvous, a differentiable all-gather, checks of replicas and of parameters."""
+"""The ranks of a training program: rendezvous, a differentiable all-gather, checks of replicas and
+of parameters.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from fidtool.distributed.launch import Launch, discover_or_alone, restart_count
 from fidtool.distributed.rendezvous import AbsentRanksError, GroupRendezvous, connect_to_store_of
-from fidtool.distributed.signals import call_with_timeout
 from fidtool.distributed.watchdog import LostContactError, first_line
 from fidtool.distributed.world import World, find_differences, named_tensors, tensor_hashes
 from fidtool.errors import InputError, RunError, as_fidtool_error, on_every_rank, warn_program
-from fidtool.torch_internals import default_store, new_gloo_group
+from fidtool.system.background import call_with_timeout
+from fidtool.system.torch_internals import default_store, new_gloo_group
 from fidtool.validation import Setting
 
 Group = Any
@@ -39,8 +41,9 @@ GRAD = Setting("sum", choices=get_args(Grad), name="grad", kind=str)
 GATHERING = "gather_with_grad()"
 _FORWARD_REMEDY = "every rank must call it, one without samples with an empty tensor"
 _BACKWARD_REMEDY = (
-    "backward() through gather_with_grad() is a collective: every rank, also one without samples, must call it on a "
-    "loss that depends on the gathered tensor; or gather with grad='local'"
+    "backward() through gather_with_grad() is a collective: every rank, also one without "
+    "samples, must call it on a loss that depends on the gathered tensor; or gather with "
+    "grad='local'"
 )
 
 _ABSENCE = "absence"
@@ -48,7 +51,9 @@ _REPORT_SECONDS = 5.0
 
 _known: dict[tuple[Group, tuple[int, ...]], Ranks] = {}
 """The `Ranks` of torch's default group and a set of ranks."""
-atexit.register(_known.clear)  # destroys their groups: gloo's threads must end before the interpreter exits
+atexit.register(
+    _known.clear
+)  # destroys their groups: gloo's threads must end before the interpreter exits
 
 
 class Ranks:
@@ -70,13 +75,19 @@ class Ranks:
         self._reported = False
 
     def exchange(
-        self, purpose: str, payload: dict[str, Any], seconds: float, remedy: str, counted: bool = True
+        self,
+        purpose: str,
+        payload: dict[str, Any],
+        seconds: float,
+        remedy: str,
+        counted: bool = True,
     ) -> list[dict[str, Any]]:
         """`GroupRendezvous.exchange`; a single process gets its own payload back.
 
-        If ``counted``, the ranks must agree on the number of calls with ``purpose``. A rank that is a call behind,
-        because its program caught an error, would bring the payload of another call. All ranks then raise once, and
-        their next calls match again. They also raise if one called `abandon`.
+        If ``counted``, the ranks must agree on the number of calls with ``purpose``. A rank that is
+        a call behind, because its program caught an error, would bring the payload of another call.
+        All ranks then raise once, and their next calls match again. They also raise if one called
+        `abandon`.
         """
         if self.size == 1:
             return [payload]
@@ -97,7 +108,10 @@ class Ranks:
         for rank, entry in zip(self.ranks, entries, strict=True):
             if entry["call"] != latest:
                 self.calls[purpose] = latest
-                behind = f"rank {rank} is in call number {entry['call']} of {purpose} and the others in number {latest}"
+                behind = (
+                    f"rank {rank} is in call number {entry['call']} of {purpose} and the others "
+                    f"in number {latest}"
+                )
                 problem = f"{behind}, because it missed a call that failed; no data was exchanged:"
                 raise on_every_rank(RunError(problem, "make the call again"))
             if failure := entry["payload"].get("failed"):
@@ -111,13 +125,17 @@ class Ranks:
             _reports_in(self._root).set(_ABSENCE, text)
 
     def abandon(self, purpose: str, reason: str, seconds: float) -> None:
-        """Called in place of a counted `exchange` on a rank that failed: the others immediately raise ``reason``."""
+        """Called in place of a counted `exchange` on a rank that failed: the others immediately
+        raise ``reason``.
+        """
         with contextlib.suppress(RunError):
             self.exchange(purpose, {"failed": reason}, seconds, "")
 
     @contextlib.contextmanager
     def before_exchange(self, purpose: str, seconds: float) -> Iterator[None]:
-        """Context manager for work before an `exchange`: any error, such as out of memory, is raised on all ranks."""
+        """Context manager for work before an `exchange`: any error, such as out of memory, is
+        raised on all ranks.
+        """
         try:
             yield
         except Exception as error:
@@ -132,7 +150,8 @@ class Ranks:
     def _store(self) -> dist.Store:
         name = f"fidtool-training/{restart_count()}/{'-'.join(map(str, self.ranks))}"
         store = dist.PrefixStore(name, self._root)
-        # A program may destroy its process group and create another, whose store is empty or has the first one's keys.
+        # A program may destroy its process group and create another, whose store is empty or has
+        # the first one's keys.
         return dist.PrefixStore(str(store.add(f"groups/{self.group_rank}", 1)), store)
 
     @cached_property
@@ -141,7 +160,9 @@ class Ranks:
 
     @contextlib.contextmanager
     def world(self, purpose: str) -> Iterator[World]:
-        """The ranks as a `World`, for the duration of a ``with`` block immediately after a rendezvous."""
+        """The ranks as a `World`, for the duration of a ``with`` block immediately after a
+        rendezvous.
+        """
         if self.size == 1:
             yield World(Launch())
             return
@@ -150,10 +171,15 @@ class Ranks:
             with outside_autograd():
                 self._gloo = self._gloo or self._new_gloo()
                 # A new World each time: one that has seen a failure cannot be reused.
-                yield World(Launch(self.group_rank, self.size, self.group_rank, self.size), group=self._gloo)
+                yield World(
+                    Launch(self.group_rank, self.size, self.group_rank, self.size), group=self._gloo
+                )
         except LostContactError as error:
             self._gloo = None
-            lost = f"a rank was lost, or the other ranks waited for it for more than {_TRANSPORT_SECONDS:.0f} s"
+            lost = (
+                "a rank was lost, or the other ranks waited for it for more than "
+                f"{_TRANSPORT_SECONDS:.0f} s"
+            )
             raise RunError(f"{purpose}: {lost} ({first_line(error.__cause__ or error)})") from error
 
     def _new_gloo(self) -> Any:
@@ -180,18 +206,23 @@ def _reports_in(root: dist.Store) -> dist.Store:
 def explain_lost_ranks() -> None:
     """Adds what another rank reported to an uncaught error of torch's collectives.
 
-    A rank that gives up waiting for others ends with an `AbsentRanksError`. If the others wait in a collective of
-    torch, such as that of DDP, they only learn that a connection was closed.
+    A rank that gives up waiting for others ends with an `AbsentRanksError`. If the others wait in a
+    collective of torch, such as that of DDP, they only learn that a connection was closed.
     """
     print_error = sys.excepthook
 
-    def print_with_report(kind: type[BaseException], error: BaseException, place: TracebackType | None) -> None:
+    def print_with_report(
+        kind: type[BaseException], error: BaseException, place: TracebackType | None
+    ) -> None:
         print_error(kind, error, place)
         if isinstance(error, RuntimeError) and re.search("gloo|NCCL|[Cc]onnection", str(error)):
             try:
                 report = call_with_timeout(_read_report, _REPORT_SECONDS)
             except Exception:  # rank 0 serves the store, unless torchrun does
-                report = "the reports of the ranks cannot be read; if rank 0 has ended, its output says why"
+                report = (
+                    "the reports of the ranks cannot be read; if rank 0 has ended, its output "
+                    "says why"
+                )
             if report:
                 print(f"fidtool: {report}", file=sys.stderr, flush=True)
 
@@ -205,7 +236,9 @@ def _read_report() -> str:
 
 @contextlib.contextmanager
 def outside_autograd() -> Iterator[None]:
-    """Disables autograd, and inference mode, whose tensors cannot be changed in place afterwards."""
+    """Disables autograd, and inference mode, whose tensors cannot be changed in place
+    afterwards.
+    """
     with torch.inference_mode(False), torch.no_grad():
         yield
 
@@ -215,7 +248,9 @@ def _initialized() -> bool:
 
 
 def ranks_of(group: Group = None) -> Ranks:
-    """The ranks of ``group``; the same object as long as the program's default process group is the same."""
+    """The ranks of ``group``; the same object as long as the program's default process group is the
+    same.
+    """
     if not _initialized():
         return Ranks()
     members = dist.get_process_group_ranks(group or dist.group.WORLD)
@@ -227,7 +262,9 @@ def ranks_of(group: Group = None) -> Ranks:
 
 
 def group_rank_and_size(group: Group) -> tuple[int, int]:
-    """This process's rank in ``group`` and the group's size; ``(0, 1)`` if it is not in the group."""
+    """This process's rank in ``group`` and the group's size; ``(0, 1)`` if it is not in the
+    group.
+    """
     try:
         ranks = ranks_of(group)
     except InputError:
@@ -239,40 +276,54 @@ def group_rank_and_size(group: Group) -> tuple[int, int]:
 def warn_without_group(what: str) -> None:
     """Warns once if the launcher started several processes and torch has no process group."""
     if size := launched_without_group():
-        warn_program(f"{what} covers only one of {size} processes: call torch.distributed.init_process_group first")
+        warn_program(
+            f"{what} covers only one of {size} processes: call "
+            "torch.distributed.init_process_group first"
+        )
 
 
 def launched_without_group() -> int:
-    """Number of processes that the launcher started, if more than one and torch has no process group; else 0."""
+    """Number of processes that the launcher started, if more than one and torch has no process
+    group; else 0.
+    """
     size = 1 if _initialized() else discover_or_alone().world_size
     return size if size > 1 else 0
 
 
 def gather_with_grad(
-    tensor: torch.Tensor, group: Group = None, grad: Grad = "sum", *, timeout: float = DEFAULT_TIMEOUT
+    tensor: torch.Tensor,
+    group: Group = None,
+    grad: Grad = "sum",
+    *,
+    timeout: float = DEFAULT_TIMEOUT,
 ) -> torch.Tensor:
-    """Concatenates the ranks' tensors along dimension 0, in rank order, with gradients. A collective.
+    """Concatenates the ranks' tensors along dimension 0, in rank order, with gradients. A
+    collective.
 
-    Unless ``grad`` is ``local``, backward is also a collective, even for a rank whose tensor has no rows or needs no
-    gradient. Double backward is not supported. Not thread-safe. For samples that a sampler repeats, and for strings,
-    see `gather_outputs`.
+    Unless ``grad`` is ``local``, backward is also a collective, even for a rank whose tensor has no
+    rows or needs no gradient. Double backward is not supported. Not thread-safe. For samples that a
+    sampler repeats, and for strings, see `gather_outputs`.
 
     Args:
-        tensor: shape (n, …); n may differ between ranks and may be 0. The trailing dimensions and the dtype must be the
-            same on all ranks, except of a tensor of shape (0,). A scalar is a row.
-        group: process group; None is all ranks. Without a process group the tensor is returned unchanged.
-        grad: the gradient of this rank's tensor, where each rank r has a loss L_r of the gathered tensor:
-            ``sum``: the sum over r of dL_r/dtensor. With DDP, which averages the parameters' gradients over the ranks,
-            the result is the gradient of the loss of the joined batch.
-            ``mean``: the mean over r: without DDP, the gradient that a single process computes for the joined batch.
-            ``local``: dL_r/dtensor of this rank only; the other ranks' rows are constants. No communication.
+        tensor: shape (n, …); n may differ between ranks and may be 0. The trailing dimensions and
+            the dtype must be the same on all ranks, except of a tensor of shape (0,). A scalar is a
+            row.
+        group: process group; None is all ranks. Without a process group the tensor is returned
+            unchanged.
+        grad: the gradient of this rank's tensor, where each rank r has a loss L_r of the gathered
+            tensor: ``sum``: the sum over r of dL_r/dtensor. With DDP, which averages the
+            parameters' gradients over the ranks, the result is the gradient of the loss of the
+            joined batch. ``mean``: the mean over r: without DDP, the gradient that a single process
+            computes for the joined batch. ``local``: dL_r/dtensor of this rank only; the other
+            ranks' rows are constants. No communication.
         timeout: seconds to wait for the other ranks, in forward and in backward.
 
     Returns:
         Tensor of shape (sum of n, …) on the device of ``tensor``, the same on every rank.
 
     Raises:
-        fidtool.InputError: on every rank, if shapes or dtypes do not match; the message names the ranks.
+        fidtool.InputError: on every rank, if shapes or dtypes do not match; the message names the
+            ranks.
         fidtool.training.AbsentRanksError: if some ranks did not call it in time.
         fidtool.RunError: if the ranks made different calls, or a rank was lost.
     """
@@ -280,12 +331,16 @@ def gather_with_grad(
 
 
 def dist_sync_fn(
-    tensor: torch.Tensor, group: Group = None, *, grad: Grad = "sum", timeout: float = DEFAULT_TIMEOUT
+    tensor: torch.Tensor,
+    group: Group = None,
+    *,
+    grad: Grad = "sum",
+    timeout: float = DEFAULT_TIMEOUT,
 ) -> list[torch.Tensor]:
     """`gather_with_grad` in the form that ``torchmetrics.Metric`` takes as ``dist_sync_fn``.
 
-    With ``dist_sync_on_step=True``, ``metric(…)`` is then a differentiable loss of the joined batch. Use
-    ``functools.partial(dist_sync_fn, grad="mean")`` for another mode.
+    With ``dist_sync_on_step=True``, ``metric(…)`` is then a differentiable loss of the joined
+    batch. Use ``functools.partial(dist_sync_fn, grad="mean")`` for another mode.
 
     Args:
         tensor: one state of the metric, of any shape.
@@ -298,7 +353,9 @@ def dist_sync_fn(
     return list(joined.unbind() if tensor.ndim == 0 else torch.split(joined, lengths))
 
 
-def _gathered(tensor: torch.Tensor, group: Group, grad: Grad, timeout: float) -> tuple[torch.Tensor, list[int]]:
+def _gathered(
+    tensor: torch.Tensor, group: Group, grad: Grad, timeout: float
+) -> tuple[torch.Tensor, list[int]]:
     GRAD.checked(grad)
     if tensor.ndim == 0:
         tensor = tensor.reshape(1)
@@ -318,33 +375,46 @@ def _gathered(tensor: torch.Tensor, group: Group, grad: Grad, timeout: float) ->
     payloads = ranks.exchange(GATHERING, payload, timeout, _FORWARD_REMEDY)
     reference = _check_compatible(ranks, payloads)
     if tensor.shape == (0,):
-        tensor = tensor.to(getattr(torch, reference["dtype"])).reshape(0, *reference["trailing shape"])
+        tensor = tensor.to(getattr(torch, reference["dtype"])).reshape(
+            0, *reference["trailing shape"]
+        )
     lengths = [entry["shape"][0] for entry in payloads]
     if not any(entry["requires_grad"] for entry in payloads):
         return _joined(tensor, ranks, lengths), lengths
-    # The anchor requires a gradient, so that backward, a collective, is called even if this rank's tensor does not.
+    # The anchor requires a gradient, so that backward, a collective, is called even if this rank's
+    # tensor does not.
     anchor = torch.zeros((), dtype=torch.float32, device=tensor.device, requires_grad=True)
-    joined: torch.Tensor = _Gather.apply(tensor, anchor, (ranks, lengths, grad, timeout, ranks.calls[GATHERING]))
+    joined: torch.Tensor = _Gather.apply(
+        tensor, anchor, (ranks, lengths, grad, timeout, ranks.calls[GATHERING])
+    )
     return joined, lengths
 
 
 def _check_compatible(ranks: Ranks, payloads: list[dict[str, Any]]) -> dict[str, Any]:
     """Returns a payload whose trailing shape, dtype and ``grad`` are those of all ranks.
 
-    A tensor of shape (0,), such as the state of a torchmetrics metric that was never updated, may stand for one without
-    rows of any shape and dtype.
+    A tensor of shape (0,), such as the state of a torchmetrics metric that was never updated, may
+    stand for one without rows of any shape and dtype.
     """
     reference = next((each for each in payloads if each["shape"] != [0]), payloads[0])
     first = ranks.ranks[payloads.index(reference)]
-    needs_backward = reference["grad"] != "local" and any(entry["requires_grad"] for entry in payloads)
+    needs_backward = reference["grad"] != "local" and any(
+        entry["requires_grad"] for entry in payloads
+    )
     for rank, entry in zip(ranks.ranks, payloads, strict=True):
         if needs_backward and not entry["grad_enabled"]:
-            problem = f"the tensor to gather needs a gradient on other ranks but rank {rank} is in torch.no_grad()"
+            problem = (
+                f"the tensor to gather needs a gradient on other ranks but rank {rank} is in "
+                "torch.no_grad()"
+            )
             raise on_every_rank(InputError(f"{problem}: backward is a collective of all ranks"))
         for what in ("trailing shape", "dtype", "grad"):
             theirs, mine = reference[what], entry[what]
             if mine != theirs and entry["shape"] != [0]:
-                message = f"the tensors to gather differ in {what}: {theirs} on rank {first}, {mine} on rank {rank}"
+                message = (
+                    f"the tensors to gather differ in {what}: {theirs} on rank {first}, {mine} on "
+                    f"rank {rank}"
+                )
                 raise on_every_rank(InputError(message))
     return reference
 
@@ -357,14 +427,23 @@ def _joined(tensor: torch.Tensor, ranks: Ranks, lengths: list[int]) -> torch.Ten
         return tensor.new_empty(shape)
     with ranks.world(GATHERING) as world:
         # A copy, because an empty array of NumPy may have a stride that forbids a view as bytes.
-        rows = tensor.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
-        parts = world.gather_bytes(rows.flatten().view(torch.uint8), [length * row for length in lengths])
+        rows = (
+            tensor.detach()
+            .resolve_conj()
+            .resolve_neg()
+            .clone(memory_format=torch.contiguous_format)
+        )
+        parts = world.gather_bytes(
+            rows.flatten().view(torch.uint8), [length * row for length in lengths]
+        )
         return torch.cat(parts).view(tensor.dtype).view(shape)
 
 
 class _Gather(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, anchor: torch.Tensor, call: tuple[Any, ...]) -> torch.Tensor:
+    def forward(
+        ctx: Any, tensor: torch.Tensor, anchor: torch.Tensor, call: tuple[Any, ...]
+    ) -> torch.Tensor:
         ctx.call = call
         ranks, lengths, *_ = call
         return _joined(tensor, ranks, lengths)
@@ -378,7 +457,9 @@ class _Gather(torch.autograd.Function):
             purpose = f"the backward of {GATHERING} call number {number}"
             ranks.exchange(purpose, {}, seconds, _BACKWARD_REMEDY, counted=False)
             # Summing in half precision would lose digits.
-            joined = joined.to(torch.promote_types(kind, torch.float32)).clone(memory_format=torch.contiguous_format)
+            joined = joined.to(torch.promote_types(kind, torch.float32)).clone(
+                memory_format=torch.contiguous_format
+            )
             with ranks.world(purpose) as world:
                 world.sum_(joined)
         own = torch.split(joined, lengths)[ranks.group_rank]
@@ -390,14 +471,18 @@ class OutOfSyncError(RunError):
     """The ranks' parameters or buffers differ."""
 
 
-def assert_in_sync(module: nn.Module, group: Group = None, *, timeout: float = DEFAULT_TIMEOUT) -> None:
+def assert_in_sync(
+    module: nn.Module, group: Group = None, *, timeout: float = DEFAULT_TIMEOUT
+) -> None:
     """Checks that every rank has bit-identical parameters and buffers. A collective.
 
-    Compares names, shapes, dtypes and hashes of the values, on any device. The ranks may have different sets of
-    parameters. For ``group`` and ``timeout`` see `gather_with_grad`. Does nothing if there is no process group.
+    Compares names, shapes, dtypes and hashes of the values, on any device. The ranks may have
+    different sets of parameters. For ``group`` and ``timeout`` see `gather_with_grad`. Does nothing
+    if there is no process group.
 
     Raises:
-        fidtool.training.OutOfSyncError: on every rank, if they differ; the message has the names and the ranks.
+        fidtool.training.OutOfSyncError: on every rank, if they differ; the message has the names
+            and the ranks.
         fidtool.training.AbsentRanksError: if some ranks did not call it in time.
     """
     ranks, purpose = ranks_of(group), "assert_in_sync()"
@@ -413,8 +498,9 @@ def assert_in_sync(module: nn.Module, group: Group = None, *, timeout: float = D
         remedies = []
         if isinstance(module, DistributedDataParallel):
             remedies.append(
-                "of buffers, such as BatchNorm's statistics, DDP sends rank 0's to the others only at the start of the "
-                "next forward pass in training; torch.nn.SyncBatchNorm keeps them equal"
+                "of buffers, such as BatchNorm's statistics, DDP sends rank 0's to the others "
+                "only at the start of the next forward pass in training; torch.nn.SyncBatchNorm "
+                "keeps them equal"
             )
         raise on_every_rank(OutOfSyncError(problem, *remedies))
 
@@ -424,9 +510,10 @@ def wrap_trainable(
 ) -> nn.Module:
     """Wraps a loss in DistributedDataParallel if it has trainable parameters.
 
-    The weights of ArcFace, CosFace or a projection head must be synchronised like the model's: if the loss is not
-    wrapped, each rank trains its own replica, and the replicas diverge. Not for Lightning, which wraps a loss that is a
-    submodule of the LightningModule together with the model.
+    The weights of ArcFace, CosFace or a projection head must be synchronised like the model's: if
+    the loss is not wrapped, each rank trains its own replica, and the replicas diverge. Not for
+    Lightning, which wraps a loss that is a submodule of the LightningModule together with the
+    model.
 
     Args:
         loss: a loss module, already on its device.
@@ -434,8 +521,8 @@ def wrap_trainable(
         group: process group; None is all ranks.
 
     Returns:
-        The wrapped loss. The loss itself if it has no trainable parameters or is already wrapped, or if there is no
-        process group.
+        The wrapped loss. The loss itself if it has no trainable parameters or is already wrapped,
+        or if there is no process group.
 
     Raises:
         fidtool.InputError: if the launcher started several processes and there is no process group.
@@ -446,21 +533,36 @@ def wrap_trainable(
     if size := launched_without_group():
         raise InputError(
             f"{type(loss).__name__} has parameters and the launcher started {size} processes:",
-            "call torch.distributed.init_process_group before wrap_trainable, or their replicas will diverge",
+            "call torch.distributed.init_process_group before wrap_trainable, or their replicas "
+            "will diverge",
         )
-    return DistributedDataParallel(loss, device_ids=device_ids, process_group=group) if _initialized() else loss
+    return (
+        DistributedDataParallel(loss, device_ids=device_ids, process_group=group)
+        if _initialized()
+        else loss
+    )
 
 
-def assert_optimized(loss: nn.Module, optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer]) -> None:
-    """Checks that every trainable parameter of a loss, wrapped or not, is in a parameter group of an optimizer.
+def assert_optimized(
+    loss: nn.Module, optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer]
+) -> None:
+    """Checks that every trainable parameter of a loss, wrapped or not, is in a parameter group of
+    an optimizer.
 
     Raises:
         fidtool.InputError: if some parameters are in no group; the message names them.
     """
     optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
-    held = {id(parameter) for each in optimizers for group in each.param_groups for parameter in group["params"]}
+    held = {
+        id(parameter)
+        for each in optimizers
+        for group in each.param_groups
+        for parameter in group["params"]
+    }
     own = loss.module if isinstance(loss, DistributedDataParallel) else loss
-    missing = [name for name, each in own.named_parameters() if each.requires_grad and id(each) not in held]
+    missing = [
+        name for name, each in own.named_parameters() if each.requires_grad and id(each) not in held
+    ]
     if missing:
         raise InputError(
             f"no optimizer trains {', '.join(missing)} of {type(own).__name__}:",

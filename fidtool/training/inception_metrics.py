@@ -1,4 +1,6 @@
-"""FID, KID, MIFID, Inception Score, precision and recall for training loops, with the interfaces of torchmetrics."""
+"""FID, KID, MIFID, Inception Score, precision and recall for training loops, with the interfaces of
+torchmetrics.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ from fidtool.metrics.metric import FeatureSet, MetricContext, feature_set
 from fidtool.metrics.mifid import MIFID
 from fidtool.metrics.prdc import PRDC, Ties
 from fidtool.result.values import Value, key_of
-from fidtool.settings import StatisticsSettings
+from fidtool.settings.settings import StatisticsSettings
 from fidtool.statistics.set_statistics import MeasuredSet, Statistics
 from fidtool.training.feature_extractor import (
     Feature,
@@ -51,9 +53,11 @@ _Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 class ImageMetric(SyncedMetric[Values, ImageSums]):
-    """Base class of the metrics of images, which holds the network, the features, and what all ranks agree on.
+    """Base class of the metrics of images, which holds the network, the features, and what all
+    ranks agree on.
 
-    A subclass sets these before it calls ``__init__``, whose arguments are those of `FrechetInceptionDistance`.
+    A subclass sets these before it calls ``__init__``, whose arguments are those of
+    `FrechetInceptionDistance`.
 
     Attributes:
         _metric: see `SyncedMetric`.
@@ -99,15 +103,25 @@ class ImageMetric(SyncedMetric[Values, ImageSums]):
         self.reset_real_features = flag("reset_real_features", reset_real_features)
         file = feature_extractor_weights_path
         if weights is not None and file is not None:
-            raise InputError("weights and feature_extractor_weights_path are the same:", "pass one of them")
-        with outside_autograd(), renamed("weights", "weights" if file is None else "feature_extractor_weights_path"):
-            self._network = shared_extractor(feature, antialias, protocol, weights or file, feature_step)
+            raise InputError(
+                "weights and feature_extractor_weights_path are the same:", "pass one of them"
+            )
+        with (
+            outside_autograd(),
+            renamed("weights", "weights" if file is None else "feature_extractor_weights_path"),
+        ):
+            self._network = shared_extractor(
+                feature, antialias, protocol, weights or file, feature_step
+            )
             # antialias is an argument of torchmetrics, which truncates with either protocol.
             asked = float_to_byte if antialias is None else float_to_byte or "floor"
             self._begin(real_statistics, asked, batch_size)
 
     def _begin(
-        self, real_statistics: PathLike | Statistics | None, float_to_byte: str | None, batch_size: int | None
+        self,
+        real_statistics: PathLike | Statistics | None,
+        float_to_byte: str | None,
+        batch_size: int | None,
     ) -> None:
         network = self._network
         per_image = self._metric.fake_features
@@ -123,7 +137,9 @@ class ImageMetric(SyncedMetric[Values, ImageSums]):
             stated = (statistics.config or {}).get("float_to_byte")
             self._rounding = network.rounding(float_to_byte or stated)
             doubts = doubts_about(self._real, network, stated, self._rounding)
-            digest = hashlib.sha256(statistics.mu.tobytes() + statistics.sigma.tobytes()).hexdigest()
+            digest = hashlib.sha256(
+                statistics.mu.tobytes() + statistics.sigma.tobytes()
+            ).hexdigest()
             real = f"statistics with SHA-256 {digest[:12]}"
         settings = {
             "definition": network.definition.to_json(),
@@ -149,20 +165,36 @@ class ImageMetric(SyncedMetric[Values, ImageSums]):
         least, setting = self._least
         for side, count in counts.items():
             if count is not None and count < least:
-                problem = f"{self._title} needs at least {least} {SIDES[side]}{setting}, but there are {count}"
-                kept = ", which reset() discards unless reset_real_features=False" if side == "real" else ""
-                raise TooFewImagesError(f"{problem}: add them with update(images, real={side == 'real'}){kept}")
+                problem = (
+                    f"{self._title} needs at least {least} {SIDES[side]}{setting}, but there are "
+                    f"{count}"
+                )
+                kept = (
+                    ", which reset() discards unless reset_real_features=False"
+                    if side == "real"
+                    else ""
+                )
+                raise TooFewImagesError(
+                    f"{problem}: add them with update(images, real={side == 'real'}){kept}"
+                )
         sets = [self._set(side, sums, world) for side in SIDES]
         real, fake = (feature_set(each, FEATURES, metric.fake_features) for each in sets)
         context = MetricContext(
             feature_settings(self._network.definition, self.device, world), lambda: self._classifier
         )
         values = metric.compute(real, fake, context)
-        of_sets = set_warnings({each.path: each.statistics for each in sets}) if metric.frechet else []
+        of_sets = (
+            set_warnings({each.path: each.statistics for each in sets}) if metric.frechet else []
+        )
         warnings = merged([*of_sets, *context.said])
         values, warnings = world.broadcast((values, warnings))
         values = {name: values[name] for name in self._names if name in values}
-        return Result(values, counts.get("real"), sums.main.count, warnings=tuple(each.shown() for each in warnings))
+        return Result(
+            values,
+            counts.get("real"),
+            sums.main.count,
+            warnings=tuple(each.shown() for each in warnings),
+        )
 
     def _set(self, side: str, sums: MetricState[ImageSums], world: World) -> MeasuredSet:
         """Returns a set as metrics need it, with statistics on rank zero. A collective."""
@@ -179,7 +211,9 @@ class ImageMetric(SyncedMetric[Values, ImageSums]):
 
     @property
     def reference_digest(self) -> str:
-        """Fingerprint of the protocol and the fixed real statistics. Values with equal fingerprints are comparable."""
+        """Fingerprint of the protocol and the fixed real statistics. Values with equal fingerprints
+        are comparable.
+        """
         unusual = sorted((name, value) for name, value in self._sums.settings.items() if value)
         return hashlib.sha256(repr(unusual).encode()).hexdigest()
 
@@ -190,7 +224,8 @@ class ImageMetric(SyncedMetric[Values, ImageSums]):
 
     @property
     def real_features_num_samples(self) -> torch.Tensor:
-        """Number of real images that were added on this rank, or while synced on all: int64 scalar tensor.
+        """Number of real images that were added on this rank, or while synced on all: int64 scalar
+        tensor.
 
         If there are real statistics, that of their images; -1 if they do not have it.
         """
@@ -199,7 +234,9 @@ class ImageMetric(SyncedMetric[Values, ImageSums]):
 
     @property
     def fake_features_num_samples(self) -> torch.Tensor:
-        """Number of generated images that were added on this rank, or while synced on all: int64 scalar tensor."""
+        """Number of generated images that were added on this rank, or while synced on all: int64
+        scalar tensor.
+        """
         return torch.tensor(self._sums.main.count, device=self.device)
 
     @fork_safe
@@ -207,18 +244,21 @@ class ImageMetric(SyncedMetric[Values, ImageSums]):
         """Adds a batch of images. Not a collective: each rank may call it any number of times.
 
         Args:
-            imgs: tensor of shape (n, 3, height, width), or (n, 1, height, width) for grayscale, uint8 or, with
-                ``normalize``, floating-point in 0..1; on the CPU or on the metric's device. The image size may differ
-                between calls. A plain module as ``feature`` gets the tensor as it is.
+            imgs: tensor of shape (n, 3, height, width), or (n, 1, height, width) for grayscale,
+                uint8 or, with ``normalize``, floating-point in 0..1; on the CPU or on the metric's
+                device. The image size may differ between calls. A plain module as ``feature`` gets
+                the tensor as it is.
             real: whether the images are real (True) or generated (False).
-            index: number of each image's sample in the data set: integers, a tensor or list of shape (n,). Images of
-                one sample count once until ``reset``: those that a rank adds again, and those that several ranks have,
-                if they are among the latest 1,024 of all but one. So a sampler may repeat samples to give all ranks the
-                same number. None counts each image. See `WithIndex`.
+            index: number of each image's sample in the data set: integers, a tensor or list of
+                shape (n,). Images of one sample count once until ``reset``: those that a rank adds
+                again, and those that several ranks have, if they are among the latest 1,024 of all
+                but one. So a sampler may repeat samples to give all ranks the same number. None
+                counts each image. See `WithIndex`.
 
         Raises:
             fidtool.InputError: if the shape, dtype, range or device is wrong.
-            fidtool.RunError: if a feature is not finite. An exception of a custom network is raised as it is.
+            fidtool.RunError: if a feature is not finite. An exception of a custom network is raised
+                as it is.
         """
         real = flag("real", real)
         if real and self._real is not None:
@@ -228,55 +268,64 @@ class ImageMetric(SyncedMetric[Values, ImageSums]):
             )
         self._refuse_while_synced("update()")
         with outside_autograd():
-            pixels = pixels_of(imgs, self.normalize, self.device, self._rounding, self._network.plain)
+            pixels = pixels_of(
+                imgs, self.normalize, self.device, self._rounding, self._network.plain
+            )
             samples = None if index is None else sample_numbers(index, len(pixels), "images")
             self._sums.sides["real" if real else "fake"].add(pixels, samples)
             self._warn(*self._sums.mixed())
 
 
 class FrechetInceptionDistance(ImageMetric[torch.Tensor]):
-    """FID of the images of all ranks, with the interface of torchmetrics' ``FrechetInceptionDistance``.
+    """FID of the images of all ranks, with the interface of torchmetrics'
+    ``FrechetInceptionDistance``.
 
-    The value does not depend on the number of ranks, on how the images are distributed over them, or on batches: it is
-    bit-identical on one kind of device. ``compute`` cannot hang: if some ranks do not call it, the others raise an
-    error that names them. A subclass of ``torchmetrics.Metric`` if torchmetrics is installed, which is optional.
+    The value does not depend on the number of ranks, on how the images are distributed over them,
+    or on batches: it is bit-identical on one kind of device. ``compute`` cannot hang: if some ranks
+    do not call it, the others raise an error that names them. A subclass of ``torchmetrics.Metric``
+    if torchmetrics is installed, which is optional.
 
-    The accumulated statistics are part of ``state_dict`` after ``persistent(True)``, once the metric has seen images.
-    Each rank's state has only its own images: save the state of every rank, or one taken within
-    ``with metric.sync_context():``, which has those of all ranks. Loading a ``state_dict`` without statistics leaves
-    the metric unchanged, as does one of torchmetrics' metric, with a warning. If it was saved between ``compute`` and
-    ``reset``, the next ``update`` warns that the value would cover two evaluations.
+    The accumulated statistics are part of ``state_dict`` after ``persistent(True)``, once the
+    metric has seen images. Each rank's state has only its own images: save the state of every rank,
+    or one taken within ``with metric.sync_context():``, which has those of all ranks. Loading a
+    ``state_dict`` without statistics leaves the metric unchanged, as does one of torchmetrics'
+    metric, with a warning. If it was saved between ``compute`` and ``reset``, the next ``update``
+    warns that the value would cover two evaluations.
 
-    After a feature that is NaN, infinite or out of range, ``compute`` raises until ``reset``, because that image is
-    missing from the statistics. If the network fails in ``update``, the images of that call are not added, and the call
-    can be repeated.
+    After a feature that is NaN, infinite or out of range, ``compute`` raises until ``reset``,
+    because that image is missing from the statistics. If the network fails in ``update``, the
+    images of that call are not added, and the call can be repeated.
 
-    Metrics with the same network have one copy of it, and an image that several of them get passes it once.
+    Metrics with the same network have one copy of it, and an image that several of them get passes
+    it once.
 
     Args:
-        feature: 64, 192, 768 or 2048 for a layer of Inception, the name of a network or ``FILE.py:NAME``, also with
-            settings, as for ``--extractor``, or a `fidtool.Network`, which is copied; or a plain module, which is
-            copied and gets the images as they are, as in torchmetrics, and returns features of shape (n, D).
+        feature: 64, 192, 768 or 2048 for a layer of Inception, the name of a network or
+            ``FILE.py:NAME``, also with settings, as for ``--extractor``, or a `fidtool.Network`,
+            which is copied; or a plain module, which is copied and gets the images as they are, as
+            in torchmetrics, and returns features of shape (n, D).
         reset_real_features: whether ``reset`` also discards the real images.
         normalize: whether images are floating-point in 0..1 instead of uint8.
         feature_extractor_weights_path: another name of ``weights``.
-        antialias: for Inception, True is ``protocol="torchmetrics"``, torchmetrics' default, and False is
-            ``protocol="tensorflow"``; both truncate floats, as torchmetrics does.
+        antialias: for Inception, True is ``protocol="torchmetrics"``, torchmetrics' default, and
+            False is ``protocol="tensorflow"``; both truncate floats, as torchmetrics does.
         protocol: name of a protocol; None is ``pytorch-fid``, as in ``fidtool compute``.
-        float_to_byte: how floats become bytes: ``round``, or ``floor`` to truncate; None is as ``real_statistics``
-            were made, or as the protocol's tool does: ``floor`` for ``torchmetrics``, ``round`` for all others.
-        weights: file with the weights of Inception or of a named network; None finds or downloads the published ones.
-        feature_step: the features of a plain module are rounded to multiples of 2 ** -feature_step and must stay below
-            2 ** (23 - feature_step); None is 18.
-        real_statistics: a statistics file (.npz) or `fidtool.Statistics`, instead of real images. Of several networks,
-            those of the metric's are used.
-        sync_on_compute: whether ``compute`` covers the images of all ranks. If False, it covers this rank only,
-            ``result.scope`` says so, and a warning is issued once.
+        float_to_byte: how floats become bytes: ``round``, or ``floor`` to truncate; None is as
+            ``real_statistics`` were made, or as the protocol's tool does: ``floor`` for
+            ``torchmetrics``, ``round`` for all others.
+        weights: file with the weights of Inception or of a named network; None finds or downloads
+            the published ones.
+        feature_step: the features of a plain module are rounded to multiples of 2 ** -feature_step
+            and must stay below 2 ** (23 - feature_step); None is 18.
+        real_statistics: a statistics file (.npz) or `fidtool.Statistics`, instead of real images.
+            Of several networks, those of the metric's are used.
+        sync_on_compute: whether ``compute`` covers the images of all ranks. If False, it covers
+            this rank only, ``result.scope`` says so, and a warning is issued once.
         sync_timeout: seconds that ``compute`` waits for the other ranks.
         process_group: process group; None is all ranks.
         batch_size: images per forward pass; None is the device's default.
-        name: identifies the metric on all ranks. Needed if some ranks create more metrics than others; None numbers the
-            metrics in the order in which the program creates them.
+        name: identifies the metric on all ranks. Needed if some ranks create more metrics than
+            others; None numbers the metrics in the order in which the program creates them.
         input_img_size, compute_on_cpu, compute_with_cache: without effect, for torchmetrics' sake.
         dist_sync_on_step, dist_sync_fn, distributed_available_fn: refused unless False or None.
 
@@ -293,12 +342,14 @@ class FrechetInceptionDistance(ImageMetric[torch.Tensor]):
 class KernelInceptionDistance(ImageMetric[_Pair]):
     """KID, with the interface of torchmetrics' ``KernelInceptionDistance``.
 
-    ``compute`` returns its mean and population standard deviation over the subsets: two float64 scalar tensors.
+    ``compute`` returns its mean and population standard deviation over the subsets: two float64
+    scalar tensors.
 
     Args:
         subsets, subset_size: number of pairs of random subsets, and number of images in each.
         degree, gamma, coef: the kernel (gamma <x, y> + coef) ** degree; a gamma of None is 1 / D.
-        seed: seed of the subsets, as in ``fidtool compute``; torchmetrics draws from torch's global generator.
+        seed: seed of the subsets, as in ``fidtool compute``; torchmetrics draws from torch's global
+            generator.
         feature, reset_real_features, normalize, options: see `FrechetInceptionDistance`.
     """
 
@@ -316,7 +367,14 @@ class KernelInceptionDistance(ImageMetric[_Pair]):
         seed: int = 0,
         **options: Any,
     ) -> None:
-        self._metric = KID(subsets=subsets, subset_size=subset_size, seed=seed, degree=degree, gamma=gamma, coef=coef)
+        self._metric = KID(
+            subsets=subsets,
+            subset_size=subset_size,
+            seed=seed,
+            degree=degree,
+            gamma=gamma,
+            coef=coef,
+        )
         self._least = subset_size, f" for subset_size={subset_size}"
         super().__init__(feature, reset_real_features, normalize, **options)
 
@@ -330,8 +388,9 @@ class KernelInceptionDistance(ImageMetric[_Pair]):
 class MemorizationInformedFrechetInceptionDistance(ImageMetric[torch.Tensor]):
     """MIFID (Bai et al. 2021), with the interface of torchmetrics' metric of this name.
 
-    The FID, divided by the mean cosine distance of the real images to the nearest generated image if that is below
-    ``cosine_distance_eps``, a number above 0 and up to 1. Other arguments: see `FrechetInceptionDistance`.
+    The FID, divided by the mean cosine distance of the real images to the nearest generated image
+    if that is below ``cosine_distance_eps``, a number above 0 and up to 1. Other arguments: see
+    `FrechetInceptionDistance`.
     """
 
     def __init__(
@@ -347,11 +406,15 @@ class MemorizationInformedFrechetInceptionDistance(ImageMetric[torch.Tensor]):
 
 
 class _Scores(Scores):
-    """The score with the sample standard deviation; without a classifier the features are its logits."""
+    """The score with the sample standard deviation; without a classifier the features are its
+    logits.
+    """
 
     numbers = (replace(Scores.numbers[0], inception=False),)
 
-    def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
+    def compute(
+        self, real: FeatureSet, fake: FeatureSet, context: MetricContext
+    ) -> Mapping[str, float]:
         if not context.classifier():
             identity = torch.eye(fake.rows.shape[1], device="cpu")
             context = replace(context, classifier=lambda: Weights({"fc.weight": identity}, ""))
@@ -362,16 +425,18 @@ class _Scores(Scores):
 
 
 class InceptionScore(ImageMetric[_Pair]):
-    """The Inception Score of the generated images, with the interface of torchmetrics' ``InceptionScore``.
+    """The Inception Score of the generated images, with the interface of torchmetrics'
+    ``InceptionScore``.
 
-    ``compute`` returns its mean and sample standard deviation over the splits (NaN of one), as in torchmetrics; that of
-    ``fidtool compute`` is the population's. Two float64 scalar tensors.
+    ``compute`` returns its mean and sample standard deviation over the splits (NaN of one), as in
+    torchmetrics; that of ``fidtool compute`` is the population's. Two float64 scalar tensors.
 
     Args:
-        feature: ``logits_unbiased`` for Inception's classifier without its bias. The features of any other network are
-            taken as logits.
+        feature: ``logits_unbiased`` for Inception's classifier without its bias. The features of
+            any other network are taken as logits.
         splits: number of random parts of the images to average over.
-        real_statistics: without effect, since the score uses no real images: all metrics may get the same arguments.
+        real_statistics: without effect, since the score uses no real images: all metrics may get
+            the same arguments.
         normalize, options: see `FrechetInceptionDistance`.
     """
 
@@ -388,7 +453,9 @@ class InceptionScore(ImageMetric[_Pair]):
         **options: Any,
     ) -> None:
         self._metric, self._least = _Scores(splits=splits), (splits, f" for splits={splits}")
-        super().__init__(max(INCEPTION_DIMS) if feature == _LOGITS else feature, True, normalize, **options)
+        super().__init__(
+            max(INCEPTION_DIMS) if feature == _LOGITS else feature, True, normalize, **options
+        )
         if feature == _LOGITS:
             # The network may be that of another metric, which found its weights elsewhere.
             file = options.get("weights") or options.get("feature_extractor_weights_path")
@@ -396,17 +463,21 @@ class InceptionScore(ImageMetric[_Pair]):
             self._classifier = Weights({"fc.weight": weights.state["fc.weight"]}, weights.origin)
 
     def update(self, imgs: torch.Tensor, real: bool = False, index: Index | None = None) -> None:
-        """Adds generated images. Real ones, which other metrics of a ``MetricCollection`` need, are not added."""
+        """Adds generated images. Real ones, which other metrics of a ``MetricCollection`` need, are
+        not added.
+        """
         if not flag("real", real):
             super().update(imgs, False, index)
 
 
 class PrecisionRecallDensityCoverage(ImageMetric[dict[str, torch.Tensor]]):
-    """Precision, recall, density, coverage and F-score; ``compute`` returns a dictionary of float64 scalar tensors.
+    """Precision, recall, density, coverage and F-score; ``compute`` returns a dictionary of float64
+    scalar tensors.
 
     Args:
         nearest_k: a ball's radius is the distance to the k-th nearest neighbour.
-        ties: whether an image on the surface of a ball is outside (``strict``) or inside (``inclusive``).
+        ties: whether an image on the surface of a ball is outside (``strict``) or inside
+            (``inclusive``).
         feature, reset_real_features, normalize, options: see `FrechetInceptionDistance`.
     """
 

@@ -1,4 +1,6 @@
-"""FID and other metrics as a Lightning callback: logs the same values on every rank, for ModelCheckpoint and others."""
+"""FID and other metrics as a Lightning callback: logs the same values on every rank, for
+ModelCheckpoint and others.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +16,17 @@ import torch
 from torch import nn
 
 from fidtool.api import compute_statistics
+from fidtool.distributed.seeds import sample_seed
 from fidtool.errors import InputError, brief, in_short, warn_program
 from fidtool.features.network import Network
 from fidtool.features.protocol import ProtocolName
 from fidtool.metrics.fid import FID
 from fidtool.metrics.kid import KID
 from fidtool.result.values import Features
-from fidtool.seeds import sample_seed
-from fidtool.settings import StatisticsSettings
+from fidtool.settings.settings import StatisticsSettings
 from fidtool.sources.memory import evaluating
 from fidtool.statistics.set_statistics import Statistics
-from fidtool.torch_internals import averaging_callback, swapped_weights
+from fidtool.system.torch_internals import averaging_callback, swapped_weights
 from fidtool.training.feature_extractor import PathLike, chosen, features_of_network
 from fidtool.training.group import ranks_of
 from fidtool.training.inception_metrics import FrechetInceptionDistance, ImageMetric
@@ -49,7 +51,9 @@ if TYPE_CHECKING:
         """For type checkers, which accept it in the Trainer of either package."""
 else:
     # From the package that the program has imported.
-    for _package in sorted(("lightning.pytorch", "pytorch_lightning"), key=lambda name: name not in sys.modules):
+    for _package in sorted(
+        ("lightning.pytorch", "pytorch_lightning"), key=lambda name: name not in sys.modules
+    ):
         with contextlib.suppress(ImportError):
             Base = importlib.import_module(_package).Callback
             _say_on_rank_zero = importlib.import_module(f"{_package}.utilities").rank_zero_info
@@ -61,37 +65,44 @@ else:
 class FIDCallback(Base):
     """Computes the FID at the end of every k-th epoch and logs it on every rank.
 
-    The samples are split into batches, each with its own seed, before the batches are distributed over the ranks, so
-    the FID is the same at any number of ranks. It is logged before ModelCheckpoint and EarlyStopping read it: in the
-    epoch's validation, or at the end of the training epoch if there is no validation. The model is in evaluation mode
-    without gradients, and the random state of the training is restored afterwards.
+    The samples are split into batches, each with its own seed, before the batches are distributed
+    over the ranks, so the FID is the same at any number of ranks. It is logged before
+    ModelCheckpoint and EarlyStopping read it: in the epoch's validation, or at the end of the
+    training epoch if there is no validation. The model is in evaluation mode without gradients, and
+    the random state of the training is restored afterwards.
 
-    The samples are generated with the validation's first batch, so that the place of this callback among others has no
-    effect: the weights are those that the validation has, also if a callback replaces them for it.
+    The samples are generated with the validation's first batch, so that the place of this callback
+    among others has no effect: the weights are those that the validation has, also if a callback
+    replaces them for it.
 
     Args:
-        generate: function ``generate(n, seed)``, or the name of such a method of the LightningModule, that generates
-            ``n`` images with the current model. It returns a tensor of shape (n, 3, height, width), uint8 or floats in
-            0..1. torch's generators are seeded before each call.
+        generate: function ``generate(n, seed)``, or the name of such a method of the
+            LightningModule, that generates ``n`` images with the current model. It returns a tensor
+            of shape (n, 3, height, width), uint8 or floats in 0..1. torch's generators are seeded
+            before each call.
         reference: folder of real images, statistics file (.npz), or `fidtool.Statistics`.
         num_samples: number of images to generate, over all ranks.
-        every_n_epochs: k; evaluates epochs k, 2k, 3k, … counted from 1, as in ModelCheckpoint, which needs the same k.
+        every_n_epochs: k; evaluates epochs k, 2k, 3k, … counted from 1, as in ModelCheckpoint,
+            which needs the same k.
         seed: seed of the samples; every evaluation uses the same seeds.
         batch_size: number of images per call of ``generate``.
-        name: name of the logged Fréchet distance. In the names of other values, theirs replaces the word ``fid``:
-            ``val_fid``, ``val_kid``; or is appended, if there is no such word. None logs the names of the results of
-            ``fidtool compute``, such as ``fid``, ``kid_std``, and ``fid_64`` for the feature 64.
-        metrics: one or several classes of `fidtool.training`, or functions that create their objects, such as
-            ``functools.partial(KernelInceptionDistance, subset_size=500)``. They share a network and the samples.
-        model_weights: with Lightning's ``WeightAveraging`` or ``EMAWeightAveraging``, ``averaged`` generates with the
-            averaged weights, which ModelCheckpoint saves as ``state_dict``, and ``raw`` with those that are trained.
-            Without it there is no difference.
+        name: name of the logged Fréchet distance. In the names of other values, theirs replaces the
+            word ``fid``: ``val_fid``, ``val_kid``; or is appended, if there is no such word. None
+            logs the names of the results of ``fidtool compute``, such as ``fid``, ``kid_std``, and
+            ``fid_64`` for the feature 64.
+        metrics: one or several classes of `fidtool.training`, or functions that create their
+            objects, such as ``functools.partial(KernelInceptionDistance, subset_size=500)``. They
+            share a network and the samples.
+        model_weights: with Lightning's ``WeightAveraging`` or ``EMAWeightAveraging``, ``averaged``
+            generates with the averaged weights, which ModelCheckpoint saves as ``state_dict``, and
+            ``raw`` with those that are trained. Without it there is no difference.
         feature: see `FrechetInceptionDistance`; None is the default of each metric.
-        protocol, float_to_byte, weights, feature_step, sync_timeout: see `FrechetInceptionDistance`.
+        protocol, float_to_byte, weights, feature_step, sync_timeout: see
+            `FrechetInceptionDistance`.
 
     Attributes:
-        frechet_distance: the last value, for any network; None before the first evaluation, or if it is not among the
-            metrics.
+        frechet_distance: the last value, for any network; None before the first evaluation, or if
+            it is not among the metrics.
 
     Raises:
         fidtool.InputError: if a setting is out of range.
@@ -107,7 +118,8 @@ class FIDCallback(Base):
         seed: int = 0,
         batch_size: int = 64,
         name: str | None = None,
-        metrics: Callable[..., ImageMetric[Any]] | Sequence[Callable[..., ImageMetric[Any]]] = FrechetInceptionDistance,
+        metrics: Callable[..., ImageMetric[Any]]
+        | Sequence[Callable[..., ImageMetric[Any]]] = FrechetInceptionDistance,
         model_weights: ModelWeights = "averaged",
         feature: int | str | Network | nn.Module | None = None,
         protocol: ProtocolName | None = None,
@@ -127,7 +139,8 @@ class FIDCallback(Base):
             )
         if not isinstance(reference, (str, os.PathLike, Statistics)):
             raise InputError(
-                f"reference must be a folder, a statistics file or statistics, not {type(reference).__name__}:",
+                "reference must be a folder, a statistics file or statistics, not "
+                f"{type(reference).__name__}:",
                 "pass fidtool.compute_statistics(images)",
             )
         self._network = chosen("inception" if feature is None else feature, protocol, weights)
@@ -151,7 +164,9 @@ class FIDCallback(Base):
             "name": f"of FIDCallback {self._called!r}",
         }
         # None would replace what a functools.partial in `metrics` passes.
-        self._options: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+        self._options: dict[str, Any] = {
+            name: value for name, value in options.items() if value is not None
+        }
         self.frechet_distance: float | None = None
         self._values: dict[str, torch.Tensor] = {}
         self._measured = False
@@ -169,13 +184,18 @@ class FIDCallback(Base):
 
     @property
     def state_key(self) -> str:
-        """Key of this callback in checkpoints. Callbacks with different names can be used in one trainer."""
+        """Key of this callback in checkpoints. Callbacks with different names can be used in one
+        trainer.
+        """
         return f"FIDCallback[{self._called}]"
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Prepares the reference statistics."""
         if isinstance(self.generate, str) and not callable(getattr(pl_module, self.generate, None)):
-            raise InputError(f"{type(pl_module).__name__} has no method {self.generate!r}, the callback's generate")
+            raise InputError(
+                f"{type(pl_module).__name__} has no method {self.generate!r}, the callback's "
+                "generate"
+            )
         averaging = averaging_callback(trainer.callbacks)
         if averaging is not None:
             kind = type(averaging).__name__
@@ -192,18 +212,26 @@ class FIDCallback(Base):
     def on_validation_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
-        """Computes the FID: every callback has replaced the weights that it replaces, and none has restored them."""
+        """Computes the FID: every callback has replaced the weights that it replaces, and none has
+        restored them.
+        """
         if batch_idx == dataloader_idx == 0 and self._due_in_validation(trainer):
             self._measure(trainer, pl_module, "averaged")
 
     def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Logs the FID before ModelCheckpoint and EarlyStopping read it, which is right after the validation."""
+        """Logs the FID before ModelCheckpoint and EarlyStopping read it, which is right after the
+        validation.
+        """
         if not self._due_in_validation(trainer):
             return
-        if not self._values:  # a rank without a batch, where an averaging callback that comes first has swapped back
+        if (
+            not self._values
+        ):  # a rank without a batch, where an averaging callback that comes first has swapped back
             callbacks = list(trainer.callbacks)
             averaging = averaging_callback(callbacks)
-            swapped_back = averaging is not None and callbacks.index(averaging) < callbacks.index(self)
+            swapped_back = averaging is not None and callbacks.index(averaging) < callbacks.index(
+                self
+            )
             self._measure(trainer, pl_module, "raw" if swapped_back else "averaged")
         self._log(pl_module)
 
@@ -213,7 +241,9 @@ class FIDCallback(Base):
             return
         averaging = averaging_callback(trainer.callbacks)
         if averaging is not None:
-            averaging.on_train_epoch_end(trainer, pl_module)  # updates the average, only once an epoch
+            averaging.on_train_epoch_end(
+                trainer, pl_module
+            )  # updates the average, only once an epoch
         self._measure(trainer, pl_module, "raw")
         self._log(pl_module)
 
@@ -224,7 +254,11 @@ class FIDCallback(Base):
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the last value, its epoch and a fingerprint of the reference."""
-        return {"fid": self.frechet_distance, "epoch": self._measured_epoch, "reference": self._fingerprint}
+        return {
+            "fid": self.frechet_distance,
+            "epoch": self._measured_epoch,
+            "reference": self._fingerprint,
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restores what `state_dict` returned."""
@@ -245,7 +279,11 @@ class FIDCallback(Base):
             return self._metrics
         real = self._statistics(pl_module)
         metrics = [metric(real_statistics=real, **self._options) for metric in self.metrics]
-        names = [self._logged_name(metric, number.name) for metric in metrics for number in metric._metric.numbers]
+        names = [
+            self._logged_name(metric, number.name)
+            for metric in metrics
+            for number in metric._metric.numbers
+        ]
         if again := {name for name in names if names.count(name) > 1}:
             raise InputError(
                 f"two metrics of FIDCallback would be logged as {', '.join(sorted(again))}:",
@@ -262,8 +300,9 @@ class FIDCallback(Base):
         fingerprint = f"{metrics[0].reference_digest} {self._measures}".rstrip()
         if self._fingerprint not in (None, fingerprint):
             warn_program(
-                f"the {self._called} in the checkpoint was computed with a different reference, protocol, network, "
-                "float_to_byte or model_weights: values from before and after the checkpoint are not comparable"
+                f"the {self._called} in the checkpoint was computed with a different reference, "
+                "protocol, network, float_to_byte or model_weights: values from before and after "
+                "the checkpoint are not comparable"
             )
         self._fingerprint = fingerprint
         self._metrics = metrics
@@ -275,7 +314,8 @@ class FIDCallback(Base):
         if isinstance(self._options.get("feature"), (Network, nn.Module)):
             raise InputError(
                 "a folder as FIDCallback's reference needs a network that is specified by name:",
-                "pass feature='FILE.py:NAME', or the statistics file that `fidtool stats` writes for the folder",
+                "pass feature='FILE.py:NAME', or the statistics file that `fidtool stats` writes "
+                "for the folder",
             )
         only_fid = self.metrics == (FrechetInceptionDistance,)
         statistics = compute_statistics(
@@ -285,7 +325,9 @@ class FIDCallback(Base):
             device=str(pl_module.device),
         )
         ranks = ranks_of()
-        ranks.exchange(_PURPOSE, {}, self._options["sync_timeout"], "every rank must run the trainer")
+        ranks.exchange(
+            _PURPOSE, {}, self._options["sync_timeout"], "every rank must run the trainer"
+        )
         with ranks.world(_PURPOSE) as world:
             return cast(Statistics, world.broadcast(statistics))
 
@@ -293,7 +335,9 @@ class FIDCallback(Base):
         """Computes the values. The model has the ``current`` weights; a callback has the others."""
         samples = self.num_samples
         metrics = self._prepare(pl_module)
-        if getattr(trainer, "fast_dev_run", 0):  # it only exercises the code, and its FID is meaningless
+        if getattr(
+            trainer, "fast_dev_run", 0
+        ):  # it only exercises the code, and its FID is meaningless
             samples = min(samples, 16)
             metrics = [metric for metric in metrics if metric._least[0] <= samples]
         for metric in metrics:
@@ -327,11 +371,20 @@ class FIDCallback(Base):
 
     def _log(self, pl_module: Any) -> None:
         # The values are the same on every rank, and so are their maxima over the ranks.
-        pl_module.log_dict(self._values, on_step=False, on_epoch=True, sync_dist=True, reduce_fx="max", prog_bar=True)
+        pl_module.log_dict(
+            self._values,
+            on_step=False,
+            on_epoch=True,
+            sync_dist=True,
+            reduce_fx="max",
+            prog_bar=True,
+        )
         self._values = {}
 
     def _fill(self, metrics: list[ImageMetric[Any]], pl_module: Any, samples: int) -> None:
-        generate: Generate = getattr(pl_module, self.generate) if isinstance(self.generate, str) else self.generate
+        generate: Generate = (
+            getattr(pl_module, self.generate) if isinstance(self.generate, str) else self.generate
+        )
         ranks = ranks_of()
         starts = range(0, samples, self.batch_size)
         for start in starts[ranks.group_rank :: ranks.size]:
@@ -340,7 +393,11 @@ class FIDCallback(Base):
             torch.manual_seed(seed)
             images = generate(len(numbers), seed)
             if not isinstance(images, torch.Tensor) or len(images) != len(numbers):
-                got = f"{len(images)} images" if isinstance(images, torch.Tensor) else type(images).__name__
+                got = (
+                    f"{len(images)} images"
+                    if isinstance(images, torch.Tensor)
+                    else type(images).__name__
+                )
                 asked = f"generate({len(numbers)}, …) must return a tensor of {len(numbers)} images"
                 raise InputError(f"{asked}, not {got}")
             for metric in metrics:
@@ -352,7 +409,9 @@ def _classes(metrics: Any) -> tuple[Callable[..., ImageMetric[Any]], ...]:
     """Validates ``metrics`` of `FIDCallback`."""
     given = [metrics] if isinstance(metrics, str) or callable(metrics) else [*(metrics or [None])]
     for metric in given:
-        other = isinstance(metric, type) and not issubclass(metric, ImageMetric)  # such as torchmetrics'
+        other = isinstance(metric, type) and not issubclass(
+            metric, ImageMetric
+        )  # such as torchmetrics'
         if other or isinstance(metric, nn.Module) or not callable(metric):
             problem = "metrics takes classes such as fidtool.training.KernelInceptionDistance"
             raise InputError(f"{problem}, not {brief(metric)}")

@@ -13,36 +13,49 @@ from torch.autograd.function import once_differentiable
 
 from fidtool.distances.frechet import covariance_factor
 from fidtool.errors import InputError, TooFewImagesError
+from fidtool.statistics.file import read_statistics
 from fidtool.statistics.set_statistics import Gaussian, Statistics
-from fidtool.statistics.statistics_file import read_statistics
 from fidtool.training.feature_extractor import PathLike, not_floats, warn_of_dtype
-from fidtool.training.group import DEFAULT_TIMEOUT, GATHERING, Grad, Group, gather_with_grad, outside_autograd, ranks_of
+from fidtool.training.group import (
+    DEFAULT_TIMEOUT,
+    GATHERING,
+    Grad,
+    Group,
+    gather_with_grad,
+    outside_autograd,
+    ranks_of,
+)
 
 _SMALL_SQUARE = 1e-8
 """Eigenvalues of a Gram matrix below this fraction of the largest have too few correct digits."""
 
 
 class FrechetLoss(nn.Module):
-    """Squared Fréchet distance between generated features and fixed real statistics: the FID as a training loss.
+    """Squared Fréchet distance between generated features and fixed real statistics: the FID as a
+    training loss.
 
-    d² = |m - mu|² + tr S + tr sigma - 2 ‖Xc L‖* / √(n - 1) for n features X with mean m and covariance S, the centred
-    features Xc, and sigma = L Lᵀ. The trace of the matrix square root is a nuclear norm (see
-    `fidtool.frechet_distance`). Its gradient is the polar factor U Vᵀ of Xc L, which has spectral norm 1 even for
-    close, equal or zero singular values, so the gradient cannot blow up. Computed in float64, also under autocast. If a
-    feature is not finite, the loss and its gradient are NaN, so that a gradient scaler skips the step.
+    d² = |m - mu|² + tr S + tr sigma - 2 ‖Xc L‖* / √(n - 1) for n features X with mean m and
+    covariance S, the centred features Xc, and sigma = L Lᵀ. The trace of the matrix square root is
+    a nuclear norm (see `fidtool.frechet_distance`). Its gradient is the polar factor U Vᵀ of Xc L,
+    which has spectral norm 1 even for close, equal or zero singular values, so the gradient cannot
+    blow up. Computed in float64, also under autocast. If a feature is not finite, the loss and its
+    gradient are NaN, so that a gradient scaler skips the step.
 
-    With several ranks the batch is that of all ranks (`gather_with_grad`), and forward and backward are collectives.
+    With several ranks the batch is that of all ranks (`gather_with_grad`), and forward and backward
+    are collectives.
 
     Args:
-        real: statistics of the real images, or a statistics file (.npz), from the extractor that computes the features.
-        queue: number of features of earlier batches, detached, to include in training mode. With 0 the distance is that
-            of the batch only, which is biased upwards for small batches.
-        projection: a linear map, trainable or not, that is applied to the features and the real statistics. If it is
-            trainable, wrap the loss with `wrap_trainable`.
+        real: statistics of the real images, or a statistics file (.npz), from the extractor that
+            computes the features.
+        queue: number of features of earlier batches, detached, to include in training mode. With 0
+            the distance is that of the batch only, which is biased upwards for small batches.
+        projection: a linear map, trainable or not, that is applied to the features and the real
+            statistics. If it is trainable, wrap the loss with `wrap_trainable`.
         group, grad, timeout: see `gather_with_grad`; ``sum`` is right for a model wrapped in DDP.
 
     Raises:
-        fidtool.InputError: if the file does not exist or has no statistics, or the projection does not match them.
+        fidtool.InputError: if the file does not exist or has no statistics, or the projection does
+            not match them.
     """
 
     queue: torch.Tensor
@@ -59,9 +72,15 @@ class FrechetLoss(nn.Module):
         timeout: float = DEFAULT_TIMEOUT,
     ) -> None:
         super().__init__()
-        statistics = real if isinstance(real, Statistics) else read_statistics(os.fspath(real), features_of=())
+        statistics = (
+            real
+            if isinstance(real, Statistics)
+            else read_statistics(os.fspath(real), features_of=())
+        )
         dims = statistics.whole("real").dims
-        if projection is not None and not (isinstance(projection, nn.Linear) and projection.in_features == dims):
+        if projection is not None and not (
+            isinstance(projection, nn.Linear) and projection.in_features == dims
+        ):
             wanted = f"a torch.nn.Linear of the {dims} features of the statistics"
             raise InputError(
                 f"projection must be {wanted}, not {projection}:",
@@ -72,26 +91,36 @@ class FrechetLoss(nn.Module):
         self.grad = grad
         self.timeout = timeout
         self._ddof = 1 if statistics.definition is None else statistics.definition.ddof
-        # Not buffers, because `half()` must not convert them. They follow the features to their device.
+        # Not buffers, because `half()` must not convert them. They follow the features to their
+        # device.
         self._mu = torch.from_numpy(statistics.mu).clone()
-        self._factor = covariance_factor(Gaussian(statistics.mu, statistics.sigma, statistics.count))
+        self._factor = covariance_factor(
+            Gaussian(statistics.mu, statistics.sigma, statistics.count)
+        )
         self.register_buffer("queue", torch.zeros(queue, statistics.dims, dtype=torch.float32))
         self.register_buffer("queued", torch.zeros((), dtype=torch.int64))
 
     def forward(self, features: torch.Tensor) -> torch.Tensor:
-        """Returns the distance of all ranks' features, including those in the queue, from the real statistics.
+        """Returns the distance of all ranks' features, including those in the queue, from the real
+        statistics.
 
         Args:
-            features: floating-point tensor of shape (n, dims) on this module's device; n may be 0 on some ranks.
+            features: floating-point tensor of shape (n, dims) on this module's device; n may be 0
+                on some ranks.
 
         Returns:
             float32 scalar tensor (float64 for float64 features), the same on every rank.
 
         Raises:
-            fidtool.InputError: if the shape or dtype is wrong, or there are fewer than two features in total.
+            fidtool.InputError: if the shape or dtype is wrong, or there are fewer than two features
+                in total.
             See also `gather_with_grad`.
         """
-        if features.ndim != 2 or features.shape[1] != len(self._mu) or not features.is_floating_point():
+        if (
+            features.ndim != 2
+            or features.shape[1] != len(self._mu)
+            or not features.is_floating_point()
+        ):
             with ranks_of(self.group).before_exchange(GATHERING, self.timeout):
                 raise not_floats("features", f"(n, {len(self._mu)})", features)
         if features.device.type != "meta":  # where their values would be lost
@@ -101,10 +130,14 @@ class FrechetLoss(nn.Module):
         kind = torch.promote_types(features.dtype, torch.float32)
         joined = gather_with_grad(features.to(kind), self.group, self.grad, timeout=self.timeout)
         with torch.amp.autocast(features.device.type, enabled=False):
-            queued = int(self.queued) if self.training and len(self.queue) else 0  # waits for the device
+            queued = (
+                int(self.queued) if self.training and len(self.queue) else 0
+            )  # waits for the device
             every = torch.cat([joined.to(self._mu.dtype), self.queue[:queued].to(self._mu.dtype)])
             if len(every) < 2:
-                raise TooFewImagesError(f"FrechetLoss needs at least two features, not {len(every)}")
+                raise TooFewImagesError(
+                    f"FrechetLoss needs at least two features, not {len(every)}"
+                )
             distance = self._distance(every)
         if self.training and len(self.queue):
             self._enqueue(joined, queued)
@@ -112,8 +145,12 @@ class FrechetLoss(nn.Module):
 
     @torch.no_grad()
     def _enqueue(self, features: torch.Tensor, queued: int) -> None:
-        """Puts the latest features before the ``queued`` ones. A batch that is not finite is ignored."""
-        finite = torch.isfinite(features).all()  # used on the device only: the host does not wait for it
+        """Puts the latest features before the ``queued`` ones. A batch that is not finite is
+        ignored.
+        """
+        finite = torch.isfinite(
+            features
+        ).all()  # used on the device only: the host does not wait for it
         kept = torch.cat([features.to(self.queue.dtype), self.queue[:queued]])[: len(self.queue)]
         self.queue[: len(kept)] = torch.where(finite, kept, self.queue[: len(kept)])
         self.queued.copy_(torch.where(finite, len(kept), queued))
@@ -130,15 +167,21 @@ class FrechetLoss(nn.Module):
         mean = x.mean(0)
         centred = (x - mean) / max(len(x) - self._ddof, 1) ** 0.5
         overlap: torch.Tensor = NuclearNorm.apply(centred @ factor)
-        rest: torch.Tensor = (mean - mu).square().sum() + centred.square().sum() + factor.square().sum()
+        rest: torch.Tensor = (
+            (mean - mu).square().sum() + centred.square().sum() + factor.square().sum()
+        )
         return rest - 2.0 * overlap
 
-    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> FrechetLoss:
+    def _apply(
+        self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True
+    ) -> FrechetLoss:
         if self.projection is None:  # which is converted
             warn_of_dtype(self, fn)
         queue = self.queue
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        if self.queue.dtype != queue.dtype:  # undo half(): large features would overflow in the queue
+        if (
+            self.queue.dtype != queue.dtype
+        ):  # undo half(): large features would overflow in the queue
             self.queue = queue.to(self.queue.device)
         return self
 
@@ -146,8 +189,9 @@ class FrechetLoss(nn.Module):
 class NuclearNorm(torch.autograd.Function):
     """Sum of a matrix's singular values, with the polar factor as its gradient.
 
-    The norm is not differentiable where singular values are zero. There the subgradient of least norm is used, which is
-    zero in their directions (Watson 1992, Characterization of the subdifferential of some matrix norms).
+    The norm is not differentiable where singular values are zero. There the subgradient of least
+    norm is used, which is zero in their directions (Watson 1992, Characterization of the
+    subdifferential of some matrix norms).
     """
 
     @staticmethod
@@ -167,11 +211,13 @@ class NuclearNorm(torch.autograd.Function):
 
 
 def _by_eigenvalues(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns the nuclear norm and the polar factor of a float64 matrix, from the smaller Gram matrix if possible.
+    """Returns the nuclear norm and the polar factor of a float64 matrix, from the smaller Gram
+    matrix if possible.
 
-    Eigenvectors are several times as fast as a singular value decomposition, on a GPU even more, but a Gram matrix
-    loses the digits of small singular values. Therefore only those above 1e-4 of the largest are taken from it, with an
-    error of the polar factor below 1e-8, and the rest, projected to the complement, is decomposed itself.
+    Eigenvectors are several times as fast as a singular value decomposition, on a GPU even more,
+    but a Gram matrix loses the digits of small singular values. Therefore only those above 1e-4 of
+    the largest are taken from it, with an error of the polar factor below 1e-8, and the rest,
+    projected to the complement, is decomposed itself.
     """
     a = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.mT
     if len(a) == 0:
@@ -185,14 +231,20 @@ def _by_eigenvalues(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     # Below it, singular values are zero up to rounding, so that their directions are arbitrary.
     least = max(matrix.shape) * torch.finfo(matrix.dtype).eps * squares[-1].clamp(min=0.0).sqrt()
     small = rows[:rest] - (rows[:rest] @ v.mT) @ v
-    if rest and small.norm() > least:  # centred features have a singular value that is zero up to rounding
+    if (
+        rest and small.norm() > least
+    ):  # centred features have a singular value that is zero up to rounding
         q, r = torch.linalg.qr(small.mT)  # a tall matrix would be slow to decompose
         more, inner = _by_singular_values(r, least)
         norm, polar = norm + more, polar + u[:, :rest] @ (q @ inner).mT
     return norm, polar if a is matrix else polar.mT
 
 
-def _by_singular_values(matrix: torch.Tensor, least: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns the nuclear norm and the polar factor, without the directions of singular values up to ``least``."""
+def _by_singular_values(
+    matrix: torch.Tensor, least: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns the nuclear norm and the polar factor, without the directions of singular values up
+    to ``least``.
+    """
     u, values, vh = torch.linalg.svd(matrix, full_matrices=False)
     return values.sum(), (u * (values > least)) @ vh

@@ -1,4 +1,6 @@
-"""PSNR, SSIM, MS-SSIM and LPIPS of pairs of images for training loops, with the interfaces of torchmetrics."""
+"""PSNR, SSIM, MS-SSIM and LPIPS of pairs of images for training loops, with the interfaces of
+torchmetrics.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fidtool.cache_dir import one_at_a_time
-from fidtool.console import log_warning
 from fidtool.diagnose.order import SAMPLE, misplaced
 from fidtool.distances.exact import feature_settings
 from fidtool.distances.parallel import fork_safe
@@ -31,14 +31,22 @@ from fidtool.errors import (
 from fidtool.features.device import computing_on, device_of, repeatable
 from fidtool.features.models.inception import Weights
 from fidtool.features.network import digest_of
-from fidtool.images.records import RECORD, thumbnails
-from fidtool.images.workers import DaemonThreads
 from fidtool.metrics.lpips import LPIPS
 from fidtool.metrics.metric import FeatureSet, MetricContext
 from fidtool.metrics.pairs import Compare, PairMetric
 from fidtool.metrics.psnr import PSNR
 from fidtool.metrics.ssim import SSIM, MultiScaleSSIM
-from fidtool.training.feature_extractor import WEIGHTS_SECONDS, PathLike, flag, image_hashes, pixels_of
+from fidtool.reading.records import RECORD, thumbnails
+from fidtool.system.background import DaemonThreads, use_one_torch_thread
+from fidtool.system.cache_dir import one_at_a_time
+from fidtool.system.console import log_warning
+from fidtool.training.feature_extractor import (
+    WEIGHTS_SECONDS,
+    PathLike,
+    flag,
+    image_hashes,
+    pixels_of,
+)
 from fidtool.training.group import DEFAULT_TIMEOUT, Group, outside_autograd
 from fidtool.training.rows import PADDED, UNKNOWN, SampleRows, find_samples, on_several
 from fidtool.training.samples import Index, sample_numbers
@@ -49,15 +57,17 @@ _THUMBNAIL = RECORD["thumb"]
 _SAMPLED = np.dtype([("hash", np.uint64), ("real", _THUMBNAIL), ("fake", _THUMBNAIL)])
 """The thumbnails of a pair, by which the warning of pairs in different orders is decided."""
 _HASH_FACTOR = 6364136223846793005
-"""Makes the hash of a pair depend on which of its images is which: the multiplier of Knuth's MMIX generator."""
+"""Makes the hash of a pair depend on which of its images is which: the multiplier of Knuth's MMIX
+generator.
+"""
 
 
 class _Comparison:
     """A metric of pairs, and its network on one device. Copies share it; unpickling loads it again.
 
     Attributes:
-        title: the metric and its network, which must be the same on all ranks. It has not the path of the weights,
-            which may differ between ranks.
+        title: the metric and its network, which must be the same on all ranks. It has not the path
+            of the weights, which may differ between ranks.
     """
 
     def __init__(self, metric: PairMetric) -> None:
@@ -84,8 +94,8 @@ class _Comparison:
 class PairValues(SampleRows):
     """The values of pairs of images, and hashes of the pairs and of their targets.
 
-    Of the pairs of two ranks only the targets are compared, because reconstructions of a sample that a sampler gives to
-    both may differ.
+    Of the pairs of two ranks only the targets are compared, because reconstructions of a sample
+    that a sampler gives to both may differ.
     """
 
     columns: ClassVar = {"value": np.float64, "target": np.int64, **SampleRows.columns}
@@ -100,7 +110,9 @@ class PairValues(SampleRows):
         super().clear()
         self._sample = np.empty(0, _SAMPLED)
 
-    def add(self, real: torch.Tensor, fake: torch.Tensor, samples: NDArray[np.int64] | None) -> NDArray[np.float64]:
+    def add(
+        self, real: torch.Tensor, fake: torch.Tensor, samples: NDArray[np.int64] | None
+    ) -> NDArray[np.float64]:
         """Adds pairs, uint8 tensors of shape (n, 3, height, width), and returns their values.
 
         If a pair cannot be compared, none of them is added.
@@ -113,7 +125,9 @@ class PairValues(SampleRows):
         real, fake = (images.permute(0, 2, 3, 1).contiguous() for images in (real, fake))
         rows["value"] = self._values(real, fake)
         if not np.isfinite(rows["value"]).all():
-            raise RunError(f"{self.comparison.metric.numbers[0].title} of a pair is NaN or infinite")
+            raise RunError(
+                f"{self.comparison.metric.numbers[0].title} of a pair is NaN or infinite"
+            )
         found = find_samples(rows, "hash", self._hashes)
         self.parts.append(rows[found.new])
         self._note(found.added, found.different)
@@ -124,17 +138,26 @@ class PairValues(SampleRows):
         """Returns the values of pairs of images, of shape (n, height, width, 3)."""
         with repeatable(), computing_on(self._device):
             compare = self.comparison.on(self._device)
-            pool = DaemonThreads(device_of(self._device).forward_threads)
-            futures = [pool.submit(lambda pair: compare(*pair), pair) for pair in zip(real, fake, strict=True)]
+            pool = DaemonThreads(device_of(self._device).forward_threads, use_one_torch_thread)
+            futures = [
+                pool.submit(lambda pair: compare(*pair), pair)
+                for pair in zip(real, fake, strict=True)
+            ]
             try:
                 return [future.result() for future in futures]
             except InputError as error:
-                raise InputError(error.stated) from None  # the remedy is to omit a metric from a run
+                raise InputError(
+                    error.stated
+                ) from None  # the remedy is to omit a metric from a run
             finally:
                 pool.close(1.0)
 
-    def _add_to_sample(self, hashes: NDArray[np.uint64], real: torch.Tensor, fake: torch.Tensor) -> None:
-        """Adds the thumbnails of pairs that may be among those of the lowest hashes, of images as in `_values`."""
+    def _add_to_sample(
+        self, hashes: NDArray[np.uint64], real: torch.Tensor, fake: torch.Tensor
+    ) -> None:
+        """Adds the thumbnails of pairs that may be among those of the lowest hashes, of images as
+        in `_values`.
+        """
         limit = self._sample["hash"][-1] if len(self._sample) == SAMPLE else np.iinfo(np.uint64).max
         chosen = np.flatnonzero(hashes < limit)
         if len(chosen):
@@ -156,13 +179,17 @@ class PairValues(SampleRows):
         if wrong := len(misplaced(self._sample["real"], self._sample["fake"])[0]):
             yield ResultWarning(
                 "",
-                f"{wrong} of {len(self._sample)} sampled preds fit the target of another pair better than their own: "
-                "the two are probably in different orders, and the value is then meaningless. Take both from the same "
-                "batch, and gather both from the ranks in the same way",
+                f"{wrong} of {len(self._sample)} sampled preds fit the target of another pair "
+                "better than their own: the two are probably in different orders, and the value "
+                "is then meaningless. Take both from the same batch, and gather both from the "
+                "ranks in the same way",
             )
         shared, on = on_several([rows[rows["sample"] == UNKNOWN] for rows in self.parts], ranks)
         if shared:
-            text = f"{shared} of {self.count} pairs are on more than one rank ({on}) and count again. Probably {PADDED}"
+            text = (
+                f"{shared} of {self.count} pairs are on more than one rank ({on}) and count "
+                f"again. Probably {PADDED}"
+            )
             yield ResultWarning("", text)
 
     def join(self, other: PairValues) -> None:
@@ -171,14 +198,17 @@ class PairValues(SampleRows):
 
 
 def _first_of(samples: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """Returns the pairs of lowest hashes of several samples, each once: the same on any number of ranks."""
+    """Returns the pairs of lowest hashes of several samples, each once: the same on any number of
+    ranks.
+    """
     joined = np.concatenate(samples)
     first = np.unique(joined["hash"], return_index=True)[1]
     return joined[first[:SAMPLE]]
 
 
 class ReconstructionMetric(SyncedMetric[torch.Tensor, PairValues]):
-    """Base class of the metrics of pairs of images, whose arguments are those of `PeakSignalNoiseRatio`.
+    """Base class of the metrics of pairs of images, whose arguments are those of
+    `PeakSignalNoiseRatio`.
 
     A subclass sets ``_metric`` before it calls ``__init__``.
     """
@@ -206,7 +236,8 @@ class ReconstructionMetric(SyncedMetric[torch.Tensor, PairValues]):
     ) -> None:
         if data_range not in (None, 1) and (data_range != 255 or normalize):
             raise InputError(
-                f"data_range must be 1 for floats in 0..1, or 255 for uint8 images, not {data_range!r}",
+                "data_range must be 1 for floats in 0..1, or 255 for uint8 images, not "
+                f"{data_range!r}",
                 setting="data_range",
             )
         scaled = flag("normalize", normalize) or data_range == 1
@@ -214,23 +245,29 @@ class ReconstructionMetric(SyncedMetric[torch.Tensor, PairValues]):
         super().__init__(scaled, sync_on_compute, sync_timeout, process_group, name, theirs)
         with outside_autograd():
             pairs = PairValues(self._metric)
-            self._sums = MetricState({"pair": pairs}, "pairs", {"own": pairs.comparison.title}, ("own",))
+            self._sums = MetricState(
+                {"pair": pairs}, "pairs", {"own": pairs.comparison.title}, ("own",)
+            )
             self._sums.to(self.device)
 
     @fork_safe
     def update(self, preds: torch.Tensor, target: torch.Tensor, index: Index | None = None) -> None:
-        """Adds a batch of pairs. Not a collective: each rank may call it any number of times, also never.
+        """Adds a batch of pairs. Not a collective: each rank may call it any number of times, also
+        never.
 
         Args:
-            preds: the generated images or reconstructions, a tensor of shape (n, 3, height, width), or
-                (n, 1, height, width) for grayscale, uint8 or, with ``normalize``, floating-point in 0..1, which are
-                rounded to bytes; on the CPU or on the metric's device. The image size may differ between calls.
+            preds: the generated images or reconstructions, a tensor of shape (n, 3, height, width),
+                or (n, 1, height, width) for grayscale, uint8 or, with ``normalize``, floating-point
+                in 0..1, which are rounded to bytes; on the CPU or on the metric's device. The image
+                size may differ between calls.
             target: the real images that they belong to, of the same shape.
-            index: number of each pair's sample in the data set: integers, a tensor or list of shape (n,). Pairs of one
-                sample count once until ``reset``, whichever ranks add them. None counts each pair. See `WithIndex`.
+            index: number of each pair's sample in the data set: integers, a tensor or list of shape
+                (n,). Pairs of one sample count once until ``reset``, whichever ranks add them. None
+                counts each pair. See `WithIndex`.
 
         Raises:
-            fidtool.InputError: if shape, dtype, range, device or index is wrong, or the images are too small.
+            fidtool.InputError: if shape, dtype, range, device or index is wrong, or the images are
+                too small.
             fidtool.RunError: if a value is not finite.
         """
         self._refuse_while_synced("update()")
@@ -256,14 +293,17 @@ class ReconstructionMetric(SyncedMetric[torch.Tensor, PairValues]):
             A float64 scalar tensor on the metric's device, the same on every rank.
 
         Raises:
-            fidtool.training.AbsentRanksError: if some ranks did not call it within ``sync_timeout``; it names them.
+            fidtool.training.AbsentRanksError: if some ranks did not call it within
+                ``sync_timeout``; it names them.
             fidtool.InputError: if there are no pairs on any rank, or the ranks' settings differ.
             fidtool.RunError: if a rank was lost or failed.
         """
         return self._compute_by_name()[self._metric.numbers[0].name]
 
     def forward(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Calls ``update``, and returns the mean of this rank's pairs of this batch; NaN if there are none."""
+        """Calls ``update``, and returns the mean of this rank's pairs of this batch; NaN if there
+        are none.
+        """
         self.update(*args, **kwargs)
         return self._forward_cache
 
@@ -274,23 +314,28 @@ class ReconstructionMetric(SyncedMetric[torch.Tensor, PairValues]):
             raise on_every_rank(TooFewImagesError(problem, "add them with update(preds, target)"))
         real = FeatureSet("real images", None, None)
         fake = FeatureSet("generated images", None, None, pairs={self._metric.name: values})
-        context = MetricContext(feature_settings(None, self.device, world), partial(Weights, {}, ""))
+        context = MetricContext(
+            feature_settings(None, self.device, world), partial(Weights, {}, "")
+        )
         found = self._metric.compute(real, fake, context)
-        return Result(found, len(values), len(values), warnings=tuple(each.shown() for each in context.said))
+        return Result(
+            found, len(values), len(values), warnings=tuple(each.shown() for each in context.said)
+        )
 
 
 class PeakSignalNoiseRatio(ReconstructionMetric):
     """PSNR of pairs of images in dB, with the interface of torchmetrics' ``PeakSignalNoiseRatio``.
 
-    The value is the mean over the pairs of 10 log10(1 / MSE), with values in 0..1, as papers on reconstructions report
-    it, and has the same bits as that of ``fidtool compute`` and at any number of ranks, however the pairs are
-    distributed and batched. torchmetrics' pools the squared error over all images instead, which is lower. Identical
-    images count as 100 dB.
+    The value is the mean over the pairs of 10 log10(1 / MSE), with values in 0..1, as papers on
+    reconstructions report it, and has the same bits as that of ``fidtool compute`` and at any
+    number of ranks, however the pairs are distributed and batched. torchmetrics' pools the squared
+    error over all images instead, which is lower. Identical images count as 100 dB.
 
-    ``compute`` cannot hang: if some ranks do not call it, the others raise an error that names them. A subclass of
-    ``torchmetrics.Metric`` if torchmetrics is installed, which is optional. The images have no gradient: use
-    torchmetrics' functions for a loss. The values of the pairs are part of ``state_dict`` after ``persistent(True)``,
-    as are the statistics of `FrechetInceptionDistance`.
+    ``compute`` cannot hang: if some ranks do not call it, the others raise an error that names
+    them. A subclass of ``torchmetrics.Metric`` if torchmetrics is installed, which is optional. The
+    images have no gradient: use torchmetrics' functions for a loss. The values of the pairs are
+    part of ``state_dict`` after ``persistent(True)``, as are the statistics of
+    `FrechetInceptionDistance`.
 
     Args:
         data_range: 1 is ``normalize=True``, and 255 is ``normalize=False``, as in torchmetrics.
@@ -300,8 +345,9 @@ class PeakSignalNoiseRatio(ReconstructionMetric):
         dist_sync_on_step, dist_sync_fn, distributed_available_fn: refused unless False or None.
 
     Attributes:
-        result: the `Result` of the last ``compute``, with ``psnr`` and ``psnr_std``, the sample standard deviation, in
-            ``values``, and the number of pairs as ``real`` and as ``fake``; None before it.
+        result: the `Result` of the last ``compute``, with ``psnr`` and ``psnr_std``, the sample
+            standard deviation, in ``values``, and the number of pairs as ``real`` and as ``fake``;
+            None before it.
 
     Raises:
         fidtool.InputError: if a setting is out of range.
@@ -311,10 +357,12 @@ class PeakSignalNoiseRatio(ReconstructionMetric):
 
 
 class StructuralSimilarityIndexMeasure(ReconstructionMetric):
-    """SSIM (Wang et al. 2004) of pairs of images, with the interface of torchmetrics' metric of this name.
+    """SSIM (Wang et al. 2004) of pairs of images, with the interface of torchmetrics' metric of
+    this name.
 
-    The mean over the pairs, in -1..1, with torchmetrics' default window, gaussian of 11 pixels; in float64. Images have
-    at least 6x6 pixels. Values are ``ssim`` and ``ssim_std``; for the arguments see `PeakSignalNoiseRatio`.
+    The mean over the pairs, in -1..1, with torchmetrics' default window, gaussian of 11 pixels; in
+    float64. Images have at least 6x6 pixels. Values are ``ssim`` and ``ssim_std``; for the
+    arguments see `PeakSignalNoiseRatio`.
     """
 
     _metric = SSIM()
@@ -322,10 +370,12 @@ class StructuralSimilarityIndexMeasure(ReconstructionMetric):
 
 
 class MultiScaleStructuralSimilarityIndexMeasure(ReconstructionMetric):
-    """MS-SSIM (Wang et al. 2003) of pairs of images, with the interface of torchmetrics' metric of this name.
+    """MS-SSIM (Wang et al. 2003) of pairs of images, with the interface of torchmetrics' metric of
+    this name.
 
-    The mean over the pairs, in 0..1, of five scales with torchmetrics' default weights; in float64. Images have at
-    least 176x176 pixels. Values are ``ms_ssim`` and ``ms_ssim_std``; for the arguments see `PeakSignalNoiseRatio`.
+    The mean over the pairs, in 0..1, of five scales with torchmetrics' default weights; in float64.
+    Images have at least 176x176 pixels. Values are ``ms_ssim`` and ``ms_ssim_std``; for the
+    arguments see `PeakSignalNoiseRatio`.
     """
 
     _metric = MultiScaleSSIM()
@@ -333,15 +383,17 @@ class MultiScaleStructuralSimilarityIndexMeasure(ReconstructionMetric):
 
 
 class LearnedPerceptualImagePatchSimilarity(ReconstructionMetric):
-    """LPIPS 0.1 (Zhang et al. 2018) of pairs of images, with the interface of torchmetrics' metric of this name.
+    """LPIPS 0.1 (Zhang et al. 2018) of pairs of images, with the interface of torchmetrics' metric
+    of this name.
 
-    The mean over the pairs, by the package lpips (``pip install 'fidtool[lpips]'``). Its network is neither in the
-    parameters nor in the state_dict. Values are ``lpips`` and ``lpips_std``.
+    The mean over the pairs, by the package lpips (``pip install 'fidtool[lpips]'``). Its network is
+    neither in the parameters nor in the state_dict. Values are ``lpips`` and ``lpips_std``.
 
     Args:
         net_type: ``alex`` or ``vgg``.
         normalize: whether images are floating-point in 0..1 instead of uint8; never in -1..1.
-        weights: file with the weights of torchvision's alexnet or vgg16; None finds or downloads IMAGENET1K_V1.
+        weights: file with the weights of torchvision's alexnet or vgg16; None finds or downloads
+            IMAGENET1K_V1.
         options: see `PeakSignalNoiseRatio`.
 
     Raises:

@@ -7,20 +7,23 @@ from dataclasses import replace
 
 from fidtool.errors import InputError, ResultWarning, renamed, warn_program
 from fidtool.features.protocol import FEATURES
-from fidtool.statistics.layouts import inception_doubts
+from fidtool.statistics.file import read_statistics
+from fidtool.statistics.foreign import inception_doubts
 from fidtool.statistics.set_statistics import MeasuredSet, Statistics
-from fidtool.statistics.statistics_file import read_statistics
 from fidtool.training.feature_extractor import PathLike, SharedExtractor
 from fidtool.training.state import check_same_settings
 
 
-def real_set(given: PathLike | Statistics, network: SharedExtractor, per_image: bool) -> MeasuredSet:
+def real_set(
+    given: PathLike | Statistics, network: SharedExtractor, per_image: bool
+) -> MeasuredSet:
     """Returns statistics, of a file of several networks those of ``network``, as a set.
 
     Its path is that of the file, or ``real_statistics``.
 
     Raises:
-        fidtool.InputError: if they are of another network, or features are needed ``per_image`` and missing.
+        fidtool.InputError: if they are of another network, or features are needed ``per_image`` and
+            missing.
     """
     networks = {FEATURES: network.choice}
     if isinstance(given, Statistics):
@@ -34,24 +37,34 @@ def real_set(given: PathLike | Statistics, network: SharedExtractor, per_image: 
         dims = f"{statistics.dims} dimensions, but the metric's have {own.dims}"
         raise InputError(f"{path} has features of {dims}")
     if stated is not None:
-        check_same_settings([{"definition": each.to_json()} for each in (stated, own)], (path, "this metric"))
+        check_same_settings(
+            [{"definition": each.to_json()} for each in (stated, own)], (path, "this metric")
+        )
     if not per_image:
         return MeasuredSet(path, statistics, {})
     if statistics.features is None:
         remedy = "write the file with `fidtool stats REAL --metrics fid,kid -o FILE`"
         if layer := network.choice.dims:
-            remedy = f"write the file with `fidtool stats REAL --dims D --metrics fid,kid -o FILE`, D={layer}"
+            remedy = (
+                "write the file with `fidtool stats REAL --dims D --metrics fid,kid -o FILE`, "
+                f"D={layer}"
+            )
         raise InputError(f"{path} has no features of each image, which this metric needs:", remedy)
     return MeasuredSet(path, statistics, {FEATURES: statistics.features})
 
 
-def doubts_about(real: MeasuredSet, network: SharedExtractor, stated: str | None, rounding: str) -> list[ResultWarning]:
-    """Warns about statistics that may not fit to a metric, which converts floats as ``rounding`` says.
+def doubts_about(
+    real: MeasuredSet, network: SharedExtractor, stated: str | None, rounding: str
+) -> list[ResultWarning]:
+    """Warns about statistics that may not fit to a metric, which converts floats as ``rounding``
+    says.
 
     Returns these warnings.
     """
     with renamed("extractor", "feature"):
-        doubts = inception_doubts(real.path, real.statistics.layers[FEATURES], network.choice.extractor)
+        doubts = inception_doubts(
+            real.path, real.statistics.layers[FEATURES], network.choice.extractor
+        )
     if stated not in (None, rounding):
         text = f"{real.path} was made with float_to_byte={stated!r}, and this metric has another"
         doubts.append(ResultWarning("", text))

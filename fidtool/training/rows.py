@@ -1,4 +1,6 @@
-"""What is known of the images or pairs that were added: each sample once, merged over ranks, saved and restored."""
+"""What is known of the images or pairs that were added: each sample once, merged over ranks, saved
+and restored.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,9 @@ Restored = bool | NDArray[np.bool_]
 UNKNOWN = -1
 """In place of the number of a sample."""
 PADDED = (
-    "a sampler repeats samples so that all ranks have equally many (DistributedSampler, which Lightning inserts, or "
-    "accelerate's even_batches): pass the numbers of the samples to update(…, index=), and each counts once"
+    "a sampler repeats samples so that all ranks have equally many (DistributedSampler, which "
+    "Lightning inserts, or accelerate's even_batches): pass the numbers of the samples to "
+    "update(…, index=), and each counts once"
 )
 """Why several ranks have the same samples."""
 LEFT_OUT = "left_out"
@@ -32,8 +35,9 @@ class SampleRows:
     """A row for each image or pair that was added on one rank, or after a merge on all ranks.
 
     Attributes:
-        columns: what is known of each: a hash, and the number of its sample or `UNKNOWN`. A subclass may have more.
-            The array also has ``restored``, whether it is from a checkpoint.
+        columns: what is known of each: a hash, and the number of its sample or `UNKNOWN`. A
+            subclass may have more. The array also has ``restored``, whether it is from a
+            checkpoint.
         compared: the column by which the copies of a sample that two ranks have are compared.
         noun: what a row stands for, in the plural.
         reset: how to discard the rows, for messages.
@@ -89,14 +93,16 @@ class SampleRows:
     # Synchronisation of all ranks.
 
     def merged(self: Rows, world: World) -> Rows:
-        """Returns those of all ranks, without changing this object. A collective; call `flush` first.
+        """Returns those of all ranks, without changing this object. A collective; call `flush`
+        first.
 
         A sample of which several ranks have a copy counts once.
         """
         return self._merged_rows(world, self.count)[0]
 
     def _merged_rows(self: Rows, world: World, free: int) -> tuple[Rows, NDArray[np.bool_]]:
-        """Returns a copy with the rows of all ranks, and which of this rank's last ``free`` rows remain. A collective.
+        """Returns a copy with the rows of all ranks, and which of this rank's last ``free`` rows
+        remain. A collective.
 
         Only these can be left out.
         """
@@ -121,21 +127,26 @@ class SampleRows:
         return 0
 
     def warnings(self, ranks: Sequence[int]) -> Iterator[ResultWarning]:
-        """Warnings about those that are missing, count twice, or that several of the ``ranks`` have."""
+        """Warnings about those that are missing, count twice, or that several of the ``ranks``
+        have.
+        """
         if self.lost:
-            yield ResultWarning("", f"{self.noun} from before the checkpoint are missing from the value")
+            yield ResultWarning(
+                "", f"{self.noun} from before the checkpoint are missing from the value"
+            )
         if again := added_again(self.seen):
             yield ResultWarning(
                 "",
-                f"{again} {self.noun} that were added after a checkpoint was loaded are in it too and count twice: "
-                f"{self.reset} after loading it, or omit persistent(True)",
+                f"{again} {self.noun} that were added after a checkpoint was loaded are in it too "
+                f"and count twice: {self.reset} after loading it, or omit persistent(True)",
             )
         if self.left_out:
             yield ResultWarning(
                 "",
-                f"{self.left_out} {self.noun} were left out, because other ones have the same index: {self.reset} "
-                "before the next epoch and after loading a checkpoint, and give each sample of all ranks and data sets "
-                "a number of its own (if a sampler repeated samples whose images are random, none is missing)",
+                f"{self.left_out} {self.noun} were left out, because other ones have the same "
+                f"index: {self.reset} before the next epoch and after loading a checkpoint, and "
+                "give each sample of all ranks and data sets a number of its own (if a sampler "
+                "repeated samples whose images are random, none is missing)",
             )
 
     # Checkpoints.
@@ -183,9 +194,13 @@ class FoundSamples:
 
 
 def find_samples(rows: NDArray[np.void], compared: str, known: Mapping[int, int]) -> FoundSamples:
-    """Finds the rows of samples that are neither ``known`` nor those of earlier rows, or whose sample is unknown."""
+    """Finds the rows of samples that are neither ``known`` nor those of earlier rows, or whose
+    sample is unknown.
+    """
     found = FoundSamples(np.ones(len(rows), dtype=bool), {})
-    for place, (sample, mark) in enumerate(zip(rows["sample"].tolist(), rows[compared].tolist(), strict=True)):
+    for place, (sample, mark) in enumerate(
+        zip(rows["sample"].tolist(), rows[compared].tolist(), strict=True)
+    ):
         if sample == UNKNOWN:
             continue
         first = known.get(sample, found.added.get(sample))
@@ -197,7 +212,9 @@ def find_samples(rows: NDArray[np.void], compared: str, known: Mapping[int, int]
     return found
 
 
-def each_once(bound: Sequence[NDArray[np.void]], rest: Sequence[NDArray[np.void]], compared: str) -> list[FoundSamples]:
+def each_once(
+    bound: Sequence[NDArray[np.void]], rest: Sequence[NDArray[np.void]], compared: str
+) -> list[FoundSamples]:
     """Returns which of the ``rest`` of each rank's rows to keep, so that each sample remains once.
 
     The ``bound`` rows of each rank remain in any case.
@@ -212,15 +229,21 @@ def each_once(bound: Sequence[NDArray[np.void]], rest: Sequence[NDArray[np.void]
 
 
 def added_again(rows: NDArray[np.void]) -> int:
-    """Returns how many of the added hashes a checkpoint had as well; 0 if they can be those of duplicates."""
+    """Returns how many of the added hashes a checkpoint had as well; 0 if they can be those of
+    duplicates.
+    """
     restored, added = (rows["hash"][rows["restored"] == old] for old in (True, False))
     again = len(np.intersect1d(added, restored))
     return again if again > max(3, min(len(restored), len(added)) // 4) else 0
 
 
 def on_several(of_ranks: Sequence[NDArray[np.void]], ranks: Sequence[int]) -> tuple[int, str]:
-    """Returns how many hashes of each of the ``ranks`` are on another one too, and which ranks these are."""
+    """Returns how many hashes of each of the ``ranks`` are on another one too, and which ranks
+    these are.
+    """
     distinct = np.concatenate([np.unique(rows["hash"]) for rows in of_ranks])
     hashes, owners = np.unique(distinct, return_counts=True)
     shared = [int(np.isin(rows["hash"], hashes[owners > 1]).sum()) for rows in of_ranks]
-    return sum(shared), listed_ranks([rank for rank, number in zip(ranks, shared, strict=False) if number])
+    return sum(shared), listed_ranks(
+        [rank for rank, number in zip(ranks, shared, strict=False) if number]
+    )

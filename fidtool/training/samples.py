@@ -1,4 +1,6 @@
-"""Each sample of a data set once, although samplers repeat some: its number, and its outputs on every rank."""
+"""Each sample of a data set once, although samplers repeat some: its number, and its outputs on
+every rank.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +14,31 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset, IterableDataset
 
 from fidtool.errors import InputError, about, on_every_rank, warn_program
-from fidtool.training.group import DEFAULT_TIMEOUT, Grad, Group, dist_sync_fn, gather_with_grad, ranks_of
+from fidtool.training.group import (
+    DEFAULT_TIMEOUT,
+    Grad,
+    Group,
+    dist_sync_fn,
+    gather_with_grad,
+    ranks_of,
+)
 
 Sample = TypeVar("Sample", covariant=True)
 Index = torch.Tensor | Sequence[int]
 """Numbers of samples."""
 Output = torch.Tensor | Sequence[torch.Tensor] | Sequence[str] | Sequence[int]
 _PURPOSE = "gather_outputs()"
-_ENCODE = "pass numbers as a tensor, and encode other labels as integers, such as their places in a list"
+_ENCODE = (
+    "pass numbers as a tensor, and encode other labels as integers, such as their places in a list"
+)
 
 
 class WithIndex(Dataset[tuple[int, Sample]]):
     """A data set that returns the number of each sample with it: ``(i, dataset[i])``.
 
-    A `DataLoader` then yields ``index, batch``, with ``index`` an int64 tensor of shape (n,). Pass it to ``update`` of
-    the metrics, or to `gather_outputs`, and samples that a sampler repeats count once.
+    A `DataLoader` then yields ``index, batch``, with ``index`` an int64 tensor of shape (n,). Pass
+    it to ``update`` of the metrics, or to `gather_outputs`, and samples that a sampler repeats
+    count once.
 
     Args:
         dataset: a data set with ``__getitem__`` and ``__len__``.
@@ -51,14 +63,18 @@ class WithIndex(Dataset[tuple[int, Sample]]):
 
 
 def sample_numbers(index: object, count: int | None, what: str) -> NDArray[np.int64]:
-    """Validates the numbers of ``count`` samples, or of any number, and returns an array of shape (count,)."""
+    """Validates the numbers of ``count`` samples, or of any number, and returns an array of shape
+    (count,).
+    """
     numbers = np.asarray(index.detach().cpu() if isinstance(index, torch.Tensor) else index)
     if numbers.size == 0:
         numbers = numbers.astype(np.int64)
     if numbers.ndim != 1 or numbers.dtype.kind not in "iu" or count not in (None, len(numbers)):
         each = what if count is None else f"{count} {what}"
         got = f"{numbers.dtype} of shape {numbers.shape}"
-        raise InputError(f"index must be integers, one for each of the {each}, not {got}", setting="index")
+        raise InputError(
+            f"index must be integers, one for each of the {each}, not {got}", setting="index"
+        )
     numbers = numbers.astype(np.int64)  # a number beyond int64 becomes negative
     if numbers.min(initial=0) < 0:
         problem = f"index must be the number of each sample in the data set, not {numbers.min()}"
@@ -73,30 +89,35 @@ def gather_outputs(
     grad: Grad = "sum",
     timeout: float = DEFAULT_TIMEOUT,
 ) -> tuple[Any, ...]:
-    """Returns the outputs for all samples on every rank, each sample once, in the order of ``index``. A collective.
+    """Returns the outputs for all samples on every rank, each sample once, in the order of
+    ``index``. A collective.
 
-    The result is what a single process would have: for example the predictions and labels of a whole validation set,
-    from which any metric can be computed. Ranks may have unequal numbers of samples, or none, and several ranks the
-    same sample, as with a sampler that pads: then the output of the first rank is returned.
+    The result is what a single process would have: for example the predictions and labels of a
+    whole validation set, from which any metric can be computed. Ranks may have unequal numbers of
+    samples, or none, and several ranks the same sample, as with a sampler that pads: then the
+    output of the first rank is returned.
 
     Args:
-        outputs: each of them a tensor of shape (n, …) on any device; a list of such tensors, one per batch; or a list
-            of n strings or n integers, which need not be equally long. n and the trailing dimensions as for
-            `gather_with_grad`. A rank without samples passes an empty tensor, or an empty list, for which it gets
-            tensors on the CPU.
-        index: number of each sample in the data set, from 0: an integer tensor of shape (n,), a list of integers, or a
-            list of such tensors, one per batch. See `WithIndex`.
+        outputs: each of them a tensor of shape (n, …) on any device; a list of such tensors, one
+            per batch; or a list of n strings or n integers, which need not be equally long. n and
+            the trailing dimensions as for `gather_with_grad`. A rank without samples passes an
+            empty tensor, or an empty list, for which it gets tensors on the CPU.
+        index: number of each sample in the data set, from 0: an integer tensor of shape (n,), a
+            list of integers, or a list of such tensors, one per batch. See `WithIndex`.
         group, grad, timeout: see `gather_with_grad`. Tensors keep their graph.
 
     Returns:
-        The joined outputs: tensors of shape (N, …) and lists of length N, where N is the number of different samples.
+        The joined outputs: tensors of shape (N, …) and lists of length N, where N is the number of
+            different samples.
 
-    A warning is issued on the first rank if other samples have the same number, so that some are missing. It is if the
-    outputs of more than half of the samples differ, or of some all outputs, among which are labels; in one process if
-    any differ. Random outputs of a repeated sample differ, too.
+    A warning is issued on the first rank if other samples have the same number, so that some are
+    missing. It is if the outputs of more than half of the samples differ, or of some all outputs,
+    among which are labels; in one process if any differ. Random outputs of a repeated sample
+    differ, too.
 
     Raises:
-        fidtool.InputError: if an output has another length than ``index``, or has elements of another type.
+        fidtool.InputError: if an output has another length than ``index``, or has elements of
+            another type.
         fidtool.training.AbsentRanksError, fidtool.RunError: see `gather_with_grad`.
     """
     ranks = ranks_of(group)
@@ -104,8 +125,12 @@ def gather_outputs(
         numbers = sample_numbers(_joined_batches(index), None, "samples")
         names = [f"output {place}" for place in range(1, len(outputs) + 1)]
         parts = [_joined_batches(output) for output in outputs]
-        kinds = [_kind_of(part, len(numbers), name) for part, name in zip(parts, names, strict=True)]
-    payloads = ranks.exchange(_PURPOSE, {"kinds": kinds}, timeout, "every rank must call it, one without samples too")
+        kinds = [
+            _kind_of(part, len(numbers), name) for part, name in zip(parts, names, strict=True)
+        ]
+    payloads = ranks.exchange(
+        _PURPOSE, {"kinds": kinds}, timeout, "every rank must call it, one without samples too"
+    )
     of_outputs = zip(*(payload["kinds"] for payload in payloads), strict=True)
     every = gather_with_grad(torch.from_numpy(numbers), group, "local", timeout=timeout).numpy()
     joined: list[Any] = []
@@ -116,7 +141,9 @@ def gather_outputs(
                 joined.append(gather_with_grad(own, group, grad, timeout=timeout))
         else:
             joined.append(_gather_list(part, group, timeout))
-    _, places, inverse = np.unique(every, return_index=True, return_inverse=True)  # the first of equal numbers
+    _, places, inverse = np.unique(
+        every, return_index=True, return_inverse=True
+    )  # the first of equal numbers
     again = np.setdiff1d(np.arange(len(every)), places)
     if len(again) and not ranks.group_rank:
         _warn_of_other_samples(joined, again, places[inverse[again]], ranks.size)
@@ -129,16 +156,23 @@ def _rows_at(values: Any, places: NDArray[Any]) -> Any:
     return [values[place] for place in places]
 
 
-def _warn_of_other_samples(joined: list[Any], again: NDArray[Any], first: NDArray[Any], ranks: int) -> None:
+def _warn_of_other_samples(
+    joined: list[Any], again: NDArray[Any], first: NDArray[Any], ranks: int
+) -> None:
     """Warns if the rows ``again`` are of other samples than the ``first`` ones of their numbers.
 
-    A sampler repeats samples on several ranks, whose outputs differ if the model is random, but whose labels do not.
+    A sampler repeats samples on several ranks, whose outputs differ if the model is random, but
+    whose labels do not.
     """
     if not joined:
         return
-    unequal = np.array([_differ(_rows_at(values, again), _rows_at(values, first)) for values in joined])
+    unequal = np.array(
+        [_differ(_rows_at(values, again), _rows_at(values, first)) for values in joined]
+    )
     some, every = unequal.any(0).sum(), unequal.all(0).sum()
-    labelled = not all(isinstance(values, torch.Tensor) and values.is_floating_point() for values in joined)
+    labelled = not all(
+        isinstance(values, torch.Tensor) and values.is_floating_point() for values in joined
+    )
     count = len(joined[0])
     many, few = 0, 0
     if ranks > 1:
@@ -146,9 +180,9 @@ def _warn_of_other_samples(joined: list[Any], again: NDArray[Any], first: NDArra
         few = max(3, ranks)
     if some > many or (labelled and every > few):
         warn_program(
-            f"{some} of {count} samples were left out, because other ones have the same index: give each sample "
-            "of all ranks and data sets a number of its own (if a sampler repeated samples whose outputs are random, "
-            "none is missing)"
+            f"{some} of {count} samples were left out, because other ones have the same index: "
+            "give each sample of all ranks and data sets a number of its own (if a sampler "
+            "repeated samples whose outputs are random, none is missing)"
         )
 
 
@@ -162,14 +196,20 @@ def _differ(rows: Any, others: Any) -> NDArray[np.bool_]:
 
 def _joined_batches(values: Any) -> Any:
     """Concatenates a list of tensors; anything else is returned as it is."""
-    if isinstance(values, (list, tuple)) and any(isinstance(value, torch.Tensor) for value in values):
+    if isinstance(values, (list, tuple)) and any(
+        isinstance(value, torch.Tensor) for value in values
+    ):
         batches = [value.reshape(value.shape or (1,)) for value in values]
-        return torch.cat([batch for batch in batches if batch.shape != (0,)] or batches)  # such as torch.tensor([])
+        return torch.cat(
+            [batch for batch in batches if batch.shape != (0,)] or batches
+        )  # such as torch.tensor([])
     return values
 
 
 def _kind_of(output: Output, count: int, name: str) -> str:
-    """Returns what the elements of an output are: ``tensor``, ``str`` or ``int``; empty for an empty list."""
+    """Returns what the elements of an output are: ``tensor``, ``str`` or ``int``; empty for an
+    empty list.
+    """
     if len(output) != count:
         raise InputError(f"{name} has {len(output)} elements, and index has {count}")
     if isinstance(output, torch.Tensor):
@@ -183,20 +223,30 @@ def _kind_of(output: Output, count: int, name: str) -> str:
         return "int"
     kinds = " and ".join(sorted(kind.__name__ for kind in types))
     raise InputError(
-        f"{name} is a list of {kinds}, but only lists of tensors, strings or integers can be gathered:", _ENCODE
+        f"{name} is a list of {kinds}, but only lists of tensors, strings or integers can be "
+        "gathered:",
+        _ENCODE,
     )
 
 
 def _common_kind(kinds: Sequence[str], name: str) -> str:
-    """The kind of an output, which must be the same on all ranks; an empty list may be of any kind."""
+    """The kind of an output, which must be the same on all ranks; an empty list may be of any
+    kind.
+    """
     known = sorted({kind for kind in kinds if kind})
     if len(known) > 1:
-        raise on_every_rank(InputError(f"the elements of {name} differ between the ranks: {' and '.join(known)}"))
+        raise on_every_rank(
+            InputError(f"the elements of {name} differ between the ranks: {' and '.join(known)}")
+        )
     return known[0] if known else ""
 
 
 def _gather_list(values: Sequence[str] | Sequence[int], group: Group, timeout: float) -> list[Any]:
-    """Every rank's values, in rank order. They travel as JSON: nothing that a rank sends is unpickled."""
-    encoded = torch.frombuffer(bytearray(json.dumps(list(values), default=int).encode()), dtype=torch.uint8)
+    """Every rank's values, in rank order. They travel as JSON: nothing that a rank sends is
+    unpickled.
+    """
+    encoded = torch.frombuffer(
+        bytearray(json.dumps(list(values), default=int).encode()), dtype=torch.uint8
+    )
     parts = dist_sync_fn(encoded, group, grad="local", timeout=timeout)
     return [value for part in parts for value in json.loads(part.numpy().tobytes())]

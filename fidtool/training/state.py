@@ -17,7 +17,9 @@ from fidtool.training.group import Ranks
 from fidtool.training.rows import Rows, State
 
 HEADER = "header"
-"""Key of a JSON in a state: the settings, of which rank it is, and whether `compute` covered all images or pairs."""
+"""Key of a JSON in a state: the settings, of which rank it is, and whether `compute` covered all
+images or pairs.
+"""
 ALL = -1
 """In place of a rank: the images are those of all ranks."""
 _REMEDY = (
@@ -30,11 +32,12 @@ _REMEDY = (
 class Result:
     """Result of a metric's ``compute``.
 
-    ``values`` are those of the metric by the names that they have in the results of ``fidtool compute``, such as
-    ``kid`` and ``kid_std``, or ``fid_64`` for the feature 64. ``real`` and ``fake`` are numbers of images; ``real`` is
-    None if it is unknown, or if the metric does not use real images. ``scope`` is ``all 4 ranks``, or ``rank 1 of 4
-    alone`` if ``sync_on_compute`` is False. ``warnings`` are those of the value, the same on every rank that it covers;
-    rank zero also issues them.
+    ``values`` are those of the metric by the names that they have in the results of ``fidtool
+    compute``, such as ``kid`` and ``kid_std``, or ``fid_64`` for the feature 64. ``real`` and
+    ``fake`` are numbers of images; ``real`` is None if it is unknown, or if the metric does not use
+    real images. ``scope`` is ``all 4 ranks``, or ``rank 1 of 4 alone`` if ``sync_on_compute`` is
+    False. ``warnings`` are those of the value, the same on every rank that it covers; rank zero
+    also issues them.
     """
 
     values: Mapping[str, float]
@@ -45,7 +48,9 @@ class Result:
 
     @property
     def fid(self) -> float | None:
-        """The FID; None if this is another metric's result, or the features are not Inception's 2048."""
+        """The FID; None if this is another metric's result, or the features are not Inception's
+        2048.
+        """
         return self.values.get("fid")
 
 
@@ -54,7 +59,8 @@ class MetricState(Generic[Rows]):
     """The state of one metric, on one rank or merged over all ranks.
 
     Attributes:
-        sides: the sets of images, or the pairs, by the prefix of their keys in `state`. The last are those to evaluate.
+        sides: the sets of images, or the pairs, by the prefix of their keys in `state`. The last
+            are those to evaluate.
         noun: what all of these are.
         settings: what must be the same on every rank; an empty text is as usual.
         saved: names of the settings that a state has.
@@ -78,8 +84,12 @@ class MetricState(Generic[Rows]):
         return main
 
     def emptied(self, *kept: str) -> MetricState[Rows]:
-        """Returns a state with the same settings, and what was added to the sides that are ``kept``."""
-        sides = {side: rows if side in kept else rows.emptied() for side, rows in self.sides.items()}
+        """Returns a state with the same settings, and what was added to the sides that are
+        ``kept``.
+        """
+        sides = {
+            side: rows if side in kept else rows.emptied() for side, rows in self.sides.items()
+        }
         return replace(self, sides=sides, evaluated=0, stale=0)
 
     def to(self, device: torch.device) -> None:
@@ -95,7 +105,9 @@ class MetricState(Generic[Rows]):
     # Synchronisation of all ranks.
 
     def warnings(self, ranks: Sequence[int]) -> Iterator[ResultWarning]:
-        """Warnings about what is doubtful, missing, counts twice, or is on several of the ``ranks``."""
+        """Warnings about what is doubtful, missing, counts twice, or is on several of the
+        ``ranks``.
+        """
         yield from self.mixed()
         yield from self.doubts
         for rows in self.sides.values():
@@ -106,13 +118,18 @@ class MetricState(Generic[Rows]):
         if 0 < self.stale < self.main.count:
             yield ResultWarning(
                 "",
-                f"the value also covers {self.stale} {self.noun} from the checkpoint that was loaded, which had been "
-                "evaluated before it was saved: call reset() after loading it",
+                f"the value also covers {self.stale} {self.noun} from the checkpoint that was "
+                "loaded, which had been evaluated before it was saved: call reset() after "
+                "loading it",
             )
 
     @contextlib.contextmanager
-    def of_all(self, ranks: Ranks, purpose: str, seconds: float) -> Iterator[tuple[MetricState[Rows], World]]:
-        """The state of all ranks, once all have flushed theirs and their settings are the same. A collective."""
+    def of_all(
+        self, ranks: Ranks, purpose: str, seconds: float
+    ) -> Iterator[tuple[MetricState[Rows], World]]:
+        """The state of all ranks, once all have flushed theirs and their settings are the same. A
+        collective.
+        """
         with ranks.before_exchange(purpose, seconds):
             self.flush()
         own = {"settings": self.settings, "evaluated": self.evaluated, "stale": self.stale}
@@ -121,7 +138,9 @@ class MetricState(Generic[Rows]):
         check_same_settings([payload["settings"] for payload in payloads], names)
         with ranks.world(purpose) as world:
             sides = {side: rows.merged(world) for side, rows in self.sides.items()}
-            evaluated, stale = (sum(payload[count] for payload in payloads) for count in ("evaluated", "stale"))
+            evaluated, stale = (
+                sum(payload[count] for payload in payloads) for count in ("evaluated", "stale")
+            )
             yield replace(self, sides=sides, evaluated=evaluated, stale=stale), world
 
     def absorb(self, other: MetricState[Rows]) -> None:
@@ -136,7 +155,9 @@ class MetricState(Generic[Rows]):
     # Checkpoints.
 
     def state(self, group_rank: int, size: int) -> State:
-        """Returns the state as CPU tensors; empty if nothing was added. ``group_rank`` is `ALL` after a merge."""
+        """Returns the state as CPU tensors; empty if nothing was added. ``group_rank`` is `ALL`
+        after a merge.
+        """
         self.flush()
         state = {
             f"{side}_{name}": values
@@ -147,27 +168,39 @@ class MetricState(Generic[Rows]):
         if not state:
             return {}
         evaluated = self.evaluated >= self.main.count > 0
-        header = {"settings": self._saved_settings(), "rank": group_rank, "size": size, "evaluated": evaluated}
+        header = {
+            "settings": self._saved_settings(),
+            "rank": group_rank,
+            "size": size,
+            "evaluated": evaluated,
+        }
         state[HEADER] = torch.frombuffer(bytearray(json.dumps(header).encode()), dtype=torch.uint8)
         return state
 
     def _saved_settings(self) -> dict[str, str]:
         return {name: self.settings[name] for name in self.saved}
 
-    def restored(self, state: State, group_rank: int, size: int) -> tuple[MetricState[Rows], list[ResultWarning]]:
-        """Returns what `state` returned, on any rank and with any number of ranks, with the settings of this state.
+    def restored(
+        self, state: State, group_rank: int, size: int
+    ) -> tuple[MetricState[Rows], list[ResultWarning]]:
+        """Returns what `state` returned, on any rank and with any number of ranks, with the
+        settings of this state.
 
-        Each image is restored on one rank only. Also returns warnings if this rank's images are not restored.
+        Each image is restored on one rank only. Also returns warnings if this rank's images are not
+        restored.
         """
         try:
             header = json.loads(bytes(state[HEADER].tolist()))
             was, of = header["rank"], header["size"]
-            check_same_settings([header["settings"], self._saved_settings()], ("the checkpoint", "this metric"))
+            check_same_settings(
+                [header["settings"], self._saved_settings()], ("the checkpoint", "this metric")
+            )
         except InputError:
             raise
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InputError(
-                "the checkpoint has no valid definition of its features: this metric did not save it"
+                "the checkpoint has no valid definition of its features: this metric did not "
+                "save it"
             ) from error
         found = self.emptied()
         whole = was == ALL or of == 1
@@ -176,19 +209,23 @@ class MetricState(Generic[Rows]):
         of_another = not whole and (was, of) != (group_rank, size)
         for side, rows in found.sides.items():
             prefix = f"{side}_"
-            totals = {key.removeprefix(prefix): state[key] for key in state if key.startswith(prefix)}
+            totals = {
+                key.removeprefix(prefix): state[key] for key in state if key.startswith(prefix)
+            }
             if of_another:
                 rows.lost = bool(totals)
             elif totals:
                 try:
                     rows.absorb(totals, restored=True)
                 except ValueError as error:
-                    raise InputError(f"the statistics to add are not those of this metric: {error}") from None
+                    raise InputError(
+                        f"the statistics to add are not those of this metric: {error}"
+                    ) from None
         if of_another:
             text = (
-                f"rank {group_rank} of {size} loaded the state of rank {was} of {of}, whose {self.noun} belong to "
-                "another rank and were not restored: save the metric within `with metric.sync_context():`, or save the "
-                "state of every rank"
+                f"rank {group_rank} of {size} loaded the state of rank {was} of {of}, whose "
+                f"{self.noun} belong to another rank and were not restored: save the metric "
+                "within `with metric.sync_context():`, or save the state of every rank"
             )
             return found, [ResultWarning("", text)]
         found.stale = found.main.count if header.get("evaluated") else 0

@@ -1,4 +1,6 @@
-"""The features of the real or of the generated images of a metric: exact sums, and those that are kept themselves."""
+"""The features of the real or of the generated images of a metric: exact sums, and those that are
+kept themselves.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,22 @@ from fidtool.features.protocol import FEATURES
 from fidtool.statistics.moments import ExactMoments, check_exact_products
 from fidtool.statistics.set_statistics import SUMS, Statistics
 from fidtool.training.feature_extractor import SharedExtractor, image_hashes
-from fidtool.training.rows import LEFT_OUT, PADDED, UNKNOWN, Restored, SampleRows, State, find_samples, on_several
+from fidtool.training.rows import (
+    LEFT_OUT,
+    PADDED,
+    UNKNOWN,
+    Restored,
+    SampleRows,
+    State,
+    find_samples,
+    on_several,
+)
 
 SIDES = {"real": "real images", "fake": "generated images"}
 _HELD_ROWS = 1024
-"""Number of the latest images whose features are kept out of the sums. Samplers repeat samples in a rank's last batch,
-and these are left out if another rank has them."""
+"""Number of the latest images whose features are kept out of the sums. Samplers repeat samples in a
+rank's last batch, and these are left out if another rank has them.
+"""
 
 _Waiting = tuple[torch.Tensor, Any]
 """The pixels of an image, and what is known of it."""
@@ -45,13 +57,16 @@ def check_lengths(lengths: Iterable[int]) -> None:
 
 @dataclass(eq=False)
 class ImageSums(SampleRows):
-    """A metric's state of the real or of the generated images: their features, and the images of a partial batch.
+    """A metric's state of the real or of the generated images: their features, and the images of a
+    partial batch.
 
-    The network always gets batches of one size; the last is padded. Kernels depend on the batch's shape, so features
-    are bit-identical regardless of how the images were passed. A hash of each image is stored to detect images that
-    several ranks have, and those that are added again after a checkpoint that has them was restored.
+    The network always gets batches of one size; the last is padded. Kernels depend on the batch's
+    shape, so features are bit-identical regardless of how the images were passed. A hash of each
+    image is stored to detect images that several ranks have, and those that are added again after a
+    checkpoint that has them was restored.
 
-    With ``per_image`` all features are held, otherwise those of the latest samples, and the exact sums of those before.
+    With ``per_image`` all features are held, otherwise those of the latest samples, and the exact
+    sums of those before.
     """
 
     network: SharedExtractor
@@ -67,14 +82,20 @@ class ImageSums(SampleRows):
 
     def clear(self) -> None:
         super().clear()
-        self._moments: ExactMoments | None = None  # a plain module's first output shows the length of a vector
-        self._held = deque[torch.Tensor]()  # on the CPU: features of the last images of `seen`, not in the sums
+        self._moments: ExactMoments | None = (
+            None  # a plain module's first output shows the length of a vector
+        )
+        self._held = deque[
+            torch.Tensor
+        ]()  # on the CPU: features of the last images of `seen`, not in the sums
         self._waiting: list[_Waiting] = []
 
     def _empty(self, dims: int) -> ExactMoments:
         definition = self.network.definition
         setting = "" if self.network.choice.given else self.network.choice.step_setting
-        return ExactMoments(dims, definition.feature_step, self._device, None if definition.standard else setting)
+        return ExactMoments(
+            dims, definition.feature_step, self._device, None if definition.standard else setting
+        )
 
     @property
     def count(self) -> int:
@@ -93,7 +114,8 @@ class ImageSums(SampleRows):
         return torch.cat([torch.zeros(0, self.length, device="cpu"), *self._held])
 
     def add(self, images: torch.Tensor, samples: NDArray[np.int64] | None = None) -> None:
-        """Adds images and runs the network on full batches. If the network fails, none of the images are added.
+        """Adds images and runs the network on full batches. If the network fails, none of the
+        images are added.
 
         An image whose number in ``samples`` was added before is left out.
         """
@@ -115,30 +137,45 @@ class ImageSums(SampleRows):
             if self._moments is not None:
                 self._moments.flush()
             if not all(torch.isfinite(features).all() for features in self._held):
-                raise RunError("the network returned a feature that is NaN or infinite:", "check its weights and input")
+                raise RunError(
+                    "the network returned a feature that is NaN or infinite:",
+                    "check its weights and input",
+                )
 
     def _extract(self, waiting: list[_Waiting], partial: bool) -> list[_Waiting]:
-        """Adds the features of images, and returns those of a partial batch, which are only added if ``partial``."""
+        """Adds the features of images, and returns those of a partial batch, which are only added
+        if ``partial``.
+        """
         extractor = self.network.extractor(self._device)
         batch_size = self.batch_size or extractor.device.default_batch_size
-        at_once = batch_size * max(1, extractor.device.forward_threads)  # batches that run in parallel
+        at_once = batch_size * max(
+            1, extractor.device.forward_threads
+        )  # batches that run in parallel
         ready = len(waiting) if partial else len(waiting) // at_once * at_once
         if not ready:
             return waiting
         batches = self._batches(waiting[:ready], batch_size)
         seen = np.stack([row for batch in batches for _, row in batch])
 
-        def padded(batch: list[_Waiting]) -> contextlib.AbstractContextManager[list[list[torch.Tensor]]]:
+        def padded(
+            batch: list[_Waiting],
+        ) -> contextlib.AbstractContextManager[list[list[torch.Tensor]]]:
             pixels = [image for image, _ in batch]
-            return contextlib.nullcontext([pixels + [torch.zeros_like(pixels[0])] * (batch_size - len(batch))])
+            return contextlib.nullcontext(
+                [pixels + [torch.zeros_like(pixels[0])] * (batch_size - len(batch))]
+            )
 
         def compute() -> list[torch.Tensor]:
             with own_exceptions(), repeatable():
                 passes = ForwardPasses([extractor], extractor.device.forward_threads, padded)
-                return [layers[FEATURES][: len(batch)] for batch, (layers,) in passes.run(iter(batches))]
+                return [
+                    layers[FEATURES][: len(batch)] for batch, (layers,) in passes.run(iter(batches))
+                ]
 
         with computing_on(extractor.device.torch_device):
-            parts = self.network.once(self.side, (self._device, batch_size, seen["hash"].tolist()), compute)
+            parts = self.network.once(
+                self.side, (self._device, batch_size, seen["hash"].tolist()), compute
+            )
             check_lengths([self.length, *(part.shape[1] for part in parts)])
             features = torch.cat(parts)
             if self.per_image or self._held or (seen["sample"] != UNKNOWN).any():
@@ -152,8 +189,14 @@ class ImageSums(SampleRows):
         """Divides images into batches; a plain module gets images of one shape at a time."""
         alike: dict[object, list[_Waiting]] = {}
         for image, row in waiting:
-            alike.setdefault((image.shape, image.dtype) if self.network.plain else (), []).append((image, row))
-        return [part[at : at + batch_size] for part in alike.values() for at in range(0, len(part), batch_size)]
+            alike.setdefault((image.shape, image.dtype) if self.network.plain else (), []).append(
+                (image, row)
+            )
+        return [
+            part[at : at + batch_size]
+            for part in alike.values()
+            for at in range(0, len(part), batch_size)
+        ]
 
     def _sum(self, features: torch.Tensor) -> None:
         self._moments = self._moments or self._empty(features.shape[1])
@@ -161,14 +204,18 @@ class ImageSums(SampleRows):
             self._moments.add(features)
 
     def _hold(self, features: torch.Tensor) -> None:
-        """Holds features, and unless all are held sums earlier ones, as long as those of the latest images remain."""
+        """Holds features, and unless all are held sums earlier ones, as long as those of the latest
+        images remain.
+        """
         self._held.append(features.cpu())
         while not self.per_image and sum(map(len, self._held)) - len(self._held[0]) >= _HELD_ROWS:
             self._sum(self._held.popleft())
 
     @contextlib.contextmanager
     def _explaining_refusal(self) -> Iterator[None]:
-        """Adds the consequence to the error if a feature was refused, since it is missing from the sums until reset."""
+        """Adds the consequence to the error if a feature was refused, since it is missing from the
+        sums until reset.
+        """
         try:
             yield
         except RunError as error:
@@ -191,9 +238,13 @@ class ImageSums(SampleRows):
         other, remain = self._merged_rows(world, len(held))
         held = held[torch.from_numpy(remain)]
         if self.per_image:
-            other._held.extend(torch.from_numpy(rows) for rows in world.gather(held.numpy()) if len(rows))
+            other._held.extend(
+                torch.from_numpy(rows) for rows in world.gather(held.numpy()) if len(rows)
+            )
         elif any(lengths):
-            with world.together():  # memory may run out on one rank, or a feature may be out of range
+            with (
+                world.together()
+            ):  # memory may run out on one rank, or a feature may be out of range
                 other._moments = copy.deepcopy(self._moments) or self._empty(max(lengths))
                 if len(held):
                     other._sum(held)
@@ -212,12 +263,15 @@ class ImageSums(SampleRows):
         if twice := len(known) - len(np.unique(known)):
             yield ResultWarning(
                 "",
-                f"{twice} of {self.count} {self.noun} count again, because several ranks or merged metrics have "
-                f"the same samples, more than {_HELD_ROWS} before their last: give each its own, or {self.reset} "
-                "before the next epoch, whose shuffled samples are on other ranks",
+                f"{twice} of {self.count} {self.noun} count again, because several ranks or "
+                f"merged metrics have the same samples, more than {_HELD_ROWS} before their last: "
+                f"give each its own, or {self.reset} before the next epoch, whose shuffled "
+                "samples are on other ranks",
             )
         numbered = len(known) == len(numbers)
-        if not numbered or self.side == "fake":  # real images of known samples are equal in the data set
+        if (
+            not numbered or self.side == "fake"
+        ):  # real images of known samples are equal in the data set
             yield from self._shared(ranks, numbered)
 
     def _shared(self, ranks: Sequence[int], numbered: bool) -> Iterator[ResultWarning]:
@@ -228,8 +282,8 @@ class ImageSums(SampleRows):
         causes = [] if numbered else [PADDED]
         if self.side == "fake":
             causes.append(
-                "all ranks generate with the same seed: seed sample i with fidtool.sample_seed(seed, i), where i "
-                "counts the samples of all ranks"
+                "all ranks generate with the same seed: seed sample i with "
+                "fidtool.sample_seed(seed, i), where i counts the samples of all ranks"
             )
             causes.append("the generator produces few distinct images")
         problem = f"{shared} of {self.count} {self.noun} are on more than one rank ({on})"
@@ -248,28 +302,42 @@ class ImageSums(SampleRows):
         return Statistics.of(gaussian.mu, gaussian.sigma, gaussian.count, definition)
 
     def rows(self) -> NDArray[np.float32]:
-        """The features of each image, in the order of the images' hashes, which is pseudo-random."""
+        """The features of each image, in the order of the images' hashes, which is
+        pseudo-random.
+        """
         rows: NDArray[np.float32] = self._features().numpy()
         return rows[np.argsort(self.seen["hash"], kind="stable")]
 
     def totals(self) -> State:
-        """Also the sums, of which symmetric matrices are the upper triangle, and the features that are held."""
+        """Also the sums, of which symmetric matrices are the upper triangle, and the features that
+        are held.
+        """
         totals = super().totals()
         if self._moments is not None:
-            totals |= {name: torch.from_numpy(np.array(values)) for name, values in self._moments.totals().items()}
+            totals |= {
+                name: torch.from_numpy(np.array(values))
+                for name, values in self._moments.totals().items()
+            }
         if self._held:
             totals["held"] = self._features()
         return totals
 
     def absorb(self, totals: State, restored: Restored) -> None:
-        """Keeps all images: of a sample that is there twice, one is left out when the ranks are merged."""
+        """Keeps all images: of a sample that is there twice, one is left out when the ranks are
+        merged.
+        """
         seen = self._rows_of(totals, restored)
         sums = {name: totals[name].cpu().numpy() for name in SUMS if name in totals}
         summed = int(sums.get("count", 0))
         held = totals.get("held", torch.zeros(0, 0, device="cpu")).cpu()
         if len(seen) != summed + len(held):
             raise ValueError("their numbers of images differ")
-        lengths = [self.network.definition.dims, self.length, len(sums.get("sum", ())), held.shape[1]]
+        lengths = [
+            self.network.definition.dims,
+            self.length,
+            len(sums.get("sum", ())),
+            held.shape[1],
+        ]
         check_lengths(lengths)
         if sums:
             self._moments = self._moments or self._empty(max(lengths))

@@ -1,4 +1,6 @@
-"""The common base of all metrics for training loops, with the interface of torchmetrics: ranks, copies, checkpoints."""
+"""The common base of all metrics for training loops, with the interface of torchmetrics: ranks,
+copies, checkpoints.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ from fidtool.training.state import ALL, MetricState, Result
 _TRAINERS = ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer")
 _made = itertools.count(1)
 _made_local = itertools.count(1)
-"""Numbers of unnamed metrics, the same on all ranks. Unsynced ones, which may exist on one only, are counted apart."""
+"""Numbers of unnamed metrics, the same on all ranks. Unsynced ones, which may exist on one only,
+are counted apart.
+"""
 Values = TypeVar("Values")
 """What ``compute`` returns: a tensor, a tuple of two, or a dictionary."""
 
@@ -46,8 +50,8 @@ Values = TypeVar("Values")
 class PlainMetric(nn.Module):
     """The parts of ``torchmetrics.Metric`` that are used here, for programs without torchmetrics.
 
-    As a subclass of ``torchmetrics.Metric`` a metric can be in a ``MetricCollection`` and be logged like any other. Its
-    state is not registered with torchmetrics, which does not synchronise it.
+    As a subclass of ``torchmetrics.Metric`` a metric can be in a ``MetricCollection`` and be logged
+    like any other. Its state is not registered with torchmetrics, which does not synchronise it.
     """
 
     _anchor: torch.Tensor
@@ -117,21 +121,28 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
         name: str | None,
         of_torchmetrics: Sequence[object],
     ) -> None:
-        """``of_torchmetrics``: dist_sync_on_step, dist_sync_fn and distributed_available_fn, which are refused."""
+        """``of_torchmetrics``: dist_sync_on_step, dist_sync_fn and distributed_available_fn, which
+        are refused.
+        """
         if any(of_torchmetrics):
             names = "dist_sync_on_step, dist_sync_fn and distributed_available_fn"
             raise InputError(
-                f"{names} cannot be used, because the metric synchronises the ranks itself, in compute():",
+                f"{names} cannot be used, because the metric synchronises the ranks itself, in "
+                "compute():",
                 "omit them; see process_group and sync_on_compute",
             )
-        super().__init__(sync_on_compute=sync_on_compute, process_group=process_group, compute_with_cache=False)
+        super().__init__(
+            sync_on_compute=sync_on_compute, process_group=process_group, compute_with_cache=False
+        )
         self._to_sync = False  # torchmetrics must not synchronise in compute()
         explain_lost_ranks()
         self.normalize = flag("normalize", normalize)
         self.sync_timeout = sync_timeout
         self._name = name
         self._label = name or _numbered_label(sync_on_compute)
-        self._own: MetricState[Rows] | None = None  # this rank's, while `_sums` are those of all ranks
+        self._own: MetricState[Rows] | None = (
+            None  # this rank's, while `_sums` are those of all ranks
+        )
         self.result: Result | None = None
         self._saved = False
         self._warned: set[str] = set()
@@ -143,16 +154,20 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
 
     @abstractmethod
     def _measure(self, sums: MetricState[Rows], world: World) -> Result:
-        """Computes the values, by their plain names. A collective; ``sums`` are the same on all ranks."""
+        """Computes the values, by their plain names. A collective; ``sums`` are the same on all
+        ranks.
+        """
 
     def compute(self) -> Values:
-        """Returns one value, two, or a dictionary, see the class. A collective, unless ``sync_on_compute`` is False.
+        """Returns one value, two, or a dictionary, see the class. A collective, unless
+        ``sync_on_compute`` is False.
 
         Returns:
             float64 scalar tensors on the metric's device, the same on every rank.
 
         Raises:
-            fidtool.training.AbsentRanksError: if some ranks did not call it within ``sync_timeout``; it names them.
+            fidtool.training.AbsentRanksError: if some ranks did not call it within
+                ``sync_timeout``; it names them.
             fidtool.InputError: if too few images were added, or the ranks' settings differ.
             fidtool.RunError: if a rank was lost or failed.
         """
@@ -168,7 +183,9 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
         """Computes the values by the metric's own names for them."""
         with outside_autograd():
             result = self._result(ranks_of(self.process_group))
-            self.result = replace(result, values={self._key(name): value for name, value in result.values.items()})
+            self.result = replace(
+                result, values={self._key(name): value for name, value in result.values.items()}
+            )
             for sums in filter(None, (self._sums, self._own)):
                 sums.evaluated = sums.main.count
             return {
@@ -177,17 +194,25 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
             }
 
     def plot(self, val: Any = None, ax: Any = None) -> Any:
-        """As in torchmetrics: plots ``val``, or what ``compute`` returns (no deviation); returns figure and axes."""
+        """As in torchmetrics: plots ``val``, or what ``compute`` returns (no deviation); returns
+        figure and axes.
+        """
         found = self.compute() if val is None else val
         return self._plot(found[0] if isinstance(found, tuple) else found, ax)
 
     def abandon(self, reason: str) -> None:
-        """Call this in place of ``compute`` on a rank that failed: the others raise ``reason`` immediately."""
+        """Call this in place of ``compute`` on a rank that failed: the others raise ``reason``
+        immediately.
+        """
         if self.sync_on_compute:
-            ranks_of(self.process_group).abandon(self._purpose("compute()"), reason, self.sync_timeout)
+            ranks_of(self.process_group).abandon(
+                self._purpose("compute()"), reason, self.sync_timeout
+            )
 
     def reset(self) -> None:
-        """Discards all images or pairs, except the real images if ``reset_real_features`` is False."""
+        """Discards all images or pairs, except the real images if ``reset_real_features`` is
+        False.
+        """
         self.unsync()
         super().reset()
         self._sums = self._sums.emptied(*self._kept())
@@ -208,9 +233,14 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
             fidtool.InputError: if it is not a metric of this class, or its settings differ.
         """
         self._refuse_while_synced("merge_state()")
-        if not isinstance(incoming_state, SyncedMetric) or incoming_state._metric.name != self._metric.name:
+        if (
+            not isinstance(incoming_state, SyncedMetric)
+            or incoming_state._metric.name != self._metric.name
+        ):
             kind = type(incoming_state).__name__
-            raise InputError(f"merge_state() takes a fidtool.training.{type(self).__name__}, not {kind}")
+            raise InputError(
+                f"merge_state() takes a fidtool.training.{type(self).__name__}, not {kind}"
+            )
         with outside_autograd():
             self._sums.absorb(incoming_state._sums)
             self._warn(*self._sums.mixed())
@@ -219,7 +249,8 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
     def _refuse_while_synced(self, call: str) -> None:
         if self._own is not None:
             raise InputError(
-                f"the metric is synced, and unsync() would discard the effect of {call}:", "call unsync() first"
+                f"the metric is synced, and unsync() would discard the effect of {call}:",
+                "call unsync() first",
             )
 
     # Synchronisation of all ranks.
@@ -232,7 +263,8 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
         should_sync: bool = True,
         distributed_available: object = None,
     ) -> None:
-        """Replaces this rank's images by those of all ranks until ``unsync``. A collective like ``compute``.
+        """Replaces this rank's images by those of all ranks until ``unsync``. A collective like
+        ``compute``.
 
         Does nothing if ``should_sync`` is False. The other arguments are torchmetrics' and ignored.
         """
@@ -240,7 +272,10 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
         if not should_sync or ranks.size == 1:
             return
         self._refuse_while_synced("sync()")
-        with outside_autograd(), self._sums.of_all(ranks, self._purpose("sync()"), self.sync_timeout) as (sums, _):
+        with (
+            outside_autograd(),
+            self._sums.of_all(ranks, self._purpose("sync()"), self.sync_timeout) as (sums, _),
+        ):
             self._own = self._sums
             self._sums = sums
 
@@ -259,7 +294,9 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
         should_unsync: bool = True,
         distributed_available: object = None,
     ) -> Iterator[None]:
-        """``sync`` for the duration of a ``with`` block. A ``state_dict`` taken within it has all ranks' images."""
+        """``sync`` for the duration of a ``with`` block. A ``state_dict`` taken within it has all
+        ranks' images.
+        """
         self.sync(should_sync=should_sync)
         try:
             yield
@@ -287,7 +324,10 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
             remedy = "call torch.distributed.init_process_group before compute()"
             own.append(ResultWarning("", f"this {self._title} covers {covers}: {remedy}"))
         if self._own is None:
-            with self._sums.of_all(covered, self._purpose("compute()"), self.sync_timeout) as (sums, world):
+            with self._sums.of_all(covered, self._purpose("compute()"), self.sync_timeout) as (
+                sums,
+                world,
+            ):
                 result = self._measured(sums, world)
         else:
             sums = self._sums
@@ -309,7 +349,9 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
     @property
     def _names(self) -> list[str]:
         """The plain names of the values."""
-        return [name for number in self._metric.numbers for name in (number.name, number.spread) if name]
+        return [
+            name for number in self._metric.numbers for name in (number.name, number.spread) if name
+        ]
 
     def _key(self, name: str) -> str:
         """Returns the name of a value in a result: that in the results of ``fidtool compute``."""
@@ -343,14 +385,18 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
         return self
 
     def persistent(self, mode: bool = False) -> None:
-        """Sets whether the accumulated statistics are part of ``state_dict``. As in torchmetrics, they usually are not.
+        """Sets whether the accumulated statistics are part of ``state_dict``. As in torchmetrics,
+        they usually are not.
 
-        A program that resumes within an evaluation needs them; one that loads them after an evaluation calls ``reset``.
+        A program that resumes within an evaluation needs them; one that loads them after an
+        evaluation calls ``reset``.
         """
         self._saved = mode
 
     @fork_safe
-    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+    def _save_to_state_dict(
+        self, destination: dict[str, Any], prefix: str, keep_vars: bool
+    ) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
         if self._saved:
             group_rank, size = group_rank_and_size(self.process_group)
@@ -367,22 +413,32 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
         if theirs:
             text = "the checkpoint's metric is torchmetrics': its network and images are not used"
             self._warn(ResultWarning("", text))
-        state = {short: state_dict.pop(name) for short, name in names.items() if self._ours.match(short)}
+        state = {
+            short: state_dict.pop(name) for short, name in names.items() if self._ours.match(short)
+        }
         super()._load_from_state_dict(state_dict, prefix, *args)
         if not state:  # saved without statistics
             return
         self.unsync()
         with outside_autograd():
-            self._sums, warnings = self._sums.restored(state, *group_rank_and_size(self.process_group))
+            self._sums, warnings = self._sums.restored(
+                state, *group_rank_and_size(self.process_group)
+            )
         self._warn(*warnings)
 
 
 def _in_sanity_check() -> bool:
-    """Whether Lightning runs a few batches before the training. It discards their values, which are not results.
+    """Whether Lightning runs a few batches before the training. It discards their values, which are
+    not results.
 
-    The method's name is private to Lightning (2.6); without it, the metrics warn of too few images in this check, too.
+    The method's name is private to Lightning (2.6); without it, the metrics warn of too few images
+    in this check, too.
     """
-    frames = (frame for frame, _ in traceback.walk_stack(None) if frame.f_code.co_name == "_run_sanity_check")
+    frames = (
+        frame
+        for frame, _ in traceback.walk_stack(None)
+        if frame.f_code.co_name == "_run_sanity_check"
+    )
     return any(frame.f_globals.get("__name__") in _TRAINERS for frame in frames)
 
 

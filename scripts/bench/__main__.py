@@ -1,7 +1,7 @@
 """Benchmarks of fidtool's speed and memory: ``python scripts/bench --help``.
 
-Needs the other tools of the ``test`` extra. End-to-end measurements run in subprocesses. This process imports no torch
-for them and stays small: see `bench.process`.
+Needs the other tools of the ``test`` extra. End-to-end measurements run in subprocesses. This
+process imports no torch for them and stays small: see `bench.process`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from pathlib import Path
 
 import click
 
-# `python scripts/bench` puts scripts/bench first on the path; the modules import each other as bench.….
+# `python scripts/bench` puts scripts/bench first on the path; the modules import each other as
+# bench.….
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from bench.end_to_end import end_to_end  # noqa: E402
@@ -26,7 +27,8 @@ from bench.pipeline import pipeline  # noqa: E402
 def cli() -> None:
     """Measure fidtool's speed and memory, alone and against other tools.
 
-    Run it on an idle machine. Every command prints a table and, with --json FILE, writes all measurements.
+    Run it on an idle machine. Every command prints a table and, with --json FILE, writes all
+    measurements.
     """
 
 

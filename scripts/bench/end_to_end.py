@@ -18,7 +18,17 @@ from PIL import Image
 
 from bench.images import ImageSets, Recipe, existing_sets, image_sets
 from bench.process import Measured, measure, other_version
-from bench.report import AGAINST, PRECISIONS, TargetFile, header, json_option, mib, publish, relative_difference, table
+from bench.report import (
+    AGAINST,
+    PRECISIONS,
+    TargetFile,
+    header,
+    json_option,
+    mib,
+    publish,
+    relative_difference,
+    table,
+)
 
 HERE = Path(__file__).resolve().parent
 IDLE_CORES = 0.2
@@ -35,8 +45,19 @@ OURS = "fidtool"
 
 @click.command("end-to-end")
 @click.option("--count", type=click.IntRange(8), default=1000, help="Images in both sets together.")
-@click.option("--side", type=click.IntRange(0), default=256, help="Width and height of the images; 0: mixed sizes.")
-@click.option("--format", "suffix", type=click.Choice(["jpg", "png", "webp"]), default="jpg", help="Image format.")
+@click.option(
+    "--side",
+    type=click.IntRange(0),
+    default=256,
+    help="Width and height of the images; 0: mixed sizes.",
+)
+@click.option(
+    "--format",
+    "suffix",
+    type=click.Choice(["jpg", "png", "webp"]),
+    default="jpg",
+    help="Image format.",
+)
 @click.option(
     "--sets",
     nargs=2,
@@ -65,7 +86,10 @@ OURS = "fidtool"
     help="Workers of the other tools. Repeatable.",
 )
 @click.option(
-    "--batch-size", type=click.IntRange(1), default=50, help="Batch size of the other tools; 1 for mixed sizes."
+    "--batch-size",
+    type=click.IntRange(1),
+    default=50,
+    help="Batch size of the other tools; 1 for mixed sizes.",
 )
 @click.option(
     "--precision",
@@ -76,8 +100,18 @@ OURS = "fidtool"
     help="Precisions of fidtool in addition to fp32. Repeatable.",
 )
 @click.option("--against", type=click.Path(exists=True, path_type=Path), help=AGAINST)
-@click.option("--ranks", type=click.IntRange(2), multiple=True, help="Also run fidtool with torchrun. Repeatable.")
-@click.option("--repeats", type=click.IntRange(1), default=1, help="Runs of each tool; median times are reported.")
+@click.option(
+    "--ranks",
+    type=click.IntRange(2),
+    multiple=True,
+    help="Also run fidtool with torchrun. Repeatable.",
+)
+@click.option(
+    "--repeats",
+    type=click.IntRange(1),
+    default=1,
+    help="Runs of each tool; median times are reported.",
+)
 @click.option(
     "--limit-seconds",
     type=click.FloatRange(0, min_open=True),
@@ -106,12 +140,15 @@ def end_to_end(
 ) -> None:
     """Whole runs of fidtool and of other FID tools.
 
-    Also measures what the hardware allows, and the share of it that fidtool reaches. fidtool runs with its defaults and
-    without its cache. The other tools run with each value of --num-workers; after the first round only with the faster
-    one. Times are of whole processes including start-up, with all files in the page cache.
+    Also measures what the hardware allows, and the share of it that fidtool reaches. fidtool runs
+    with its defaults and without its cache. The other tools run with each value of --num-workers;
+    after the first round only with the faster one. Times are of whole processes including start-up,
+    with all files in the page cache.
     """
     if sets and folder:
-        raise click.UsageError("--folder generates images, and --sets uses existing ones: pass only one of them")
+        raise click.UsageError(
+            "--folder generates images, and --sets uses existing ones: pass only one of them"
+        )
     precisions = tuple(dict.fromkeys(("fp32", *precisions)))
     recipe = Recipe(count // 2, side, suffix)
     title = f"{sets[0]} against {sets[1]}" if sets else str(recipe)
@@ -126,21 +163,30 @@ def end_to_end(
         if against is not None:
             command, variables = contenders[0].command, other_version(against, Path(unpacked))
             # In another folder, because the current one comes first on Python's path.
-            contenders.insert(1, Contender(f"{OURS}, other version", command, fidtool_fid, variables, unpacked))
+            contenders.insert(
+                1, Contender(f"{OURS}, other version", command, fidtool_fid, variables, unpacked)
+            )
         chosen = [tool for tool in tools if tool != "none"]
         contenders += peers(chosen, images, machine.device, num_workers, batch_size, torch_home)
         _warm_up(images)
         limit = partial(limits, images, machine.device, precisions, limit_seconds)
         contenders, allowed = race(contenders, repeats, limit)
     results = compared(contenders, images.total, allowed)
-    settings = {"pictures": title, "batch_size": batch_size, "repeats": repeats, "num_workers": list(num_workers)}
+    settings = {
+        "pictures": title,
+        "batch_size": batch_size,
+        "repeats": repeats,
+        "num_workers": list(num_workers),
+    }
     publish(json_file, machine, "end-to-end", settings, results)
     if plot is not None:
         draw(plot, results, f"{title}\n{machine.device_name}, {machine.cores} cores")
 
 
 def _warm_up(sets: ImageSets) -> None:
-    """Load the images and the libraries into the page cache, so that the first run is not slower."""
+    """Load the images and the libraries into the page cache, so that the first run is not
+    slower.
+    """
     for file in (*sets.real.iterdir(), *sets.fake.iterdir()):
         file.read_bytes()
     measure([sys.executable, "-c", "import fidtool.api, torchvision, scipy.linalg"])
@@ -149,11 +195,23 @@ def _warm_up(sets: ImageSets) -> None:
 def fidtool_command(sets: ImageSets, *options: str) -> list[str]:
     """Return the command ``fidtool compute`` on both sets, without the cache."""
     folders = [str(sets.real), str(sets.fake)]
-    return [sys.executable, "-m", "fidtool", "compute", *folders, "--no-cache", "--json", "--quiet", *options]
+    return [
+        sys.executable,
+        "-m",
+        "fidtool",
+        "compute",
+        *folders,
+        "--no-cache",
+        "--json",
+        "--quiet",
+        *options,
+    ]
 
 
 def fidtool_fid(stdout: str) -> float:
-    """Return the only metric in fidtool's JSON: the FID, or the Fréchet distance of another network."""
+    """Return the only metric in fidtool's JSON: the FID, or the Fréchet distance of another
+    network.
+    """
     (value,) = json.loads(stdout)["results"][0]["metrics"].values()
     return float(value)
 
@@ -227,7 +285,9 @@ class Contender:
         }
 
 
-def our_contenders(sets: ImageSets, device: str, precisions: Sequence[str], ranks: Sequence[int]) -> list[Contender]:
+def our_contenders(
+    sets: ImageSets, device: str, precisions: Sequence[str], ranks: Sequence[int]
+) -> list[Contender]:
     """Return fidtool with its defaults, then in other precisions, and started by torchrun."""
     base = ["--device", device]
     found = [Contender(OURS, fidtool_command(sets, *base), fidtool_fid)]
@@ -237,25 +297,48 @@ def our_contenders(sets: ImageSets, device: str, precisions: Sequence[str], rank
             found.append(Contender(f"{OURS}, {precision}", command, fidtool_fid))
     for number in ranks:
         python, *rest = fidtool_command(sets, *base)
-        torchrun = [python, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={number}", *rest]
+        torchrun = [
+            python,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            f"--nproc-per-node={number}",
+            *rest,
+        ]
         found.append(Contender(f"{OURS}, torchrun, {number} ranks", torchrun, fidtool_fid))
     return found
 
 
 def peers(
-    names: Sequence[str], sets: ImageSets, device: str, workers: Sequence[int], batch_size: int, torch_home: str
+    names: Sequence[str],
+    sets: ImageSets,
+    device: str,
+    workers: Sequence[int],
+    batch_size: int,
+    torch_home: str,
 ) -> list[Contender]:
-    """Return each other tool that is installed, once per number of workers. Mixed sizes need batches of one image."""
+    """Return each other tool that is installed, once per number of workers. Mixed sizes need
+    batches of one image.
+    """
     size = batch_size if _of_one_size(sets) else 1
     found = []
     for name in names:
         if find_spec(PEERS[name]) is None:
             click.echo(f"{name} is not installed, and is skipped", err=True)
             continue
-        program = [sys.executable, str(HERE / "peers.py"), "fid", name, str(sets.real), str(sets.fake)]
+        program = [
+            sys.executable,
+            str(HERE / "peers.py"),
+            "fid",
+            name,
+            str(sets.real),
+            str(sets.fake),
+        ]
         program += ["--device", device, "--batch-size", str(size), "--num-workers"]
         home = {"TORCH_HOME": torch_home}
-        found += [Contender(f"{name}, {n} workers", [*program, str(n)], _peer_fid, home) for n in workers]
+        found += [
+            Contender(f"{name}, {n} workers", [*program, str(n)], _peer_fid, home) for n in workers
+        ]
     return found
 
 
@@ -271,7 +354,8 @@ def _of_one_size(sets: ImageSets) -> bool:
 def race(
     contenders: list[Contender], repeats: int, limit: Callable[[], dict[str, Any]]
 ) -> tuple[list[Contender], list[dict[str, Any]]]:
-    """Run all contenders in turn. After the first round, only the fastest setting of each other tool continues.
+    """Run all contenders in turn. After the first round, only the fastest setting of each other
+    tool continues.
 
     Args:
         contenders: the tools.
@@ -283,26 +367,41 @@ def race(
     """
     allowed = [limit()]
     for repeat in range(repeats):
-        # The order reverses each round, so that a machine that slows down as it warms up favours no tool.
+        # The order reverses each round, so that a machine that slows down as it warms up favours no
+        # tool.
         for contender in contenders if repeat % 2 == 0 else list(reversed(contenders)):
             contender.run()
         allowed.append(limit())
         if repeat == 0 and repeats > 1:
             best = {each.tool: each for each in sorted(contenders, key=lambda each: -each.seconds)}
-            contenders = [each for each in contenders if each.tool == OURS or best[each.tool] is each]
+            contenders = [
+                each for each in contenders if each.tool == OURS or best[each.tool] is each
+            ]
     return contenders, allowed
 
 
-def limits(sets: ImageSets, device: str, precisions: Sequence[str], seconds: float) -> dict[str, Any]:
+def limits(
+    sets: ImageSets, device: str, precisions: Sequence[str], seconds: float
+) -> dict[str, Any]:
     """Measure what the hardware allows: see ``limits`` of `bench.programs`."""
-    program = [sys.executable, str(HERE / "programs.py"), "limits", str(sets.real), str(sets.fake), "--device", device]
+    program = [
+        sys.executable,
+        str(HERE / "programs.py"),
+        "limits",
+        str(sets.real),
+        str(sets.fake),
+        "--device",
+        device,
+    ]
     program += ["--seconds", str(seconds)]
     chosen = [word for precision in precisions for word in ("--precision", precision)]
     found: dict[str, Any] = json.loads(measure([*program, *chosen]).stdout)
     return found
 
 
-def compared(contenders: Sequence[Contender], images: int, allowed: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def compared(
+    contenders: Sequence[Contender], images: int, allowed: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
     """Print the table and the ratios, and return the results.
 
     Args:
@@ -322,24 +421,46 @@ def compared(contenders: Sequence[Contender], images: int, allowed: Sequence[dic
         memory = [mib(entry[f"peak_{part}_bytes"]) for part in ("process", "tree", "device")]
         differs = "" if contender is ours else f"{entry['fidtool_relative_difference']:.1e}"
         rows.append([contender.name, *numbers, *memory, f"{entry['fid']:.6f}", differs])
-    heads = ("tool", "seconds", "images/s", "fidtool's gain", "MiB process", "MiB tree", "MiB GPU", "FID", "difference")
+    heads = (
+        "tool",
+        "seconds",
+        "images/s",
+        "fidtool's gain",
+        "MiB process",
+        "MiB tree",
+        "MiB GPU",
+        "FID",
+        "difference",
+    )
     table(heads, rows)
     for entry in tools:
         if (entry["others_busy_cores"] or 0.0) > IDLE_CORES:
             click.echo(
-                f"NOT IDLE: other processes kept {entry['others_busy_cores']:.1f} cores busy during {entry['tool']}"
+                f"NOT IDLE: other processes kept {entry['others_busy_cores']:.1f} cores busy "
+                f"during {entry['tool']}"
             )
     # The run records of fidtool: phases, batch sizes and threads.
-    runs = {each.name: json.loads(each.runs[0].stdout)["run"] for each in contenders if each.tool == OURS}
+    runs = {
+        each.name: json.loads(each.runs[0].stdout)["run"]
+        for each in contenders
+        if each.tool == OURS
+    }
     for contender in contenders:
         if contender.name in runs:
             _print_phases(contender, runs[contender.name])
     results = {"images": images, "tools": tools, "limits": list(allowed), "fidtool_runs": runs}
     results["share_of_limits"] = _print_limits(tools, allowed)
-    best = min((each for each in contenders if each.tool != OURS), key=lambda each: each.seconds, default=None)
+    best = min(
+        (each for each in contenders if each.tool != OURS),
+        key=lambda each: each.seconds,
+        default=None,
+    )
     if best is not None:
         results |= {"best_peer": best.name, "speed_ratio": best.seconds / ours.seconds}
-        click.echo(f"{OURS} is {results['speed_ratio']:.2f} times as fast as the fastest other tool ({best.name})")
+        click.echo(
+            f"{OURS} is {results['speed_ratio']:.2f} times as fast as the fastest other tool "
+            f"({best.name})"
+        )
     return results
 
 
@@ -354,14 +475,29 @@ def _print_phases(ours: Contender, run: dict[str, Any]) -> None:
     click.echo(f"parts of extract, which overlap: {parts}")
 
 
-def _print_limits(tools: Sequence[dict[str, Any]], allowed: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """Print the limits, and the share that each run of fidtool reached: of the network's, and of the lowest limit."""
-    network = {name: statistics.median(each["network"][name] for each in allowed) for name in allowed[0]["network"]}
+def _print_limits(
+    tools: Sequence[dict[str, Any]], allowed: Sequence[dict[str, Any]]
+) -> dict[str, dict[str, float]]:
+    """Print the limits, and the share that each run of fidtool reached: of the network's, and of
+    the lowest limit.
+    """
+    network = {
+        name: statistics.median(each["network"][name] for each in allowed)
+        for name in allowed[0]["network"]
+    }
     decode = statistics.median(each["decode"] for each in allowed)
     rates = ", ".join(f"{name} {rate:.2f}" for name, rate in network.items())
-    click.echo(f"limits: network alone {rates} images/s, decoding alone on all cores {decode:.1f} images/s,")
-    copies = ", ".join(f"{name} {rate:.1f} GB/s" for name, rate in allowed[0]["copy_gigabytes"].items())
-    click.echo(f"        float32 matrix product {allowed[0]['matmul_gflops']:.0f} GFLOP/s, copies: {copies}")
+    click.echo(
+        f"limits: network alone {rates} images/s, decoding alone on all cores {decode:.1f} "
+        "images/s,"
+    )
+    copies = ", ".join(
+        f"{name} {rate:.1f} GB/s" for name, rate in allowed[0]["copy_gigabytes"].items()
+    )
+    click.echo(
+        f"        float32 matrix product {allowed[0]['matmul_gflops']:.0f} GFLOP/s, copies: "
+        f"{copies}"
+    )
     shares = {}
     for entry in tools:
         tool, _, setting = entry["tool"].partition(", ")
@@ -371,8 +507,9 @@ def _print_limits(tools: Sequence[dict[str, Any]], allowed: Sequence[dict[str, A
             rate = entry["images_per_second"]
             shares[entry["tool"]] = {"of_network": rate / own, "of_slower": rate / min(own, decode)}
             click.echo(
-                f"{entry['tool']}: {rate / own:.1%} of the network's limit, {rate / min(own, decode):.1%} of the lower "
-                f"limit ({slower}), including start and exit"
+                f"{entry['tool']}: {rate / own:.1%} of the network's limit, "
+                f"{rate / min(own, decode):.1%} of the lower limit ({slower}), including start "
+                "and exit"
             )
     return shares
 
@@ -390,10 +527,21 @@ def draw(file: Path, results: dict[str, Any], title: str) -> None:
     tools = results["tools"][::-1]
     figure, axes = plt.subplots(figsize=(8, 1 + 0.4 * len(tools)), layout="constrained")
     colours = ["tab:blue" if tool["tool"].startswith(OURS) else "tab:gray" for tool in tools]
-    axes.barh([tool["tool"] for tool in tools], [tool["images_per_second"] for tool in tools], color=colours)
+    axes.barh(
+        [tool["tool"] for tool in tools],
+        [tool["images_per_second"] for tool in tools],
+        color=colours,
+    )
     for precision, rate in results["limits"][0]["network"].items():
         axes.axvline(rate, linestyle="--", color="black", linewidth=1)
-        axes.text(rate, len(tools) - 0.5, f"network alone, {precision}", ha="right", va="bottom", fontsize=8)
+        axes.text(
+            rate,
+            len(tools) - 0.5,
+            f"network alone, {precision}",
+            ha="right",
+            va="bottom",
+            fontsize=8,
+        )
     axes.set_xlabel("images/s, whole runs")
     axes.set_title(title, pad=18)
     figure.savefig(file)

@@ -1,7 +1,7 @@
 """Images per second of Inception on a GPU: the command ``gpu``.
 
-``python -m pytest -m gpu`` checks that the numbers of a GPU are right, and ``end-to-end --device cuda`` measures whole
-runs together with the limits of the hardware.
+``python -m pytest -m gpu`` checks that the numbers of a GPU are right, and ``end-to-end --device
+cuda`` measures whole runs together with the limits of the hardware.
 """
 
 from __future__ import annotations
@@ -22,15 +22,34 @@ _PROGRAM = str(Path(__file__).with_name("programs.py"))
 @click.command()
 @click.option("--device", help="cuda, cuda:1 or cpu.  [default: the first CUDA device]")
 @click.option(
-    "--precision", "precisions", type=click.Choice(PRECISIONS), multiple=True, default=PRECISIONS, help="Repeatable."
+    "--precision",
+    "precisions",
+    type=click.Choice(PRECISIONS),
+    multiple=True,
+    default=PRECISIONS,
+    help="Repeatable.",
 )
 @click.option(
-    "--batch-size", "sizes", type=click.IntRange(1), multiple=True, default=(64, 128, 256), help="Repeatable."
+    "--batch-size",
+    "sizes",
+    type=click.IntRange(1),
+    multiple=True,
+    default=(64, 128, 256),
+    help="Repeatable.",
 )
-@click.option("--seconds", type=click.FloatRange(0, min_open=True), default=10.0, help="Duration of each measurement.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0, min_open=True),
+    default=10.0,
+    help="Duration of each measurement.",
+)
 @json_option
 def gpu(
-    device: str | None, precisions: tuple[str, ...], sizes: tuple[int, ...], seconds: float, json_file: Path | None
+    device: str | None,
+    precisions: tuple[str, ...],
+    sizes: tuple[int, ...],
+    seconds: float,
+    json_file: Path | None,
 ) -> None:
     """Images/s of the network by precision and batch size, on tensors that are on the device.
 
@@ -38,14 +57,34 @@ def gpu(
     """
     machine = header(device, f"gpu: Inception on tensors on the device, {seconds:g} s each")
     if device is None and machine.device == "cpu":
-        raise click.ClickException("torch finds no GPU on this machine: --device cpu tries the command")
+        raise click.ClickException(
+            "torch finds no GPU on this machine: --device cpu tries the command"
+        )
     results, rows = [], []
     for precision in precisions:
         for size in sizes:
-            options = ["--device", machine.device, "--precision", precision, "--batch-size", str(size)]
-            entry = {"precision": precision, "batch_size": size, **_rate([*options, "--seconds", str(seconds)])}
+            options = [
+                "--device",
+                machine.device,
+                "--precision",
+                precision,
+                "--batch-size",
+                str(size),
+            ]
+            entry = {
+                "precision": precision,
+                "batch_size": size,
+                **_rate([*options, "--seconds", str(seconds)]),
+            }
             results.append(entry)
-            rows.append([precision, str(size), _shown(entry.get("images_per_second")), mib(entry.get("peak_bytes"))])
+            rows.append(
+                [
+                    precision,
+                    str(size),
+                    _shown(entry.get("images_per_second")),
+                    mib(entry.get("peak_bytes")),
+                ]
+            )
             if "error" in entry:
                 click.echo(f"{precision}, batches of {size}: {entry['error']}", err=True)
     table(("precision", "batch size", "images/s", "MiB on the GPU"), rows)

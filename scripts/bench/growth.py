@@ -17,7 +17,9 @@ from bench.process import measure
 from bench.report import MIB, SMALL_NETWORK, header, json_option, mib, publish, table
 
 GROWTH_ALLOWED = 0.05
-"""Memory must not grow with the number of images. This share is left for the list of names and for noise."""
+"""Memory must not grow with the number of images. This share is left for the list of names and for
+noise.
+"""
 
 
 @click.command()
@@ -29,23 +31,33 @@ GROWTH_ALLOWED = 0.05
     default=(2000, 20000),
     help="Images of a run, both sets together. Repeatable, the smallest first.",
 )
-@click.option("--repeats", type=click.IntRange(1), default=1, help="Runs of each size; medians are reported.")
+@click.option(
+    "--repeats", type=click.IntRange(1), default=1, help="Runs of each size; medians are reported."
+)
 @json_option
 def growth(counts: tuple[int, ...], repeats: int, json_file: Path | None) -> None:
     """Time and peak memory on few and on many images.
 
-    The images are tiny and the network takes almost no time, so that everything else is measured. The exit status is 1
-    if the peak memory of `fidtool compute` grows by more than 5 %.
+    The images are tiny and the network takes almost no time, so that everything else is measured.
+    The exit status is 1 if the peak memory of `fidtool compute` grows by more than 5 %.
     """
     if len(counts) < 2 or list(counts) != sorted(set(counts)):
         raise click.UsageError("--count: pass at least two numbers of images, the smallest first")
-    machine = header("cpu", f"growth: {', '.join(map(str, counts))} images of 8x8 pixels, a network of 64 features")
+    machine = header(
+        "cpu",
+        f"growth: {', '.join(map(str, counts))} images of 8x8 pixels, a network of 64 features",
+    )
     with tempfile.TemporaryDirectory(prefix="fidtool-bench-") as folder:
         runs = [_runs(Path(folder) / str(count), count, repeats) for count in counts]
     table(
         ("images", "seconds", "of which extraction", "peak MiB"),
         [
-            [str(run["images"]), f"{run['seconds']:.1f}", f"{run['extract']:.1f}", f"{run['peak_bytes'] / MIB:.1f}"]
+            [
+                str(run["images"]),
+                f"{run['seconds']:.1f}",
+                f"{run['extract']:.1f}",
+                f"{run['peak_bytes'] / MIB:.1f}",
+            ]
             for run in runs
         ],
     )
@@ -53,14 +65,19 @@ def growth(counts: tuple[int, ...], repeats: int, json_file: Path | None) -> Non
     ratio = many["peak_bytes"] / few["peak_bytes"]
     passed = ratio <= 1.0 + GROWTH_ALLOWED
     verdict = "PASS" if passed else "FAIL"
-    click.echo(f"{verdict}: the memory grows by a factor of {ratio:.4f} (at most {1.0 + GROWTH_ALLOWED} is allowed)")
-    # Most of the peak is torch itself, which hides growth in the ratio. These numbers do not hide it.
+    click.echo(
+        f"{verdict}: the memory grows by a factor of {ratio:.4f} (at most {1.0 + GROWTH_ALLOWED} "
+        "is allowed)"
+    )
+    # Most of the peak is torch itself, which hides growth in the ratio. These numbers do not hide
+    # it.
     imports = measure([sys.executable, "-c", "import fidtool.api"]).peak_process_bytes
     more = many["images"] - few["images"]
     each = {name: (many[name] - few[name]) / more for name in ("seconds", "extract", "peak_bytes")}
     click.echo(
-        f"per additional image: {1e6 * each['seconds']:.0f} µs, of which extraction {1e6 * each['extract']:.0f} µs, "
-        f"and {each['peak_bytes']:.0f} bytes; importing torch alone peaks at {mib(imports)} MiB"
+        f"per additional image: {1e6 * each['seconds']:.0f} µs, of which extraction "
+        f"{1e6 * each['extract']:.0f} µs, and {each['peak_bytes']:.0f} bytes; importing torch "
+        f"alone peaks at {mib(imports)} MiB"
     )
     results = {"runs": runs, "ratio": ratio, "allowed_ratio": 1.0 + GROWTH_ALLOWED, "pass": passed}
     results |= {"per_image": each, "imports_peak_bytes": imports}

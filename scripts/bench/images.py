@@ -48,7 +48,8 @@ class ImageSets:
 
 
 def make_sets(folder: Path, recipe: Recipe) -> ImageSets:
-    """Write ``folder/real`` and ``folder/fake``, or reuse them if an earlier call wrote them with the same recipe.
+    """Write ``folder/real`` and ``folder/fake``, or reuse them if an earlier call wrote them with
+    the same recipe.
 
     Raises:
         click.ClickException: if the folder contains anything else. Nothing in it is changed.
@@ -57,7 +58,9 @@ def make_sets(folder: Path, recipe: Recipe) -> ImageSets:
     text = json.dumps({"version": _RECIPE_VERSION, **asdict(recipe)})
     if not (stamp.is_file() and stamp.read_text() == text):
         if folder.is_dir() and any(folder.iterdir()):
-            raise click.ClickException(f"{folder} does not contain these images ({text}); use an empty or a new folder")
+            raise click.ClickException(
+                f"{folder} does not contain these images ({text}); use an empty or a new folder"
+            )
         _write(folder / "real", recipe, seed=1, roughness=1.0)
         _write(folder / "fake", recipe, seed=2, roughness=0.7)
         stamp.write_text(text)
@@ -74,12 +77,18 @@ def existing_sets(real: Path, fake: Path) -> Iterator[ImageSets]:
     for folder in (real, fake):
         if not any(folder.iterdir()):
             raise click.ClickException(f"{folder} is empty")
-    yield ImageSets(real.absolute(), fake.absolute(), sum(1 for folder in (real, fake) for _ in folder.iterdir()))
+    yield ImageSets(
+        real.absolute(),
+        fake.absolute(),
+        sum(1 for folder in (real, fake) for _ in folder.iterdir()),
+    )
 
 
 @contextlib.contextmanager
 def image_sets(folder: Path | None, recipe: Recipe) -> Iterator[ImageSets]:
-    """Like `make_sets`. Without a folder, use a temporary one and remove it at the end of the ``with`` block."""
+    """Like `make_sets`. Without a folder, use a temporary one and remove it at the end of the
+    ``with`` block.
+    """
     with contextlib.ExitStack() as stack:
         if folder is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fidtool-bench-")))
@@ -100,7 +109,9 @@ def _write(folder: Path, recipe: Recipe, seed: int, roughness: float) -> None:
 
 
 def _image(rng: np.random.RandomState, side: int, roughness: float) -> Image.Image:
-    """Return a gradient between four colours plus noise whose amplitude decreases with frequency, as in photographs."""
+    """Return a gradient between four colours plus noise whose amplitude decreases with frequency,
+    as in photographs.
+    """
     corners = rng.randint(0, 256, (2, 2, 3)).astype(np.uint8)
     pixels = _scaled(corners, side, Image.Resampling.BILINEAR)
     for octave in range(2, 8):
@@ -108,7 +119,9 @@ def _image(rng: np.random.RandomState, side: int, roughness: float) -> Image.Ima
         if cells >= side and octave > 2:
             break
         noise = rng.randint(0, 256, (cells, cells, 3)).astype(np.uint8)
-        pixels += (_scaled(noise, side, Image.Resampling.BICUBIC) - 127.5) * (roughness * 0.7 ** (octave - 1))
+        pixels += (_scaled(noise, side, Image.Resampling.BICUBIC) - 127.5) * (
+            roughness * 0.7 ** (octave - 1)
+        )
     return Image.fromarray(pixels.round().clip(0, 255).astype(np.uint8))
 
 
@@ -117,5 +130,7 @@ def photograph(rng: np.random.RandomState, width: int, height: int) -> np.typing
     return np.asarray(_image(rng, max(width, height), 1.0))[:height, :width]
 
 
-def _scaled(cells: np.typing.NDArray[np.uint8], side: int, how: Image.Resampling) -> np.typing.NDArray[np.float32]:
+def _scaled(
+    cells: np.typing.NDArray[np.uint8], side: int, how: Image.Resampling
+) -> np.typing.NDArray[np.float32]:
     return np.asarray(Image.fromarray(cells).resize((side, side), how), dtype=np.float32)

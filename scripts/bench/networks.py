@@ -15,21 +15,26 @@ INPUT_SIZE = 32
 
 
 class SmallNetwork(nn.Module):
-    """Two convolutions with fixed random weights. It has no state: on the CPU, several threads call it at once."""
+    """Two convolutions with fixed random weights. It has no state: on the CPU, several threads call
+    it at once.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.Sequential(
             nn.Conv2d(3, 32, 5, stride=2), nn.ReLU(), nn.Conv2d(32, DIMS, 3, stride=2), nn.ReLU()
         )
-        # A local generator with a fixed seed: all ranks, and all later runs, must build the same weights.
+        # A local generator with a fixed seed: all ranks, and all later runs, must build the same
+        # weights.
         generator = torch.Generator().manual_seed(0)
         with torch.no_grad():
             for parameter in self.parameters():
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Map a batch of shape (n, 3, 32, 32) to features of shape (n, 64, 6, 6). fidtool averages them over space."""
+        """Map a batch of shape (n, 3, 32, 32) to features of shape (n, 64, 6, 6). fidtool averages
+        them over space.
+        """
         features: torch.Tensor = self.layers(x)
         return features
 
@@ -40,7 +45,9 @@ def network() -> fidtool.Network:
 
 
 class PooledPixels(nn.Module):
-    """Means of 8x8 pixels: costs next to nothing, so that a run shows the cost of everything else."""
+    """Means of 8x8 pixels: costs next to nothing, so that a run shows the cost of everything
+    else.
+    """
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Map a batch of shape (n, 3, 32, 32) to features of shape (n, 48)."""

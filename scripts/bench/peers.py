@@ -1,8 +1,9 @@
-"""Other FID tools, run as their users run them: ``python scripts/bench/peers.py fid TOOL REAL FAKE``.
+"""Other FID tools, run as their users run them: ``python scripts/bench/peers.py fid TOOL REAL
+FAKE``.
 
-Each run is a process of its own and imports only what the tool needs. ``weights TORCH_HOME`` first writes fidtool's
-weights to where the tools look before they download. Tools that cannot batch images of mixed sizes need
-``--batch-size 1`` for them.
+Each run is a process of its own and imports only what the tool needs. ``weights TORCH_HOME`` first
+writes fidtool's weights to where the tools look before they download. Tools that cannot batch
+images of mixed sizes need ``--batch-size 1`` for them.
 """
 
 from __future__ import annotations
@@ -27,18 +28,23 @@ def pytorch_fid_state(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]
     """Return a state dict that pytorch-fid loads strictly.
 
     Args:
-        state: tensors of the convolutions, by torchvision's names. If the classifier, which FID does not run, or the
-            batch counters of the batch norms, which inference ignores, are missing, they are filled with zeros.
+        state: tensors of the convolutions, by torchvision's names. If the classifier, which FID
+            does not run, or the batch counters of the batch norms, which inference ignores, are
+            missing, they are filled with zeros.
     """
     complete = {"fc.weight": torch.zeros(1008, 2048), "fc.bias": torch.zeros(1008), **state}
     for name in state:
         if name.endswith(".bn.running_mean"):
-            complete.setdefault(name.replace("running_mean", "num_batches_tracked"), torch.tensor(0))
+            complete.setdefault(
+                name.replace("running_mean", "num_batches_tracked"), torch.tensor(0)
+            )
     return complete
 
 
 def write_weights(state: dict[str, torch.Tensor], torch_home: Path) -> None:
-    """Write a state dict to where the tools' loaders look, below ``torch_home``. Existing files are replaced."""
+    """Write a state dict to where the tools' loaders look, below ``torch_home``. Existing files are
+    replaced.
+    """
     folder = torch_home / "hub" / "checkpoints"
     folder.mkdir(parents=True, exist_ok=True)
     for name in FILE_NAMES:
@@ -49,7 +55,9 @@ def write_weights(state: dict[str, torch.Tensor], torch_home: Path) -> None:
 
 
 class _Images(torch.utils.data.Dataset[torch.Tensor]):
-    """The images of a folder as uint8 tensors of shape (3, height, width), as torchmetrics expects them."""
+    """The images of a folder as uint8 tensors of shape (3, height, width), as torchmetrics expects
+    them.
+    """
 
     def __init__(self, folder: str) -> None:
         self._files = sorted(Path(folder).iterdir())
@@ -58,7 +66,9 @@ class _Images(torch.utils.data.Dataset[torch.Tensor]):
         return len(self._files)
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        return torch.from_numpy(np.array(Image.open(self._files[index]).convert("RGB"))).permute(2, 0, 1)
+        return torch.from_numpy(np.array(Image.open(self._files[index]).convert("RGB"))).permute(
+            2, 0, 1
+        )
 
 
 def _torchmetrics(real: str, fake: str, device: str, batch_size: int, workers: int) -> float:
@@ -89,7 +99,8 @@ def _torch_fidelity(real: str, fake: str, device: str, batch_size: int, workers:
 def _clean_fid(real: str, fake: str, device: str, batch_size: int, workers: int) -> float:
     from cleanfid import fid
 
-    # The default mode needs a download. This one uses pytorch-fid's network, without clean-fid's resize.
+    # The default mode needs a download. This one uses pytorch-fid's network, without clean-fid's
+    # resize.
     return float(
         fid.compute_fid(
             real, fake, mode="legacy_pytorch", device=torch.device(device), num_workers=workers, batch_size=batch_size,
@@ -101,7 +112,9 @@ def _clean_fid(real: str, fake: str, device: str, batch_size: int, workers: int)
 def _pytorch_fid(real: str, fake: str, device: str, batch_size: int, workers: int) -> float:
     from pytorch_fid.fid_score import calculate_fid_given_paths
 
-    return float(calculate_fid_given_paths([real, fake], batch_size, device, 2048, num_workers=workers))
+    return float(
+        calculate_fid_given_paths([real, fake], batch_size, device, 2048, num_workers=workers)
+    )
 
 
 TOOLS: dict[str, Callable[[str, str, str, int, int], float]] = {
@@ -124,7 +137,9 @@ def cli() -> None:
 @click.option("--device", default="cpu")
 @click.option("--batch-size", type=click.IntRange(1), default=50)
 @click.option("--num-workers", type=click.IntRange(0), default=0)
-def print_fid(tool: str, real: str, fake: str, device: str, batch_size: int, num_workers: int) -> None:
+def print_fid(
+    tool: str, real: str, fake: str, device: str, batch_size: int, num_workers: int
+) -> None:
     """Print the FID that TOOL computes, as ``FID: 12.3``."""
     stdout = sys.stdout
     sys.stdout = sys.stderr  # the tools print to stdout, too
@@ -136,7 +151,9 @@ def print_fid(tool: str, real: str, fake: str, device: str, batch_size: int, num
 @click.argument("torch_home", type=click.Path(file_okay=False, path_type=Path))
 def weights(torch_home: Path) -> None:
     """Write fidtool's Inception weights to where the tools look for theirs, below TORCH_HOME."""
-    from fidtool.features.models.inception import load_weights  # the tools' own runs need not import it
+    from fidtool.features.models.inception import (
+        load_weights,  # the tools' own runs need not import it
+    )
 
     write_weights(pytorch_fid_state(load_weights(None, print).state), torch_home)
 

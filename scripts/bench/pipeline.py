@@ -1,4 +1,6 @@
-"""Everything around the network, also compared with another version of fidtool: the command ``pipeline``."""
+"""Everything around the network, also compared with another version of fidtool: the command
+``pipeline``.
+"""
 
 from __future__ import annotations
 
@@ -58,12 +60,20 @@ class Row:
     def to_dict(self) -> dict[str, Any]:
         """Return the values for the JSON output."""
         medians = {version: self.median(version) for version in self.values}
-        return {"name": self.name, "unit": self.unit, "values": self.values, "medians": medians, "gain": self.gain}
+        return {
+            "name": self.name,
+            "unit": self.unit,
+            "values": self.values,
+            "medians": medians,
+            "gain": self.gain,
+        }
 
 
 @dataclass(frozen=True)
 class Amounts:
-    """How much work each measurement does: images, workers, images per batch, and feature vectors."""
+    """How much work each measurement does: images, workers, images per batch, and feature
+    vectors.
+    """
 
     small: int
     medium: int
@@ -97,11 +107,20 @@ class Versions:
             self._environments[OTHER] = other_version(against, unpacked)
         self._repeats = repeats
         self.rows: list[Row] = []
-        self.places = {name: _asked(["version"], each)["fidtool"] for name, each in self._environments.items()}
+        self.places = {
+            name: _asked(["version"], each)["fidtool"] for name, each in self._environments.items()
+        }
         if len(set(self.places.values())) < len(self.places):
-            raise click.UsageError(f"--against: {against} is the same version, in {self.places[OWN]}")
+            raise click.UsageError(
+                f"--against: {against} is the same version, in {self.places[OWN]}"
+            )
 
-    def compare(self, arguments: list[str], found: Callable[[dict[str, Any], int], Found], used: bool = False) -> None:
+    def compare(
+        self,
+        arguments: list[str],
+        found: Callable[[dict[str, Any], int], Found],
+        used: bool = False,
+    ) -> None:
         """Run a program with each version and print its values.
 
         Args:
@@ -113,7 +132,9 @@ class Versions:
         names = list(self._environments)
         for repeat in range(self._repeats):
             for name in names if repeat % 2 == 0 else reversed(names):
-                measured = measure([sys.executable, _PROGRAMS, *arguments], self._environments[name], used)
+                measured = measure(
+                    [sys.executable, _PROGRAMS, *arguments], self._environments[name], used
+                )
                 values = found(json.loads(measured.stdout), measured.peak_used_bytes or 0)
                 for what, (unit, value) in values.items():
                     row = rows.setdefault(what, Row(what, unit, {each: [] for each in names}))
@@ -132,9 +153,13 @@ class Versions:
 def _asked(arguments: list[str], environment: dict[str, str] | None = None) -> dict[str, Any]:
     """Run a program of `bench.pipeline_programs` without measuring it, and return its JSON."""
     command = [sys.executable, _PROGRAMS, *arguments]
-    asked = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **(environment or {})})
+    asked = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, **(environment or {})}
+    )
     if asked.returncode:
-        raise click.ClickException((asked.stderr.strip().splitlines() or [f"{arguments[0]} failed"])[-1])
+        raise click.ClickException(
+            (asked.stderr.strip().splitlines() or [f"{arguments[0]} failed"])[-1]
+        )
     found: dict[str, Any] = json.loads(asked.stdout)
     return found
 
@@ -144,7 +169,9 @@ def _sets(folder: Path, count: int, side: int, suffix: str) -> ImageSets:
 
 
 def _decode(versions: Versions, folder: Path, amounts: Amounts) -> None:
-    """Decoding with the records of the diagnosis, processor time of the main process, and Pillow alone."""
+    """Decoding with the records of the diagnosis, processor time of the main process, and Pillow
+    alone.
+    """
     options = ["--workers", str(amounts.workers)]
     for count, side, suffix in ((amounts.small, 32, "png"), (amounts.medium, 256, "jpg")):
         sets, name = _sets(folder, count, side, suffix), f"{side}x{side} {suffix}"
@@ -157,7 +184,9 @@ def _decode(versions: Versions, folder: Path, amounts: Amounts) -> None:
                 f"main process, per {name}": ("µs", 1e6 * result["main_process"]),
             }
 
-        versions.compare(["extract", *both, *options, "--batch-size", str(amounts.batch_size)], found)
+        versions.compare(
+            ["extract", *both, *options, "--batch-size", str(amounts.batch_size)], found
+        )
         versions.add(Row(f"Pillow alone, {name}", "images/s", {OWN: [alone["images_per_second"]]}))
 
 
@@ -169,7 +198,10 @@ def _memory(versions: Versions, folder: Path, amounts: Amounts) -> None:
     def found(result: dict[str, Any], peak: int) -> Found:
         return {
             f"memory, {amounts.photos} photos of 12 megapixels": ("MiB", peak / MIB),
-            f"decoding, {amounts.photos} photos of 12 megapixels": ("images/s", result["images_per_second"]),
+            f"decoding, {amounts.photos} photos of 12 megapixels": (
+                "images/s",
+                result["images_per_second"],
+            ),
         }
 
     versions.compare([*arguments, "--batch-size", str(amounts.batch_size)], found, used=True)
@@ -182,7 +214,9 @@ def _photos(folder: Path, count: int) -> ImageSets:
         file.parent.mkdir(parents=True, exist_ok=True)
         first = folder / f"{number % _PHOTOS_DISTINCT}.jpg"
         if not first.exists():
-            Image.fromarray(photograph(np.random.RandomState(number), *_PHOTO)).save(first, quality=90)
+            Image.fromarray(photograph(np.random.RandomState(number), *_PHOTO)).save(
+                first, quality=90
+            )
         if not file.exists():
             file.hardlink_to(first)
     return ImageSets(folder / "real", folder / "fake", count)
@@ -191,11 +225,23 @@ def _photos(folder: Path, count: int) -> ImageSets:
 def _iterable(versions: Versions, folder: Path, amounts: Amounts) -> None:
     """Images of 256x256 from an iterable."""
     sets = _sets(folder, amounts.medium, 256, "jpg")
-    for form, described in (("arrays", "arrays"), ("batches", "batches of tensors"), ("encoded", "JPEGs in memory")):
+    for form, described in (
+        ("arrays", "arrays"),
+        ("batches", "batches of tensors"),
+        ("encoded", "JPEGs in memory"),
+    ):
         arguments = ["iterable", form, str(sets.real), "--count", str(amounts.medium)]
         versions.compare(
-            [*arguments, "--workers", str(amounts.workers), "--batch-size", str(amounts.batch_size)],
-            lambda found, _, name=described: {f"iterable of {name}": ("images/s", found["images_per_second"])},  # type: ignore[misc]
+            [
+                *arguments,
+                "--workers",
+                str(amounts.workers),
+                "--batch-size",
+                str(amounts.batch_size),
+            ],
+            lambda found, _, name=described: {
+                f"iterable of {name}": ("images/s", found["images_per_second"])
+            },  # type: ignore[misc]
         )
 
 
@@ -204,37 +250,79 @@ def _metrics(versions: Versions, folder: Path, amounts: Amounts) -> None:
     files = [folder / f"features-{seed}-{amounts.features}.npz" for seed in range(2)]
     for seed, file in enumerate(files):
         if not file.exists():
-            command = [sys.executable, _FEATURES, "features", str(file), str(amounts.features), str(_DIMS), str(seed)]
+            command = [
+                sys.executable,
+                _FEATURES,
+                "features",
+                str(file),
+                str(amounts.features),
+                str(_DIMS),
+                str(seed),
+            ]
             subprocess.run(command, check=True)
     size = str(min(1000, amounts.features))
 
     def found(result: dict[str, Any], _: int) -> Found:
         phases = {name: result["seconds"][name] for name in ("distance", "kid", "prdc")}
-        return {f"{name}, 2 x {amounts.features} features": ("s", seconds) for name, seconds in phases.items()}
+        return {
+            f"{name}, 2 x {amounts.features} features": ("s", seconds)
+            for name, seconds in phases.items()
+        }
 
     versions.compare(["metrics", *map(str, files), "--subset-size", size], found)
 
 
-PARTS: dict[str, Part] = {"decode": _decode, "memory": _memory, "iterable": _iterable, "metrics": _metrics}
+PARTS: dict[str, Part] = {
+    "decode": _decode,
+    "memory": _memory,
+    "iterable": _iterable,
+    "metrics": _metrics,
+}
 
 
 @click.command()
 @click.option(
-    "--part", "parts", type=click.Choice(list(PARTS)), multiple=True, default=tuple(PARTS), help="Repeatable."
+    "--part",
+    "parts",
+    type=click.Choice(list(PARTS)),
+    multiple=True,
+    default=tuple(PARTS),
+    help="Repeatable.",
 )
 @click.option(
     "--against",
     type=click.Path(exists=True, path_type=Path),
     help=AGAINST,
 )
-@click.option("--folder", type=click.Path(file_okay=False, path_type=Path), help="Keep the files here for later runs.")
-@click.option("--repeats", type=click.IntRange(1), default=2, help="Runs with each version; medians are reported.")
+@click.option(
+    "--folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Keep the files here for later runs.",
+)
+@click.option(
+    "--repeats",
+    type=click.IntRange(1),
+    default=2,
+    help="Runs with each version; medians are reported.",
+)
 @click.option("--small", type=click.IntRange(2), default=10000, help="PNGs of 32x32.")
-@click.option("--medium", type=click.IntRange(2), default=4000, help="JPEGs of 256x256, and images of an iterable.")
+@click.option(
+    "--medium",
+    type=click.IntRange(2),
+    default=4000,
+    help="JPEGs of 256x256, and images of an iterable.",
+)
 @click.option("--photos", type=click.IntRange(4), default=200, help="Photos of 12 megapixels.")
 @click.option("--features", type=click.IntRange(12), default=5000, help="Feature vectors per set.")
-@click.option("--workers", type=click.IntRange(1), help="Decoding workers.  [default: the number of cores]")
-@click.option("--batch-size", type=click.IntRange(1), default=64, help="Images per forward pass; 64 as on a GPU.")
+@click.option(
+    "--workers", type=click.IntRange(1), help="Decoding workers.  [default: the number of cores]"
+)
+@click.option(
+    "--batch-size",
+    type=click.IntRange(1),
+    default=64,
+    help="Images per forward pass; 64 as on a GPU.",
+)
 @json_option
 def pipeline(
     parts: tuple[str, ...],
@@ -251,8 +339,9 @@ def pipeline(
 ) -> None:
     """Decoding, memory, iterables and metrics without the cost of a network.
 
-    Runs on the CPU, with a network that averages pixels. With --against, each measurement runs alternately with two
-    versions of fidtool, and the ratio is printed: above 1 means that this version is better.
+    Runs on the CPU, with a network that averages pixels. With --against, each measurement runs
+    alternately with two versions of fidtool, and the ratio is printed: above 1 means that this
+    version is better.
     """
     machine = header("cpu", f"pipeline: {', '.join(parts)}, {repeats} run(s) each")
     amounts = Amounts(small, medium, photos, features, workers or machine.cores, batch_size)
@@ -267,7 +356,13 @@ def pipeline(
     for name, place in versions.places.items():
         click.echo(f"{name}: {place}")
     results = {"rows": [row.to_dict() for row in versions.rows], "places": versions.places}
-    publish(json_file, machine, "pipeline", {"parts": list(parts), **vars(amounts), "repeats": repeats}, results)
+    publish(
+        json_file,
+        machine,
+        "pipeline",
+        {"parts": list(parts), **vars(amounts), "repeats": repeats},
+        results,
+    )
 
 
 def _shown(row: Row, version: str) -> str:

@@ -1,7 +1,8 @@
-"""Programs that `bench.pipeline` runs in subprocesses: ``python scripts/bench/pipeline_programs.py NAME …``.
+"""Programs that `bench.pipeline` runs in subprocesses: ``python scripts/bench/pipeline_programs.py
+NAME …``.
 
-Each prints JSON. They use only fidtool's public API, so that they also run with an earlier version of it, which is
-selected through PYTHONPATH.
+Each prints JSON. They use only fidtool's public API, so that they also run with an earlier version
+of it, which is selected through PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -103,7 +104,9 @@ def extract(real: str, fake: str, workers: int, batch_size: int) -> None:
 @click.option("--workers", type=int, default=1)
 @click.option("--batch-size", type=int, default=64)
 def iterable(form: str, folder: str, count: int, workers: int, batch_size: int) -> None:
-    """Compute the statistics of COUNT images from an iterable, with the network that costs next to nothing."""
+    """Compute the statistics of COUNT images from an iterable, with the network that costs next to
+    nothing.
+    """
     import fidtool
 
     files = [file.read_bytes() for file in sorted(Path(folder).iterdir())[:_DISTINCT]]
@@ -111,7 +114,11 @@ def iterable(form: str, folder: str, count: int, workers: int, batch_size: int) 
     def seconds(number: int) -> float:
         started = time.perf_counter()
         fidtool.compute_statistics(
-            _images(form, files, number), extractor=_NETWORK, device="cpu", num_workers=workers, batch_size=batch_size
+            _images(form, files, number),
+            extractor=_NETWORK,
+            device="cpu",
+            num_workers=workers,
+            batch_size=batch_size,
         )
         return time.perf_counter() - started
 
@@ -120,7 +127,9 @@ def iterable(form: str, folder: str, count: int, workers: int, batch_size: int) 
 
 
 def _images(form: str, files: list[bytes], count: int) -> Iterator[Any]:
-    """Yield ``count`` images as files in memory, as uint8 arrays (height, width, 3), or in batches of tensors."""
+    """Yield ``count`` images as files in memory, as uint8 arrays (height, width, 3), or in batches
+    of tensors.
+    """
     if form == "encoded":
         yield from itertools.islice(itertools.cycle(files), count)
         return
@@ -143,7 +152,9 @@ def metrics(real: str, fake: str, subset_size: int) -> None:
     """Compute FID, KID, precision etc. from two statistics files with features."""
     import fidtool
 
-    found = fidtool.compute(real, fake, metrics=["fid", fidtool.KID(subset_size=subset_size), "prdc"], device="cpu")
+    found = fidtool.compute(
+        real, fake, metrics=["fid", fidtool.KID(subset_size=subset_size), "prdc"], device="cpu"
+    )
     _report(seconds=found.run.seconds, metrics=found.results[0].metrics)
 
 

@@ -1,7 +1,7 @@
 """Runs a command and measures its time and memory.
 
-This module and its callers must not import torch: the memory of the calling process would hide that of the command
-(see `_masked`).
+This module and its callers must not import torch: the memory of the calling process would hide that
+of the command (see `_masked`).
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ class Measured:
         stdout: its standard output.
         seconds: wall time from start to end.
         cpu_seconds: processor time of the process and of the descendants that it waited for.
-        others_busy_cores: number of cores that other processes kept busy during the run, or that a hypervisor took
-            away; the time is reliable if it is near 0. None without /proc.
-        peak_process_bytes: largest resident memory of a single process, from the kernel's count. Usually the main
-            process has it.
-        peak_tree_bytes: largest total resident memory of the process and its descendants, sampled every 50 ms. Shared
-            pages count once per process. None without /proc.
-        peak_device_bytes: largest memory in use on all GPUs, by all processes, sampled every second with nvidia-smi.
-            None without a GPU.
-        peak_used_bytes: largest memory that the process and its descendants allocated, sampled every 50 ms: anonymous
-            and shared memory, including /dev/shm. Shared memory counts once, and program code does not count. None
-            unless it was requested, or without /proc.
+        others_busy_cores: number of cores that other processes kept busy during the run, or that a
+            hypervisor took away; the time is reliable if it is near 0. None without /proc.
+        peak_process_bytes: largest resident memory of a single process, from the kernel's count.
+            Usually the main process has it.
+        peak_tree_bytes: largest total resident memory of the process and its descendants, sampled
+            every 50 ms. Shared pages count once per process. None without /proc.
+        peak_device_bytes: largest memory in use on all GPUs, by all processes, sampled every second
+            with nvidia-smi. None without a GPU.
+        peak_used_bytes: largest memory that the process and its descendants allocated, sampled
+            every 50 ms: anonymous and shared memory, including /dev/shm. Shared memory counts once,
+            and program code does not count. None unless it was requested, or without /proc.
     """
 
     stdout: str
@@ -73,7 +73,10 @@ def other_version(path: Path, place: Path) -> dict[str, str]:
 
 
 def measure(
-    command: Sequence[str], environment: dict[str, str] | None = None, used: bool = False, folder: str | None = None
+    command: Sequence[str],
+    environment: dict[str, str] | None = None,
+    used: bool = False,
+    folder: str | None = None,
 ) -> Measured:
     """Run ``command`` and wait until it exits.
 
@@ -109,10 +112,14 @@ def measure(
         err.seek(0)
         if process.returncode:
             tail = "".join(err.readlines()[-20:])
-            raise click.ClickException(f"{' '.join(command)} exited with status {process.returncode}:\n{tail}")
+            raise click.ClickException(
+                f"{' '.join(command)} exited with status {process.returncode}:\n{tail}"
+            )
         peak = usage.ru_maxrss * _MAXRSS_UNIT
         if _masked(peak):
-            raise click.ClickException("the benchmark itself uses more memory than the command that it measures")
+            raise click.ClickException(
+                "the benchmark itself uses more memory than the command that it measures"
+            )
         cpu, others = usage.ru_utime + usage.ru_stime, None
         if busy_before is not None and busy_after is not None:
             others = max(0.0, (busy_after - busy_before - cpu) / seconds)
@@ -120,17 +127,23 @@ def measure(
 
 
 def _busy_seconds() -> float | None:
-    """Return the processor time of the whole machine since boot, with stolen time, without idle and I/O wait time."""
+    """Return the processor time of the whole machine since boot, with stolen time, without idle and
+    I/O wait time.
+    """
     try:
         with open("/proc/stat") as handle:
-            user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, handle.readline().split()[1:9])
+            user, nice, system, _idle, _iowait, irq, softirq, steal = map(
+                int, handle.readline().split()[1:9]
+            )
     except (OSError, ValueError):
         return None
     return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK")
 
 
 def _masked(peak: int) -> bool:
-    """Return whether ru_maxrss is unusable: until its exec, Linux counts this process's memory as the child's."""
+    """Return whether ru_maxrss is unusable: until its exec, Linux counts this process's memory as
+    the child's.
+    """
     try:
         with open("/proc/self/status") as handle:
             own = next(int(line.split()[1]) * 1024 for line in handle if line.startswith("VmHWM"))
@@ -140,7 +153,9 @@ def _masked(peak: int) -> bool:
 
 
 class _Peak:
-    """Samples a number of bytes in a thread during a ``with`` block and stores the maximum in ``peak``."""
+    """Samples a number of bytes in a thread during a ``with`` block and stores the maximum in
+    ``peak``.
+    """
 
     def __init__(self, interval: float, ask: Callable[[], int]) -> None:
         self.peak: int | None = None

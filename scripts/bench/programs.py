@@ -1,7 +1,7 @@
 """Programs that the benchmarks run in subprocesses: ``python scripts/bench/programs.py NAME …``.
 
-``limits`` measures what the hardware allows, and ``network`` the network alone: these print JSON. ``features`` writes a
-statistics file.
+``limits`` measures what the hardware allows, and ``network`` the network alone: these print JSON.
+``features`` writes a statistics file.
 """
 
 from __future__ import annotations
@@ -18,20 +18,29 @@ import torch
 from fidtool.distributed.launch import Launch, available_cores
 from fidtool.features.device import Device, choose_device, repeatable
 from fidtool.features.models.inception import inception_extractor, load_weights
-from fidtool.features.protocol import DEFAULT_PROTOCOL, FEATURES, inception_definition, protocol_named
-from fidtool.images.batches import Batch, plan_batches
-from fidtool.images.decode import DecodeOptions
-from fidtool.images.loader import load
-from fidtool.images.workers import DaemonThreads
+from fidtool.features.protocol import (
+    DEFAULT_PROTOCOL,
+    FEATURES,
+    inception_definition,
+    protocol_named,
+)
+from fidtool.reading.batches import Batch, plan_batches
+from fidtool.reading.decode import DecodeOptions
+from fidtool.reading.loader import load
 from fidtool.sources.image_set import Sampling
-from fidtool.sources.opening import open_images
+from fidtool.sources.listing import open_images
+from fidtool.system.background import DaemonThreads
 
 _MATRIX = 4096
 _SHORT = 1.0
-"""Seconds. A shorter measurement is only a trial run, for which the smallest amounts of work are enough."""
+"""Seconds. A shorter measurement is only a trial run, for which the smallest amounts of work are
+enough.
+"""
 _COPIED = 256 * 2**20
 _DECODED = 100
-"""Images to decode, per folder and per second of ``--seconds``: enough that the start of the workers hardly counts."""
+"""Images to decode, per folder and per second of ``--seconds``: enough that the start of the
+workers hardly counts.
+"""
 
 
 @click.group()
@@ -44,12 +53,16 @@ def cli() -> None:
 @click.option("--device", "name", default="cpu")
 @click.option("--precision", "precisions", multiple=True, default=("fp32",))
 @click.option("--seconds", type=float, default=10.0, help="Duration of each measurement.")
-def limits(folders: tuple[str, ...], name: str, precisions: tuple[str, ...], seconds: float) -> None:
+def limits(
+    folders: tuple[str, ...], name: str, precisions: tuple[str, ...], seconds: float
+) -> None:
     """Measure the network alone, decoding alone, a large matrix product, and memory copies."""
     device = choose_device(name, Launch())
     size = device.default_batch_size
     found = {
-        "network": {precision: network_rate(device, precision, size, seconds) for precision in precisions},
+        "network": {
+            precision: network_rate(device, precision, size, seconds) for precision in precisions
+        },
         "decode": decode_rate(folders, 1 + int(_DECODED * seconds)),
         "matmul_gflops": matmul_gflops(device, seconds / 4),
         "copy_gigabytes": copy_gigabytes(device, seconds / 8),
@@ -90,7 +103,10 @@ def network_rate(device: Device, precision: str, batch_size: int, seconds: float
     As many passes run at once as in ``fidtool compute``.
     """
     with repeatable(precision == "tf32"), torch.inference_mode():
-        protocol, state = protocol_named(DEFAULT_PROTOCOL), load_weights(None, lambda line: None).state
+        protocol, state = (
+            protocol_named(DEFAULT_PROTOCOL),
+            load_weights(None, lambda line: None).state,
+        )
         definitions = {FEATURES: inception_definition(protocol, 2048)}
         network = inception_extractor(protocol, definitions, state, device, precision)
         x = torch.rand(batch_size, 3, 299, 299, device=device.torch_device).mul(2).sub(1)
@@ -113,13 +129,17 @@ def decode_rate(folders: tuple[str, ...], least: int) -> float:
 
     Args:
         folders: folders of images.
-        least: minimum number of images to decode per folder; smaller folders are decoded repeatedly.
+        least: minimum number of images to decode per folder; smaller folders are decoded
+            repeatedly.
     """
     count, seconds = 0, 0.0
     for folder in folders:
         images = open_images(folder).draw(Sampling(None, 0))
         rounds = -(-least // len(images))
-        batches = [Batch(number, part.images) for number, part in enumerate(plan_batches(images, 8) * rounds)]
+        batches = [
+            Batch(number, part.images)
+            for number, part in enumerate(plan_batches(images, 8) * rounds)
+        ]
         started = time.perf_counter()
         loaded = load(images, batches, DecodeOptions(), available_cores())
         count += sum(batch.count for batch in loaded)
@@ -140,7 +160,9 @@ def copy_gigabytes(device: Device, seconds: float) -> dict[str, float]:
     found = {"memory": _COPIED * _until(seconds, lambda: target.copy_(source), lambda: None) / 1e9}
     if device.torch_device.type == "cuda":
         there = source.to(device.torch_device)
-        found["to the GPU"] = _COPIED * _until(seconds, lambda: there.copy_(source), _finisher(device)) / 1e9
+        found["to the GPU"] = (
+            _COPIED * _until(seconds, lambda: there.copy_(source), _finisher(device)) / 1e9
+        )
     return found
 
 

@@ -17,12 +17,17 @@ from typing import Any, TypeVar
 import click
 
 MIB = 2**20
-AGAINST = "Also measure another version of fidtool, alternately: a wheel, or the folder that contains its package."
+AGAINST = (
+    "Also measure another version of fidtool, alternately: a wheel, or the folder that contains "
+    "its package."
+)
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 SMALL_NETWORK = f"{Path(__file__).with_name('networks.py')}:network"
 """Value of ``--extractor`` for a network that takes almost no time."""
 VIT = f"{Path(__file__).with_name('networks.py')}:vit"
-"""Value of ``--extractor`` for a ViT-S/16, whose forward pass takes about as long as Inception's."""
+"""Value of ``--extractor`` for a ViT-S/16, whose forward pass takes about as long as
+Inception's.
+"""
 LOAD_ALLOWED = 0.5
 """A higher load average before the benchmark means that the machine was not idle."""
 
@@ -32,7 +37,7 @@ from fidtool.cli.output import as_flag
 from fidtool.distributed.launch import available_cores, discover
 from fidtool.errors import FidtoolError, rendered
 from fidtool.features.device import choose_device
-from fidtool.result.record import versions
+from fidtool.settings.record import versions
 try:
     device = choose_device(sys.argv[1] or None, discover())
 except FidtoolError as error:
@@ -40,13 +45,20 @@ except FidtoolError as error:
 found = {"device": str(device.torch_device), "device_name": device.name, "cores": available_cores()}
 print(json.dumps({**found, "versions": versions()}))
 """
-_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
+_THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "CUDA_VISIBLE_DEVICES",
+)
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class TargetFile(click.Path):
-    """A file to write. It is rejected before the benchmark starts if its folder is missing or read-only."""
+    """A file to write. It is rejected before the benchmark starts if its folder is missing or
+    read-only.
+    """
 
     name = "file"
 
@@ -62,7 +74,9 @@ class TargetFile(click.Path):
 
 def json_option(function: Command) -> Command:
     """The option ``--json FILE``."""
-    return click.option("--json", "json_file", type=TargetFile(), help="Also write all measurements as JSON.")(function)
+    return click.option(
+        "--json", "json_file", type=TargetFile(), help="Also write all measurements as JSON."
+    )(function)
 
 
 @dataclass(frozen=True)
@@ -102,10 +116,14 @@ class Machine:
             f"machine   {self.cpu}, {self.cores} cores{memory}, {self.system}",
             f"device    {self.device}: {self.device_name}",
             f"versions  {', '.join(f'{name} {number}' for name, number in self.versions.items())}",
-            f"load      {self.load:.2f} before the start" + (" (not idle!)" if self.load > LOAD_ALLOWED else ""),
+            f"load      {self.load:.2f} before the start"
+            + (" (not idle!)" if self.load > LOAD_ALLOWED else ""),
         ]
         if self.environment:
-            found.append(f"set       {' '.join(f'{name}={value}' for name, value in self.environment.items())}")
+            found.append(
+                "set       "
+                f"{' '.join(f'{name}={value}' for name, value in self.environment.items())}"
+            )
         return found
 
 
@@ -119,9 +137,13 @@ def machine_facts(device: str | None) -> Machine:
         click.UsageError: if the device does not exist.
     """
     load = os.getloadavg()[0]
-    asked = subprocess.run([sys.executable, "-c", _PROBE, device or ""], capture_output=True, text=True)
+    asked = subprocess.run(
+        [sys.executable, "-c", _PROBE, device or ""], capture_output=True, text=True
+    )
     if asked.returncode:
-        raise click.UsageError((asked.stderr.strip().splitlines() or ["fidtool cannot be imported"])[-1])
+        raise click.UsageError(
+            (asked.stderr.strip().splitlines() or ["fidtool cannot be imported"])[-1]
+        )
     found = json.loads(asked.stdout)
     versions: dict[str, str] = found["versions"]
     for peer in ("pytorch-fid", "torch-fidelity", "torchmetrics", "clean-fid"):
@@ -142,7 +164,9 @@ def machine_facts(device: str | None) -> Machine:
 
 def _cpu_model() -> str:
     with contextlib.suppress(OSError, StopIteration), open("/proc/cpuinfo") as handle:
-        return next(line.split(":", 1)[1].strip() for line in handle if line.startswith("model name"))
+        return next(
+            line.split(":", 1)[1].strip() for line in handle if line.startswith("model name")
+        )
     return platform.processor() or platform.machine()
 
 
@@ -169,16 +193,25 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     click.echo()
 
 
-def publish(file: Path | None, machine: Machine, benchmark: str, settings: dict[str, Any], results: Any) -> None:
+def publish(
+    file: Path | None, machine: Machine, benchmark: str, settings: dict[str, Any], results: Any
+) -> None:
     """Write the machine, the settings and the results as JSON to ``file``, if any."""
     if file is not None:
-        document = {"schema": 1, "benchmark": benchmark, "machine": machine.to_dict(), "settings": settings}
+        document = {
+            "schema": 1,
+            "benchmark": benchmark,
+            "machine": machine.to_dict(),
+            "settings": settings,
+        }
         document["results"] = results
         text = json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
         if file.exists() and not file.is_file():  # such as /dev/stdout
             file.write_text(text)
             return
-        draft = file.with_name(f"{file.name}.part")  # so that a killed benchmark leaves a whole file
+        draft = file.with_name(
+            f"{file.name}.part"
+        )  # so that a killed benchmark leaves a whole file
         draft.write_text(text)
         draft.replace(file)
 

@@ -1,7 +1,9 @@
-"""Example: a custom network. It describes an image by its colours and by edges of eight orientations at three scales.
+"""Example: a custom network. It describes an image by its colours and by edges of eight
+orientations at three scales.
 
-Such features need no training and no download. They suit textures, materials or microscopy images, on which Inception
-was not trained. Replace the module by your own encoder: `network` then loads its weights.
+Such features need no training and no download. They suit textures, materials or microscopy images,
+on which Inception was not trained. Replace the module by your own encoder: `network` then loads its
+weights.
 
     fidtool compute real/ fake/ --extractor scripts/examples/custom_network.py:network
 
@@ -24,18 +26,25 @@ DIMS = 6 + 2 * SCALES * ORIENTATIONS
 
 
 def edge_filters() -> torch.Tensor:
-    """Return odd Gabor filters of shape (ORIENTATIONS, 1, side, side), which respond to edges and not to flat areas."""
+    """Return odd Gabor filters of shape (ORIENTATIONS, 1, side, side), which respond to edges and
+    not to flat areas.
+    """
     steps = torch.arange(-RADIUS, RADIUS + 1, dtype=torch.float64)
     y, x = torch.meshgrid(steps, steps, indexing="ij")
     envelope = torch.exp(-(x.square() + y.square()) / (RADIUS / 2) ** 2 / 2)
     angles = [math.pi * number / ORIENTATIONS for number in range(ORIENTATIONS)]
-    waves = [torch.sin(math.pi / RADIUS * (x * math.cos(angle) + y * math.sin(angle))) for angle in angles]
+    waves = [
+        torch.sin(math.pi / RADIUS * (x * math.cos(angle) + y * math.sin(angle)))
+        for angle in angles
+    ]
     filters = torch.stack([wave * envelope for wave in waves])
     return (filters / filters.abs().sum((1, 2), keepdim=True)).float()[:, None]
 
 
 class TextureNetwork(nn.Module):
-    """Means and standard deviations, over space, of colours and edges. It has no state between calls."""
+    """Means and standard deviations, over space, of colours and edges. It has no state between
+    calls.
+    """
 
     filters: torch.Tensor
 
@@ -44,7 +53,9 @@ class TextureNetwork(nn.Module):
         self.register_buffer("filters", edge_filters())  # a buffer moves to the GPU with the module
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Map images of shape (n, 3, SIDE, SIDE) with values in 0..1 to features of shape (n, DIMS)."""
+        """Map images of shape (n, 3, SIDE, SIDE) with values in 0..1 to features of shape (n,
+        DIMS).
+        """
         features = [x.mean((2, 3)), x.std((2, 3))]
         gray = x.mean(1, keepdim=True)
         for _ in range(SCALES):

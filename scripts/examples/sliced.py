@@ -1,8 +1,10 @@
-"""Example: a custom metric, the sliced 1-Wasserstein distance, which uses the per-image features and all ranks.
+"""Example: a custom metric, the sliced 1-Wasserstein distance, which uses the per-image features
+and all ranks.
 
     fidtool compute real/ fake/ --metrics fid,scripts/examples/sliced.py:Sliced
 
-An object has other settings: with ``rough = Sliced(directions=200)`` at the end, write ``--metrics FILE.py:rough``.
+An object has other settings: with ``rough = Sliced(directions=200)`` at the end, write ``--metrics
+FILE.py:rough``.
 
 fidtool prints its value below FID's, and includes it in JSON and reports:
 
@@ -27,19 +29,26 @@ BLOCK = 50
 
 @dataclass(frozen=True, kw_only=True)
 class Sliced(Metric):
-    """Sliced 1-Wasserstein distance: the mean distance between the features of two sets along random directions."""
+    """Sliced 1-Wasserstein distance: the mean distance between the features of two sets along
+    random directions.
+    """
 
     directions: int = Setting(1000, least=1).help("Number of random directions.")
     seed: int = Setting(0).help("Which random directions.")
 
     name = "sliced"
-    numbers = (Number("sliced", "Sliced distance", "lower", "mean difference of the sorted projections"),)
+    numbers = (
+        Number("sliced", "Sliced distance", "lower", "mean difference of the sorted projections"),
+    )
     real_features = fake_features = True
 
-    def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
+    def compute(
+        self, real: FeatureSet, fake: FeatureSet, context: MetricContext
+    ) -> Mapping[str, float]:
         """Return ``{"sliced": value}``.
 
-        The larger set is cut to the size of the smaller one; the features are in a pseudo-random order.
+        The larger set is cut to the size of the smaller one; the features are in a pseudo-random
+        order.
         """
         count, dims = min(len(real.rows), len(fake.rows)), real.rows.shape[1]
         generator = torch.Generator().manual_seed(self.seed)
@@ -52,5 +61,7 @@ class Sliced(Metric):
 
 def _apart(one: torch.Tensor, other: torch.Tensor, directions: torch.Tensor) -> float:
     """Return the sum of the differences between the sorted projections on some directions."""
-    sorted_one, sorted_other = ((features @ directions.T).sort(0).values for features in (one, other))
+    sorted_one, sorted_other = (
+        (features @ directions.T).sort(0).values for features in (one, other)
+    )
     return (sorted_one - sorted_other).abs().sum().item()

@@ -1,9 +1,12 @@
-"""Example: a custom encoder for a specific domain, trained with ArcFace and DDP, and used instead of Inception.
+"""Example: a custom encoder for a specific domain, trained with ArcFace and DDP, and used instead
+of Inception.
 
-ArcFace's class centres W are parameters of the loss. The loss is therefore wrapped in DDP, added to the optimizer, and
-compared between the ranks, with `wrap_trainable`, `assert_optimized` and `assert_in_sync` of `fidtool.training`.
+ArcFace's class centres W are parameters of the loss. The loss is therefore wrapped in DDP, added to
+the optimizer, and compared between the ranks, with `wrap_trainable`, `assert_optimized` and
+`assert_in_sync` of `fidtool.training`.
 
-Train on ``classes/``, which contains one folder of images per class; it needs ``pip install pytorch-metric-learning``:
+Train on ``classes/``, which contains one folder of images per class; it needs ``pip install
+pytorch-metric-learning``:
 
     torchrun --nproc-per-node=2 scripts/examples/train_arcface.py classes/ --output encoder.pt
 
@@ -13,7 +16,8 @@ Rank zero prints a line after each epoch, and writes the encoder at the end:
 
 Then compute the Fréchet distance of the encoder's features:
 
-    ENCODER=encoder.pt fidtool compute real/ fake/ --extractor scripts/examples/train_arcface.py:network
+    ENCODER=encoder.pt fidtool compute real/ fake/ --extractor
+    scripts/examples/train_arcface.py:network
 
 This prints:
 
@@ -39,7 +43,9 @@ SIDE, DIMS = 32, 32
 
 
 class Encoder(nn.Module):
-    """Maps images of shape (3, SIDE, SIDE) with values in -1..1 to DIMS features. It has no state between calls."""
+    """Maps images of shape (3, SIDE, SIDE) with values in -1..1 to DIMS features. It has no state
+    between calls.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,7 +64,9 @@ class Encoder(nn.Module):
 
 
 def network() -> fidtool.Network:
-    """Return the encoder for ``--extractor``. The environment variable ENCODER is the path of its weights."""
+    """Return the encoder for ``--extractor``. The environment variable ENCODER is the path of its
+    weights.
+    """
     encoder = Encoder()
     encoder.load_state_dict(torch.load(os.environ.get("ENCODER", "encoder.pt"), weights_only=True))
     return fidtool.Network(encoder, input_size=SIDE)
@@ -74,7 +82,10 @@ def train(folder: str, steps: int, batch: int) -> Encoder:
     data = datasets.ImageFolder(folder, pixels)
     sampler: DistributedSampler[object] = DistributedSampler(data, seed=0)
     if len(sampler) < batch:
-        raise SystemExit(f"{folder}: {len(sampler)} images per rank are less than a batch; pass --batch {len(sampler)}")
+        raise SystemExit(
+            f"{folder}: {len(sampler)} images per rank are less than a batch; pass --batch "
+            f"{len(sampler)}"
+        )
     torch.manual_seed(0)
     encoder = DistributedDataParallel(Encoder())
     loss = wrap_trainable(ArcFaceLoss(num_classes=len(data.classes), embedding_size=DIMS))
@@ -100,14 +111,22 @@ def train(folder: str, steps: int, batch: int) -> Encoder:
 
 def main() -> None:
     """Train the encoder and write it to a file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("classes", help="folder that contains one folder of images per class")
-    parser.add_argument("--steps", type=int, default=200, help="number of steps; the last epoch is finished")
+    parser.add_argument(
+        "--steps", type=int, default=200, help="number of steps; the last epoch is finished"
+    )
     parser.add_argument("--batch", type=int, default=16, help="images per rank and step")
     parser.add_argument("--output", default="encoder.pt", help="file for the encoder")
     arguments = parser.parse_args()
-    if not os.path.isdir(arguments.classes) or not any(entry.is_dir() for entry in os.scandir(arguments.classes)):
-        parser.error(f"no classes: {arguments.classes} should contain one folder of images per class")
+    if not os.path.isdir(arguments.classes) or not any(
+        entry.is_dir() for entry in os.scandir(arguments.classes)
+    ):
+        parser.error(
+            f"no classes: {arguments.classes} should contain one folder of images per class"
+        )
     dist.init_process_group("gloo")
     encoder = train(arguments.classes, arguments.steps, arguments.batch)
     if dist.get_rank() == 0:

@@ -1,16 +1,18 @@
 """Example: FID in a Lightning training run. ModelCheckpoint keeps the epochs with the lowest FID.
 
-It trains a small variational autoencoder with DDP. After each epoch `fidtool.training.FIDCallback` computes the FID of
-its decoder: every rank generates its share of the samples, and all ranks get the same FID.
+It trains a small variational autoencoder with DDP. After each epoch `fidtool.training.FIDCallback`
+computes the FID of its decoder: every rank generates its share of the samples, and all ranks get
+the same FID.
 
 Run it on a folder of PNG or JPEG images; it needs ``pip install 'fidtool[lightning]'``:
 
-    torchrun --nproc-per-node=2 scripts/examples/train_lightning.py real/ --epochs 3 --num-samples 256
+    torchrun --nproc-per-node=2 scripts/examples/train_lightning.py real/ --epochs 3 --num-samples
+    256
 
 Continue from a checkpoint:
 
-    torchrun --nproc-per-node=2 scripts/examples/train_lightning.py real/ --epochs 5 --num-samples 256 \\
-        --resume checkpoints/last.ckpt
+    torchrun --nproc-per-node=2 scripts/examples/train_lightning.py real/ --epochs 5 --num-samples
+        256 \\ --resume checkpoints/last.ckpt
 
 Each rank prints the FID of the last epoch and the best checkpoint:
 
@@ -41,14 +43,20 @@ class ImageFolder(Dataset[torch.Tensor]):
 
     def __init__(self, folder: str) -> None:
         self.files = sorted(
-            file for file in Path(folder).rglob("*") if file.suffix.lower() in (".png", ".jpg", ".jpeg")
+            file
+            for file in Path(folder).rglob("*")
+            if file.suffix.lower() in (".png", ".jpg", ".jpeg")
         )
 
     def __len__(self) -> int:
         return len(self.files)
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        image = Image.open(self.files[index]).convert("RGB").resize((SIDE, SIDE), Image.Resampling.BICUBIC)
+        image = (
+            Image.open(self.files[index])
+            .convert("RGB")
+            .resize((SIDE, SIDE), Image.Resampling.BICUBIC)
+        )
         pixels: torch.Tensor = pil_to_tensor(image).float() / 255
         return pixels
 
@@ -61,10 +69,14 @@ class AutoEncoder(pl.LightningModule):  # type: ignore[misc]
         self.encoder = nn.Sequential(
             nn.Flatten(), nn.Linear(3 * SIDE * SIDE, 256), nn.ReLU(), nn.Linear(256, 2 * LATENT)
         )
-        self.decoder = nn.Sequential(nn.Linear(LATENT, 256), nn.ReLU(), nn.Linear(256, 3 * SIDE * SIDE), nn.Sigmoid())
+        self.decoder = nn.Sequential(
+            nn.Linear(LATENT, 256), nn.ReLU(), nn.Linear(256, 3 * SIDE * SIDE), nn.Sigmoid()
+        )
 
     def generate(self, count: int, seed: int) -> torch.Tensor:
-        """Return ``count`` images for FIDCallback. The same seed gives the same images on any rank."""
+        """Return ``count`` images for FIDCallback. The same seed gives the same images on any
+        rank.
+        """
         noise = torch.randn(count, LATENT, generator=torch.Generator().manual_seed(seed))
         images: torch.Tensor = self.decoder(noise.to(self.device)).view(count, 3, SIDE, SIDE)
         return images
@@ -86,10 +98,14 @@ class AutoEncoder(pl.LightningModule):  # type: ignore[misc]
 
 def main() -> None:
     """Train, and print the FID of the last epoch and the best checkpoint."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("real", help="folder of real images, used for training and for the FID")
     parser.add_argument("--epochs", type=int, default=10, help="number of epochs")
-    parser.add_argument("--num-samples", type=int, default=2048, help="number of images to generate for each FID")
+    parser.add_argument(
+        "--num-samples", type=int, default=2048, help="number of images to generate for each FID"
+    )
     parser.add_argument("--feature", default="2048", help="Inception's dimensions, or FILE.py:NAME")
     parser.add_argument("--checkpoints", default="checkpoints", help="folder for the checkpoints")
     parser.add_argument("--resume", help="checkpoint from which to continue")
@@ -101,9 +117,19 @@ def main() -> None:
     pl.seed_everything(0, verbose=False)
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     feature = int(arguments.feature) if arguments.feature.isdecimal() else arguments.feature
-    fid = FIDCallback("generate", arguments.real, num_samples=arguments.num_samples, name="distance", feature=feature)
+    fid = FIDCallback(
+        "generate",
+        arguments.real,
+        num_samples=arguments.num_samples,
+        name="distance",
+        feature=feature,
+    )
     best = ModelCheckpoint(
-        arguments.checkpoints, filename="{epoch}-{distance:.4f}", monitor="distance", save_top_k=2, save_last=True
+        arguments.checkpoints,
+        filename="{epoch}-{distance:.4f}",
+        monitor="distance",
+        save_top_k=2,
+        save_last=True,
     )
     trainer = pl.Trainer(
         max_epochs=arguments.epochs,
@@ -118,7 +144,8 @@ def main() -> None:
     trainer.fit(AutoEncoder(), data, ckpt_path=arguments.resume)
     checkpoint = Path(best.best_model_path).name
     print(
-        f"rank {trainer.global_rank}: Fréchet distance {fid.frechet_distance!r}, best {checkpoint}\n",
+        f"rank {trainer.global_rank}: Fréchet distance {fid.frechet_distance!r}, best "
+        f"{checkpoint}\n",
         end="",
         flush=True,
     )

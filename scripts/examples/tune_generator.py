@@ -1,7 +1,8 @@
-"""Example: the Fréchet distance as a loss. It fine-tunes a generator with DDP, and the FID of new samples falls.
+"""Example: the Fréchet distance as a loss. It fine-tunes a generator with DDP, and the FID of new
+samples falls.
 
-`fidtool.training.FrechetLoss` gathers the features of all ranks, so that the batch of the loss is that of all ranks
-together, and returns each rank its gradient.
+`fidtool.training.FrechetLoss` gathers the features of all ranks, so that the batch of the loss is
+that of all ranks together, and returns each rank its gradient.
 
 Run it on a folder of images:
 
@@ -52,14 +53,23 @@ class Generator(nn.Module):
 
 
 def noise(seed: int, first: int, count: int) -> torch.Tensor:
-    """Return the noise of samples ``first`` to ``first + count - 1``, which does not depend on the number of ranks."""
+    """Return the noise of samples ``first`` to ``first + count - 1``, which does not depend on the
+    number of ranks.
+    """
     seeds = (fidtool.sample_seed(seed, index) for index in range(first, first + count))
-    return torch.stack([torch.randn(LATENT, generator=torch.Generator().manual_seed(each)) for each in seeds])
+    return torch.stack(
+        [torch.randn(LATENT, generator=torch.Generator().manual_seed(each)) for each in seeds]
+    )
 
 
 @torch.no_grad()
 def held_out(
-    generator: nn.Module, metric: FrechetInceptionDistance, samples: int, batch: int, rank: int, size: int
+    generator: nn.Module,
+    metric: FrechetInceptionDistance,
+    samples: int,
+    batch: int,
+    rank: int,
+    size: int,
 ) -> float:
     """Return the FID of held-out samples. Each rank generates a part of them."""
     metric.reset()
@@ -70,7 +80,9 @@ def held_out(
 
 def main() -> None:
     """Fine-tune the generator, and print the FID before and after."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("real", help="folder of real images")
     parser.add_argument("--feature", default="64", help="Inception's dimensions, or FILE.py:NAME")
     parser.add_argument("--steps", type=int, default=200, help="number of steps")
@@ -80,7 +92,9 @@ def main() -> None:
 
     size, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     dist.init_process_group("gloo", rank=rank, world_size=size)
-    feature: int | str = int(arguments.feature) if arguments.feature.isdecimal() else arguments.feature
+    feature: int | str = (
+        int(arguments.feature) if arguments.feature.isdecimal() else arguments.feature
+    )
     try:
         if isinstance(feature, int):
             shared = [fidtool.compute_statistics(arguments.real, dims=feature)]
@@ -107,7 +121,10 @@ def main() -> None:
     assert_in_sync(generator)
     after = held_out(generator.module, metric, arguments.samples, arguments.batch, rank, size)
     if rank == 0:
-        print(f"Fréchet distance of {arguments.samples} held-out samples: {before:.4f} before, {after:.4f} after")
+        print(
+            f"Fréchet distance of {arguments.samples} held-out samples: {before:.4f} before, "
+            f"{after:.4f} after"
+        )
     dist.destroy_process_group()
 
 

@@ -1,4 +1,5 @@
-"""Published networks as their own libraries run them: the library's transform of a Pillow image, one at a time.
+"""Published networks as their own libraries run them: the library's transform of a Pillow image,
+one at a time.
 
 Trained weights need a download. Both sides therefore load the same random weights from a file.
 """
@@ -60,12 +61,16 @@ def timm_vit(folder: Path) -> Library:
     model: Any = timm.create_model("test_vit").eval()
     file = _saved(model, folder, "test_vit")
     model.reset_classifier(0)
-    transform: Any = timm.data.create_transform(**timm.data.resolve_model_data_config(model), is_training=False)
+    transform: Any = timm.data.create_transform(
+        **timm.data.resolve_model_data_config(model), is_training=False
+    )
     return Library("timm:test_vit", file, transform, model)
 
 
 def open_clip_vit(folder: Path) -> Library:
-    """Return CLIP as CMMD's authors use it: largest central square, Pillow's bicubic resize, unit-length embeddings."""
+    """Return CLIP as CMMD's authors use it: largest central square, Pillow's bicubic resize,
+    unit-length embeddings.
+    """
     import open_clip
 
     torch.manual_seed(0)
@@ -75,14 +80,23 @@ def open_clip_vit(folder: Path) -> Library:
     file = _saved(model, folder, "clip")
     size = model.visual.image_size
     side = size[0] if isinstance(size, tuple) else size
-    mean, std = (torch.tensor(each).view(3, 1, 1) for each in (model.visual.image_mean, model.visual.image_std))
+    mean, std = (
+        torch.tensor(each).view(3, 1, 1)
+        for each in (model.visual.image_mean, model.visual.image_std)
+    )
 
     def transform(image: Image.Image) -> torch.Tensor:
         width, height = image.size
         edge = min(width, height)
         left, top = (width - edge) // 2, (height - edge) // 2
-        square = image.crop((left, top, left + edge, top + edge)).resize((side, side), Image.Resampling.BICUBIC)
-        pixels = torch.tensor(list(square.tobytes()), dtype=torch.float32).view(side, side, 3).permute(2, 0, 1)
+        square = image.crop((left, top, left + edge, top + edge)).resize(
+            (side, side), Image.Resampling.BICUBIC
+        )
+        pixels = (
+            torch.tensor(list(square.tobytes()), dtype=torch.float32)
+            .view(side, side, 3)
+            .permute(2, 0, 1)
+        )
         return (pixels / 255.0 - mean) / std
 
     def network(batch: torch.Tensor) -> torch.Tensor:

@@ -1,8 +1,9 @@
-"""Other tools' own code, from PyPI, on two folders of images. They find their "downloads" below TORCH_HOME.
+"""Other tools' own code, from PyPI, on two folders of images. They find their "downloads" below
+TORCH_HOME.
 
-Each method runs a tool as its users do, or runs a part of it on features that the tool itself extracted. The latter is
-needed where a tool draws random subsets: the comparison with fidtool needs the same subsets. Extracted features are
-stored, so that no image goes through a network twice.
+Each method runs a tool as its users do, or runs a part of it on features that the tool itself
+extracted. The latter is needed where a tool draws random subsets: the comparison with fidtool needs
+the same subsets. Extracted features are stored, so that no image goes through a network twice.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from PIL import Image
 
 from bench.peers import pytorch_fid_state, write_weights
 from fidtool.features.models.inception import load_weights
-from fidtool.sources.opening import list_folder
+from fidtool.sources.listing import list_folder
 
 Features = NDArray[np.float64]
 Draws = list[tuple[NDArray[np.int64], NDArray[np.int64]]]
@@ -39,7 +40,8 @@ def sorted_files(folder: str) -> list[str]:
 
 
 def make_torch_home(folder: Path) -> dict[str, torch.Tensor]:
-    """Write Inception's weights to where the tools' loaders look; a missing classifier gets random weights.
+    """Write Inception's weights to where the tools' loaders look; a missing classifier gets random
+    weights.
 
     Returns:
         The state dict that the tools load.
@@ -57,7 +59,11 @@ def make_torch_home(folder: Path) -> dict[str, torch.Tensor]:
 def quiet() -> Iterator[None]:
     """Suppress the output, warnings and progress bars of the tools."""
     nowhere = io.StringIO()
-    with warnings.catch_warnings(), contextlib.redirect_stdout(nowhere), contextlib.redirect_stderr(nowhere):
+    with (
+        warnings.catch_warnings(),
+        contextlib.redirect_stdout(nowhere),
+        contextlib.redirect_stderr(nowhere),
+    ):
         warnings.simplefilter("ignore")
         yield
 
@@ -82,7 +88,9 @@ class PytorchFid:
             return found[-1]
 
         with mock.patch.object(fid_score, "get_activations", extracted):
-            value = float(fid_score.calculate_fid_given_paths([real, fake], 1, "cpu", 2048, num_workers=0))
+            value = float(
+                fid_score.calculate_fid_given_paths([real, fake], 1, "cpu", 2048, num_workers=0)
+            )
         of_real, of_fake = found
         return value, of_real, of_fake
 
@@ -94,14 +102,18 @@ class PytorchFid:
 
 
 class CleanFid:
-    """clean-fid 0.1.35. Its network needs a download: pytorch-fid's network gets the output of clean-fid's resize."""
+    """clean-fid 0.1.35. Its network needs a download: pytorch-fid's network gets the output of
+    clean-fid's resize.
+    """
 
     def __init__(self) -> None:
         network = PytorchFid().network()
 
         def extract(batch: torch.Tensor) -> torch.Tensor:
             with torch.no_grad():
-                features: torch.Tensor = network((batch.to(_CPU) - 128) / 128)[0].squeeze(3).squeeze(2)
+                features: torch.Tensor = (
+                    network((batch.to(_CPU) - 128) / 128)[0].squeeze(3).squeeze(2)
+                )
                 return features
 
         self._extract = extract
@@ -135,7 +147,9 @@ class CleanFid:
 
 @dataclass(frozen=True)
 class Extracted:
-    """Features of both sets: pooled, and spatial (the first 7 channels of Mixed_6d's 1x1 branch)."""
+    """Features of both sets: pooled, and spatial (the first 7 channels of Mixed_6d's 1x1
+    branch).
+    """
 
     real: Features
     fake: Features
@@ -146,8 +160,12 @@ class Extracted:
 class TorchFidelity:
     """torch-fidelity 0.4.0."""
 
-    def metrics(self, real: str, fake: str, subsets: int, size: int, splits: int) -> tuple[dict[str, float], Extracted]:
-        """Return its ``calculate_metrics``, which takes the generated images first, and the features of its network."""
+    def metrics(
+        self, real: str, fake: str, subsets: int, size: int, splits: int
+    ) -> tuple[dict[str, float], Extracted]:
+        """Return its ``calculate_metrics``, which takes the generated images first, and the
+        features of its network.
+        """
         from torch_fidelity import metrics
 
         create = metrics.create_feature_extractor
@@ -157,8 +175,12 @@ class TorchFidelity:
         def watched(*arguments: Any, **settings: Any) -> Any:
             network = create(*arguments, **settings)
             place = network.features_list.index("2048")
-            network.register_forward_hook(lambda module, inputs, output: pooled.append(output[place]))
-            network.Mixed_6d.branch1x1.register_forward_hook(lambda module, inputs, output: maps.append(output))
+            network.register_forward_hook(
+                lambda module, inputs, output: pooled.append(output[place])
+            )
+            network.Mixed_6d.branch1x1.register_forward_hook(
+                lambda module, inputs, output: maps.append(output)
+            )
             return network
 
         with mock.patch.object(metrics, "create_feature_extractor", watched):
@@ -170,14 +192,18 @@ class TorchFidelity:
         features, spatial = (torch.cat(each).double().numpy() for each in (pooled, flat))
         fakes = len(sorted_files(fake))
         assert len(features) == len(spatial) == fakes + len(sorted_files(real)), "each image once"
-        return found, Extracted(features[fakes:], features[:fakes], spatial[fakes:], spatial[:fakes])
+        return found, Extracted(
+            features[fakes:], features[:fakes], spatial[fakes:], spatial[:fakes]
+        )
 
     def kid(self, real: Features, fake: Features, subsets: int, size: int) -> tuple[float, Draws]:
         """Return its ``kid_features_to_metric`` in float64, and the subsets that its seed gives."""
         from torch_fidelity.metric_kid import kid_features_to_metric
 
         pair = torch.from_numpy(fake), torch.from_numpy(real)
-        found = kid_features_to_metric(*pair, kid_subsets=subsets, kid_subset_size=size, verbose=False)
+        found = kid_features_to_metric(
+            *pair, kid_subsets=subsets, kid_subset_size=size, verbose=False
+        )
         rng = np.random.RandomState(2020)
         draws: Draws = []
         for _ in range(subsets):
@@ -186,10 +212,14 @@ class TorchFidelity:
         return float(found["kernel_inception_distance_mean"]), draws
 
     def precision_recall(self, real: Features, fake: Features) -> dict[str, float]:
-        """Return its ``prc_features_to_metric`` with 3 neighbours. By default the tool uses VGG features for it."""
+        """Return its ``prc_features_to_metric`` with 3 neighbours. By default the tool uses VGG
+        features for it.
+        """
         from torch_fidelity.metric_prc import prc_features_to_metric
 
-        found: dict[str, float] = prc_features_to_metric(torch.from_numpy(fake), torch.from_numpy(real), verbose=False)
+        found: dict[str, float] = prc_features_to_metric(
+            torch.from_numpy(fake), torch.from_numpy(real), verbose=False
+        )
         return found
 
     def permutation(self, count: int) -> NDArray[np.int64]:
@@ -202,13 +232,17 @@ class Torchmetrics:
 
     @staticmethod
     def distance(real: Features, fake: Features, ddof: int = 1) -> float:
-        """Return its Fréchet distance of feature vectors in float64. It needs no matrix square root."""
+        """Return its Fréchet distance of feature vectors in float64. It needs no matrix square
+        root.
+        """
         from torchmetrics.image.fid import _compute_fid
 
         moments = [(x.mean(0), np.cov(x, rowvar=False, ddof=ddof)) for x in (real, fake)]
         return float(_compute_fid(*(torch.from_numpy(part) for pair in moments for part in pair)))
 
-    def fid(self, real: str, fake: str, antialias: bool) -> tuple[float, list[torch.Tensor], list[torch.Tensor]]:
+    def fid(
+        self, real: str, fake: str, antialias: bool
+    ) -> tuple[float, list[torch.Tensor], list[torch.Tensor]]:
         """Return its FID, and the features of each image of both sets."""
         from torchmetrics.image.fid import FrechetInceptionDistance
 
@@ -222,7 +256,12 @@ class Torchmetrics:
         return float(metric.compute()), found[:reals], found[reals:]
 
     def kid(
-        self, real: Sequence[torch.Tensor], fake: Sequence[torch.Tensor], file: str, subsets: int, size: int
+        self,
+        real: Sequence[torch.Tensor],
+        fake: Sequence[torch.Tensor],
+        file: str,
+        subsets: int,
+        size: int,
     ) -> tuple[float, Draws]:
         """Return its KID in float64, and the subsets that it drew from torch's generator.
 
@@ -235,14 +274,18 @@ class Torchmetrics:
 
         metric: Any = KernelInceptionDistance(2048, subsets=subsets, subset_size=size)
         metric.update(_pixels(file), real=True)
-        assert torch.equal(metric.real_features[0], real[0]), "both metrics have the same network and preprocessing"
+        assert torch.equal(metric.real_features[0], real[0]), (
+            "both metrics have the same network and preprocessing"
+        )
         metric.real_features = [part.double() for part in real]
         metric.fake_features = [part.double() for part in fake]
         counts = [sum(map(len, part)) for part in (metric.real_features, metric.fake_features)]
         torch.manual_seed(7)
         value = float(metric.compute()[0])
         torch.manual_seed(7)
-        draws = [tuple(torch.randperm(count)[:size].numpy() for count in counts) for _ in range(subsets)]
+        draws = [
+            tuple(torch.randperm(count)[:size].numpy() for count in counts) for _ in range(subsets)
+        ]
         return value, draws  # type: ignore[return-value]
 
     def inception_score(self, fake: str, splits: int) -> tuple[float, NDArray[np.int64]]:
@@ -264,9 +307,13 @@ def prdc(real: Features, fake: Features, nearest_k: int) -> dict[str, float]:
     """Return precision, recall, density and coverage of prdc 0.2."""
     from prdc import compute_prdc
 
-    return {name: float(value) for name, value in compute_prdc(real, fake, nearest_k=nearest_k).items()}
+    return {
+        name: float(value) for name, value in compute_prdc(real, fake, nearest_k=nearest_k).items()
+    }
 
 
 def largest_divisor(count: int, candidates: Sequence[int] = (10, 8, 5, 4, 3, 2, 1)) -> int:
-    """Return a number of splits of equal length: torchmetrics cuts unequal splits differently from other tools."""
+    """Return a number of splits of equal length: torchmetrics cuts unequal splits differently from
+    other tools.
+    """
     return next(number for number in candidates if count % number == 0)

@@ -1,4 +1,6 @@
-"""Other tools' Fréchet distances between small sets, computed in the subspace that the sets span."""
+"""Other tools' Fréchet distances between small sets, computed in the subspace that the sets
+span.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ _DIRECTIONS = 32
 
 
 def _spanned(moments: Sequence[Features]) -> list[Features]:
-    """Project two Gaussians (mu, sigma, mu, sigma) onto the subspace in which they extend and differ.
+    """Project two Gaussians (mu, sigma, mu, sigma) onto the subspace in which they extend and
+    differ.
 
     Neither a rotation nor the removal of empty dimensions changes their distance.
     """
@@ -27,7 +30,9 @@ def _spanned(moments: Sequence[Features]) -> list[Features]:
     basis, _ = np.linalg.qr(np.column_stack([mu1 - mu2, sigma1 @ some, sigma2 @ some]))
     found = [basis.T @ mu1, basis.T @ sigma1 @ basis, basis.T @ mu2, basis.T @ sigma2 @ basis]
     for small, sigma in ((found[1], sigma1), (found[3], sigma2)):
-        assert np.isclose(np.trace(small), np.trace(sigma), rtol=1e-12), "too many images for the subspace"
+        assert np.isclose(np.trace(small), np.trace(sigma), rtol=1e-12), (
+            "too many images for the subspace"
+        )
     return found
 
 
@@ -42,7 +47,9 @@ def in_their_span() -> Iterator[None]:
         return lambda *moments: function(*_spanned(moments))
 
     def tensors(function: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda *moments: function(*map(torch.from_numpy, _spanned([each.numpy() for each in moments])))
+        return lambda *moments: function(
+            *map(torch.from_numpy, _spanned([each.numpy() for each in moments]))
+        )
 
     def named(function: Callable[..., Any]) -> Callable[..., Any]:
         def spanned(first: dict[str, Any], second: dict[str, Any], verbose: bool) -> Any:

@@ -94,16 +94,25 @@ class Ours:
         self._known: dict[str, list[fidtool.Statistics]] = {}
 
     def statistics(self, protocol: ProtocolName) -> list[fidtool.Statistics]:
-        """Return the statistics of both sets, with per-image features and the spatial features of sFID."""
+        """Return the statistics of both sets, with per-image features and the spatial features of
+        sFID.
+        """
         if protocol not in self._known:
-            found = [fidtool.compute_statistics(path, protocol=protocol, metrics="kid,sfid") for path in self.paths]
+            found = [
+                fidtool.compute_statistics(path, protocol=protocol, metrics="kid,sfid")
+                for path in self.paths
+            ]
             self._known[protocol] = [each for each in found if each is not None]
         return self._known[protocol]
 
     def fid(self, protocol: ProtocolName, layer: str = FEATURES) -> float:
         """Return the Fréchet distance between the two sets in a layer."""
-        (real, count1), (fake, count2) = [(each.layers[layer], each.count) for each in self.statistics(protocol)]
-        return fidtool.frechet_distance(real.mu, real.sigma, fake.mu, fake.sigma, count1=count1, count2=count2)
+        (real, count1), (fake, count2) = [
+            (each.layers[layer], each.count) for each in self.statistics(protocol)
+        ]
+        return fidtool.frechet_distance(
+            real.mu, real.sigma, fake.mu, fake.sigma, count1=count1, count2=count2
+        )
 
     def features(self, protocol: ProtocolName) -> list[NDArray[np.float32]]:
         """Return the features of both sets, in the order of the sorted file names."""
@@ -128,7 +137,9 @@ class Ours:
 
 def _pytorch_fid(ours: Ours, settings: Settings) -> Rows:
     theirs, real, fake = PytorchFid().fid(*ours.paths)
-    yield Row("FID, `pytorch-fid`", "pytorch-fid 0.3.0", theirs, ours.fid("pytorch-fid"), FID_ALLOWED)
+    yield Row(
+        "FID, `pytorch-fid`", "pytorch-fid 0.3.0", theirs, ours.fid("pytorch-fid"), FID_ALLOWED
+    )
     k = min(5, settings.size)
     mine = ours.prdc("pytorch-fid", k, "strict")
     theirs, draws = CleanFid.kid(real, fake, settings.subsets, settings.size)
@@ -136,7 +147,13 @@ def _pytorch_fid(ours: Ours, settings: Settings) -> Rows:
     name = "clean-fid 0.1.35 on pytorch-fid's features"
     yield Row(what, name, theirs, ours.kid("pytorch-fid", draws), KID_ALLOWED)
     for metric, theirs in prdc(real, fake, k).items():
-        yield Row(f"{metric}, k = {k}, strict", "prdc 0.2 on pytorch-fid's features", theirs, mine[metric], EQUAL)
+        yield Row(
+            f"{metric}, k = {k}, strict",
+            "prdc 0.2 on pytorch-fid's features",
+            theirs,
+            mine[metric],
+            EQUAL,
+        )
 
 
 def _clean_fid(ours: Ours, _: Settings) -> Rows:
@@ -145,7 +162,11 @@ def _clean_fid(ours: Ours, _: Settings) -> Rows:
     name = "clean-fid 0.1.35, `legacy_pytorch`"
     yield Row("FID, `pytorch-fid`", name, theirs, ours.fid("pytorch-fid"), FID_ALLOWED)
     yield Row(
-        "FID, `clean`", "clean-fid 0.1.35, `clean`", clean.fid(*ours.paths, "clean"), ours.fid("clean"), FID_ALLOWED
+        "FID, `clean`",
+        "clean-fid 0.1.35, `clean`",
+        clean.fid(*ours.paths, "clean"),
+        ours.fid("clean"),
+        FID_ALLOWED,
     )
 
 
@@ -156,10 +177,22 @@ def _torch_fidelity(ours: Ours, settings: Settings) -> Rows:
     splits = largest_divisor(len(features[1]))
     found, extracted = peer.metrics(*ours.paths, subsets, size, splits)
     real, fake = extracted.real, extracted.fake
-    yield Row("FID, `tensorflow`", name, found["frechet_inception_distance"], ours.fid("tensorflow"), FID_ALLOWED)
+    yield Row(
+        "FID, `tensorflow`",
+        name,
+        found["frechet_inception_distance"],
+        ours.fid("tensorflow"),
+        FID_ALLOWED,
+    )
     distance = Torchmetrics.distance
     with_ddof_0 = f"{name}'s features, covariance by n"
-    yield Row("FID, `stylegan`", with_ddof_0, distance(real, fake, ddof=0), ours.fid("stylegan"), FID_ALLOWED)
+    yield Row(
+        "FID, `stylegan`",
+        with_ddof_0,
+        distance(real, fake, ddof=0),
+        ours.fid("stylegan"),
+        FID_ALLOWED,
+    )
     spatial = ours.fid("tensorflow", SPATIAL)
     theirs = distance(extracted.real_spatial, extracted.fake_spatial)
     yield Row("sFID, `tensorflow`", f"{name}'s network", theirs, spatial, FID_ALLOWED)
@@ -180,9 +213,21 @@ def _torchmetrics(ours: Ours, settings: Settings) -> Rows:
     peer, name = Torchmetrics(), "torchmetrics 1.9.0"
     subsets, size = settings.subsets, settings.size
     theirs, real, fake = peer.fid(*ours.paths, True)
-    yield Row("FID, `torchmetrics`", f"{name}, `antialias=True`", theirs, ours.fid("torchmetrics"), FID_ALLOWED)
+    yield Row(
+        "FID, `torchmetrics`",
+        f"{name}, `antialias=True`",
+        theirs,
+        ours.fid("torchmetrics"),
+        FID_ALLOWED,
+    )
     theirs, *_ = peer.fid(*ours.paths, False)
-    yield Row("FID, `tensorflow`", f"{name}, `antialias=False`", theirs, ours.fid("tensorflow"), FID_ALLOWED)
+    yield Row(
+        "FID, `tensorflow`",
+        f"{name}, `antialias=False`",
+        theirs,
+        ours.fid("tensorflow"),
+        FID_ALLOWED,
+    )
     theirs, draws = peer.kid(real, fake, sorted_files(ours.paths[0])[0], subsets, size)
     what = f"KID, `torchmetrics`, {subsets} x {size}"
     yield Row(what, name, theirs, ours.kid("torchmetrics", draws), KID_ALLOWED)
@@ -200,7 +245,9 @@ def _networks(ours: Ours, _: Settings) -> Rows:
         found = fidtool.compute(*ours.paths, extractor=library.spec, weights=library.weights)
         (mine,) = found.results[0].metrics.values()
         name = "timm's transform and network, torchmetrics' distance"
-        yield Row(f"FD, `{library.spec}`", name, Torchmetrics.distance(real, fake), mine, FID_ALLOWED)
+        yield Row(
+            f"FD, `{library.spec}`", name, Torchmetrics.distance(real, fake), mine, FID_ALLOWED
+        )
         library = open_clip_vit(Path(folder))
         real, fake = (library.features(path) for path in ours.paths)
         network = f"{library.spec}@weights={library.weights}"
@@ -223,22 +270,35 @@ _PEERS = {
 @click.argument("real", type=click.Path(exists=True, file_okay=False))
 @click.argument("fake", type=click.Path(exists=True, file_okay=False))
 @click.option(
-    "--peer", "peers", type=click.Choice(list(_PEERS)), multiple=True, help="Compare only with this tool. Repeatable."
+    "--peer",
+    "peers",
+    type=click.Choice(list(_PEERS)),
+    multiple=True,
+    help="Compare only with this tool. Repeatable.",
 )
 @click.option(
-    "--in-span", is_flag=True, help="Compute the distances in the subspace that few images span. Much faster."
+    "--in-span",
+    is_flag=True,
+    help="Compute the distances in the subspace that few images span. Much faster.",
 )
 @click.option(
-    "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), help="Also write the rows as JSON."
+    "--json",
+    "json_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Also write the rows as JSON.",
 )
-def main(real: str, fake: str, peers: tuple[str, ...], in_span: bool, json_file: Path | None) -> None:
+def main(
+    real: str, fake: str, peers: tuple[str, ...], in_span: bool, json_file: Path | None
+) -> None:
     """Compare fidtool with other tools on the images of two folders, with the same weights.
 
-    Prints a table in Markdown, one row per protocol or metric. The exit status is 1 if a difference is larger than
-    allowed.
+    Prints a table in Markdown, one row per protocol or metric. The exit status is 1 if a difference
+    is larger than allowed.
     """
     rows = []
-    torch.set_num_threads(1)  # on a busy machine, two threads that wait for each other are ten times slower
+    torch.set_num_threads(
+        1
+    )  # on a busy machine, two threads that wait for each other are ten times slower
     with contextlib.suppress(ImportError):  # installed with scikit-learn, which prdc needs
         from threadpoolctl import threadpool_limits
 
@@ -249,12 +309,19 @@ def main(real: str, fake: str, peers: tuple[str, ...], in_span: bool, json_file:
     ):
         os.environ["TORCH_HOME"] = home
         state = make_torch_home(Path(home))
-        click.echo("| metric | other tool | its value | fidtool's value | relative difference |\n|---|---|---|---|---|")
+        click.echo(
+            "| metric | other tool | its value | fidtool's value | relative difference "
+            "|\n|---|---|---|---|---|"
+        )
         settings = Settings(
-            10, max(2, min(len(sorted_files(path)) for path in (real, fake)) // 2), state["fc.weight"].numpy()
+            10,
+            max(2, min(len(sorted_files(path)) for path in (real, fake)) // 2),
+            state["fc.weight"].numpy(),
         )
         ours = Ours(real, fake)
-        comparisons = itertools.chain.from_iterable(_PEERS[peer](ours, settings) for peer in peers or _PEERS)
+        comparisons = itertools.chain.from_iterable(
+            _PEERS[peer](ours, settings) for peer in peers or _PEERS
+        )
         while True:
             with quiet():
                 row = next(comparisons, None)
@@ -264,11 +331,14 @@ def main(real: str, fake: str, peers: tuple[str, ...], in_span: bool, json_file:
             numbers = f"{row.theirs:.9g} | {row.ours:.9g} | {row.difference:.1e}"
             click.echo(f"| {row.what} | {row.peer} | {numbers.replace('0.0e+00', '0')} |")
     if json_file is not None:
-        json_file.write_text(json.dumps([{**asdict(row), "difference": row.difference} for row in rows], indent=2))
+        json_file.write_text(
+            json.dumps([{**asdict(row), "difference": row.difference} for row in rows], indent=2)
+        )
     far = [row for row in rows if row.difference > row.allowed]
     for row in far:
         click.echo(
-            f"FAR: {row.what} ({row.peer}) differs by {row.difference:.1e}, more than the allowed {row.allowed:g}",
+            f"FAR: {row.what} ({row.peer}) differs by {row.difference:.1e}, more than the allowed "
+            f"{row.allowed:g}",
             err=True,
         )
     sys.exit(1 if far else 0)

@@ -33,8 +33,12 @@ process()
 
 
 @pytest.mark.parametrize(("ranks", "named"), [("1", True), ("01", False)])
-def test_a_typo_ends_all_under_torchrun(program: Run, tmp_path: Path, ranks: str, named: bool) -> None:
-    """torchrun stops the other ranks as soon as one exits. A failed rank must wait, so that they learn the cause."""
+def test_a_typo_ends_all_under_torchrun(
+    program: Run, tmp_path: Path, ranks: str, named: bool
+) -> None:
+    """torchrun stops the other ranks as soon as one exits. A failed rank must wait, so that they
+    learn the cause.
+    """
     images = make_pictures(tmp_path / "images", 5)
     run = program(TYPO, ranks, "compute", images, images, *SETTINGS, ranks=2, **PATIENT)
     assert run.status == 1
@@ -43,9 +47,13 @@ def test_a_typo_ends_all_under_torchrun(program: Run, tmp_path: Path, ranks: str
     assert ("(rank 1 on " in said) == named
 
 
-def test_a_wrong_value_on_one_rank_ends_all_without_a_launcher(arena: Arena, golden: Golden) -> None:
+def test_a_wrong_value_on_one_rank_ends_all_without_a_launcher(
+    arena: Arena, golden: Golden
+) -> None:
     """The error is printed on that rank and on rank zero, which may be on another machine."""
-    end = arena.begin_each([arena.arguments(), arena.arguments("--value-range", "1,0")], **PATIENT).end()
+    end = arena.begin_each(
+        [arena.arguments(), arena.arguments("--value-range", "1,0")], **PATIENT
+    ).end()
     assert (end.statuses, end.left) == ([2, 2], [])
     first, second = end.causes
     assert first == second
@@ -53,8 +61,14 @@ def test_a_wrong_value_on_one_rank_ends_all_without_a_launcher(arena: Arena, gol
 
 
 def listens(port: int) -> bool:
-    """Return whether a process on this machine listens on the port. Connecting to it would count as a rank."""
-    rows = [row.split() for name in ("tcp", "tcp6") for row in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
+    """Return whether a process on this machine listens on the port. Connecting to it would count as
+    a rank.
+    """
+    rows = [
+        row.split()
+        for name in ("tcp", "tcp6")
+        for row in Path(f"/proc/net/{name}").read_text().splitlines()[1:]
+    ]
     return any(row[1].endswith(f":{port:04X}") and row[3] == "0A" for row in rows)
 
 
@@ -64,7 +78,9 @@ def catches(pid: int, number: int) -> bool:
     return bool(int(status.split("SigCgt:")[1].split()[0], 16) >> (number - 1) & 1)
 
 
-def test_a_signal_while_a_rank_still_starts_ends_all(environment: dict[str, str], tmp_path: Path) -> None:
+def test_a_signal_while_a_rank_still_starts_ends_all(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
     """The rank most likely receives it while it imports torch."""
     images = make_pictures(tmp_path / "images", 5)
     port = free_port()

@@ -12,12 +12,16 @@ import pytest
 from support.arena import abandoned_memory, left_behind
 from support.processes import PATIENCE
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds left-over processes in /proc")
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/stat").exists(), reason="finds left-over processes in /proc"
+)
 
 
 def test_what_is_left_would_be_found() -> None:
     before = abandoned_memory()
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(10000)"], start_new_session=True)
+    child = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(10000)"], start_new_session=True
+    )
     files = [Path("/dev/shm", f"torch_{child.pid}_{number}") for number in range(2)]
     for file in files:
         file.touch()

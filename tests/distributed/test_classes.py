@@ -13,9 +13,13 @@ NETWORKS = ("--extractor", f"{TINY},{COLOURS}", "--no-cache", "--quiet")
 ARGUMENTS = ("--metrics", "fid,kid,prdc,mifid", *SMALL, *NETWORKS, "--json")
 
 
-def test_classes_have_the_same_bits_on_any_number_of_ranks(here: Run, fidtool: Run, tmp_path: Path) -> None:
+def test_classes_have_the_same_bits_on_any_number_of_ranks(
+    here: Run, fidtool: Run, tmp_path: Path
+) -> None:
     """Also of classes that are left out, and in another order of the images."""
-    real, fake = make_classes(tmp_path, {"ant": (24, 204), "bee": (31, 25), "cat": (9, 1), "dog": (0, 4)})
+    real, fake = make_classes(
+        tmp_path, {"ant": (24, 204), "bee": (31, 25), "cat": (9, 1), "dog": (0, 4)}
+    )
     arguments = ("compute", real, fake, *ARGUMENTS, "--per-class")
     alone = here(*arguments)
     assert alone.status == 0, alone.stderr

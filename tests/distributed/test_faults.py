@@ -18,7 +18,9 @@ from support.processes import free_port, wait_until
 from support.rank_lines import compare
 from support.ranks import Rank, children_of
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds left-over processes in /proc")
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/stat").exists(), reason="finds left-over processes in /proc"
+)
 
 LONG = "0.3"
 """Pace of runs that are stopped from outside, slow enough that none finishes first."""
@@ -91,19 +93,24 @@ FAULTS = {
     ),
     "frozen rank 0": Fault("no launcher", {"FAULT": "stop"}, killed=0, silent=True),
     "frozen rank 1": Fault("torchrun", {"FAULT": "stop", "FAULT_RANK": "1"}, silent=True),
-    "frozen worker": Fault("no launcher", {"FAULT": "frozen worker", "FAULT_RANK": "1"}, (*WORKERS, "--timeout", 10)),
+    "frozen worker": Fault(
+        "no launcher", {"FAULT": "frozen worker", "FAULT_RANK": "1"}, (*WORKERS, "--timeout", 10)
+    ),
     "stuck rank": Fault("no launcher", {"FAULT": "stuck", "FAULT_RANK": "1"}, ("--timeout", 10)),
     "absent rank": Fault(
         *("no launcher", {"WORLD_SIZE": "3"}, ("--timeout", 15)),
         worked=False,
-        # If rank 1 is slow; if the rank that did not decide prints it, as both reach the deadline together.
+        # If rank 1 is slow; if the rank that did not decide prints it, as both reach the deadline
+        # together.
         chance=((r"ranks 1, 2 of 3", "rank 2 of 3"), (r" \(reported by rank \d\)", "")),
     ),
 }
 
 
 @pytest.fixture(scope="module")
-def runs(arenas: Callable[[Path], Arena], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Begun]:
+def runs(
+    arenas: Callable[[Path], Arena], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Begun]:
     """Returns the run of a fault. Runs that mostly wait are all started together."""
     begun: dict[str, Begun] = {}
 
@@ -117,10 +124,16 @@ def runs(arenas: Callable[[Path], Arena], tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture(scope="module", autouse=True)
-def frozen_launcher(arenas: Callable[[Path], Arena], tmp_path_factory: pytest.TempPathFactory) -> Begun:
-    """A run whose launcher is stopped, as by Ctrl-Z, once its ranks are at work. The last test checks its end."""
+def frozen_launcher(
+    arenas: Callable[[Path], Arena], tmp_path_factory: pytest.TempPathFactory
+) -> Begun:
+    """A run whose launcher is stopped, as by Ctrl-Z, once its ranks are at work. The last test
+    checks its end.
+    """
     arena = arenas(tmp_path_factory.mktemp("frozen"))
-    run = arena.begin("torchrun", arena.arguments(peer=PEER_TIMEOUT), 2, FAULT_PACE="0.6", **arena.silence)
+    run = arena.begin(
+        "torchrun", arena.arguments(peer=PEER_TIMEOUT), 2, FAULT_PACE="0.6", **arena.silence
+    )
     arena.wait_for_work(None, 2)
     run.ranks[0].send(signal.SIGSTOP)
     arena.sign.touch()
@@ -154,8 +167,9 @@ def check(golden: Golden, reference: float) -> Check:
     ) -> None:
         """``name`` is that of the message's golden.
 
-        The processes must exit with ``ends``. The JSON, if rank zero could still print it, must have ``status``. The
-        message is printed once, unless the store is gone: then each rank may print it.
+        The processes must exit with ``ends``. The JSON, if rank zero could still print it, must
+        have ``status``. The message is printed once, unless the store is gone: then each rank may
+        print it.
         """
         assert end.statuses == ends, end
         assert end.recorded in ([], [status]), end
@@ -173,7 +187,9 @@ def check(golden: Golden, reference: float) -> Check:
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_on_one_rank_ends_all(runs: Callable[[str], Begun], check: Check, name: str) -> None:
+def test_a_fault_on_one_rank_ends_all(
+    runs: Callable[[str], Begun], check: Check, name: str
+) -> None:
     run, fault = runs(name), FAULTS[name]
     end = run.end()
     if (log := run.arena.folder / LOG).exists():
@@ -182,7 +198,12 @@ def test_a_fault_on_one_rank_ends_all(runs: Callable[[str], Begun], check: Check
 
 
 def test_a_rank_gives_up_if_rank_zero_never_starts(arena: Arena, golden: Golden) -> None:
-    alone = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    alone = {
+        "RANK": "1",
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+    }
     end = arena.begin("no launcher", arena.arguments("--timeout", 2), 1, **alone).end()
     assert (end.statuses, end.recorded) == ([1], []), end
     (said,) = end.causes
@@ -191,7 +212,9 @@ def test_a_rank_gives_up_if_rank_zero_never_starts(arena: Arena, golden: Golden)
 
 
 def test_an_unreadable_file_ends_all(arena: Arena) -> None:
-    """The file is in FAKE, so that finished work of REAL can be saved. A second run uses --on-error skip."""
+    """The file is in FAKE, so that finished work of REAL can be saved. A second run uses --on-error
+    skip.
+    """
     broken = make_pictures(arena.folder / "broken", 40, 2)
     bad = broken / "00017.png"
     bad.write_bytes(bad.read_bytes()[:200])
@@ -205,7 +228,9 @@ def test_an_unreadable_file_ends_all(arena: Arena) -> None:
     skipping = arena.arguments("--on-error", "skip", "--max-skip", "0.1", fake=broken)
     skipped = arena.alone(skipping)
     assert '"images_resumed": 0' not in skipped.stdout
-    assert skipped.stderr.count("00017.png") == 2, "once in the list, and once as the example of the set"
+    assert skipped.stderr.count("00017.png") == 2, (
+        "once in the list, and once as the example of the set"
+    )
 
 
 def sending(number: signal.Signals, only: int | None = None) -> Callable[[list[Rank]], None]:
@@ -225,13 +250,25 @@ def test_a_signal_to_the_launcher_stops_all(arena: Arena, check: Check) -> None:
     check(arena, end, "SIGTERM to the launcher", [1], 143, chance=EITHER)
 
 
-@pytest.mark.parametrize(("number", "status", "to"), [(signal.SIGTERM, 143, "one"), (signal.SIGINT, 130, "all")])
+@pytest.mark.parametrize(
+    ("number", "status", "to"), [(signal.SIGTERM, 143, "one"), (signal.SIGINT, 130, "all")]
+)
 def test_a_signal_to_the_ranks_stops_all(
     arena: Arena, check: Check, number: signal.Signals, status: int, to: str
 ) -> None:
-    arguments, act = arena.arguments("--num-workers", 1), sending(number, None if to == "all" else 1)
+    arguments, act = (
+        arena.arguments("--num-workers", 1),
+        sending(number, None if to == "all" else 1),
+    )
     end = arena.run("no launcher", arguments, 2, act, FAULT_PACE=LONG)
-    check(arena, end, f"{number.name} to {to} of 2 ranks", [status] * 2, status, chance=EITHER if to == "all" else {})
+    check(
+        arena,
+        end,
+        f"{number.name} to {to} of 2 ranks",
+        [status] * 2,
+        status,
+        chance=EITHER if to == "all" else {},
+    )
 
 
 def test_a_signal_ends_a_process_that_is_inside_lapack(arena: Arena, check: Check) -> None:
@@ -281,7 +318,10 @@ def test_a_disk_without_room_for_features_ends_all(arena: Arena) -> None:
     assert end.recorded in ([], [1]), end
     (said,) = end.causes
     assert "GiB of features cannot be stored in" in said
-    assert "File too large): set FIDTOOL_CACHE to a folder with enough space, or omit the metrics" in said
+    assert (
+        "File too large): set FIDTOOL_CACHE to a folder with enough space, or omit the metrics"
+        in said
+    )
     assert "(rank 1 on" in said
     assert "Traceback" not in end.own_words, end.stderr
 
@@ -291,7 +331,9 @@ def test_the_ranks_of_a_killed_launcher_exit(arena: Arena, check: Check) -> None
     check(arena, end, "killed launcher", [-signal.SIGKILL], store_gone=True)
 
 
-def test_a_frozen_launcher_is_named_and_no_rank_is_blamed(frozen_launcher: Begun, check: Check) -> None:
+def test_a_frozen_launcher_is_named_and_no_rank_is_blamed(
+    frozen_launcher: Begun, check: Check
+) -> None:
     """torchrun's ranks are in separate sessions and keep running."""
     (launcher,) = frozen_launcher.ranks
     wait_until(lambda: not children_of(launcher.pid), "the ranks wait for the launcher")

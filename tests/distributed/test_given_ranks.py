@@ -99,7 +99,9 @@ def said(rank_server: RankServer, place: Path) -> dict[str, object]:
     return found
 
 
-@pytest.mark.parametrize("case", ["a sequence", "the same", "frames of a sequence", "frames of an iterable"])
+@pytest.mark.parametrize(
+    "case", ["a sequence", "the same", "frames of a sequence", "frames of an iterable"]
+)
 def test_the_same_on_every_rank(said: dict[str, object], expected: list[float], case: str) -> None:
     assert said[case] == [*expected, COUNT]
 
@@ -113,7 +115,9 @@ def test_rank_zero_passes_statistics(said: dict[str, object], expected: list[flo
 
 
 @pytest.mark.parametrize("case", ["shares", "an empty share", "afterwards"])
-def test_each_rank_passes_its_own_share(said: dict[str, object], expected: list[float], case: str) -> None:
+def test_each_rank_passes_its_own_share(
+    said: dict[str, object], expected: list[float], case: str
+) -> None:
     """The FID is bit-identical; KID draws its subsets from the images in a different order."""
     assert isinstance(said[case], list), said[case]
     fid, _, count = said[case]  # type: ignore[misc]
@@ -131,5 +135,7 @@ def test_each_rank_passes_its_own_share(said: dict[str, object], expected: list[
         ("a failure", ["ProgramError", "fake raised ZeroDivisionError", "rank 2"]),
     ],
 )
-def test_inconsistent_ranks_are_refused(said: dict[str, object], case: str, words: list[str]) -> None:
+def test_inconsistent_ranks_are_refused(
+    said: dict[str, object], case: str, words: list[str]
+) -> None:
     assert [word for word in words if word not in str(said[case])] == [], said[case]

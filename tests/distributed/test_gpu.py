@@ -24,13 +24,18 @@ RELATIVE = 1e-5
 """Largest relative difference of float32 values between the CPU and a GPU."""
 GROWTH = 1.02
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
 
 
 @pytest.fixture
 def compute(environment: dict[str, str], tmp_path: Path) -> Callable[..., fidtool.Evaluation]:
     """Compute the metrics of two sets of 40 images on the GPU."""
-    real, fake = (make_pictures(tmp_path / name, 40, seed) for seed, name in enumerate(("real", "fake")))
+    real, fake = (
+        make_pictures(tmp_path / name, 40, seed) for seed, name in enumerate(("real", "fake"))
+    )
     return partial(fidtool.compute, real, fake, **{"device": DEVICE, "cache": False})  # type: ignore[arg-type]
 
 
@@ -41,7 +46,9 @@ def bits(evaluation: fidtool.Evaluation) -> tuple[dict[str, float], str | None]:
 
 def test_values_equal_those_of_the_cpu(compute: Callable[..., fidtool.Evaluation]) -> None:
     chosen = {"metrics": ["fid", fidtool.KID(subset_size=20), "prdc"]}
-    here, there = (dict(compute(device=device, **chosen).results[0].metrics) for device in ("cpu", DEVICE))
+    here, there = (
+        dict(compute(device=device, **chosen).results[0].metrics) for device in ("cpu", DEVICE)
+    )
     assert there == pytest.approx(here, rel=RELATIVE)
 
 
@@ -55,7 +62,9 @@ def test_a_run_has_the_same_bits_again_and_with_two_ranks(
 
 
 @pytest.mark.parametrize("precision", ["tf32", "bf16", "fp16"])
-def test_a_reduced_precision_is_on_record(compute: Callable[..., fidtool.Evaluation], precision: str) -> None:
+def test_a_reduced_precision_is_on_record(
+    compute: Callable[..., fidtool.Evaluation], precision: str
+) -> None:
     exact, found = compute(), compute(precision=precision)
     assert compute(precision=precision, num_workers=2).fid == found.fid
     assert (exact.run.precision, found.run.precision) == ("fp32", precision)
@@ -102,7 +111,9 @@ def test_resized_images_equal_those_of_the_cpu(kind: str, grey_levels: float) ->
     rng = np.random.RandomState(0)
     for shape in ((97, 61), (40, 400)):
         images = torch.from_numpy(rng.randint(0, 256, (2, *shape, 3)).astype(np.uint8))
-        here, there = (resize(images.to(device), 96, Preparation(kind)).cpu() for device in ("cpu", DEVICE))  # type: ignore[arg-type]
+        here, there = (
+            resize(images.to(device), 96, Preparation(kind)).cpu() for device in ("cpu", DEVICE)
+        )  # type: ignore[arg-type]
         assert float((there - here).abs().max()) <= grey_levels
 
 
@@ -116,7 +127,12 @@ def test_memory_does_not_grow_with_the_number_of_images(environment: dict[str, s
         for number in range(1, batches + 1):
             yield batch
             if number in (batches // 3, batches):
-                seen.append((torch.cuda.max_memory_allocated(DEVICE), torch.cuda.max_memory_reserved(DEVICE)))
+                seen.append(
+                    (
+                        torch.cuda.max_memory_allocated(DEVICE),
+                        torch.cuda.max_memory_reserved(DEVICE),
+                    )
+                )
 
     fidtool.compute_statistics(images(), device=DEVICE, batch_size=size, diagnose=False)
     (early, early_reserved), (late, late_reserved) = seen
@@ -124,8 +140,13 @@ def test_memory_does_not_grow_with_the_number_of_images(environment: dict[str, s
     assert late_reserved <= GROWTH * early_reserved
 
 
-def test_training_metrics_of_pairs_have_the_bits_of_a_run(environment: dict[str, str], tmp_path: Path) -> None:
-    from fidtool.training import LearnedPerceptualImagePatchSimilarity, MultiScaleStructuralSimilarityIndexMeasure
+def test_training_metrics_of_pairs_have_the_bits_of_a_run(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    from fidtool.training import (
+        LearnedPerceptualImagePatchSimilarity,
+        MultiScaleStructuralSimilarityIndexMeasure,
+    )
 
     weights = write_backbone(tmp_path / "alexnet.pth")
     target = torch.randint(0, 256, (3, 3, 180, 180), dtype=torch.uint8)

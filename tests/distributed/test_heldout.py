@@ -15,13 +15,28 @@ from support.processes import wait_until
 from support.ranks import RankServer
 
 
-def test_a_held_out_set_has_the_same_bits_at_any_world_size(fidtool: Run, here: Run, tmp_path: Path) -> None:
+def test_a_held_out_set_has_the_same_bits_at_any_world_size(
+    fidtool: Run, here: Run, tmp_path: Path
+) -> None:
     """Features, with copies, in blocks of which each rank has some."""
     train = mixture(1500, 24, 0)
-    sets = {"real": train, "fake": np.concatenate([mixture(1300, 24, 1), train[:40]]), "val": mixture(900, 24, 2)}
+    sets = {
+        "real": train,
+        "fake": np.concatenate([mixture(1300, 24, 1), train[:40]]),
+        "val": mixture(900, 24, 2),
+    }
     for name, rows in sets.items():
         np.save(tmp_path / f"{name}.npy", rows)
-    arguments = ("compute", "real.npy", "fake.npy", "--heldout", "val.npy", "--features", "--metrics", "fid,authpct")
+    arguments = (
+        "compute",
+        "real.npy",
+        "fake.npy",
+        "--heldout",
+        "val.npy",
+        "--features",
+        "--metrics",
+        "fid,authpct",
+    )
     alone, *others = (
         here(*arguments, "--json"),
         *(fidtool(*arguments, "--json", ranks=size) for size in (2, 3)),
@@ -36,7 +51,16 @@ def test_a_killed_run_resumes_in_the_held_out_set(
     """It is the second set to be measured: FAKE has not begun."""
     for seed, (name, count) in enumerate({"real": 30, "fake": 33, "val": 60}.items()):
         make_pictures(tmp_path / name, count, seed)
-    arguments: list[object] = ["compute", "real", "fake", "--heldout", "val", "--extractor", FAULTY, "--no-cache"]
+    arguments: list[object] = [
+        "compute",
+        "real",
+        "fake",
+        "--heldout",
+        "val",
+        "--extractor",
+        FAULTY,
+        "--no-cache",
+    ]
     arguments += ["--batch-size", 2, "--json"]
     kept, passes = [*arguments, "--checkpoint", "kept"], tmp_path / "passes"
     environment = {**rank_server.environment, "FAULT_PACE": "0.02", "FORWARD_LOG": str(passes)}

@@ -54,7 +54,9 @@ def test_the_callback_does_not_affect_training(programs: Run, tmp_path: Path) ->
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_averaged_weights(programs: Run, tmp_path: Path, ranks: int) -> None:
-    """The order of the callbacks has no effect; the weights are those that ModelCheckpoint saves."""
+    """The order of the callbacks has no effect; the weights are those that ModelCheckpoint
+    saves.
+    """
     run = programs(ranks, "lightning_averaging.py", tmp_path)
     assert run.status == 0, run.stderr
     found: dict[str, list[str]] = {}
@@ -70,13 +72,19 @@ def test_averaged_weights(programs: Run, tmp_path: Path, ranks: int) -> None:
         "EMAWeightAveraging training raw": 2.0,
         "OwnAveraging validation averaged": 5.0,
     }
-    assert [is_saved for what, (_, is_saved, _) in measured.items() if what.startswith("EMA")] == ["True"] * 4
-    measures = re.findall(r"^FIDCallback\[fid\] measures the (\w+) weights", run.stderr, re.MULTILINE)
+    assert [is_saved for what, (_, is_saved, _) in measured.items() if what.startswith("EMA")] == [
+        "True"
+    ] * 4
+    measures = re.findall(
+        r"^FIDCallback\[fid\] measures the (\w+) weights", run.stderr, re.MULTILINE
+    )
     assert measures == ["averaged", "averaged", "trained", "trained"] * 2
 
 
 def test_a_rank_that_cannot_generate(programs: Run, tmp_path: Path) -> None:
-    """That rank raises its own error, and the others immediately raise one that names it and the cause."""
+    """That rank raises its own error, and the others immediately raise one that names it and the
+    cause.
+    """
     run = programs(2, "lightning_training.py", "fail", tmp_path)
     assert run.status == 1
     assert "ValueError: no memory left for samples" in run.stderr

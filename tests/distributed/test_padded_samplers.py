@@ -1,4 +1,6 @@
-"""Validation sets that the ranks do not divide: each sample counts once, whatever the sampler repeats."""
+"""Validation sets that the ranks do not divide: each sample counts once, whatever the sampler
+repeats.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,12 @@ def alone(programs: Run) -> dict[str, set[str]]:
 
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("loader", ["plain", "accelerate", "lightning"])
-def test_counts_and_bits_of_one_process(programs: Run, alone: dict[str, set[str]], loader: str, ranks: int) -> None:
-    """Of FID, KID, Inception Score, mean loss and names; without an index, a warning names the sampler, then seeds."""
+def test_counts_and_bits_of_one_process(
+    programs: Run, alone: dict[str, set[str]], loader: str, ranks: int
+) -> None:
+    """Of FID, KID, Inception Score, mean loss and names; without an index, a warning names the
+    sampler, then seeds.
+    """
     found = lines(programs, loader, ranks)
     for count in COUNTS:
         (same,) = found[f"same {count}"]
@@ -39,7 +45,9 @@ def test_counts_and_bits_of_one_process(programs: Run, alone: dict[str, set[str]
     (said,) = found["padded 37"]
     number = padded["plain" if loader == "lightning" else loader, ranks]
     assert said.startswith(f"{number}+{number} ")
-    real, fake = re.findall(r"of \d+ (?:real|generated) images are on more than one rank .*?(?=\"|$)", said)
+    real, fake = re.findall(
+        r"of \d+ (?:real|generated) images are on more than one rank .*?(?=\"|$)", said
+    )
     assert "a sampler repeats samples" in real
     assert "seed" not in real
     assert 0 < fake.index("a sampler repeats samples") < fake.index("fidtool.sample_seed")

@@ -1,4 +1,6 @@
-"""Parts of a set, and its new images, on several ranks: the same bits, also of a part that was killed."""
+"""Parts of a set, and its new images, on several ranks: the same bits, also of a part that was
+killed.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def test_parts_of_any_world_size_merge(fidtool: Run, here: Run, tmp_path: Path) 
     settings = (*OF_EACH, "--extractor", TINY)
     assert here("stats", fake, "-o", "whole.npz", *settings).status == 0
     for number, ranks in enumerate((3, 1, 2), 1):
-        done = fidtool("stats", fake, "-o", f"{number}.npz", "--part", f"{number}/3", *settings, ranks=ranks)
+        done = fidtool(
+            "stats", fake, "-o", f"{number}.npz", "--part", f"{number}/3", *settings, ranks=ranks
+        )
         assert done.status == 0, done.stderr
     done = fidtool("merge", "2.npz", "3.npz", "1.npz", "-o", "merged.npz", ranks=2)
     assert done.status == 0, done.stderr
@@ -55,7 +59,9 @@ def test_new_images_on_two_ranks(fidtool: Run, here: Run, tmp_path: Path) -> Non
     assert "changed after new.npz was computed (00002.png)" in done.stderr
 
 
-def test_a_killed_part_is_done_again(fidtool: Run, here: Run, rank_server: RankServer, tmp_path: Path) -> None:
+def test_a_killed_part_is_done_again(
+    fidtool: Run, here: Run, rank_server: RankServer, tmp_path: Path
+) -> None:
     """From its checkpoint, with another number of ranks, and alone: the other part is as it was."""
     fake, passes = make_pictures(tmp_path / "fake", 120, 1), tmp_path / "passes"
     settings: list[object] = ["stats", fake, *OF_EACH, "--extractor", FAULTY]

@@ -1,4 +1,6 @@
-"""fidtool within programs: exceptions, signals and process groups remain under the program's control."""
+"""fidtool within programs: exceptions, signals and process groups remain under the program's
+control.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def started(server: RankServer, folder: Path, script: str, **variables: str) -> 
 
 @pytest.fixture(scope="module", autouse=True)
 def lost(rank_server: RankServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Rank]]:
-    """Rank 1 freezes and its connections stay open, as if its machine were lost. The last test checks rank 0."""
+    """Rank 1 freezes and its connections stay open, as if its machine were lost. The last test
+    checks rank 0.
+    """
     script = """
 import sys, fidtool
 try:
@@ -74,10 +78,15 @@ dist.destroy_process_group()
 """
     where = f"{where}{folder}/store" if where == "file://" else where
     ends = outcomes(started(rank_server, folder, script, WHERE=where))
-    assert [(end.status, end.stdout) for end in ends] == [(0, "caught True\n1 cpu 12\n12\n2\n"), (0, "2\n")], ends
+    assert [(end.status, end.stdout) for end in ends] == [
+        (0, "caught True\n1 cpu 12\n12\n2\n"),
+        (0, "2\n"),
+    ], ends
 
 
-def test_a_rank_that_is_lost_is_named_whatever_the_store(rank_server: RankServer, folder: Path) -> None:
+def test_a_rank_that_is_lost_is_named_whatever_the_store(
+    rank_server: RankServer, folder: Path
+) -> None:
     script = """
 import os, sys, torch.distributed as dist, fidtool
 place = {"init_method": "file://" + os.path.abspath("store"), "rank": int(os.environ["RANK"])}
@@ -87,12 +96,16 @@ try:
 except fidtool.RunError as error:
     print("caught", str(error).startswith("rank 1 (process "), "exited without reporting an error" in str(error))
 """
-    first, second = outcomes(started(rank_server, folder, script, FAULT="kill", FAULT_RANK="1", FAULT_AFTER="2"))
+    first, second = outcomes(
+        started(rank_server, folder, script, FAULT="kill", FAULT_RANK="1", FAULT_AFTER="2")
+    )
     assert (first.status, first.stdout) == (0, "caught True True\n"), first
     assert second.status == -signal.SIGKILL
 
 
-def test_the_programs_process_group_is_used_and_left_open(rank_server: RankServer, folder: Path) -> None:
+def test_the_programs_process_group_is_used_and_left_open(
+    rank_server: RankServer, folder: Path
+) -> None:
     """As in a training script. Every rank gets the same evaluation."""
     make_pictures(folder / "fake", 9, 2)
     (folder / "script.py").write_text("""
@@ -108,7 +121,9 @@ if len(sys.argv) > 2:
     dist.destroy_process_group()
 print([value.frechet_distance.hex() for value in values])
 """)
-    grouped = rank_server.ranks("script", [["script.py", TINY, "grouped"]] * 3, rank_server.environment, folder)
+    grouped = rank_server.ranks(
+        "script", [["script.py", TINY, "grouped"]] * 3, rank_server.environment, folder
+    )
     alone = rank_server.ranks("script", [["script.py", TINY]], rank_server.environment, folder)
     ends = outcomes([*grouped, *alone])
     assert [end.status for end in ends] == [0] * 4, ends
@@ -142,7 +157,8 @@ except KeyboardInterrupt:
 """
     ranks = started(rank_server, folder, script, FAULT_PACE="1")
     wait_for_work(folder, 2)
-    # Like a terminal, signal all ranks at once. Otherwise a rank may notice the exit of the other first.
+    # Like a terminal, signal all ranks at once. Otherwise a rank may notice the exit of the other
+    # first.
     for number in (signal.SIGSTOP, signal.SIGINT, signal.SIGCONT):
         for rank in ranks:
             rank.send(number)
@@ -150,7 +166,9 @@ except KeyboardInterrupt:
     assert [(end.status, end.stdout) for end in ends] == [(0, "interrupted\n")] * 2, ends
 
 
-def test_a_pass_that_never_ends_does_not_block_exit(environment: dict[str, str], folder: Path) -> None:
+def test_a_pass_that_never_ends_does_not_block_exit(
+    environment: dict[str, str], folder: Path
+) -> None:
     """Neither Ctrl-C nor the exit of the program waits for it."""
     script = """
 import sys, fidtool
@@ -160,7 +178,12 @@ except KeyboardInterrupt:
     print("interrupted")
     sys.exit(3)
 """
-    own = {**environment, "FAULT": "stuck", "FAULT_AFTER": "2", "FORWARD_LOG": str(folder / "passes")}
+    own = {
+        **environment,
+        "FAULT": "stuck",
+        "FAULT_AFTER": "2",
+        "FORWARD_LOG": str(folder / "passes"),
+    }
     (process,) = own_interpreters(["-c", script, FAULTY], [own], folder)
     wait_for_work(folder, 4)
     process.send_signal(signal.SIGINT)
@@ -185,7 +208,9 @@ torch.distributed.destroy_process_group = slowly
 def test_the_cause_is_printed_even_if_rank_zero_exits_slowly(
     rank_server: RankServer, environment: dict[str, str], folder: Path
 ) -> None:
-    """torchrun kills the other ranks as soon as one exits with an error: the cause must be printed before that."""
+    """torchrun kills the other ranks as soon as one exits with an error: the cause must be printed
+    before that.
+    """
     (make_pictures(folder / "fake", 20, 1) / "00011.png").write_bytes(b"no image")
     (folder / "slow.py").write_text(SLOW_END)
     arguments = ("compute", "real", "fake", "--extractor", "slow.py:network", "--quiet", "--json")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+from functools import partial
 from pathlib import Path
 
 from support.command_line import Run
@@ -23,23 +24,49 @@ PACE = 0.01
 
 
 def most_lost(ranks: int) -> int:
-    """Maximum number of forward passes that a kill can lose: of each rank, those in the part that it works on.
+    """Maximum number of forward passes that a kill can lose: of each rank, those in the part that
+    it works on.
 
-    On two cores there are two forward threads on a single rank, or one per rank. They have begun and queued batches
-    beyond the part.
+    On two cores there are two forward threads on a single rank, or one per rank. They have begun
+    and queued batches beyond the part.
     """
     return ranks * (2 * (BATCHES // PARTS) + 2 * max(1, 2 // ranks) + 1)
 
 
 def test_a_kill_costs_at_most_a_part(rank_server: RankServer, tmp_path: Path) -> None:
-    """The network counts its passes in a file. All ranks are killed, then one; a single process finishes the work."""
+    """The network counts its passes in a file. All ranks are killed, then one; a single process
+    finishes the work.
+    """
     make_pictures(tmp_path / "real", BATCHES, 1)
     make_pictures(tmp_path / "fake", BATCHES, 2)
-    (tmp_path / "real" / f"{BATCHES // 2:05}.png").write_bytes(b"no image")  # skipped files are saved as well
-    arguments: list[object] = ["compute", "real", "fake", "--extractor", FAULTY, "--no-cache", "--batch-size", "1"]
-    arguments += ["--on-error", "skip", "--max-skip", "0.02", "--metrics", "fid,kid,prdc", "--kid-subset-size", 40]
+    (tmp_path / "real" / f"{BATCHES // 2:05}.png").write_bytes(
+        b"no image"
+    )  # skipped files are saved as well
+    arguments: list[object] = [
+        "compute",
+        "real",
+        "fake",
+        "--extractor",
+        FAULTY,
+        "--no-cache",
+        "--batch-size",
+        "1",
+    ]
+    arguments += [
+        "--on-error",
+        "skip",
+        "--max-skip",
+        "0.02",
+        "--metrics",
+        "fid,kid,prdc",
+        "--kid-subset-size",
+        40,
+    ]
     keeping = [*arguments, "--checkpoint", "kept", "--json"]
     passes = tmp_path / "passes"
+
+    def have_worked(batches: int) -> bool:
+        return passes.exists() and passes.stat().st_size >= batches
 
     def start(command: list[object], ranks: int, **variables: str) -> list[Rank]:
         environment = {**rank_server.environment, "FAULT_PACE": str(PACE), **variables}
@@ -48,7 +75,7 @@ def test_a_kill_costs_at_most_a_part(rank_server: RankServer, tmp_path: Path) ->
     (whole,) = outcomes(start([*arguments, "--json"], 1, FAULT_PACE="0"))
     for size, killed, wanted in ((3, slice(None), 30), (2, slice(1), 80)):
         ranks = start(keeping, size, FORWARD_LOG=str(passes))
-        wait_until(lambda: passes.exists() and passes.stat().st_size >= wanted, "no rank is working")  # noqa: B023
+        wait_until(partial(have_worked, wanted), "no rank is working")
         for rank in ranks[killed]:
             rank.send(signal.SIGKILL)
         assert {rank.wait() for rank in ranks} <= {-signal.SIGKILL, 1}
@@ -65,11 +92,22 @@ def test_a_run_resumes_after_a_restart_by_torchrun(
     """The last rank is killed in the first attempt only; stdout is one JSON document."""
     make_pictures(tmp_path / "real", 40, 1)
     make_pictures(tmp_path / "fake", 40, 2)
-    settings = ["--extractor", FAULTY, "--no-cache", "--batch-size", "1", "--json", "--checkpoint", "kept"]
+    settings = [
+        "--extractor",
+        FAULTY,
+        "--no-cache",
+        "--batch-size",
+        "1",
+        "--json",
+        "--checkpoint",
+        "kept",
+    ]
     arguments = ["compute", "real", "fake", *settings]
     variables = {"FAULT": "kill", "FAULT_RANK": "1", "FAULT_ATTEMPT": "0", "FAULT_PACE": "0.01"}
     own = {**environment, **variables}
-    done = rank_server.torchrun(2, "fidtool", arguments, own, tmp_path, "--max-restarts=2").outcome()
+    done = rank_server.torchrun(
+        2, "fidtool", arguments, own, tmp_path, "--max-restarts=2"
+    ).outcome()
     assert done.status == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["run"]["images_resumed"] > 0
@@ -77,15 +115,42 @@ def test_a_run_resumes_after_a_restart_by_torchrun(
     assert len(re.findall("^error: ", done.stderr, re.MULTILINE)) == 1
 
 
-def test_two_ranks_write_what_one_process_resumes(golden: Golden, fidtool: Run, tmp_path: Path) -> None:
+def test_two_ranks_write_what_one_process_resumes(
+    golden: Golden, fidtool: Run, tmp_path: Path
+) -> None:
     """The parts are those of one process."""
     make_sets(beside_network(tmp_path))
-    command = ("compute", "real", "fake", *CPU, "--batch-size", BATCH, "--no-cache", "--json", "--checkpoint", "kept")
+    command = (
+        "compute",
+        "real",
+        "fake",
+        *CPU,
+        "--batch-size",
+        BATCH,
+        "--no-cache",
+        "--json",
+        "--checkpoint",
+        "kept",
+    )
     command += ("--metrics", "fid,kid", "--kid-subset-size", 9)
     both = fidtool(*command, ranks=2)
     names = [re.sub(r"^\w+-", "RUN-", file.name) for file in (tmp_path / "kept").iterdir()]
-    kept = ("world_size", "backend", "batch_size", "images_computed", "images_resumed", "cached", "config")
-    golden("resume/two_ranks", {"files": sorted(names), "run": {name: both.json["run"][name] for name in kept}})
+    kept = (
+        "world_size",
+        "backend",
+        "batch_size",
+        "images_computed",
+        "images_resumed",
+        "cached",
+        "config",
+    )
+    golden(
+        "resume/two_ranks",
+        {"files": sorted(names), "run": {name: both.json["run"][name] for name in kept}},
+    )
     resumed = fidtool(*command)
-    assert (resumed.json["run"]["images_resumed"], resumed.json["run"]["images_computed"]) == (REAL + FAKE, 0)
+    assert (resumed.json["run"]["images_resumed"], resumed.json["run"]["images_computed"]) == (
+        REAL + FAKE,
+        0,
+    )
     assert resumed.json["results"] == both.json["results"]

@@ -1,6 +1,8 @@
-"""Problems that people reported of other tools, reproduced with those tools and solved with fidtool.
+"""Problems that people reported of other tools, reproduced with those tools and solved with
+fidtool.
 
-The values and gradients equal those of one process, on ranks with unequal shares of which one has nothing.
+The values and gradients equal those of one process, on ranks with unequal shares of which one has
+nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Ranks that see different contents, on machines without a shared file system: always an error, never a wrong value."""
+"""Ranks that see different contents, on machines without a shared file system: always an error,
+never a wrong value.
+"""
 
 from __future__ import annotations
 
@@ -54,10 +56,14 @@ CASES: dict[str, Callable[[Path, int], None]] = {
 }
 
 
-def run_apart(server: RankServer, environment: dict[str, str], places: list[Path], *arguments: object) -> list[Outcome]:
+def run_apart(
+    server: RankServer, environment: dict[str, str], places: list[Path], *arguments: object
+) -> list[Outcome]:
     """Run the same command on two ranks, each in its own folder."""
     own = zip(places, exported(len(places)), strict=True)
-    return outcomes([server.launch("fidtool", arguments, {**environment, **rank}, place) for place, rank in own])
+    return outcomes(
+        [server.launch("fidtool", arguments, {**environment, **rank}, place) for place, rank in own]
+    )
 
 
 @pytest.fixture
@@ -70,13 +76,21 @@ def places(tmp_path: Path) -> list[Path]:
     return found
 
 
-@pytest.mark.parametrize(("name", "command"), [*((name, "compute") for name in CASES), ("images", "check")])
+@pytest.mark.parametrize(
+    ("name", "command"), [*((name, "compute") for name in CASES), ("images", "check")]
+)
 def test_ranks_with_different_contents_are_refused(
-    rank_server: RankServer, environment: dict[str, str], places: list[Path], name: str, command: str
+    rank_server: RankServer,
+    environment: dict[str, str],
+    places: list[Path],
+    name: str,
+    command: str,
 ) -> None:
     for seed, place in enumerate(places):
         CASES[name](place, seed)
-    arguments = {"compute": ["real", name, "--extractor", TINY, "--no-cache"], "check": [name]}[command]
+    arguments = {"compute": ["real", name, "--extractor", TINY, "--no-cache"], "check": [name]}[
+        command
+    ]
     first, second = run_apart(rank_server, environment, places, command, *arguments)
     assert (first.status, first.stdout) == (second.status, second.stdout) == (2, "")
     assert second.stderr == ""
@@ -91,7 +105,17 @@ def test_skipping_does_not_hide_that_files_are_missing_on_a_rank(
 ) -> None:
     for seed, place in enumerate(places):
         make_folder_with_missing_files(place, seed)
-    arguments = ("compute", "real", "images", "--extractor", TINY, "--on-error", "skip", "--max-skip", "1")
+    arguments = (
+        "compute",
+        "real",
+        "images",
+        "--extractor",
+        TINY,
+        "--on-error",
+        "skip",
+        "--max-skip",
+        "1",
+    )
     first, _ = run_apart(rank_server, environment, places, *arguments)
     assert (first.status, first.stdout) == (2, "")
     assert "exists on rank 0 but not on this rank" in first.stderr
@@ -119,10 +143,14 @@ main()
 
 
 def test_urls_of_different_servers_are_refused(program: Run, tmp_path: Path) -> None:
-    """The same URL can refer to a different server on each machine: here each rank has its own folder."""
+    """The same URL can refer to a different server on each machine: here each rank has its own
+    folder.
+    """
     place = filled(tmp_path / "store")
     for rank, other in enumerate(("images", "real")):
         (tmp_path / str(rank)).mkdir()
         (tmp_path / str(rank) / "set").symlink_to(place / other)
-    run = program(IN_OWN_FOLDER, "compute", place / "real", "file:///proc/self/cwd/set/", *ARGUMENTS, ranks=2)
+    run = program(
+        IN_OWN_FOLDER, "compute", place / "real", "file:///proc/self/cwd/set/", *ARGUMENTS, ranks=2
+    )
     assert "has different contents on rank 1" in run.stderr, run.stderr

@@ -1,4 +1,6 @@
-"""Advice at the end of an error message: what was saved, how to resume, or how to save work next time."""
+"""Advice at the end of an error message: what was saved, how to resume, or how to save work next
+time.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,8 @@ from numpy.typing import NDArray
 import fidtool
 from fidtool.cli.output import as_flag
 from fidtool.errors import rendered
-from fidtool.pipeline import run as module
-from fidtool.pipeline.run import FinishedWork
+from fidtool.run import context as module
+from fidtool.run.context import FinishedWork
 from support.command_line import Run
 from support.goldens import Golden
 from support.pictures import make_pictures
@@ -32,17 +34,35 @@ REST = "no other work was saved: pass --checkpoint DIR to save finished work"
 @pytest.fixture
 def sets(environment: dict[str, str], tmp_path: Path) -> list[Path]:
     """REAL and FAKE, old enough for the cache."""
-    found = [make_pictures(tmp_path / name, COUNT, seed) for seed, name in enumerate(("real", "fake"))]
+    found = [
+        make_pictures(tmp_path / name, COUNT, seed) for seed, name in enumerate(("real", "fake"))
+    ]
     time.sleep(0.08)
     return found
 
 
-def last_words(server: RankServer, sets: list[Path], folder: Path, fault: str, passes: int, *more: object) -> str:
-    """Return the error line of a run on two ranks that end during a forward pass; the line must match its JSON."""
-    arguments = ["compute", *sets, "--extractor", FAULTY, "--batch-size", 1, "--quiet", "--json", *more]
+def last_words(
+    server: RankServer, sets: list[Path], folder: Path, fault: str, passes: int, *more: object
+) -> str:
+    """Return the error line of a run on two ranks that end during a forward pass; the line must
+    match its JSON.
+    """
+    arguments = [
+        "compute",
+        *sets,
+        "--extractor",
+        FAULTY,
+        "--batch-size",
+        1,
+        "--quiet",
+        "--json",
+        *more,
+    ]
     pace = {"FAULT": fault, "FAULT_AFTER": str(passes), "FAULT_PACE": "0.01", "WORTH_TELLING": "0"}
     ends = outcomes(server.ranks("fidtool", [arguments] * 2, {**os.environ, **pace}, folder))
-    (line,) = [line for end in ends for line in end.stderr.splitlines() if line.startswith("error: ")]
+    (line,) = [
+        line for end in ends for line in end.stderr.splitlines() if line.startswith("error: ")
+    ]
     assert line == f"error: {ends[0].json['exit']['reason']}"
     assert line in ends[0].stderr, "rank zero prints it"
     return line
@@ -97,4 +117,6 @@ def test_an_exception_of_the_program_gets_the_advice_too(sets: list[Path]) -> No
         fidtool.compute(sets[0], broken(), extractor=TINY)
     if sys.version_info >= (3, 11):  # exceptions have notes
         (note,) = caught.value.__notes__
-        assert note.endswith(f"the statistics of {sets[0]} are cached: run the same command again to reuse them")
+        assert note.endswith(
+            f"the statistics of {sets[0]} are cached: run the same command again to reuse them"
+        )

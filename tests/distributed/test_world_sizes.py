@@ -1,4 +1,6 @@
-"""Mean, covariance and distance are bit-identical at any world size, number of workers and launcher."""
+"""Mean, covariance and distance are bit-identical at any world size, number of workers and
+launcher.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +36,20 @@ def statistics_bits(path: Path) -> tuple[bytes, bytes, int]:
 
 def slurm(tasks: int) -> list[dict[str, str]]:
     """The variables that srun sets for each of ``tasks`` processes on one node."""
-    job = {"SLURM_JOB_ID": str(free_port()), "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "node[7-9]"}
-    counts = {"SLURM_NTASKS": str(tasks), "SLURM_STEP_NUM_TASKS": str(tasks), "SLURM_STEP_TASKS_PER_NODE": str(tasks)}
-    return [{**job, **counts, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)} for rank in range(tasks)]
+    job = {
+        "SLURM_JOB_ID": str(free_port()),
+        "SLURM_STEP_ID": "0",
+        "SLURM_STEP_NODELIST": "node[7-9]",
+    }
+    counts = {
+        "SLURM_NTASKS": str(tasks),
+        "SLURM_STEP_NUM_TASKS": str(tasks),
+        "SLURM_STEP_TASKS_PER_NODE": str(tasks),
+    }
+    return [
+        {**job, **counts, "SLURM_PROCID": str(rank), "SLURM_LOCALID": str(rank)}
+        for rank in range(tasks)
+    ]
 
 
 def test_any_launcher_gives_the_same_bits(
@@ -46,9 +59,21 @@ def test_any_launcher_gives_the_same_bits(
     count = 37
     real = make_pictures(tmp_path / "real", count, 1, sides=MIXED)
     fake = make_pictures(tmp_path / "fake", count, 2, ".jpg", sides=MIXED)
-    command = ["compute", str(real), str(fake), "--extractor", TINY, "--batch-size", "4", "--no-cache", "--json"]
+    command = [
+        "compute",
+        str(real),
+        str(fake),
+        "--extractor",
+        TINY,
+        "--batch-size",
+        "4",
+        "--no-cache",
+        "--json",
+    ]
     exported = rank_server.ranks("fidtool", [command] * 2, environment, tmp_path)
-    srun = [rank_server.launch("fidtool", command, {**environment, **own}, tmp_path) for own in slurm(2)]
+    srun = [
+        rank_server.launch("fidtool", command, {**environment, **own}, tmp_path) for own in slurm(2)
+    ]
     runs: list[tuple[int, Outcome]] = [
         (1, fidtool(*command)),
         (1, fidtool(*command, ranks=1)),
@@ -70,7 +95,9 @@ def test_any_launcher_gives_the_same_bits(
 
 
 @pytest.mark.parametrize("count", [1, 29])
-def test_statistics_have_the_same_bits_at_any_world_size(fidtool: Run, tmp_path: Path, count: int) -> None:
+def test_statistics_have_the_same_bits_at_any_world_size(
+    fidtool: Run, tmp_path: Path, count: int
+) -> None:
     """Also with fewer images than ranks; one image has no covariance."""
     images = make_pictures(tmp_path / "images", count, sides=MIXED)
     settings = ["stats", images, "--extractor", TINY, "--batch-size", 3, "--no-cache"]
@@ -82,19 +109,42 @@ def test_statistics_have_the_same_bits_at_any_world_size(fidtool: Run, tmp_path:
 
 
 def test_everything_has_the_same_bits(fidtool: Run, here: Run, tmp_path: Path) -> None:
-    """All metrics, error bars, influence, copies, crops and a skipped file; the ranks keep the features on disk."""
+    """All metrics, error bars, influence, copies, crops and a skipped file; the ranks keep the
+    features on disk.
+    """
     real = distinct(tmp_path / "real", 60, first=10_000)
     fake = same_seed_on_ranks(tmp_path / "fake", 3, 20, lambda rank, i: f"rank{rank}_{i}.png")
     (fake / "rank2_7.png").write_bytes(b"no image")
     other = with_harmful(tmp_path / "other", 57, 3)
-    arguments = ["compute", real, fake, other, "--extractor", TINY, "--batch-size", 4, "--no-cache", "--json"]
-    arguments += ["--metrics", f"all,{SLICED}", "--uncertainty", "--influence", "--crop-fake", "tensor-center:24"]
+    arguments = [
+        "compute",
+        real,
+        fake,
+        other,
+        "--extractor",
+        TINY,
+        "--batch-size",
+        4,
+        "--no-cache",
+        "--json",
+    ]
+    arguments += [
+        "--metrics",
+        f"all,{SLICED}",
+        "--uncertainty",
+        "--influence",
+        "--crop-fake",
+        "tensor-center:24",
+    ]
     arguments += ["--on-error", "skip", "--max-skip", 0.1]
     report = tmp_path / "report.html"
     arguments += ["--report", report]
     one = here(*arguments).json
     report.unlink()
-    assert one["results"][0]["diagnosis"]["duplicates"]["fake"]["multiplicities"] == {"2": 1, "3": 19}
+    assert one["results"][0]["diagnosis"]["duplicates"]["fake"]["multiplicities"] == {
+        "2": 1,
+        "3": 19,
+    }
     assert {"kid", "precision", "mind", "mifid", "vendi", "authpct", "sliced"} <= {
         name.partition("_")[0] for name in one["results"][0]["metrics"]
     }
@@ -122,7 +172,14 @@ def test_features_in_files_give_the_same_bits(fidtool: Run, here: Run, tmp_path:
 def test_check_has_the_same_findings(fidtool: Run, here: Run, tmp_path: Path) -> None:
     fake = same_seed_on_ranks(tmp_path / "fake", 4, 20, lambda rank, i: f"rank{rank}_{i}.png")
     (fake / "x.png").write_bytes(b"no image")
-    arguments = ("check", fake, "--against", distinct(tmp_path / "real", 40, 999), "--json", "--strict")
+    arguments = (
+        "check",
+        fake,
+        "--against",
+        distinct(tmp_path / "real", 40, 999),
+        "--json",
+        "--strict",
+    )
     expected = here(*arguments)
     findings = expected.json["images"]["findings"] + expected.json["between"]
     assert {each["code"] for each in findings} == {"unreadable", "copies", "not compared"}
@@ -139,7 +196,9 @@ def test_too_many_unreadable_files_are_refused_once(fidtool: Run, tmp_path: Path
 
 
 def test_inception_has_the_same_bits_at_any_world_size(fidtool: Run, tmp_path: Path) -> None:
-    """With one or two forward threads a rank. Rank 1 finds other weights, but receives rank zero's."""
+    """With one or two forward threads a rank. Rank 1 finds other weights, but receives rank
+    zero's.
+    """
     real = make_pictures(tmp_path / "real", 4, 1, sides=MIXED)
     fake = make_pictures(tmp_path / "fake", 3, 2, sides=MIXED)
     common = [str(real), str(fake), "--batch-size", "2", "--no-cache", "--json", "--quiet"]
@@ -154,11 +213,16 @@ def test_inception_has_the_same_bits_at_any_world_size(fidtool: Run, tmp_path: P
 
 
 def _with_other_weights(folder: Path) -> dict[str, str]:
-    """Return variables and a cache with weights that rank zero does not use. Other ranks then receive rank zero's."""
+    """Return variables and a cache with weights that rank zero does not use. Other ranks then
+    receive rank zero's.
+    """
     cache = folder / "other"
     (cache / "weights").mkdir(parents=True)
     known = load_weights(None, print)
-    state = {**known.state, "Conv2d_1a_3x3.conv.weight": known.state["Conv2d_1a_3x3.conv.weight"] + 1e-3}
+    state = {
+        **known.state,
+        "Conv2d_1a_3x3.conv.weight": known.state["Conv2d_1a_3x3.conv.weight"] + 1e-3,
+    }
     torch.save({"state": state}, cache / "weights" / converted_path().name)
     return {"FIDTOOL_CACHE": str(cache), "FIDTOOL_WEIGHTS": str(offline_path())}
 
@@ -184,7 +248,9 @@ def test_ranks_that_compute_different_bits_are_reported(fidtool: Run, tmp_path: 
 
 
 def test_the_number_of_images_is_not_padded_to_the_ranks(fidtool: Run, tmp_path: Path) -> None:
-    """One image of 7 is white, the rest black: sampler padding would count some twice and move the mean."""
+    """One image of 7 is white, the rest black: sampler padding would count some twice and move the
+    mean.
+    """
     images = tmp_path / "images"
     make_pictures(images, 7)
     for number, file in enumerate(sorted(images.iterdir())):
@@ -207,7 +273,9 @@ def test_the_number_of_images_is_not_padded_to_the_ranks(fidtool: Run, tmp_path:
 
 
 @pytest.mark.skipif(offline_path() is None, reason="needs fidtool[offline]")
-def test_several_ranks_write_a_file_for_another_project(fidtool: Run, here: Run, tmp_path: Path) -> None:
+def test_several_ranks_write_a_file_for_another_project(
+    fidtool: Run, here: Run, tmp_path: Path
+) -> None:
     """The same statistics and the same sample of the images as one process."""
     images = make_pictures(tmp_path / "images", 5, sides=(16,))
     arguments = ("--layout", "adm", "--crop", "adm:16", "--images", 3, "--no-cache")

@@ -23,13 +23,21 @@ import torch
 
 from fidtool.cli.main import cli
 from fidtool.features.models.inception import offline_path
-from fidtool.sources.references import FD_LOSS, REFERENCES
+from fidtool.references.catalogue import FD_LOSS, REFERENCES
 from support.pages import PAGES, commands, commands_in_text, programs
 from support.pictures import make_pictures
 from support.places import ROOT
 from support.processes import PATIENCE, free_port
 from support.ranks import RankServer
-from support.source_forms import make_squares, names_in, pixels_in, write_parquet, write_saved, write_tar, write_zip
+from support.source_forms import (
+    make_squares,
+    names_in,
+    pixels_in,
+    write_parquet,
+    write_saved,
+    write_tar,
+    write_zip,
+)
 
 HERE = {page: text for page, text in PAGES.items() if page.stem != "jobs"}
 """The pages whose commands run in one folder; test_jobs.py runs those of the other one."""
@@ -37,16 +45,31 @@ PROGRAMS = [program for text in HERE.values() for program in programs(text)]
 """Name and content of each Python block."""
 FILES = {name: content for name, content in PROGRAMS if name}
 """The blocks with a file name, by name."""
-EXAMPLE = next(content for page, text in PAGES.items() if page.stem == "python" for _, content in programs(text))
-SNIPPETS = {f"snippet{i}.py": content for i, (name, content) in enumerate(PROGRAMS) if not name and content != EXAMPLE}
+EXAMPLE = next(
+    content
+    for page, text in PAGES.items()
+    if page.stem == "python"
+    for _, content in programs(text)
+)
+SNIPPETS = {
+    f"snippet{i}.py": content
+    for i, (name, content) in enumerate(PROGRAMS)
+    if not name and content != EXAMPLE
+}
 """The blocks without a file name."""
 
-SHOWN = list(dict.fromkeys(each for text in HERE.values() for each in (*commands(text), *commands_in_text(text))))
+SHOWN = list(
+    dict.fromkeys(
+        each for text in HERE.values() for each in (*commands(text), *commands_in_text(text))
+    )
+)
 """Each command once, even if several pages show it."""
 INSTALL, TEST = (line for line in SHOWN if line.startswith("python3 -m venv"))
 NODES = [line for line in SHOWN if "--nnodes" in line]
 COMMANDS = [line for line in SHOWN if line not in (INSTALL, TEST, *NODES)]
-BY_THEMSELVES = [name for name in FILES if not any(Path(name).stem in command for command in COMMANDS)]
+BY_THEMSELVES = [
+    name for name in FILES if not any(Path(name).stem in command for command in COMMANDS)
+]
 """Files that no command runs or imports."""
 REST = [*COMMANDS, *(f"python {name}" for name in (*SNIPPETS, *BY_THEMSELVES))]
 
@@ -60,37 +83,51 @@ SMALLER = {
     "fake/ 20": "fake/ 2000",
     "--num 5000": "--num 3",
     "--num-samples 2048": "--num-samples 8 --epochs 2 --feature 64",
-    "tune_generator.py real/ --feature 64": "tune_generator.py real/ --feature 64 --steps 2 --batch 2 --samples 4",
+    "tune_generator.py real/ --feature 64": "tune_generator.py real/ --feature 64 --steps 2 "
+    "--batch 2 --samples 4",
     "--output encoder.pt": "--output encoder.pt --steps 3 --batch 2",
     "compute real/ ": "compute real/ --dims 64 ",
     "compute real/ --dims 64 fake/ --preset": "compute real/ fake/ --preset",
     "compute real.zip 'shards": "compute real.zip --dims 64 'shards",
     "-o real_features.npz": "-o real_features.npz --dims 64",
     "inception --extractor dinov2@": "inception,dinov2@",
-    "--extractor inception,dinov2@": "--extractor inception@dims=64,dinov2:vits14@weights=dinov2.pth,",
-    "--extractor inception,dinov2": "--extractor inception@dims=64,dinov2:vits14@weights=dinov2.pth",
+    "--extractor inception,dinov2@": "--extractor "
+    "inception@dims=64,dinov2:vits14@weights=dinov2.pth,",
+    "--extractor inception,dinov2": "--extractor "
+    "inception@dims=64,dinov2:vits14@weights=dinov2.pth",
     "--extractor dinov2": "--extractor dinov2:vits14 --weights dinov2.pth",
-    "fd-loss:imagenet256 samples.npz": "fd_loss.pkl fd_loss.pkl",  # the six networks have 1.4 billion parameters
+    # The six networks have 1.4 billion parameters.
+    "fd-loss:imagenet256 samples.npz": "fd_loss.pkl fd_loss.pkl",
     "ssim,lpips": "ssim,lpips --lpips-weights alexnet.pth",
     "--preset edm2 --extractor inception": "--extractor inception --preset=edm2",
-    "--preset edm2": "--preset edm2 --extractor inception,dinov2:vits14@weights=dinov2.pth,protocol=torch",
+    "--preset edm2": "--preset edm2 --extractor "
+    "inception,dinov2:vits14@weights=dinov2.pth,protocol=torch",
     "--extractor clip": "--extractor clip:ViT-S-32-alt --weights clip.pth",
-    "--metrics fid,clip-score": "--metrics fid,clip-score --clip-score-extractor clip:ViT-S-32-alt@weights=clip.pth",
-    "my_resnet.py:network": "my_resnet.py:network --feature-step 14",  # features of random weights are large
+    "--metrics fid,clip-score": "--metrics fid,clip-score --clip-score-extractor "
+    "clip:ViT-S-32-alt@weights=clip.pth",
+    # Features of random weights are large.
+    "my_resnet.py:network": "my_resnet.py:network --feature-step 14",
     "--extractor timm:vit_base_patch16_224": "--extractor timm:test_vit --weights test_vit.pth",
-    "--extractor fdr:mae": "--extractor timm:test_vit --weights test_vit.pth",  # which has 300 million parameters
+    # Which has 300 million parameters.
+    "--extractor fdr:mae": "--extractor timm:test_vit --weights test_vit.pth",
 }
-"""Replacements for what a test machine does not have: two processes for 8 GPUs, four images for 50,000, Inception's
-first 64 features, and small networks with random weights for the published ones."""
+"""Replacements for what a test machine does not have: two processes for 8 GPUs, four images for
+50,000, Inception's first 64 features, and small networks with random weights for the published
+ones.
+"""
 SLOW = re.compile(
     r"adm:imagenet|edm|clean-fid:|VIRTUAL|img512|paper_ref|preset|extractor (clip|dinov2)|verify fid|read_fid"
     r"|extractor inception|both\.npz|lpips|torchrun \S+ (\S*/)?\w+\.py"
 )
-"""Commands of two to five seconds: published references and networks, what reads their results, training on ranks."""
+"""Commands of two to five seconds: published references and networks, what reads their results,
+training on ranks.
+"""
 OUTPUT = re.compile(r" (?:-o|--output|--history) (\S+\.(?:npz|pt|jsonl?))")
 MAKERS = {found[1]: line for line in REST if (found := OUTPUT.search(line))}
 MAKERS["colours.pt2"] = "python export_network.py"
-MAKERS["fid.json"] = next(line for line in REST if line.endswith("--preset edm -o fid.json"))  # `verify` needs a preset
+MAKERS["fid.json"] = next(
+    line for line in REST if line.endswith("--preset edm -o fid.json")
+)  # `verify` needs a preset
 """Files that commands read, and the commands that write them."""
 PUBLISHED = {
     "dinov2.pth": "timm",
@@ -99,7 +136,9 @@ PUBLISHED = {
     "hub/checkpoints/resnet50-11ad3fa6.pth": "torchvision",
     "alexnet.pth": "lpips",
 }
-"""Files of random weights, and the packages that build their networks. ``TORCH_HOME`` is the folder of the commands."""
+"""Files of random weights, and the packages that build their networks. ``TORCH_HOME`` is the folder
+of the commands.
+"""
 
 SRUN = """#!/usr/bin/env bash
 # Replaces SLURM's srun: starts the tasks with the variables that srun sets.
@@ -118,8 +157,8 @@ status=0; for pid in $pids; do wait "$pid" || status=$?; done; exit $status
 def clone(tmp_path_factory: pytest.TempPathFactory, rank_server: RankServer) -> Path:
     """A folder with everything that the commands need, shared by all of them.
 
-    ``fidtool``, ``python``, ``torchrun`` and its ranks are forks of an interpreter that has already imported torch. The
-    test of the installation starts new interpreters.
+    ``fidtool``, ``python``, ``torchrun`` and its ranks are forks of an interpreter that has already
+    imported torch. The test of the installation starts new interpreters.
     """
     root = tmp_path_factory.mktemp("guide")
     make_pictures(root / "real", 4, 1)
@@ -129,7 +168,9 @@ def clone(tmp_path_factory: pytest.TempPathFactory, rank_server: RankServer) -> 
         make_pictures(root / "classes" / str(seed), 8, 10 + seed)
         for number, name in enumerate(("photos", "generated")):
             make_pictures(root / name / ("daisy", "roses")[seed], 4, 20 + 2 * seed + number)
-    (root / "prompts.csv").write_text("path,caption\n" + "".join(f"{number:05}.png,a cat\n" for number in range(4)))
+    (root / "prompts.csv").write_text(
+        "path,caption\n" + "".join(f"{number:05}.png,a cat\n" for number in range(4))
+    )
     _write_sources(root)
     (root / "scripts").symlink_to(ROOT / "scripts")
     (root / "bin").mkdir()
@@ -159,11 +200,15 @@ def _write_sources(root: Path) -> None:
     statistics = {"mu": np.zeros(2048), "sigma": np.eye(2048)}
     np.savez(root / "reference.npz", **statistics)  # as other tools publish them
     of_dinov2 = {"mu": np.zeros(384), "sigma": np.eye(384)}
-    (root / "img512.pkl").write_bytes(pickle.dumps({"fid": statistics, "fd_dinov2": of_dinov2, "num_images": 50_000}))
+    (root / "img512.pkl").write_bytes(
+        pickle.dumps({"fid": statistics, "fd_dinov2": of_dinov2, "num_images": 50_000})
+    )
     small = {"mu": np.zeros(8), "sigma": np.eye(8)}
     of_six = {entry: small if layer else statistics for entry, layer in FD_LOSS.items()}
     (root / "fd_loss.pkl").write_bytes(pickle.dumps(of_six))
-    (root / "paper_ref_stats.pkl").write_bytes(pickle.dumps({"jit_in256_stats.npz": statistics, "other": of_dinov2}))
+    (root / "paper_ref_stats.pkl").write_bytes(
+        pickle.dumps({"jit_in256_stats.npz": statistics, "other": of_dinov2})
+    )
     _publish(root / "mirror", statistics, of_dinov2)
 
 
@@ -184,7 +229,9 @@ def _publish(mirror: Path, statistics: dict[str, Any], of_dinov2: dict[str, Any]
         if name == "adm:imagenet256":  # also as downloaded by hand
             (mirror.parent / file.name).write_bytes(file.read_bytes())
         if name == "edm2:img512":
-            file.write_bytes(pickle.dumps({"fid": statistics, "fd_dinov2": of_dinov2, "num_images": 50_000}))
+            file.write_bytes(
+                pickle.dumps({"fid": statistics, "fd_dinov2": of_dinov2, "num_images": 50_000})
+            )
 
 
 @pytest.fixture(scope="module")
@@ -213,14 +260,18 @@ def random_weights(file: Path) -> None:
     else:
         import timm
 
-        model = timm.create_model("test_vit" if file.name == "test_vit.pth" else "vit_small_patch14_dinov2")
+        model = timm.create_model(
+            "test_vit" if file.name == "test_vit.pth" else "vit_small_patch14_dinov2"
+        )
     file.parent.mkdir(parents=True, exist_ok=True)
     torch.save(model.state_dict(), file)
 
 
 @pytest.fixture
 def stand_ins(rank_server: RankServer, training_server: RankServer) -> Callable[[str], str]:
-    """Return commands of forks: ``fidtool``, or ``script`` for one that has imported the training libraries."""
+    """Return commands of forks: ``fidtool``, or ``script`` for one that has imported the training
+    libraries.
+    """
     servers = {"fidtool": rank_server, "script": training_server}
     return lambda program: shlex.join(servers[program].stand_in(program, []))
 
@@ -234,20 +285,37 @@ def quick(command: str, stand_ins: Callable[[str], str]) -> str:
     fork = f"--no-python {stand_ins('fidtool')} "
     if "-m fidtool " in command:
         return command.replace("-m fidtool ", fork)
-    return re.sub(r"(?<= )(\S+\.py)", lambda script: f"--no-python {stand_ins('script')} {script[1]}", command, count=1)
+    return re.sub(
+        r"(?<= )(\S+\.py)",
+        lambda script: f"--no-python {stand_ins('script')} {script[1]}",
+        command,
+        count=1,
+    )
 
 
 def shell_environment(environment: dict[str, str], clone: Path, mirror: str) -> dict[str, str]:
-    path = os.pathsep.join((str(clone / "bin"), str(Path(sys.executable).parent), environment["PATH"]))
+    path = os.pathsep.join(
+        (str(clone / "bin"), str(Path(sys.executable).parent), environment["PATH"])
+    )
     mirrors = {"FIDTOOL_WEIGHTS_URL": mirror, "FIDTOOL_REFERENCES_URL": f"file://{clone}/mirror"}
-    return {**environment, **mirrors, "TORCH_HOME": str(clone), "PATH": path, "MASTER_PORT": str(free_port())}
+    return {
+        **environment,
+        **mirrors,
+        "TORCH_HOME": str(clone),
+        "PATH": path,
+        "MASTER_PORT": str(free_port()),
+    }
 
 
 def distance_of(command: str) -> tuple[str, str]:
-    """Return the name of the command's first Fréchet distance, and the text after the name of each metric."""
+    """Return the name of the command's first Fréchet distance, and the text after the name of each
+    metric.
+    """
     if extractor := re.search(r"--extractor (?!inception)(\S+)", command):
         return "FD", f" ({extractor[1]})"
-    return "FID", " (64 dimensions)" if re.search(r"--dims 64|@dims=64|\breal(64|_features)\.npz", command) else ""
+    return "FID", " (64 dimensions)" if re.search(
+        r"--dims 64|@dims=64|\breal(64|_features)\.npz", command
+    ) else ""
 
 
 def smaller(command: str) -> str:
@@ -259,18 +327,24 @@ def smaller(command: str) -> str:
     if not (found := re.search(r"\bcompute .*--metrics \S*(kid|prdc|all)", command)):
         return command
     settings = {"prdc|all": " --nearest-k 3", "kid|all": f" {KID}"}
-    return command + "".join(flags for names, flags in settings.items() if re.search(names, found[0]))
+    return command + "".join(
+        flags for names, flags in settings.items() if re.search(names, found[0])
+    )
 
 
 def text_of(command: str) -> str:
-    """Return all text that may name files that a command reads: the command without its output, and its program."""
+    """Return all text that may name files that a command reads: the command without its output, and
+    its program.
+    """
     words = re.split("[ ,:]", command)
     programs = [text for name, text in {**FILES, **SNIPPETS}.items() if name in words]
     return "\n".join([OUTPUT.sub("", command), *programs])
 
 
 def missing_files(command: str, clone: Path) -> list[str]:
-    """Return the files of `MAKERS` that a command reads and that do not exist, or that other commands write as well."""
+    """Return the files of `MAKERS` that a command reads and that do not exist, or that other
+    commands write as well.
+    """
     read = text_of(command)
     return [
         file
@@ -282,12 +356,19 @@ def missing_files(command: str, clone: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "command", [pytest.param(line, marks=[pytest.mark.slow] if SLOW.search(line) else []) for line in REST]
+    "command",
+    [pytest.param(line, marks=[pytest.mark.slow] if SLOW.search(line) else []) for line in REST],
 )
 def test_command(
-    command: str, clone: Path, mirror: str, environment: dict[str, str], stand_ins: Callable[[str], str]
+    command: str,
+    clone: Path,
+    mirror: str,
+    environment: dict[str, str],
+    stand_ins: Callable[[str], str],
 ) -> None:
-    """All commands run in one folder. The files that a command reads are written first if needed."""
+    """All commands run in one folder. The files that a command reads are written first if
+    needed.
+    """
     for package in re.findall(r"^import (\w+)", text_of(command), re.MULTILINE):
         pytest.importorskip(package, reason=f"needs {package}, from the extra 'test'")
     read = text_of(command)
@@ -312,7 +393,14 @@ def test_command(
         and "--on-error" not in command
     ):
         env["FIDTOOL_CACHE"] = str(clone / "cache")  # the first command fills it for the later ones
-    done = subprocess.run(["bash", "-c", command], cwd=clone, env=env, capture_output=True, text=True, timeout=PATIENCE)
+    done = subprocess.run(
+        ["bash", "-c", command],
+        cwd=clone,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
     missed = 3 if command.startswith("fidtool verify") else 0  # the sets are too small
     assert done.returncode == missed, done.stderr
     check_printed(command, done.stdout)
@@ -321,13 +409,21 @@ def test_command(
 def check_printed(command: str, stdout: str) -> None:
     """Check that a command has printed the values that it should."""
     if form := re.search("--format (table|latex)", command):
-        assert stdout.splitlines()[-2].split()[0] == {"table": "step2000", "latex": r"\end{tabular}"}[form[1]]
+        assert (
+            stdout.splitlines()[-2].split()[0]
+            == {"table": "step2000", "latex": r"\end{tabular}"}[form[1]]
+        )
     elif "--preset fdr6" in command:
         assert re.findall(r"^FDr6: (\S+)$", stdout, re.MULTILINE) == ["0.0000"]
-    elif re.match(r"(fidtool compute|torchrun .* fidtool *compute|srun)(?!.*--(json|dump-config))", command):
+    elif re.match(
+        r"(fidtool compute|torchrun .* fidtool *compute|srun)(?!.*--(json|dump-config))", command
+    ):
         name, words = distance_of(command)
         number = r"-?\d+\.\d{2,6}( ± \d+\.\d{2,6})?(  \S+)?"
-        titles = f"{name}|KID|Precision|Recall|Density|Coverage|F-score|sFID|MIND|MIFID|Vendi|AuthPct diagnostic|Shift"
+        titles = (
+            f"{name}|KID|Precision|Recall|Density|Coverage|F-score|sFID|MIND|MIFID|Vendi|AuthPct "
+            "diagnostic|Shift"
+        )
         titles += "|CLIP score|PSNR|SSIM|MS-SSIM|LPIPS"
         further = r"| \(dinov2:vits14\)" * ("inception" in command)
         further += r"| \(clip:ViT-S-32-alt\)" * ("clip-score" in command)
@@ -339,18 +435,29 @@ def check_printed(command: str, stdout: str) -> None:
 
 
 @pytest.mark.slow
-def test_two_machines(clone: Path, mirror: str, environment: dict[str, str], stand_ins: Callable[[str], str]) -> None:
+def test_two_machines(
+    clone: Path, mirror: str, environment: dict[str, str], stand_ins: Callable[[str], str]
+) -> None:
     """Run the commands of both nodes at once on this machine."""
     assert len(NODES) == 2
     env = shell_environment(environment, clone, mirror)
     port = free_port()
     started = []
     for command in NODES:
-        local = command.replace("--nproc-per-node=8", "--nproc-per-node=1").replace("node0", "127.0.0.1")
+        local = command.replace("--nproc-per-node=8", "--nproc-per-node=1").replace(
+            "node0", "127.0.0.1"
+        )
         local = local.replace("torchrun", f"torchrun --master-port={port}", 1)
         program = shlex.split(quick(local, stand_ins))
         started.append(
-            subprocess.Popen(program, cwd=clone, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            subprocess.Popen(
+                program,
+                cwd=clone,
+                env=env,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
         )
     outputs = [process.communicate(timeout=PATIENCE) for process in started]
     assert [process.returncode for process in started] == [0, 0], outputs
@@ -358,9 +465,13 @@ def test_two_machines(clone: Path, mirror: str, environment: dict[str, str], sta
     assert outputs[1][0] == ""
 
 
-def test_python_example(clone: Path, environment: dict[str, str], stand_ins: Callable[[str], str]) -> None:
+def test_python_example(
+    clone: Path, environment: dict[str, str], stand_ins: Callable[[str], str]
+) -> None:
     program = [*shlex.split(stand_ins("script")), "example.py"]
-    done = subprocess.run(program, cwd=clone, env=environment, capture_output=True, text=True, timeout=PATIENCE)
+    done = subprocess.run(
+        program, cwd=clone, env=environment, capture_output=True, text=True, timeout=PATIENCE
+    )
     assert done.returncode == 0, done.stderr
     measured, copied, found, itself = done.stdout.strip().splitlines()
     assert float(measured.split()[0]) > 1
@@ -371,7 +482,8 @@ def test_python_example(clone: Path, environment: dict[str, str], stand_ins: Cal
 
 @pytest.mark.slow
 def test_install_command(tmp_path: Path, environment: dict[str, str]) -> None:
-    """Run the installation command unchanged in a copy of the tracked files, with packages of this environment.
+    """Run the installation command unchanged in a copy of the tracked files, with packages of this
+    environment.
 
     Downloading several gigabytes is left to the second command, with which these tests are run.
     """
@@ -386,12 +498,19 @@ def test_install_command(tmp_path: Path, environment: dict[str, str]) -> None:
         if name and (ROOT / name).is_file():
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             (copy / name).write_bytes((ROOT / name).read_bytes())
-    # After the new environment's own packages, so that the fidtool that runs is the one it installed.
+    # After the new environment's own packages, so that the fidtool that runs is the one it
+    # installed.
     lent = next(path for path in sys.path if path.endswith("site-packages"))
     venv_hook = f"&& echo '{lent}' > $(echo .venv/lib/python3*/site-packages)/lent.pth &&"
     command = INSTALL.replace("&&", venv_hook, 1)
-    env = {**environment, "PIP_NO_DEPS": "1", "PATH": f"{Path(sys.executable).parent}:{environment['PATH']}"}
-    done = subprocess.run(["bash", "-c", command], cwd=copy, env=env, capture_output=True, text=True, timeout=PATIENCE)
+    env = {
+        **environment,
+        "PIP_NO_DEPS": "1",
+        "PATH": f"{Path(sys.executable).parent}:{environment['PATH']}",
+    }
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=copy, env=env, capture_output=True, text=True, timeout=PATIENCE
+    )
     assert done.returncode == 0, done.stderr
     assert re.search(r"^FID: \d+\.\d{4}$", done.stdout, re.MULTILINE)
     suggested = re.findall(r"^  (\S*(?:fidtool|torchrun) .*)$", done.stdout, re.MULTILINE)
@@ -405,7 +524,9 @@ def test_ci_runs_the_test_command() -> None:
 
 def test_every_command_is_documented() -> None:
     for name in cli.commands:
-        assert any(f"fidtool {name}" in text for text in PAGES.values()), f"no page shows `fidtool {name}`"
+        assert any(f"fidtool {name}" in text for text in PAGES.values()), (
+            f"no page shows `fidtool {name}`"
+        )
 
 
 def test_every_extra_exists() -> None:
@@ -420,4 +541,6 @@ def test_every_extra_exists() -> None:
 
 
 def test_files_with_the_same_name_are_equal() -> None:
-    assert all(FILES[name] == content for name, content in PROGRAMS if name), "they are written to one folder"
+    assert all(FILES[name] == content for name, content in PROGRAMS if name), (
+        "they are written to one folder"
+    )

@@ -21,8 +21,12 @@ RANKS = 2
 """Number of ranks instead of the examples' GPUs."""
 
 
-@pytest.mark.parametrize("name", [pytest.param(each, marks=[pytest.mark.slow] * (each in SLOW)) for each in COMMANDS])
-def test_examples_run(here: Run, fidtool: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+@pytest.mark.parametrize(
+    "name", [pytest.param(each, marks=[pytest.mark.slow] * (each in SLOW)) for each in COMMANDS]
+)
+def test_examples_run(
+    here: Run, fidtool: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     command = COMMANDS[name]
     assert isinstance(command, Command)
     for seed, folder in enumerate(("real", "fake")):

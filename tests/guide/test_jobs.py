@@ -1,4 +1,6 @@
-"""The recipes of the guide's page about arrays of jobs: each runs, and gives the bits of a single run."""
+"""The recipes of the guide's page about arrays of jobs: each runs, and gives the bits of a single
+run.
+"""
 
 from __future__ import annotations
 
@@ -38,14 +40,18 @@ SMALLER = {
     "LocalCluster(": "LocalCluster(n_workers=2, dashboard_address=None, ",
     'AutoExecutor(folder="jobs")': 'AutoExecutor(folder="jobs", cluster="local")',
 }
-"""Replacements for what a test machine does not have: three parts of twelve images, and two workers without a GPU."""
+"""Replacements for what a test machine does not have: three parts of twelve images, and two workers
+without a GPU.
+"""
 
 
 @pytest.fixture(scope="module")
 def cluster(
     tmp_path_factory: pytest.TempPathFactory, weights_cache: Path, rank_server: RankServer
 ) -> tuple[Path, dict[str, str]]:
-    """A folder with the sets and the statistics of a single run, and the environment of commands in it."""
+    """A folder with the sets and the statistics of a single run, and the environment of commands in
+    it.
+    """
     folder = tmp_path_factory.mktemp("jobs")
     for number, name in enumerate(("real", "fake")):
         make_pictures(folder / name, 12, number)
@@ -54,12 +60,22 @@ def cluster(
     (folder / "cache" / "weights").symlink_to(weights_cache)
     (folder / "bin").mkdir()
     stand_ins = {"fidtool": rank_server.stand_in("fidtool", []), "python": [sys.executable]}
-    stand_ins |= {name: [sys.executable, str(SUPPORT / "clusters" / f"{name}.py")] for name in ("sbatch", "kubectl")}
+    stand_ins |= {
+        name: [sys.executable, str(SUPPORT / "clusters" / f"{name}.py")]
+        for name in ("sbatch", "kubectl")
+    }
     for name, command in stand_ins.items():
         (folder / "bin" / name).write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
         (folder / "bin" / name).chmod(0o755)
-    path = os.pathsep.join([str(folder / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
-    own = {"PATH": path, "FIDTOOL_CACHE": str(folder / "cache"), "PYTHONPATH": str(ROOT), "HOME": str(folder)}
+    path = os.pathsep.join(
+        [str(folder / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]
+    )
+    own = {
+        "PATH": path,
+        "FIDTOOL_CACHE": str(folder / "cache"),
+        "PYTHONPATH": str(ROOT),
+        "HOME": str(folder),
+    }
     environment = {**clean_environment(), **own}
     shell("fidtool stats fake/ --no-cache -o single.npz", folder, environment)
     shell("fidtool stats real/ --no-cache -o real.npz", folder, environment)
@@ -68,7 +84,9 @@ def cluster(
 
 @pytest.fixture
 def place(cluster: tuple[Path, dict[str, str]], tmp_path: Path) -> tuple[Path, dict[str, str]]:
-    """A folder of its own with the same contents, and an environment whose statistics are not cached yet."""
+    """A folder of its own with the same contents, and an environment whose statistics are not
+    cached yet.
+    """
     folder, environment = cluster
     for file in folder.iterdir():
         (tmp_path / file.name).symlink_to(file)
@@ -80,7 +98,9 @@ def place(cluster: tuple[Path, dict[str, str]], tmp_path: Path) -> tuple[Path, d
 
 def shell(command: str, folder: Path, environment: dict[str, str]) -> str:
     run = ["bash", "-eo", "pipefail", "-c", command]
-    done = subprocess.run(run, cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE)
+    done = subprocess.run(
+        run, cwd=folder, env=environment, capture_output=True, text=True, timeout=PATIENCE
+    )
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
@@ -105,12 +125,15 @@ def assert_single_run(folder: Path) -> None:
     """Check that ``fake.npz`` has the bits of a single run, in all but the record of the run."""
     single, merged = (dict(np.load(folder / name)) for name in ("single.npz", "fake.npz"))
     assert single.keys() == merged.keys()
-    assert not [name for name in single.keys() - {"run"} if single[name].tobytes() != merged[name].tobytes()]
+    assert not [
+        name for name in single.keys() - {"run"} if single[name].tobytes() != merged[name].tobytes()
+    ]
     assert int(merged["count"]) == 12
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in RECIPES]
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in RECIPES],
 )
 def test_recipe(name: str, place: tuple[Path, dict[str, str]], short_folder: Path) -> None:
     if name in PACKAGES:
@@ -118,7 +141,11 @@ def test_recipe(name: str, place: tuple[Path, dict[str, str]], short_folder: Pat
     folder, environment = place
     if name == "GNU parallel" and not is_gnu_parallel(environment):
         pytest.skip("needs GNU parallel")
-    environment |= {"RAY_TMPDIR": str(short_folder), "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
+    environment |= {
+        "RAY_TMPDIR": str(short_folder),
+        "RAY_AUTH_MODE": "disabled",
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
     write_files(SECTIONS[name], folder)
     for command in commands(SECTIONS[name]):
         shell(smaller(command), folder, environment)
@@ -130,7 +157,9 @@ def test_recipe(name: str, place: tuple[Path, dict[str, str]], short_folder: Pat
 
 @pytest.fixture
 def short_folder() -> Iterator[Path]:
-    """A folder whose path is short enough for Ray's sockets, and of which no process is left at the end."""
+    """A folder whose path is short enough for Ray's sockets, and of which no process is left at the
+    end.
+    """
     folder = Path(tempfile.mkdtemp(prefix="ray", dir="/tmp"))
     yield folder
     wait_until(lambda: not processes_with(str(folder)), "a process is left")
@@ -152,7 +181,9 @@ def is_gnu_parallel(environment: dict[str, str]) -> bool:
     """Whether GNU parallel is installed, and not the command of the same name from moreutils."""
     if shutil.which("parallel", path=environment["PATH"]) is None:
         return False
-    done = subprocess.run(["parallel", "--version"], env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        ["parallel", "--version"], env=environment, capture_output=True, text=True
+    )
     return "GNU parallel" in done.stdout
 
 
@@ -174,7 +205,9 @@ def test_accelerate_starts_the_ranks_of_one_run(place: tuple[Path, dict[str, str
     pytest.importorskip("accelerate", reason="needs accelerate, from the extra 'test'")
     folder, environment = place
     (command,) = commands(SECTIONS["accelerate"])
-    command = command.replace("--num_processes 8", f"--num_processes 2 --main_process_port {free_port()}")
+    command = command.replace(
+        "--num_processes 8", f"--num_processes 2 --main_process_port {free_port()}"
+    )
     command += " -o fid.json"
     printed = shell(command, folder, environment)
     assert re.fullmatch(r"FID \(64 dimensions\): \S+\n", printed)
@@ -185,9 +218,15 @@ def test_accelerate_starts_the_ranks_of_one_run(place: tuple[Path, dict[str, str
 
 
 def test_plan_follows_from_its_constants() -> None:
-    """The table for 100 million images, recomputed; what is measured stands in the page about speed."""
-    constants, results = (table(text) for language, text in blocks(plan()) if language == "text" and "$" in text)
-    speed, listing, memory, sums, size, start, price = (float(values[0]) for values in constants.values())
+    """The table for 100 million images, recomputed; what is measured stands in the page about
+    speed.
+    """
+    constants, results = (
+        table(text) for language, text in blocks(plan()) if language == "text" and "$" in text
+    )
+    speed, listing, memory, sums, size, start, price = (
+        float(values[0]) for values in constants.values()
+    )
     images, gpus = 1e8, 8
     jobs = [float(number) for number in results["jobs"]]
     expected = {
@@ -195,7 +234,10 @@ def test_plan_follows_from_its_constants() -> None:
         "extract, s": [images / each / gpus / speed for each in jobs],
         "list the set, s": [images * listing for _ in jobs],
         "together, s": [images / each / gpus / speed + images * listing + start for each in jobs],
-        "GPU-hours": [each * gpus * (images / each / gpus / speed + images * listing + start) / 3600 for each in jobs],
+        "GPU-hours": [
+            each * gpus * (images / each / gpus / speed + images * listing + start) / 3600
+            for each in jobs
+        ],
         "read by a job, MB/s": [gpus * speed * size / 1e6 for _ in jobs],
         "read in all, TB": [images * size / 1e12 for _ in jobs],
         "memory for the list, GiB": [images * memory / 2**30 for _ in jobs],
@@ -211,7 +253,11 @@ def test_plan_follows_from_its_constants() -> None:
 
 def test_measured_constants_of_the_plan_are_those_of_the_page_about_speed() -> None:
     shown = " ".join(PAGES[GUIDE / "speed.md"].split())
-    for found in ("reached 1,418 images/s", "27 µs and 665 bytes per image", "7 % off at 80,000 images"):
+    for found in (
+        "reached 1,418 images/s",
+        "27 µs and 665 bytes per image",
+        "7 % off at 80,000 images",
+    ):
         assert found in shown
     triangle = 2048 * 2049 // 2
     assert 8 * (2048 * 2048 + 2 * 2048 + 2 * triangle) == pytest.approx(67.2e6, abs=0.05e6)
@@ -221,14 +267,19 @@ def test_measured_constants_of_the_plan_are_those_of_the_page_about_speed() -> N
 def test_size_of_a_part(place: tuple[Path, dict[str, str]]) -> None:
     folder, environment = place
     (size,) = re.findall(
-        r"a part has (\S+) MB .+ To these come (\d+) bytes .+ or (\d+) bytes with", " ".join(PAGE.split())
+        r"a part has (\S+) MB .+ To these come (\d+) bytes .+ or (\d+) bytes with",
+        " ".join(PAGE.split()),
     )
-    assert float(size[0]) == pytest.approx(8e-6 * (2048 * 2048 + 2 * 2048 + 2048 * 2049 // 2), abs=0.05)
+    assert float(size[0]) == pytest.approx(
+        8e-6 * (2048 * 2048 + 2 * 2048 + 2048 * 2049 // 2), abs=0.05
+    )
     for flag, stated in zip(("", "--no-diagnosis"), size[1:], strict=True):
         shell(f"fidtool stats fake/ --part 1/2 {flag} --force -o part.npz", folder, environment)
         part = dict(np.load(folder / "part.npz"))
         images = int(part["count"])
-        each = [array.nbytes // images for array in part.values() if array.ndim and len(array) == images]
+        each = [
+            array.nbytes // images for array in part.values() if array.ndim and len(array) == images
+        ]
         assert sum(each) == int(stated)
 
 

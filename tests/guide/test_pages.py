@@ -26,7 +26,9 @@ def test_page_is_readable_as_plain_text(page: Path) -> None:
     assert re.fullmatch(r"# \S.*", title)
     assert (empty, below) == ("", "")
     assert summary.endswith(".")
-    assert not [line for line in lines if len(line) > COLUMNS], f"lines of more than {COLUMNS} columns"
+    assert not [line for line in lines if len(line) > COLUMNS], (
+        f"lines of more than {COLUMNS} columns"
+    )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -46,16 +48,23 @@ def test_readme_is_short() -> None:
 
 
 def test_readme_says_what_the_offline_weights_lack() -> None:
-    (line,) = [line for line in PAGES[ROOT / "README.md"].splitlines() if line.startswith("| `offline` |")]
+    (line,) = [
+        line for line in PAGES[ROOT / "README.md"].splitlines() if line.startswith("| `offline` |")
+    ]
     assert "except the classifier that `is` needs" in line
 
 
 def test_readme_lists_all_extras() -> None:
     tomllib = pytest.importorskip("tomllib", reason="Python 3.10 has no reader of TOML")
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
     _, _, table = PAGES[ROOT / "README.md"].partition("| extra | for |\n|---|---|\n")
     cells = [row.split("|")[1] for row in table.partition("\n\n")[0].splitlines()]
-    assert {name for cell in cells for name in re.findall("`(.+?)`", cell)} == set(extras) - {"test", "dev"}
+    assert {name for cell in cells for name in re.findall("`(.+?)`", cell)} == set(extras) - {
+        "test",
+        "dev",
+    }
 
 
 def test_migration_shows_what_replaces_the_lines_of_each_tool() -> None:
@@ -71,7 +80,9 @@ def test_migration_shows_what_replaces_the_lines_of_each_tool() -> None:
 
 def test_index_links_every_topic() -> None:
     listed = [path for path, _ in links(PAGES[INDEX])]
-    assert sorted({path for path in listed if path.endswith(".md")}) == [f"{name}.md" for name in NAMES]
+    assert sorted({path for path in listed if path.endswith(".md")}) == [
+        f"{name}.md" for name in NAMES
+    ]
 
 
 @pytest.mark.parametrize("typed", ["caching.md", "cach"])

@@ -37,4 +37,6 @@ def test_guide_describes_every_key(pytestconfig: pytest.Config) -> None:
     wanted = f"{above}{MARK}\n{described_keys()}\n"
     if pytestconfig.getoption("--write-goldens"):
         TOPIC.write_text(wanted, "utf-8")
-    assert TOPIC.read_text("utf-8") == wanted, f"{SCHEMA_FILE.name} and {TOPIC.name} differ: pass --write-goldens"
+    assert TOPIC.read_text("utf-8") == wanted, (
+        f"{SCHEMA_FILE.name} and {TOPIC.name} differ: pass --write-goldens"
+    )

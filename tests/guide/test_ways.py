@@ -1,4 +1,6 @@
-"""The ways of an image and of a setting in the guide's design page: a run passes their functions in this order."""
+"""The ways of an image and of a setting in the guide's design page: a run passes their functions in
+this order.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def steps(title: str) -> list[tuple[str, str, str]]:
 
 def functions(file: str) -> Iterator[tuple[str, ast.FunctionDef]]:
     """Yield the functions and methods of a file of the package, with their qualified names."""
-    open_nodes: list[tuple[str, ast.AST]] = [("", ast.parse((ROOT / "fidtool" / file).read_text("utf-8")))]
+    open_nodes: list[tuple[str, ast.AST]] = [
+        ("", ast.parse((ROOT / "fidtool" / file).read_text("utf-8")))
+    ]
     for prefix, outer in open_nodes:
         for node in ast.iter_child_nodes(outer):
             name = f"{prefix}.{getattr(node, 'name', '')}".strip(".")
@@ -43,7 +47,9 @@ def functions(file: str) -> Iterator[tuple[str, ast.FunctionDef]]:
 
 @contextmanager
 def calls_recorded() -> Iterator[list[tuple[str, int]]]:
-    """Record the calls of all threads as file and first line of the function, which is that of its first decorator."""
+    """Record the calls of all threads as file and first line of the function, which is that of its
+    first decorator.
+    """
     called: list[tuple[str, int]] = []
 
     def profile(frame: FrameType, event: str, _: Any) -> None:
@@ -72,9 +78,16 @@ def test_a_run_passes_the_functions_of_a_way_in_order(
     """The images of one set in one batch are measured, so that each step is passed once."""
     for seed, name in enumerate(("real", "fake")):
         make_pictures(Path(name), 8, seed)
-    assert here("stats", "real", "-o", "real.npz", "--dims", 64, "--device", "cpu", "--no-cache").status == 0
+    assert (
+        here(
+            "stats", "real", "-o", "real.npz", "--dims", 64, "--device", "cpu", "--no-cache"
+        ).status
+        == 0
+    )
     with calls_recorded() as called:
-        outcome = here("compute", real, "fake", "--dims", 64, "--device", "cpu", "--no-cache", *options)
+        outcome = here(
+            "compute", real, "fake", "--dims", 64, "--device", "cpu", "--no-cache", *options
+        )
     assert outcome.status == 0, outcome.stderr
     listed = steps(title)
     assert len(listed) > 9
@@ -82,7 +95,9 @@ def test_a_run_passes_the_functions_of_a_way_in_order(
     for file, _, name in listed:
         node = dict(functions(file))[name]
         first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-        assert (str(ROOT / "fidtool" / file), first) in rest, f"{file}: {name} is not passed, or not here"
+        assert (str(ROOT / "fidtool" / file), first) in rest, (
+            f"{file}: {name} is not passed, or not here"
+        )
 
 
 def test_golden_lines_of_the_ways(pytestconfig: pytest.Config) -> None:

@@ -45,7 +45,9 @@ def test_available_metrics_are_computed(here: Run, sets: tuple[Path, Path]) -> N
     assert found.metrics == named.metrics
     notes = found.json["run"]["notes"]
     assert left_out(notes) == ["is", "sfid", "fid-infinity", "cmmd"]
-    for note, reason in zip(notes, ("Inception's 2048", "Inception only", "has 43", "CMMD's network"), strict=True):
+    for note, reason in zip(
+        notes, ("Inception's 2048", "Inception only", "has 43", "CMMD's network"), strict=True
+    ):
         assert reason in note
         assert found.stderr.splitlines().count(note) == 1
     reasons = found.not_computed
@@ -83,7 +85,9 @@ def test_all_metrics_with_inception(here: Run, tmp_path: Path) -> None:
     assert "fidtool weights --download" in found.stderr
 
 
-def test_a_file_without_features_allows_what_needs_none_of_real(here: Run, sets: tuple[Path, Path]) -> None:
+def test_a_file_without_features_allows_what_needs_none_of_real(
+    here: Run, sets: tuple[Path, Path]
+) -> None:
     assert here("stats", sets[0], "-o", "real.npz", "--extractor", TINY).status == 0
     found = here("compute", "real.npz", sets[1], "--extractor", TINY, "--metrics", "all", "--json")
     assert found.json["run"]["config"]["metrics"] == ["fid", "vendi"], "the latter is of FAKE alone"
@@ -93,9 +97,21 @@ def test_a_file_without_features_allows_what_needs_none_of_real(here: Run, sets:
 
 def test_statistics_files_for_all_metrics(here: Run, sets: tuple[Path, Path]) -> None:
     for folder in sets:
-        run = here("stats", folder, "-o", f"{folder.name}.npz", "--extractor", TINY, "--metrics", "all", "--quiet")
+        run = here(
+            "stats",
+            folder,
+            "-o",
+            f"{folder.name}.npz",
+            "--extractor",
+            TINY,
+            "--metrics",
+            "all",
+            "--quiet",
+        )
         assert run.status == 0
-        assert left_out(run.stderr.splitlines()) == ["is", "sfid", "cmmd"], "no other result has them"
+        assert left_out(run.stderr.splitlines()) == ["is", "sfid", "cmmd"], (
+            "no other result has them"
+        )
     with pytest.warns(fidtool.FidtoolWarning, match="omits 'sfid'"):
         fidtool.compute_statistics(sets[0], extractor=TINY, metrics="all")
     found = here("compute", "real.npz", "fake.npz", "--metrics", "all", "--json")
@@ -109,13 +125,19 @@ def test_a_metric_with_a_setting_counts_as_requested(here: Run, sets: tuple[Path
     run = ("compute", *sets, "--extractor", TINY)
     for name, words, flags in (
         ("prdc", "has 40: pass a smaller --nearest-k", ("--metrics", "all", "--nearest-k", 41)),
-        ("fid-infinity", "FID-infinity needs at least 5014 images in a set, and", ("--metrics", "all,fid-infinity")),
+        (
+            "fid-infinity",
+            "FID-infinity needs at least 5014 images in a set, and",
+            ("--metrics", "all,fid-infinity"),
+        ),
     ):
         found = here(*run, *flags, "--json")
         assert (found.status, found.json["exit"]["lacking"]) == (1, [name])
         assert words in found.stderr
         assert found.stderr.splitlines()[-1] == f"not computed: {name}"
-    found = here(*run, "--metrics", f"all,{SLICED}", "--kid-subset-size", 9, "--fail-above", 0, "--json")
+    found = here(
+        *run, "--metrics", f"all,{SLICED}", "--kid-subset-size", 9, "--fail-above", 0, "--json"
+    )
     assert found.status == 3
     assert found.json["settings"]["kid"]["subset_size"] == 9
     assert found.json["run"]["config"]["metrics"] == [*OF_TINY, SLICED]
@@ -136,8 +158,16 @@ def test_an_iterable_is_counted_first(sets: tuple[Path, Path], environment: dict
         "vendi",
         "authpct",
     ]
-    assert {lacking.metric for lacking in found.not_computed} == {"is", "prdc", "sfid", "fid-infinity", "cmmd"}
+    assert {lacking.metric for lacking in found.not_computed} == {
+        "is",
+        "prdc",
+        "sfid",
+        "fid-infinity",
+        "cmmd",
+    }
     assert found.results[0].value("kid_subset_size") == 4
     assert any("omits 'prdc': " in note and note.endswith("fake has 4") for note in found.run.notes)
     said = [*map(str, found.results[0].warnings)]
-    assert any("(only 4 images): KID draws subsets of that size instead of 1000" in line for line in said)
+    assert any(
+        "(only 4 images): KID draws subsets of that size instead of 1000" in line for line in said
+    )

@@ -30,7 +30,9 @@ def refused(here: Run, extractor: str, texts: list[str], status: int = 2) -> Non
         (f"{TINY_FILE}:missing", ["tiny_network.py:missing", "tiny_network.py has no missing"]),
     ],
 )
-def test_a_factory_that_cannot_be_loaded(here: Run, place: Path, extractor: str, texts: list[str]) -> None:
+def test_a_factory_that_cannot_be_loaded(
+    here: Run, place: Path, extractor: str, texts: list[str]
+) -> None:
     refused(here, extractor, texts)
 
 
@@ -63,7 +65,10 @@ CHANNELS_LAST = "x[:, :1, :5, :5].repeat(1, 9, 1, 1).permute(0, 2, 3, 1)"
         ("x.mean((2, 3)) / 0.0 - x.mean((2, 3)) / 0.0", ["NaN"]),
         # It fails only on batches larger than the two images of the probe.
         ("x.mean((2, 3))[:, :3 if len(x) < 3 else 2]", ["3", "2"]),
-        (BATCH_NORM, ["own.py:network@", " returns different features for the same image", "model.eval()"]),
+        (
+            BATCH_NORM,
+            ["own.py:network@", " returns different features for the same image", "model.eval()"],
+        ),
         ("x[:, :0].mean((2, 3))", ["no features for one image", "(1, 0)"]),
         # It would be killed when it allocates the sums.
         (
@@ -96,20 +101,31 @@ def test_the_suggested_feature_step_works(here: Run, place: Path) -> None:
 
 ENDINGS = {
     "import os; os._exit(0)": "custom code ended the process with os._exit(0)",
-    "raise KeyboardInterrupt": "KeyboardInterrupt was raised by custom code, and no signal was received",
+    "raise KeyboardInterrupt": "KeyboardInterrupt was raised by custom code, and no signal was "
+    "received",
 }
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_custom_code_cannot_end_the_run_as_a_success(fidtool: Run, place: Path, ending: str) -> None:
+def test_custom_code_cannot_end_the_run_as_a_success(
+    fidtool: Run, place: Path, ending: str
+) -> None:
     """A CI gate would pass without a value; and nobody pressed Ctrl-C."""
     (place / "own.py").write_text(MODULE.format(forward=ending, factory=GOOD_FACTORY))
-    outcome = fidtool("compute", "real", "fake", "--extractor", "own.py:network", "--fail-above", 1, "--quiet")
-    assert (outcome.status, outcome.stdout, outcome.stderr) == (1, "", f"error: {ENDINGS[ending]}\n")
+    outcome = fidtool(
+        "compute", "real", "fake", "--extractor", "own.py:network", "--fail-above", 1, "--quiet"
+    )
+    assert (outcome.status, outcome.stdout, outcome.stderr) == (
+        1,
+        "",
+        f"error: {ENDINGS[ending]}\n",
+    )
 
 
 def test_what_custom_code_prints_is_not_in_the_result(fidtool: Run, place: Path) -> None:
-    """Nor what its child processes and libraries in C write to the descriptor. Stdout in a file is the same."""
+    """Nor what its child processes and libraries in C write to the descriptor. Stdout in a file is
+    the same.
+    """
     forward = f"print('forward'); os.system('echo child'); os.write(1, b'C\\n'); {GOOD_FORWARD}"
     text = MODULE.format(forward=forward, factory=GOOD_FACTORY)
     (place / "own.py").write_text(f"import os\nprint('import')\n{text}")

@@ -1,4 +1,6 @@
-"""Invalid input is refused in one line that names the problem, the location and the remedy, with the right status."""
+"""Invalid input is refused in one line that names the problem, the location and the remedy, with
+the right status.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +34,18 @@ def refused(outcome: Outcome, *texts: str, status: int = 2) -> None:
 REFUSALS = {
     "a later FAKE missing": (["real", "fake", "fake", "nowhere"], ["nowhere"]),
     "a line break in the name": (["real", "no\nwhere"], ["no where"]),
-    "a device that does not exist": (["real", "fake", "--device", "gpu"], ["--device gpu is not a name", "use cpu"]),
-    "a GPU that is not there": (["real", "fake", "--device", "cuda:99"], ["--device cuda:99", "no such device"]),
-    "weights with the wrong hash": (["real", "fake", "--weights", "wrong.pth"], ["wrong.pth", "hash"]),
+    "a device that does not exist": (
+        ["real", "fake", "--device", "gpu"],
+        ["--device gpu is not a name", "use cpu"],
+    ),
+    "a GPU that is not there": (
+        ["real", "fake", "--device", "cuda:99"],
+        ["--device cuda:99", "no such device"],
+    ),
+    "weights with the wrong hash": (
+        ["real", "fake", "--weights", "wrong.pth"],
+        ["wrong.pth", "hash"],
+    ),
 }
 """What the golden of messages does not have."""
 
@@ -69,13 +80,15 @@ def test_without_a_command_help_is_shown(here: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["stats", "-h"], ["protocols"], ["compute", "nowhere", "fake"], ["compute", "real", "--gpu"]]
+    "arguments",
+    [["stats", "-h"], ["protocols"], ["compute", "nowhere", "fake"], ["compute", "real", "--gpu"]],
 )
-def test_help_and_usage_errors_import_no_torch(environment: dict[str, str], place: Path, arguments: list[str]) -> None:
+def test_help_and_usage_errors_import_no_torch(
+    environment: dict[str, str], place: Path, arguments: list[str]
+) -> None:
     code = (
-        "import sys\nfrom fidtool.cli.main import main\n"
-        "try: main(sys.argv[1:])\n"
-        "finally: print([name for name in ('torch', 'torchvision', 'scipy') if name in sys.modules])"
+        "import sys\nfrom fidtool.cli.main import main\ntry: main(sys.argv[1:])\nfinally: "
+        "print([name for name in ('torch', 'torchvision', 'scipy') if name in sys.modules])"
     )
     command = [sys.executable, "-c", code, *arguments]
     finished = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=place)
@@ -95,8 +108,12 @@ def test_a_failure_writes_json(here: Run, place: Path) -> None:
     assert read_document(place / "out.json") == result
 
 
-def test_a_failure_keeps_an_earlier_result(here: Run, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Yesterday's values, and what is no result: of a typo, an early refusal, one during the run, and Ctrl-C."""
+def test_a_failure_keeps_an_earlier_result(
+    here: Run, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Yesterday's values, and what is no result: of a typo, an early refusal, one during the run,
+    and Ctrl-C.
+    """
     assert here("compute", "real", "fake", *SMALL, "--uncertainty", "-o", "fid.json").status == 0
     (place / "names.json").write_text('{"a": "user\'s"}')
     kept = {name: (place / name).read_bytes() for name in ("fid.json", "names.json")}
@@ -106,7 +123,13 @@ def test_a_failure_keeps_an_earlier_result(here: Run, place: Path, monkeypatch: 
         ("reall", "fake"): "no such file or folder: reall",
         ("real", "fake", "--num", "99"): "--num asks for 99 images but real has 20",
         ("real", "fake"): "fake/00011.png",
-        ("real", "fake", "--uncertainty", "--fail-worse-than", "fid.json"): "would replace a file that this command",
+        (
+            "real",
+            "fake",
+            "--uncertainty",
+            "--fail-worse-than",
+            "fid.json",
+        ): "would replace a file that this command",
     }
     for arguments, problem in failing.items():
         outcome = here("compute", *arguments, *SMALL, *outputs, "--quiet")
@@ -118,7 +141,7 @@ def test_a_failure_keeps_an_earlier_result(here: Run, place: Path, monkeypatch: 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fidtool.pipeline.opening.check_paths", interrupt)
+    monkeypatch.setattr("fidtool.run.opening.check_paths", interrupt)
     monkeypatch.setattr("fidtool.distributed.signals.received", [signal.SIGINT])
     assert here("compute", "real", "fake", *outputs).status == 130
     assert {name: (place / name).read_bytes() for name in kept} == kept
@@ -126,14 +149,41 @@ def test_a_failure_keeps_an_earlier_result(here: Run, place: Path, monkeypatch: 
 
 def test_outputs_replace_no_input(here: Run, place: Path) -> None:
     """Whatever the files are called: a link to a list, or to a file with captions."""
-    (place / "list.csv").write_text("real,fake,path\n" + "".join(f",,real/{each:05}.png\n" for each in range(COUNT)))
+    (place / "list.csv").write_text(
+        "real,fake,path\n" + "".join(f",,real/{each:05}.png\n" for each in range(COUNT))
+    )
     (place / "captions.json").write_text('{"00000.png": "a cat"}')
     (place / "link.csv").symlink_to("list.csv")
     kept = {name: (place / name).read_bytes() for name in ("list.csv", "captions.json")}
-    refused(here("compute", "list.csv", "fake", *SMALL, "-o", "link.csv"), "--output link.csv", "would replace a file")
-    arguments = ("real", "fake", "--metrics", "clip_score", "--captions", "captions.json", "-o", "captions.json")
-    assert "--output captions.json cannot be written: it would replace" in here("compute", *arguments).error
-    paired = ("real", "list.csv", "--metrics", "psnr", "--pairs", "position", "--pairs-output", "list.csv")
+    refused(
+        here("compute", "list.csv", "fake", *SMALL, "-o", "link.csv"),
+        "--output link.csv",
+        "would replace a file",
+    )
+    arguments = (
+        "real",
+        "fake",
+        "--metrics",
+        "clip_score",
+        "--captions",
+        "captions.json",
+        "-o",
+        "captions.json",
+    )
+    assert (
+        "--output captions.json cannot be written: it would replace"
+        in here("compute", *arguments).error
+    )
+    paired = (
+        "real",
+        "list.csv",
+        "--metrics",
+        "psnr",
+        "--pairs",
+        "position",
+        "--pairs-output",
+        "list.csv",
+    )
     refused(here("compute", *paired), "--pairs-output list.csv", "would replace a file")
     refused(here("stats", "a.npz", "-o", "./a.npz", "--force"), "-o a.npz", "would replace a file")
     assert {name: (place / name).read_bytes() for name in kept} == kept
@@ -144,7 +194,9 @@ def test_a_missed_gate_is_status_3(here: Run, place: Path) -> None:
     fid = here("compute", "real", "fake", *SMALL, "--json").fid
     assert fid > 0
     for gate, status in ((fid, 0), (fid * 0.999, 3)):
-        outcome = here("compute", "real", "real2", "fake", *SMALL, "--json", "--fail-above", gate, "--quiet")
+        outcome = here(
+            "compute", "real", "real2", "fake", *SMALL, "--json", "--fail-above", gate, "--quiet"
+        )
         assert (outcome.status, outcome.json["exit"]["code"]) == (status, status)
         assert [frechet(result) == fid for result in outcome.json["results"]] == [False, True]
         reason = outcome.json["exit"]["reason"]
@@ -174,17 +226,25 @@ def _broken_link(file: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [half, _broken_link])
-def test_an_unreadable_image_is_named(here: Run, place: Path, damage: Callable[[Path], None]) -> None:
+def test_an_unreadable_image_is_named(
+    here: Run, place: Path, damage: Callable[[Path], None]
+) -> None:
     damage(place / "fake" / "00011.png")
     refused(here("compute", "real", "fake", *SMALL, "--quiet"), "fake/00011.png", "fix the file")
 
 
 @pytest.mark.parametrize(
-    "flag", ["--extractor", "--weights", "--output", "--labels", "--config", "--history", "--report"]
+    "flag",
+    ["--extractor", "--weights", "--output", "--labels", "--config", "--history", "--report"],
 )
 def test_names_that_are_too_long(here: Run, tmp_path: Path, flag: str) -> None:
     make_pictures(tmp_path / "real", 3)
-    endings = {"--extractor": ".pt2", "--labels": ".csv", "--history": ".jsonl", "--report": ".html"}
+    endings = {
+        "--extractor": ".pt2",
+        "--labels": ".csv",
+        "--history": ".jsonl",
+        "--report": ".html",
+    }
     name = "x" * 256 + endings.get(flag, ".json")
     network = () if flag in ("--extractor", "--weights") else ("--extractor", TINY)
     outcome = here("compute", "real", "real", *network, flag, name, "--quiet")
@@ -195,5 +255,9 @@ def test_names_that_are_too_long(here: Run, tmp_path: Path, flag: str) -> None:
 def test_a_history_is_a_regular_file(here: Run, tmp_path: Path) -> None:
     """A line would be lost in a pipe."""
     os.mkfifo(tmp_path / "pipe.jsonl")
-    error = here("compute", make_pictures(tmp_path / "real", 3), "real", "--history", "pipe.jsonl").error
-    assert error == "error: --history pipe.jsonl must be a regular file, which lines can be added to"
+    error = here(
+        "compute", make_pictures(tmp_path / "real", 3), "real", "--history", "pipe.jsonl"
+    ).error
+    assert (
+        error == "error: --history pipe.jsonl must be a regular file, which lines can be added to"
+    )

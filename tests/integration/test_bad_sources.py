@@ -1,4 +1,6 @@
-"""Archives, arrays and lists that are damaged, malicious or unusual: a clear error or the right value."""
+"""Archives, arrays and lists that are damaged, malicious or unusual: a clear error or the right
+value.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,11 @@ def place(tmp_path: Path, images: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 
 def everything_in(place: Path) -> set[str]:
-    return {str(file) for file in place.rglob("*") if "fidtool-cache" not in file.parts and not file.is_socket()}
+    return {
+        str(file)
+        for file in place.rglob("*")
+        if "fidtool-cache" not in file.parts and not file.is_socket()
+    }
 
 
 @pytest.mark.parametrize("case", REFUSED)
@@ -72,7 +78,10 @@ def test_an_empty_member_is_read_as_empty(here: Run, place: Path) -> None:
     with tarfile.open(place / "bad.tar", "w") as archive:
         archive.addfile(tarfile.TarInfo("000.png"))
         archive.add(place / "images/000.png", "001.png")
-    assert "cannot decode bad.tar/000.png: it is empty (0 bytes)" in here("compute", "images", "bad.tar", *SMALL).error
+    assert (
+        "cannot decode bad.tar/000.png: it is empty (0 bytes)"
+        in here("compute", "images", "bad.tar", *SMALL).error
+    )
 
 
 def test_a_damaged_member_is_named_and_can_be_skipped(here: Run, place: Path) -> None:
@@ -83,7 +92,9 @@ def test_a_damaged_member_is_named_and_can_be_skipped(here: Run, place: Path) ->
     run = here("compute", "images", "bad.zip", *SMALL)
     assert run.status == 2
     assert "cannot read bad.zip/005.png: the archive is damaged" in run.error
-    skipping = here("compute", "images", "bad.zip", *SMALL, "--on-error", "skip", "--max-skip", "0.1")
+    skipping = here(
+        "compute", "images", "bad.zip", *SMALL, "--on-error", "skip", "--max-skip", "0.1"
+    )
     assert [each["file"] for each in skipping.json["results"][0]["skipped"]] == ["bad.zip/005.png"]
     assert skipping.json["results"][0]["count"]["fake"] == COUNT - 1
 
@@ -128,35 +139,52 @@ def test_values_outside_the_range_are_clipped_and_counted(here: Run, place: Path
     assert "odd.npy: 3 images with values outside --value-range" in run.stderr
     values[4, 0, 0, 0] = np.nan
     np.save(place / "odd.npy", values)
-    assert "odd.npy[4]: it contains NaN" in here("compute", "images", "odd.npy", *SMALL, "--value-range", "0,1").error
+    assert (
+        "odd.npy[4]: it contains NaN"
+        in here("compute", "images", "odd.npy", *SMALL, "--value-range", "0,1").error
+    )
 
 
 def test_missing_files_of_a_list_are_reported_before_any_work(here: Run, place: Path) -> None:
     lines = [f"images/{name}" for name in names_in(place / "images")]
-    (place / "bad.txt").write_bytes(b"\xef\xbb\xbf" + "\r\n".join([*lines, "images/x.png", "images/y.png"]).encode())
+    (place / "bad.txt").write_bytes(
+        b"\xef\xbb\xbf" + "\r\n".join([*lines, "images/x.png", "images/y.png"]).encode()
+    )
     run = here("compute", "images", "bad.txt", *SMALL)
     assert run.status == 2
-    assert "bad.txt lists files that do not exist (line 21: images/x.png and 1 more): fix" in run.error
+    assert (
+        "bad.txt lists files that do not exist (line 21: images/x.png and 1 more): fix" in run.error
+    )
     (place / "lists").mkdir()
     (place / "lists/a.txt").write_text("\n".join(lines))
-    but = f"but {lines[0]} exists, and paths are relative to the folder of the list: move the list here"
+    but = (
+        f"but {lines[0]} exists, and paths are relative to the folder of the list: move the list "
+        "here"
+    )
     assert but in here("compute", "images", "lists/a.txt", *SMALL).error
 
 
 @pytest.mark.parametrize("label", [" 3", ",3", "\tn01440764"])
 def test_labels_in_a_list_without_columns(here: Run, place: Path, label: str) -> None:
-    (place / "bad.txt").write_text("".join(f"images/{name}{label}\n" for name in names_in(place / "images")))
+    (place / "bad.txt").write_text(
+        "".join(f"images/{name}{label}\n" for name in names_in(place / "images"))
+    )
     (place / "first.txt").write_text("3 images/0.png\n")
     assert "seems to have a label beside the path" in here("check", "first.txt").error
     for command in (("compute", "images", "bad.txt", *SMALL), ("check", "bad.txt")):
-        assert " more), and the line seems to have a label beside the path: remove the labels" in here(*command).error
+        assert (
+            " more), and the line seems to have a label beside the path: remove the labels"
+            in here(*command).error
+        )
 
 
 def test_probable_mistakes_are_reported(here: Run, place: Path) -> None:
     """Archives beside images, and a flag that only affects folders."""
     names = names_in(place / "images")
     for part in range(2):
-        write_tar(place / f"part-{part:03}.tar", place / "images", names[10 * part : 10 * part + 10])
+        write_tar(
+            place / f"part-{part:03}.tar", place / "images", names[10 * part : 10 * part + 10]
+        )
     run = here("compute", "images", "part-000.tar", "part-001.tar", *SMALL, "--no-recursive")
     assert "--no-recursive has no effect on part-000.tar" in run.stderr
     (place / "mixed").mkdir()
@@ -171,9 +199,15 @@ def test_a_table_row_without_bytes(here: Run, place: Path) -> None:
     from pyarrow import parquet
 
     files = [place / "images" / name for name in names_in(place / "images")]
-    rows = [{"bytes": None if index == 3 else file.read_bytes(), "path": None} for index, file in enumerate(files)]
+    rows = [
+        {"bytes": None if index == 3 else file.read_bytes(), "path": None}
+        for index, file in enumerate(files)
+    ]
     parquet.write_table(pyarrow.table({"image": rows}), place / "bad.parquet")
-    assert "bad.parquet[3]: its row has no image bytes" in here("compute", "images", "bad.parquet", *SMALL).error
+    assert (
+        "bad.parquet[3]: its row has no image bytes"
+        in here("compute", "images", "bad.parquet", *SMALL).error
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""Statistics files that are damaged, malicious, not statistics, or computed with a different protocol."""
+"""Statistics files that are damaged, malicious, not statistics, or computed with a different
+protocol.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ import pytest
 
 from fidtool import Statistics, read_statistics
 from fidtool.errors import InputError
-from fidtool.images.decode import ImageProperties
+from fidtool.reading.decode import ImageProperties
 from support.command_line import Run, messages
 from support.pictures import make_pictures
 from support.places import TINY
@@ -39,7 +41,9 @@ DEFINITION = {
 def npz(**arrays: Any) -> bytes:
     """Return an archive of valid arrays updated with ``arrays``; None removes an array."""
     buffer = io.BytesIO()
-    np.savez(buffer, **{name: array for name, array in {**GOOD, **arrays}.items() if array is not None})
+    np.savez(
+        buffer, **{name: array for name, array in {**GOOD, **arrays}.items() if array is not None}
+    )
     return buffer.getvalue()
 
 
@@ -105,7 +109,9 @@ def test_pickled_code_is_never_run(here: Run, tmp_path: Path, kind: str) -> None
 
 
 def test_damage_anywhere_is_an_input_error_or_harmless(tmp_path: Path) -> None:
-    """One bit of each byte in turn is flipped. If the file can still be read, the values must be the original ones."""
+    """One bit of each byte in turn is flipped. If the file can still be read, the values must be
+    the original ones.
+    """
     file = tmp_path / "bad.npz"
     sigma = np.array([[2.0, 0.5], [0.5, 1.0]])
     np.savez(file, mu=np.array([3.0, 4.0]), sigma=sigma, count=np.int64(7))
@@ -128,10 +134,14 @@ def test_further_keys_in_the_record_of_the_run_are_ignored(tmp_path: Path) -> No
     record = {"arithmetic": {"precision": "fp32"}, "traits": {"lossy": 2, "new": 1}, "new": [1]}
     (tmp_path / "new.npz").write_bytes(npz(run=np.array(json.dumps(record)), count=np.int64(5)))
     found = read_statistics(tmp_path / "new.npz")
-    assert (found.count, found.arithmetic, found.traits) == (5, {"precision": "fp32"}, ImageProperties(lossy=2))
+    assert (found.count, found.arithmetic, found.traits) == (
+        5,
+        {"precision": "fp32"},
+        ImageProperties(lossy=2),
+    )
 
 
-# --- different dims and protocols ------------------------------------------------------------------------------------
+# --- different dims and protocols -----------------------------------------------------------------
 
 
 @pytest.fixture
@@ -160,7 +170,9 @@ def test_another_protocol_is_refused_or_warned_about(here: Run, real: Path, tmp_
     warning, *others = messages(allowed.json["results"][0])
     assert "different protocols" in warning
     assert allowed.stderr == "".join(f"warning: {line}\n" for line in (warning, *others))
-    agreed = here("compute", "real", "tf.npz", *SMALL, "--protocol", "tensorflow", "--json", "--quiet")
+    agreed = here(
+        "compute", "real", "tf.npz", *SMALL, "--protocol", "tensorflow", "--json", "--quiet"
+    )
     assert messages(agreed.json["results"][0]) == others
     assert agreed.fid == pytest.approx(0, abs=1e-9)
 
@@ -171,13 +183,20 @@ def test_a_requested_protocol_must_match_the_files(here: Run, real: Path) -> Non
     assert (refused.status, refused.stdout) == (2, "")
     assert "tf.npz was computed with the protocol tensorflow, not pytorch-fid" in refused.error
     assert here("compute", "tf.npz", "tf.npz", "--protocol", "tensorflow").status == 0
-    assert here("compute", "tf.npz", "tf.npz", "--protocol", "pytorch-fid", "--allow-mismatch").status == 0
+    assert (
+        here("compute", "tf.npz", "tf.npz", "--protocol", "pytorch-fid", "--allow-mismatch").status
+        == 0
+    )
 
 
 def test_another_network_is_refused(here: Run, real: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy.py"
-    copy.write_text(Path(TINY.rpartition(":")[0]).read_text().replace("manual_seed(7)", "manual_seed(8)"))
+    copy.write_text(
+        Path(TINY.rpartition(":")[0]).read_text().replace("manual_seed(7)", "manual_seed(8)")
+    )
     assert here("stats", "real", "-o", "other.npz", "--extractor", f"{copy}:network").status == 0
     refused = here("compute", "real", "other.npz", *SMALL)
     assert (refused.status, refused.stdout) == (2, "")
-    assert [text for text in ("other.npz", "weights_sha256", "copy.py") if text not in refused.error] == []
+    assert [
+        text for text in ("other.npz", "weights_sha256", "copy.py") if text not in refused.error
+    ] == []

@@ -1,4 +1,6 @@
-"""Cache of statistics: it avoids repeated work, never returns the statistics of a different set, never stops a run."""
+"""Cache of statistics: it avoids repeated work, never returns the statistics of a different set,
+never stops a run.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fidtool.sources.opening import list_folder
+from fidtool.sources.listing import list_folder
 from fidtool.statistics.cache import _too_fresh
 from support.command_line import Outcome, Run
 from support.pictures import make_pictures
@@ -30,15 +32,24 @@ def settle() -> None:
 
 @pytest.fixture
 def sets(tmp_path: Path) -> tuple[Path, Path]:
-    """Two folders of `COUNT` images, old enough for the cache. As bitmaps, all files have the same size."""
-    folders = make_pictures(tmp_path / "real", COUNT, 0, ".bmp"), make_pictures(tmp_path / "fake", COUNT, 1, ".bmp")
+    """Two folders of `COUNT` images, old enough for the cache. As bitmaps, all files have the same
+    size.
+    """
+    folders = (
+        make_pictures(tmp_path / "real", COUNT, 0, ".bmp"),
+        make_pictures(tmp_path / "fake", COUNT, 1, ".bmp"),
+    )
     settle()
     return folders
 
 
 def entries(environment: dict[str, str]) -> list[Path]:
     """Return the files in the cache of statistics, including temporary ones."""
-    return sorted(path for path in (Path(environment["FIDTOOL_CACHE"]) / "statistics").glob("**/*") if path.is_file())
+    return sorted(
+        path
+        for path in (Path(environment["FIDTOOL_CACHE"]) / "statistics").glob("**/*")
+        if path.is_file()
+    )
 
 
 def computed(outcome: Outcome) -> int:
@@ -47,7 +58,9 @@ def computed(outcome: Outcome) -> int:
     return int(outcome.json["run"]["images_computed"])
 
 
-def test_a_second_run_finds_the_same_bits(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_second_run_finds_the_same_bits(
+    here: Run, sets: tuple[Path, Path], tmp_path: Path
+) -> None:
     """Also by another path of the same folder."""
     first = here("compute", *sets, *BASE)
     assert (computed(first), first.json["run"]["cached"]) == (2 * COUNT, [])
@@ -60,7 +73,9 @@ def test_a_second_run_finds_the_same_bits(here: Run, sets: tuple[Path, Path], tm
     assert computed(here("compute", "link", "./fake/", *BASE)) == 0
 
 
-def test_stats_and_compute_share_the_cache(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+def test_stats_and_compute_share_the_cache(
+    here: Run, sets: tuple[Path, Path], tmp_path: Path
+) -> None:
     assert here("stats", sets[0], "-o", "first.npz", "--extractor", TINY).status == 0
     assert computed(here("compute", *sets, *BASE)) == COUNT
     assert here("stats", sets[0], "-o", "second.npz", "--extractor", TINY, "--no-cache").status == 0
@@ -69,13 +84,18 @@ def test_stats_and_compute_share_the_cache(here: Run, sets: tuple[Path, Path], t
         assert all(first[name].tobytes() == second[name].tobytes() for name in first.files)
 
 
-def test_a_changed_file_misses_even_with_its_old_size_and_mtime(here: Run, sets: tuple[Path, Path]) -> None:
+def test_a_changed_file_misses_even_with_its_old_size_and_mtime(
+    here: Run, sets: tuple[Path, Path]
+) -> None:
     before = here("compute", *sets, *BASE)
     victim, other = sets[1] / "00000.bmp", sets[0] / "00000.bmp"
     status = victim.stat()
     victim.write_bytes(other.read_bytes())
     os.utime(victim, ns=(status.st_atime_ns, status.st_mtime_ns))
-    assert (victim.stat().st_size, victim.stat().st_mtime_ns) == (status.st_size, status.st_mtime_ns)
+    assert (victim.stat().st_size, victim.stat().st_mtime_ns) == (
+        status.st_size,
+        status.st_mtime_ns,
+    )
     settle()
     after = here("compute", *sets, *BASE)
     assert after.json["run"]["cached"] == [str(sets[0])]
@@ -90,7 +110,10 @@ def test_a_changed_file_misses_even_with_its_old_size_and_mtime(here: Run, sets:
         (("--protocol", "tensorflow"), 2 * COUNT),
         (("--num", 5), 10),
         (("--batch-size", 3), 2 * COUNT),
-        (("--num", COUNT, "--num-workers", 0, "--device", "cpu", "--quiet"), 0),  # no effect on the bits
+        (
+            ("--num", COUNT, "--num-workers", 0, "--device", "cpu", "--quiet"),
+            0,
+        ),  # no effect on the bits
     ],
 )
 def test_settings_that_may_change_the_bits_miss(
@@ -104,19 +127,28 @@ def test_settings_that_may_change_the_bits_miss(
 def test_statistics_with_more_than_is_needed_are_found(
     here: Run, sets: tuple[Path, Path], environment: dict[str, str]
 ) -> None:
-    """An entry with a further layer, per-image features or records also serves a run that needs less."""
+    """An entry with a further layer, per-image features or records also serves a run that needs
+    less.
+    """
     more = ("--metrics", "fid,kid,cmmd", "--cmmd-extractor", COLOURS)
     assert computed(here("compute", *sets, *BASE, "--no-diagnosis")) == 2 * COUNT
     assert computed(here("compute", *sets, *BASE, *more)) == 2 * COUNT
     assert len(entries(environment)) == 4, "one per set and layer"
-    assert computed(here("compute", *sets, *BASE, *more[2:], "--metrics", "cmmd", "--no-diagnosis")) == 0
+    assert (
+        computed(here("compute", *sets, *BASE, *more[2:], "--metrics", "cmmd", "--no-diagnosis"))
+        == 0
+    )
     for arguments in ((), ("--metrics", "kid"), ("--metrics", "cmmd", "--cmmd-extractor", COLOURS)):
-        cached, fresh = (here("compute", *sets, *BASE, *arguments, *flag) for flag in ((), ("--no-cache",)))
+        cached, fresh = (
+            here("compute", *sets, *BASE, *arguments, *flag) for flag in ((), ("--no-cache",))
+        )
         assert (computed(cached), computed(fresh)) == (0, 2 * COUNT)
         assert cached.json["results"] == fresh.json["results"]
 
 
-def test_no_cache_neither_writes_nor_reads(here: Run, sets: tuple[Path, Path], environment: dict[str, str]) -> None:
+def test_no_cache_neither_writes_nor_reads(
+    here: Run, sets: tuple[Path, Path], environment: dict[str, str]
+) -> None:
     assert computed(here("compute", *sets, *BASE, "--no-cache")) == 2 * COUNT
     assert entries(environment) == []
     assert computed(here("compute", *sets, *BASE)) == 2 * COUNT
@@ -138,7 +170,9 @@ def test_a_damaged_entry_is_reported_and_recomputed(
     victim.write_bytes(data)
     second = here("compute", *sets, *BASE, "--quiet")
     assert computed(second) == COUNT
-    assert [str(victim) in line for line in second.stderr.splitlines() if line.startswith("warning: ")] == [True]
+    assert [
+        str(victim) in line for line in second.stderr.splitlines() if line.startswith("warning: ")
+    ] == [True]
     assert second.json["results"] == first.json["results"]
     third = here("compute", *sets, *BASE, "--quiet")
     assert (computed(third), third.stderr) == (0, "")
@@ -148,11 +182,16 @@ def test_a_damaged_entry_is_reported_and_recomputed(
     "change",
     [
         lambda arrays: arrays.pop("features"),
-        lambda arrays: arrays.update(run=np.array(json.dumps({**json.loads(str(arrays["run"])), "arithmetic": None}))),
+        lambda arrays: arrays.update(
+            run=np.array(json.dumps({**json.loads(str(arrays["run"])), "arithmetic": None}))
+        ),
     ],
 )
 def test_an_incomplete_entry_is_not_used(
-    here: Run, sets: tuple[Path, Path], environment: dict[str, str], change: Callable[[dict[str, Any]], Any]
+    here: Run,
+    sets: tuple[Path, Path],
+    environment: dict[str, str],
+    change: Callable[[dict[str, Any]], Any],
 ) -> None:
     run = ("compute", *sets, *BASE, "--metrics", "fid,kid")
     first = here(*run)
@@ -179,7 +218,11 @@ def test_the_least_recently_used_entry_is_evicted_first(
     assert use(folders[0]) == 4
     size = entries(environment)[0].stat().st_size
     monkeypatch.setenv("FIDTOOL_CACHE_BYTES", str(int(2.5 * size)))
-    assert [use(folders[1]), use(folders[0]), use(folders[2])] == [4, 0, 4]  # now b is the least recently used
+    assert [use(folders[1]), use(folders[0]), use(folders[2])] == [
+        4,
+        0,
+        4,
+    ]  # now b is the least recently used
     assert len(entries(environment)) == 2
     assert [use(folders[0]), use(folders[2])] == [0, 0]
     assert use(folders[1]) == 4
@@ -188,7 +231,9 @@ def test_the_least_recently_used_entry_is_evicted_first(
     assert len(entries(environment)) == 1  # the newest entry stays regardless of the limit
 
 
-def test_clearing_keeps_the_weights(here: Run, sets: tuple[Path, Path], environment: dict[str, str]) -> None:
+def test_clearing_keeps_the_weights(
+    here: Run, sets: tuple[Path, Path], environment: dict[str, str]
+) -> None:
     folder = Path(environment["FIDTOOL_CACHE"])
     weights = folder / "weights" / "kept"
     weights.write_bytes(b"")
@@ -216,18 +261,22 @@ def test_a_cache_that_cannot_be_written_does_not_stop_a_run(
     assert all(line.startswith("warning: ") and str(blocked) in line for line in lines)
 
 
-# --- what must not be cached -----------------------------------------------------------------------------------------
+# --- what must not be cached ----------------------------------------------------------------------
 
 
 def test_coarse_clocks_need_a_longer_wait(sets: tuple[Path, Path]) -> None:
-    """If all time stamps are whole seconds, two changes within two seconds cannot be distinguished."""
+    """If all time stamps are whole seconds, two changes within two seconds cannot be
+    distinguished.
+    """
     listed, second = list_folder(str(sets[0])), 10**9
     listed.files.stamps = np.array([(10, 5 * second, 6 * second, 1, 1) for _ in listed.stored])
     for now, fresh in ((8 * second - 1, True), (8 * second + second // 5, False)):
         assert _too_fresh(replace(listed, listed=now)) == fresh
 
 
-def test_files_that_may_still_change_undetected_are_not_cached(here: Run, sets: tuple[Path, Path]) -> None:
+def test_files_that_may_still_change_undetected_are_not_cached(
+    here: Run, sets: tuple[Path, Path]
+) -> None:
     """A time stamp in the future, which a file server may set, counts as too new."""
     ahead = time.time_ns() + 3600 * 10**9
     os.utime(sets[0] / "00003.bmp", ns=(ahead, ahead))

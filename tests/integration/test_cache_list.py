@@ -22,7 +22,9 @@ def cached(here: Run, tmp_path: Path, environment: dict[str, str]) -> dict[str, 
     statistics = Path(environment["FIDTOOL_CACHE"]) / "statistics"
     found: dict[str, Path] = {}
     for name, folder, network in (("new", 0, TINY), ("old", 0, COLOURS), ("oldest", 1, TINY)):
-        assert here("stats", folders[folder], "-o", f"{name}.npz", "--extractor", network).status == 0
+        assert (
+            here("stats", folders[folder], "-o", f"{name}.npz", "--extractor", network).status == 0
+        )
         (found[name],) = set(statistics.glob("*.npz")) - set(found.values())
     return found
 
@@ -47,7 +49,9 @@ def test_the_list_names_the_files(here: Run, cached: dict[str, Path]) -> None:
     """One can be deleted, because its name begins with the ID."""
     found = here("cache", "--json").json
     folder = f"{found['folder']}/statistics"
-    assert {f"{folder}/{each['id']}.npz" for each in found["entries"]} == {*map(str, cached.values())}
+    assert {f"{folder}/{each['id']}.npz" for each in found["entries"]} == {
+        *map(str, cached.values())
+    }
     shown = [row.split()[0] for row in here("cache").stdout.splitlines()[2:]]
     (first,) = (path for path in cached.values() if path.name.startswith(shown[0]))
     first.unlink()
@@ -55,16 +59,23 @@ def test_the_list_names_the_files(here: Run, cached: dict[str, Path]) -> None:
 
 
 def test_addresses_are_listed_without_their_secrets() -> None:
-    assert _listed_path("https://me:pass@host:8080/set.zip?token=secret#x") == "https://host:8080/set.zip"
+    assert (
+        _listed_path("https://me:pass@host:8080/set.zip?token=secret#x")
+        == "https://host:8080/set.zip"
+    )
     assert _listed_path("s3://bucket/set.zip") == "s3://bucket/set.zip"
 
 
-def test_a_sample_is_distinguished_from_the_whole_set(here: Run, tmp_path: Path, environment: dict[str, str]) -> None:
+def test_a_sample_is_distinguished_from_the_whole_set(
+    here: Run, tmp_path: Path, environment: dict[str, str]
+) -> None:
     folder = make_pictures(tmp_path / "p", 5)
     time.sleep(0.08)  # younger files are not cached: see test_cache
     for name, more in (("all", ()), ("some", ("--num", 3))):
         assert here("stats", folder, "-o", f"{name}.npz", "--extractor", TINY, *more).status == 0
-    assert sorted((each["images"], each["found"]) for each in here("cache", "--json").json["entries"]) == [
+    assert sorted(
+        (each["images"], each["found"]) for each in here("cache", "--json").json["entries"]
+    ) == [
         (3, 5),
         (5, 5),
     ]

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 import fidtool
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.network import downloading, kept_file
-from fidtool.pipeline.networks import _check_matrix_products
-from fidtool.settings import Settings
+from fidtool.run.networks import _check_matrix_products
+from fidtool.settings.settings import Settings
 from support.caller_states import make_place, metrics, pixels_of, setting
 from support.command_line import Run
 from support.http_store import http_store
@@ -55,7 +55,9 @@ def only_plain_attention() -> AbstractContextManager[None]:
 
 STATES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "bfloat16 by autocast": lambda: torch.autocast("cpu", torch.bfloat16),
-    "float64 by default": lambda: setting(torch.get_default_dtype, torch.set_default_dtype, torch.float64),
+    "float64 by default": lambda: setting(
+        torch.get_default_dtype, torch.set_default_dtype, torch.float64
+    ),
     "a device's context": lambda: torch.device("meta"),
     "inference mode": torch.inference_mode,
     "three threads": lambda: setting(torch.get_num_threads, torch.set_num_threads, 3),
@@ -72,24 +74,37 @@ STATES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
 
 @pytest.mark.parametrize("name", STATES)
 def test_the_callers_state_does_not_change_results(
-    place: Path, pixels: list[NDArray[np.uint8]], expected: dict[str, Any], environment: dict[str, str], name: str
+    place: Path,
+    pixels: list[NDArray[np.uint8]],
+    expected: dict[str, Any],
+    environment: dict[str, str],
+    name: str,
 ) -> None:
     with STATES[name]():
         assert metrics(place, place / "fake", TINY) == expected["convolution"]
-        assert metrics(place, iter(pixels), f"{place / 'attention.py'}:network") == expected["attention"]
+        assert (
+            metrics(place, iter(pixels), f"{place / 'attention.py'}:network")
+            == expected["attention"]
+        )
 
 
-def test_a_cublas_workspace_setting_is_refused_where_it_matters(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cublas_workspace_setting_is_refused_where_it_matters(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     gpu = torch.device("cuda")
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     _check_matrix_products(Settings(), gpu)
     for config in (Settings(extractor="dinov2"), Settings(metrics=("fid", "cmmd"))):
-        with pytest.raises(fidtool.InputError, match=r"CUBLAS_WORKSPACE_CONFIG is set \(:4096:8\).*unset it"):
+        with pytest.raises(
+            fidtool.InputError, match=r"CUBLAS_WORKSPACE_CONFIG is set \(:4096:8\).*unset it"
+        ):
             _check_matrix_products(config, gpu)
 
 
 def test_the_distance_does_not_depend_on_omp_num_threads(program: Run, tmp_path: Path) -> None:
-    """torchrun sets OMP_NUM_THREADS=1. The distance is the same, and torch's number of threads is left unchanged."""
+    """torchrun sets OMP_NUM_THREADS=1. The distance is the same, and torch's number of threads is
+    left unchanged.
+    """
     random = np.random.RandomState(0)
     a, b = random.randn(900, 400), random.rand(900, 400)
     moments = [a.mean(0), np.cov(a.T), b.mean(0), np.cov(b.T)]
@@ -103,8 +118,12 @@ def test_the_distance_does_not_depend_on_omp_num_threads(program: Run, tmp_path:
     assert program(code, OMP_NUM_THREADS=threads).stdout.split() == [expected, threads]
 
 
-def test_a_program_keeps_its_umask_timeouts_logs_and_stdout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They belong to the whole process, and its other threads would notice a change for a moment."""
+def test_a_program_keeps_its_umask_timeouts_logs_and_stdout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They belong to the whole process, and its other threads would notice a change for a
+    moment.
+    """
 
     def refused(*_: object) -> Any:
         raise AssertionError("a setting of the whole process was changed")

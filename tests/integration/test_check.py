@@ -23,7 +23,9 @@ def clean(tmp_path: Path) -> Path:
 
 
 def codes(outcome: Outcome) -> dict[str, str]:
-    """Return the severities, by code, of the findings about the set and its differences from the other set."""
+    """Return the severities, by code, of the findings about the set and its differences from the
+    other set.
+    """
     found = outcome.json["images"]["findings"] + outcome.json["between"]
     return {each["code"]: each["severity"] for each in found}
 
@@ -40,9 +42,13 @@ FAULTS = {
 
 
 def broken(folder: Path, fault: str) -> tuple[Path, int]:
-    """Write a set of 60 images with one fault. Return the folder and the number of images with the fault."""
+    """Write a set of 60 images with one fault. Return the folder and the number of images with the
+    fault.
+    """
     if fault == "strong compression":
-        return degenerate.write(folder, ((f"{i}.jpg", degenerate.sample(i)) for i in range(60)), quality=40), 60
+        return degenerate.write(
+            folder, ((f"{i}.jpg", degenerate.sample(i)) for i in range(60)), quality=40
+        ), 60
     faulty = 1 if fault == "odd size" else 10
     degenerate.distinct(folder, 60 - faulty)
     rng = np.random.default_rng(0)
@@ -71,9 +77,15 @@ def test_each_fault_is_the_only_finding(here: Run, tmp_path: Path, fault: str) -
     assert str(count) in finding["message"]
 
 
-def test_findings_that_only_real_has_do_not_fail_the_gate(here: Run, clean: Path, tmp_path: Path) -> None:
-    degenerate.write(tmp_path / "real", ((f"{i}.png", degenerate.sample(2000 + i)) for i in range(60)))
-    degenerate.write(tmp_path / "real", ((f"{i}-large.png", degenerate.sample(i, 40)) for i in range(3000, 3005)))
+def test_findings_that_only_real_has_do_not_fail_the_gate(
+    here: Run, clean: Path, tmp_path: Path
+) -> None:
+    degenerate.write(
+        tmp_path / "real", ((f"{i}.png", degenerate.sample(2000 + i)) for i in range(60))
+    )
+    degenerate.write(
+        tmp_path / "real", ((f"{i}-large.png", degenerate.sample(i, 40)) for i in range(3000, 3005))
+    )
     outcome = here("check", clean, "--against", tmp_path / "real", "--strict")
     assert "low: " in outcome.stdout
     assert outcome.status == 0
@@ -81,10 +93,16 @@ def test_findings_that_only_real_has_do_not_fail_the_gate(here: Run, clean: Path
 
 
 def test_too_few_images_are_said_and_are_no_failure(here: Run, tmp_path: Path) -> None:
-    real, fake = (degenerate.distinct(tmp_path / name, 6, first=first) for name, first in (("real", 0), ("fake", 99)))
+    real, fake = (
+        degenerate.distinct(tmp_path / name, 6, first=first)
+        for name, first in (("real", 0), ("fake", 99))
+    )
     outcome = here("check", fake, "--against", real, "--strict")
     assert outcome.status == 0
-    assert f"low: {fake} against {real}: too few images (6 in FAKE, 6 in REAL) to compare" in outcome.stdout
+    assert (
+        f"low: {fake} against {real}: too few images (6 in FAKE, 6 in REAL) to compare"
+        in outcome.stdout
+    )
 
 
 def test_a_set_cannot_be_checked_against_itself(here: Run, clean: Path) -> None:
@@ -95,8 +113,12 @@ def test_a_set_cannot_be_checked_against_itself(here: Run, clean: Path) -> None:
 
 def test_against_a_statistics_file(here: Run, clean: Path, tmp_path: Path) -> None:
     assert here("stats", clean, "-o", "clean.npz", "--extractor", TINY).status == 0
-    fake = degenerate.write(tmp_path / "fake", ((f"{i}.png", degenerate.sample(i, 64)) for i in range(60)))
-    assert codes(here("check", fake, "--against", "clean.npz", "--json")) == {"other size": "medium"}
+    fake = degenerate.write(
+        tmp_path / "fake", ((f"{i}.png", degenerate.sample(i, 64)) for i in range(60))
+    )
+    assert codes(here("check", fake, "--against", "clean.npz", "--json")) == {
+        "other size": "medium"
+    }
 
 
 def test_from_python(here: Run, clean: Path, tmp_path: Path) -> None:
@@ -104,7 +126,10 @@ def test_from_python(here: Run, clean: Path, tmp_path: Path) -> None:
     shutil.copy(clean / "00003.png", fake / "x.png")
     checkup = package.check(fake, clean)
     assert [finding.code for _, finding in checkup.findings] == ["leak"]
-    assert json.loads(json.dumps(checkup.to_dict())) == here("check", fake, "--against", clean, "--json").json
+    assert (
+        json.loads(json.dumps(checkup.to_dict()))
+        == here("check", fake, "--against", clean, "--json").json
+    )
 
 
 def test_it_needs_no_weights(clean: Path, empty_cache: Path, here: Run) -> None:

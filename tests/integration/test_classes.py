@@ -1,4 +1,6 @@
-"""Classes and folders of images: where they come from, their values, what is refused, and every output."""
+"""Classes and folders of images: where they come from, their values, what is refused, and every
+output.
+"""
 
 from __future__ import annotations
 
@@ -41,13 +43,25 @@ def numbers_in(document: dict[str, Any]) -> dict[str, tuple[int, int]]:
     return {name: (each["real"], each["fake"]) for name, each in classes_in(document).items()}
 
 
-# --- the values ------------------------------------------------------------------------------------------------------
+# --- the values -----------------------------------------------------------------------------------
 
 
-def test_each_class_has_the_bits_of_its_two_folders_alone(here: Run, sets: tuple[Path, Path]) -> None:
-    """Subsets are drawn as if the class were alone, so that this holds for metrics of subsets as well."""
+def test_each_class_has_the_bits_of_its_two_folders_alone(
+    here: Run, sets: tuple[Path, Path]
+) -> None:
+    """Subsets are drawn as if the class were alone, so that this holds for metrics of subsets as
+    well.
+    """
     real, fake = sets
-    metrics = ("--metrics", "fid,kid,prdc,mind,mifid,vendi,authpct", *SMALL, "--nearest-k", 3, *QUICK, "--json")
+    metrics = (
+        "--metrics",
+        "fid,kid,prdc,mind,mifid,vendi,authpct",
+        *SMALL,
+        "--nearest-k",
+        3,
+        *QUICK,
+        "--json",
+    )
     networks = ("--extractor", COLOURS)
     joint = here("compute", real, fake, *metrics, *networks, "--per-class").json
     found = classes_in(joint)
@@ -67,7 +81,9 @@ def test_a_class_has_the_fid_of_its_two_folders_alone(here: Run, tmp_path: Path)
     assert found["cat"]["metrics"]["fid"] == pytest.approx(alone.fid, rel=1e-9)
 
 
-def test_a_class_of_enough_images_has_the_error_bars_of_its_folders_alone(here: Run, tmp_path: Path) -> None:
+def test_a_class_of_enough_images_has_the_error_bars_of_its_folders_alone(
+    here: Run, tmp_path: Path
+) -> None:
     real, fake = make_classes(tmp_path, {"many": (210, 205), "few": (20, 20)})
     arguments = ("--uncertainty", *QUICK)
     joint = here("compute", real, fake, *arguments, "--per-class", "--json")
@@ -79,7 +95,9 @@ def test_a_class_of_enough_images_has_the_error_bars_of_its_folders_alone(here: 
     (tmp_path / "result.json").write_text(joint.stdout)
     classes = read_evaluation(tmp_path / "result.json").results[0].classes
     assert classes is not None
-    assert [each.corrected is None for each in classes.classes] == [each.name == "few" for each in classes.classes]
+    assert [each.corrected is None for each in classes.classes] == [
+        each.name == "few" for each in classes.classes
+    ]
     lines = here("compute", real, fake, *arguments, "--per-class").stderr
     assert "bias-corrected, 95 %" in lines
 
@@ -94,20 +112,29 @@ def test_classes_cost_no_second_pass(here: Run, tmp_path: Path) -> None:
 
 
 def test_mean_and_worst(here: Run, sets: tuple[Path, Path]) -> None:
-    document = here("compute", *sets, "--metrics", "prdc,fid", "--nearest-k", 3, *QUICK, "--json", "--per-class").json
+    document = here(
+        "compute", *sets, "--metrics", "prdc,fid", "--nearest-k", 3, *QUICK, "--json", "--per-class"
+    ).json
     ((key, distance), *_) = document["results"][0]["metrics"].items()
     found, classes = document["results"][0]["classes"], classes_in(document)
     distances = {name: each["metrics"][key] for name, each in classes.items()}
-    assert found["worst"][key] == [max(distances, key=lambda name: distances[name]), max(distances.values())]
+    assert found["worst"][key] == [
+        max(distances, key=lambda name: distances[name]),
+        max(distances.values()),
+    ]
     assert found["mean"][key] == pytest.approx(np.mean([*distances.values()]), rel=1e-12)
     assert [*distances.values()] == sorted(distances.values(), reverse=True)
     assert min(distances.values()) > distance, "of fewer images"
     precision = next(name for name in found["worst"] if name.startswith("precision"))
-    assert found["worst"][precision][1] == min(each["metrics"][precision] for each in classes.values())
+    assert found["worst"][precision][1] == min(
+        each["metrics"][precision] for each in classes.values()
+    )
 
 
 def test_values_that_need_more_images_are_left_out(here: Run, tmp_path: Path) -> None:
-    real, fake = make_classes(tmp_path, {"ant": (9, 9), "bee": (9, 1), "cat": (9, 5), "dog": (5, 0), "elk": (0, 5)})
+    real, fake = make_classes(
+        tmp_path, {"ant": (9, 9), "bee": (9, 1), "cat": (9, 5), "dog": (5, 0), "elk": (0, 5)}
+    )
     arguments = ("--metrics", "fid,kid,prdc", *SMALL, "--nearest-k", 5)
     document = here("compute", real, fake, *arguments, *QUICK, "--json", "--per-class").json
     (result,), kind = document["results"], lambda key: key.partition("_")[0]
@@ -115,21 +142,39 @@ def test_values_that_need_more_images_are_left_out(here: Run, tmp_path: Path) ->
     assert {*map(kind, found["ant"])} == {*map(kind, result["metrics"])}
     assert {*map(kind, found["cat"])} == {"fd", "kid"}
     assert [name for name, values in found.items() if not values] == ["bee", "dog", "elk"]
-    lacking = "bee (9 in REAL, 1 in FAKE), cat (9 in REAL, 5 in FAKE), dog (5 in REAL, 0 in FAKE), elk (0 in REAL, 5 in"
-    (line,) = (each for each in messages(result) if "too few images for all values of a class in" in each)
+    lacking = (
+        "bee (9 in REAL, 1 in FAKE), cat (9 in REAL, 5 in FAKE), dog (5 in REAL, 0 in FAKE), elk "
+        "(0 in REAL, 5 in"
+    )
+    (line,) = (
+        each for each in messages(result) if "too few images for all values of a class in" in each
+    )
     assert {*line.partition("of them: ")[2].split("), ")} == {*f"{lacking} FAKE)".split("), ")}
     assert not any("no images of" in each for each in messages(result))
 
 
 def test_few_images_are_said_to_be_few(here: Run, sets: tuple[Path, Path]) -> None:
     (result,) = here("compute", *sets, *QUICK, "--json", "--per-class").json["results"]
-    (line,) = (each for each in messages(result) if "the Fréchet distance of a class of as few as 24" in each)
+    (line,) = (
+        each
+        for each in messages(result)
+        if "the Fréchet distance of a class of as few as 24" in each
+    )
     assert result["warnings"][messages(result).index(line)]["severity"] == "medium"
-    sizes, perfect = re.findall(r"as few as (.*) is too high: .* of all of REAL would have about ([\d.]+);", line)[0]
-    assert sizes in ("24 real and 30 generated images (ant)", "30 real and 24 generated images (bee)")
+    sizes, perfect = re.findall(
+        r"as few as (.*) is too high: .* of all of REAL would have about ([\d.]+);", line
+    )[0]
+    assert sizes in (
+        "24 real and 30 generated images (ant)",
+        "30 real and 24 generated images (bee)",
+    )
     assert float(perfect) > 0
-    assert not any("the mean Fréchet distance" in each for each in messages(result)), "of classes of similar sizes"
-    large = here("compute", *sets, *QUICK, "--metrics", "kid", *SMALL, "--json", "--per-class").json["results"][0]
+    assert not any("the mean Fréchet distance" in each for each in messages(result)), (
+        "of classes of similar sizes"
+    )
+    large = here(
+        "compute", *sets, *QUICK, "--metrics", "kid", *SMALL, "--json", "--per-class"
+    ).json["results"][0]
     assert not any("as few as" in each for each in messages(large)), "no Fréchet distance"
 
 
@@ -137,10 +182,14 @@ def test_a_mean_that_few_images_dominate_is_said_to_be_one(here: Run, tmp_path: 
     sets = make_classes(tmp_path, {"ant": (40, 30), "bee": (5, 3), "cat": (27, 33)})
     document = here("compute", *sets, *QUICK, "--json", "--per-class").json
     ((key, mean),) = document["results"][0]["classes"]["mean"].items()
-    values = {name: (each["fake"], each["metrics"][key]) for name, each in classes_in(document).items()}
+    values = {
+        name: (each["fake"], each["metrics"][key]) for name, each in classes_in(document).items()
+    }
     weighted = sum(images * value for images, value in values.values()) / 66
     assert mean == pytest.approx(sum(value for _, value in values.values()) / 3)
-    (line,) = (each for each in messages(document["results"][0]) if "the mean Fréchet distance" in each)
+    (line,) = (
+        each for each in messages(document["results"][0]) if "the mean Fréchet distance" in each
+    )
     assert f" of {mean:.5g} counts each class the same" in line
     assert line.endswith(f"weighted by generated images, the mean is {weighted:.5g}")
 
@@ -158,18 +207,24 @@ def test_a_custom_metric_gets_the_images_of_a_class(sets: tuple[Path, Path]) -> 
             assert np.allclose(fake.gaussian.mu, fake.rows.mean(axis=0))
             return {"rows": 1000.0 * real.gaussian.count + len(fake.rows)}
 
-    found = fidtool.compute(*sets, extractor=TINY, metrics=[Rows()], per_class=True, cache=False).results[0].classes
+    found = (
+        fidtool.compute(*sets, extractor=TINY, metrics=[Rows()], per_class=True, cache=False)
+        .results[0]
+        .classes
+    )
     assert found is not None
     assert {each.name: [*each.metrics.values()] for each in found.classes} == {
         name: [1000.0 * real + fake] for name, (real, fake) in CLASSES.items()
     }
 
 
-# --- where the classes come from -------------------------------------------------------------------------------------
+# --- where the classes come from ------------------------------------------------------------------
 
 
 def flat(folder: Path, target: Path) -> list[str]:
-    """Copy the images of classes into one folder, in another order, and return the class of each by name."""
+    """Copy the images of classes into one folder, in another order, and return the class of each by
+    name.
+    """
     target.mkdir()
     files = sorted(folder.rglob("*.png"), key=lambda file: (file.name, file.parent.name))
     for number, file in enumerate(files):
@@ -177,10 +232,15 @@ def flat(folder: Path, target: Path) -> list[str]:
     return [file.parent.name for file in files]
 
 
-def test_every_source_gives_the_same_classes(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+def test_every_source_gives_the_same_classes(
+    here: Run, sets: tuple[Path, Path], tmp_path: Path
+) -> None:
     real, fake = sets
     arguments = ("--json", "--per-class", *QUICK)
-    wanted = {name: each["metrics"] for name, each in classes_in(here("compute", real, fake, *arguments).json).items()}
+    wanted = {
+        name: each["metrics"]
+        for name, each in classes_in(here("compute", real, fake, *arguments).json).items()
+    }
     shutil.make_archive(str(tmp_path / "a"), "zip", tmp_path, "fake")
     shutil.make_archive(str(tmp_path / "b"), "tar", fake)
     (tmp_path / "list.txt").write_text("\n".join(map(str, sorted(fake.rglob("*.png")))))
@@ -196,22 +256,33 @@ def test_every_source_gives_the_same_classes(here: Run, sets: tuple[Path, Path],
     for source in sources:
         document = here("compute", real, *source, *arguments).json
         found = {name: each["metrics"] for name, each in classes_in(document).items()}
-        assert found == {name: pytest.approx(each, rel=1e-9) for name, each in wanted.items()}, source
+        assert found == {name: pytest.approx(each, rel=1e-9) for name, each in wanted.items()}, (
+            source
+        )
 
 
 @pytest.mark.parametrize(("key", "kind"), [("labels", np.int64), ("arr_1", np.uint8), ("y", str)])
-def test_labels_beside_the_images_of_an_array(here: Run, tmp_path: Path, key: str, kind: Any) -> None:
+def test_labels_beside_the_images_of_an_array(
+    here: Run, tmp_path: Path, key: str, kind: Any
+) -> None:
     images = np.random.default_rng(0).integers(0, 256, (40, 16, 16, 3), dtype=np.uint8)
     labels = np.arange(40) % 3
     np.savez(tmp_path / "real.npz", arr_0=images[::-1], **{key: labels.astype(kind)})
-    np.savez_compressed(tmp_path / "fake.npz", arr_0=images, **{key: labels.astype(kind)}, other=np.ones(40))
+    np.savez_compressed(
+        tmp_path / "fake.npz", arr_0=images, **{key: labels.astype(kind)}, other=np.ones(40)
+    )
     document = here("compute", "real.npz", "fake.npz", *QUICK, "--json").json
     assert numbers_in(document) == {"0": (14, 14), "1": (13, 13), "2": (13, 13)}
 
 
-def test_labels_of_a_set_that_they_do_not_name_are_its_own(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+def test_labels_of_a_set_that_they_do_not_name_are_its_own(
+    here: Run, sets: tuple[Path, Path], tmp_path: Path
+) -> None:
     labels = flat(sets[1], tmp_path / "flat")
-    rows = [json.dumps({"path": f"flat/{number:05}.png", "class": name}) for number, name in enumerate(labels)]
+    rows = [
+        json.dumps({"path": f"flat/{number:05}.png", "class": name})
+        for number, name in enumerate(labels)
+    ]
     (tmp_path / "labels.jsonl").write_text("\n".join(rows))
     arguments = ("--labels", "labels.jsonl", *QUICK, "--json")
     assert numbers_in(here("compute", sets[0], "flat", *arguments).json) == CLASSES
@@ -244,12 +315,16 @@ def test_a_sample_and_skipped_images(here: Run, sets: tuple[Path, Path]) -> None
     assert max(totals) == 40
 
 
-def test_numbers_of_images_are_known_without_a_request(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+def test_numbers_of_images_are_known_without_a_request(
+    here: Run, sets: tuple[Path, Path], tmp_path: Path
+) -> None:
     document = here("compute", *sets, *QUICK, "--json").json
     assert numbers_in(document) == CLASSES
     assert all(each["metrics"] == {} for each in classes_in(document).values())
     for folder in (make_pictures(tmp_path / "flat", 4), sets[1] / "ant"):
-        assert here("compute", sets[0], folder, *QUICK, "--json").json["results"][0]["classes"] is None
+        assert (
+            here("compute", sets[0], folder, *QUICK, "--json").json["results"][0]["classes"] is None
+        )
 
 
 def test_folders_are_compared_with_those_of_the_same_name(here: Run, tmp_path: Path) -> None:
@@ -264,13 +339,17 @@ def test_folders_are_compared_with_those_of_the_same_name(here: Run, tmp_path: P
     assert {*found} == {"day/front", "day/rear", "night/front", "night/rear"}
     alone = here("compute", "real/day/rear", "fake/day/rear", *arguments)
     assert found["day/rear"]["metrics"] == alone.metrics
-    lacking = "too few images for all values of a folder in 1 of them: night/rear (0 in REAL, 3 in FAKE)"
+    lacking = (
+        "too few images for all values of a folder in 1 of them: night/rear (0 in REAL, 3 in FAKE)"
+    )
     assert f"fake: {lacking}" in messages(document["results"][0])
     lines = here("compute", "real", "fake", *QUICK, "--per-folder").stdout.splitlines()
-    assert re.fullmatch(rf"{re.escape(FD)} per folder: mean [\d.]+ of 3, worst [\d.]+ \((day|night)/\w+\)", lines[1])
+    assert re.fullmatch(
+        rf"{re.escape(FD)} per folder: mean [\d.]+ of 3, worst [\d.]+ \((day|night)/\w+\)", lines[1]
+    )
 
 
-# --- balance ---------------------------------------------------------------------------------------------------------
+# --- balance --------------------------------------------------------------------------------------
 
 
 def test_a_missing_class_and_other_shares_are_warned_about(here: Run, tmp_path: Path) -> None:
@@ -282,12 +361,12 @@ def test_a_missing_class_and_other_shares_are_warned_about(here: Run, tmp_path: 
     make_pictures(tmp_path / "fake" / "bee", 4, 50)
     warned = here("compute", real, fake, *QUICK).stderr
     assert (
-        f"{fake}: its classes have other shares than REAL's: 28.6% of its images are too many (bee has 4.76% instead of"
-        in warned
+        f"{fake}: its classes have other shares than REAL's: 28.6% of its images are too many "
+        "(bee has 4.76% instead of" in warned
     )
 
 
-# --- refusals --------------------------------------------------------------------------------------------------------
+# --- refusals -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -301,11 +380,20 @@ def test_a_missing_class_and_other_shares_are_warned_about(here: Run, tmp_path: 
         (
             "flat",
             ["--per-class"],
-            "flat has none: put the images of each class into folders of one name in both sets, or pass --labels",
+            "flat has none: put the images of each class into folders of one name in both sets, "
+            "or pass --labels",
         ),
-        ("flat", ["--per-folder"], "--per-folder compares folders of one name, or labels, but real has ant, bee, cat"),
+        (
+            "flat",
+            ["--per-folder"],
+            "--per-folder compares folders of one name, or labels, but real has ant, bee, cat",
+        ),
         ("other", ["--per-class"], "but real has ant, bee, cat, and other has x, y"),
-        ("fake", ["--per-class", "--per-folder"], "--per-folder divides the images otherwise: omit --per-class"),
+        (
+            "fake",
+            ["--per-class", "--per-folder"],
+            "--per-folder divides the images otherwise: omit --per-class",
+        ),
         ("bare.npz", ["--per-class"], "bare.npz has none"),
         ("fake", ["--labels", "gone.csv"], "gone.csv cannot be read"),
     ],
@@ -317,27 +405,40 @@ def test_refusals_come_before_the_first_image(
     make_pictures(tmp_path / "flat", 3)
     make_pictures(tmp_path / "other" / "x", 3)
     make_pictures(tmp_path / "other" / "y", 3)
-    assert here("stats", "fake", "-o", "bare.npz", "--no-diagnosis", "--metrics", "kid", *QUICK).status == 0
+    assert (
+        here("stats", "fake", "-o", "bare.npz", "--no-diagnosis", "--metrics", "kid", *QUICK).status
+        == 0
+    )
     (tmp_path / "real" / "ant" / "00000.png").write_bytes(b"damaged")
     refused = here("compute", "real", fake, *flags, *QUICK)
     assert refused.status == 2
     assert message in refused.error
 
 
-# --- outputs ---------------------------------------------------------------------------------------------------------
+# --- outputs --------------------------------------------------------------------------------------
 
 
 def test_every_output_has_the_classes(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
     files = ("r.json", "r.csv", "r.md", "r.tex")
-    outputs = [*(argument for file in files for argument in ("-o", file)), "--report", "r.html", "--history", "h.jsonl"]
-    outcome = here("compute", *sets, sets[0], "--metrics", "fid,kid", *SMALL, *QUICK, "--per-class", *outputs)
+    outputs = [
+        *(argument for file in files for argument in ("-o", file)),
+        "--report",
+        "r.html",
+        "--history",
+        "h.jsonl",
+    ]
+    outcome = here(
+        "compute", *sets, sets[0], "--metrics", "fid,kid", *SMALL, *QUICK, "--per-class", *outputs
+    )
     assert outcome.status == 0, outcome.stderr
     found = read_evaluation(tmp_path / "r.json")
     classes = found.results[0].classes
     assert isinstance(classes, Classes)
     key = next(iter(classes.mean))
     name, value = classes.worst[key]
-    wanted = f"{FD} per class: mean {classes.mean[key]:.4f} of 3, worst {value:.4f} ({name})  {sets[1]}"
+    wanted = (
+        f"{FD} per class: mean {classes.mean[key]:.4f} of 3, worst {value:.4f} ({name})  {sets[1]}"
+    )
     assert wanted in outcome.stdout.splitlines()
     table = [line.split() for line in outcome.stderr.splitlines()]
     assert [line[:3] for line in table if line and line[0] in CLASSES][:3] == [
@@ -349,9 +450,14 @@ def test_every_output_has_the_classes(here: Run, sets: tuple[Path, Path], tmp_pa
         each.name: each.metrics[key] for each in classes.classes
     }
     saved = here("table", "r.json")
-    for text in (saved.stdout, *((tmp_path / file).read_text().replace("\\", "") for file in ("r.md", "r.tex"))):
+    for text in (
+        saved.stdout,
+        *((tmp_path / file).read_text().replace("\\", "") for file in ("r.md", "r.tex")),
+    ):
         assert f"mean {classes.mean[key]:.4f} of 3, worst {value:.4f} ({name})" in text
-        assert [each.name for each in classes.classes if f"{each.metrics[key]:.4f}" not in text] == []
+        assert [
+            each.name for each in classes.classes if f"{each.metrics[key]:.4f}" not in text
+        ] == []
     assert '"classes": null' in (tmp_path / "h.jsonl").read_text()
     assert here("report", "r.json", "-o", "again.html").status == 0
     for page in ("r.html", "again.html"):
@@ -363,7 +469,9 @@ def test_what_changed_in_each_class(here: Run, sets: tuple[Path, Path], tmp_path
     command = ("compute", *sets, *QUICK, "--per-class")
     assert here(*command, "-o", "a.json").status == 0
     assert here(*command, "-o", "b.json", "--num-fake", 20).status == 0
-    old, new = (read_evaluation(tmp_path / file).results[0].classes for file in ("a.json", "b.json"))
+    old, new = (
+        read_evaluation(tmp_path / file).results[0].classes for file in ("a.json", "b.json")
+    )
     assert isinstance(old, Classes)
     assert isinstance(new, Classes)
     (key,) = old.mean
@@ -385,7 +493,9 @@ def test_more_classes_than_are_printed(here: Run, tmp_path: Path) -> None:
     assert "and 5 more, see the JSON" in outcome.stderr.splitlines()
 
 
-def test_a_held_out_set_needs_no_classes(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_held_out_set_needs_no_classes(
+    here: Run, sets: tuple[Path, Path], tmp_path: Path
+) -> None:
     val = make_pictures(tmp_path / "val", 12, 7)
     found = here("compute", *sets, *QUICK, "--per-class", "--heldout", val, "--json").json
     assert {*classes_in(found)} == {*CLASSES}

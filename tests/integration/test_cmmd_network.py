@@ -1,4 +1,6 @@
-"""CMMD's network beside the extractor: its flags, its error messages, and when both are the same network."""
+"""CMMD's network beside the extractor: its flags, its error messages, and when both are the same
+network.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def test_errors_suggest_the_flag_of_the_right_network(here: Run, arguments: list
     """If CMMD's network is also the extractor, the error suggests the extractor's flag."""
     own = here(*arguments, "--extractor", TINY, *CMMD, LARGE)
     assert own.status == 1
-    assert re.match(r"error: CMMD's network: \S+png: a feature of size 100 is outside the range", own.error)
+    assert re.match(
+        r"error: CMMD's network: \S+png: a feature of size 100 is outside the range", own.error
+    )
     assert own.error.endswith(f"pass --cmmd-extractor {LARGE}@step=14")
     main = here(*arguments, "--extractor", LARGE, *CMMD, COLOURS)
     assert re.match(r"error: \S+png: a feature of size 100 is outside the range", main.error)
@@ -39,7 +43,9 @@ def test_errors_suggest_the_flag_of_the_right_network(here: Run, arguments: list
     assert coarser.json["protocol"]["feature_step"] == 18
 
 
-def test_inception_for_cmmd_needs_inception_as_extractor(here: Run, arguments: list[object]) -> None:
+def test_inception_for_cmmd_needs_inception_as_extractor(
+    here: Run, arguments: list[object]
+) -> None:
     refused = here(*arguments, "--extractor", TINY, *CMMD, "inception")
     assert refused.status == 2
     assert "--cmmd-extractor inception uses the features of --extractor inception" in refused.error
@@ -50,7 +56,11 @@ def test_a_shared_network_is_run_once(here: Run, arguments: list[object]) -> Non
     alone = here(*arguments, "--extractor", TINY, *CMMD, COLOURS)
     shared = here(*arguments, "--extractor", COLOURS, *CMMD, COLOURS)
     apart = here(*arguments, "--extractor", COLOURS, *CMMD, f"{COLOURS}@step=20")
-    assert [set(each.json["layers"]) for each in (alone, shared, apart)] == [{EMBEDDING}, set(), {EMBEDDING}]
+    assert [set(each.json["layers"]) for each in (alone, shared, apart)] == [
+        {EMBEDDING},
+        set(),
+        {EMBEDDING},
+    ]
     name = shared.json["settings"]["cmmd"]["extractor"]
     assert name.startswith("tiny_network.py:colours")
     assert f"CMMD uses features of {name} instead of clip:ViT-L-14-336-quickgelu" in shared.stderr
@@ -59,7 +69,9 @@ def test_a_shared_network_is_run_once(here: Run, arguments: list[object]) -> Non
     assert third == pytest.approx(first, rel=1e-4)
 
 
-def test_flags_without_effect_on_statistics_files_are_named(here: Run, arguments: list[object]) -> None:
+def test_flags_without_effect_on_statistics_files_are_named(
+    here: Run, arguments: list[object]
+) -> None:
     _, real, fake, *_ = arguments
     for folder in (real, fake):
         name = f"{Path(str(folder)).name}.npz"
@@ -67,7 +79,10 @@ def test_flags_without_effect_on_statistics_files_are_named(here: Run, arguments
     files = ("compute", "real.npz", "fake.npz", "--json")
     published = "--extractor", "timm:resnet18", "--weights", "w.pt"
     idle = here(*files, *published, "--feature-step", 9, "--checkpoint", "kept")
-    assert "--extractor and --weights and --feature-step and --checkpoint: no effect on the values" in idle.stderr
+    assert (
+        "--extractor and --weights and --feature-step and --checkpoint: no effect on the values"
+        in idle.stderr
+    )
     assert "no effect" not in here(*files).stderr
     # Here both flags are needed: together they identify the extractor's features as CMMD's.
     both = here(*files, "--extractor", COLOURS, *CMMD, COLOURS)

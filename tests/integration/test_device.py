@@ -25,7 +25,9 @@ NEW_SWITCHES = hasattr(torch.backends.cuda.matmul, "fp32_precision")
     ],
 )
 def test_the_callers_reduced_precision_is_restored(user: str, program: Run) -> None:
-    """Runs in a separate process, because torch remembers which of its two precision APIs a program has used."""
+    """Runs in a separate process, because torch remembers which of its two precision APIs a program
+    has used.
+    """
     code = f"""
 import torch, warnings
 from fidtool.features.device import repeatable
@@ -71,12 +73,16 @@ assert seen() == general, (seen(), general)
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_training_on_a_gpu_equals_training_on_the_cpu(environment: dict[str, str], tmp_path: Path) -> None:
+def test_training_on_a_gpu_equals_training_on_the_cpu(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
     values = []
     for device in ("cpu", "cuda"):
         metric = FrechetInceptionDistance(192, batch_size=8).to(device)
         for kind, seed in ((True, 1), (False, 2)):
-            images = torch.randint(0, 256, (20, 3, 40, 40), generator=torch.Generator().manual_seed(seed))
+            images = torch.randint(
+                0, 256, (20, 3, 40, 40), generator=torch.Generator().manual_seed(seed)
+            )
             metric.update(images.to(device, torch.uint8), real=kind)
         values.append(metric.compute())
         assert values[-1].device.type == device

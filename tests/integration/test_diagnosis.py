@@ -1,4 +1,6 @@
-"""Diagnosis of bad scores: degenerate sets are recognised in every run, and clean sets give no warnings."""
+"""Diagnosis of bad scores: degenerate sets are recognised in every run, and clean sets give no
+warnings.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ import pytest
 from PIL import Image
 
 import fidtool
-from fidtool.images import records
+from fidtool.reading import records
 from support import degenerate
 from support.command_line import Run, messages
 from support.degenerate import RANKS, compared, make_real
@@ -78,7 +80,9 @@ def test_a_leak_is_found_in_statistics_files(here: Run, real: Path, tmp_path: Pa
     shutil.copy(real / "00007.png", fake / "x.png")
     assert here("stats", real, "-o", "real.npz", "--extractor", TINY).status == 0
     assert here("stats", fake, "-o", "fake.npz", "--extractor", TINY).status == 0
-    (result,) = here("compute", "real.npz", "fake.npz", "--extractor", TINY, "--json").json["results"]
+    (result,) = here("compute", "real.npz", "fake.npz", "--extractor", TINY, "--json").json[
+        "results"
+    ]
     assert result["diagnosis"]["shared"]["count"] == 1
     assert result["diagnosis"]["shared"]["examples"][0][1] == str(real / "00007.png")
 
@@ -110,7 +114,9 @@ def test_the_diagnosis_can_be_left_out(here: Run, real: Path, tmp_path: Path) ->
 
 
 def test_the_worst_findings_are_on_the_page(here: Run, real: Path, tmp_path: Path) -> None:
-    """Images of REAL in FAKE, and duplicates in both sets: they are warnings, so they are findings."""
+    """Images of REAL in FAKE, and duplicates in both sets: they are warnings, so they are
+    findings.
+    """
     fake = make_pictures(tmp_path / "fake", 40, 7)
     for number in range(4):
         shutil.copy(real / f"{number:05}.png", fake / f"copy{number}.png")
@@ -130,16 +136,32 @@ def test_the_worst_findings_are_on_the_page(here: Run, real: Path, tmp_path: Pat
     assert here("compute", real, fake, "--extractor", TINY, "-o", "r.json").status == 0
     assert here("report", "r.json", "-o", "again.html").status == 0
     again = html.unescape((tmp_path / "again.html").read_text())
-    assert "pixel-identical to images in" in again.partition('id="fake-findings"')[2].partition("</section>")[0]
+    assert (
+        "pixel-identical to images in"
+        in again.partition('id="fake-findings"')[2].partition("</section>")[0]
+    )
 
 
 def test_what_is_no_warning_is_a_finding_as_well(here: Run, real: Path, tmp_path: Path) -> None:
-    """Unreadable files, which another warning counts, and near duplicates that REAL alone has, but not unnaturally."""
+    """Unreadable files, which another warning counts, and near duplicates that REAL alone has, but
+    not unnaturally.
+    """
     fake = make_pictures(tmp_path / "fake", 40, 7)
     (fake / "broken.png").write_bytes(b"no image")
     for number in range(12):
         Image.open(real / f"{number:05}.png").save(real / f"again{number}.webp", quality=95)
-    outcome = here("compute", real, fake, "--extractor", TINY, "--on-error", "skip", "--max-skip", 0.1, "--json")
+    outcome = here(
+        "compute",
+        real,
+        fake,
+        "--extractor",
+        TINY,
+        "--on-error",
+        "skip",
+        "--max-skip",
+        0.1,
+        "--json",
+    )
     result = outcome.json["results"][0]
     found = {(each["set"], each["code"]): each for each in result["diagnosis"]["findings"]}
     assert {("fake", "unreadable"), ("real", "copies")} <= found.keys()
@@ -158,14 +180,16 @@ def test_a_set_against_itself_is_no_leak(here: Run, tmp_path: Path) -> None:
         result, _, _ = compared(here, real, spelled)
         assert result["fake"] == str(real)
     assert result["diagnosis"]["shared"] is None
-    assert [line for line in messages(result) if " same set" in line or "pixel-identical" in line] == [
+    assert [
+        line for line in messages(result) if " same set" in line or "pixel-identical" in line
+    ] == [
         f"{real} is the same set as REAL: the values say nothing about a generator",
         f"{real} and {tmp_path / 'link'} are the same set",
     ]
     sampled, _, _ = compared(here, real, real, "--num-fake", 30)
-    assert [line for line in messages(sampled) if " same set" in line or "pixel-identical" in line] == [
-        f"{real} is the same set as REAL: the values say nothing about a generator"
-    ]
+    assert [
+        line for line in messages(sampled) if " same set" in line or "pixel-identical" in line
+    ] == [f"{real} is the same set as REAL: the values say nothing about a generator"]
 
 
 def test_fakes_under_several_spellings_are_named(here: Run, tmp_path: Path) -> None:
@@ -173,7 +197,9 @@ def test_fakes_under_several_spellings_are_named(here: Run, tmp_path: Path) -> N
     fake = make_pictures(tmp_path / "fake", 40, 1)
     (tmp_path / "link").symlink_to(fake)
     other = make_pictures(tmp_path / "other", 40, 2)
-    outcome = here("compute", "real", "fake", "./fake", other, "link", fake, "--extractor", TINY, "--json")
+    outcome = here(
+        "compute", "real", "fake", "./fake", other, "link", fake, "--extractor", TINY, "--json"
+    )
     assert outcome.status == 0
     lines = [line for line in messages(outcome.json["results"][0]) if "same set" in line]
     assert lines == [f"fake, ./fake, link and {fake} are the same set"]
@@ -197,7 +223,9 @@ def test_a_set_under_a_url(here: Run, tmp_path: Path) -> None:
 def test_the_detail_of_an_iterable_is_that_of_a_sample(
     environment: dict[str, str], tmp_path: Path, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not of its first images, which are hardly a random sample. How many there are is known at the end."""
+    """Not of its first images, which are hardly a random sample. How many there are is known at the
+    end.
+    """
     monkeypatch.setattr(records, "DETAILED", 30)
     files = sorted(make_pictures(tmp_path / "fake", 150).iterdir())
     settings = {"extractor": TINY, "batch_size": 16, "num_workers": workers}
@@ -206,7 +234,9 @@ def test_the_detail_of_an_iterable_is_that_of_a_sample(
     assert found.pictures is not None
     measured = found.pictures.records["highest"] > 0
     assert measured.tolist() == [records.is_detailed(name, 150) for name in found.pictures.names]
-    places = [int(name[1:-1]) for name, each in zip(found.pictures.names, measured, strict=True) if each]
+    places = [
+        int(name[1:-1]) for name, each in zip(found.pictures.names, measured, strict=True) if each
+    ]
     assert min(places) < 50
     assert max(places) > 100
     assert 15 < len(places) < 60

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from fidtool import download
 from fidtool.features.models import inception as weights
+from fidtool.system import download
 from support.command_line import Run
 from support.http_store import kept, server
 from support.offline import ORIGINAL, digest, needs_weights
@@ -66,24 +66,35 @@ def test_a_download_is_verified_and_stored(
     assert len(requests) == 1
     assert f"downloading the Inception weights from {url}" in outcome.stderr
     assert f"verified; tensors' SHA-256 {converted_weights[1]}" in outcome.stderr
-    assert not {CONVERTED, "download.pth"} & set(seen)  # The final name must not exist before the download is complete.
+    assert not {CONVERTED, "download.pth"} & set(
+        seen
+    )  # The final name must not exist before the download is complete.
     assert kept(empty_cache) == [CONVERTED]
     assert stat.S_IMODE(weights.converted_path().stat().st_mode) & 0o444 == 0o444
     assert digest(weights.load_weights(None, refuse).state) == converted_weights[1]
     verified = here("weights", "--verify")
     assert verified.status == 0
-    assert f"verified, without the classifier; tensors' SHA-256 {converted_weights[1]}" in verified.stdout
+    assert (
+        f"verified, without the classifier; tensors' SHA-256 {converted_weights[1]}"
+        in verified.stdout
+    )
 
 
 def test_secrets_are_sent_to_the_mirror_only(
     here: Run, empty_cache: Path, original: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with server(original) as (url, requests):
-        monkeypatch.setenv("FIDTOOL_WEIGHTS_URL", f"{url.replace('//', '//bob:hunter%40@')}?token=SECRET")
+        monkeypatch.setenv(
+            "FIDTOOL_WEIGHTS_URL", f"{url.replace('//', '//bob:hunter%40@')}?token=SECRET"
+        )
         outcome = here("weights", "--download")
-        shown = here("weights", "--weights", f"{url.replace('//', '//bob:hunter%40@')}?token=SECRET")
+        shown = here(
+            "weights", "--weights", f"{url.replace('//', '//bob:hunter%40@')}?token=SECRET"
+        )
     assert outcome.status == 0, outcome.stderr
-    assert requests == ["/weights.pth?token=SECRET Basic Ym9iOmh1bnRlckA="], "bob:hunter@, Base64-encoded"
+    assert requests == ["/weights.pth?token=SECRET Basic Ym9iOmh1bnRlckA="], (
+        "bob:hunter@, Base64-encoded"
+    )
     assert f"downloading the Inception weights from {url}\n" in outcome.stderr
     printed = outcome.stdout + outcome.stderr + shown.stdout + shown.stderr
     assert [word for word in ("SECRET", "hunter") if word in printed] == []

@@ -1,4 +1,5 @@
-"""Every field of a file of statistics, of a part, and of a checkpoint is edited: it is refused, or does no harm.
+"""Every field of a file of statistics, of a part, and of a checkpoint is edited: it is refused, or
+does no harm.
 
 An exception that is not an error with words fails the tests.
 """
@@ -14,8 +15,8 @@ import numpy as np
 import pytest
 
 import fidtool
-from fidtool.json_fields import restored
 from fidtool.statistics.checkpoint import MANIFEST, Identity, claim
+from fidtool.system.json_fields import restored
 from support.command_line import Run
 from support.edits import arrays_of, edits_of, edits_of_json, refusal, save
 from support.pictures import make_pictures
@@ -35,7 +36,9 @@ HARMLESS = {
     "sums_sizes",
     "sums_largest",
 }
-"""Arrays on which no value depends. Without them, or with others of a possible form, a file is read."""
+"""Arrays on which no value depends. Without them, or with others of a possible form, a file is
+read.
+"""
 
 
 @pytest.fixture
@@ -50,7 +53,9 @@ def test_edited_statistics(here: Run, tmp_path: Path, sets: tuple[Path, Path]) -
     for number, (name, what, arrays) in enumerate(edits_of(arrays_of(good))):
         file = save(tmp_path / f"{number}.npz", arrays)
         message = refusal(lambda: fidtool.read_statistics(file))  # noqa: B023 - it is called at once
-        if name not in HARMLESS and not message:  # it may be of another network, or without features
+        if (
+            name not in HARMLESS and not message
+        ):  # it may be of another network, or without features
             message = refusal(lambda: fidtool.compute("real.npz", file, metrics=METRICS))  # noqa: B023
         if message:
             assert str(file) in message, what
@@ -74,7 +79,11 @@ def test_an_edited_file_is_refused_by_commands(
     assert here("stats", sets[0], "-o", "good.npz", "--part", "1/1", *OF_EACH).status == 0
     save(tmp_path / "edited.npz", {**arrays_of(tmp_path / "good.npz"), name: array})
     since = ("stats", sets[0], "--since", "edited.npz", "-o", "new.npz", *OF_EACH)
-    for command in (("compute", sets[1], "edited.npz", *OF_EACH[:2]), ("merge", "edited.npz", "-o", "new.npz"), since):
+    for command in (
+        ("compute", sets[1], "edited.npz", *OF_EACH[:2]),
+        ("merge", "edited.npz", "-o", "new.npz"),
+        since,
+    ):
         outcome = here(*command)
         assert (outcome.status, outcome.stdout) == (2, "")
         assert outcome.error.startswith("error: edited.npz cannot be read: ")
@@ -82,7 +91,10 @@ def test_an_edited_file_is_refused_by_commands(
 
 def test_edited_parts(here: Run, tmp_path: Path, sets: tuple[Path, Path]) -> None:
     for number in (1, 2):
-        assert here("stats", sets[1], "-o", f"{number}.npz", "--part", f"{number}/2", *OF_EACH).status == 0
+        assert (
+            here("stats", sets[1], "-o", f"{number}.npz", "--part", f"{number}/2", *OF_EACH).status
+            == 0
+        )
     parts = tmp_path / "1.npz", tmp_path / "2.npz"
     whole, second = fidtool.merge_statistics(parts), fidtool.read_statistics(parts[1])
     merged, edited = [whole], tmp_path / "edited.npz"
@@ -100,7 +112,10 @@ def test_edited_parts(here: Run, tmp_path: Path, sets: tuple[Path, Path]) -> Non
     assert len(merged) < number / 3
     save(edited, {**arrays_of(parts[0]), "part": np.array(json.dumps(["1/2", "x", 10**12]))})
     outcome = here("merge", "edited.npz", "2.npz", "-o", "merged.npz")
-    assert (outcome.status, "edited.npz cannot be read: its part is damaged" in outcome.error) == (2, True)
+    assert (outcome.status, "edited.npz cannot be read: its part is damaged" in outcome.error) == (
+        2,
+        True,
+    )
 
 
 def test_an_edited_manifest(here: Run, tmp_path: Path, sets: tuple[Path, Path]) -> None:
@@ -112,7 +127,9 @@ def test_an_edited_manifest(here: Run, tmp_path: Path, sets: tuple[Path, Path]) 
     for what, edited in edits_of_json(content, "manifest"):
         manifest.write_text(json.dumps(edited))
         message = refusal(lambda: claim("kept", identity, said.append))
-        assert "choose another folder" in message or what.endswith(("framing is missing", "num is missing")), what
+        assert "choose another folder" in message or what.endswith(
+            ("framing is missing", "num is missing")
+        ), what
     assert said == []
     manifest.write_text(json.dumps({**content, "identity": {**content["identity"], "sets": 3}}))
     assert here(*run).error.startswith(f"error: kept/{MANIFEST} is damaged")

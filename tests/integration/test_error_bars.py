@@ -40,16 +40,25 @@ def test_an_interval_beside_the_value(here: Run, sets: tuple[Path, ...]) -> None
     assert outcome.json["differences"] == []
     line = here("compute", real, bad, *FLAGS, "--quiet").stdout.splitlines()[1]
     interval = f"95 %: {corrected['low']:.4f} to {corrected['high']:.4f}, REAL taken as fixed"
-    assert line == f"bias-corrected {FD}: {corrected['value']:.4f} ± {corrected['error']:.4f} ({interval})"
+    assert (
+        line
+        == f"bias-corrected {FD}: {corrected['value']:.4f} ± {corrected['error']:.4f} ({interval})"
+    )
 
 
 def test_comparison_of_two_fakes(here: Run, sets: tuple[Path, ...]) -> None:
     _, bad, good, again = sets
     outcome = here("compute", *sets, *FLAGS, "--json")
     verdicts = {(each["first"], each["second"]): each for each in outcome.json["differences"]}
-    assert list(verdicts) == [(str(bad), str(good)), (str(bad), str(again)), (str(good), str(again))]
+    assert list(verdicts) == [
+        (str(bad), str(good)),
+        (str(bad), str(again)),
+        (str(good), str(again)),
+    ]
     assert verdicts[str(bad), str(good)]["verdict"] == f"{good} is better than {bad}"
-    assert verdicts[str(good), str(again)]["verdict"] == f"{good} and {again} cannot be distinguished"
+    assert (
+        verdicts[str(good), str(again)]["verdict"] == f"{good} and {again} cannot be distinguished"
+    )
     results = {result["fake"]: bars_of(result)["corrected"] for result in outcome.json["results"]}
     for (first, second), each in verdicts.items():
         expected = results[first]["value"] - results[second]["value"]
@@ -69,13 +78,17 @@ def test_too_few_images_have_a_curve_and_no_interval(here: Run, sets: tuple[Path
     assert "at least" in found["withheld"]
     perfect = "there are 60; a perfect generator would have about 0."
     assert perfect in found["withheld"]
-    assert found["withheld"].endswith(", as two samples of one distribution have, of 60 and 60 images")
+    assert found["withheld"].endswith(
+        ", as two samples of one distribution have, of 60 and 60 images"
+    )
     assert [count for count, _ in found["curve"]] == [15, 30, 45, 60]
     (line,) = (line for line in messages(result) if "no error bars" in line)
     assert f" (distance by number of images {found['curve'][0][1]:.4g} for 15, " in line
 
 
-def test_fewer_than_five_images_per_dimension_have_an_interval(here: Run, sets: tuple[Path, ...]) -> None:
+def test_fewer_than_five_images_per_dimension_have_an_interval(
+    here: Run, sets: tuple[Path, ...]
+) -> None:
     """200 images and 64 dimensions; the FAKEs are compared, too."""
     flags = ("--extractor", SMALL_NETWORK, "--uncertainty", "--json")
     document = here("compute", *sets[:3], *flags).json
@@ -90,15 +103,21 @@ def test_fewer_than_five_images_per_dimension_have_an_interval(here: Run, sets: 
     (difference,) = document["differences"]
     assert difference["verdict"] == f"{sets[2]} is better than {sets[1]}"
     few = here("compute", *sets[:2], "--num", 199, *flags).json["results"][0]
-    assert "at least 200 images are needed for features of 64 dimensions" in bars_of(few)["withheld"]
+    assert (
+        "at least 200 images are needed for features of 64 dimensions" in bars_of(few)["withheld"]
+    )
 
 
-def test_sets_that_depend_on_real_have_no_interval(here: Run, sets: tuple[Path, ...], tmp_path: Path) -> None:
+def test_sets_that_depend_on_real_have_no_interval(
+    here: Run, sets: tuple[Path, ...], tmp_path: Path
+) -> None:
     real, bad, *_ = sets
     mixed = shutil.copytree(bad, tmp_path / "mixed")
     for number in range(10):
         shutil.copy(real / f"{number:05}.png", mixed / f"real-{number}.png")
-    copies = degenerate.same_seed_on_ranks(tmp_path / "copies", 4, 50, lambda rank, i: f"rank{rank}_{i}.png")
+    copies = degenerate.same_seed_on_ranks(
+        tmp_path / "copies", 4, 50, lambda rank, i: f"rank{rank}_{i}.png"
+    )
     outcome = here("compute", real, real, mixed, copies, *FLAGS, "--json")
     reasons = [bars_of(result)["withheld"] for result in outcome.json["results"]]
     assert "this set is REAL itself" in reasons[0]
@@ -117,7 +136,9 @@ def test_no_interval_without_the_diagnosis(here: Run, sets: tuple[Path, ...]) ->
 
 
 @pytest.mark.parametrize(("real_count", "fake_count"), [(1, 60), (60, 1)])
-def test_very_small_sets_have_an_fid(here: Run, tmp_path: Path, real_count: int, fake_count: int) -> None:
+def test_very_small_sets_have_an_fid(
+    here: Run, tmp_path: Path, real_count: int, fake_count: int
+) -> None:
     real = degenerate.distinct(tmp_path / "real", real_count, first=50_000)
     fake = degenerate.distinct(tmp_path / "fake", fake_count)
     plain = here("compute", real, fake, "--extractor", TINY, "--json").fid
@@ -131,7 +152,9 @@ def test_very_small_sets_have_an_fid(here: Run, tmp_path: Path, real_count: int,
 
 
 class TestReport:
-    """``--report`` and ``--plot`` write the results; the contents of the page are tested elsewhere."""
+    """``--report`` and ``--plot`` write the results; the contents of the page are tested
+    elsewhere.
+    """
 
     @pytest.fixture(autouse=True)
     def _extra(self) -> None:
@@ -152,7 +175,11 @@ class TestReport:
         assert Path("sweep.png").read_bytes().startswith(b"\x89PNG")
 
     def test_a_failed_page_does_not_lose_the_result(
-        self, sets: tuple[Path, ...], monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], tmp_path: Path
+        self,
+        sets: tuple[Path, ...],
+        monkeypatch: pytest.MonkeyPatch,
+        environment: dict[str, str],
+        tmp_path: Path,
     ) -> None:
         def full(*_: object, **__: object) -> None:
             raise OSError(28, "No space left on device")
@@ -170,7 +197,9 @@ class TestReport:
         pages = []
         for flags in ([], ["--no-cache"]):
             page = tmp_path / f"{len(pages)}.html"
-            outcome = here("compute", *sets[:2], "--extractor", TINY, "--report", page, "--json", *flags)
+            outcome = here(
+                "compute", *sets[:2], "--extractor", TINY, "--report", page, "--json", *flags
+            )
             assert outcome.json["run"]["images_computed"] == (500 if flags else 0)
             pages.append(page.read_text())
         assert [NEIGHBOURS in page for page in pages] == [False, True]

@@ -88,7 +88,9 @@ def test_an_image_of_an_iterable(place: Path, pixels: list[NDArray[np.uint8]]) -
         yield from pixels
 
     generated = fidtool.Images(images(), name="generated")
-    assert failure(place, "nan", place / "plain", generated).startswith(f"generated[{WHITE}]: {MESSAGES['nan']}")
+    assert failure(place, "nan", place / "plain", generated).startswith(
+        f"generated[{WHITE}]: {MESSAGES['nan']}"
+    )
 
 
 @pytest.mark.parametrize("of_real", [False, True])
@@ -110,7 +112,15 @@ def test_images_that_are_skipped_do_not_count(place: Path) -> None:
 def test_a_batch_on_which_a_network_fails(batch_size: int, place: Path, here: Run) -> None:
     extractor = f"{place / 'networks.py'}:failing"
     sets = place / "plain", place / "white"
-    failed = here("compute", *sets, "--extractor", extractor, "--batch-size", batch_size, "--no-cache")
-    batch = rf"{place}/white/{WHITE}.png" if batch_size == 1 else rf"{place}/white/\d\d.png and 3 more images"
+    failed = here(
+        "compute", *sets, "--extractor", extractor, "--batch-size", batch_size, "--no-cache"
+    )
+    batch = (
+        rf"{place}/white/{WHITE}.png"
+        if batch_size == 1
+        else rf"{place}/white/\d\d.png and 3 more images"
+    )
     images = "1 image" if batch_size == 1 else "4 images"
-    assert re.search(rf"{batch}: \S+ failed on a batch of {images}: ValueError: a white image", failed.error)
+    assert re.search(
+        rf"{batch}: \S+ failed on a batch of {images}: ValueError: a white image", failed.error
+    )

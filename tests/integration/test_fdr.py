@@ -10,9 +10,9 @@ import pytest
 
 from fidtool.errors import InputError
 from fidtool.metrics.fdr import DENOMINATORS
-from fidtool.presets import PRESETS
-from fidtool.settings import Settings
-from fidtool.sources.references import FD_LOSS
+from fidtool.references.catalogue import FD_LOSS
+from fidtool.settings.presets import PRESETS
+from fidtool.settings.settings import Settings
 from support.command_line import Run
 
 DIMS = {"": 2048, "fdr_siglip": 24}
@@ -20,12 +20,17 @@ NETWORKS = str(PRESETS["fdr6"].settings["extractor"])
 
 
 def gaussians(seed: int) -> dict[str, dict[str, np.ndarray]]:
-    """Return statistics of the six networks as FD-Loss pickles them, and of one that is not among them."""
+    """Return statistics of the six networks as FD-Loss pickles them, and of one that is not among
+    them.
+    """
     rng = np.random.default_rng(seed)
     found = {}
     for entry, layer in {**FD_LOSS, "jit_in256_stats.npz": ""}.items():
         dims = DIMS.get(layer, 16)
-        found[entry] = {"mu": np.abs(rng.normal(size=dims)), "sigma": np.diag(rng.uniform(0.5, 2.0, dims))}
+        found[entry] = {
+            "mu": np.abs(rng.normal(size=dims)),
+            "sigma": np.diag(rng.uniform(0.5, 2.0, dims)),
+        }
     return found
 
 
@@ -63,17 +68,24 @@ def test_the_preset_gives_the_mean_of_six_ratios(
             ratio * DENOMINATORS[network], rel=1e-9
         )
     assert outcome.json["settings"]["fdr"] == DENOMINATORS
-    assert "FDr6: " in here("compute", "real.pkl", "fake.pkl", "--preset", "fdr6", "--format", "lines").stdout
+    assert (
+        "FDr6: "
+        in here("compute", "real.pkl", "fake.pkl", "--preset", "fdr6", "--format", "lines").stdout
+    )
 
 
 def test_fewer_networks_have_no_mean(here: Run, files: object) -> None:
     networks = "inception,fdr:mae"
-    found = here("compute", "real.pkl", "fake.pkl", "--extractor", networks, "--metrics", "fdr6", "--json").metrics
+    found = here(
+        "compute", "real.pkl", "fake.pkl", "--extractor", networks, "--metrics", "fdr6", "--json"
+    ).metrics
     assert [*found] == ["fdr", "fdr_fdr_mae"]
 
 
 def test_the_mean_is_listed(here: Run) -> None:
-    assert "FDr6 (lower is better): mean of FDr over the six networks" in here("metrics", "fdr").stdout
+    assert (
+        "FDr6 (lower is better): mean of FDr over the six networks" in here("metrics", "fdr").stdout
+    )
 
 
 def test_fdr_is_not_one_of_all(here: Run, files: object) -> None:
@@ -92,10 +104,20 @@ def test_weights_that_cannot_be_obtained_are_named_before_any_image_is_read(
     for name in ("real", "fake"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "broken.png").write_bytes(b"no image")
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)  # the variable is read when it is imported
-    monkeypatch.setattr("fidtool.download._FIRST_DELAY", 0.01)
+    monkeypatch.setattr(
+        "huggingface_hub.constants.HF_HUB_OFFLINE", True
+    )  # the variable is read when it is imported
+    monkeypatch.setattr("fidtool.system.download._FIRST_DELAY", 0.01)
     monkeypatch.setenv("FIDTOOL_DINOV2_URL", "http://127.0.0.1:9/dinov2.pth")
-    outcome = here("compute", "real", "fake", "--extractor", "dinov2:vits14,timm:vit_tiny_patch16_224,dinov2:vitb14")
+    outcome = here(
+        "compute",
+        "real",
+        "fake",
+        "--extractor",
+        "dinov2:vits14,timm:vit_tiny_patch16_224,dinov2:vitb14",
+    )
     assert outcome.status == 1
     assert "no weights for dinov2:vits14" in outcome.error
-    assert outcome.error.endswith("nor are there weights for timm:vit_tiny_patch16_224 and dinov2:vitb14")
+    assert outcome.error.endswith(
+        "nor are there weights for timm:vit_tiny_patch16_224 and dinov2:vitb14"
+    )

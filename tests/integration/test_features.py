@@ -31,7 +31,11 @@ def place(tmp_path: Path) -> Path:
     tensor = torch.from_numpy(fake)
     torch.save(tensor, tmp_path / "fake.pt")
     torch.save(
-        {"feats": tensor.T.contiguous().T.double(), "labels": torch.arange(COUNT), "other": tensor[:, 0]},
+        {
+            "feats": tensor.T.contiguous().T.double(),
+            "labels": torch.arange(COUNT),
+            "other": tensor[:, 0],
+        },
         tmp_path / "dict.pth",
     )
     save_file({"real": torch.from_numpy(real), "acts": tensor}, tmp_path / "several.safetensors")
@@ -50,18 +54,27 @@ def test_features_of_files_and_memory(here: Run, place: Path, environment: dict[
     assert all(each == first for each in others)
     assert found.json["run"]["config"]["features"] is True
     assert (
-        "real.npy, fake.npz, several.npz:acts, known.npz, fake.pt, dict.pth and 4 more: the file does not"
-        in found.stderr
+        "real.npy, fake.npz, several.npz:acts, known.npz, fake.pt, dict.pth and 4 more: the file "
+        "does not" in found.stderr
     )
     real, fake = np.load(place / "real.npy"), np.load(place / "fake.npz")["acts"]
-    settings: dict[str, Any] = {"metrics": ["fid", fidtool.KID(subset_size=30), "prdc"], "features": True}
+    settings: dict[str, Any] = {
+        "metrics": ["fid", fidtool.KID(subset_size=30), "prdc"],
+        "features": True,
+    }
     batches = [*torch.from_numpy(fake).split(7)]
-    for given in ((real, fake), (torch.from_numpy(real), torch.from_numpy(fake)), (real, fidtool.Images(batches))):
+    for given in (
+        (real, fake),
+        (torch.from_numpy(real), torch.from_numpy(fake)),
+        (real, fidtool.Images(batches)),
+    ):
         assert fidtool.compute(*given, **settings).to_dict()["results"][0]["metrics"] == first
     halves = torch.from_numpy(real).bfloat16()
     in_bfloat16 = fidtool.compute(halves.float(), halves, features=True)
     assert in_bfloat16.frechet_distance == pytest.approx(0, abs=1e-9)
-    mean, covariance = ([each.mean(0), np.cov(each.T)] for each in (real.astype(float), fake.astype(float)))
+    mean, covariance = (
+        [each.mean(0), np.cov(each.T)] for each in (real.astype(float), fake.astype(float))
+    )
     np.savez(place / "gaussian.npz", mu=mean[0], sigma=mean[1])
     np.savez(place / "other.npz", mu=covariance[0], sigma=covariance[1])
     plain = here("compute", "gaussian.npz", "other.npz", "--json").fid
@@ -81,19 +94,27 @@ def test_refusals_name_the_option(here: Run, place: Path) -> None:
     may = "may be features of images, for `compute` with --features: pass"
     for more in ((), ("--features",)):
         error = here("compute", "images", "several.npz", *more).error
-        assert error.endswith(f"several.npz has 2 arrays that {may} several.npz:real, or pass several.npz:acts")
-    assert here("check", "fake.npz").error.endswith(f"fake.npz has 1 array that {may} fake.npz:acts")
+        assert error.endswith(
+            f"several.npz has 2 arrays that {may} several.npz:real, or pass several.npz:acts"
+        )
+    assert here("check", "fake.npz").error.endswith(
+        f"fake.npz has 1 array that {may} fake.npz:acts"
+    )
     error = here("compute", "real.npy", "several.safetensors", "--features").error
     assert error.endswith("pass several.safetensors:acts, or pass several.safetensors:real")
     torch.save({"mu": torch.zeros(24), "sigma": torch.eye(24)}, place / "gaussian.pt")
-    assert "gaussian.pt contains mu" in here("compute", "real.npy", "gaussian.pt", "--features").error
+    assert (
+        "gaussian.pt contains mu" in here("compute", "real.npy", "gaussian.pt", "--features").error
+    )
     for shape, said in (
         ((4, 3072), "or NHW; `compute` takes features of images, NxD, with features=True$"),
         ((4, 60, 1, 1), "; `compute` takes features of images, NxD, with features=True$"),
     ):
         with pytest.raises(fidtool.InputError, match=said):
             fidtool.compute(place / "images", np.zeros(shape, np.uint8), features=len(shape) == 4)
-    with pytest.raises(fidtool.InputError, match=r"real has the shape 60x24; .* with features=True"):
+    with pytest.raises(
+        fidtool.InputError, match=r"real has the shape 60x24; .* with features=True"
+    ):
         fidtool.compute(np.zeros((60, 24), np.float32), place / "images")
     for values, words in (
         (np.arange(48).reshape(2, 24), "dtype int64; it should contain floats"),
@@ -101,6 +122,10 @@ def test_refusals_name_the_option(here: Run, place: Path) -> None:
     ):
         np.save(place / "bad.npy", values)
         found = here("compute", "real.npy", "bad.npy", "--features")
-        assert (found.status, "bad.npy cannot be read: " in found.error, words in found.error) == (2, True, True)
+        assert (found.status, "bad.npy cannot be read: " in found.error, words in found.error) == (
+            2,
+            True,
+            True,
+        )
     idle = here("compute", "images", "images", "--features", "--dims", 64, "--no-cache")
     assert "--features has no effect: no set is an array of two dimensions" in idle.stderr

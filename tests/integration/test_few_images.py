@@ -1,4 +1,6 @@
-"""What can be computed of few images is computed; the rest is a row with its reason, and the exit status says so."""
+"""What can be computed of few images is computed; the rest is a row with its reason, and the exit
+status says so.
+"""
 
 from __future__ import annotations
 
@@ -54,11 +56,16 @@ def test_all_leaves_it_out_with_status_0(here: Run, sets: tuple[str, str, str]) 
     assert "lacking" not in found.json["exit"]
 
 
-def test_a_set_without_any_value_is_refused_before_an_image_is_read(here: Run, sets: tuple[str, str, str]) -> None:
+def test_a_set_without_any_value_is_refused_before_an_image_is_read(
+    here: Run, sets: tuple[str, str, str]
+) -> None:
     Path("real/00000.png").write_bytes(b"damaged")
     for fakes in (("few",), ("many", "few")):
         refused = here("compute", "real", *fakes, "--metrics", "prdc", *FLAGS)
-        assert (refused.status, refused.error) == (2, f"error: {REASON}: pass a smaller --nearest-k")
+        assert (refused.status, refused.error) == (
+            2,
+            f"error: {REASON}: pass a smaller --nearest-k",
+        )
 
 
 def test_skipped_files_are_counted(here: Run, sets: tuple[str, str, str]) -> None:
@@ -66,7 +73,10 @@ def test_skipped_files_are_counted(here: Run, sets: tuple[str, str, str]) -> Non
         Path(f"many/{number:05}.png").write_bytes(b"damaged")
     flags = ("--metrics", "fid,prdc", "--on-error", "skip", "--max-skip", 0.5)
     found = here("compute", "real", "many", *flags, *FLAGS)
-    assert (found.status, found.not_computed) == (1, {"prdc": REASON.replace("few has 3", "many has 5")})
+    assert (found.status, found.not_computed) == (
+        1,
+        {"prdc": REASON.replace("few has 3", "many has 5")},
+    )
     assert here("compute", "real", "many", *flags, "--nearest-k", 4, *FLAGS).status == 0
 
 
@@ -81,14 +91,21 @@ def test_each_network_is_judged_by_its_own_facts(here: Run, sets: tuple[str, str
 
         def check(self, facts: MetricFacts) -> None:
             if facts.images is not None and facts.extractor == COLOURS and facts.images < 11:
-                raise fidtool.InputError(f"11 images are needed of {facts.extractor}, and {facts.has}:", "add some")
+                raise fidtool.InputError(
+                    f"11 images are needed of {facts.extractor}, and {facts.has}:", "add some"
+                )
 
         def compute(self, real: Any, fake: Any, context: Any) -> dict[str, float]:
             return {"demanding": float(np.shape(fake.rows)[0])}
 
-    for networks, lacking in (([TINY, COLOURS], f"demanding ({COLOURS})"), ([COLOURS, TINY], "demanding")):
+    for networks, lacking in (
+        ([TINY, COLOURS], f"demanding ({COLOURS})"),
+        ([COLOURS, TINY], "demanding"),
+    ):
         with pytest.warns(fidtool.FidtoolWarning, match="'demanding.*' is not computed"):
-            found = fidtool.compute(*sets[:2], extractor=networks, metrics=["fid", Demanding()], cache=False)
+            found = fidtool.compute(
+                *sets[:2], extractor=networks, metrics=["fid", Demanding()], cache=False
+            )
         (left_out,) = found.not_computed
         assert left_out.metric == lacking
         assert left_out.reason == f"11 images are needed of {COLOURS}, and many has 10"

@@ -1,4 +1,6 @@
-"""``--frames all``: every frame of an image file is an image of its own, and its pixels are those that Pillow shows."""
+"""``--frames all``: every frame of an image file is an image of its own, and its pixels are those
+that Pillow shows.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,12 @@ import pytest
 from PIL import Image, ImageSequence
 
 import fidtool
-from fidtool.images.batches import with_frames
-from fidtool.images.decode import DecodeError, decode
+from fidtool.reading.batches import with_frames
+from fidtool.reading.decode import DecodeError, decode
 from fidtool.sources.contents import Frame
 from fidtool.sources.image_set import ImageSet, Sampling
+from fidtool.sources.listing import open_images
 from fidtool.sources.memory import Images
-from fidtool.sources.opening import open_images
 from fidtool.validation import MAX_PIXELS
 from support.command_line import Run
 from support.encoded import FILES, encoded, noise
@@ -38,13 +40,21 @@ KINDS = {"a.gif": "GIF", "b.png": "PNG", "c.tif": "TIFF", "d.webp": "WEBP"}
 
 
 def animation(kind: str, count: int = 4) -> bytes:
-    """Return frames that differ in parts, so that each depends on those before it. TIFF's last has another size."""
+    """Return frames that differ in parts, so that each depends on those before it. TIFF's last has
+    another size.
+    """
     first, *others = (noise(seed=1) for _ in range(count))
     for number, frame in enumerate(others, 1):
         frame.paste((90 * number % 256, 40, 9), (2 * number, 3, 2 * number + 9, 15))
     if kind == "TIFF":
         others[-1] = others[-1].resize((20, 30))
-    return encoded(first, kind, save_all=True, append_images=others, **({"duration": 50} if kind != "TIFF" else {}))
+    return encoded(
+        first,
+        kind,
+        save_all=True,
+        append_images=others,
+        **({"duration": 50} if kind != "TIFF" else {}),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -64,12 +74,16 @@ def pages_of(folder: Path) -> dict[str, np.ndarray[Any, Any]]:
         with Image.open(file) as image:
             for number, page in enumerate(ImageSequence.Iterator(image)):
                 several = getattr(image, "n_frames", 1) > 1
-                found[f"{file.name}[{number}]" if several else file.name] = np.asarray(page.convert("RGB"))
+                found[f"{file.name}[{number}]" if several else file.name] = np.asarray(
+                    page.convert("RGB")
+                )
     return found
 
 
 def in_memory(folder: Path) -> ImageSet:
-    return Images([file.read_bytes() for file in sorted(folder.iterdir())], name="given").image_set(None)
+    return Images([file.read_bytes() for file in sorted(folder.iterdir())], name="given").image_set(
+        None
+    )
 
 
 def written(write: Callable[..., None], name: str, *mode: str) -> Callable[[Path], ImageSet]:
@@ -120,7 +134,17 @@ def test_the_number_of_ranks_and_the_form_do_not_matter(here: Run, tmp_path: Pat
     expected = prepare_expected({"real": str(place / "real"), "folder": str(place / "images")})
     for form in forms:
         for further in ((), ("--num-workers", 2)):
-            run = here("compute", place / "real", form, *ARGUMENTS, "--frames", "all", "--expect", COUNT, *further)
+            run = here(
+                "compute",
+                place / "real",
+                form,
+                *ARGUMENTS,
+                "--frames",
+                "all",
+                "--expect",
+                COUNT,
+                *further,
+            )
             assert run.metrics == expected
     assert run.json["run"]["config"]["frames"] == "all"
 
@@ -135,12 +159,27 @@ def test_num_cache_and_checkpoint_follow(here: Run, tmp_path: Path) -> None:
         for each in (folder, place / "images")
     ]
     assert drawn[0] == drawn[1]
-    first, every, again = (here("compute", *both, *arguments, "--frames", which) for which in ("first", "all", "all"))
-    assert [run.json["results"][0]["count"]["fake"] for run in (first, every, again)] == [4, COUNT, COUNT]
+    first, every, again = (
+        here("compute", *both, *arguments, "--frames", which) for which in ("first", "all", "all")
+    )
+    assert [run.json["results"][0]["count"]["fake"] for run in (first, every, again)] == [
+        4,
+        COUNT,
+        COUNT,
+    ]
     assert first.metrics != every.metrics == again.metrics
     assert len(again.json["run"]["cached"]) == 2
     first, other = (
-        here("compute", *both, *arguments, "--no-cache", "--checkpoint", tmp_path / "done", "--frames", which)
+        here(
+            "compute",
+            *both,
+            *arguments,
+            "--no-cache",
+            "--checkpoint",
+            tmp_path / "done",
+            "--frames",
+            which,
+        )
         for which in ("first", "all")
     )
     assert first.status == 0
@@ -186,11 +225,19 @@ def test_pillow_objects_with_frames(tmp_path: Path, given: Callable[[Any], Any])
     for kind, said in (("GIF", True), ("TIFF", True), ("MPO", False)):
         images = [Image.open(io.BytesIO(animation(kind))) for _ in range(3)]
         found = fidtool.compute(real, fidtool.Images(given(images)), **settings)
-        assert any("3 images with several frames" in line for line in map(str, found.results[0].warnings)) == said
+        assert (
+            any(
+                "3 images with several frames" in line
+                for line in map(str, found.results[0].warnings)
+            )
+            == said
+        )
         if said:
             problem = "frames='all' needs files, .*: pass its path or bytes, or a copy"
             with pytest.raises(fidtool.InputError, match=problem):
                 fidtool.compute(real, fidtool.Images(given(images)), frames="all", **settings)
             frames = [frame.copy() for frame in ImageSequence.Iterator(images[0])]
-            all_frames = fidtool.compute(real, fidtool.Images(given(frames)), frames="all", **settings)
+            all_frames = fidtool.compute(
+                real, fidtool.Images(given(frames)), frames="all", **settings
+            )
             assert all_frames.results[0].fake.count == len(frames)

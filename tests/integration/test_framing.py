@@ -1,4 +1,6 @@
-"""--crop and --crop-fake: framed sets of every source, remembered by caches and files, and shown beside the number."""
+"""--crop and --crop-fake: framed sets of every source, remembered by caches and files, and shown
+beside the number.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ SETTINGS: dict[str, Any] = {"extractor": TINY, "cache": False, "batch_size": 8}
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folders: ``photos`` of mixed sizes, the same cropped beforehand, and ``fake`` of equal squares."""
+    """Folders: ``photos`` of mixed sizes, the same cropped beforehand, and ``fake`` of equal
+    squares.
+    """
     place = tmp_path_factory.mktemp("framing")
     write_framed(place / "photos")
     make_squares(place / "fake", COUNT, 3)
@@ -45,12 +49,19 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def expected(place: Path) -> dict[str, float]:
     """The distances of the photos that were cropped beforehand, and of the whole photos."""
     folders = [place / f"photos-{crop}" for crop in BEFOREHAND] + [place / "photos"]
-    found = [result.frechet_distance for result in fidtool.compute(place / "fake", folders, **SETTINGS).results]
+    found = [
+        result.frechet_distance
+        for result in fidtool.compute(place / "fake", folders, **SETTINGS).results
+    ]
     assert len(set(found)) == len(folders)
-    return {name: value for name, value in zip([*BEFOREHAND, ""], found, strict=True) if value is not None}
+    return {
+        name: value
+        for name, value in zip([*BEFOREHAND, ""], found, strict=True)
+        if value is not None
+    }
 
 
-# --- the value -------------------------------------------------------------------------------------------------------
+# --- the value ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("crop", "workers"), [("adm", 0), ("tensor-center", 2)])
@@ -64,11 +75,17 @@ def test_value_is_that_of_images_cropped_beforehand(
 
 
 def test_reconstructions_are_compared_as_they_are(place: Path, environment: dict[str, str]) -> None:
-    """``crop`` is of REAL alone: reconstructions have their final size, and VAR's crop would cut off their border."""
-    (result,) = fidtool.compute(place / "photos", place / "photos-var", crop="var:48", **SETTINGS).results
+    """``crop`` is of REAL alone: reconstructions have their final size, and VAR's crop would cut
+    off their border.
+    """
+    (result,) = fidtool.compute(
+        place / "photos", place / "photos-var", crop="var:48", **SETTINGS
+    ).results
     assert (result.real.framing, result.fake.framing) == (Crop("var", 48), None)
     assert result.frechet_distance == pytest.approx(0, abs=1e-9)
-    (cut,) = fidtool.compute(place / "photos-var", place / "photos-var", crop_fake="var:48", **SETTINGS).results
+    (cut,) = fidtool.compute(
+        place / "photos-var", place / "photos-var", crop_fake="var:48", **SETTINGS
+    ).results
     assert (cut.frechet_distance or 0) > 1e-3
 
 
@@ -91,7 +108,9 @@ def opened(folder: Path) -> Iterator[Image.Image]:
 
 
 def mixed(folder: Path) -> Iterator[Any]:
-    """Encoded images, which workers decode, and after the first batch Pillow's, which are decoded before."""
+    """Encoded images, which workers decode, and after the first batch Pillow's, which are decoded
+    before.
+    """
     encoded = [(folder / name).read_bytes() for name in names_in(folder)]
     return itertools.chain(encoded[:8], list(opened(folder))[8:])
 
@@ -103,7 +122,9 @@ GIVEN: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.mark.parametrize("form", GIVEN)
-def test_images_in_memory(place: Path, expected: dict[str, float], environment: dict[str, str], form: str) -> None:
+def test_images_in_memory(
+    place: Path, expected: dict[str, float], environment: dict[str, str], form: str
+) -> None:
     settings = {**SETTINGS, "crop_fake": "center:48", "num_workers": 2}
     (result,) = fidtool.compute(place / "fake", GIVEN[form](place / "photos"), **settings).results
     assert result.frechet_distance == expected["center"]
@@ -111,21 +132,29 @@ def test_images_in_memory(place: Path, expected: dict[str, float], environment: 
 
 
 def test_diagnosis_is_of_the_framed_images(tmp_path: Path, environment: dict[str, str]) -> None:
-    """Two photos with the same centre are duplicates once they are cropped, and all sizes are equal."""
-    real, fake = make_squares(tmp_path / "real", COUNT, 1), make_squares(tmp_path / "fake", COUNT, 2)
+    """Two photos with the same centre are duplicates once they are cropped, and all sizes are
+    equal.
+    """
+    real, fake = (
+        make_squares(tmp_path / "real", COUNT, 1),
+        make_squares(tmp_path / "fake", COUNT, 2),
+    )
     names = names_in(fake)[:6]
     centre = np.asarray(Image.open(fake / names[0]))
     for number, name in enumerate(names):
         wide = np.full((24, 24 + 2 * number, 3), 40 * number, np.uint8)
         wide[:, number : number + 24] = centre
         Image.fromarray(wide).save(fake / name)
-    whole, framed = (fidtool.compute(real, fake, crop_fake=crop, **SETTINGS).results[0] for crop in (None, "edm:24"))
+    whole, framed = (
+        fidtool.compute(real, fake, crop_fake=crop, **SETTINGS).results[0]
+        for crop in (None, "edm:24")
+    )
     assert whole.duplicates is not None
     assert framed.duplicates is not None
     assert (whole.duplicates.exact, framed.duplicates.exact) == (0, 5)
 
 
-# --- what remembers it -----------------------------------------------------------------------------------------------
+# --- what remembers it ----------------------------------------------------------------------------
 
 
 def test_cache_distinguishes(here: Run, place: Path, expected: dict[str, float]) -> None:
@@ -147,10 +176,14 @@ def test_cache_distinguishes(here: Run, place: Path, expected: dict[str, float])
 
 
 def test_statistics_file_remembers(here: Run, place: Path) -> None:
-    assert here("stats", place / "photos", "-o", "photos.npz", *SMALL, "--crop", "adm:48").status == 0
+    assert (
+        here("stats", place / "photos", "-o", "photos.npz", *SMALL, "--crop", "adm:48").status == 0
+    )
     statistics = fidtool.read_statistics("photos.npz")
     assert statistics.framing == Crop("adm", 48)
-    assert json.loads(str(np.load("photos.npz")["run"]))["framing"] == "adm:48"  # in files it is text
+    assert (
+        json.loads(str(np.load("photos.npz")["run"]))["framing"] == "adm:48"
+    )  # in files it is text
     assert (statistics.config or {})["crop"] == "adm:48"
     wanted = here("compute", place / "photos-adm", place / "fake", *SMALL, "--json")
     run = here("compute", "photos.npz", place / "fake", *SMALL, "--json")
@@ -161,7 +194,16 @@ def test_statistics_file_remembers(here: Run, place: Path) -> None:
 
 
 def test_checkpoint_distinguishes(here: Run, place: Path) -> None:
-    line = ("compute", place / "photos", place / "fake", *SMALL, "--no-cache", "--json", "--checkpoint", "kept")
+    line = (
+        "compute",
+        place / "photos",
+        place / "fake",
+        *SMALL,
+        "--no-cache",
+        "--json",
+        "--checkpoint",
+        "kept",
+    )
     first = here(*line, "--crop", "adm:48")
     again = here(*line, "--crop", "adm:48")
     assert (again.fid, again.json["run"]["images_resumed"]) == (first.fid, 2 * COUNT)
@@ -170,7 +212,7 @@ def test_checkpoint_distinguishes(here: Run, place: Path) -> None:
     assert f"framing of {place / 'photos'} was adm:48 and is now adm:32" in refused.stderr
 
 
-# --- where it is shown -----------------------------------------------------------------------------------------------
+# --- where it is shown ----------------------------------------------------------------------------
 
 
 def test_lines_are_unchanged_and_the_framing_is_on_stderr(here: Run, place: Path) -> None:
@@ -183,10 +225,22 @@ def test_lines_are_unchanged_and_the_framing_is_on_stderr(here: Run, place: Path
 
 
 def test_table_shows_it(here: Run, place: Path) -> None:
-    line = ("compute", place / "fake", place / "photos", place / "photos-edm", *SMALL, "--format", "table", "--quiet")
+    line = (
+        "compute",
+        place / "fake",
+        place / "photos",
+        place / "photos-edm",
+        *SMALL,
+        "--format",
+        "table",
+        "--quiet",
+    )
     run = here(*line, "--crop-fake", "center:32")
     shown = " ".join(" ".join(run.stdout.splitlines()).split())
-    assert f"{place / 'photos'}, {place / 'photos-edm'}: framed by center:32 (bilinear filter with" in shown
+    assert (
+        f"{place / 'photos'}, {place / 'photos-edm'}: framed by center:32 (bilinear filter with"
+        in shown
+    )
     assert "framed" not in run.stderr
 
 
@@ -210,7 +264,7 @@ def sizes_in(page: str) -> set[tuple[int, int]]:
     return {Image.open(io.BytesIO(base64.b64decode(data))).size for data in found}
 
 
-# --- what it does not apply to ---------------------------------------------------------------------------------------
+# --- what it does not apply to --------------------------------------------------------------------
 
 
 def test_no_effect_on_statistics_files(here: Run, place: Path) -> None:
@@ -223,12 +277,17 @@ def test_no_effect_on_statistics_files(here: Run, place: Path) -> None:
 
 def test_a_set_can_be_framed_in_two_ways(here: Run, place: Path) -> None:
     photos = place / "photos"
-    both = here("compute", photos, photos, *SMALL, "--crop", "adm:48", "--crop-fake", "adm:32", "--json").json
+    both = here(
+        "compute", photos, photos, *SMALL, "--crop", "adm:48", "--crop-fake", "adm:32", "--json"
+    ).json
     assert here("stats", photos, "-o", "real.npz", *SMALL, "--crop", "adm:48").status == 0
     apart = here("compute", "real.npz", photos, *SMALL, "--crop-fake", "adm:32", "--json").json
     for found in (both, apart):
         sets = found["results"][0]["sets"]
-        assert {role: one["framing"] for role, one in sets.items()} == {"real": "adm:48", "fake": "adm:32"}
+        assert {role: one["framing"] for role, one in sets.items()} == {
+            "real": "adm:48",
+            "fake": "adm:32",
+        }
     assert both["results"][0]["metrics"] == apart["results"][0]["metrics"]
     assert not [line for line in messages(both["results"][0]) if "the same set as REAL" in line]
 
@@ -236,7 +295,9 @@ def test_a_set_can_be_framed_in_two_ways(here: Run, place: Path) -> None:
 def test_an_object_can_be_framed_in_two_ways(place: Path, environment: dict[str, str]) -> None:
     pixels = pixels_in(place / "fake")
     once = fidtool.compute(pixels, pixels, crop="adm:8", **SETTINGS).results[0]
-    twice = fidtool.compute(fidtool.Images(pixels), fidtool.Images(pixels), crop="adm:8", **SETTINGS).results[0]
+    twice = fidtool.compute(
+        fidtool.Images(pixels), fidtool.Images(pixels), crop="adm:8", **SETTINGS
+    ).results[0]
     assert (twice.real.framing, twice.fake.framing) == (Crop("adm", 8), None)
     assert (twice.frechet_distance or 0) > 0
     assert dict(once.metrics) == dict(twice.metrics)

@@ -57,20 +57,32 @@ def expected(place: Path) -> dict[str, float]:
 Given = Callable[[Path, NDArray[np.uint8]], Any]
 FORMS: dict[str, Given] = {
     "a list of PIL images": lambda folder, _: opened(folder),
-    "a list of paths": lambda folder, _: fidtool.Images([folder / name for name in names_in(folder)]),
-    "a list of tensors of floats": lambda folder, pixels: list(torch.from_numpy(pixels).permute(0, 3, 1, 2) / 255),
+    "a list of paths": lambda folder, _: fidtool.Images(
+        [folder / name for name in names_in(folder)]
+    ),
+    "a list of tensors of floats": lambda folder, pixels: list(
+        torch.from_numpy(pixels).permute(0, 3, 1, 2) / 255
+    ),
     "a tensor": lambda folder, pixels: torch.from_numpy(pixels).permute(0, 3, 1, 2),
-    "a list of dicts": lambda folder, pixels: [{"img": 255 - each, "image": each} for each in pixels],
+    "a list of dicts": lambda folder, pixels: [
+        {"img": 255 - each, "image": each} for each in pixels
+    ],
     "an array of floats": lambda folder, pixels: (pixels / 255).astype(np.float32),
     "a Dataset": lambda folder, pixels: Samples(pixels),
-    "a DataLoader": lambda folder, pixels: fidtool.Images(iter(torch.utils.data.DataLoader(Samples(pixels), 6))),
-    "a generator of lists": lambda folder, pixels: (list(pixels[n : n + 4]) for n in range(0, len(pixels), 4)),
+    "a DataLoader": lambda folder, pixels: fidtool.Images(
+        iter(torch.utils.data.DataLoader(Samples(pixels), 6))
+    ),
+    "a generator of lists": lambda folder, pixels: (
+        list(pixels[n : n + 4]) for n in range(0, len(pixels), 4)
+    ),
     "a generator of two files at a time": lambda folder, _: in_twos(
         [(folder / name).read_bytes() for name in names_in(folder)]
     ),
     "rows of a table": lambda folder, pixels: Rows(pixels),
     "a generator with one piece of memory": lambda folder, pixels: refilled(pixels),
-    "frames of an animation": lambda folder, pixels: animated(folder.parent / "animation.tif", pixels),
+    "frames of an animation": lambda folder, pixels: animated(
+        folder.parent / "animation.tif", pixels
+    ),
     "a sequence with one piece of memory": lambda folder, pixels: Refilled(pixels),
     "an IterableDataset that knows its length": lambda folder, pixels: Streamed(pixels),
 }
@@ -90,15 +102,25 @@ def test_a_dataset_is_read_by_decoding_workers(
     place: Path, expected: dict[str, float], environment: dict[str, str]
 ) -> None:
     given = Samples(pixels_in(place / "images"))
-    evaluation = fidtool.compute(place / "real", given, value_range="0,1", num_workers=2, **SETTINGS)
+    evaluation = fidtool.compute(
+        place / "real", given, value_range="0,1", num_workers=2, **SETTINGS
+    )
     assert evaluation.results[0].metrics == expected
 
 
-def test_sets_have_names(place: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sets_have_names(
+    place: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     pixels = pixels_in(place / "images")
     named = fidtool.Images(pixels, name="step 100")
-    evaluation = fidtool.compute(pixels, [named, place / "images", fidtool.Images(iter(pixels))], **SETTINGS)
-    assert [result.fake.name for result in evaluation.results] == ["step 100", str(place / "images"), "fake"]
+    evaluation = fidtool.compute(
+        pixels, [named, place / "images", fidtool.Images(iter(pixels))], **SETTINGS
+    )
+    assert [result.fake.name for result in evaluation.results] == [
+        "step 100",
+        str(place / "images"),
+        "fake",
+    ]
     assert [result.real.name for result in evaluation.results] == ["real"] * 3
     assert len({result.frechet_distance for result in evaluation.results}) == 1
     monkeypatch.chdir(place)
@@ -119,7 +141,10 @@ def test_num_limits_an_endless_iterable(place: Path, environment: dict[str, str]
             yield pixels[taken[-1] % COUNT]
 
     evaluation = fidtool.compute(
-        place / "real", endless(), num=17, **{**SETTINGS, "metrics": ["fid", fidtool.KID(subset_size=5)]}
+        place / "real",
+        endless(),
+        num=17,
+        **{**SETTINGS, "metrics": ["fid", fidtool.KID(subset_size=5)]},
     )
     assert evaluation.results[0].fake.count == 17
     assert len(taken) == 17, "no more images are taken than needed"
@@ -129,7 +154,9 @@ def test_an_iterable_may_have_any_number_of_batches(environment: dict[str, str])
     """Room for them is made as they come."""
     images = [*np.random.default_rng(0).integers(256, size=(150, 8, 8, 3), dtype=np.uint8)]
     listed, streamed = (
-        fidtool.compute_statistics(each, extractor=TINY, batch_size=1, metrics="kid", diagnose=False)
+        fidtool.compute_statistics(
+            each, extractor=TINY, batch_size=1, metrics="kid", diagnose=False
+        )
         for each in (images, iter(images))
     )
     assert listed is not None
@@ -138,17 +165,26 @@ def test_an_iterable_may_have_any_number_of_batches(environment: dict[str, str])
     assert np.array_equal(listed.layers["features"].features, streamed.layers["features"].features)
 
 
-def test_statistics_and_checks_of_images_in_memory(place: Path, environment: dict[str, str]) -> None:
+def test_statistics_and_checks_of_images_in_memory(
+    place: Path, environment: dict[str, str]
+) -> None:
     pixels = pixels_in(place / "images")
-    folder, given = (fidtool.compute_statistics(source, extractor=TINY) for source in (place / "images", iter(pixels)))
+    folder, given = (
+        fidtool.compute_statistics(source, extractor=TINY)
+        for source in (place / "images", iter(pixels))
+    )
     assert folder is not None
     assert given is not None
     np.testing.assert_array_equal(given.mu, folder.mu)
     assert fidtool.check(pixels).images.images == COUNT
 
 
-def test_generators_use_the_programs_random_state_and_threads(place: Path, environment: dict[str, str]) -> None:
-    """A generator's draws advance the program's random state, so that the next call gives different images."""
+def test_generators_use_the_programs_random_state_and_threads(
+    place: Path, environment: dict[str, str]
+) -> None:
+    """A generator's draws advance the program's random state, so that the next call gives different
+    images.
+    """
     threads = torch.get_num_threads()
     seen: list[int] = []
 
@@ -171,7 +207,7 @@ def test_generators_use_the_programs_random_state_and_threads(place: Path, envir
         torch.set_num_threads(threads)
 
 
-# --- refusals --------------------------------------------------------------------------------------------------------
+# --- refusals -------------------------------------------------------------------------------------
 
 
 def broken() -> Iterator[NDArray[np.uint8]]:
@@ -204,7 +240,11 @@ class Unsized(Samples):
 
 REFUSED: dict[str, tuple[Given, type[Exception], str]] = {
     "None": (lambda f, p: None, InputError, "fake is None, which only ranks above zero may pass"),
-    "a function without a number": (lambda f, p: lambda n: p[:n], InputError, r"any number.*: pass num_fake=\.\.\."),
+    "a function without a number": (
+        lambda f, p: lambda n: p[:n],
+        InputError,
+        r"any number.*: pass num_fake=\.\.\.",
+    ),
     "a network": (
         lambda f, p: torch.nn.Sequential(torch.nn.Linear(3, 3)),
         InputError,
@@ -212,9 +252,17 @@ REFUSED: dict[str, tuple[Given, type[Exception], str]] = {
     ),
     "nothing": (lambda f, p: iter(()), InputError, "no images in fake"),
     "a dict without an image": (lambda f, p: iter([{"x": 1}]), InputError, "dict with the keys x"),
-    "iterators": (lambda f, p: [iter([p]), iter([p])], InputError, "list_iterator, not an image; to compare"),
+    "iterators": (
+        lambda f, p: [iter([p]), iter([p])],
+        InputError,
+        "list_iterator, not an image; to compare",
+    ),
     "an image and its mask": (lambda f, p: iter([(p[0], p[1])]), InputError, "a tuple of 2 images"),
-    "a dict": (lambda f, p: {"a": 1}, InputError, "is of type dict, which is not a sequence of images"),
+    "a dict": (
+        lambda f, p: {"a": 1},
+        InputError,
+        "is of type dict, which is not a sequence of images",
+    ),
     "latents": (lambda f, p: iter([torch.zeros(4, 8, 8)]), InputError, "four channels"),
     "a batch in a sequence": (lambda f, p: [p, p], InputError, "contains 22 images"),
     "a Dataset whose exception cannot be sent": (
@@ -227,7 +275,11 @@ REFUSED: dict[str, tuple[Given, type[Exception], str]] = {
         InputError,
         r"cannot read fake\[21\]: .*truncated",
     ),
-    "bytes that are no image": (lambda f, p: iter([b"text"]), InputError, r"cannot decode fake\[0\]"),
+    "bytes that are no image": (
+        lambda f, p: iter([b"text"]),
+        InputError,
+        r"cannot decode fake\[0\]",
+    ),
 }
 
 
@@ -239,15 +291,23 @@ def test_invalid_images_are_refused(
     monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)  # as training scripts often do
     settings = {**SETTINGS, "metrics": "fid", "num_workers": 1}
     with pytest.raises(error, match=words) as refused:
-        fidtool.compute(place / "real", make(place / "images", pixels_in(place / "images")), **settings)
+        fidtool.compute(
+            place / "real", make(place / "images", pixels_in(place / "images")), **settings
+        )
     assert type(refused.value) is error
 
 
 @pytest.mark.parametrize("way", ["n", "n and seed", "seed by name", "n and a default", "network"])
-def test_a_function_generates_the_images(place: Path, environment: dict[str, str], way: str) -> None:
-    """Its batches are seeded, whatever it does with the seed, and the program's random state is restored."""
+def test_a_function_generates_the_images(
+    place: Path, environment: dict[str, str], way: str
+) -> None:
+    """Its batches are seeded, whatever it does with the seed, and the program's random state is
+    restored.
+    """
     calls: list[tuple[int, ...]] = []
-    network = torch.nn.Sequential(torch.nn.Linear(7, 192), torch.nn.Dropout(), torch.nn.Unflatten(1, (3, 8, 8)))
+    network = torch.nn.Sequential(
+        torch.nn.Linear(7, 192), torch.nn.Dropout(), torch.nn.Unflatten(1, (3, 8, 8))
+    )
 
     def drawn(n: int, *seed: int) -> torch.Tensor:
         calls.append((n, *seed))
@@ -262,13 +322,17 @@ def test_a_function_generates_the_images(place: Path, environment: dict[str, str
     }[way]
     state = torch.get_rng_state()
     settings = {**SETTINGS, "metrics": "fid", "value_range": (-9, 9), "batch_size": 8, "seed": 3}
-    first, second = (fidtool.compute(place / "real", given, num_fake=22, **settings).results[0] for _ in range(2))
+    first, second = (
+        fidtool.compute(place / "real", given, num_fake=22, **settings).results[0] for _ in range(2)
+    )
     assert first.metrics == second.metrics
     assert (first.fake.count, first.real.count) == (22, COUNT)
     assert torch.equal(torch.get_rng_state(), state)
     assert network.training
     seeds = [fidtool.sample_seed(3, start) for start in (0, 8, 16)]
-    further = {"n": [()] * 3, "seed by name": [(5,)] * 3, "network": []}.get(way, [(seed,) for seed in seeds])
+    further = {"n": [()] * 3, "seed by name": [(5,)] * 3, "network": []}.get(
+        way, [(seed,) for seed in seeds]
+    )
     assert calls == [(n, *rest) for n, rest in zip((8, 8, 6), further, strict=False)] * 2
 
 
@@ -297,7 +361,9 @@ RETURNED: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.parametrize("way", RETURNED)
-def test_a_function_is_called_until_there_are_enough(place: Path, environment: dict[str, str], way: str) -> None:
+def test_a_function_is_called_until_there_are_enough(
+    place: Path, environment: dict[str, str], way: str
+) -> None:
     images = fidtool.Images(RETURNED[way])
     first, second = ([bytes_of(read) for read in images.generated(8, 5, None)] for _ in range(2))
     assert len(set(first)) == 8
@@ -311,39 +377,65 @@ def test_a_function_is_called_until_there_are_enough(place: Path, environment: d
     [
         (lambda n: drawn(0), r"^fake\(\d\) returned no images 20 times, but must return \d"),
         (lambda n: next(iter(())), r"^fake raised StopIteration: its iterator has too few"),
-        (lambda n: SimpleNamespace(images=drawn(n)), r"is of type SimpleNamespace, not an image: return its \.images"),
+        (
+            lambda n: SimpleNamespace(images=drawn(n)),
+            r"is of type SimpleNamespace, not an image: return its \.images",
+        ),
     ],
 )
-def test_what_a_function_must_return(place: Path, environment: dict[str, str], given: Given, words: str) -> None:
+def test_what_a_function_must_return(
+    place: Path, environment: dict[str, str], given: Given, words: str
+) -> None:
     with pytest.raises(InputError, match=words):
         fidtool.compute(place / "real", given, num=9, **SETTINGS)
 
 
-def test_statistics_in_memory_are_those_of_a_file(place: Path, environment: dict[str, str], tmp_path: Path) -> None:
-    real, fake = (fidtool.compute_statistics(place / name, extractor=TINY) for name in ("real", "images"))
+def test_statistics_in_memory_are_those_of_a_file(
+    place: Path, environment: dict[str, str], tmp_path: Path
+) -> None:
+    real, fake = (
+        fidtool.compute_statistics(place / name, extractor=TINY) for name in ("real", "images")
+    )
     assert real is not None
     assert fake is not None
     fidtool.write_statistics(tmp_path / "real.npz", real)
-    stored = fidtool.compute(tmp_path / "real.npz", place / "images", cache=False, extractor=TINY).results[0]
+    stored = fidtool.compute(
+        tmp_path / "real.npz", place / "images", cache=False, extractor=TINY
+    ).results[0]
     one, two = (
         each.results[0]
-        for each in (fidtool.compute(real, x, cache=False, extractor=TINY) for x in (place / "images", fake))
+        for each in (
+            fidtool.compute(real, x, cache=False, extractor=TINY) for x in (place / "images", fake)
+        )
     )
     assert one.metrics == two.metrics == stored.metrics
     assert (one.real.name, two.fake.name, two.fake.count) == ("real", "fake", COUNT)
-    several = fidtool.compute(real, [fake, place / "images", real], cache=False, extractor=TINY).results
+    several = fidtool.compute(
+        real, [fake, place / "images", real], cache=False, extractor=TINY
+    ).results
     assert [each.value("fid") for each in several[:2]] == [one.value("fid")] * 2
     assert any("the same set as REAL" in line for line in map(str, several[2].warnings))
     pixels = pixels_in(place / "images")
     mixed: list[Any] = [fake, pixels, lambda n: pixels[:n], place / "images"]
     found = fidtool.compute(real, mixed, num_fake=COUNT, cache=False, extractor=TINY)
     assert [each.fake.name for each in found.results[:3]] == ["fake", "fake 2", "fake 3"]
-    assert "fake has statistics: num_fake does not apply to it" in map(str, found.results[0].warnings)
-    swapped = fidtool.compute(pixels, fidtool.Statistics.of(np.zeros(16), np.eye(16), 99), extractor=TINY)
-    assert any("fake: statistics are compared as fake" in line for line in map(str, swapped.results[0].warnings))
+    assert "fake has statistics: num_fake does not apply to it" in map(
+        str, found.results[0].warnings
+    )
+    swapped = fidtool.compute(
+        pixels, fidtool.Statistics.of(np.zeros(16), np.eye(16), 99), extractor=TINY
+    )
+    assert any(
+        "fake: statistics are compared as fake" in line
+        for line in map(str, swapped.results[0].warnings)
+    )
     with pytest.raises(InputError, match=r"images has statistics already: pass the images"):
         fidtool.compute_statistics(real)
-    for given in ((real.mu, real.sigma), [torch.ones(2), torch.eye(2)], {"mu": real.mu, "sigma": real.sigma}):
+    for given in (
+        (real.mu, real.sigma),
+        [torch.ones(2), torch.eye(2)],
+        {"mu": real.mu, "sigma": real.sigma},
+    ):
         with pytest.raises(InputError, match=r"pass fidtool\.Statistics\.of\(mu, sigma\)"):
             fidtool.compute(given, place / "images")
     with pytest.raises(InputError, match="needs the features of each image"):
@@ -359,9 +451,16 @@ def test_what_a_program_is_shown(
     """Short representations, the progress, and the steps in the log."""
     pixels, seen = pixels_in(place / "images"), []
     fakes = [fidtool.Images(pixels, name="a<b"), fidtool.Images(iter(pixels[:9]), name="c")]
-    settings = {"extractor": TINY, "cache": False, "metrics": ["fid", fidtool.KID(subset_size=5)], "batch_size": 8}
+    settings = {
+        "extractor": TINY,
+        "cache": False,
+        "metrics": ["fid", fidtool.KID(subset_size=5)],
+        "batch_size": 8,
+    }
     with caplog.at_level(logging.INFO, "fidtool"):
-        evaluation = fidtool.compute(pixels, fakes, progress=lambda *step: seen.append(step), **settings)
+        evaluation = fidtool.compute(
+            pixels, fakes, progress=lambda *step: seen.append(step), **settings
+        )
     first, second = repr(evaluation).splitlines()
     assert re.fullmatch(
         r"<FD \S* 0, KID \S* \S+: 22 images of a<b against 22 images of real; \d warnings?>",
@@ -369,7 +468,11 @@ def test_what_a_program_is_shown(
     )
     assert "9 images of c" in second
     table = evaluation._repr_html_()
-    assert (table.count("<tr>"), table.count("<td>a&lt;b</td>"), table.count("<td>9</td>")) == (3, 1, 1)
+    assert (table.count("<tr>"), table.count("<td>a&lt;b</td>"), table.count("<td>9</td>")) == (
+        3,
+        1,
+        1,
+    )
     assert [seen[0], seen[3], seen[-1]] == [("real", 0, 22), ("real", 22, 22), ("c", 9, None)]
     lines = [record.getMessage() for record in caplog.records]
     assert [lines[0], lines[2]] == ["real: processing 22 images", "comparing a<b with real"]
@@ -382,7 +485,10 @@ def test_what_a_program_is_shown(
         fidtool.Statistics.of(np.ones(2), np.eye(2)),
     ):
         assert len(repr(shown)) < 600
-    with pytest.raises(InputError, match="progress must be True or a function, not <class 'list'>: pass progress=True"):
+    with pytest.raises(
+        InputError,
+        match="progress must be True or a function, not <class 'list'>: pass progress=True",
+    ):
         fidtool.compute("a", "b", progress=list)
     with pytest.raises(InputError, match=r"not functools.partial\(<class 'list'>, 1\): pass"):
         fidtool.compute("a", "b", progress=functools.partial(list, 1))
@@ -405,7 +511,9 @@ def test_a_programs_own_exception_is_raised_as_it_is(
     make, error, where = FAULTS[case]
     settings = {**SETTINGS, "metrics": "fid", "num_workers": num_workers}
     with pytest.raises(error) as raised:
-        fidtool.compute(place / "real", make(place / "images", pixels_in(place / "images")), **settings)
+        fidtool.compute(
+            place / "real", make(place / "images", pixels_in(place / "images")), **settings
+        )
     assert type(raised.value) is error
     shown = "".join(traceback.format_exception(raised.value))
     assert where in shown
@@ -414,7 +522,9 @@ def test_a_programs_own_exception_is_raised_as_it_is(
         assert f"raised {error.__name__}: " in "".join(raised.value.__notes__)
 
 
-def test_an_iterable_cannot_be_used_twice(place: Path, environment: dict[str, str], tmp_path: Path) -> None:
+def test_an_iterable_cannot_be_used_twice(
+    place: Path, environment: dict[str, str], tmp_path: Path
+) -> None:
     pixels = pixels_in(place / "images")
     with pytest.raises(InputError, match=r"fidtool\.Images|can be indexed"):
         fidtool.check(iter(pixels))

@@ -149,7 +149,15 @@ COMPUTE: dict[str, tuple[object, ...]] = {
     "KID of one": (*PAIR, "--metrics", "kid", "--num", 1, "--kid-subset-size", 2),
     "precision of few": (*PAIR, "--metrics", "prdc", "--nearest-k", 18),
     "infinity of few": (*PAIR, "--metrics", "fid-infinity"),
-    "a plot without a distance": (*PAIR, "--metrics", "kid", "--kid-subset-size", 5, "--plot", "a.png"),
+    "a plot without a distance": (
+        *PAIR,
+        "--metrics",
+        "kid",
+        "--kid-subset-size",
+        5,
+        "--plot",
+        "a.png",
+    ),
     "--output into nowhere": (*PAIR, "--output", "no/out.json"),
     "--output onto a folder": (*PAIR, "--output", "empty"),
     "one file of two contents": (*PAIR, "--report", "same.html", "--output", "same.html"),
@@ -169,8 +177,22 @@ COMPUTE: dict[str, tuple[object, ...]] = {
     "a network that fails": own("failing"),
     "timm without a name": ("real", "fake", "--extractor", "timm"),
     "torchvision": ("real", "fake", "--extractor", "torchvision:resnet50"),
-    "a file and images of two dims": ("own.npz", "real", "--device", "cpu", "--extractor", "factories.py:large"),
-    "files with nothing in common": ("own.npz", "bare.npz", "--metrics", "kid", "--kid-subset-size", 5),
+    "a file and images of two dims": (
+        "own.npz",
+        "real",
+        "--device",
+        "cpu",
+        "--extractor",
+        "factories.py:large",
+    ),
+    "files with nothing in common": (
+        "own.npz",
+        "bare.npz",
+        "--metrics",
+        "kid",
+        "--kid-subset-size",
+        5,
+    ),
 }
 OTHERS: dict[str, tuple[object, ...]] = {
     "stats of a file that is there": ("stats", "real", "-o", "own.npz", *CPU),
@@ -190,7 +212,12 @@ OTHERS: dict[str, tuple[object, ...]] = {
 }
 UNDER_A_LAUNCHER: dict[str, dict[str, str]] = {
     "a rank that is no number": {"RANK": "x", "WORLD_SIZE": "2"},
-    "a rank beyond the others": {"RANK": "2", "WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "1"},
+    "a rank beyond the others": {
+        "RANK": "2",
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "a",
+        "MASTER_PORT": "1",
+    },
     "no address": {"RANK": "0", "WORLD_SIZE": "2"},
     "no world": {"RANK": "0"},
 }
@@ -204,14 +231,19 @@ def failed(here: Run, place: Path, *arguments: object) -> dict[str, Any]:
 
 
 def test_compute(golden: Golden, here: Run, place: Path) -> None:
-    golden("failures/compute", {name: failed(here, place, "compute", *given) for name, given in COMPUTE.items()})
+    golden(
+        "failures/compute",
+        {name: failed(here, place, "compute", *given) for name, given in COMPUTE.items()},
+    )
 
 
 def test_other_commands(golden: Golden, here: Run, place: Path) -> None:
     golden("failures/others", {name: failed(here, place, *given) for name, given in OTHERS.items()})
 
 
-def test_under_a_launcher(golden: Golden, here: Run, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_under_a_launcher(
+    golden: Golden, here: Run, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = {}
     for name, variables in UNDER_A_LAUNCHER.items():
         with monkeypatch.context() as patch:
@@ -221,7 +253,9 @@ def test_under_a_launcher(golden: Golden, here: Run, place: Path, monkeypatch: p
     golden("failures/launchers", found)
 
 
-def test_sources(golden: Golden, here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sources(
+    golden: Golden, here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Archives, arrays, tables and lists that are damaged or ambiguous."""
     monkeypatch.setenv("FIDTOOL_TEST_TRACE", str(tmp_path / "trace"))
     make_squares(tmp_path / "images", 9)

@@ -65,7 +65,9 @@ FORMS = (
     *("set", "list.txt", "one.tar", "one.tar.gz", "one.zip", "one.npy", "one.npz", "packed.npz"),
     *("s-*.tar", "s-[a-z].zip", "s-{9..10}.npy", "s-{b,1?,a}.zip"),
 )
-"""As typed on the command line. Files that match a wildcard are sorted; those of braces keep the order given."""
+"""As typed on the command line. Files that match a wildcard are sorted; those of braces keep the
+order given.
+"""
 
 
 def test_lists(golden: Golden, here: Run, tmp_path: Path) -> None:
@@ -73,6 +75,8 @@ def test_lists(golden: Golden, here: Run, tmp_path: Path) -> None:
     make_sets(tmp_path)
     found = {}
     for form in FORMS:
-        whole, some = (shown(here("check", form, "--list", *more), tmp_path) for more in ((), ("--num", 3)))
+        whole, some = (
+            shown(here("check", form, "--list", *more), tmp_path) for more in ((), ("--num", 3))
+        )
         found[form] = {"whole": whole, "some": some}
     golden("sources/lists", found)

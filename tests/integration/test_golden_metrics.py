@@ -1,4 +1,6 @@
-"""JSON of metrics that need more than the main features of the network, from statistics files that contain them."""
+"""JSON of metrics that need more than the main features of the network, from statistics files that
+contain them.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +32,19 @@ def many(file: Path, seed: int) -> None:
     features = mixed(5020, 12, seed)
     wholes = features.astype(np.float64)
     definition = fidtool.read_statistics(FILES / "own.npz").definition
-    statistics = fidtool.Statistics.of(wholes.mean(0), np.cov(wholes.T), len(features), definition, features=features)
+    statistics = fidtool.Statistics.of(
+        wholes.mean(0), np.cov(wholes.T), len(features), definition, features=features
+    )
     fidtool.write_statistics(file, statistics)
 
 
 def test_metrics_of_several_layers(golden: Golden, here: Run, place: Path) -> None:
     """sFID and CMMD, whose networks are in the JSON, as JSON and as text."""
     arguments = ("compute", "layers.npz", "layers.npz", "--metrics", "fid,sfid,cmmd")
-    found = {"json": shown(here(*arguments, "--json"), place), "text": shown(here(*arguments), place)}
+    found = {
+        "json": shown(here(*arguments, "--json"), place),
+        "text": shown(here(*arguments), place),
+    }
     golden("results/layers", found)
 
 
@@ -48,14 +55,21 @@ def test_extrapolation(golden: Golden, here: Run, place: Path) -> None:
     arguments = ("compute", "a.npz", "b.npz", "--metrics", "fid,fid-infinity")
     found = record(here(*arguments, "--json"))
     (result,) = found["results"]
-    # The extrapolation is a sum of many distances, most of which cancel: see the golden files of error bars.
+    # The extrapolation is a sum of many distances, most of which cancel: see the golden files of
+    # error bars.
     result["metrics"] = {
-        name: near(value, 1e-9 if "infinity" in name else DIGITS) for name, value in result["metrics"].items()
+        name: near(value, 1e-9 if "infinity" in name else DIGITS)
+        for name, value in result["metrics"].items()
     }
-    golden("results/extrapolation", {"json": near(found, DIGITS, 1e-12), "text": shown(here(*arguments), place)})
+    golden(
+        "results/extrapolation",
+        {"json": near(found, DIGITS, 1e-12), "text": shown(here(*arguments), place)},
+    )
 
 
-def test_inception_score(golden: Golden, here: Run, place: Path, converted_weights: tuple[bytes, str]) -> None:
+def test_inception_score(
+    golden: Golden, here: Run, place: Path, converted_weights: tuple[bytes, str]
+) -> None:
     """With a synthetic classifier whose outputs are exact."""
     folder = place / "fidtool-cache" / "weights"
     folder.unlink()  # a link to the folder that the whole session shares
@@ -71,11 +85,16 @@ def test_inception_score(golden: Golden, here: Run, place: Path, converted_weigh
         )
         fidtool.write_statistics(place / f"{name}.npz", statistics)
     arguments = ("compute", "a.npz", "b.npz", "--metrics", "is", "--is-splits", 3)
-    found = {"json": shown(here(*arguments, "--json"), place), "text": shown(here(*arguments), place)}
+    found = {
+        "json": shown(here(*arguments, "--json"), place),
+        "text": shown(here(*arguments), place),
+    }
     golden("results/score", found)
 
 
-def test_weights_are_verified(golden: Golden, here: Run, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_are_verified(
+    golden: Golden, here: Run, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Missing and damaged weights."""
     monkeypatch.syspath_prepend(package_without_weights(place / "packages"))
     monkeypatch.setenv("FIDTOOL_CACHE", str(place / "nothing"))

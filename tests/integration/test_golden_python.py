@@ -1,4 +1,6 @@
-"""Attributes of the objects that the Python API returns, and its error messages, which match the command line's."""
+"""Attributes of the objects that the Python API returns, and its error messages, which match the
+command line's.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def place(environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.Monke
 
 def compute(real: Any, fake: Any, **settings: Any) -> fidtool.Evaluation:
     """Compute with the network whose features are the same on every processor."""
-    return fidtool.compute(real, fake, **{"extractor": NETWORK, "device": "cpu", "cache": False, **settings})
+    return fidtool.compute(
+        real, fake, **{"extractor": NETWORK, "device": "cpu", "cache": False, **settings}
+    )
 
 
 def test_error_messages_of_the_python_api(golden: Golden, place: Path) -> None:
@@ -50,7 +54,9 @@ def test_error_messages_of_the_python_api(golden: Golden, place: Path) -> None:
         "timeout": lambda: compute("real", "fake", timeout=0),
         "peer_timeout": lambda: compute("real", "fake", peer_timeout=1),
         "checkpoint": lambda: compute("real", "fake", checkpoint=""),
-        "feature_step": lambda: compute("real", "fake", extractor="network.py:network", feature_step=200),
+        "feature_step": lambda: compute(
+            "real", "fake", extractor="network.py:network", feature_step=200
+        ),
         "metrics": lambda: compute("real", "fake", metrics=3),  # type: ignore[arg-type]
         "no metrics": lambda: compute("real", "fake", metrics=[]),
         "device": lambda: compute("real", "fake", device=0),  # type: ignore[arg-type]
@@ -63,8 +69,12 @@ def test_error_messages_of_the_python_api(golden: Golden, place: Path) -> None:
         "a generator with a checkpoint": lambda: compute("real", iter(array), checkpoint="kept"),
         "a network of no module": lambda: fidtool.Network(3, 8),  # type: ignore[arg-type]
         "a network of no size": lambda: fidtool.Network(torch.nn.Identity(), 0),
-        "a network of a large step": lambda: fidtool.Network(torch.nn.Identity(), 8, feature_step=999),
-        "a network of infinite means": lambda: fidtool.Network(torch.nn.Identity(), 8, (0, float("inf"), 0)),
+        "a network of a large step": lambda: fidtool.Network(
+            torch.nn.Identity(), 8, feature_step=999
+        ),
+        "a network of infinite means": lambda: fidtool.Network(
+            torch.nn.Identity(), 8, (0, float("inf"), 0)
+        ),
         "a network of two means": lambda: fidtool.Network(torch.nn.Identity(), 8, (0, 0)),  # type: ignore[arg-type]
         "a preparation": lambda: fidtool.Preparation("nearest"),  # type: ignore[arg-type]
         "a framing": lambda: fidtool.Preparation("pillow-bicubic", "round"),  # type: ignore[arg-type]
@@ -94,8 +104,14 @@ def shape_of(thing: Any) -> Any:
     """
     name = type(thing).__name__
     if dataclasses.is_dataclass(thing) and not isinstance(thing, type):
-        properties = {each for each, made in vars(type(thing)).items() if isinstance(made, property) and each[0] != "_"}
-        own = {field.name: shape_of(getattr(thing, field.name)) for field in dataclasses.fields(thing)}
+        properties = {
+            each
+            for each, made in vars(type(thing)).items()
+            if isinstance(made, property) and each[0] != "_"
+        }
+        own = {
+            field.name: shape_of(getattr(thing, field.name)) for field in dataclasses.fields(thing)
+        }
         return {"class": name if name in PUBLIC else None, **own, "and": sorted(properties)}
     if isinstance(thing, (list, tuple)):
         return [shape_of(thing[0])] if thing else []
@@ -116,7 +132,9 @@ def test_evaluations(golden: Golden, place: Path) -> None:
     """With every optional part of a result."""
     for name, seed, light in (("b", 6, 30), ("c", 7, 40)):
         np.save(place / f"{name}.npy", pixels(210, seed, light))
-    evaluation = compute("real", ["b.npy", "c.npy"], uncertainty=True, influence=True, fail_above=1.0)
+    evaluation = compute(
+        "real", ["b.npy", "c.npy"], uncertainty=True, influence=True, fail_above=1.0
+    )
     found = without_the_machine(shape_of(evaluation))
     copies = compute("real", "fake", max_duplicates=0.5)
     found["results"].append({"duplicates": shape_of(copies.results[0].duplicates)})
@@ -139,5 +157,7 @@ def test_checkups(golden: Golden, place: Path) -> None:
 
 
 def test_statistics(golden: Golden, place: Path) -> None:
-    computed = fidtool.compute_statistics("real", extractor=NETWORK, metrics="kid", device="cpu", cache=False)
+    computed = fidtool.compute_statistics(
+        "real", extractor=NETWORK, metrics="kid", device="cpu", cache=False
+    )
     golden("python/statistics", shape_of(computed))

@@ -1,7 +1,8 @@
 """Output and exit status of commands: the JSON with its keys in order, and the text.
 
-The network has bitwise the same features on every processor, so everything but the last digits of distances is compared
-exactly. Versions, names, seconds and speeds, which differ between machines and runs, are masked.
+The network has bitwise the same features on every processor, so everything but the last digits of
+distances is compared exactly. Versions, names, seconds and speeds, which differ between machines
+and runs, are masked.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ ORIENTATION = 0x0112
 
 @pytest.fixture
 def place(environment: dict[str, str], tmp_path: Path) -> Path:
-    """The folder in which the commands run: two sets, the network, and statistics of other versions and tools."""
+    """The folder in which the commands run: two sets, the network, and statistics of other versions
+    and tools.
+    """
     beside_network(tmp_path)
     make_sets(tmp_path)
     make_exact_pictures(tmp_path / "other", 15, 3)
@@ -53,7 +56,16 @@ def test_one_pair(golden: Golden, here: Run, place: Path) -> None:
 
 
 def test_several_fakes_and_metrics(golden: Golden, here: Run, place: Path) -> None:
-    metrics = ("--metrics", "fid,kid,prdc", "--kid-subset-size", 9, "--kid-subsets", 5, "--nearest-k", 3)
+    metrics = (
+        "--metrics",
+        "fid,kid,prdc",
+        "--kid-subset-size",
+        9,
+        "--kid-subsets",
+        5,
+        "--nearest-k",
+        3,
+    )
     arguments = ("compute", "real", "fake", "other", *CPU, *metrics, "--no-cache")
     text = shown(here(*arguments), place)
     golden("results/several", {"json": shown(here(*arguments, "--json"), place), "text": text})
@@ -63,13 +75,26 @@ def test_uncertainty_and_influence(golden: Golden, here: Run, place: Path) -> No
     """Error bars, differences and influence, for arrays."""
     for name, seed, light in (("a.npy", 5, 0), ("b.npy", 6, 30), ("c.npy", 7, 40)):
         np.save(place / name, pixels(210, seed, light))
-    arguments = ("compute", "a.npy", "b.npy", "c.npy", *CPU, "--uncertainty", "--influence", "--no-cache")
+    arguments = (
+        "compute",
+        "a.npy",
+        "b.npy",
+        "c.npy",
+        *CPU,
+        "--uncertainty",
+        "--influence",
+        "--no-cache",
+    )
     text = shown(here(*arguments), place)
     found = record(here(*arguments, "--json"))
     for result in found["results"]:
         for ends in ("most_harmful", "least_harmful"):  # the first three are enough
-            result["influence"][ends] = [len(result["influence"][ends]), *result["influence"][ends][:3]]
-        # Sums and differences of many distances, most of which cancel: see the golden files of error bars.
+            result["influence"][ends] = [
+                len(result["influence"][ends]),
+                *result["influence"][ends][:3],
+            ]
+        # Sums and differences of many distances, most of which cancel: see the golden files of
+        # error bars.
         result |= {name: near(result[name], 1e-9, 1e-12) for name in ("uncertainties", "influence")}
     found["differences"] = near(found["differences"], 1e-9, 1e-12)
     golden("results/beside", {"text": text, "json": near(found, DIGITS, 1e-12)})
@@ -117,15 +142,25 @@ def test_statistics_files(golden: Golden, here: Run, place: Path) -> None:
     """Statistics files are written, compared with images and with each other, and refused."""
     metrics = ("--metrics", "fid,kid", "--kid-subset-size", 9)
     found = {
-        "made": shown(here("stats", "real", "-o", "new.npz", *CPU, *metrics[:2], "--num", 20, "--seed", 3), place),
+        "made": shown(
+            here("stats", "real", "-o", "new.npz", *CPU, *metrics[:2], "--num", 20, "--seed", 3),
+            place,
+        ),
         "against images": shown(here("compute", "own.npz", "fake", *CPU), place),
-        "with features": shown(here("compute", "features.npz", "new.npz", *metrics, "--json"), place),
-        "of unknown protocols": shown(here("compute", "pytorch_fid.npz", "bare.npz", "--json"), place),
+        "with features": shown(
+            here("compute", "features.npz", "new.npz", *metrics, "--json"), place
+        ),
+        "of unknown protocols": shown(
+            here("compute", "pytorch_fid.npz", "bare.npz", "--json"), place
+        ),
         "of ADM": shown(here("compute", "adm.npz", "adm.npz", "--metrics", "fid,sfid"), place),
         "of two networks": shown(here("compute", "own.npz", "layers.npz"), place),
-        "of two protocols": shown(here("compute", "own.npz", "fake", *CPU, "--protocol", "clean"), place),
+        "of two protocols": shown(
+            here("compute", "own.npz", "fake", *CPU, "--protocol", "clean"), place
+        ),
         "all the same": shown(
-            here("compute", "own.npz", "fake", *CPU, "--protocol", "stylegan", "--allow-mismatch"), place
+            here("compute", "own.npz", "fake", *CPU, "--protocol", "stylegan", "--allow-mismatch"),
+            place,
         ),
         "metrics that need more": shown(here("compute", "own.npz", "fake", *CPU, *metrics), place),
     }
@@ -136,22 +171,37 @@ def test_statistics_files(golden: Golden, here: Run, place: Path) -> None:
 
 
 def inception_file(file: Path, dims: int, seed: int, count: int) -> None:
-    """Write statistics of Inception with features, of few images, so that the distance is computed quickly."""
+    """Write statistics of Inception with features, of few images, so that the distance is computed
+    quickly.
+    """
     features = bells(count, dims, seed, shift=seed / 4)
     wholes = features.astype(np.float64)
     definition = inception("tensorflow", dims)
     sigma = np.cov(wholes.T)
-    fidtool.write_statistics(file, fidtool.Statistics.of(wholes.mean(0), sigma, count, definition, features=features))
+    fidtool.write_statistics(
+        file, fidtool.Statistics.of(wholes.mean(0), sigma, count, definition, features=features)
+    )
 
 
 def test_names_of_inception_metrics(golden: Golden, here: Run, place: Path) -> None:
     """With 2048 and with fewer dimensions, from statistics files whose settings are adopted."""
-    metrics = ("--metrics", "fid,kid,prdc", "--kid-subset-size", 2, "--kid-subsets", 3, "--nearest-k", 1)
+    metrics = (
+        "--metrics",
+        "fid,kid,prdc",
+        "--kid-subset-size",
+        2,
+        "--kid-subsets",
+        3,
+        "--nearest-k",
+        1,
+    )
     for dims in (2048, 64):
         for name, seed in (("a", 1), ("b", 2)):
             inception_file(place / f"{name}{dims}.npz", dims, seed, 4)
     found = {
-        "2048 dimensions": shown(here("compute", "a2048.npz", "b2048.npz", *metrics, "--fail-above", 1), place),
+        "2048 dimensions": shown(
+            here("compute", "a2048.npz", "b2048.npz", *metrics, "--fail-above", 1), place
+        ),
         "64 dimensions": shown(here("compute", "a64.npz", "b64.npz", *metrics, "--json"), place),
         "together": shown(here("compute", "a2048.npz", "b64.npz"), place),
         "asked otherwise": shown(here("compute", "a64.npz", "b64.npz", "--dims", 192), place),
@@ -167,9 +217,13 @@ def test_check(golden: Golden, here: Run, place: Path) -> None:
     found = {
         "against": shown(here("check", "fake", "--against", "real", "--json", "--quiet"), place),
         "in words": shown(here("check", "real", "--quiet"), place),
-        "strict": shown(here("check", "broken", "--against", "own.npz", "--strict", "--quiet"), place),
+        "strict": shown(
+            here("check", "broken", "--against", "own.npz", "--strict", "--quiet"), place
+        ),
         "listed": shown(here("check", "other", "--list", "--num", 3, "--seed", 1), place),
-        "listed as JSON": shown(here("check", "other", "--list", "--num", 3, "--json", "--quiet"), place),
+        "listed as JSON": shown(
+            here("check", "other", "--list", "--num", 3, "--json", "--quiet"), place
+        ),
     }
     golden("results/check", found)
 
@@ -180,7 +234,11 @@ def make_poor(folder: Path) -> None:
     random = np.random.RandomState(3)
     for number in range(6):
         noise = random.randint(0, 256, (16, 16, 3)).astype(np.uint8)
-        for name, values in (("noise", noise), ("black", noise * 0), ("even", noise * 0 + 70 + number)):
+        for name, values in (
+            ("noise", noise),
+            ("black", noise * 0),
+            ("even", noise * 0 + 70 + number),
+        ):
             Image.fromarray(values).save(folder / f"{name}{number}.png")
         shutil.copy(folder / f"0000{number}.png", folder / f"copy{number}.png")
     smooth = pixels(4, 10)
@@ -201,7 +259,9 @@ def test_findings(golden: Golden, here: Run, place: Path) -> None:
 
 
 def make_odd(folder: Path) -> None:
-    """Write images that are rotated, transparent, 16-bit or animated, as PNG files so that their pixels are exact."""
+    """Write images that are rotated, transparent, 16-bit or animated, as PNG files so that their
+    pixels are exact.
+    """
     make_exact_pictures(folder, 14, 11)
     smooth = [Image.fromarray(each) for each in pixels(9, 12)]
     exif = Image.Exif()
@@ -226,7 +286,9 @@ def test_odd_images(golden: Golden, here: Run, place: Path) -> None:
         "computed": shown(here("compute", "real", "odd", *CPU), place),
         "made": shown(here("stats", "odd", "-o", "odd.npz", *CPU), place),
         "checked": shown(here("check", "odd", "--quiet"), place),
-        "clipped": shown(here("compute", "real", "beyond.npy", *CPU, "--value-range", "0,1"), place),
+        "clipped": shown(
+            here("compute", "real", "beyond.npy", *CPU, "--value-range", "0,1"), place
+        ),
     }
     golden("results/odd", found)
 
@@ -238,7 +300,9 @@ def test_cache(golden: Golden, here: Run, place: Path) -> None:
     listed = here("cache", "--json").json
     masks = {re.escape(str(place)): "PLACE", r"^[0-9a-f]{12}(?=  )": "ID", r"\d\.\d of": "N of"}
     masks[r"\d{4}-\S+T\S+Z"] = "DATE"
-    found: dict[str, Any] = {"json": masked(listed, "bytes", "entries.*.id", "entries.*.bytes", "entries.*.used")}
+    found: dict[str, Any] = {
+        "json": masked(listed, "bytes", "entries.*.id", "entries.*.bytes", "entries.*.used")
+    }
     found["listed"] = here("cache").stdout.splitlines()
     found |= {
         "two at once": shown(here("cache", "--clear", "--json"), place),
@@ -248,7 +312,9 @@ def test_cache(golden: Golden, here: Run, place: Path) -> None:
     golden("results/cache", placed(found, masks))
 
 
-def test_other_commands(golden: Golden, here: Run, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_commands(
+    golden: Golden, here: Run, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The protocols, and the locations of the weights."""
     monkeypatch.syspath_prepend(package_without_weights(place / "packages"))
     monkeypatch.setenv("FIDTOOL_CACHE", str(place / "nothing"))
@@ -262,6 +328,9 @@ def test_other_commands(golden: Golden, here: Run, place: Path, monkeypatch: pyt
 
 def test_messages_without_quiet(golden: Golden, here: Run, place: Path) -> None:
     """stderr of a run without --quiet. Progress lines are left out, because they depend on time."""
-    outcome = shown(here("compute", "real", "fake", "--device", "cpu", "--extractor", NETWORK, "--num", 12), place)
+    outcome = shown(
+        here("compute", "real", "fake", "--device", "cpu", "--extractor", NETWORK, "--num", 12),
+        place,
+    )
     lines = [line for line in outcome["stderr"] if not re.match(r"(real|fake): \d", line)]
     golden("results/loud", {**outcome, "stderr": lines})

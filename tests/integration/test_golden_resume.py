@@ -30,7 +30,9 @@ def place(environment: dict[str, str], tmp_path: Path) -> Path:
 
 def run(here: Run, folder: str) -> Outcome:
     metrics = ("--metrics", "fid,kid", "--kid-subset-size", 9, "--batch-size", BATCH)
-    outcome = here("compute", "real", "fake", *CPU, *metrics, "--no-cache", "--checkpoint", folder, "--json")
+    outcome = here(
+        "compute", "real", "fake", *CPU, *metrics, "--no-cache", "--checkpoint", folder, "--json"
+    )
     assert outcome.status == 0, outcome.stderr
     return outcome
 
@@ -43,14 +45,21 @@ def test_the_checkpoint_format_has_not_changed(golden: Golden, here: Run, place:
     names = [file.name.partition("-")[2] for file in files]
     with np.load(files[0]) as part:
         arrays = {
-            name: f"{part[name].dtype} {part[name].shape}" for name in part.files if name not in ("run", "folder")
+            name: f"{part[name].dtype} {part[name].shape}"
+            for name in part.files
+            if name not in ("run", "folder")
         }
     of_machine = ("identity.arithmetic.*", "identity.sets.*.path", "identity.sets.*.identity")
-    golden("resume/checkpoint", {"manifest": masked(manifest, *of_machine), "files": names, "arrays": arrays})
+    golden(
+        "resume/checkpoint",
+        {"manifest": masked(manifest, *of_machine), "files": names, "arrays": arrays},
+    )
 
 
 def test_an_old_cache_entry_is_read(here: Run, place: Path) -> None:
-    """It is copied to the current name of the entry, which depends on the machine and the files' time stamps."""
+    """It is copied to the current name of the entry, which depends on the machine and the files'
+    time stamps.
+    """
     command = ("compute", "real", "fake", *CPU, "--json")
     first = here(*command)
     entries = {entry["path"]: entry["id"] for entry in here("cache", "--json").json["entries"]}

@@ -1,4 +1,6 @@
-"""A held-out set: the floor of the FID, and memorisation, of generators that copy a share of their training images."""
+"""A held-out set: the floor of the FID, and memorisation, of generators that copy a share of their
+training images.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +29,21 @@ NETWORK = ("--extractor", TINY)
 
 
 def generated(train: Features, share: float, noise: float, seed: int) -> Features:
-    """Return samples of which a share are images of ``train`` with a little noise, in random order."""
+    """Return samples of which a share are images of ``train`` with a little noise, in random
+    order.
+    """
     rng = np.random.RandomState(seed)
     copied = round(share * COUNT)
     fresh = normal(COUNT - copied, DIMS, seed + 1)
-    copies = train[rng.choice(len(train), copied)] + noise * rng.randn(copied, DIMS).astype(np.float32)
+    copies = train[rng.choice(len(train), copied)] + noise * rng.randn(copied, DIMS).astype(
+        np.float32
+    )
     return rng.permutation(np.concatenate([fresh, copies]))
 
 
-def evaluated(real: object, fake: object, heldout: object, **settings: Any) -> tuple[Evaluation, Heldout]:
+def evaluated(
+    real: object, fake: object, heldout: object, **settings: Any
+) -> tuple[Evaluation, Heldout]:
     """Return an evaluation of features and its comparison with the held-out set."""
     with pytest.warns(fidtool.FidtoolWarning, match="does not state its protocol"):
         found = fidtool.compute(real, fake, heldout=heldout, features=True, **settings)  # type: ignore[arg-type]
@@ -47,12 +55,16 @@ def evaluated(real: object, fake: object, heldout: object, **settings: Any) -> t
 @pytest.mark.parametrize("noise", [0.0, 0.05], ids=["exact", "near"])
 @pytest.mark.parametrize("share", [0.0, 0.05, 0.5])
 def test_a_generator_that_copies_its_training_images(share: float, noise: float) -> None:
-    """Of exact and near copies, and fresh samples, the truth is in the interval, and copying lowers the FID."""
+    """Of exact and near copies, and fresh samples, the truth is in the interval, and copying lowers
+    the FID.
+    """
     train, heldout = normal(COUNT, DIMS, 0), normal(COUNT, DIMS, 1)
     found, compared = evaluated(train, generated(train, share, noise, 2), heldout)
     near, settings = compared.nearest, FeatureSettings(18)
     known = nearest_reals(train, heldout, settings)[1]
-    by_chance = float((nearest_reals(train, normal(20_000, DIMS, 5), settings)[1] < known.min()).mean())
+    by_chance = float(
+        (nearest_reals(train, normal(20_000, DIMS, 5), settings)[1] < known.min()).mean()
+    )
     assert by_chance < 0.005
     assert near.low <= share + (1 - share) * by_chance <= near.high
     assert near.high - near.low < 0.07
@@ -60,7 +72,9 @@ def test_a_generator_that_copies_its_training_images(share: float, noise: float)
     assert near.heldout_copies == 0
     assert near.heldout_median == np.median(known)
     assert abs(near.probability - (0.5 + share / 2)) < 3 * near.error
-    assert (near.probability > 0.5 + 3 * near.error) == (share == 0.5), "5 % of copies hide in the overall distances"
+    assert (near.probability > 0.5 + 3 * near.error) == (share == 0.5), (
+        "5 % of copies hide in the overall distances"
+    )
     distance, floor = found.frechet_distance, compared.floors["fd_64"]
     assert distance is not None
     if share == 0.5:
@@ -82,14 +96,18 @@ def test_the_floor_is_the_distance_of_the_held_out_features() -> None:
     train, heldout = normal(COUNT, DIMS, 0), normal(500, DIMS, 1)
     found, compared = evaluated(train, normal(COUNT, DIMS, 2), heldout)
     with pytest.warns(fidtool.FidtoolWarning):
-        floors = {"fd_64": fidtool.compute(train, heldout, features=True).results[0].metrics["fd_64"]}
+        floors = {
+            "fd_64": fidtool.compute(train, heldout, features=True).results[0].metrics["fd_64"]
+        }
     assert compared == Heldout("heldout", 500, 500, floors, compared.nearest)
     assert Evaluation.from_dict(found.to_dict()).results[0].heldout == compared
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """Folders: REAL, held-out images, a FAKE with 10 of REAL's images among 60, and one with 20 images."""
+    """Folders: REAL, held-out images, a FAKE with 10 of REAL's images among 60, and one with 20
+    images.
+    """
     for seed, (name, count) in enumerate((("real", 80), ("val", 40), ("fake", 50), ("few", 20))):
         make_pictures(tmp_path / name, count, seed)
     for number in range(10):
@@ -107,7 +125,9 @@ def heldout_of(here: Run, *arguments: object) -> list[dict[str, Any]]:
 
 def test_images_in_every_output(here: Run, place: Path) -> None:
     files = ("-o", "fid.json", "-o", "fid.csv", "--report", "fid.html")
-    done = here("compute", "real", "fake", "few", "--heldout", "val", *NETWORK, "--format", "lines", *files)
+    done = here(
+        "compute", "real", "fake", "few", "--heldout", "val", *NETWORK, "--format", "lines", *files
+    )
     assert done.status == 0, done.stderr
     first, second = (each.heldout for each in read_evaluation(place / "fid.json").results)
     assert first is not None
@@ -122,7 +142,10 @@ def test_images_in_every_output(here: Run, place: Path) -> None:
     assert floor == f"FD ({TINY}) of val: {first.floors[key]:.4f} {too_high}"
     said = "memorisation (diagnostic, no quality score): FAKE has 10 copies of images of REAL ("
     assert verdict.startswith(f"{said}{first.nearest.closer:.2%} of FAKE (95 %: ")
-    assert f"the chance that FAKE is closer than val is {first.nearest.probability:.3f} (0.5 ± 0.0" in verdict
+    assert (
+        f"the chance that FAKE is closer than val is {first.nearest.probability:.3f} (0.5 ± 0.0"
+        in verdict
+    )
     assert verdict.endswith("; 10 and 0 images at distance 0)  fake")
     assert f"{second.floors[key]:.4f} (floor: 20 images not in REAL)  few" in done.stdout
     page, table = (place / "fid.html").read_text(), here("table", "fid.json").stdout
@@ -144,12 +167,16 @@ def test_the_floor_is_that_of_a_run_of_its_own(here: Run, place: Path) -> None:
     for compared, count in ((fake, 40), (few, 20)):
         own = here("compute", "real", "val", *settings, "--num-fake", count, "--json").metrics
         assert compared["floors"] == own
-    (uncropped,) = heldout_of(here, "real", "few", "--heldout", "val", *networks, "--crop", "adm:16")
+    (uncropped,) = heldout_of(
+        here, "real", "few", "--heldout", "val", *networks, "--crop", "adm:16"
+    )
     assert uncropped["floors"] == few["floors"], "it is framed like REAL"
 
 
 def test_what_stands_in_for_the_images(here: Run, place: Path) -> None:
-    """The cache, a statistics file with features, images in memory, and a FAKE that is the same set."""
+    """The cache, a statistics file with features, images in memory, and a FAKE that is the same
+    set.
+    """
     arguments = ("real", "few", *NETWORK)
     (known,) = heldout_of(here, *arguments, "--heldout", "val")
     again = here("compute", *arguments, "--heldout", "val", "--json")
@@ -160,7 +187,9 @@ def test_what_stands_in_for_the_images(here: Run, place: Path) -> None:
     (of_file,) = heldout_of(here, *arguments, "--heldout", "val.npz")
     assert of_file == known | {"name": "val.npz"}
     with_all = here("compute", *arguments, "--heldout", "val.npz", "--metrics", "all", "--json")
-    assert with_all.json["results"][0]["heldout"] == of_file, "it needs no features of other metrics"
+    assert with_all.json["results"][0]["heldout"] == of_file, (
+        "it needs no features of other metrics"
+    )
     idle = here("compute", *arguments, "--heldout", "val.npz", "--num", 10, "--json")
     assert "val.npz has statistics: --num does not apply to it" in idle.stderr
     _, own = heldout_of(here, "real", "few", "val", "--heldout", "val", *NETWORK)
@@ -175,9 +204,17 @@ def test_what_stands_in_for_the_images(here: Run, place: Path) -> None:
 
 def test_a_set_that_is_not_held_out_is_reported(here: Run, place: Path) -> None:
     shutil.copytree(place / "real", place / "leaked")
-    done = here("compute", "real", "few", "--heldout", "leaked", *NETWORK, "--num-real", 70, "--json")
-    assert "leaked: 70 images at distance 0 from REAL, so not held out: no image of FAKE can be closer" in done.stderr
-    assert "real: only 70 of 80 images are compared with FAKE one by one: copies of others are not found" in done.stderr
+    done = here(
+        "compute", "real", "few", "--heldout", "leaked", *NETWORK, "--num-real", 70, "--json"
+    )
+    assert (
+        "leaked: 70 images at distance 0 from REAL, so not held out: no image of FAKE can be closer"
+        in done.stderr
+    )
+    assert (
+        "real: only 70 of 80 images are compared with FAKE one by one: copies of others are not "
+        "found" in done.stderr
+    )
     clean = here("compute", "real", "few", "--heldout", "val", *NETWORK, "--json").stderr
     assert "held out" not in clean
     assert "one by one" not in clean
@@ -195,11 +232,18 @@ def test_files_of_the_held_out_set_can_be_skipped(here: Run, place: Path) -> Non
 @pytest.mark.parametrize(
     ("heldout", "words"),
     [
-        ("real", "--heldout real is REAL, which is the training set: pass real images that are not in it"),
+        (
+            "real",
+            "--heldout real is REAL, which is the training set: pass real images that are not in "
+            "it",
+        ),
         ("./real/", "is REAL, which is the training set"),
         ("nowhere", "no such file or folder: nowhere"),
         ("", "no such file or folder"),
-        ("plain.npz", "has only a mean and a covariance, but this run needs the features of each image"),
+        (
+            "plain.npz",
+            "has only a mean and a covariance, but this run needs the features of each image",
+        ),
     ],
 )
 def test_refusals(here: Run, place: Path, heldout: str, words: str) -> None:

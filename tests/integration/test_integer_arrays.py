@@ -1,4 +1,6 @@
-"""Arrays of integers and bools: read if they can only mean one thing, or refused with the line that converts them."""
+"""Arrays of integers and bools: read if they can only mean one thing, or refused with the line that
+converts them.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from PIL import Image
 from safetensors.torch import save_file
 
 import fidtool
-from fidtool.pipeline.extract import Extraction
+from fidtool.run.extract import Extraction
 from support.command_line import Run
 from support.places import TINY
 from support.source_forms import make_squares
@@ -28,7 +30,9 @@ KINDS = ("int8", "int16", "int32", "int64", "uint16", "uint32", "uint64", ">i4",
 FORMS: dict[str, Callable[[Path, NDArray[Any]], Any]] = {
     "npy": lambda at, values: saved(at / "a.npy", lambda file: np.save(file, values)),
     "npz": lambda at, values: saved(at / "a.npz", lambda file: np.savez(file, values)),
-    "compressed npz": lambda at, values: saved(at / "a.npz", lambda file: np.savez_compressed(file, values)),
+    "compressed npz": lambda at, values: saved(
+        at / "a.npz", lambda file: np.savez_compressed(file, values)
+    ),
     "pt": lambda at, values: saved(at / "a.pt", lambda file: torch.save(tensor(values), file)),
     "safetensors": lambda at, values: saved(
         at / "a.safetensors", lambda file: save_file({"images": tensor(values)}, file)
@@ -54,7 +58,13 @@ def of_kind(kind: str) -> tuple[NDArray[Any], NDArray[np.uint8]]:
     """Return an array, and the bytes that it means."""
     if kind == "bool":
         return BYTES > 127, np.where(BYTES > 127, 255, 0).astype(np.uint8)
-    values = BYTES // 2 if kind == "int8" else BYTES * 257 - BYTES % 5 if "u2" in kind or "uint16" in kind else BYTES
+    values = (
+        BYTES // 2
+        if kind == "int8"
+        else BYTES * 257 - BYTES % 5
+        if "u2" in kind or "uint16" in kind
+        else BYTES
+    )
     wanted = values >> 8 if values.max() > 255 else values
     return values.astype(kind), wanted.astype(np.uint8)
 
@@ -77,7 +87,9 @@ def test_read_as_bytes(real: Path, tmp_path: Path, environment: dict[str, str], 
         found = fidtool.compute(real, fakes, **SETTINGS)
         first, second = found.results
         assert first.frechet_distance == second.frechet_distance, kind
-        deep = [line for line in map(str, second.warnings) if "with 9 to 16 bits per channel" in line]
+        deep = [
+            line for line in map(str, second.warnings) if "with 9 to 16 bits per channel" in line
+        ]
         assert len(deep) == ("u2" in kind or kind == "uint16")
         assert not found.run.warnings
 
@@ -124,13 +136,18 @@ def test_the_first_image_out_of_range_is_named(here: Run, real: Path, tmp_path: 
     for line in (("compute", real, "late.npy", "--extractor", TINY), ("check", "late.npy")):
         found = here(*line)
         assert found.status == 2
-        assert re.search(r"late.npy\[7\] contains int64 from \d+ to 256; images must be 0 to 255", found.error)
+        assert re.search(
+            r"late.npy\[7\] contains int64 from \d+ to 256; images must be 0 to 255", found.error
+        )
 
 
 def test_small_values_of_16_bits_are_ambiguous(here: Run, real: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "small.npy", BYTES.astype(np.uint16))
     error = here("compute", real, "small.npy", "--extractor", TINY).error
-    assert re.search(r"small.npy\[0\] contains uint16 from \d+ to 255, which may be bytes, or nearly black", error)
+    assert re.search(
+        r"small.npy\[0\] contains uint16 from \d+ to 255, which may be bytes, or nearly black",
+        error,
+    )
     assert "use images.astype('uint8'), or (images >> 8).astype('uint8')" in error
 
 
@@ -145,13 +162,20 @@ def test_small_values_of_16_bits_are_ambiguous(here: Run, real: Path, tmp_path: 
     ],
 )
 def test_the_hint_for_floats_follows_the_data(
-    here: Run, real: Path, tmp_path: Path, environment: dict[str, str], low: float, high: float, remedy: str
+    here: Run,
+    real: Path,
+    tmp_path: Path,
+    environment: dict[str, str],
+    low: float,
+    high: float,
+    remedy: str,
 ) -> None:
     values = (BYTES / 255 * (high - low) + low).astype(np.float32)
     np.save(tmp_path / "floats.npy", values)
     for line in (("compute", real, "floats.npy", "--extractor", TINY), ("check", "floats.npy")):
         assert re.search(
-            rf"floats.npy\[0\].* contains float32 from .* unknown: {re.escape(remedy)}$", here(*line).error
+            rf"floats.npy\[0\].* contains float32 from .* unknown: {re.escape(remedy)}$",
+            here(*line).error,
         )
     python = remedy.replace("--value-range LOW,HIGH", "value_range=...")
     python = re.sub(r"--value-range (\S+),(\S+)", r"value_range=(\1, \2)", python)
@@ -174,5 +198,7 @@ def test_a_refusal_comes_before_the_first_image(
 def test_tensors_that_numpy_lacks(real: Path, environment: dict[str, str]) -> None:
     values = torch.rand(4, 3, 12, 12).to(torch.float8_e4m3fn)
     for images in (values, [*values]):
-        with pytest.raises(fidtool.InputError, match=r"fake\[0\] is no array .torch.float8_e4m3fn.*: pass "):
+        with pytest.raises(
+            fidtool.InputError, match=r"fake\[0\] is no array .torch.float8_e4m3fn.*: pass "
+        ):
             fidtool.compute(real, images, value_range=(0, 1), **SETTINGS)

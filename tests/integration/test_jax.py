@@ -1,4 +1,6 @@
-"""Images and features as JAX arrays, in a process of their own: a fork of one that uses JAX may wait forever."""
+"""Images and features as JAX arrays, in a process of their own: a fork of one that uses JAX may
+wait forever.
+"""
 
 from __future__ import annotations
 

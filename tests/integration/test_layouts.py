@@ -1,4 +1,6 @@
-"""Statistics files of other tools on the command line: names, protocols, metrics of their features, remote files."""
+"""Statistics files of other tools on the command line: names, protocols, metrics of their features,
+remote files.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def fake(environment: dict[str, str], tmp_path: Path) -> None:
         ("mu and sigma", "ref.zip"),
     ],
 )
-def test_a_file_is_recognised_by_its_content(here: Run, tmp_path: Path, layout: str, name: str) -> None:
+def test_a_file_is_recognised_by_its_content(
+    here: Run, tmp_path: Path, layout: str, name: str
+) -> None:
     write_layout(layout, tmp_path / name, ROWS)
     for arguments in ((name, "fake.npz"), ("fake.npz", name)):
         done = here("compute", *arguments, "--json")
@@ -47,7 +51,10 @@ def test_a_file_is_recognised_by_its_content(here: Run, tmp_path: Path, layout: 
 
 
 def test_one_of_several_statistics_is_named(here: Run, tmp_path: Path) -> None:
-    bundle = {"jit_in256_stats.npz": gaussian(ROWS), "clip_in256_stats.npz": gaussian(features(30, 5))}
+    bundle = {
+        "jit_in256_stats.npz": gaussian(ROWS),
+        "clip_in256_stats.npz": gaussian(features(30, 5)),
+    }
     pickled(bundle)(tmp_path / "paper.pkl")
     done = here("compute", "paper.pkl:jit_in256_stats.npz", "fake.npz", "--json")
     assert done.fid == pytest.approx(expected(), rel=1e-12)
@@ -71,11 +78,13 @@ def test_features_serve_every_metric(here: Run, tmp_path: Path, layout: str) -> 
     )
     assert len(found.metrics) == 8
     assert found.metrics == own.metrics
-    assert found.metrics["fd_8"] == pytest.approx(expected(ddof=0 if "StyleGAN" in layout else 1), rel=1e-9)
+    assert found.metrics["fd_8"] == pytest.approx(
+        expected(ddof=0 if "StyleGAN" in layout else 1), rel=1e-9
+    )
     assert found.json["results"][0]["count"] == {"real": len(ROWS), "fake": len(OTHERS)}
 
 
-# --- the protocol of the origin --------------------------------------------------------------------------------------
+# --- the protocol of the origin -------------------------------------------------------------------
 
 
 def wide(dims: int = 2048, shift: float = 0.0) -> dict[str, Any]:
@@ -83,7 +92,10 @@ def wide(dims: int = 2048, shift: float = 0.0) -> dict[str, Any]:
 
 
 def adm(shift: float = 0.0) -> dict[str, Any]:
-    return {**wide(shift=shift), **{f"{name}_s": each for name, each in wide(SPATIAL_DIMS, shift).items()}}
+    return {
+        **wide(shift=shift),
+        **{f"{name}_s": each for name, each in wide(SPATIAL_DIMS, shift).items()},
+    }
 
 
 ADM = "taken from adm.npz, a file of ADM's evaluator (it has mu_s): protocol tensorflow"
@@ -102,7 +114,7 @@ def test_images_are_measured_with_the_protocol_of_the_file(here: Run, tmp_path: 
     assert "this run and adm.npz use different protocols" in refused.error
 
 
-# --- other places ----------------------------------------------------------------------------------------------------
+# --- other places ---------------------------------------------------------------------------------
 
 
 def test_remote_files_are_recognised_by_their_content(here: Run, tmp_path: Path) -> None:

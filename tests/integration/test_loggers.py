@@ -1,4 +1,6 @@
-"""``--log``: what each experiment tracker gets, read back; and what fails before a run, or after it."""
+"""``--log``: what each experiment tracker gets, read back; and what fails before a run, or after
+it.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ import fidtool as package
 from fidtool.report import loggers
 from fidtool.report.loggers import log_values, runs_of
 from fidtool.result.explanations import Interval, Uncertainty
-from fidtool.settings import Settings
+from fidtool.settings.settings import Settings
 from support.command_line import Run
 from support.documents import read_document
 from support.logs import READERS
@@ -48,7 +50,9 @@ def variables(folder: Path) -> dict[str, str]:
 def test_values_are_read_back(
     fidtool: Run, sets: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """Steps of a sweep in one run, in their order; then one run per FAKE. Stdout has the result alone."""
+    """Steps of a sweep in one run, in their order; then one run per FAKE. Stdout has the result
+    alone.
+    """
     pytest.importorskip(kind, reason=f"needs fidtool[{kind}]")
     folder = tmp_path / "logs"
     folder.mkdir()
@@ -69,13 +73,20 @@ def test_values_are_read_back(
     if kind == "trackio":
         return  # in this process it may have been imported with another folder
     warned: list[str] = []
-    log_values(bare("a/gan", "a/vae").results, Settings(log=f"{kind}:{place}", step=7), warned.append)
+    log_values(
+        bare("a/gan", "a/vae").results, Settings(log=f"{kind}:{place}", step=7), warned.append
+    )
     assert warned == []
 
     def written() -> bool:
-        return {(name, step) for name, step, _ in READERS[kind](folder) if step == 7} == {("gan", 7), ("vae", 7)}
+        return {(name, step) for name, step, _ in READERS[kind](folder) if step == 7} == {
+            ("gan", 7),
+            ("vae", 7),
+        }
 
-    wait_until(written, "the values of both runs")  # wandb's service writes its file after the run is finished
+    wait_until(
+        written, "the values of both runs"
+    )  # wandb's service writes its file after the run is finished
 
 
 def named(*fakes: str, step: int | None = None) -> list[tuple[str, list[int | None]]]:
@@ -88,10 +99,14 @@ def test_runs_and_steps() -> None:
     assert named("out/step10", step=5) == [("", [5])]
     assert named("out/step10", "out/step9") == [("", [9, 10])]
     assert named("cfg1.5", "cfg2.5") == [("cfg1.5", [None]), ("cfg2.5", [None])]
-    assert named("ddpm1", "edm2") == [("ddpm1", [None]), ("edm2", [None])], "these numbers are no steps"
+    assert named("ddpm1", "edm2") == [("ddpm1", [None]), ("edm2", [None])], (
+        "these numbers are no steps"
+    )
     assert named("a/gan", "a/vae/s") == [("gan", [None]), ("vae-s", [None])]
     assert named("step1", "step2", step=3) == [("step1", [3]), ("step2", [3])]
-    assert named("/x/a", "../b c") == [("x-a", [None]), ("b-c", [None])], "a folder of TensorBoard stays in its own"
+    assert named("/x/a", "../b c") == [("x-a", [None]), ("b-c", [None])], (
+        "a folder of TensorBoard stays in its own"
+    )
     assert named("a/b", "a-b", "a-c") == [("1-a-b", [None]), ("2-a-b", [None]), ("3-a-c", [None])]
     assert named("s3://me:pa55@b/x?key=pa55", "y") == [("s3-b-x", [None]), ("y", [None])]
 
@@ -115,7 +130,12 @@ def test_the_corrected_value_is_logged_with_its_interval() -> None:
     ],
 )
 def test_mistakes_are_errors_before_any_work(
-    here: Run, sets: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str, error: str
+    here: Run,
+    sets: list[Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    value: str,
+    error: str,
 ) -> None:
     monkeypatch.setattr(loggers, "find_spec", lambda name: None)
     outcome = here("compute", *sets, *QUIET, "--log", value, "-o", "out.json")
@@ -150,20 +170,31 @@ def failure(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("failure")
 def test_a_logger_that_fails_is_a_warning(here: Run, sets: list[Path], tmp_path: Path) -> None:
-    outcome = here("compute", *sets[:2], *QUIET, "--log", "wandb:p", "--fail-above", 0, "-o", "out.json")
+    outcome = here(
+        "compute", *sets[:2], *QUIET, "--log", "wandb:p", "--fail-above", 0, "-o", "out.json"
+    )
     assert outcome.status == 3
     assert "chatter" not in outcome.stdout
     (line,) = (line for line in outcome.stderr.splitlines() if "--log" in line)
-    assert line == "warning: --log wandb:p failed, the result is complete: no space left in https://host/; try again"
+    assert (
+        line == "warning: --log wandb:p failed, the result is complete: no space left in "
+        "https://host/; try again"
+    )
     assert read_document(tmp_path / "out.json")["exit"]["code"] == 3
 
 
 @pytest.mark.usefixtures("failure")
-def test_in_python_too(sets: list[Path], environment: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.warns(RuntimeWarning, match=r"^log='wandb:p' failed, the result is complete: .*; try again$"):
+def test_in_python_too(
+    sets: list[Path], environment: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.warns(
+        RuntimeWarning, match=r"^log='wandb:p' failed, the result is complete: .*; try again$"
+    ):
         evaluation = package.compute(*sets[:2], extractor=TINY, log="wandb:p", step=1000)
     assert evaluation.frechet_distance is not None
-    assert capsys.readouterr().out == "chatter\n", "what a tracker prints in a program is the program's"
+    assert capsys.readouterr().out == "chatter\n", (
+        "what a tracker prints in a program is the program's"
+    )
 
 
 def test_a_logger_that_waits_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +214,16 @@ def test_a_logger_that_waits_is_given_up(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_only_rank_zero_logs(fidtool: Run, sets: list[Path], tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="needs fidtool[tensorboard]")
-    run = fidtool("compute", *sets[:2], *QUIET, "--log-to", f"tensorboard:{tmp_path / 'runs'}", "--step", 5, ranks=2)
+    run = fidtool(
+        "compute",
+        *sets[:2],
+        *QUIET,
+        "--log-to",
+        f"tensorboard:{tmp_path / 'runs'}",
+        "--step",
+        5,
+        ranks=2,
+    )
     ((name, step, values),) = READERS["tensorboard"](tmp_path / "runs")
     assert (name, step) == ("", 5)
     assert len(values) == 3, run.stderr

@@ -12,7 +12,7 @@ from support.processes import PATIENCE
 PLAN = textwrap.dedent("""
     import pickle, sys
     import numpy as np
-    from fidtool.images.batches import deal, plan_batches
+    from fidtool.reading.batches import deal, plan_batches
     from fidtool.sources.contents import Files
     from fidtool.sources.image_set import ImageSet, Names, Sampling
 
@@ -45,10 +45,13 @@ sys.exit(os.waitstatus_to_exitcode(status))
 def peak(*arguments: object) -> int:
     """Return the peak memory in bytes of Python with these arguments.
 
-    On Linux the peak of a process includes that of the process that started it, so a small process starts it.
+    On Linux the peak of a process includes that of the process that started it, so a small process
+    starts it.
     """
     command = [sys.executable, "-I", "-S", "-c", STONE, sys.executable, *map(str, arguments)]
-    done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=PATIENCE)
+    done = subprocess.run(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=PATIENCE
+    )
     assert done.returncode == 0, done.stderr
     return int(done.stderr.split()[-1]) * 1024
 

@@ -1,4 +1,6 @@
-"""The metrics other than FID on the command line: one pass over the images, reproducible bits, clear errors."""
+"""The metrics other than FID on the command line: one pass over the images, reproducible bits,
+clear errors.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ import fidtool as package
 from fidtool.features.protocol import EMBEDDING
 from fidtool.metrics.metric import MetricFacts
 from fidtool.result.values import Features
-from fidtool.statistics.statistics_file import read_statistics
+from fidtool.statistics.file import read_statistics
 from support.command_line import Run, messages
 from support.pictures import make_pictures
 from support.places import COLOURS, TINY
@@ -49,30 +51,63 @@ def test_all_metrics_are_computed_in_one_pass(here: Run, sets: tuple[Path, Path]
             "sigma": 10.0,
         },
         "prdc": {"nearest_k": 3, "ties": "strict"},
-        "cmmd": {key: outcome.json["layers"][EMBEDDING][key] for key in ("extractor", "weights_sha256")},
+        "cmmd": {
+            key: outcome.json["layers"][EMBEDDING][key] for key in ("extractor", "weights_sha256")
+        },
     }
     assert outcome.json["layers"][EMBEDDING]["extractor"].startswith("tiny_network.py:colours")
     alone = here("compute", *sets, "--extractor", TINY, "--json", "--no-cache")
     assert alone.metrics == {KEYS[0]: outcome.metrics[KEYS[0]]}
 
 
-def test_duplicates_that_leave_no_room_for_precision_are_reported(here: Run, sets: tuple[Path, Path]) -> None:
+def test_duplicates_that_leave_no_room_for_precision_are_reported(
+    here: Run, sets: tuple[Path, Path]
+) -> None:
     real, fake = sets
     for name in ("00003", "00007"):
         (real / f"{name}-again.png").write_bytes((real / f"{name}.png").read_bytes())
-    command = ("compute", real, fake, "--extractor", TINY, "--metrics", "prdc", "--no-diagnosis", "--json")
+    command = (
+        "compute",
+        real,
+        fake,
+        "--extractor",
+        TINY,
+        "--metrics",
+        "prdc",
+        "--no-diagnosis",
+        "--json",
+    )
     (line,) = messages(here(*command, "--nearest-k", 1).json["results"][0])
-    assert line.startswith(f"Precision, density and coverage: the radius of 4 of {COUNT + 2} images of {real} is 0")
-    assert line.endswith("no image can be within it; remove duplicates, or pass a larger --nearest-k")
+    assert line.startswith(
+        f"Precision, density and coverage: the radius of 4 of {COUNT + 2} images of {real} is 0"
+    )
+    assert line.endswith(
+        "no image can be within it; remove duplicates, or pass a larger --nearest-k"
+    )
     (line,) = messages(here(*command, "--nearest-k", 1, "--ties", "inclusive").json["results"][0])
     assert "only images with the same features can be within it" in line
     assert messages(here(*command, "--nearest-k", 2).json["results"][0]) == []
 
 
-def test_new_metrics_are_recorded_and_refused(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
-    """Copies of REAL have a MIFID far above the FID, and are not authentic. A gate on MIFID is one on a distance."""
+def test_new_metrics_are_recorded_and_refused(
+    here: Run, sets: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Copies of REAL have a MIFID far above the FID, and are not authentic. A gate on MIFID is one
+    on a distance.
+    """
     run = ("compute", *sets, "--extractor", TINY, "--metrics", "mind,mifid,vendi,authpct,fid")
-    found = here(*run, "--mind-directions", 40, "--mind-seed", 2, "--mifid-eps", 1, "--fail-above", 0, "--json")
+    found = here(
+        *run,
+        "--mind-directions",
+        40,
+        "--mind-seed",
+        2,
+        "--mifid-eps",
+        1,
+        "--fail-above",
+        0,
+        "--json",
+    )
     assert found.status == 3
     assert found.json["exit"]["gated"] == KEY("mifid")
     assert found.json["settings"] == {
@@ -90,16 +125,26 @@ def test_new_metrics_are_recorded_and_refused(here: Run, sets: tuple[Path, Path]
     for name, title in (("vendi", "Vendi"), ("authpct", "AuthPct diagnostic")):
         refused = here("compute", sets[0], one, "--extractor", TINY, "--metrics", name)
         assert refused.status == 2
-        words = f"{title} needs at least 2 images in a set, and {one} has 1: omit {name} from --metrics"
+        words = (
+            f"{title} needs at least 2 images in a set, and {one} has 1: omit {name} from --metrics"
+        )
         assert words in refused.error
 
 
 def test_inception_score_needs_inception_features(here: Run, sets: tuple[Path, Path]) -> None:
     for folder in sets:
-        assert here("stats", folder, "-o", f"{folder.name}.npz", "--extractor", TINY, "--metrics", "kid").status == 0
+        assert (
+            here(
+                "stats", folder, "-o", f"{folder.name}.npz", "--extractor", TINY, "--metrics", "kid"
+            ).status
+            == 0
+        )
     refused = here("compute", "real.npz", "fake.npz", "--metrics", "is")
     assert refused.status == 2
-    assert "the Inception Score needs Inception's 2048 features, not the 16 of tiny_network.py" in refused.error
+    assert (
+        "the Inception Score needs Inception's 2048 features, not the 16 of tiny_network.py"
+        in refused.error
+    )
 
 
 def test_the_protocol_does_not_apply_to_cmmds_network(here: Run, sets: tuple[Path, Path]) -> None:
@@ -110,7 +155,9 @@ def test_the_protocol_does_not_apply_to_cmmds_network(here: Run, sets: tuple[Pat
     assert len(found.metrics) == len(NAMES)
 
 
-def test_statistics_files_contain_what_was_requested(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+def test_statistics_files_contain_what_was_requested(
+    here: Run, sets: tuple[Path, Path], tmp_path: Path
+) -> None:
     """The cache may have more."""
     assert here("compute", *sets, "--extractor", TINY, "--metrics", "kid", *SMALL).status == 0
     assert here("stats", sets[0], "-o", "real.npz", "--extractor", TINY).status == 0
@@ -135,7 +182,10 @@ def test_cached_features_serve_runs_that_need_less(here: Run, sets: tuple[Path, 
         (["--metrics", "prdc", "--nearest-k", "40"], ["has 40: pass a smaller --nearest-k"]),
         (["--cmmd-extractor", "dinov2"], ["--cmmd-extractor", "cmmd"]),
         (["--metrics", "cmmd", "--cmmd-extractor", "clip:none"], ["none", "open_clip"]),
-        (["--metrics", "cmmd", "--cmmd-extractor", "timm:test_vit@weights=no.pt"], ["--cmmd-extractor", "no.pt"]),
+        (
+            ["--metrics", "cmmd", "--cmmd-extractor", "timm:test_vit@weights=no.pt"],
+            ["--cmmd-extractor", "no.pt"],
+        ),
         (["--metrics", "cmmd", "--cmmd-extractor", "clipp"], ["clipp", "did you mean clip"]),
     ],
 )
@@ -159,5 +209,7 @@ def test_prdc_does_not_warn_about_singular_covariances(here: Run, tmp_path: Path
 def test_fid_infinity_refuses_too_many_dimensions() -> None:
     metric = package.FIDInfinity()
     metric.check(MetricFacts("mine.py:network", dims=4999))
-    with pytest.raises(package.InputError, match=r"subsets of 5000 images.* 5000 dimensions: use a smaller network"):
+    with pytest.raises(
+        package.InputError, match=r"subsets of 5000 images.* 5000 dimensions: use a smaller network"
+    ):
         metric.check(MetricFacts("mine.py:network", dims=5000))

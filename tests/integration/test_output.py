@@ -22,7 +22,7 @@ import fidtool as package
 from fidtool.cli.main import main
 from fidtool.cli.output import print_lines, publish
 from fidtool.errors import ResultWarning, RunError
-from fidtool.pipeline.opening import open_set
+from fidtool.run.opening import open_set
 from support.command_line import Run, assert_rendered, frechet
 from support.documents import checked, read_document
 from support.pictures import make_pictures
@@ -34,7 +34,10 @@ from support.ranks import RankServer
 @pytest.fixture
 def sets(tmp_path: Path) -> tuple[Path, Path, Path]:
     """REAL and two FAKEs."""
-    return tuple(make_pictures(tmp_path / name, 40, seed) for seed, name in enumerate(("real", "fake", "other")))  # type: ignore[return-value]
+    return tuple(
+        make_pictures(tmp_path / name, 40, seed)
+        for seed, name in enumerate(("real", "fake", "other"))
+    )  # type: ignore[return-value]
 
 
 def test_quiet_leaves_the_warnings(here: Run, sets: tuple[Path, Path, Path]) -> None:
@@ -74,15 +77,26 @@ def test_settings_are_written_as_arguments_in_python(
     page, settings = tmp_path / "page.html", {"extractor": TINY, "max_pixels": 10_000}
     with warnings.catch_warnings(record=True) as caught, caplog.at_level("INFO", "fidtool"):
         warnings.simplefilter("always")
-        found = package.compute(real, fake, on_error="skip", max_skip=0.1, metrics="fid,kid", report=page, **settings)
+        found = package.compute(
+            real, fake, on_error="skip", max_skip=0.1, metrics="fid,kid", report=page, **settings
+        )
         health = package.check(fake, max_pixels=10_000)
         statistics = package.compute_statistics(fake, on_error="skip", max_skip=0.1, **settings)
     said = "\n".join([str(each.message) for each in caught] + caplog.messages)
-    for text in (repr(found.to_dict()), repr(found), page.read_text(), repr(health.to_dict()), repr(statistics), said):
+    for text in (
+        repr(found.to_dict()),
+        repr(found),
+        page.read_text(),
+        repr(health.to_dict()),
+        repr(statistics),
+        said,
+    ):
         assert_rendered(text)
     assert "pass frames='all'" in said
     assert "; max_pixels raises it" in f"{found.results[0].skipped}"
-    with pytest.raises(package.InputError, match=r"; max_pixels raises it; .* pass on_error='skip'") as refused:
+    with pytest.raises(
+        package.InputError, match=r"; max_pixels raises it; .* pass on_error='skip'"
+    ) as refused:
         package.compute(real, fake, **settings)
     assert_rendered("".join(traceback.format_exception(refused.value)))
 
@@ -97,7 +111,9 @@ def test_python_issues_each_warning(
     with pytest.warns(package.FidtoolWarning) as caught:
         evaluation = package.compute(real, [fake, other], num=20, **settings)
     said = [str(each.message) for each in caught]
-    of_results = {str(line).partition("): ")[2] for result in evaluation.results for line in result.warnings} - {""}
+    of_results = {
+        str(line).partition("): ")[2] for result in evaluation.results for line in result.warnings
+    } - {""}
     assert [line for line in of_results if not any(each.endswith(line) for each in said)] == []
     assert {*map(str, evaluation.run.warnings)} <= {*said}
     assert len(said) == len({*said})
@@ -109,7 +125,7 @@ def test_python_issues_each_warning(
     def open_oddly(path: str, *arguments: Any) -> Any:
         return open_set(path, *arguments)._replace(warning=ResultWarning("", f"{path} is odd"))
 
-    monkeypatch.setattr("fidtool.pipeline.check.open_set", open_oddly)
+    monkeypatch.setattr("fidtool.run.check.open_set", open_oddly)
     with pytest.warns(package.FidtoolWarning, match=" is odd") as caught:
         package.check(fake)
     assert {each.filename for each in caught} == {__file__}
@@ -126,7 +142,11 @@ def test_python_says_what_is_not_comparable_and_what_was_left_out(
     real, fake, _ = sets
     with pytest.warns(package.FidtoolWarning) as caught:
         evaluation = package.compute(real, fake, extractor=TINY, preset="stylegan", metrics="all")
-    judged = [each for each in caught if "not comparable with published values of stylegan" in str(each.message)]
+    judged = [
+        each
+        for each in caught
+        if "not comparable with published values of stylegan" in str(each.message)
+    ]
     assert [each.filename for each in judged] == [__file__]
     assert str(judged[0].message) in evaluation.run.notes
     _, *lines = repr(evaluation).splitlines()
@@ -138,7 +158,9 @@ def test_python_says_what_is_not_comparable_and_what_was_left_out(
 def test_python_api_gives_the_same_evaluation(here: Run, sets: tuple[Path, Path, Path]) -> None:
     real, fake, other = sets
     ours = package.compute(real, [fake, other], extractor=TINY, num=30, seed=5)
-    run = here("compute", real, fake, other, "--extractor", TINY, "--num", 30, "--seed", 5, "--json")
+    run = here(
+        "compute", real, fake, other, "--extractor", TINY, "--num", 30, "--seed", 5, "--json"
+    )
     theirs = [frechet(result) for result in run.json["results"]]
     assert [result.frechet_distance for result in ours.results] == theirs
     assert checked(ours.to_dict())["protocol"] == run.json["protocol"]
@@ -150,7 +172,9 @@ def test_a_signal_before_the_rendezvous_is_named_in_the_json(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("fidtool.distributed.signals.received", [signal.SIGTERM])
-    monkeypatch.setattr("fidtool.pipeline.opening.check_paths", lambda *paths: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(
+        "fidtool.run.opening.check_paths", lambda *paths: (_ for _ in ()).throw(KeyboardInterrupt)
+    )
     with pytest.raises(SystemExit) as ended:
         main(["compute", "real", "fake", "--json"])
     printed = capsys.readouterr()
@@ -164,7 +188,17 @@ def test_a_partial_write_of_the_result_is_reported(
 ) -> None:
     """With PYTHONUNBUFFERED, Python itself does not check how many bytes were written."""
     real, fake, _ = sets
-    command = [sys.executable, "-m", "fidtool", "compute", str(real), str(fake), "--extractor", TINY, "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "fidtool",
+        "compute",
+        str(real),
+        str(fake),
+        "--extractor",
+        TINY,
+        "--json",
+    ]
     with open(tmp_path / "result.json", "w") as result:
         ended = subprocess.run(
             ["sh", "-c", 'ulimit -f 1 && exec "$0" "$@"', *command, "--no-cache"],
@@ -173,18 +207,25 @@ def test_a_partial_write_of_the_result_is_reported(
             stderr=subprocess.PIPE,
             text=True,
         )
-    assert (tmp_path / "result.json").stat().st_size in (512, 1024), "the file has the size of the limit, one block"
+    assert (tmp_path / "result.json").stat().st_size in (512, 1024), (
+        "the file has the size of the limit, one block"
+    )
     assert ended.returncode == 1
     assert "error: the result could not be written to stdout (File too large)" in ended.stderr
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_a_full_or_closed_stdout_does_not_lose_the_result(
-    sets: tuple[Path, Path, Path], environment: dict[str, str], tmp_path: Path, rank_server: RankServer
+    sets: tuple[Path, Path, Path],
+    environment: dict[str, str],
+    tmp_path: Path,
+    rank_server: RankServer,
 ) -> None:
     """The record is in the --output file; the error is one line."""
     real, fake, _ = sets
-    command = rank_server.stand_in("fidtool", ["compute", real, fake, "--extractor", TINY, "--quiet"])
+    command = rank_server.stand_in(
+        "fidtool", ["compute", real, fake, "--extractor", TINY, "--quiet"]
+    )
     reader, gone = os.pipe()
     os.close(reader)
     with open("/dev/full", "w") as full:
@@ -192,10 +233,16 @@ def test_a_full_or_closed_stdout_does_not_lose_the_result(
             written = tmp_path / f"{number}.json"
             written.write_text("{}")
             ended = subprocess.run(
-                [*command, "--output", str(written)], env=environment, stdout=stdout, stderr=subprocess.PIPE, text=True
+                [*command, "--output", str(written)],
+                env=environment,
+                stdout=stdout,
+                stderr=subprocess.PIPE,
+                text=True,
             )
             assert ended.returncode == 1
-            errors = [line for line in ended.stderr.splitlines() if not line.startswith("warning: ")]
+            errors = [
+                line for line in ended.stderr.splitlines() if not line.startswith("warning: ")
+            ]
             assert len(errors) == 1, ended.stderr
             assert errors[0].startswith("error: the result could not be written to stdout")
             assert frechet(read_document(written)["results"][0]) > 0
@@ -204,7 +251,18 @@ def test_a_full_or_closed_stdout_does_not_lose_the_result(
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 @pytest.mark.parametrize(
-    "command", ["metrics", "presets", "protocols", "guide", "guide ci", "refs", "weights", "--help", "stats --help"]
+    "command",
+    [
+        "metrics",
+        "presets",
+        "protocols",
+        "guide",
+        "guide ci",
+        "refs",
+        "weights",
+        "--help",
+        "stats --help",
+    ],
 )
 def test_a_full_or_closed_stdout_of_a_list(environment: dict[str, str], command: str) -> None:
     """An error in one line; none if the reader has enough, as `head` does."""
@@ -212,10 +270,15 @@ def test_a_full_or_closed_stdout_of_a_list(environment: dict[str, str], command:
     reader, gone = os.pipe()
     os.close(reader)
     with open("/dev/full", "w") as full:
-        ended = [subprocess.run(line, env=environment, stdout=each, stderr=subprocess.PIPE) for each in (full, gone)]
+        ended = [
+            subprocess.run(line, env=environment, stdout=each, stderr=subprocess.PIPE)
+            for each in (full, gone)
+        ]
     os.close(gone)
     assert [each.returncode for each in ended] == [1, 1]
-    messages = [[line for line in each.stderr.splitlines() if line.startswith(b"error")] for each in ended]
+    messages = [
+        [line for line in each.stderr.splitlines() if line.startswith(b"error")] for each in ended
+    ]
     problem = b"the result could not be written to stdout (No space left on device)"
     if command.endswith("--help"):
         problem = b"the command failed ([Errno 28] No space left on device)"
@@ -225,7 +288,10 @@ def test_a_full_or_closed_stdout_of_a_list(environment: dict[str, str], command:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 def test_a_full_or_unread_stderr_does_not_lose_the_result(
-    sets: tuple[Path, Path, Path], environment: dict[str, str], tmp_path: Path, rank_server: RankServer
+    sets: tuple[Path, Path, Path],
+    environment: dict[str, str],
+    tmp_path: Path,
+    rank_server: RankServer,
 ) -> None:
     """As of `2>&1 >fid.txt | head`, and of a log on a full disk."""
     real, fake, _ = sets
@@ -236,7 +302,9 @@ def test_a_full_or_unread_stderr_does_not_lose_the_result(
     with open("/dev/full", "w") as full:
         for stderr in (full, gone):
             command = rank_server.stand_in("fidtool", line)
-            ended = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=stderr, text=True)
+            ended = subprocess.run(
+                command, env=environment, stdout=subprocess.PIPE, stderr=stderr, text=True
+            )
             assert (ended.returncode, ended.stdout[: len(FD)]) == (0, FD)
             assert frechet(read_document(written)["results"][0]) > 0
             written.unlink()
@@ -244,7 +312,9 @@ def test_a_full_or_unread_stderr_does_not_lose_the_result(
 
 
 def test_a_stderr_that_the_shell_closed(environment: dict[str, str]) -> None:
-    """What other code prints is lost, and neither in the result nor in a file that got the number of stderr."""
+    """What other code prints is lost, and neither in the result nor in a file that got the number
+    of stderr.
+    """
     text = (
         "import os\n"
         "from fidtool.cli import output\n"
@@ -261,8 +331,13 @@ def test_a_stderr_that_the_shell_closed(environment: dict[str, str]) -> None:
 
 
 def test_characters_that_the_locale_lacks_are_replaced(environment: dict[str, str]) -> None:
-    """The result would be lost. Names of files that are not valid text are printed as their bytes."""
-    text = "from fidtool.cli import output; output.print_lines(['1 \\xb1 2']); output.print_lines(['\\udcff'])"
+    """The result would be lost. Names of files that are not valid text are printed as their
+    bytes.
+    """
+    text = (
+        "from fidtool.cli import output; output.print_lines(['1 \\xb1 2']); "
+        "output.print_lines(['\\udcff'])"
+    )
     ascii_locale = {**environment, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     ended = subprocess.run([sys.executable, "-c", text], env=ascii_locale, stdout=subprocess.PIPE)
     assert (ended.returncode, ended.stdout) == (0, b"1 ? 2\n\xff\n")
@@ -301,9 +376,13 @@ def test_progress_is_a_bar_on_a_terminal(
 
     real, fake, _ = sets
     reading, writing = pty.openpty()
-    fcntl.ioctl(writing, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))  # tqdm adapts the bar to the width
+    fcntl.ioctl(
+        writing, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0)
+    )  # tqdm adapts the bar to the width
     command = rank_server.stand_in("fidtool", ["compute", real, fake, "--extractor", TINY])
-    done = subprocess.run(command, stderr=writing, stdout=subprocess.PIPE, env=environment, timeout=PATIENCE)
+    done = subprocess.run(
+        command, stderr=writing, stdout=subprocess.PIPE, env=environment, timeout=PATIENCE
+    )
     os.close(writing)
     shown = os.read(reading, 65536).decode()
     os.close(reading)
@@ -325,33 +404,54 @@ def test_exit_is_fast_but_runs_exit_handlers(environment: dict[str, str], tmp_pa
         "from fidtool.cli.main import process\n"
         "process()\n"
     )
-    ended = subprocess.run([sys.executable, str(program)], env=environment, capture_output=True, text=True)
+    ended = subprocess.run(
+        [sys.executable, str(program)], env=environment, capture_output=True, text=True
+    )
     assert ended.returncode == 0
     assert ended.stdout.splitlines()[-1] == "at exit"
 
 
-def test_output_does_not_overwrite_files_of_the_sets(here: Run, sets: tuple[Path, Path, Path]) -> None:
+def test_output_does_not_overwrite_files_of_the_sets(
+    here: Run, sets: tuple[Path, Path, Path]
+) -> None:
     real, fake, other = sets
     kept, listed = real.parent / "kept.npz", real.parent / "listed.txt"
     assert here("stats", real, "--extractor", TINY, "-o", kept).status == 0
     listed.write_text("".join(f"{file}\n" for file in sorted(other.iterdir())))
     sets_of = {fake / "00000.png": fake, kept: fake, listed: listed, other / "00001.png": listed}
-    sets_of |= {fake / "00002.png": f"file://{fake}", other / "00003.png": f"{real.parent}/{{fake,other}}/*.png"}
+    sets_of |= {
+        fake / "00002.png": f"file://{fake}",
+        other / "00003.png": f"{real.parent}/{{fake,other}}/*.png",
+    }
     for file, path in sets_of.items():
         before = file.read_bytes()
         refused = here("compute", kept, path, "--extractor", TINY, "-o", file)
         assert (refused.status, refused.stdout) == (2, "")
-        listed = f"--output {file}: the name must end in .json, .csv, .md, .tex: choose {file.with_suffix('.json')}"
+        listed = (
+            f"--output {file}: the name must end in .json, .csv, .md, .tex: choose "
+            f"{file.with_suffix('.json')}"
+        )
         assert listed in refused.error
         plain = file.rename(file.with_suffix(""))
         refused = here("compute", kept, path, "--extractor", TINY, "-o", plain)
-        assert f"--output {plain} exists and is not JSON: choose another name, or delete the file" in refused.error
+        assert (
+            f"--output {plain} exists and is not JSON: choose another name, or delete the file"
+            in refused.error
+        )
         assert plain.rename(file).read_bytes() == before
 
 
 def test_commands_without_images_print_once_per_machine(fidtool: Run) -> None:
-    variables = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
-    runs = [fidtool("metrics", **variables, RANK=f"{rank}", LOCAL_RANK=f"{rank % 2}") for rank in range(1, 4)]
+    variables = {
+        "WORLD_SIZE": "4",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29500",
+    }
+    runs = [
+        fidtool("metrics", **variables, RANK=f"{rank}", LOCAL_RANK=f"{rank % 2}")
+        for rank in range(1, 4)
+    ]
     assert [run.status for run in runs] == [0, 0, 0]
     assert [bool(run.stdout) for run in runs] == [False, True, False], "only local rank zero prints"
     assert "the demo runs in a single process" in fidtool("demo", **variables, RANK="0").error

@@ -22,7 +22,10 @@ KID = ("--metrics", "fid,kid", "--kid-subset-size", 10)
 @pytest.fixture
 def sets(tmp_path: Path) -> list[Path]:
     """REAL and two FAKEs."""
-    return [make_pictures(tmp_path / name, 40, seed) for seed, name in enumerate(("real", "fake", "other"))]
+    return [
+        make_pictures(tmp_path / name, 40, seed)
+        for seed, name in enumerate(("real", "fake", "other"))
+    ]
 
 
 @pytest.fixture
@@ -41,7 +44,9 @@ def test_a_single_value_is_a_line(here: Run, sets: list[Path]) -> None:
 
 @pytest.mark.usefixtures("terminal")
 @pytest.mark.parametrize("metrics", [(), KID], ids=["fid", "fid,kid"])
-def test_several_values_are_a_table(here: Run, sets: list[Path], metrics: tuple[object, ...]) -> None:
+def test_several_values_are_a_table(
+    here: Run, sets: list[Path], metrics: tuple[object, ...]
+) -> None:
     lines = here("compute", *sets, *FLAGS, *metrics).stdout.splitlines()
     above = ["Features"] if metrics else []
     assert [line.split()[0] for line in lines] == [*above, "FAKE", "fake", "other", "*"]
@@ -56,7 +61,8 @@ def test_without_a_terminal_there_are_lines(here: Run, sets: list[Path]) -> None
     values = [result["metrics"] for result in here(*arguments, "--json").json["results"]]
     (fid, kid, std) = values[0]
     expected = "".join(
-        f"{FD}: {found[fid]:.4f}  {path}\nKID ({TINY}): {found[kid]:.6f} ± {found[std]:.6f}  {path}\n"
+        f"{FD}: {found[fid]:.4f}  {path}\nKID ({TINY}): {found[kid]:.6f} ± {found[std]:.6f}  "
+        f"{path}\n"
         for found, path in zip(values, sets[1:], strict=True)
     )
     assert here(*arguments).stdout == here(*arguments, "--format", "lines").stdout == expected
@@ -65,12 +71,16 @@ def test_without_a_terminal_there_are_lines(here: Run, sets: list[Path]) -> None
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs pseudo-terminals")
-def test_a_real_terminal(sets: list[Path], environment: dict[str, str], rank_server: RankServer) -> None:
+def test_a_real_terminal(
+    sets: list[Path], environment: dict[str, str], rank_server: RankServer
+) -> None:
     import pty
 
     reading, writing = pty.openpty()
     command = rank_server.stand_in("fidtool", ["compute", *sets, *FLAGS, *KID])
-    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, env=environment, timeout=PATIENCE)
+    done = subprocess.run(
+        command, stdout=writing, stderr=subprocess.PIPE, env=environment, timeout=PATIENCE
+    )
     os.close(writing)
     shown = os.read(reading, 65536).decode().splitlines()
     os.close(reading)

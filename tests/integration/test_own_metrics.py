@@ -158,20 +158,26 @@ def sliced() -> Any:
 
 
 def independent_sliced(sets: tuple[Path, Path], directions: int, seed: int) -> float:
-    """Compute the sliced distance with NumPy from fidtool's stored features, one direction at a time."""
+    """Compute the sliced distance with NumPy from fidtool's stored features, one direction at a
+    time.
+    """
     found = [fidtool.compute_statistics(folder, extractor=TINY, metrics="kid") for folder in sets]
     one, other = (np.asarray(each.features, dtype=np.float64) for each in found if each is not None)
     count = min(len(one), len(other))
     generator = torch.Generator().manual_seed(seed)
     values = []
-    for row in torch.randn(directions, one.shape[1], generator=generator, dtype=torch.float64).numpy():
+    for row in torch.randn(
+        directions, one.shape[1], generator=generator, dtype=torch.float64
+    ).numpy():
         row = row / np.sqrt((row**2).sum())
         apart = np.sort((one[:count] * row).sum(1)) - np.sort((other[:count] * row).sum(1))
         values.append(np.abs(apart).mean())
     return float(np.mean(values))
 
 
-def test_a_metric_from_a_file_is_in_every_output(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_metric_from_a_file_is_in_every_output(
+    here: Run, sets: tuple[Path, Path], tmp_path: Path
+) -> None:
     """The metric is an object in the file, which has its settings."""
     (tmp_path / "sliced.py").write_text((EXAMPLES / "sliced.py").read_text() + FEW)
     arguments = ("compute", *sets, "--extractor", TINY, "--metrics", "fid,sliced.py:few")
@@ -184,7 +190,10 @@ def test_a_metric_from_a_file_is_in_every_output(here: Run, sets: tuple[Path, Pa
     assert (settings["directions"], settings["seed"]) == (70, 3)
     assert re.fullmatch(r"sliced\.py:few@[0-9a-f]{12}", settings["source"])
     assert outcome.json["run"]["config"]["metrics"] == ["fid", "sliced.py:few"]
-    assert outcome.json["run"]["config"]["metric_options"] == {"sliced.directions": 70, "sliced.seed": 3}
+    assert outcome.json["run"]["config"]["metric_options"] == {
+        "sliced.directions": 70,
+        "sliced.seed": 3,
+    }
     assert "sliced" in outcome.json["run"]["seconds"]
     page = (tmp_path / "page.html").read_text()
     assert "mean difference of the sorted projections" in page
@@ -195,7 +204,9 @@ def test_a_metric_from_a_file_is_in_every_output(here: Run, sets: tuple[Path, Pa
 
 def test_in_python_a_metric_is_an_object(sets: tuple[Path, Path], sliced: Any) -> None:
     real, fake = sets
-    found = fidtool.compute(real, fake, extractor=TINY, metrics=["fid", sliced(directions=70, seed=3)])
+    found = fidtool.compute(
+        real, fake, extractor=TINY, metrics=["fid", sliced(directions=70, seed=3)]
+    )
     value = found.results[0].value("sliced")
     assert value == pytest.approx(independent_sliced(sets, 70, 3), rel=1e-12)
     assert found.run.config["metrics"] == ["fid", "sliced_example:Sliced"]
@@ -214,7 +225,10 @@ def test_built_in_metrics_are_objects_as_well(sets: tuple[Path, Path]) -> None:
 def test_a_keyword_for_a_metrics_setting_says_what_to_write() -> None:
     compute: Any = fidtool.compute
     for keywords, words in (
-        ({"metrics": "fid,kid", "kid_subset_size": 9}, "write metrics=[fidtool.KID(subset_size=...)]"),
+        (
+            {"metrics": "fid,kid", "kid_subset_size": 9},
+            "write metrics=[fidtool.KID(subset_size=...)]",
+        ),
         ({"nearest_k": 3, "ties": "inclusive"}, "write metrics=[fidtool.PRDC(nearest_k=...)]"),
         ({"metric": "fid"}, "did you mean metrics?"),
     ):
@@ -225,12 +239,18 @@ def test_a_keyword_for_a_metrics_setting_says_what_to_write() -> None:
         check("real", kid_subset_size=9)
 
 
-def test_different_spellings_of_a_path_are_one_metric(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+def test_different_spellings_of_a_path_are_one_metric(
+    here: Run, sets: tuple[Path, Path], tmp_path: Path
+) -> None:
     (tmp_path / "faults.py").write_text(FAULTS.replace("1.0 / 0.0", "1.0"))
     (tmp_path / "below").mkdir()
-    (tmp_path / "below" / "faults.py").write_text(FAULTS.replace("1.0 / 0.0", "2.0").replace('"faulty"', '"other"'))
+    (tmp_path / "below" / "faults.py").write_text(
+        FAULTS.replace("1.0 / 0.0", "2.0").replace('"faulty"', '"other"')
+    )
     both = "faults.py:Faulty,./faults.py:Faulty,below/faults.py:Faulty"
-    assert [*here("compute", *sets, "--extractor", TINY, "--metrics", both, "--json").metrics.values()] == [1.0, 2.0]
+    assert [
+        *here("compute", *sets, "--extractor", TINY, "--metrics", both, "--json").metrics.values()
+    ] == [1.0, 2.0]
 
 
 NETWORKS = """
@@ -250,11 +270,15 @@ class Apart(Metric):
 """
 
 
-def test_a_metric_may_use_its_own_network(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_metric_may_use_its_own_network(
+    here: Run, sets: tuple[Path, Path], tmp_path: Path
+) -> None:
     (tmp_path / "apart.py").write_text(NETWORKS.format(spec=COLOURS, layer="mine"))
     run = ("compute", "--extractor", TINY, "--metrics", "fid,apart.py:Apart", "--json")
     outcome = here(*run, *sets)
-    found = [fidtool.compute_statistics(folder, extractor=COLOURS, metrics="kid") for folder in sets]
+    found = [
+        fidtool.compute_statistics(folder, extractor=COLOURS, metrics="kid") for folder in sets
+    ]
     one, other = (each.features for each in found if each is not None)
     assert one is not None
     assert other is not None
@@ -262,15 +286,32 @@ def test_a_metric_may_use_its_own_network(here: Run, sets: tuple[Path, Path], tm
     assert list(value.values())[1] == float(abs(one.mean(0) - other.mean(0)).max())
     assert outcome.json["layers"]["mine"]["dims"] == 6
 
-    made = ("stats", sets[0], "--extractor", TINY, "--metrics", "fid,apart.py:Apart", "-o", "real.npz")
+    made = (
+        "stats",
+        sets[0],
+        "--extractor",
+        TINY,
+        "--metrics",
+        "fid,apart.py:Apart",
+        "-o",
+        "real.npz",
+    )
     assert here(*made).status == 0
     assert here(*run, "real.npz", sets[1]).json["results"][0]["metrics"] == value
     assert here("stats", sets[0], "--extractor", TINY, "-o", "plain.npz").status == 0
-    assert "plain.npz has no statistics of the features of Apart: " in here(*run, "plain.npz", sets[1]).error
+    assert (
+        "plain.npz has no statistics of the features of Apart: "
+        in here(*run, "plain.npz", sets[1]).error
+    )
 
     (tmp_path / "clash.py").write_text(NETWORKS.format(spec=TINY, layer="embedding"))
-    refused = here("compute", "--metrics", "cmmd,clash.py:Apart", "--cmmd-extractor", COLOURS, *sets)
-    words = "apart has another network for the layer 'embedding' than another metric or --extractor: choose another"
+    refused = here(
+        "compute", "--metrics", "cmmd,clash.py:Apart", "--cmmd-extractor", COLOURS, *sets
+    )
+    words = (
+        "apart has another network for the layer 'embedding' than another metric or --extractor: "
+        "choose another"
+    )
     assert refused.status == 2
     assert words in refused.error
 
@@ -278,20 +319,52 @@ def test_a_metric_may_use_its_own_network(here: Run, sets: tuple[Path, Path], tm
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        (["--metrics", "nofile.py:Sliced"], 2, "no file nofile.py (from --metrics nofile.py:Sliced)"),
-        (["--metrics", "faults.py:Nothing"], 2, "Nothing failed: AttributeError: faults.py has no Nothing"),
-        (["--metrics", "faults.py:NUMBER"], 2, "faults.py:NUMBER is a int; it must be a fidtool.Metric"),
+        (
+            ["--metrics", "nofile.py:Sliced"],
+            2,
+            "no file nofile.py (from --metrics nofile.py:Sliced)",
+        ),
+        (
+            ["--metrics", "faults.py:Nothing"],
+            2,
+            "Nothing failed: AttributeError: faults.py has no Nothing",
+        ),
+        (
+            ["--metrics", "faults.py:NUMBER"],
+            2,
+            "faults.py:NUMBER is a int; it must be a fidtool.Metric",
+        ),
         (["--metrics", "broken.py:Any"], 2, "--metrics broken.py:Any failed: ZeroDivisionError: "),
-        (["--metrics", "faults.py:Taken"], 2, "the metrics KID and Taken both have the name kid: rename one"),
-        (["--metrics", "faults.py:TakenToo"], 2, "the metrics MIND and TakenToo both have the name mind: rename one"),
-        (["--metrics", "faults.py:TakenElsewhere"], 2, "the metrics FID and TakenElsewhere both have the name fd: "),
+        (
+            ["--metrics", "faults.py:Taken"],
+            2,
+            "the metrics KID and Taken both have the name kid: rename one",
+        ),
+        (
+            ["--metrics", "faults.py:TakenToo"],
+            2,
+            "the metrics MIND and TakenToo both have the name mind: rename one",
+        ),
+        (
+            ["--metrics", "faults.py:TakenElsewhere"],
+            2,
+            "the metrics FID and TakenElsewhere both have the name fd: ",
+        ),
         (["--metrics", "faults.py:Titled"], 1, "the metric FD failed: ZeroDivisionError: "),
         (["--metrics", "faults.py:Picky"], 2, "too few: "),
         (["--metrics", "faults.py:Faulty"], 1, "the metric faulty failed: ZeroDivisionError: "),
-        (["--metrics", "faults.py:Other"], 1, "the metric faulty returned {'another': 1.0}; it declares faulty"),
+        (
+            ["--metrics", "faults.py:Other"],
+            1,
+            "the metric faulty returned {'another': 1.0}; it declares faulty",
+        ),
         (["--metrics", "faults.py:Endless"], 1, "the metric faulty returned inf for faulty"),
         (["--metrics", "faults.py:Whole"], 1, "the metric faulty returned nan for whole"),
-        (["--metrics", "faults.py:Huge"], 1, f"the metric faulty returned 1{'0' * 199}… for faulty"),
+        (
+            ["--metrics", "faults.py:Huge"],
+            1,
+            f"the metric faulty returned 1{'0' * 199}… for faulty",
+        ),
         (
             ["--metrics", "none.py:few"],
             2,
@@ -303,25 +376,62 @@ def test_a_metric_may_use_its_own_network(here: Run, sets: tuple[Path, Path], tm
             2,
             "is an object in the file of the metric, see `fidtool guide metrics`",
         ),
-        (["--metrics", "faults.py:Faulty,faults.py:Same"], 2, "requested twice, with different settings or classes"),
+        (
+            ["--metrics", "faults.py:Faulty,faults.py:Same"],
+            2,
+            "requested twice, with different settings or classes",
+        ),
         (
             ["--metrics", "faults.py:Faulty,faults.py:Twin"],
             2,
             "the metrics Faulty and Twin both have the name faulty: rename one",
         ),
-        (["--metrics", "faults.py:Bare"], 2, "Bare must be a dataclass that has a name and its numbers: "),
-        (["--metrics", "faults.py:Nameless"], 2, "Nameless must be a dataclass that has a name and its numbers: "),
-        (["--metrics", "faults.py:Numberless"], 2, "Numberless must be a dataclass that has a name and its numbers: "),
-        (["--metrics", "faults.py:Nowhere"], 2, "the layer 'mine' of nowhere does not fit its class: "),
-        (["--metrics", "faults.py:Unnamed"], 2, "the layer 'features' of unnamed does not fit its class: "),
+        (
+            ["--metrics", "faults.py:Bare"],
+            2,
+            "Bare must be a dataclass that has a name and its numbers: ",
+        ),
+        (
+            ["--metrics", "faults.py:Nameless"],
+            2,
+            "Nameless must be a dataclass that has a name and its numbers: ",
+        ),
+        (
+            ["--metrics", "faults.py:Numberless"],
+            2,
+            "Numberless must be a dataclass that has a name and its numbers: ",
+        ),
+        (
+            ["--metrics", "faults.py:Nowhere"],
+            2,
+            "the layer 'mine' of nowhere does not fit its class: ",
+        ),
+        (
+            ["--metrics", "faults.py:Unnamed"],
+            2,
+            "the layer 'features' of unnamed does not fit its class: ",
+        ),
         (["--metrics", "faults.py:Text"], 2, "the layer 'mine' of lost does not fit its class: "),
-        (["--metrics", "faults.py:Lost"], 2, "--metrics faults.py:Lost failed: ZeroDivisionError: division by zero"),
-        (["--metrics", "faults.py:Greedy"], 2, "but does not request them: set real_features and fake_features"),
+        (
+            ["--metrics", "faults.py:Lost"],
+            2,
+            "--metrics faults.py:Lost failed: ZeroDivisionError: division by zero",
+        ),
+        (
+            ["--metrics", "faults.py:Greedy"],
+            2,
+            "but does not request them: set real_features and fake_features",
+        ),
         (["--metrics", "faults.py:Plain"], 1, "the metric faulty returned 1.0; it declares faulty"),
     ],
 )
 def test_refusals(
-    here: Run, sets: tuple[Path, Path], tmp_path: Path, arguments: list[str], status: int, message: str
+    here: Run,
+    sets: tuple[Path, Path],
+    tmp_path: Path,
+    arguments: list[str],
+    status: int,
+    message: str,
 ) -> None:
     (tmp_path / "faults.py").write_text(FAULTS)
     (tmp_path / "broken.py").write_text("1 / 0")
@@ -357,4 +467,7 @@ def test_metrics_are_listed(here: Run) -> None:
     (listed,) = here("metrics", SLICED, "--json").json["metrics"]
     assert listed["name"] == "sliced"
     assert [setting["name"] for setting in listed["settings"]] == ["directions", "seed"]
-    assert "  Sliced(directions=1000): Number of random directions." in here("metrics", SLICED, "kid").stdout
+    assert (
+        "  Sliced(directions=1000): Number of random directions."
+        in here("metrics", SLICED, "kid").stdout
+    )

@@ -1,4 +1,6 @@
-"""Reconstructions and their originals: which images are pairs, their values in every output, and refusals."""
+"""Reconstructions and their originals: which images are pairs, their values in every output, and
+refusals.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ import torch
 from PIL import Image
 
 import fidtool
-from fidtool.images import loader
+from fidtool.reading import loader
 from support.command_line import Run, messages
 from support.http_store import http_store
 from support.places import TINY
@@ -36,7 +38,8 @@ def sets(tmp_path: Path, environment: dict[str, str]) -> tuple[Path, Path]:
 def expected(real: Path, fake: Path) -> dict[str, float]:
     """Return the mean values, with the partners by name."""
     pairs = [
-        [torch.from_numpy(rgb(each).copy()) for each in (file, fake / file.name)] for file in sorted(real.iterdir())
+        [torch.from_numpy(rgb(each).copy()) for each in (file, fake / file.name)]
+        for file in sorted(real.iterdir())
     ]
     return {
         "psnr": float(np.mean([fidtool.PSNR().of_pair(*pair) for pair in pairs])),
@@ -49,19 +52,37 @@ def values(outcome: Any) -> dict[str, float]:
 
 
 def test_one_pass_gives_the_features_of_both_sets(here: Run, sets: tuple[Path, Path]) -> None:
-    """The FID has the bits of a run without pairs, and each image passes through the network once."""
+    """The FID has the bits of a run without pairs, and each image passes through the network
+    once.
+    """
     alone = here(
-        "compute", *sets, "--extractor", TINY, "--metrics", "fid,kid", "--kid-subset-size", 5, "--json", "--no-cache"
+        "compute",
+        *sets,
+        "--extractor",
+        TINY,
+        "--metrics",
+        "fid,kid",
+        "--kid-subset-size",
+        5,
+        "--json",
+        "--no-cache",
     )
     metrics = ("--metrics", "fid,kid,psnr,ssim", "--kid-subset-size", 5)
-    both = here("compute", *sets, "--extractor", TINY, *metrics, "--json", "--no-cache", "--batch-size", 4)
-    assert {name: value for name, value in both.metrics.items() if name in alone.metrics} == alone.metrics
+    both = here(
+        "compute", *sets, "--extractor", TINY, *metrics, "--json", "--no-cache", "--batch-size", 4
+    )
+    assert {
+        name: value for name, value in both.metrics.items() if name in alone.metrics
+    } == alone.metrics
     assert values(both) == pytest.approx(expected(*sets), rel=1e-12)
     run = both.json["run"]
     assert (run["images_computed"], run["forward_passes"]) == (18, 6)
     assert run["extraction"]["pairs"] > 0
     assert both.json["settings"]["ssim"] == {"window": "gaussian"}
-    assert both.json["results"][0]["sets"]["real"]["pixels"] == alone.json["results"][0]["sets"]["real"]["pixels"]
+    assert (
+        both.json["results"][0]["sets"]["real"]["pixels"]
+        == alone.json["results"][0]["sets"]["real"]["pixels"]
+    )
 
 
 def test_cached_sets_are_decoded_for_their_pairs_alone(here: Run, sets: tuple[Path, Path]) -> None:
@@ -71,7 +92,17 @@ def test_cached_sets_are_decoded_for_their_pairs_alone(here: Run, sets: tuple[Pa
     assert again.metrics == first.metrics
     assert (again.json["run"]["images_computed"], first.json["run"]["images_computed"]) == (0, 18)
     assert again.json["run"]["cached"] == list(map(str, sets))
-    other = here("compute", *sets, "--extractor", TINY, "--metrics", "fid,kid,psnr", "--kid-subset-size", 5, "--json")
+    other = here(
+        "compute",
+        *sets,
+        "--extractor",
+        TINY,
+        "--metrics",
+        "fid,kid,psnr",
+        "--kid-subset-size",
+        5,
+        "--json",
+    )
     assert other.json["run"]["images_computed"] == 18  # the features of each image were not stored
     assert other.metrics["psnr"] == first.metrics["psnr"]
 
@@ -82,18 +113,31 @@ def test_without_features_no_network_is_used(here: Run, sets: tuple[Path, Path])
     assert found.json["protocol"]["fingerprint"] is None
     assert found.json["run"]["images_computed"] == 0
     assert found.json["results"][0]["diagnosis"]["duplicates"]["fake"]["images"] == 9
-    lines = here("compute", *sets, "--metrics", "psnr,ssim", "--history", "days.jsonl").stdout.splitlines()
+    lines = here(
+        "compute", *sets, "--metrics", "psnr,ssim", "--history", "days.jsonl"
+    ).stdout.splitlines()
     assert here("history", "days.jsonl").stdout.splitlines()[0].endswith("real, pixels:")
     assert [line.partition(":")[0] for line in lines] == ["PSNR", "SSIM"]
     assert "±" in lines[0]
 
 
-def test_several_reconstructions_share_the_originals(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+def test_several_reconstructions_share_the_originals(
+    here: Run, sets: tuple[Path, Path], tmp_path: Path
+) -> None:
     _, other = make_reconstructions(tmp_path / "more", SIDES, seed=0)
     for number, file in enumerate(sorted(other.iterdir())):
         Image.fromarray(rgb(file) // 2).save(other / f"{number:03}.png")
     found = here(
-        "compute", *sets, other, sets[0], "--extractor", TINY, "--metrics", "fid,psnr,ssim", "--json", "--no-cache"
+        "compute",
+        *sets,
+        other,
+        sets[0],
+        "--extractor",
+        TINY,
+        "--metrics",
+        "fid,psnr,ssim",
+        "--json",
+        "--no-cache",
     )
     for result, fake in zip(found.json["results"], (sets[1], other, sets[0]), strict=True):
         own = {name: result["metrics"][name] for name in ("psnr", "ssim")}
@@ -105,11 +149,17 @@ def test_several_reconstructions_share_the_originals(here: Run, sets: tuple[Path
     )
 
 
-def test_names_have_folders_and_other_suffixes(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
-    """The order of the names differs between the sets: a.png is before a0.png, and a0_recon.png before a_recon.png."""
+def test_names_have_folders_and_other_suffixes(
+    here: Run, sets: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """The order of the names differs between the sets: a.png is before a0.png, and a0_recon.png
+    before a_recon.png.
+    """
     real, recon = sets
     wanted = expected(real, recon)
-    names = [f"{kind}/{stem}" for kind in ("cats", "dogs") for stem in ("a", "a0", "b", "a-b")] + ["z"]
+    names = [f"{kind}/{stem}" for kind in ("cats", "dogs") for stem in ("a", "a0", "b", "a-b")] + [
+        "z"
+    ]
     for place, ending in ((real, ".png"), (recon, "_recon.bmp")):
         for file, name in zip(sorted(place.iterdir()), names, strict=True):
             (target := place / f"{name}{ending}").parent.mkdir(exist_ok=True)
@@ -121,7 +171,9 @@ def test_names_have_folders_and_other_suffixes(here: Run, sets: tuple[Path, Path
     assert "9 images of" in refused.error
     assert "cats/a-b_recon.bmp, cats/a0_recon.bmp, cats/a_recon.bmp, …" in refused.error
     assert refused.error.endswith("pass --pairs suffix:_recon, or rename them")
-    swapped = here("compute", recon, real, "--metrics", "psnr,ssim", "--json", "--pairs", "suffix:_recon")
+    swapped = here(
+        "compute", recon, real, "--metrics", "psnr,ssim", "--json", "--pairs", "suffix:_recon"
+    )
     assert values(swapped) == pytest.approx(wanted, rel=1e-12)
     refused = here(*arguments, "--pairs", "position")
     assert "is for arrays and lists, and" in refused.error
@@ -129,32 +181,51 @@ def test_names_have_folders_and_other_suffixes(here: Run, sets: tuple[Path, Path
     with zipfile.ZipFile(tmp_path / "real.zip", "w") as archive:
         for file in real.rglob("*.png"):
             archive.write(file, file.relative_to(real))
-    zipped = here("compute", "real.zip", recon, "--metrics", "psnr,ssim", "--json", "--pairs", "suffix:_recon")
+    zipped = here(
+        "compute", "real.zip", recon, "--metrics", "psnr,ssim", "--json", "--pairs", "suffix:_recon"
+    )
     assert values(zipped) == pytest.approx(wanted, rel=1e-12)
 
 
-def test_arrays_and_lists_are_paired_by_position(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+def test_arrays_and_lists_are_paired_by_position(
+    here: Run, sets: tuple[Path, Path], tmp_path: Path
+) -> None:
     wanted = expected(*sets)
     arrays = [np.stack([rgb(file) for file in sorted(place.iterdir())]) for place in sets]
     for name, array in zip(("real", "recon"), arrays, strict=True):
         np.savez(tmp_path / f"{name}.npz", arr_0=array)
-    assert values(here("compute", "real.npz", "recon.npz", "--metrics", "psnr,ssim", "--json")) == pytest.approx(wanted)
+    assert values(
+        here("compute", "real.npz", "recon.npz", "--metrics", "psnr,ssim", "--json")
+    ) == pytest.approx(wanted)
     order = [3, 1, 8, 0, 2, 7, 4, 6, 5]
     for place, name in zip(sets, ("real", "recon"), strict=True):
         files = sorted(place.iterdir())
         for position, number in enumerate(order):  # names that sort in another way than the lines
-            shutil.copy(files[number], tmp_path / f"{name}-{(7 * number + len(name)) % 9}-{position}.png")
-        lines = [f"{name}-{(7 * number + len(name)) % 9}-{position}.png" for position, number in enumerate(order)]
+            shutil.copy(
+                files[number], tmp_path / f"{name}-{(7 * number + len(name)) % 9}-{position}.png"
+            )
+        lines = [
+            f"{name}-{(7 * number + len(name)) % 9}-{position}.png"
+            for position, number in enumerate(order)
+        ]
         (tmp_path / f"{name}.txt").write_text("\n".join(lines))
-    assert values(here("compute", "real.txt", "recon.txt", "--metrics", "psnr,ssim", "--json")) == pytest.approx(wanted)
-    for real, fake in (arrays, [list(array) for array in arrays], [torch.from_numpy(array) for array in arrays]):
+    assert values(
+        here("compute", "real.txt", "recon.txt", "--metrics", "psnr,ssim", "--json")
+    ) == pytest.approx(wanted)
+    for real, fake in (
+        arrays,
+        [list(array) for array in arrays],
+        [torch.from_numpy(array) for array in arrays],
+    ):
         found = fidtool.compute(real, fake, metrics="psnr,ssim").results[0].metrics
         assert {name: found[name] for name in wanted} == pytest.approx(wanted)
     mixed = fidtool.compute(sets[0], arrays[1], metrics="psnr", pairs="position").results[0].metrics
     assert mixed["psnr"] == pytest.approx(wanted["psnr"])
 
 
-def test_other_names_are_paired_by_their_numbers_or_their_order(here: Run, sets: tuple[Path, Path]) -> None:
+def test_other_names_are_paired_by_their_numbers_or_their_order(
+    here: Run, sets: tuple[Path, Path]
+) -> None:
     """Each prints examples of the pairs; the refusal of the usual names has the value that fits."""
     real, recon = sets
     wanted = expected(*sets)
@@ -167,7 +238,9 @@ def test_other_names_are_paired_by_their_numbers_or_their_order(here: Run, sets:
     for how in ("number", "sorted"):
         found = here(*arguments, "--pairs", how)
         assert values(found) == pytest.approx(wanted, rel=1e-12)
-        examples = [f"{recon}/b2-{number:05}.png and {real}/image-{number}.png" for number in (10, 5, 9)]
+        examples = [
+            f"{recon}/b2-{number:05}.png and {real}/image-{number}.png" for number in (10, 5, 9)
+        ]
         assert f"pairs (--pairs {how}) are, for example, {'; '.join(examples)}" in found.stderr
     (recon / "b2-00004.png").rename(recon / "b.png")
     assert here(*arguments).error.endswith("pass --pairs sorted, or rename them")
@@ -176,18 +249,27 @@ def test_other_names_are_paired_by_their_numbers_or_their_order(here: Run, sets:
     assert "has no number in its name: pass --pairs sorted" in refused.error
     (recon / "b.png").rename(recon / "a-5.png")
     assert (
-        "would have the same partner: rename one, or pass --pairs sorted" in here(*arguments, "--pairs", "number").error
+        "would have the same partner: rename one, or pass --pairs sorted"
+        in here(*arguments, "--pairs", "number").error
     )
     (recon / "a-5.png").unlink()
     assert "has 8, and" in here(*arguments, "--pairs", "sorted").error
 
 
 @pytest.mark.parametrize("order", ["shuffled", "by name", "same"])
-def test_lists_in_different_orders_are_said(here: Run, tmp_path: Path, environment: object, order: str) -> None:
-    """As `ls` sorts numbers, 0, 1, 10, 11, 2; the values are then of images that do not belong together."""
+def test_lists_in_different_orders_are_said(
+    here: Run, tmp_path: Path, environment: object, order: str
+) -> None:
+    """As `ls` sorts numbers, 0, 1, 10, 11, 2; the values are then of images that do not belong
+    together.
+    """
     sets = make_reconstructions(tmp_path, ((20, 16),) * 14)
     lines = [[f"{place.name}/{number:03}.png" for number in range(14)] for place in sets]
-    numbers = {"shuffled": [*range(1, 14), 0], "by name": sorted(range(14), key=str), "same": range(14)}[order]
+    numbers = {
+        "shuffled": [*range(1, 14), 0],
+        "by name": sorted(range(14), key=str),
+        "same": range(14),
+    }[order]
     (tmp_path / "real.txt").write_text("\n".join(lines[0]))
     (tmp_path / "recon.txt").write_text("\n".join(lines[1][number] for number in numbers))
     found = here("compute", "real.txt", "recon.txt", "--metrics", "psnr", "--json")
@@ -203,11 +285,17 @@ def test_lists_in_different_orders_are_said(here: Run, tmp_path: Path, environme
     assert line == messages(result)[0]
     assert line.startswith("recon.txt: ")
     assert " of 14 images fit another image of REAL better than their partner (" in line
-    assert line.endswith("put both into the same order, or choose the pairs in another way (--pairs HOW)")
+    assert line.endswith(
+        "put both into the same order, or choose the pairs in another way (--pairs HOW)"
+    )
 
 
-def test_lossless_reconstructions_are_no_copies(here: Run, tmp_path: Path, environment: object) -> None:
-    """Nor is the format of the originals a fault of theirs; the reverse is one of the reconstructions."""
+def test_lossless_reconstructions_are_no_copies(
+    here: Run, tmp_path: Path, environment: object
+) -> None:
+    """Nor is the format of the originals a fault of theirs; the reverse is one of the
+    reconstructions.
+    """
     for name in ("real", "recon"):
         (tmp_path / name).mkdir()
     sets = make_reconstructions(tmp_path / "made", ((32, 32),) * 12)
@@ -217,8 +305,8 @@ def test_lossless_reconstructions_are_no_copies(here: Run, tmp_path: Path, envir
     found = here("compute", "real", "recon", "--metrics", "psnr", "--json").json["results"][0]
     assert messages(found) == [
         "recon: 12 pairs of (almost) identical images, whose PSNR counts as 100 dB",
-        "recon: 12 of 12 images are pixel-identical to their partners in REAL: their reconstruction is lossless, or "
-        "they are copies",
+        "recon: 12 of 12 images are pixel-identical to their partners in REAL: their "
+        "reconstruction is lossless, or they are copies",
     ]
     assert found["diagnosis"]["shared"]["count"] == 12
     reverse = here("compute", "recon", "real", "--metrics", "psnr", "--json").json["results"][0]
@@ -237,31 +325,59 @@ def test_sizes_that_an_orientation_swaps(here: Run, sets: tuple[Path, Path]) -> 
     for file in real.iterdir():
         Image.open(file).save(file, exif=turned)
     refused = here("compute", *sets, "--metrics", "psnr").error
-    assert re.search(r"real/00\d.png has an EXIF orientation, which is not applied: save it as it is shown", refused)
-    assert re.search(r"real/00\d.png has an EXIF", here("compute", recon, real, "--metrics", "psnr").error)
+    assert re.search(
+        r"real/00\d.png has an EXIF orientation, which is not applied: save it as it is shown",
+        refused,
+    )
+    assert re.search(
+        r"real/00\d.png has an EXIF", here("compute", recon, real, "--metrics", "psnr").error
+    )
 
 
 def test_samples_are_of_pairs(here: Run, sets: tuple[Path, Path]) -> None:
-    found = here("compute", *sets, "--metrics", "psnr", "--num", 5, "--json", "--pairs-output", "pairs.csv")
+    found = here(
+        "compute", *sets, "--metrics", "psnr", "--num", 5, "--json", "--pairs-output", "pairs.csv"
+    )
     assert found.json["results"][0]["count"] == {"real": 5, "fake": 5}
     refused = here("compute", *sets, "--metrics", "psnr", "--num-fake", 5, "--json")
     assert "9 images of" in refused.error
     assert "are no pairs: pass --num N for both" in refused.error
 
 
-def test_values_of_each_pair_are_written(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
-    arguments = ("--metrics", "psnr,ssim", "--json", "--pairs-output", "pairs.csv", "--report", "page.html")
+def test_values_of_each_pair_are_written(
+    here: Run, sets: tuple[Path, Path], tmp_path: Path
+) -> None:
+    arguments = (
+        "--metrics",
+        "psnr,ssim",
+        "--json",
+        "--pairs-output",
+        "pairs.csv",
+        "--report",
+        "page.html",
+    )
     found = here("compute", *sets, *arguments)
     with (tmp_path / "pairs.csv").open() as handle:
         rows = list(csv.DictReader(handle))
     assert [row["fake"] for row in rows] == [str(file) for file in sorted(sets[1].iterdir())]
     assert [row["real"] for row in rows] == [str(file) for file in sorted(sets[0].iterdir())]
     for name in ("psnr", "ssim"):
-        assert np.mean([float(row[name]) for row in rows]) == pytest.approx(found.metrics[name], rel=1e-13)
-        assert np.std([float(row[name]) for row in rows], ddof=1) == pytest.approx(found.metrics[f"{name}_std"])
+        assert np.mean([float(row[name]) for row in rows]) == pytest.approx(
+            found.metrics[name], rel=1e-13
+        )
+        assert np.std([float(row[name]) for row in rows], ddof=1) == pytest.approx(
+            found.metrics[f"{name}_std"]
+        )
     worst = min(rows, key=lambda row: float(row["psnr"]))
-    shown = [each for each in found.json["results"][0]["exhibit"]["worst_pairs"] if each["key"] == "psnr"]
-    assert shown[0] == {"fake": worst["fake"], "real": worst["real"], "key": "psnr", "value": float(worst["psnr"])}
+    shown = [
+        each for each in found.json["results"][0]["exhibit"]["worst_pairs"] if each["key"] == "psnr"
+    ]
+    assert shown[0] == {
+        "fake": worst["fake"],
+        "real": worst["real"],
+        "key": "psnr",
+        "value": float(worst["psnr"]),
+    }
     page = (tmp_path / "page.html").read_text()
     assert "Pairs with the worst PSNR" in page
     assert f"{float(worst['psnr']):.2f}" in page
@@ -275,17 +391,30 @@ def test_large_images_are_compared_in_parts(
     monkeypatch.setattr(loader, "AT_ONCE_BYTES", 2 * 3 * 40 * 30)
     wanted = expected(*sets)
     for workers in (0, 2):
-        metrics = ("--extractor", TINY, "--metrics", "fid,psnr,ssim", "--no-cache", "--num-workers", workers)
+        metrics = (
+            "--extractor",
+            TINY,
+            "--metrics",
+            "fid,psnr,ssim",
+            "--no-cache",
+            "--num-workers",
+            workers,
+        )
         found = here("compute", *sets, *metrics, "--batch-size", 6, "--json")
         assert values(found) == pytest.approx(wanted, rel=1e-12)
         assert found.json["run"]["images_computed"] == 18
 
 
 def test_ms_ssim(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
-    """Beside the others, with its spread; and a refusal of images that are too small for five scales."""
+    """Beside the others, with its spread; and a refusal of images that are too small for five
+    scales.
+    """
     large = make_reconstructions(tmp_path / "large", ((176, 180),) * 3)
     found = here("compute", *large, "--metrics", "ssim,MS_SSIM", "--json")
-    pairs = [[torch.from_numpy(rgb(place / f"00{number}.png").copy()) for place in large] for number in range(3)]
+    pairs = [
+        [torch.from_numpy(rgb(place / f"00{number}.png").copy()) for place in large]
+        for number in range(3)
+    ]
     assert found.metrics["ms_ssim"] == pytest.approx(
         np.mean([fidtool.MultiScaleSSIM().of_pair(*pair) for pair in pairs]), rel=1e-12
     )
@@ -294,7 +423,10 @@ def test_ms_ssim(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
     lines = here("compute", *large, "--metrics", "ms-ssim").stdout.splitlines()
     assert [line.partition(":")[0] for line in lines] == ["MS-SSIM"]
     refused = here("compute", *sets, "--metrics", "psnr,ms-ssim")
-    words = ".png: MS-SSIM needs images of at least 176×176 pixels, and one has 40×30: omit ms-ssim from --metrics"
+    words = (
+        ".png: MS-SSIM needs images of at least 176×176 pixels, and one has 40×30: omit ms-ssim "
+        "from --metrics"
+    )
     assert words in refused.error
 
 
@@ -305,7 +437,10 @@ def test_crops_are_compared(here: Run, sets: tuple[Path, Path], tmp_path: Path) 
         Image.fromarray(rgb(file)).resize((64, 48)).save(file)
     refused = here("compute", *sets, "--metrics", "psnr", "--json")
     assert "has 40×30 pixels, but" in refused.error
-    assert "its partner, has 64×48 pixels: pass --crop adm:30 and --crop-fake adm:30, or the crop" in refused.error
+    assert (
+        "its partner, has 64×48 pixels: pass --crop adm:30 and --crop-fake adm:30, or the crop"
+        in refused.error
+    )
     for file in recon.iterdir():
         Image.fromarray(rgb(file)).resize((32, 32)).save(file)
     assert (
@@ -351,11 +486,17 @@ def resized(real: Path, recon: Path) -> None:
     [
         (remove, ["no partner of the same", "for 1 image of", "real (004.png)"]),
         (add, ["1 image of", "recon (extra.png): rename them, or see --pairs HOW"]),
-        (rename, ["recon (four.png) and 1 image of", "real (004.png): rename them, or see --pairs HOW"]),
+        (
+            rename,
+            ["recon (four.png) and 1 image of", "real (004.png): rename them, or see --pairs HOW"],
+        ),
         (twice, ["004.bmp and 004.png of", "would have the same partner"]),
         (tiny, ["004.png: SSIM needs images of at least 6×6 pixels, and one has 5×9"]),
         (unreadable, ["cannot decode", "real/004.png"]),
-        (resized, ["recon/004.png has 40×31 pixels", "real/004.png, its partner, has 40×30", "--crop"]),
+        (
+            resized,
+            ["recon/004.png has 40×31 pixels", "real/004.png, its partner, has 40×30", "--crop"],
+        ),
     ],
 )
 def test_what_is_no_pair_is_refused(
@@ -372,9 +513,15 @@ def test_what_is_no_pair_is_refused(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--pairs", "names", "--metrics", "psnr"], "--pairs names must be name, position, number, sorted or suffix:"),
+        (
+            ["--pairs", "names", "--metrics", "psnr"],
+            "--pairs names must be name, position, number, sorted or suffix:",
+        ),
         (["--pairs", "name"], "--pairs is for metrics of pairs, and none is requested"),
-        (["--pairs-output", "x.csv"], "--pairs-output is for metrics of pairs, and none is requested"),
+        (
+            ["--pairs-output", "x.csv"],
+            "--pairs-output is for metrics of pairs, and none is requested",
+        ),
         (["--pairs-output", "x.txt", "--metrics", "psnr"], "the name must end in .csv"),
         (["--metrics", "psnr", "--on-error", "skip"], "--on-error skip would leave images of"),
     ],
@@ -387,10 +534,15 @@ def test_settings_that_do_not_fit_are_refused(
     assert words in outcome.error
 
 
-def test_sets_without_images_to_read_are_refused(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+def test_sets_without_images_to_read_are_refused(
+    here: Run, sets: tuple[Path, Path], tmp_path: Path
+) -> None:
     assert here("stats", sets[0], "-o", "real.npz", "--extractor", TINY).status == 0
     refused = here("compute", "real.npz", sets[1], "--extractor", TINY, "--metrics", "fid,psnr")
-    assert "psnr compares images in pairs, and real.npz has none that can be read again" in refused.error
+    assert (
+        "psnr compares images in pairs, and real.npz has none that can be read again"
+        in refused.error
+    )
     assert (
         "psnr compares pairs of images, but there is only one set"
         in here("stats", sets[0], "-o", "x.npz", "--metrics", "psnr").error
@@ -399,7 +551,9 @@ def test_sets_without_images_to_read_are_refused(here: Run, sets: tuple[Path, Pa
     packed = here("compute", sets[0], "recon.tar.gz", "--metrics", "psnr")
     assert "can only be read sequentially: unpack it" in packed.error
     with pytest.raises(fidtool.InputError, match="none that can be read again"):
-        fidtool.compute(sets[0], iter([rgb(file) for file in sorted(sets[1].iterdir())]), metrics="psnr")
+        fidtool.compute(
+            sets[0], iter([rgb(file) for file in sorted(sets[1].iterdir())]), metrics="psnr"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -407,7 +561,9 @@ class Largest(fidtool.PairMetric):
     """The largest difference of two pixels."""
 
     name = "largest"
-    numbers = (fidtool.Number("largest", "Largest difference", "lower", "mean over pairs", layer="pixels"),)
+    numbers = (
+        fidtool.Number("largest", "Largest difference", "lower", "mean over pairs", layer="pixels"),
+    )
 
     def of_pair(self, real: torch.Tensor, fake: torch.Tensor) -> float:
         return float((real.int() - fake.int()).abs().max())
@@ -456,7 +612,8 @@ def test_a_custom_metric_may_keep_the_pixels(sets: tuple[Path, Path]) -> None:
 def test_a_custom_metric_gets_pairs_of_pixels(sets: tuple[Path, Path]) -> None:
     found = fidtool.compute(*sets, metrics=["psnr", Largest()]).results[0]
     largest = [
-        int(np.abs(rgb(file).astype(int) - rgb(sets[1] / file.name)).max()) for file in sorted(sets[0].iterdir())
+        int(np.abs(rgb(file).astype(int) - rgb(sets[1] / file.name)).max())
+        for file in sorted(sets[0].iterdir())
     ]
     assert found.metrics["largest"] == np.mean(largest)
     assert {value.key: value.title for value in found.values}["largest"] == "Largest difference"
@@ -464,11 +621,15 @@ def test_a_custom_metric_gets_pairs_of_pixels(sets: tuple[Path, Path]) -> None:
         fidtool.compute(*sets, metrics=[Failing()])
     with pytest.raises(fidtool.RunError, match=r"recon/00\d.png: the metric nothing is nan"):
         fidtool.compute(*sets, metrics=[Nothing()])
-    with pytest.raises(fidtool.InputError, match="the layer 'features' of of-features does not fit"):
+    with pytest.raises(
+        fidtool.InputError, match="the layer 'features' of of-features does not fit"
+    ):
         fidtool.compute(*sets, metrics=[OfFeatures()])
 
 
-def test_lpips_has_its_weights_on_record(here: Run, tmp_path: Path, environment: dict[str, str]) -> None:
+def test_lpips_has_its_weights_on_record(
+    here: Run, tmp_path: Path, environment: dict[str, str]
+) -> None:
     sets = make_reconstructions(tmp_path, ((40, 36),) * 3)
     weights = write_backbone(tmp_path / "backbone.pth")
     found = here("compute", *sets, "--metrics", "lpips", "--lpips-weights", weights, "--json")
@@ -476,9 +637,21 @@ def test_lpips_has_its_weights_on_record(here: Run, tmp_path: Path, environment:
     assert (recorded["net"], recorded["weights"]) == ("alex", str(weights))
     assert len(recorded["weights_sha256"]) == 64
     assert found.metrics["lpips"] > 0
-    same = here("compute", sets[0], sets[0], "--metrics", "lpips", "--lpips-weights", weights, "--json")
+    same = here(
+        "compute", sets[0], sets[0], "--metrics", "lpips", "--lpips-weights", weights, "--json"
+    )
     assert same.metrics["lpips"] == 0
-    other = here("compute", *sets, "--metrics", "lpips", "--lpips-weights", weights, "--lpips-net", "vgg", "--json")
+    other = here(
+        "compute",
+        *sets,
+        "--metrics",
+        "lpips",
+        "--lpips-weights",
+        weights,
+        "--lpips-net",
+        "vgg",
+        "--json",
+    )
     assert "does not contain the weights of torchvision:vgg16" in other.error
     lost = here("compute", *sets, "--metrics", "lpips", "--lpips-weights", "lost.pth", "--json")
     assert "--lpips-weights lost.pth is neither a file" in lost.error
@@ -492,7 +665,13 @@ def test_published_weights_of_lpips(
     from torchvision.models._api import Weights
 
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch-home"))
-    arguments = ("compute", *make_reconstructions(tmp_path, ((40, 36),) * 3), "--metrics", "lpips", "--json")
+    arguments = (
+        "compute",
+        *make_reconstructions(tmp_path, ((40, 36),) * 3),
+        "--metrics",
+        "lpips",
+        "--json",
+    )
     content = write_backbone(tmp_path / "backbone.pth").read_bytes()
     name = f"alexnet-{hashlib.sha256(content).hexdigest()[:8]}.pth"
     (tmp_path / "www").mkdir()
@@ -501,7 +680,10 @@ def test_published_weights_of_lpips(
         moved = Weights(f"{store.url}{name}", published.transforms, published.meta)
         monkeypatch.setattr(AlexNet_Weights.IMAGENET1K_V1, "_value_", moved)
         missing = here(*arguments)
-        ways = ["pass it with --lpips-weights FILE, or set TORCH_HOME to a folder that has the file in hub/checkpoints"]
+        ways = [
+            "pass it with --lpips-weights FILE, or set TORCH_HOME to a folder that has the file "
+            "in hub/checkpoints"
+        ]
         assert missing.status == 1
         assert [text for text in (store.url, "Not Found", *ways) if text not in missing.error] == []
         (tmp_path / "www" / name).write_bytes(content[:-1])
@@ -517,18 +699,24 @@ def test_published_weights_of_lpips(
     assert f"{name} has the SHA-256 " in here(*arguments).error
 
 
-def test_frames_are_paired_by_their_numbers(here: Run, tmp_path: Path, environment: dict[str, str]) -> None:
+def test_frames_are_paired_by_their_numbers(
+    here: Run, tmp_path: Path, environment: dict[str, str]
+) -> None:
     for name, kind in (("real", "gif"), ("recon", "webp")):
         (tmp_path / name).mkdir()
         frames = [Image.new("RGB", (20, 16), (60 * number, 0, 0)) for number in range(3)]
-        frames[0].save(tmp_path / name / f"x.{kind}", save_all=True, append_images=frames[1:], lossless=True)
+        frames[0].save(
+            tmp_path / name / f"x.{kind}", save_all=True, append_images=frames[1:], lossless=True
+        )
     found = here("compute", "real", "recon", "--metrics", "psnr", "--frames", "all", "--json")
     assert found.json["results"][0]["count"] == {"real": 3, "fake": 3}
     assert found.metrics["psnr"] == pytest.approx(100, abs=40)
     assert found.metrics["psnr"] > 45
 
 
-def test_a_folder_and_an_array_need_numbers_in_order(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_folder_and_an_array_need_numbers_in_order(
+    here: Run, sets: tuple[Path, Path], tmp_path: Path
+) -> None:
     for number, file in enumerate(sorted(sets[0].iterdir())):
         file.rename(sets[0] / f"{number + 5}.png")
     np.save(tmp_path / "recon.npy", np.stack([rgb(file) for file in sorted(sets[1].iterdir())]))

@@ -17,9 +17,9 @@ import torch
 import fidtool
 from fidtool.errors import InputError
 from fidtool.features.extractor import ForwardPasses
-from fidtool.images import records
-from fidtool.images.loader import Piece
-from fidtool.statistics import statistics_file
+from fidtool.reading import records
+from fidtool.reading.loader import Piece
+from fidtool.statistics import file as statistics_file
 from fidtool.training import FrechetInceptionDistance, FrechetLoss
 from support.command_line import Run, changed
 from support.old_files import FILES
@@ -34,7 +34,9 @@ OF_EACH = ("--extractor", TINY, "--metrics", "fid,kid", "--batch-size", 2, "--no
 
 def arrays(file: str | Path) -> dict[str, Any]:
     with np.load(file) as archive:
-        return {name: (array.dtype.str, array.shape, array.tobytes()) for name, array in archive.items()}
+        return {
+            name: (array.dtype.str, array.shape, array.tobytes()) for name, array in archive.items()
+        }
 
 
 @pytest.fixture
@@ -106,7 +108,9 @@ def test_merged_statistics_serve_every_command(here: Run, tmp_path: Path) -> Non
         here("stats", fake, "-o", f"{number}.npz", "--part", f"{number}/3", *OF_EACH)
     assert here("merge", "1.npz", "3.npz", "2.npz", "-o", "fake.npz").status == 0
     settings = (*OF_EACH, *SMALL, "--uncertainty", "--json")
-    of_file, of_folder = (here("compute", real, each, *settings).json["results"][0] for each in ("fake.npz", fake))
+    of_file, of_folder = (
+        here("compute", real, each, *settings).json["results"][0] for each in ("fake.npz", fake)
+    )
     for key in ("metrics", "uncertainties", "count", "diagnosis"):
         assert of_file[key] == of_folder[key], key
     assert here("check", "fake.npz", "--against", real).status == 0
@@ -114,7 +118,9 @@ def test_merged_statistics_serve_every_command(here: Run, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("form", ["tar.gz", "array", "list"])
 def test_parts_of_other_sources(here: Run, tmp_path: Path, form: str) -> None:
-    """A packed archive, which is read sequentially, an array, and images in memory; a sample of each."""
+    """A packed archive, which is read sequentially, an array, and images in memory; a sample of
+    each.
+    """
     folder = make_pictures(tmp_path / "fake", 23, 1, sides=(16, 16, 16))
     source: Any = "fake.tar.gz"
     if form == "tar.gz":
@@ -122,8 +128,16 @@ def test_parts_of_other_sources(here: Run, tmp_path: Path, form: str) -> None:
     else:
         rows = np.random.RandomState(0).randint(0, 256, (23, 16, 16, 3)).astype(np.uint8)
         source = rows if form == "array" else [*rows]
-    settings: dict[str, Any] = {"extractor": TINY, "metrics": "kid", "batch_size": 2, "num": 20, "cache": False}
-    found = [fidtool.compute_statistics(source, part=f"{number}/3", **settings) for number in (3, 1, 2)]
+    settings: dict[str, Any] = {
+        "extractor": TINY,
+        "metrics": "kid",
+        "batch_size": 2,
+        "num": 20,
+        "cache": False,
+    }
+    found = [
+        fidtool.compute_statistics(source, part=f"{number}/3", **settings) for number in (3, 1, 2)
+    ]
     parts = pickle.loads(pickle.dumps(found))
     whole = fidtool.compute_statistics(source, **settings)
     assert whole is not None
@@ -137,16 +151,25 @@ def test_what_is_no_part_is_refused(here: Run, tmp_path: Path) -> None:
     fake = make_pictures(tmp_path / "fake", 12, 1)
     assert here("stats", fake, "-o", "whole.npz", *OF_EACH).status == 0
     for number, place in enumerate((fake, make_pictures(tmp_path / "other", 12, 2)), 1):
-        assert here("stats", place, "-o", f"{number}.npz", "--part", f"{number}/2", *OF_EACH).status == 0
+        assert (
+            here("stats", place, "-o", f"{number}.npz", "--part", f"{number}/2", *OF_EACH).status
+            == 0
+        )
     with np.load("1.npz") as archive:
         older = {name: archive[name] for name in archive.files}
     older["run"] = np.array(str(older["run"]).replace('"torch": "', '"torch": "0.'))
     np.savez("2c.npz", **older)
     shutil.copytree(fake, "elsewhere")
     assert here("stats", "elsewhere", "-o", "2b.npz", "--part", "2/2", *OF_EACH).status == 0
-    assert here("merge", "2b.npz", "1.npz", "-o", "copies.npz").status == 0, "copies of a set are one set"
+    assert here("merge", "2b.npz", "1.npz", "-o", "copies.npz").status == 0, (
+        "copies of a set are one set"
+    )
     refused = {
-        ("merge", "1.npz", "2.npz"): "2.npz and 1.npz are of different sets: the names, sizes or contents",
+        (
+            "merge",
+            "1.npz",
+            "2.npz",
+        ): "2.npz and 1.npz are of different sets: the names, sizes or contents",
         (
             "merge",
             "2c.npz",
@@ -157,7 +180,13 @@ def test_what_is_no_part_is_refused(here: Run, tmp_path: Path) -> None:
         ("merge", "missing.npz"): "no statistics file missing.npz",
         ("stats", fake, "--part", "3/2", *OF_EACH): "there is no part '3/2': pass its number",
         ("stats", fake, "--part", "1", *OF_EACH): "there is no part '1'",
-        ("stats", fake, "--part", "7/8", *OF_EACH): "which has 12 images in 6 batches of 2: pass at most 6",
+        (
+            "stats",
+            fake,
+            "--part",
+            "7/8",
+            *OF_EACH,
+        ): "which has 12 images in 6 batches of 2: pass at most 6",
         (
             "stats",
             fake,
@@ -173,13 +202,27 @@ def test_what_is_no_part_is_refused(here: Run, tmp_path: Path) -> None:
         done = here(*arguments, "-o", "x.npz")
         assert done.status == 2
         assert message in done.error
-    assert "x.npz exists" in here("merge", "1.npz", "2.npz", "-o", shutil.copy("1.npz", "x.npz")).error
-    assert "-o 1.npz cannot be written: it would replace" in here("merge", "1.npz", "-o", "1.npz", "--force").error
-    for arguments in (("compute", fake, "1.npz"), ("compute", "1.npz", fake), ("check", fake, "--against", "1.npz")):
-        assert "1.npz has statistics of a part of a set, 1/2: merge all parts" in here(*arguments).error
+    assert (
+        "x.npz exists" in here("merge", "1.npz", "2.npz", "-o", shutil.copy("1.npz", "x.npz")).error
+    )
+    assert (
+        "-o 1.npz cannot be written: it would replace"
+        in here("merge", "1.npz", "-o", "1.npz", "--force").error
+    )
+    for arguments in (
+        ("compute", fake, "1.npz"),
+        ("compute", "1.npz", fake),
+        ("check", fake, "--against", "1.npz"),
+    ):
+        assert (
+            "1.npz has statistics of a part of a set, 1/2: merge all parts"
+            in here(*arguments).error
+        )
 
 
-def test_a_file_that_another_run_wrote_meanwhile(here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_another_run_wrote_meanwhile(
+    here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is kept, and the status says that this run's statistics are not there."""
     (whole := tmp_path / "whole.npz").write_bytes(b"of the other run")
     whole.rename(hidden := tmp_path / "hidden.npz")
@@ -201,7 +244,17 @@ def test_a_part_is_completed_as_the_same_part(here: Run, tmp_path: Path) -> None
     fake = make_pictures(tmp_path / "fake", 12, 1)
     both = ("--extractor", f"{TINY},{COLOURS}", "--batch-size", 2, "--no-cache")
     for number in (1, 2):
-        here("stats", fake, "-o", f"{number}.npz", "--part", f"{number}/2", "--extractor", TINY, *both[2:])
+        here(
+            "stats",
+            fake,
+            "-o",
+            f"{number}.npz",
+            "--part",
+            f"{number}/2",
+            "--extractor",
+            TINY,
+            *both[2:],
+        )
         completed = ("stats", fake, "-o", f"both{number}.npz", "--complete", f"{number}.npz", *both)
         assert "have part" in here(*completed).error
         assert here(*completed, "--part", f"{number}/2").status == 0
@@ -237,7 +290,7 @@ def test_a_checkpoint_is_of_one_part(here: Run, tmp_path: Path) -> None:
     assert "belongs to a different run: part was 1/3 and is now 2/3" in refused.error
 
 
-# --- a set that grows ------------------------------------------------------------------------------------------------
+# --- a set that grows -----------------------------------------------------------------------------
 
 
 def test_only_new_images_pass_the_network(
@@ -263,7 +316,10 @@ def test_only_new_images_pass_the_network(
     with np.load("fresh.npz") as archive:
         assert 200 < np.count_nonzero(archive["details"].any(axis=1)) < 400
     passed.clear()
-    assert "0 are new" in here("stats", "fake", "-o", "same.npz", "--since", "old.npz", *settings).stderr
+    assert (
+        "0 are new"
+        in here("stats", "fake", "-o", "same.npz", "--since", "old.npz", *settings).stderr
+    )
     assert passed == []
     assert arrays("same.npz") == arrays("fresh.npz")
 
@@ -281,11 +337,18 @@ def test_images_that_changed_are_noticed(here: Run, tmp_path: Path, passed: list
     make_pictures(tmp_path / "other", 2, 2)
     shutil.copy(tmp_path / "other" / "00001.png", fake / "00007.png")
     refused = {
-        (): "1 image of fake changed after new.npz was computed (00007.png): compute the statistics of all",
-        ("--protocol", "tensorflow"): "new.npz and this run were not computed in the same way (resize",
+        (): "1 image of fake changed after new.npz was computed (00007.png): compute the "
+        "statistics of all",
+        (
+            "--protocol",
+            "tensorflow",
+        ): "new.npz and this run were not computed in the same way (resize",
         ("--metrics", "fid"): "(features of each image True against False)",
         ("--no-diagnosis", "--quiet"): "(diagnosis True against False)",
-        ("--extractor", COLOURS): "(networks tiny_network.py:network against tiny_network.py:colours)",
+        (
+            "--extractor",
+            COLOURS,
+        ): "(networks tiny_network.py:network against tiny_network.py:colours)",
         ("--complete", "new.npz"): "cannot be combined",
     }
     for more, message in refused.items():
@@ -296,19 +359,46 @@ def test_images_that_changed_are_noticed(here: Run, tmp_path: Path, passed: list
         "fake no longer has 1 image of new.npz (00007.png)"
         in here("stats", "fake", "-o", "x.npz", "--since", "new.npz", *OF_EACH).error
     )
-    for file, message in {FILES / "pytorch_fid.npz": "has no exact sums", "none.npz": "no statistics file"}.items():
+    for file, message in {
+        FILES / "pytorch_fid.npz": "has no exact sums",
+        "none.npz": "no statistics file",
+    }.items():
         assert message in here("stats", "fake", "-o", "x.npz", "--since", file, *OF_EACH).error
 
 
 def test_gaps_are_found_where_files_are_skipped(here: Run, fake: Path) -> None:
     """Parts of two divisions, of which both have the damaged file, and neither another image."""
-    settings = (*OF_EACH[:4], "--batch-size", 1, "--no-cache", "--on-error", "skip", "--max-skip", 0.1)
+    settings = (
+        *OF_EACH[:4],
+        "--batch-size",
+        1,
+        "--no-cache",
+        "--on-error",
+        "skip",
+        "--max-skip",
+        0.1,
+    )
     for of in (20, 13):
         for number in range(1, of + 1):
-            assert here("stats", fake, "-o", f"{number}of{of}.npz", "--part", f"{number}/{of}", *settings).status == 0
+            assert (
+                here(
+                    "stats",
+                    fake,
+                    "-o",
+                    f"{number}of{of}.npz",
+                    "--part",
+                    f"{number}/{of}",
+                    *settings,
+                ).status
+                == 0
+            )
     parts = {name: fidtool.read_statistics(name) for name in map(str, Path().glob("*of*.npz"))}
-    (damaged,) = (name for name, each in parts.items() if each.skipped and name.endswith("of13.npz"))
-    others = [name for name, each in parts.items() if not each.skipped and name.endswith("of20.npz")]
+    (damaged,) = (
+        name for name, each in parts.items() if each.skipped and name.endswith("of13.npz")
+    )
+    others = [
+        name for name, each in parts.items() if not each.skipped and name.endswith("of20.npz")
+    ]
     refused = here("merge", *others, damaged, "-o", "x.npz")
     assert "in common" in refused.error or "no file has " in refused.error
     (same,) = (name for name, each in parts.items() if each.skipped and name.endswith("of20.npz"))
@@ -322,42 +412,65 @@ def test_skipped_files_count_for_the_whole_set(here: Run, fake: Path) -> None:
     settings = (*OF_EACH[:4], "--batch-size", 1, "--no-cache", "--on-error", "skip", "--max-skip")
     files = [f"{number}.npz" for number in range(1, 41)]
     for number, file in enumerate(files, 1):
-        assert here("stats", fake, "-o", file, "--part", f"{number}/40", *settings, 0.025).status == 0
+        assert (
+            here("stats", fake, "-o", file, "--part", f"{number}/40", *settings, 0.025).status == 0
+        )
     assert here("merge", *files, "-o", "merged.npz").status == 0
     assert here("stats", fake, "-o", "whole.npz", *settings, 0.025).status == 0
     assert arrays("merged.npz") == arrays("whole.npz")
     assert "1 of 40 files" in here("stats", fake, "-o", "x.npz", *settings, 0.02).error
     (fake / "00012.png").write_bytes(b"damaged")
     for number, file in enumerate(files, 1):
-        assert here("stats", fake, "-o", file, "--part", f"{number}/40", "--force", *settings, 0.025).status == 0
+        assert (
+            here(
+                "stats", fake, "-o", file, "--part", f"{number}/40", "--force", *settings, 0.025
+            ).status
+            == 0
+        )
     refused = here("merge", *files, "-o", "x.npz")
     assert "2 of 40 files cannot be used, but --max-skip allows 1 (" in refused.error
 
 
 @pytest.mark.parametrize("other", ["all", "mtime"])
-def test_another_set_of_equal_names_and_sizes(here: Run, tmp_path: Path, passed: list[int], other: str) -> None:
-    """Of images without compression: parts compare a sample of the contents, and --since also times and some pixels."""
+def test_another_set_of_equal_names_and_sizes(
+    here: Run, tmp_path: Path, passed: list[int], other: str
+) -> None:
+    """Of images without compression: parts compare a sample of the contents, and --since also times
+    and some pixels.
+    """
     for seed in (1, 2):
         make_pictures(tmp_path / str(seed), 30, seed, suffix=".bmp")
         for file in (tmp_path / str(seed)).iterdir():
             os.utime(file, ns=(0, seed * 10**9 if other == "mtime" else 0))
     for number, seed in enumerate((1, 2), 1):
-        assert here("stats", str(seed), "-o", f"p{number}.npz", "--part", f"{number}/2", *OF_EACH).status == 0
+        assert (
+            here(
+                "stats", str(seed), "-o", f"p{number}.npz", "--part", f"{number}/2", *OF_EACH
+            ).status
+            == 0
+        )
     assert "are of different sets" in here("merge", "p1.npz", "p2.npz", "-o", "x.npz").error
     assert here("stats", "1", "-o", "old.npz", *OF_EACH).status == 0
     refused = here("stats", "2", "-o", "x.npz", "--since", "old.npz", *OF_EACH)
-    assert f"{30 if other == 'mtime' else 16} images of 2 changed after old.npz was computed" in refused.error
+    assert (
+        f"{30 if other == 'mtime' else 16} images of 2 changed after old.npz was computed"
+        in refused.error
+    )
 
 
 def test_a_part_is_not_written_for_other_tools(here: Run, tmp_path: Path) -> None:
-    part = fidtool.compute_statistics(str(make_pictures(tmp_path / "fake", 12, 1)), part="1/2", batch_size=4)
+    part = fidtool.compute_statistics(
+        str(make_pictures(tmp_path / "fake", 12, 1)), part="1/2", batch_size=4
+    )
     assert part is not None
     with pytest.raises(InputError, match="of a part of a set, 1/2"):
         fidtool.write_statistics("x.npz", part, layout="pytorch-fid")
 
 
 def test_files_that_are_damaged_stay_out(here: Run, fake: Path, passed: list[int]) -> None:
-    """A sampler may still be writing one: it is tried each time, and counts as one of the whole set."""
+    """A sampler may still be writing one: it is tried each time, and counts as one of the whole
+    set.
+    """
     settings = (*OF_EACH, "--on-error", "skip", "--max-skip", 0.03)
     assert here("stats", "fake", "-o", "old.npz", *settings).status == 0
     passed.clear()
@@ -389,5 +502,7 @@ def test_a_list_in_memory_grows(environment: dict[str, str], passed: list[int]) 
     assert after is not None
     assert fresh is not None
     assert after.sigma.tobytes() == fresh.sigma.tobytes()
-    with pytest.raises(InputError, match=r"1 image of images changed after since was computed \(\[2\]\)"):
+    with pytest.raises(
+        InputError, match=r"1 image of images changed after since was computed \(\[2\]\)"
+    ):
         fidtool.compute_statistics([*rows[:2], rows[5], *rows[3:]], since=before, **settings)

@@ -1,4 +1,6 @@
-"""Ignored files of a source are counted by suffix, and formats that Pillow cannot decode are named."""
+"""Ignored files of a source are counted by suffix, and formats that Pillow cannot decode are
+named.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,12 @@ def test_the_error_about_a_missing_decoder_names_the_format(
     monkeypatch.setattr(AvifImagePlugin, "SUPPORTED", False)
     run = here("compute", *sets, *BASE, "--num-workers", 0)
     assert run.status == 2
-    for words in (f"cannot decode {alien}: ", "in the format AVIF, ", PIL.__version__, "pip install"):
+    for words in (
+        f"cannot decode {alien}: ",
+        "in the format AVIF, ",
+        PIL.__version__,
+        "pip install",
+    ):
         assert words in run.error
     found = here("check", sets[1], "--json", "--num-workers", 0).json["images"]["findings"]
     assert [(each["code"], each["example"]) for each in found][:1] == [("unreadable", str(alien))]
@@ -46,19 +53,29 @@ def test_the_error_about_heic_suggests_a_conversion(here: Run, sets: tuple[Path,
     alien.write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + bytes(1000))
     run = here("compute", *sets, *BASE)
     assert run.status == 2
-    assert f"cannot decode {alien}: it is a HEIF image (HEIC), which Pillow cannot decode: convert it" in run.error
+    assert (
+        f"cannot decode {alien}: it is a HEIF image (HEIC), which Pillow cannot decode: convert it"
+        in run.error
+    )
 
 
 def test_other_files_are_counted_without_a_finding(here: Run, sets: tuple[Path, Path]) -> None:
-    (sets[0] / "notes.txt").write_text("BM are the initials of whoever took these pictures, all of them by hand")
+    (sets[0] / "notes.txt").write_text(
+        "BM are the initials of whoever took these pictures, all of them by hand"
+    )
     (sets[0] / "more.txt").write_text("P1: the first of them")
     run = here("check", sets[0])
     (line,) = run.stdout.splitlines()
     assert line.endswith(" pixels; ignored: 2 files (.txt): no findings")
-    assert here("check", sets[0], "--json").json["images"]["passed_over"] == {"other": 2, "kinds": {".txt": 2}}
+    assert here("check", sets[0], "--json").json["images"]["passed_over"] == {
+        "other": 2,
+        "kinds": {".txt": 2},
+    }
 
 
-def test_files_that_may_be_images_are_said_to_be_ignored(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+def test_files_that_may_be_images_are_said_to_be_ignored(
+    here: Run, sets: tuple[Path, Path], tmp_path: Path
+) -> None:
     """Once a set, also of an archive. What lies beside images by custom needs no word."""
     for name in ("notes.txt", "labels.json", ".hidden.png", "__MACOSX/00000.png", "00000.cls"):
         (sets[0] / name).parent.mkdir(exist_ok=True)
@@ -68,9 +85,14 @@ def test_files_that_may_be_images_are_said_to_be_ignored(here: Run, sets: tuple[
         (sets[1] / f"{number}.xyz").write_bytes(b"")
     shutil.make_archive(str(tmp_path / "fake"), "zip", sets[1])
     for fake in (sets[1], tmp_path / "fake.zip"):
-        said = "ignored 3 files (.xyz), 1 file (.txt): if some of them are images, rename them or pass their paths"
+        said = (
+            "ignored 3 files (.xyz), 1 file (.txt): if some of them are images, rename them or "
+            "pass their paths"
+        )
         found = here("compute", sets[0], fake, fake, *BASE[:-1])
-        assert [line for line in found.stderr.splitlines() if "ignored" in line] == [f"{fake}: {said} as a list"]
+        assert [line for line in found.stderr.splitlines() if "ignored" in line] == [
+            f"{fake}: {said} as a list"
+        ]
         assert found.json["run"]["notes"] == [f"{fake}: {said} as a list"]
     made = here("stats", sets[1], "-o", "fake.npz", *BASE[:3])
     assert made.stderr.count("ignored 3 files (.xyz)") == 1

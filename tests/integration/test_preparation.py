@@ -15,15 +15,14 @@ from support.preparations import BLANK, noise
 
 
 def test_a_custom_network_with_a_custom_preparation(here: Any, tmp_path: Path) -> None:
-    """The features are those of torchvision's transform. --protocol cannot be combined with a preparation."""
+    """The features are those of torchvision's transform. --protocol cannot be combined with a
+    preparation.
+    """
     source = (
-        "import fidtool, torch\n"
-        "class Colours(torch.nn.Module):\n"
-        "    def forward(self, x):\n"
-        "        return x.flatten(1)[:, ::7]\n"
-        "def network():\n"
-        "    preparation = fidtool.Preparation('pillow-bilinear', 'shorter edge', 10)\n"
-        "    return fidtool.Network(Colours(), 8, (0.0,) * 3, (1.0,) * 3, preparation=preparation)\n"
+        "import fidtool, torch\nclass Colours(torch.nn.Module):\n    def forward(self, x):\n     "
+        "   return x.flatten(1)[:, ::7]\ndef network():\n    preparation = "
+        "fidtool.Preparation('pillow-bilinear', 'shorter edge', 10)\n    return "
+        "fidtool.Network(Colours(), 8, (0.0,) * 3, (1.0,) * 3, preparation=preparation)\n"
     )
     (tmp_path / "own.py").write_text(source)
     (tmp_path / "set").mkdir()
@@ -32,7 +31,9 @@ def test_a_custom_network_with_a_custom_preparation(here: Any, tmp_path: Path) -
         picture.save(tmp_path / "set" / f"{number}.png")
     outcome = here("stats", "set", "--extractor", "own.py:network", "-o", "set.npz", "--quiet")
     assert outcome.status == 0, outcome.stderr
-    transform = ImageClassification(crop_size=8, resize_size=10, interpolation=InterpolationMode.BILINEAR, **BLANK)
+    transform = ImageClassification(
+        crop_size=8, resize_size=10, interpolation=InterpolationMode.BILINEAR, **BLANK
+    )
     expected = torch.stack([transform(picture).flatten()[::7] for picture in pictures]).double()
     statistics = fidtool.read_statistics(tmp_path / "set.npz")
     # Features are rounded to multiples of 2 ** -18, so the error is at most 1.9e-6.
@@ -41,7 +42,12 @@ def test_a_custom_network_with_a_custom_preparation(here: Any, tmp_path: Path) -
     assert statistics.definition is not None
     assert statistics.definition.resize == "pillow-bilinear, shorter edge 10, centre 8"
     assert (statistics.definition.ddof, statistics.definition.protocol_name) == (1, None)
-    refused = here("compute", "set", "set", "--extractor", "own.py:network", "--protocol", "clean", "--quiet")
+    refused = here(
+        "compute", "set", "set", "--extractor", "own.py:network", "--protocol", "clean", "--quiet"
+    )
     assert refused.status == 2
-    assert "--protocol clean cannot be combined with --extractor own.py:network, which" in refused.error
+    assert (
+        "--protocol clean cannot be combined with --extractor own.py:network, which"
+        in refused.error
+    )
     assert "pillow-bilinear, shorter edge 10, centre 8" in refused.error

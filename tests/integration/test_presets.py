@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fidtool.presets import PRESETS, with_preset
-from fidtool.result.record import recorded
-from fidtool.settings import Settings
+from fidtool.settings.presets import PRESETS, with_preset
+from fidtool.settings.record import recorded
+from fidtool.settings.settings import Settings
 from support.command_line import Run
 from support.offline import needs_weights
 from support.pictures import make_pictures
@@ -46,23 +46,50 @@ def test_a_preset_equals_its_flags(here: Run, sets: tuple[Path, Path]) -> None:
 
 @needs_weights
 def test_overrides_are_said(here: Run, sets: tuple[Path, Path]) -> None:
-    found = here("compute", *sets, "--preset", "ADM", "--metrics", "fid,prdc", "--nearest-k", 2, "--protocol", "clean")
+    found = here(
+        "compute",
+        *sets,
+        "--preset",
+        "ADM",
+        "--metrics",
+        "fid,prdc",
+        "--nearest-k",
+        2,
+        "--protocol",
+        "clean",
+    )
     for line in (
         "--preset adm: --protocol clean instead of tensorflow",
         "--preset adm: --metrics fid,prdc instead of fid,sfid,is,prdc",
         "--preset adm: --nearest-k 2 instead of 3",
     ):
         assert line in found.stderr.splitlines()
-    (verdict,) = [line for line in found.stderr.splitlines() if "not comparable with published values of adm" in line]
+    (verdict,) = [
+        line
+        for line in found.stderr.splitlines()
+        if "not comparable with published values of adm" in line
+    ]
     assert "protocol: clean instead of tensorflow" in verdict
 
 
 def test_list_and_details(here: Run) -> None:
-    listed, shown, document = here("presets"), here("presets", "dit", "var"), here("presets", "--json")
-    assert [line.split(":")[0].split()[0] for line in listed.stdout.splitlines() if line[0] != " "] == [*PRESETS]
+    listed, shown, document = (
+        here("presets"),
+        here("presets", "dit", "var"),
+        here("presets", "--json"),
+    )
+    assert [
+        line.split(":")[0].split()[0] for line in listed.stdout.splitlines() if line[0] != " "
+    ] == [*PRESETS]
     of_dit, _, of_var = " ".join(shown.stdout.split()).partition(" var: ")
     for words, crop in ((of_dit, "adm"), (of_var, "var")):
-        for word in ("--is-part-size", "--nearest-k 3", "--ties inclusive", f"--crop {crop}:SIZE", "50,000 images"):
+        for word in (
+            "--is-part-size",
+            "--nearest-k 3",
+            "--ties inclusive",
+            f"--crop {crop}:SIZE",
+            "50,000 images",
+        ):
             assert word in words
     assert max(map(len, (listed.stdout + shown.stdout).splitlines())) <= 80
     assert [preset["name"] for preset in document.json["presets"]] == [*PRESETS]

@@ -31,7 +31,10 @@ def pixels(place: Path) -> list[NDArray[np.uint8]]:
 
 
 def test_caller_code_does_not_run_at_the_same_time_as_the_network(
-    place: Path, pixels: list[NDArray[np.uint8]], environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    place: Path,
+    pixels: list[NDArray[np.uint8]],
+    environment: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Some settings, such as the number of threads, are partly global to the process."""
     running: list[int] = []
@@ -61,7 +64,11 @@ def test_a_generator_may_yield_inside_a_torch_context(
     place: Path, pixels: list[NDArray[np.uint8]], environment: dict[str, str]
 ) -> None:
     def state() -> tuple[object, ...]:
-        modes = torch.is_autocast_enabled("cpu"), torch.is_inference_mode_enabled(), torch.is_grad_enabled()
+        modes = (
+            torch.is_autocast_enabled("cpu"),
+            torch.is_inference_mode_enabled(),
+            torch.is_grad_enabled(),
+        )
         return *modes, default_device(), torch.get_default_dtype(), torch.get_num_threads()
 
     found = []
@@ -189,11 +196,15 @@ if __name__ == "__main__":
 """
 
 
-def test_a_fork_computes_without_its_parents_threads(environment: dict[str, str], tmp_path: Path) -> None:
+def test_a_fork_computes_without_its_parents_threads(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
     """It would wait forever for threads that only its parent has."""
     (tmp_path / "forks.py").write_text(FORKS)
     command = [sys.executable, "forks.py", TINY]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=tmp_path, env=environment)
+    ended = subprocess.run(
+        command, capture_output=True, text=True, timeout=100, cwd=tmp_path, env=environment
+    )
     assert ended.stdout.split() == ["True", "True", "True"], ended.stderr
 
 
@@ -222,10 +233,16 @@ if __name__ == "__main__":
 """
 
 
-def test_a_signal_handler_of_the_program_ends_the_run_of_a_fork(environment: dict[str, str], tmp_path: Path) -> None:
-    """Its main thread waits for the run, which would go on to its end after what the handler raises there."""
+def test_a_signal_handler_of_the_program_ends_the_run_of_a_fork(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    """Its main thread waits for the run, which would go on to its end after what the handler raises
+    there.
+    """
     (tmp_path / "fork.py").write_text(STOPPED_FORK)
     command = [sys.executable, "fork.py", FAULTY]
     environment = {**environment, "FORWARD_LOG": "passes", "FAULT_PACE": "0.05"}
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=tmp_path, env=environment)
+    ended = subprocess.run(
+        command, capture_output=True, text=True, timeout=100, cwd=tmp_path, env=environment
+    )
     assert ended.stdout.split() == ["7", "True"], ended.stderr

@@ -11,8 +11,13 @@ from support.pictures import make_pictures
 def test_the_json_has_the_primary_name(here: Run, tmp_path: Path) -> None:
     """edm and adm are aliases of tensorflow."""
     make_pictures(tmp_path / "real", 3)
-    assert here("stats", "real", "--dims", 64, "--protocol", "edm", "-o", "real.npz", "--quiet").status == 0
-    outcome = here("compute", "real.npz", "real", "--dims", 64, "--protocol", "adm", "--quiet", "--json")
+    assert (
+        here("stats", "real", "--dims", 64, "--protocol", "edm", "-o", "real.npz", "--quiet").status
+        == 0
+    )
+    outcome = here(
+        "compute", "real.npz", "real", "--dims", 64, "--protocol", "adm", "--quiet", "--json"
+    )
     assert outcome.json["protocol"]["name"] == "tensorflow"
     assert outcome.fid < 1e-6
     refused = here("compute", "real.npz", "real", "--dims", 64, "--protocol", "stylegan", "--quiet")

@@ -1,4 +1,6 @@
-"""Named references as REAL: their protocol, images and features, and what the result says about them."""
+"""Named references as REAL: their protocol, images and features, and what the result says about
+them.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ import torch
 
 import fidtool
 from fidtool.features.models.dinov2 import _HASHES
-from fidtool.sources.references import REFERENCES
+from fidtool.references.catalogue import REFERENCES
 from support.command_line import Run, messages
 from support.http_store import http_store
 from support.offline import needs_weights
@@ -33,7 +35,9 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def mirror(published: Path, environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def mirror(
+    published: Path, environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
     """The mirror, and a folder ``fake`` beside the test."""
     address = published.as_uri()
     monkeypatch.setenv("FIDTOOL_REFERENCES_URL", address)
@@ -48,16 +52,25 @@ def facts(outcome: Any, of: str = "real") -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize(("real", "fakes"), [("fake", ["edm:cifar10"]), ("fake", ["fake", "EDM:CIFAR_10"])])
-def test_a_reference_is_not_generated(here: Run, mirror: Path, tmp_path: Path, real: str, fakes: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("real", "fakes"), [("fake", ["edm:cifar10"]), ("fake", ["fake", "EDM:CIFAR_10"])]
+)
+def test_a_reference_is_not_generated(
+    here: Run, mirror: Path, tmp_path: Path, real: str, fakes: list[str]
+) -> None:
     refused = here("compute", real, *fakes)
     reason = "is a published reference, of real images, and cannot be"
     assert (refused.status, refused.stdout) == (2, "")
     assert refused.error == f"error: {fakes[-1]} {reason} FAKE: pass it as REAL, which comes first"
-    with pytest.raises(fidtool.InputError, match=f"{reason} fake: pass it as real, which comes first"):
+    with pytest.raises(
+        fidtool.InputError, match=f"{reason} fake: pass it as real, which comes first"
+    ):
         fidtool.compute([np.zeros((8, 8, 3), np.uint8)] * 2, fakes[-1])
     for url in (REFERENCES["adm:imagenet256"].url, f"{REFERENCES['adm:imagenet256'].url}:arr_0"):
-        assert here("compute", "fake", url).error == f"error: {url} {reason} FAKE: pass it as REAL, which comes first"
+        assert (
+            here("compute", "fake", url).error
+            == f"error: {url} {reason} FAKE: pass it as REAL, which comes first"
+        )
     two = here("compute", "edm:cifar10", "adm:imagenet256")
     assert two.error == f"error: adm:imagenet256 {reason} FAKE: pass generated images"
     assert here("compute", "edm:cifar10", "edm:cifar10").status == 0, "a reference against itself"
@@ -66,7 +79,9 @@ def test_a_reference_is_not_generated(here: Run, mirror: Path, tmp_path: Path, r
 def test_statistics(here: Run, mirror: Path, tmp_path: Path) -> None:
     found = here("compute", "edm:cifar10", "fake", "--json")
     assert "taken from edm:cifar10: protocol tensorflow" in found.stderr
-    assert not [line for line in messages(found.json["results"][0]) if "does not state its protocol" in line]
+    assert not [
+        line for line in messages(found.json["results"][0]) if "does not state its protocol" in line
+    ]
     np.savez(tmp_path / "plain.npz", **statistics(0))
     plain = here("compute", "plain.npz", "fake", "--protocol", "tensorflow", "--json")
     assert found.metrics == plain.metrics
@@ -99,8 +114,13 @@ def test_statistics_and_images_of_adm(here: Run, mirror: Path) -> None:
     assert facts(found)["with_features"] == 8
     assert sorted(facts(found)["sha256"]) == ["arr_0", "mu", "mu_s", "sigma", "sigma_s"]
     assert facts(found)["origin"] == "ADM's evaluator (it has mu_s)"
-    (line,) = [line for line in found.stderr.splitlines() if line.startswith("fake: not comparable")]
-    assert "images of FAKE: 6 instead of 50,000; images of REAL for precision and recall: 8 instead of 10,000" in line
+    (line,) = [
+        line for line in found.stderr.splitlines() if line.startswith("fake: not comparable")
+    ]
+    assert (
+        "images of FAKE: 6 instead of 50,000; images of REAL for precision and recall: 8 instead "
+        "of 10,000" in line
+    )
     assert f"{line}" in found.json["run"]["notes"]
     assert here("check", "adm:imagenet64:arr_0", "--json").json["images"]["images"] == 8
 
@@ -108,7 +128,9 @@ def test_statistics_and_images_of_adm(here: Run, mirror: Path) -> None:
 @pytest.mark.slow
 def test_features_of_clean_fid(here: Run, mirror: Path) -> None:
     """FID from the published mean and covariance, KID from the features in another file."""
-    both = here("compute", METFACES.name, "fake", "--metrics", "fid,kid", "--kid-subset-size", 5, "--json")
+    both = here(
+        "compute", METFACES.name, "fake", "--metrics", "fid,kid", "--kid-subset-size", 5, "--json"
+    )
     assert both.json["protocol"]["name"] == "clean"
     assert facts(both)["with_features"] == 9
     assert sorted(facts(both)["sha256"]) == ["feats", "mu", "sigma"]
@@ -116,10 +138,14 @@ def test_features_of_clean_fid(here: Run, mirror: Path) -> None:
 
 @pytest.fixture
 def dinov2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, torch.Tensor]]:
-    """Random weights of a ViT-L/14 with one layer on a local server, and nothing in torch.hub's folder."""
+    """Random weights of a ViT-L/14 with one layer on a local server, and nothing in torch.hub's
+    folder.
+    """
     timm = pytest.importorskip("timm", reason="needs timm, of the extra 'timm'")
     made = timm.create_model
-    monkeypatch.setattr(timm, "create_model", lambda name, **settings: made(name, depth=1, **settings))
+    monkeypatch.setattr(
+        timm, "create_model", lambda name, **settings: made(name, depth=1, **settings)
+    )
     file = tmp_path / "server" / "dinov2_vitl14_pretrain.pth"
     file.parent.mkdir()
     tensors = published_file(1024, 1)
@@ -132,17 +158,26 @@ def dinov2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str
 
 
 @pytest.mark.slow
-def test_both_values_of_edm2(here: Run, mirror: Path, tmp_path: Path, dinov2: dict[str, torch.Tensor]) -> None:
+def test_both_values_of_edm2(
+    here: Run, mirror: Path, tmp_path: Path, dinov2: dict[str, torch.Tensor]
+) -> None:
     found = here("compute", "edm2:img64", "fake", "--preset", "edm2", "--json", "-o", "both.json")
     assert found.status == 0, found.stderr
     assert [*found.metrics] == ["fid", "fd_dinov2"]
-    alone = here("compute", "edm2:img64", "fake", "--preset", "edm2", "--extractor", "inception", "--json")
+    alone = here(
+        "compute", "edm2:img64", "fake", "--preset", "edm2", "--extractor", "inception", "--json"
+    )
     assert alone.metrics == {"fid": found.metrics["fid"]}
-    assert "--preset edm2: --extractor inception instead of inception,dinov2@protocol=torch" in alone.stderr
+    assert (
+        "--preset edm2: --extractor inception instead of inception,dinov2@protocol=torch"
+        in alone.stderr
+    )
     rows = features(tmp_path / "fake", _as_edm2, Published(dinov2, 16, 1)).numpy()
     with open(mirror / EDM2.url.partition("://")[2], "rb") as file:
         published = pickle.load(file)["fd_dinov2"]
-    expected = fidtool.frechet_distance(published["mu"], published["sigma"], rows.mean(0), np.cov(rows.T))
+    expected = fidtool.frechet_distance(
+        published["mu"], published["sigma"], rows.mean(0), np.cov(rows.T)
+    )
     assert found.metrics["fd_dinov2"] == pytest.approx(expected, rel=1e-5)
     assert facts(found)["with_features"] is None
     (verdict,) = fidtool.verify(tmp_path / "both.json")
@@ -153,23 +188,45 @@ def test_both_values_of_edm2(here: Run, mirror: Path, tmp_path: Path, dinov2: di
 
 def _as_edm2(picture: Any) -> torch.Tensor:
     pixels = torch.from_numpy(np.array(picture)).permute(2, 0, 1)[None].float()
-    small = torch.nn.functional.interpolate(pixels, size=(224, 224), mode="bicubic", antialias=True)[0] / 255
-    mean, std = (torch.tensor(each)[:, None, None] for each in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+    small = (
+        torch.nn.functional.interpolate(pixels, size=(224, 224), mode="bicubic", antialias=True)[0]
+        / 255
+    )
+    mean, std = (
+        torch.tensor(each)[:, None, None] for each in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    )
     return (small - mean) / std
 
 
 @pytest.mark.slow
-def test_the_other_resize_of_dinov2_is_said(here: Run, mirror: Path, dinov2: dict[str, torch.Tensor]) -> None:
-    found = here("compute", "edm2:img64", "fake", "--preset", "edm2", "--extractor", "inception,dinov2", "--json")
-    (line,) = [line for line in found.stderr.splitlines() if line.startswith("fake: not comparable")]
+def test_the_other_resize_of_dinov2_is_said(
+    here: Run, mirror: Path, dinov2: dict[str, torch.Tensor]
+) -> None:
+    found = here(
+        "compute",
+        "edm2:img64",
+        "fake",
+        "--preset",
+        "edm2",
+        "--extractor",
+        "inception,dinov2",
+        "--json",
+    )
+    (line,) = [
+        line for line in found.stderr.splitlines() if line.startswith("fake: not comparable")
+    ]
     assert "protocol of dinov2:vitl14: pil instead of torch" in line
-    alone = here("compute", "edm2:img64", "fake", "--extractor", "dinov2@protocol=torch", "-o", "fd.json")
+    alone = here(
+        "compute", "edm2:img64", "fake", "--extractor", "dinov2@protocol=torch", "-o", "fd.json"
+    )
     assert alone.status == 0, alone.stderr
     (verdict,) = fidtool.verify("fd.json", "edm2")
     assert {"network", "protocol"}.isdisjoint(verdict.named("no"))
 
 
-def test_dinov2_without_its_weights(here: Run, mirror: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dinov2_without_its_weights(
+    here: Run, mirror: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The run ends before an image is read."""
     pytest.importorskip("timm", reason="needs timm, of the extra 'timm'")
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch-home"))
@@ -177,8 +234,14 @@ def test_dinov2_without_its_weights(here: Run, mirror: Path, tmp_path: Path, mon
     (tmp_path / "fake" / "broken.png").write_bytes(b"no image")
     failed = here("compute", "edm2:img64", "fake", "--preset", "edm2")
     assert (failed.status, failed.stdout) == (1, "")
-    assert failed.error.startswith("error: dinov2: no weights for dinov2:vitl14: the download from file:///nowhere.pth")
-    for way in ("--extractor ...,dinov2@weights=...,protocol=torch", "FIDTOOL_DINOV2_URL", "--extractor inception"):
+    assert failed.error.startswith(
+        "error: dinov2: no weights for dinov2:vitl14: the download from file:///nowhere.pth"
+    )
+    for way in (
+        "--extractor ...,dinov2@weights=...,protocol=torch",
+        "FIDTOOL_DINOV2_URL",
+        "--extractor inception",
+    ):
         assert way in failed.error
 
 
@@ -201,8 +264,12 @@ def test_a_folder_of_that_name_is_no_reference(here: Run, mirror: Path, tmp_path
     assert facts(found)["reference"] == ""
 
 
-@pytest.mark.parametrize(("typed", "meant"), [("cifar10", "edm:cifar10"), ("nvidia:cifar10", "edm:cifar10")])
-def test_a_missing_path_may_mean_a_reference(here: Run, mirror: Path, typed: str, meant: str) -> None:
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("cifar10", "edm:cifar10"), ("nvidia:cifar10", "edm:cifar10")]
+)
+def test_a_missing_path_may_mean_a_reference(
+    here: Run, mirror: Path, typed: str, meant: str
+) -> None:
     error = here("compute", typed, "fake").error
     assert error.startswith(f"error: no such file or folder: {typed}")
     assert f"the published reference is {meant}" in error

@@ -42,7 +42,9 @@ def sets(tmp_path: Path, environment: dict[str, str]) -> tuple[Path, Path]:
 
 @pytest.fixture
 def store(sets: tuple[Path, Path], tmp_path: Path) -> Iterator[str]:
-    """Address with a password at which REAL and FAKE are served as archives; FAKE has an image that cannot be read."""
+    """Address with a password at which REAL and FAKE are served as archives; FAKE has an image that
+    cannot be read.
+    """
     for folder in sets:
         with zipfile.ZipFile(tmp_path / f"{folder.name}.zip", "w") as archive:
             for file in sorted(folder.iterdir()):
@@ -62,41 +64,93 @@ def recorded(outcome: Outcome) -> dict[str, Any]:
 
 def test_the_record_is_sufficient_to_repeat_the_run(here: Run, sets: tuple[Path, Path]) -> None:
     floats = sets[0].parent / "floats.npy"
-    np.save(floats, np.random.RandomState(0).uniform(-0.9, 0.9, (COUNT, 32, 32, 3)).astype(np.float32))
+    np.save(
+        floats, np.random.RandomState(0).uniform(-0.9, 0.9, (COUNT, 32, 32, 3)).astype(np.float32)
+    )
     first = here(
-        *("compute", sets[0], floats, "--extractor", TINY, "--num", 30, "--seed", 3, "--value-range", "-1,1", "--json"),
-        *("--metrics", "fid,kid,prdc", "--kid-subset-size", 9, "--kid-seed", 5, "--nearest-k", 2, "--batch-size", 4),
+        *(
+            "compute",
+            sets[0],
+            floats,
+            "--extractor",
+            TINY,
+            "--num",
+            30,
+            "--seed",
+            3,
+            "--value-range",
+            "-1,1",
+            "--json",
+        ),
+        *(
+            "--metrics",
+            "fid,kid,prdc",
+            "--kid-subset-size",
+            9,
+            "--kid-seed",
+            5,
+            "--nearest-k",
+            2,
+            "--batch-size",
+            4,
+        ),
     )
     record = first.json
     program, *arguments = recorded(first)["command"]
     assert program == "fidtool"
-    assert here(*arguments, "--no-cache").metrics == first.metrics, "repeated from the recorded command"
+    assert here(*arguments, "--no-cache").metrics == first.metrics, (
+        "repeated from the recorded command"
+    )
     (result,) = record["results"]
     of_metrics = record["settings"]
     metrics = ["fid", fidtool.KID(**of_metrics["kid"]), fidtool.PRDC(**of_metrics["prdc"])]
-    config = {name: value for name, value in record["run"]["config"].items() if name not in METRIC_SETTINGS}
-    again = fidtool.compute(result["real"], result["fake"], **{**config, "metrics": metrics, "cache": False})
+    config = {
+        name: value
+        for name, value in record["run"]["config"].items()
+        if name not in METRIC_SETTINGS
+    }
+    again = fidtool.compute(
+        result["real"], result["fake"], **{**config, "metrics": metrics, "cache": False}
+    )
     assert again.results[0].metrics == first.metrics, "repeated from the recorded settings"
 
 
 def test_the_timeline_has_the_steps_in_their_order(here: Run, sets: tuple[Path, Path]) -> None:
     command = ("compute", *sets, "--extractor", TINY, "--json")
     first, cached = (recorded(here(*command))["timeline"] for _ in range(2))
-    steps = ["import", "list", "weights", "first_batch", "extract", "merge", "distance", "diagnosis", "end"]
+    steps = [
+        "import",
+        "list",
+        "weights",
+        "first_batch",
+        "extract",
+        "merge",
+        "distance",
+        "diagnosis",
+        "end",
+    ]
     assert [*first] == steps
     assert list(first.values()) == sorted(first.values())
     assert first["import"] > 0
-    assert [*cached] == ["import", "list", "weights", "distance", "diagnosis", "end"], "no image was read"
+    assert [*cached] == ["import", "list", "weights", "distance", "diagnosis", "end"], (
+        "no image was read"
+    )
     called = fidtool.compute(*sets, extractor=TINY, cache=False).run
     assert [*called.timeline] == steps[1:], "a call of a program begins when it is called"
     assert called.timeline["end"] == pytest.approx(called.seconds["total"], abs=0.5)
 
 
-def test_the_timeline_is_no_difference_between_results(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+def test_the_timeline_is_no_difference_between_results(
+    here: Run, sets: tuple[Path, Path], tmp_path: Path
+) -> None:
     """Nor is it needed: results of earlier versions have none."""
     document = here("compute", *sets, "--extractor", TINY, "--json").json
     files = []
-    for name, timeline in (("one", {"end": 1.5}), ("other", {"import": 9.0, "end": 99.0}), ("earlier", None)):
+    for name, timeline in (
+        ("one", {"end": 1.5}),
+        ("other", {"import": 9.0, "end": 99.0}),
+        ("earlier", None),
+    ):
         document["run"] |= {"timeline": timeline, "advice": name}
         if timeline is None:
             del document["run"]["timeline"], document["run"]["advice"]
@@ -108,7 +162,9 @@ def test_the_timeline_is_no_difference_between_results(here: Run, sets: tuple[Pa
     assert here("table", *files).status == 0
 
 
-def test_a_plain_run_of_small_sets_imports_no_scipy(environment: dict[str, str], tmp_path: Path) -> None:
+def test_a_plain_run_of_small_sets_imports_no_scipy(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
     """It would take a third of a second. REAL has near duplicates, and FAKE is darker."""
     for name, light in (("real", 1.0), ("fake", 0.2)):
         folder = tmp_path / name
@@ -122,8 +178,21 @@ def test_a_plain_run_of_small_sets_imports_no_scipy(environment: dict[str, str],
         "try: main(sys.argv[1:])\n"
         "finally: print([name for name in sys.modules if name.partition('.')[0] == 'scipy'])"
     )
-    command = [sys.executable, "-c", code, "compute", "real", "fake", "--extractor", TINY, "--device", "cpu"]
-    finished = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
+    command = [
+        sys.executable,
+        "-c",
+        code,
+        "compute",
+        "real",
+        "fake",
+        "--extractor",
+        TINY,
+        "--device",
+        "cpu",
+    ]
+    finished = subprocess.run(
+        command, capture_output=True, text=True, env=environment, cwd=tmp_path
+    )
     assert "near duplicates" in finished.stderr
     assert "darker" in finished.stderr
     assert finished.stdout.splitlines()[-1] == "[]"
@@ -131,15 +200,29 @@ def test_a_plain_run_of_small_sets_imports_no_scipy(environment: dict[str, str],
 
 def test_the_record_has_the_number_of_images_found_in_memory(sets: tuple[Path, Path]) -> None:
     pictures = [np.full((8, 8, 3), shade, dtype=np.uint8) for shade in range(0, 200, 5)]
-    evaluation = fidtool.compute(sets[0], [sets[1], fidtool.Images(iter(pictures))], extractor=TINY, num=30)
-    assert [result.fake.found for result in evaluation.results] == [COUNT, None], "the length of an iterable is unknown"
+    evaluation = fidtool.compute(
+        sets[0], [sets[1], fidtool.Images(iter(pictures))], extractor=TINY, num=30
+    )
+    assert [result.fake.found for result in evaluation.results] == [COUNT, None], (
+        "the length of an iterable is unknown"
+    )
     whole = fidtool.compute(sets[0], iter(pictures), extractor=TINY)
     assert (whole.results[0].fake.count, whole.results[0].fake.found) == (40, 40)
 
 
-def test_statistics_files_record_their_settings(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
-    ways = ("--no-cache", "--timeout", 99, "--checkpoint", "kept")  # settings that do not affect the file
-    made = here("stats", sets[0], "-o", "r.npz", "--extractor", TINY, "--num", 30, "--seed", 4, *ways)
+def test_statistics_files_record_their_settings(
+    here: Run, sets: tuple[Path, Path], tmp_path: Path
+) -> None:
+    ways = (
+        "--no-cache",
+        "--timeout",
+        99,
+        "--checkpoint",
+        "kept",
+    )  # settings that do not affect the file
+    made = here(
+        "stats", sets[0], "-o", "r.npz", "--extractor", TINY, "--num", 30, "--seed", 4, *ways
+    )
     assert made.status == 0, made.stderr
     statistics = fidtool.read_statistics(tmp_path / "r.npz")
     assert (statistics.count, statistics.found) == (30, COUNT)
@@ -163,7 +246,11 @@ def test_statistics_files_record_their_settings(here: Run, sets: tuple[Path, Pat
     ],
 )
 def test_files_of_other_versions_are_read(
-    here: Run, sets: tuple[Path, Path], tmp_path: Path, added: dict[str, Any], expected: tuple[Any, Any]
+    here: Run,
+    sets: tuple[Path, Path],
+    tmp_path: Path,
+    added: dict[str, Any],
+    expected: tuple[Any, Any],
 ) -> None:
     """Such files may lack these keys, or have more of them."""
     assert here("stats", sets[0], "-o", "r.npz", "--extractor", TINY).status == 0
@@ -189,7 +276,11 @@ def test_files_of_other_versions_are_read(
     ],
 )
 def test_a_failed_run_has_a_record(
-    here: Run, sets: tuple[Path, Path], arguments: list[str], reason: str, config: dict[str, Any] | None
+    here: Run,
+    sets: tuple[Path, Path],
+    arguments: list[str],
+    reason: str,
+    config: dict[str, Any] | None,
 ) -> None:
     failed = here("compute", "real", *arguments, "--json")
     run = failed.json["run"]
@@ -203,7 +294,18 @@ def test_a_failed_run_has_a_record(
 def test_the_page_shows_the_record(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
     pytest.importorskip("jinja2", reason="needs fidtool[report]")
     pytest.importorskip("matplotlib", reason="needs fidtool[report]")
-    arguments = ("compute", "real", "fake", "--extractor", TINY, "--num", 30, "--report", "page.html", "--json")
+    arguments = (
+        "compute",
+        "real",
+        "fake",
+        "--extractor",
+        TINY,
+        "--num",
+        30,
+        "--report",
+        "page.html",
+        "--json",
+    )
     run = recorded(here(*arguments))
     page = (tmp_path / "page.html").read_text()
     for words in (
@@ -233,7 +335,9 @@ def test_the_record_has_no_secrets(here: Run, store: str, tmp_path: Path) -> Non
     checked = here("check", fake, "--json")
     (tmp_path / "list.txt").write_text(f"{store}real/00000.png?{QUERY}\n")
     sources = (fake, f"{store}list.txt?{QUERY}")
-    listed = [here("check", each, "--list", *more) for each in sources for more in ((), ("--json",))]
+    listed = [
+        here("check", each, "--list", *more) for each in sources for more in ((), ("--json",))
+    ]
     assert [each.status for each in listed] == [0] * len(listed)
     written = [(tmp_path / name).read_text() for name in ("page.html", "out.json")]
     for outcome in (run, made, again, failed, checked, *listed):
@@ -242,7 +346,10 @@ def test_the_record_has_no_secrets(here: Run, store: str, tmp_path: Path) -> Non
     assert both.status == 0, both.stderr
     for name in ("fake.npz", "both.npz"):
         with np.load(tmp_path / name) as archive:
-            written += [array.tobytes().decode("latin-1").replace("\0", "") for array in dict(archive).values()]
+            written += [
+                array.tobytes().decode("latin-1").replace("\0", "")
+                for array in dict(archive).values()
+            ]
     assert [(secret, text) for secret in SECRETS for text in written if secret in text] == []
     shown = store.replace("pa55word:pa55word@", "")
     first = run.json["results"][0]

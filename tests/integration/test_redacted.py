@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import fidtool
-from fidtool import download
+from fidtool.system import download
 from support.command_line import Run
 
 
@@ -32,5 +32,8 @@ def test_a_password_in_an_s3_address_is_refused(here: Run) -> None:
     pytest.importorskip("fsspec", reason="needs fidtool[remote]")
     run = here("check", "s3://bob:hunter2@bucket/fake.zip?token=SECRET")
     assert run.status == 2
-    words = "an S3 URL cannot contain a user name or password: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+    words = (
+        "an S3 URL cannot contain a user name or password: set AWS_ACCESS_KEY_ID and "
+        "AWS_SECRET_ACCESS_KEY"
+    )
     assert run.error == f"error: s3://bucket/fake.zip: {words}, or AWS_PROFILE"

@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fidtool import download
 from fidtool.errors import InputError, RunError
-from fidtool.sources import references
-from fidtool.sources.references import FEATURES, IMAGES, REFERENCES, Reference, fetch, folder, published_files
+from fidtool.references import files as reference_files
+from fidtool.references.catalogue import FEATURES, IMAGES, REFERENCES, Reference
+from fidtool.references.files import fetch, folder, published_files
+from fidtool.system import download
 from support.command_line import Run
 from support.http_store import HttpStore, http_store, kept
 from support.processes import free_port
@@ -55,7 +56,9 @@ def publish_adm(place: Path, seed: int = 1) -> Path:
 
 
 @pytest.fixture
-def mirror(environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HttpStore]:
+def mirror(
+    environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[HttpStore]:
     """A mirror of three references, without waits between attempts."""
     place = tmp_path / "mirror"
     publish(place, EDM.url, **statistics(0))
@@ -66,7 +69,7 @@ def mirror(environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.Monk
     pickled.parent.mkdir(parents=True)
     pickled.write_bytes(pickle.dumps({"fid": statistics(4), "num_images": 7}))
     monkeypatch.setattr(download, "_FIRST_DELAY", 0.001)
-    monkeypatch.setattr(references, "_WHOLE_BYTES", 1 << 19)  # the file like ADM's is larger
+    monkeypatch.setattr(reference_files, "_WHOLE_BYTES", 1 << 19)  # the file like ADM's is larger
     with http_store(place) as store:
         for name, value in {"FIDTOOL_REFERENCES_URL": store.url, "no_proxy": "127.0.0.1"}.items():
             monkeypatch.setenv(name, value)
@@ -82,7 +85,8 @@ def members(file: Path) -> dict[str, str]:
     """Return the SHA-256 of each array's data in an ``.npz``."""
     with zipfile.ZipFile(file) as archive:
         return {
-            name.removesuffix(".npy"): hashlib.sha256(archive.read(name)).hexdigest() for name in archive.namelist()
+            name.removesuffix(".npy"): hashlib.sha256(archive.read(name)).hexdigest()
+            for name in archive.namelist()
         }
 
 
@@ -109,7 +113,9 @@ def test_a_small_file_is_downloaded_once_and_whole(mirror: HttpStore) -> None:
     assert (mirror.asked[served(EDM.url)], len(said)) == (asked, 1)
 
 
-def test_only_the_statistics_of_a_large_file_are_downloaded(mirror: HttpStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_statistics_of_a_large_file_are_downloaded(
+    mirror: HttpStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(download, "_FIRST_BYTES", 1000)
     published, said = mirror.folder / served(ADM.url), []
     found = fetch(ADM, [], said.append)
@@ -140,7 +146,10 @@ def test_features_are_in_a_file_of_their_own(mirror: HttpStore) -> None:
     found = fetch(METFACES, [FEATURES], quiet)
     assert_same(found, mirror.folder / served(METFACES.features_url), FEATURES)
     assert_same(fetch(METFACES, [], quiet), mirror.folder / served(METFACES.url), "mu", "sigma")
-    assert kept(folder()) == ["clean-fid-metfaces-1024-train-kid.npz", "clean-fid-metfaces-1024-train.npz"]
+    assert kept(folder()) == [
+        "clean-fid-metfaces-1024-train-kid.npz",
+        "clean-fid-metfaces-1024-train.npz",
+    ]
     with pytest.raises(InputError, match="edm:cifar10 has no file with feats"):
         fetch(EDM, [FEATURES], quiet)
 
@@ -155,7 +164,7 @@ def test_a_pickle_is_downloaded_whole(mirror: HttpStore) -> None:
     assert mirror.sent[served(EDM2.url)] == len(data)
 
 
-# --- breaks and failures ---------------------------------------------------------------------------------------------
+# --- breaks and failures --------------------------------------------------------------------------
 
 
 def test_a_broken_download_continues(mirror: HttpStore) -> None:
@@ -172,10 +181,16 @@ def test_a_broken_download_continues(mirror: HttpStore) -> None:
     [
         (503, r"HTTP status 503: .*, in 5 attempts\)", 5),
         (404, r"HTTP status 404: Not Found\)", 1),
-        ("whole cut", r"the connection was closed at byte \d+ of \d+, and the server cannot send", 1),
+        (
+            "whole cut",
+            r"the connection was closed at byte \d+ of \d+, and the server cannot send",
+            1,
+        ),
     ],
 )
-def test_a_failed_download_says_what_to_do(mirror: HttpStore, fault: int | str, reason: str, attempts: int) -> None:
+def test_a_failed_download_says_what_to_do(
+    mirror: HttpStore, fault: int | str, reason: str, attempts: int
+) -> None:
     mirror.faults[served(ADM.url)], mirror.lasting = [fault], True
     with pytest.raises(RunError) as caught:
         fetch(ADM, [], quiet)
@@ -196,11 +211,17 @@ def test_offline(mirror: HttpStore, here: Run, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("FIDTOOL_REFERENCES_URL", address)
     outcome = here("refs", "--download", "edm:cifar10")
     assert (outcome.status, outcome.stdout) == (1, "")
-    assert f"{address.replace('bob:hunter2@', '')}/{served(EDM.url)} (Connection refused)" in outcome.error
+    assert (
+        f"{address.replace('bob:hunter2@', '')}/{served(EDM.url)} (Connection refused)"
+        in outcome.error
+    )
     assert "hunter2" not in outcome.stderr
     monkeypatch.setenv("FIDTOOL_REFERENCES_URL", "/data/mirror")
     refused = here("refs", "--download", "edm:cifar10")
-    assert "must be a URL such as https://mirror or file:///folder, not '/data/mirror'" in refused.error
+    assert (
+        "must be a URL such as https://mirror or file:///folder, not '/data/mirror'"
+        in refused.error
+    )
 
 
 def test_a_file_brought_by_hand_is_used(mirror: HttpStore) -> None:
@@ -211,8 +232,12 @@ def test_a_file_brought_by_hand_is_used(mirror: HttpStore) -> None:
 
 
 @pytest.mark.parametrize(("reference", "kind"), [(EDM, "npz"), (EDM2, "pickle")])
-def test_what_is_no_reference_is_refused(mirror: HttpStore, reference: Reference, kind: str) -> None:
-    (mirror.folder / served(reference.url)).write_bytes(b"<html>Sign in to the hotel's network</html>")
+def test_what_is_no_reference_is_refused(
+    mirror: HttpStore, reference: Reference, kind: str
+) -> None:
+    (mirror.folder / served(reference.url)).write_bytes(
+        b"<html>Sign in to the hotel's network</html>"
+    )
     with pytest.raises(RunError, match=rf"the download from http://.* is not a readable \.?{kind}"):
         fetch(reference, [], quiet)
     assert kept(folder()) == []
@@ -220,11 +245,15 @@ def test_what_is_no_reference_is_refused(mirror: HttpStore, reference: Reference
 
 def test_a_missing_array_is_named(mirror: HttpStore) -> None:
     publish(mirror.folder, EDM.url, ref_mu=np.zeros(3), sigma=np.eye(3))
-    with pytest.raises(InputError, match="the file of edm:cifar10 has no array mu; it has ref_mu, sigma"):
+    with pytest.raises(
+        InputError, match="the file of edm:cifar10 has no array mu; it has ref_mu, sigma"
+    ):
         fetch(EDM, [], quiet)
 
 
-def test_a_cache_that_cannot_be_written(mirror: HttpStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_cannot_be_written(
+    mirror: HttpStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("FIDTOOL_CACHE", str(tmp_path / "file"))
     with pytest.raises(RunError, match=r"edm:cifar10 cannot be stored in .*; set FIDTOOL_CACHE"):
@@ -238,11 +267,13 @@ def test_a_damaged_copy_is_downloaded_again_or_refused(mirror: HttpStore) -> Non
     assert fetch(EDM, [], quiet) == found
     assert found[0].read_bytes() == data
     found[0].write_bytes(data[:5000] + bytes(100) + data[5100:])
-    with pytest.raises(InputError, match=r"cannot be read \(Bad CRC-32.*\): delete it to download it again"):
+    with pytest.raises(
+        InputError, match=r"cannot be read \(Bad CRC-32.*\): delete it to download it again"
+    ):
         fetch(EDM, [], quiet)
 
 
-# --- fidtool refs ----------------------------------------------------------------------------------------------------
+# --- fidtool refs ---------------------------------------------------------------------------------
 
 
 def test_the_list(mirror: HttpStore, here: Run) -> None:
@@ -250,13 +281,28 @@ def test_the_list(mirror: HttpStore, here: Run) -> None:
     first, headings, *rows = here("refs").stdout.splitlines()
     size = (folder() / "adm-imagenet256.npz").stat().st_size / 1e6
     assert first == f"{folder()}: 1 file, {size:.1f} MB"
-    assert headings.split() == ["name", "protocol", "real", "images", "fakes", "size", "in", "the", "cache"]
+    assert headings.split() == [
+        "name",
+        "protocol",
+        "real",
+        "images",
+        "fakes",
+        "size",
+        "in",
+        "the",
+        "cache",
+    ]
     assert [row.split()[0] for row in rows] == [*REFERENCES]
     (row,) = (row for row in rows if row.startswith("adm:imagenet256 "))
-    expected = f"adm:imagenet256 tensorflow 1281167 50000 256 x 256 mu, sigma, mu_s, sigma_s ({size:.1f} MB)"
+    expected = (
+        f"adm:imagenet256 tensorflow 1281167 50000 256 x 256 mu, sigma, mu_s, sigma_s ({size:.1f} "
+        "MB)"
+    )
     assert " ".join(row.split()) == expected
     of_project = here("refs", "EDM").stdout.splitlines()
-    assert [row.split()[0] for row in of_project[2:]] == [name for name in REFERENCES if name.startswith("edm:")]
+    assert [row.split()[0] for row in of_project[2:]] == [
+        name for name in REFERENCES if name.startswith("edm:")
+    ]
     name, *details = here("refs", ADM.name).stdout.splitlines()
     assert (name, details[2]) == (ADM.name, "  protocol      tensorflow")
     (shown,) = here("refs", "--json", ADM.name).json["references"]
@@ -271,7 +317,9 @@ def test_download(mirror: HttpStore, here: Run) -> None:
         [array, "SHA-256", digest] for array, digest in sorted(members(Path(path)).items())
     ]
     assert {*members(Path(path))} == {*STATISTICS}
-    assert outcome.stderr.startswith("downloading mu, sigma, mu_s, sigma_s of adm:imagenet256 from ")
+    assert outcome.stderr.startswith(
+        "downloading mu, sigma, mu_s, sigma_s of adm:imagenet256 from "
+    )
     assert here("refs", "--download", "adm:imagenet256:arr_0").status == 0
     assert {*members(Path(path))} == {*STATISTICS, IMAGES}
 

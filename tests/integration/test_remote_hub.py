@@ -34,19 +34,40 @@ def hub(place: Path) -> Iterator[Hub]:
         yield found
 
 
-FORMS = ("images", "images.zip", "images.parquet:image", "shard-{000..002}.tar", "shard-*.tar", "statistics.npz")
+FORMS = (
+    "images",
+    "images.zip",
+    "images.parquet:image",
+    "shard-{000..002}.tar",
+    "shard-*.tar",
+    "statistics.npz",
+)
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_dataset_gives_the_folders_value(fidtool: Run, place: Path, expected: float, hub: Hub, form: str) -> None:
-    run = fidtool("compute", place / "real", f"hf://datasets/owner/set/{form}", *ARGUMENTS, **hub.variables)
-    assert run.fid == pytest.approx(expected, rel=1e-12) if form == "statistics.npz" else run.fid == expected
+def test_a_dataset_gives_the_folders_value(
+    fidtool: Run, place: Path, expected: float, hub: Hub, form: str
+) -> None:
+    run = fidtool(
+        "compute", place / "real", f"hf://datasets/owner/set/{form}", *ARGUMENTS, **hub.variables
+    )
+    assert (
+        run.fid == pytest.approx(expected, rel=1e-12)
+        if form == "statistics.npz"
+        else run.fid == expected
+    )
 
 
-def test_images_are_requested_once_each(fidtool: Run, place: Path, expected: float, hub: Hub) -> None:
-    """A folder is listed once, by rank zero: the Hub limits the requests of listings in five minutes."""
+def test_images_are_requested_once_each(
+    fidtool: Run, place: Path, expected: float, hub: Hub
+) -> None:
+    """A folder is listed once, by rank zero: the Hub limits the requests of listings in five
+    minutes.
+    """
     url = "hf://datasets/owner/set@main/images/"
-    run = fidtool("compute", place / "real", url, *ARGUMENTS, "--num-workers", 2, ranks=2, **hub.variables)
+    run = fidtool(
+        "compute", place / "real", url, *ARGUMENTS, "--num-workers", 2, ranks=2, **hub.variables
+    )
     assert run.status == 0, run.stderr
     assert run.fid == expected
     sampled = 2 * 8  # by which the ranks check that they see the same images
@@ -62,10 +83,19 @@ def test_archives_on_two_ranks(fidtool: Run, place: Path, expected: float, hub: 
     assert not [line for line in messages(run.json["results"][0]) if "changed while" in line]
 
 
-def test_the_cache_depends_on_the_contents(fidtool: Run, place: Path, hub: Hub, tmp_path: Path) -> None:
+def test_the_cache_depends_on_the_contents(
+    fidtool: Run, place: Path, hub: Hub, tmp_path: Path
+) -> None:
     """Not on the commit: one that changes other files has the same images."""
     hub.folders = {"set": make_squares(tmp_path / "images", 5)}
-    arguments = ("compute", place / "real", "hf://datasets/owner/set", "--extractor", TINY, "--json")
+    arguments = (
+        "compute",
+        place / "real",
+        "hf://datasets/owner/set",
+        "--extractor",
+        TINY,
+        "--json",
+    )
 
     def computed() -> int:
         return int(fidtool(*arguments, **hub.variables).json["run"]["images_computed"])
@@ -83,21 +113,29 @@ ADVICE = "set HF_TOKEN or run `hf auth login`, and ask for access on its page if
 
 @pytest.mark.parametrize("token", ["", "hf_wrong"])
 @pytest.mark.parametrize("form", ["images/", "images.zip"])
-def test_a_gated_dataset_is_refused(fidtool: Run, place: Path, hub: Hub, form: str, token: str) -> None:
+def test_a_gated_dataset_is_refused(
+    fidtool: Run, place: Path, hub: Hub, form: str, token: str
+) -> None:
     hub.gated.add("set")
     variables = {**hub.variables, "HF_TOKEN": token}
     arguments = ("compute", place / "real", f"hf://datasets/owner/set/{form}", *ARGUMENTS)
     run = fidtool(*arguments, "--on-error", "skip", "--max-skip", "0.9", **variables)
     assert run.status == 2
-    (error,) = [line for line in run.stderr.splitlines() if line.startswith("error: ")]  # its library logs more
-    assert f"the store returned HTTP status {403 if token else 401}: access denied: {ADVICE}" in error
+    (error,) = [
+        line for line in run.stderr.splitlines() if line.startswith("error: ")
+    ]  # its library logs more
+    assert (
+        f"the store returned HTTP status {403 if token else 401}: access denied: {ADVICE}" in error
+    )
     assert "hf://datasets/owner/set@" in error
 
 
 def test_a_token_gives_access(fidtool: Run, place: Path, expected: float, hub: Hub) -> None:
     hub.gated.add("set")
     variables = {**hub.variables, "HF_TOKEN": "hf_right"}
-    run = fidtool("compute", place / "real", "hf://datasets/owner/set/images/", *ARGUMENTS, **variables)
+    run = fidtool(
+        "compute", place / "real", "hf://datasets/owner/set/images/", *ARGUMENTS, **variables
+    )
     assert run.fid == expected
 
 
@@ -106,22 +144,33 @@ def test_a_token_gives_access(fidtool: Run, place: Path, expected: float, hub: H
     [
         ("hf://datasets/owner/none/images/", f"access denied or no such repository: {ADVICE}"),
         ("hf://datasets/owner/none/images.zip", f"access denied or no such repository: {ADVICE}"),
-        ("hf://datasets/owner/set@v9/images", "hf://datasets/owner/set@v9/images cannot be read: it does not exist"),
+        (
+            "hf://datasets/owner/set@v9/images",
+            "hf://datasets/owner/set@v9/images cannot be read: it does not exist",
+        ),
         ("hf://datasets/owner/set/none.zip", "/none.zip cannot be read: it does not exist"),
         ("hf://datasets/owner/set/none", "there is nothing below hf://datasets/owner/set/none"),
         ("hf://datasets/set", "hf://datasets/set cannot be read: "),
     ],
 )
-def test_what_is_missing_is_reported(fidtool: Run, place: Path, hub: Hub, url: str, words: str) -> None:
+def test_what_is_missing_is_reported(
+    fidtool: Run, place: Path, hub: Hub, url: str, words: str
+) -> None:
     for token in ("", "hf_right") if "none/" in url else ("",):
-        run = fidtool("compute", place / "real", url, *ARGUMENTS, **{**hub.variables, "HF_TOKEN": token})
+        run = fidtool(
+            "compute", place / "real", url, *ARGUMENTS, **{**hub.variables, "HF_TOKEN": token}
+        )
         assert run.status == 2
         assert words in run.error
 
 
-def test_temporary_failures_are_retried(fidtool: Run, place: Path, expected: float, hub: Hub) -> None:
+def test_temporary_failures_are_retried(
+    fidtool: Run, place: Path, expected: float, hub: Hub
+) -> None:
     hub.faults = [503, 500]
-    run = fidtool("compute", place / "real", "hf://datasets/owner/set/images", *ARGUMENTS, **hub.variables)
+    run = fidtool(
+        "compute", place / "real", "hf://datasets/owner/set/images", *ARGUMENTS, **hub.variables
+    )
     assert run.fid == expected
     assert hub.faults == []
 

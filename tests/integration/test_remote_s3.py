@@ -45,9 +45,15 @@ S3_FORMS = (
 
 
 @pytest.mark.parametrize("form", S3_FORMS)
-def test_s3_gives_the_folders_value(here: Run, place: Path, expected: float, to_s3: None, form: str) -> None:
+def test_s3_gives_the_folders_value(
+    here: Run, place: Path, expected: float, to_s3: None, form: str
+) -> None:
     run = here("compute", place / "real", f"s3://bucket/{form}", *ARGUMENTS)
-    assert run.fid == pytest.approx(expected, rel=1e-12) if form == "statistics.npz" else run.fid == expected
+    assert (
+        run.fid == pytest.approx(expected, rel=1e-12)
+        if form == "statistics.npz"
+        else run.fid == expected
+    )
 
 
 @pytest.mark.slow
@@ -55,7 +61,14 @@ def test_decoding_workers_open_their_own_connections(
     fidtool: Run, place: Path, expected: float, s3: dict[str, str]
 ) -> None:
     """The main process fetches REAL first. Its forks must not use the open connections."""
-    arguments = ("compute", "s3://bucket/real", "s3://bucket/images", *ARGUMENTS, "--num-workers", 2)
+    arguments = (
+        "compute",
+        "s3://bucket/real",
+        "s3://bucket/images",
+        *ARGUMENTS,
+        "--num-workers",
+        2,
+    )
     assert fidtool(*arguments, **s3).fid == expected
 
 
@@ -66,7 +79,9 @@ def test_invalid_addresses_are_refused(here: Run, place: Path, to_s3: None, url:
     assert url in run.error
 
 
-def test_changed_objects_are_detected_despite_s3fs_listings(place: Path, s3: dict[str, str], to_s3: None) -> None:
+def test_changed_objects_are_detected_despite_s3fs_listings(
+    place: Path, s3: dict[str, str], to_s3: None
+) -> None:
     """s3fs would answer from its cached listing unless the listing is invalidated."""
     objects = client(s3)
     objects.put_object(Bucket="bucket", Key="lists/a.txt", Body=b"one")
@@ -99,7 +114,9 @@ def test_a_remote_folder_that_changes_during_the_run(
     assert "2 files of s3://bucket/moving changed while they were read" in str(run.json)
 
 
-def test_unusual_object_names(here: Run, place: Path, expected: float, s3: dict[str, str], to_s3: None) -> None:
+def test_unusual_object_names(
+    here: Run, place: Path, expected: float, s3: dict[str, str], to_s3: None
+) -> None:
     """Names that begin with a slash, and brackets that are not a pattern."""
     objects = client(s3)
     names = names_in(place / "images")
@@ -108,7 +125,11 @@ def test_unusual_object_names(here: Run, place: Path, expected: float, s3: dict[
         objects.upload_file(str(place / "images" / name), "bucket", f"slashes//{name}")
     objects.upload_file(str(place / "images" / names[0]), "bucket", f"slashes/{names[0]}")
     objects.upload_file(str(place / "shard-000.tar"), "bucket", "run1/images.zip")
-    assert here("compute", place / "real", "s3://bucket/run[1]/images.zip", *ARGUMENTS).fid == expected
+    assert (
+        here("compute", place / "real", "s3://bucket/run[1]/images.zip", *ARGUMENTS).fid == expected
+    )
     run = here("check", "s3://bucket/slashes", "--list", "--quiet")
-    wanted = {f"s3://bucket/slashes//{name}" for name in names} | {f"s3://bucket/slashes/{names[0]}"}
+    wanted = {f"s3://bucket/slashes//{name}" for name in names} | {
+        f"s3://bucket/slashes/{names[0]}"
+    }
     assert set(run.stdout.split()) == wanted

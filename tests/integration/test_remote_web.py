@@ -14,13 +14,13 @@ import fsspec.asyn
 import numpy as np
 import pytest
 
-from fidtool import download
-from fidtool.distributed.signals import CALL
-from fidtool.images.batches import Batch, FrameReader
-from fidtool.images.decode import DecodeOptions
-from fidtool.images.loader import load
+from fidtool.reading.batches import Batch, FrameReader
+from fidtool.reading.decode import DecodeOptions
+from fidtool.reading.loader import load
 from fidtool.sources import remote
 from fidtool.sources.image_set import ImageSet, Names
+from fidtool.system import download
+from fidtool.system.background import CALL
 from support.command_line import Run
 from support.http_store import HttpStore, http_store
 from support.places import TINY
@@ -50,12 +50,18 @@ def web(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
 @pytest.mark.parametrize(
     "form", ["images/", "images.txt", "images.zip", "images.tar.xz", "images.npz", "statistics.npz"]
 )
-def test_http_gives_the_folders_value(here: Run, place: Path, expected: float, web: HttpStore, form: str) -> None:
-    assert here("compute", place / "real", f"{web.url}{form}", *ARGUMENTS).fid == pytest.approx(expected, rel=1e-12)
+def test_http_gives_the_folders_value(
+    here: Run, place: Path, expected: float, web: HttpStore, form: str
+) -> None:
+    assert here("compute", place / "real", f"{web.url}{form}", *ARGUMENTS).fid == pytest.approx(
+        expected, rel=1e-12
+    )
 
 
 @pytest.mark.parametrize("form", ["images/", "images.zip", "packed.npz"])
-def test_temporary_failures_are_retried(here: Run, place: Path, expected: float, web: HttpStore, form: str) -> None:
+def test_temporary_failures_are_retried(
+    here: Run, place: Path, expected: float, web: HttpStore, form: str
+) -> None:
     name = f"images/{names_in(place / 'images')[0]}" if form == "images/" else form
     web.faults[name] = [500, "cut", 429, 503]
     assert here("compute", place / "real", f"{web.url}{form}", *ARGUMENTS).fid == expected
@@ -63,11 +69,22 @@ def test_temporary_failures_are_retried(here: Run, place: Path, expected: float,
 
 
 @pytest.mark.parametrize("form", ["images/", "images.zip"])
-def test_a_permanent_server_error_ends_the_run(here: Run, place: Path, web: HttpStore, form: str) -> None:
+def test_a_permanent_server_error_ends_the_run(
+    here: Run, place: Path, web: HttpStore, form: str
+) -> None:
     """--on-error skip does not apply, because the value must not depend on network failures."""
     name = "images/007.png" if form == "images/" else form
     web.faults[name], web.lasting = [503], True
-    run = here("compute", place / "real", f"{web.url}{form}", *ARGUMENTS, "--on-error", "skip", "--max-skip", "0.5")
+    run = here(
+        "compute",
+        place / "real",
+        f"{web.url}{form}",
+        *ARGUMENTS,
+        "--on-error",
+        "skip",
+        "--max-skip",
+        "0.5",
+    )
     assert run.status == 1
     assert f"{web.url}{name} could not be read after 5 attempts" in run.error
     assert "503" in run.error
@@ -87,12 +104,17 @@ def test_missing_objects_are_not_retried(here: Run, place: Path, web: HttpStore)
 
 
 def test_denied_access_is_not_skipped(here: Run, place: Path, web: HttpStore) -> None:
-    """If a token expires during the run, all remaining images would be skipped, up to --max-skip."""
+    """If a token expires during the run, all remaining images would be skipped, up to
+    --max-skip.
+    """
     web.faults["images/007.png"], web.lasting = [403], True
     arguments = ("compute", place / "real", f"{web.url}images/", *ARGUMENTS)
     run = here(*arguments, "--on-error", "skip", "--max-skip", "0.9")
     assert run.status == 2
-    assert f"{web.url}images/007.png cannot be read: the store returned HTTP status 403: access denied" in run.error
+    assert (
+        f"{web.url}images/007.png cannot be read: the store returned HTTP status 403: access denied"
+        in run.error
+    )
     assert web.asked["images/007.png"] == 1
 
 
@@ -111,9 +133,16 @@ def test_an_archive_is_downloaded_once(
 
 
 def test_copies_are_limited(
-    here: Run, place: Path, expected: float, web: HttpStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    here: Run,
+    place: Path,
+    expected: float,
+    web: HttpStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of several shards, only as many are on the disk as the limit allows; then each is fetched twice."""
+    """Of several shards, only as many are on the disk as the limit allows; then each is fetched
+    twice.
+    """
     monkeypatch.setenv("FIDTOOL_REMOTE_BYTES", "1")
     monkeypatch.setenv("FIDTOOL_CACHE", str(tmp_path / "own"))
     run = here("compute", place / "real", f"{web.url}shard-{{000..002}}.tar", *ARGUMENTS)
@@ -122,7 +151,9 @@ def test_copies_are_limited(
     assert len([*(tmp_path / "own" / "remote").iterdir()]) == 1
 
 
-def test_a_full_disk_is_reported(here: Run, place: Path, web: HttpStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported(
+    here: Run, place: Path, web: HttpStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(remote.shutil, "disk_usage", lambda folder: SimpleNamespace(free=7))
     run = here("compute", place / "real", f"{web.url}images.zip", *ARGUMENTS)
     assert run.status == 2
@@ -148,7 +179,9 @@ def test_a_download_that_stalls_ends(
         ("{images,images}.zip", "matches an object twice"),
     ],
 )
-def test_missing_sources_are_reported(here: Run, place: Path, web: HttpStore, form: str, words: str) -> None:
+def test_missing_sources_are_reported(
+    here: Run, place: Path, web: HttpStore, form: str, words: str
+) -> None:
     run = here("compute", place / "real", f"{web.url}{form}", *ARGUMENTS)
     assert run.status == 2
     assert words in run.error
@@ -170,12 +203,16 @@ def test_a_missing_extra_is_named(
     assert extra in run.error
 
 
-def test_the_cache_depends_on_the_version_of_an_object(here: Run, tmp_path: Path, web: HttpStore) -> None:
+def test_the_cache_depends_on_the_version_of_an_object(
+    here: Run, tmp_path: Path, web: HttpStore
+) -> None:
     web.folder = tmp_path / "web"
     make_squares(web.folder / "images", COUNT)
 
     def computed() -> int:
-        run = here("compute", f"{web.url}images.npy", f"{web.url}images.npy", "--extractor", TINY, "--json")
+        run = here(
+            "compute", f"{web.url}images.npy", f"{web.url}images.npy", "--extractor", TINY, "--json"
+        )
         return int(run.json["run"]["images_computed"])
 
     pixels = pixels_in(web.folder / "images")
@@ -184,8 +221,18 @@ def test_the_cache_depends_on_the_version_of_an_object(here: Run, tmp_path: Path
     np.save(web.folder / "images.npy", 255 - pixels)
     assert [computed(), computed()] == [COUNT, 0]
     web.tagged = False
-    assert [computed(), computed()] == [COUNT, COUNT], "without an ETag, a change cannot be detected"
-    run = here("compute", f"{web.url}images.npy", f"{web.url}images.npy", "--extractor", TINY, "--checkpoint", "kept")
+    assert [computed(), computed()] == [COUNT, COUNT], (
+        "without an ETag, a change cannot be detected"
+    )
+    run = here(
+        "compute",
+        f"{web.url}images.npy",
+        f"{web.url}images.npy",
+        "--extractor",
+        TINY,
+        "--checkpoint",
+        "kept",
+    )
     assert run.status == 2
     assert "--checkpoint cannot detect whether" in run.error
 
@@ -234,7 +281,9 @@ def test_images_are_in_order_and_few_are_requested_at_once(
     names = [f"images/{name}" for name in names_in(place / "images")]
     files = remote.RemoteFiles(Names(names).after(web.url))
     wanted = [5, 0, 3, 3, 9, 1, 7, 2, 8, 4]
-    assert [*files.read(np.array(wanted))] == [(place / names[image]).read_bytes() for image in wanted]
+    assert [*files.read(np.array(wanted))] == [
+        (place / names[image]).read_bytes() for image in wanted
+    ]
     assert most == 3
 
 
@@ -284,7 +333,10 @@ def test_decoding_workers_share_the_number_of_requests(
     for reader in (files, frames):
         images = ImageSet(web.url, "remote folder", names, web.url, reader, np.arange(COUNT))
         batches = [Batch(number, range(number * 11, number * 11 + 11)) for number in range(2)]
-        assert sum(piece.count for piece in load(images, batches, DecodeOptions(), 2, PATIENCE)) == COUNT
+        assert (
+            sum(piece.count for piece in load(images, batches, DecodeOptions(), 2, PATIENCE))
+            == COUNT
+        )
     assert most <= 4
 
 
@@ -300,7 +352,9 @@ def test_an_iterator_that_is_given_up_requests_no_more(
             silent.wait()
 
     monkeypatch.setattr(HttpStore, "fault", fault)
-    files = remote.RemoteFiles(Names(["images/000.png"] * 2 + ["images/002.png"] * 20).after(web.url))
+    files = remote.RemoteFiles(
+        Names(["images/000.png"] * 2 + ["images/002.png"] * 20).after(web.url)
+    )
     contents = files.read(np.arange(22))
     assert isinstance(next(contents), bytes)
     contents.close()  # type: ignore[attr-defined]
@@ -317,7 +371,9 @@ def test_an_iterator_that_is_given_up_waits_for_no_request(
 ) -> None:
     """Its finalizer may run in fsspec's thread, where all later requests would wait for it."""
     monkeypatch.setattr(remote, "_REQUEST_TIMEOUT", 2 * PATIENCE)
-    monkeypatch.setattr(HttpStore, "fault", lambda self, name: None if "000" in name else silent.wait() and None)
+    monkeypatch.setattr(
+        HttpStore, "fault", lambda self, name: None if "000" in name else silent.wait() and None
+    )
     files = remote.RemoteFiles(Names(["images/000.png", "images/001.png"]).after(web.url))
     contents = files.read(np.arange(2))
     assert isinstance(next(contents), bytes)
@@ -348,7 +404,7 @@ def test_pending_requests_do_not_block_exit(place: Path, web: HttpStore) -> None
 import threading
 import numpy as np
 from fidtool.sources.remote import remote_files
-from fidtool.distributed.signals import in_background
+from fidtool.system.background import in_background
 files = remote_files("{web.url}images.zip", print)
 files.read_bytes(0, 0, 10), list(files.read(np.array([0])))
 in_background(threading.Event().wait)
@@ -368,7 +424,9 @@ def test_a_store_that_fails_at_the_end_does_not_lose_the_result(
     assert "changed while it was read: it does not answer" in str(run.json)
 
 
-def test_a_query_may_contain_colons(here: Run, place: Path, expected: float, web: HttpStore) -> None:
+def test_a_query_may_contain_colons(
+    here: Run, place: Path, expected: float, web: HttpStore
+) -> None:
     run = here("compute", place / "real", f"{web.url}images.npz?signature=a:b", *ARGUMENTS)
     assert run.fid == expected
 

@@ -20,14 +20,19 @@ from support.report_samples import METRICS, NASTY, bare, classes, rich, write_im
 
 for _package in ("jinja2", "matplotlib"):
     pytest.importorskip(_package, reason="needs fidtool[report]")
-_sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright, which comes with the extra 'test'")
+_sync_api = pytest.importorskip(
+    "playwright.sync_api", reason="needs playwright, which comes with the extra 'test'"
+)
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-_CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+_CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
 pytestmark = [
-    pytest.mark.slow,  # a browser's start and many layouts; the unit tests of the report read its HTML
+    # A browser's start and many layouts; the unit tests of the report read its HTML.
+    pytest.mark.slow,
     pytest.mark.skipif(_CHROMIUM is None, reason="needs Chromium on the PATH"),
 ]
 
@@ -43,7 +48,10 @@ _FLAGS = [
 ]
 _PHONE, _DESK = (390, 844), (1280, 900)
 _OPEN_ALL = "all => all.forEach(each => each.open = true)"
-_TEXTS = "h1, h2, h3, p, li, td, th, a, summary, figcaption, footer, pre, strong, .quiet, .name, .lost, .high, .medium"
+_TEXTS = (
+    "h1, h2, h3, p, li, td, th, a, summary, figcaption, footer, pre, strong, .quiet, .name, "
+    ".lost, .high, .medium"
+)
 _CONTRASTS = """selector => {
   const rgb = colour => colour.match(/[\\d.]+/g).map(Number);
   const light = colour => {
@@ -87,21 +95,27 @@ class Opened:
 def browser() -> Iterator[Browser]:
     """One browser for all tests of this file."""
     with _sync_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=_CHROMIUM, args=_FLAGS, timeout=1000 * PATIENCE)
+        started = playwright.chromium.launch(
+            executable_path=_CHROMIUM, args=_FLAGS, timeout=1000 * PATIENCE
+        )
         yield started
         started.close()
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Pages of one FAKE, of two with hostile names and a missing image, of three, and of five with every metric."""
+    """Pages of one FAKE, of two with hostile names and a missing image, of three, and of five with
+    every metric.
+    """
     folder = tmp_path_factory.mktemp("pages")
     names = [NASTY.replace("/", "|") + ".png", os.fsdecode(b"no text \xff.png"), "plain.png"]
     images = [write_image(folder, name, (32, 32), seed) for seed, name in enumerate(names)]
     images.append(str(folder / "gone.png"))
     pages = {
         "one": html_report(_with_classes(rich(bare("fake"), images))),
-        "several": html_report(_with_classes(rich(bare(f"runs/{NASTY}/step1", "runs/step2" + "0" * 90), images))),
+        "several": html_report(
+            _with_classes(rich(bare(f"runs/{NASTY}/step1", "runs/step2" + "0" * 90), images))
+        ),
         "three": html_report(rich(bare("good", "better", "best"), images)),
         "metrics": _all_metrics(images),
     }
@@ -111,20 +125,32 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def _with_classes(evaluation: Evaluation) -> Evaluation:
-    return replace(evaluation, results=tuple(replace(each, classes=classes()) for each in evaluation.results))
+    return replace(
+        evaluation, results=tuple(replace(each, classes=classes()) for each in evaluation.results)
+    )
 
 
 def _all_metrics(images: list[str]) -> str:
     """Return a page with every metric for five FAKEs, and long values."""
-    evaluation = rich(bare(*(f"samples/ddpm-cosine-{number}k/seed0" for number in range(1, 6))), images)
-    wide = {"fid": 312.34567, "sfid": 298.76543, "fid_infinity": 301.2345, "kid": 0.31951234, "kid_std": 0.00123456}
+    evaluation = rich(
+        bare(*(f"samples/ddpm-cosine-{number}k/seed0" for number in range(1, 6))), images
+    )
+    wide = {
+        "fid": 312.34567,
+        "sfid": 298.76543,
+        "fid_infinity": 301.2345,
+        "kid": 0.31951234,
+        "kid_std": 0.00123456,
+    }
     results = tuple(replace(result, metrics=METRICS | wide) for result in evaluation.results)
     return html_report(replace(evaluation, results=results))
 
 
 def opened(browser: Browser, file: Path, size: tuple[int, int] = _DESK, **settings: Any) -> Opened:
     """Open a page; all requests but that for the file itself are blocked."""
-    context = browser.new_context(viewport={"width": size[0], "height": size[1]}, reduced_motion="reduce", **settings)
+    context = browser.new_context(
+        viewport={"width": size[0], "height": size[1]}, reduced_motion="reduce", **settings
+    )
     context.set_default_timeout(1000 * PATIENCE)
     found = Opened(context.new_page())
 
@@ -153,11 +179,15 @@ def desk(browser: Browser, files: dict[str, Path]) -> Iterator[Opened]:
 def test_the_page_loads_without_other_files_or_errors(desk: Opened) -> None:
     page = desk.page
     assert page.evaluate(
-        "Promise.all([...document.images].map(image => image.decode().then(() => 0))).then(a => a.length)"
+        "Promise.all([...document.images].map(image => image.decode().then(() => 0))).then(a => "
+        "a.length)"
     )
     assert len(desk.requests) == 1, "the page requests nothing but itself"
     assert desk.complaints == []
-    broken = "[...document.images].filter(image => !image.naturalWidth || !image.hasAttribute('alt')).length"
+    broken = (
+        "[...document.images].filter(image => !image.naturalWidth || "
+        "!image.hasAttribute('alt')).length"
+    )
     assert page.evaluate(broken) == 0
     assert page.evaluate("document.scripts.length") == 0
     assert page.evaluate("'hacked' in window") is False
@@ -168,7 +198,9 @@ def test_the_page_loads_without_other_files_or_errors(desk: Opened) -> None:
 @pytest.mark.parametrize("name", ["one", "several"])
 def test_the_headings_are_in_order(name: str, browser: Browser, files: dict[str, Path]) -> None:
     page = opened(browser, files[name]).page
-    levels = page.eval_on_selector_all("h1, h2, h3, h4, h5, h6", "all => all.map(each => +each.tagName[1])")
+    levels = page.eval_on_selector_all(
+        "h1, h2, h3, h4, h5, h6", "all => all.map(each => +each.tagName[1])"
+    )
     assert (levels.count(1), levels[0]) == (1, 1)
     assert all(later <= earlier + 1 for earlier, later in itertools.pairwise(levels)), levels
     page.context.close()
@@ -179,18 +211,25 @@ def test_the_structure_is_accessible_to_screen_readers(desk: Opened) -> None:
     for role in ("main", "contentinfo"):
         assert page.get_by_role(role).count() == 1, role
     assert page.evaluate("document.documentElement.lang") == "en"
-    tables = "table => table.caption?.textContent.trim() && [...table.querySelectorAll('th')].every(th => th.scope)"
+    tables = (
+        "table => table.caption?.textContent.trim() && "
+        "[...table.querySelectorAll('th')].every(th => th.scope)"
+    )
     assert page.evaluate(f"[...document.querySelectorAll('table')].every({tables})")
     assert page.get_by_role("img", name="FID of 2 sets against real (100 images)").count() == 1
     assert page.get_by_role("img").count() < 5, "those of closed blocks are not read out"
-    missing = "[...document.querySelectorAll('a[href^=\"#\"]')].filter(a => !document.querySelector(a.hash)).length"
+    missing = (
+        "[...document.querySelectorAll('a[href^=\"#\"]')].filter(a => "
+        "!document.querySelector(a.hash)).length"
+    )
     assert page.evaluate(missing) == 0
 
 
 def test_the_keyboard_reaches_everything(desk: Opened) -> None:
     page = desk.page
     wanted = page.evaluate(
-        "[...document.querySelectorAll('a[href], summary, [tabindex=\"0\"]')].filter(e => e.checkVisibility()).length"
+        "[...document.querySelectorAll('a[href], summary, [tabindex=\"0\"]')].filter(e => "
+        "e.checkVisibility()).length"
     )
     reached: list[dict[str, Any]] = []
     while len(reached) < wanted + 50:
@@ -222,7 +261,9 @@ def test_both_themes_have_sufficient_contrast(desk: Opened) -> None:
 
 
 @pytest.mark.parametrize("name", ["one", "several", "metrics"])
-def test_no_window_needs_horizontal_scrolling(name: str, browser: Browser, files: dict[str, Path]) -> None:
+def test_no_window_needs_horizontal_scrolling(
+    name: str, browser: Browser, files: dict[str, Path]
+) -> None:
     page = opened(browser, files[name]).page
     page.eval_on_selector_all("details", _OPEN_ALL)
     beyond = """[...document.querySelectorAll('body *')].filter(each => !each.closest('.scroll')
@@ -236,7 +277,9 @@ def test_no_window_needs_horizontal_scrolling(name: str, browser: Browser, files
 
 @pytest.mark.parametrize("name", ["one", "three"])
 def test_the_page_is_short(name: str, browser: Browser, files: dict[str, Path]) -> None:
-    """What matters is on the first screen: the verdict, the gate and the worst warning, without opening anything."""
+    """What matters is on the first screen: the verdict, the gate and the worst warning, without
+    opening anything.
+    """
     bottom = "all => all.map(each => each.getBoundingClientRect().bottom)"
     for (width, height), most in ((_DESK, 6000), (_PHONE, 10_000)):
         page = opened(browser, files[name], (width, height)).page
@@ -247,20 +290,33 @@ def test_the_page_is_short(name: str, browser: Browser, files: dict[str, Path]) 
         page.context.close()
 
 
-def test_six_images_are_beside_each_other_on_a_phone(browser: Browser, files: dict[str, Path]) -> None:
+def test_six_images_are_beside_each_other_on_a_phone(
+    browser: Browser, files: dict[str, Path]
+) -> None:
     for size, columns in ((_PHONE, {6}), (_DESK, {6, 12})):
         page = opened(browser, files["one"], size).page
-        grids = "all => all.map(each => getComputedStyle(each).gridTemplateColumns.split(' ').length)"
+        grids = (
+            "all => all.map(each => getComputedStyle(each).gridTemplateColumns.split(' ').length)"
+        )
         assert {*page.eval_on_selector_all(".sheet", grids)} == columns
-        sides = page.eval_on_selector_all(".sheet img", "all => all.map(each => each.getBoundingClientRect().width)")
+        sides = page.eval_on_selector_all(
+            ".sheet img", "all => all.map(each => each.getBoundingClientRect().width)"
+        )
         assert max(sides) - min(sides) < 6, "all are of one size"
         page.context.close()
 
 
-@pytest.mark.parametrize(("scheme", "source"), [("dark", "source').srcset"), ("light", "img').src")])
-def test_the_chart_follows_the_theme(scheme: str, source: str, browser: Browser, files: dict[str, Path]) -> None:
+@pytest.mark.parametrize(
+    ("scheme", "source"), [("dark", "source').srcset"), ("light", "img').src")]
+)
+def test_the_chart_follows_the_theme(
+    scheme: str, source: str, browser: Browser, files: dict[str, Path]
+) -> None:
     page = opened(browser, files["several"], color_scheme=scheme).page
-    shown = f"document.querySelector('#chart img').currentSrc === document.querySelector('#chart {source}"
+    shown = (
+        "document.querySelector('#chart img').currentSrc === document.querySelector('#chart "
+        f"{source}"
+    )
     assert page.evaluate(shown)
     page.context.close()
 
@@ -271,7 +327,9 @@ def test_the_name_of_a_set_leads_to_its_details(desk: Opened) -> None:
     assert desk.page.locator("#fake-2-findings").is_visible()
 
 
-def test_the_names_of_sets_stay_while_a_table_scrolls(browser: Browser, files: dict[str, Path]) -> None:
+def test_the_names_of_sets_stay_while_a_table_scrolls(
+    browser: Browser, files: dict[str, Path]
+) -> None:
     page = opened(browser, files["metrics"], _PHONE).page
     page.locator("#values .scroll").evaluate("each => each.scrollLeft = 9999")
     box = page.locator("#values tbody th").first.bounding_box()

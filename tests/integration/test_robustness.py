@@ -22,7 +22,9 @@ def test_output_follows_links_and_writes_to_devices(fidtool: Run, tmp_path: Path
     os.mkfifo(pipe)
     reader = subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE)
     for output in (link, pipe):
-        assert fidtool("compute", images, images, "--extractor", TINY, "--output", output).status == 0
+        assert (
+            fidtool("compute", images, images, "--extractor", TINY, "--output", output).status == 0
+        )
     assert link.is_symlink()
     assert target.read_text().startswith('{\n  "schema"')
     assert pipe.is_fifo()

@@ -20,7 +20,9 @@ from support.places import TINY
 
 @pytest.fixture
 def pair(tmp_path: Path) -> tuple[str, str]:
-    return tuple(str(make_pictures(tmp_path / name, 9, seed)) for seed, name in enumerate(("real", "fake")))  # type: ignore[return-value]
+    return tuple(
+        str(make_pictures(tmp_path / name, 9, seed)) for seed, name in enumerate(("real", "fake"))
+    )  # type: ignore[return-value]
 
 
 @needs_weights
@@ -35,7 +37,9 @@ def test_half_precision_changes_the_value_and_is_recorded(pair: tuple[str, str])
 
 
 @needs_weights
-def test_statistics_of_another_precision_give_a_warning(here: Run, pair: tuple[str, str], tmp_path: Path) -> None:
+def test_statistics_of_another_precision_give_a_warning(
+    here: Run, pair: tuple[str, str], tmp_path: Path
+) -> None:
     real, fake = pair
     file = tmp_path / "real.npz"
     assert here("stats", real, "-o", file, "--dims", "64", "--precision", "bf16").status == 0
@@ -46,9 +50,13 @@ def test_statistics_of_another_precision_give_a_warning(here: Run, pair: tuple[s
     assert alone["run"]["precision"] == "", "no network ran"
 
 
-def test_tf32_switches_are_set_during_a_run(pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tested on the CPU, where the switches have no effect. Without --precision tf32 they are off."""
-    monkeypatch.setattr("fidtool.pipeline.run._check_tf32", lambda device: None)
+def test_tf32_switches_are_set_during_a_run(
+    pair: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tested on the CPU, where the switches have no effect. Without --precision tf32 they are
+    off.
+    """
+    monkeypatch.setattr("fidtool.run.context._check_tf32", lambda device: None)
     seen: list[tuple[bool, bool]] = []
     run = Extractor.vectors
 
@@ -68,10 +76,15 @@ def test_a_run_does_not_import_torchvision(tmp_path: Path, environment: dict[str
     """The import takes longer than processing 40 images."""
     folder = str(make_pictures(tmp_path / "set", 2))
     code = (
-        "import sys, fidtool; fidtool.compute(*sys.argv[1:], dims=64, cache=False); assert 'torch' in sys.modules;"
-        "print([name for name in ('torchvision', 'scipy.stats', 'matplotlib') if name in sys.modules])"
+        "import sys, fidtool; fidtool.compute(*sys.argv[1:], dims=64, cache=False); assert "
+        "'torch' in sys.modules;print([name for name in ('torchvision', 'scipy.stats', "
+        "'matplotlib') if name in sys.modules])"
     )
     ended = subprocess.run(
-        [sys.executable, "-c", code, folder, folder], env=environment, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code, folder, folder],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert ended.stdout == "[]\n"

@@ -1,4 +1,6 @@
-"""--num, --num-real, --num-fake and --sample: which images of each set are used, and what remembers it."""
+"""--num, --num-real, --num-fake and --sample: which images of each set are used, and what remembers
+it.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def test_the_first_images_of_every_form(here: Run, place: Path) -> None:
     """They are those of other programs' ``sorted(files)[:num]`` and ``array[:num]``."""
     for path in make_forms(place / "images").values():
         whole = here("check", path, "--list", "--value-range", "0,1").stdout.splitlines()
-        first = here("check", path, "--list", "--value-range", "0,1", "--num", 9, "--sample", "first")
+        first = here(
+            "check", path, "--list", "--value-range", "0,1", "--num", 9, "--sample", "first"
+        )
         assert sorted(first.stdout.splitlines()) == sorted(whole[:9])
         assert len(whole) == COUNT
 
@@ -55,18 +59,32 @@ def test_the_first_images_in_memory(place: Path, environment: dict[str, str]) ->
         (["--num-images", 18, "--num-real", 9, "--sample", "first"], (9, 18)),
     ],
 )
-def test_a_number_of_each_set(here: Run, place: Path, flags: list[object], counts: tuple[int, int]) -> None:
+def test_a_number_of_each_set(
+    here: Run, place: Path, flags: list[object], counts: tuple[int, int]
+) -> None:
     found = here("compute", place / "real", place / "images", *BASE, *flags, "--json").json
     (result,) = found["results"]
     assert tuple(result["count"].values()) == counts
     assert [each["found"] for each in result["sets"].values()] == [COUNT, COUNT]
-    config = {name: found["run"]["config"].get(name) for name in ("num", "num_real", "num_fake", "sample")}
+    config = {
+        name: found["run"]["config"].get(name) for name in ("num", "num_real", "num_fake", "sample")
+    }
     values = [value for value in config.values() if value is not None]
     assert sorted(values, key=str) == sorted(flags[1::2], key=str)
 
 
 def test_caches_and_checkpoints_know_the_sample(here: Run, place: Path) -> None:
-    command = ["compute", place / "real", place / "images", *BASE, "--num", 9, "--checkpoint", "kept", "--json"]
+    command = [
+        "compute",
+        place / "real",
+        place / "images",
+        *BASE,
+        "--num",
+        9,
+        "--checkpoint",
+        "kept",
+        "--json",
+    ]
     again = [*command, "--sample", "first"]
     random = here(*command).json
     assert "sample was random and is now first" in here(*again).error
@@ -84,7 +102,9 @@ def test_statistics_files_know_the_sample(here: Run, place: Path, tmp_path: Path
     assert made.status == 0
     config = fidtool.read_statistics(tmp_path / "real.npz").config
     assert config == {"extractor": TINY, "batch_size": 8, "num": 9, "sample": "first"}
-    used = here("compute", "real.npz", place / "images", *BASE, "--num-real", 5, "--num-fake", 20, "--json").json
+    used = here(
+        "compute", "real.npz", place / "images", *BASE, "--num-real", 5, "--num-fake", 20, "--json"
+    ).json
     (result,) = used["results"]
     assert [line for line in messages(result) if "does not apply" in line] == [
         "real.npz has statistics: --num-real does not apply to it"
@@ -95,14 +115,21 @@ def test_statistics_files_know_the_sample(here: Run, place: Path, tmp_path: Path
 @pytest.mark.parametrize("preset", ["stylegan", "adm", "pytorch-fid"])
 def test_a_preset_wants_all_real_images(here: Run, place: Path, preset: str) -> None:
     command = ("compute", place / "real", place / "images", *BASE, "--json")
-    for flags, outcome in ((["--num-real", 20], (False, f"20 of {COUNT}")), (["--num-fake", 20], (None, f"{COUNT}"))):
+    for flags, outcome in (
+        (["--num-real", 20], (False, f"20 of {COUNT}")),
+        (["--num-fake", 20], (None, f"{COUNT}")),
+    ):
         document = here(*command, *flags).json
         (verdict,) = fidtool.verify(document, preset)
         (item,) = (item for item in verdict.items if item.name == "images of REAL")
         assert (None if item.verdict == "not known" else False, item.found) == outcome
         document["results"][0] |= {"count": {"real": 20, "fake": 20}}
-        document["results"][0]["skipped"] = [{"set": str(place / "real"), "file": "a", "reason": "b"}] * (COUNT - 20)
-        assert "images of REAL" in fidtool.verify(document, preset)[0].named("not known"), "unreadable, not left out"
+        document["results"][0]["skipped"] = [
+            {"set": str(place / "real"), "file": "a", "reason": "b"}
+        ] * (COUNT - 20)
+        assert "images of REAL" in fidtool.verify(document, preset)[0].named("not known"), (
+            "unreadable, not left out"
+        )
 
 
 def test_refusals(here: Run, place: Path) -> None:
@@ -118,8 +145,14 @@ def test_refusals(here: Run, place: Path) -> None:
         assert (refused.status, refused.error) == (2, f"error: {message}")
     more = make_pictures(place / "more", 25)
     advised = here("compute", real, more, *BASE, "--num", 25).error
-    assert advised == f"error: --num asks for 25 images but {real} has {COUNT}; pass --num-fake 25 in its place"
-    twice = here("compute", real, images, real, *BASE, "--num-real", 9, "--num", 12, "--json").json["results"][1]
+    assert (
+        advised
+        == f"error: --num asks for 25 images but {real} has {COUNT}; pass --num-fake 25 in its "
+        "place"
+    )
+    twice = here("compute", real, images, real, *BASE, "--num-real", 9, "--num", 12, "--json").json[
+        "results"
+    ][1]
     assert twice["count"] == {"real": 9, "fake": 12}
     few = [line for line in messages(twice) if "too few" in line]
     assert [line.partition(":")[0] for line in few] == [
@@ -138,8 +171,21 @@ def test_refusals(here: Run, place: Path) -> None:
 
 
 def test_torchrun_takes_the_flags() -> None:
-    """Its parser also reads the options of the command, and rejects beginnings of several of its own."""
+    """Its parser also reads the options of the command, and rejects beginnings of several of its
+    own.
+    """
     from torch.distributed.run import get_args_parser
 
-    command = ["compute", "real", "fake", "--num-images", "5", "--num-real", "5", "--num-fake=5", "--sample", "first"]
+    command = [
+        "compute",
+        "real",
+        "fake",
+        "--num-images",
+        "5",
+        "--num-real",
+        "5",
+        "--num-fake=5",
+        "--sample",
+        "first",
+    ]
     assert get_args_parser().parse_args(["-m", "fidtool", *command]).training_script_args == command

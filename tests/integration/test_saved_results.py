@@ -1,4 +1,6 @@
-"""Results of several days through the command line: histories, differences, the gate, and pages of saved results."""
+"""Results of several days through the command line: histories, differences, the gate, and pages of
+saved results.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +26,24 @@ def sets(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
 
 @pytest.fixture
 def days(here: Run, sets: tuple[Path, ...], tmp_path: Path) -> Path:
-    """A folder with ``fake`` and results of two days, on the second of which the generator is as good."""
+    """A folder with ``fake`` and results of two days, on the second of which the generator is as
+    good.
+    """
     real, _, good, again = sets
     (tmp_path / "real").symlink_to(real)
     for day, fake in (("monday", good), ("tuesday", again)):
         _place(tmp_path / "fake", fake)
-        outcome = here("compute", "real", "fake", *FLAGS, "--quiet", "-o", f"{day}.json", "--history", "h.jsonl")
+        outcome = here(
+            "compute",
+            "real",
+            "fake",
+            *FLAGS,
+            "--quiet",
+            "-o",
+            f"{day}.json",
+            "--history",
+            "h.jsonl",
+        )
         assert outcome.status == 0, outcome.stderr
     return tmp_path
 
@@ -41,8 +55,20 @@ def _place(link: Path, folder: Path) -> None:
 
 def test_three_days(here: Run, days: Path, sets: tuple[Path, ...]) -> None:
     _place(days / "fake", sets[1])
-    arguments = ("compute", "real", "fake/", *FLAGS, "--quiet", "--history", "h.jsonl", "-o", "wednesday.json")
-    outcome = here(*arguments, "--fail-worse-than", "h.jsonl", "--fail-above", "1e9", "--batch-size", 5)
+    arguments = (
+        "compute",
+        "real",
+        "fake/",
+        *FLAGS,
+        "--quiet",
+        "--history",
+        "h.jsonl",
+        "-o",
+        "wednesday.json",
+    )
+    outcome = here(
+        *arguments, "--fail-worse-than", "h.jsonl", "--fail-above", "1e9", "--batch-size", 5
+    )
     assert outcome.status == 3
     reason = outcome.stderr.splitlines()[-1]
     assert reason.startswith("gate missed: fake/ is worse than in h.jsonl: bias-corrected FD (")
@@ -55,8 +81,13 @@ def test_three_days(here: Run, days: Path, sets: tuple[Path, ...]) -> None:
     )
     table = here("history", "h.jsonl").stdout.splitlines()
     assert table[0].startswith("fake against real, ")
-    assert [line.split("  ")[-1].strip() for line in table[3:]] == ["cannot be distinguished", "worse, missed a gate"]
-    assert here("diff", "monday.json", "tuesday.json").stdout.startswith("fake: cannot be distinguished: bias-corr")
+    assert [line.split("  ")[-1].strip() for line in table[3:]] == [
+        "cannot be distinguished",
+        "worse, missed a gate",
+    ]
+    assert here("diff", "monday.json", "tuesday.json").stdout.startswith(
+        "fake: cannot be distinguished: bias-corr"
+    )
     found = here("diff", "monday.json", "wednesday.json").stdout
     assert found.startswith("fake: worse: bias-corrected FD (")
     assert "  settings.batch_size: - -> 5\n" in found
@@ -67,11 +98,15 @@ def test_three_days(here: Run, days: Path, sets: tuple[Path, ...]) -> None:
     assert (change["verdict"], change["besides"]["settings.batch_size"]) == ("worse", [None, 5])
     again = here("compute", "real", "fake", *FLAGS, "--quiet", "--fail-worse-than", "h.jsonl")
     assert again.status == 3, "a run that missed the gate is no baseline"
-    passed = here("compute", "real", "fake", *FLAGS, "--quiet", "--fail-worse-than", "wednesday.json")
+    passed = here(
+        "compute", "real", "fake", *FLAGS, "--quiet", "--fail-worse-than", "wednesday.json"
+    )
     assert passed.status == 0
 
 
-def test_other_images_in_real_are_another_real(here: Run, days: Path, sets: tuple[Path, ...]) -> None:
+def test_other_images_in_real_are_another_real(
+    here: Run, days: Path, sets: tuple[Path, ...]
+) -> None:
     """Also under the same name, and of the same number and size."""
     shutil.copytree(sets[0], days / "changed")
     first, other = (sorted(folder.iterdir())[0] for folder in (days / "changed", sets[2]))
@@ -81,7 +116,9 @@ def test_other_images_in_real_are_another_real(here: Run, days: Path, sets: tupl
     outcome = here(*arguments, "--fail-worse-than", "monday.json")
     assert outcome.status == 3
     assert "gate missed: fake is not comparable with monday.json: REAL.pixels: " in outcome.stderr
-    assert here("diff", "monday.json", "wednesday.json").stdout.startswith("fake: not comparable: REAL.pixels: ")
+    assert here("diff", "monday.json", "wednesday.json").stdout.startswith(
+        "fake: not comparable: REAL.pixels: "
+    )
 
 
 def test_a_gate_is_missed_by_one_of_two(here: Run, days: Path, sets: tuple[Path, ...]) -> None:
@@ -91,7 +128,9 @@ def test_a_gate_is_missed_by_one_of_two(here: Run, days: Path, sets: tuple[Path,
     limit = sum(next(iter(each.values())) for each in distances) / 2
     first = here(*arguments, "--fail-above", limit, "--history", "two.jsonl")
     assert first.status == 3
-    bad, fake = (checked(json.loads(line)) for line in (days / "two.jsonl").read_text().splitlines())
+    bad, fake = (
+        checked(json.loads(line)) for line in (days / "two.jsonl").read_text().splitlines()
+    )
     assert (len(bad["results"][0]["missed"]), bad["exit"]["code"]) == (1, 3)
     assert (fake["results"][0]["missed"], fake["exit"]["code"]) == ([], 0)
     assert here(*arguments[:2], *arguments[3:], "--fail-worse-than", "two.jsonl").status == 0
@@ -102,7 +141,10 @@ def test_a_gate_that_cannot_be_decided_is_missed(here: Run, days: Path) -> None:
     arguments = ("compute", "real", "fake", *FLAGS, "--quiet", "--fail-worse-than", "monday.json")
     outcome = here(*arguments, "--num-fake", 60)
     assert outcome.status == 3
-    assert "gate missed: fake cannot be compared with monday.json: no error bars (at least 200" in outcome.stderr
+    assert (
+        "gate missed: fake cannot be compared with monday.json: no error bars (at least 200"
+        in outcome.stderr
+    )
     outcome = here(*arguments, "--num-real", 250)
     assert outcome.status == 3
     assert "fake is not comparable with monday.json: REAL.count: 300 -> 250\n" in outcome.stderr
@@ -110,7 +152,17 @@ def test_a_gate_that_cannot_be_decided_is_missed(here: Run, days: Path) -> None:
 
 def test_the_first_day_of_a_gate(here: Run, days: Path, sets: tuple[Path, ...]) -> None:
     """The same command, every day."""
-    arguments = ("compute", "real", "fake", *FLAGS, "--quiet", "--history", "n.jsonl", "--fail-worse-than", "./n.jsonl")
+    arguments = (
+        "compute",
+        "real",
+        "fake",
+        *FLAGS,
+        "--quiet",
+        "--history",
+        "n.jsonl",
+        "--fail-worse-than",
+        "./n.jsonl",
+    )
     first, second = here(*arguments), here(*arguments)
     assert (first.status, second.status) == (0, 0)
     said = "warning: ./n.jsonl has no baseline yet: this result becomes the first"
@@ -133,7 +185,10 @@ def test_the_first_day_of_a_gate(here: Run, days: Path, sets: tuple[Path, ...]) 
             ("--fail-worse-than", "monday.json", "--protocol", "clean"),
             ", clean (the latest has resize bilinear against ",
         ),
-        (("--history", "none/h.jsonl"), "--history none/h.jsonl cannot be written: none must be an existing folder"),
+        (
+            ("--history", "none/h.jsonl"),
+            "--history none/h.jsonl cannot be written: none must be an existing folder",
+        ),
         (("--history", "h.json"), "--history h.json: the name must end in .jsonl"),
     ],
 )
@@ -149,7 +204,10 @@ def test_what_cannot_be_is_refused_before_any_work(
 
 def test_a_baseline_needs_error_bars_today(here: Run, days: Path) -> None:
     outcome = here("compute", "real", "fake", *FLAGS[:2], "--fail-worse-than", "monday.json")
-    assert (outcome.status, outcome.error) == (2, "error: --fail-worse-than compares error bars: add --uncertainty")
+    assert (outcome.status, outcome.error) == (
+        2,
+        "error: --fail-worse-than compares error bars: add --uncertainty",
+    )
 
 
 def test_a_history_that_cannot_be_written_loses_nothing_else(
@@ -161,9 +219,13 @@ def test_a_history_that_cannot_be_written_loses_nothing_else(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr("fidtool.report.outputs.append_history", full)
-    outcome = here("compute", "real", "fake", *FLAGS[:2], "--history", "full.jsonl", "-o", "fid.json")
+    outcome = here(
+        "compute", "real", "fake", *FLAGS[:2], "--history", "full.jsonl", "-o", "fid.json"
+    )
     assert outcome.status == 1
-    assert "the result could not be written to full.jsonl (No space left on device)" in outcome.error
+    assert (
+        "the result could not be written to full.jsonl (No space left on device)" in outcome.error
+    )
     assert outcome.stdout.startswith("FD (")
     assert read_document(days / "fid.json")["exit"]["code"] == 0
 
@@ -190,7 +252,12 @@ def test_in_python(days: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {"extractor": FLAGS[1], "uncertainty": True}
     with pytest.warns(package.FidtoolWarning):
         found = package.compute(
-            "real", "fake", history="h.jsonl", fail_worse_than=Path("monday.json"), num_fake=60, **settings
+            "real",
+            "fake",
+            history="h.jsonl",
+            fail_worse_than=Path("monday.json"),
+            num_fake=60,
+            **settings,
         )
     assert found.missed == (found.exit_reason.removeprefix("gate missed: "),)
     assert len((days / "h.jsonl").read_text().splitlines()) == 3
@@ -208,7 +275,11 @@ def test_results_that_cannot_be_read(here: Run, days: Path) -> None:
         ("h.jsonl", "h.jsonl cannot be read: it is not JSON"),
         ("fake", "fake cannot be read: Is a directory"),
     ):
-        for command in (("diff", "monday.json", file), ("diff", file, "monday.json"), ("report", file)):
+        for command in (
+            ("diff", "monday.json", file),
+            ("diff", file, "monday.json"),
+            ("report", file),
+        ):
             outcome = here(*command)
             assert outcome.status == 2
             assert problem in outcome.error
@@ -225,10 +296,16 @@ def test_no_torch_is_imported(days: Path, environment: dict[str, str]) -> None:
     import sys
 
     program = (
-        "import sys; from fidtool.cli.main import cli; cli(standalone_mode=False); assert 'torch' not in sys.modules"
+        "import sys; from fidtool.cli.main import cli; cli(standalone_mode=False); assert "
+        "'torch' not in sys.modules"
     )
     for command in (("diff", "monday.json", "tuesday.json"), ("history", "h.jsonl")):
-        done = subprocess.run([sys.executable, "-c", program, *command], cwd=days, env=environment, capture_output=True)
+        done = subprocess.run(
+            [sys.executable, "-c", program, *command],
+            cwd=days,
+            env=environment,
+            capture_output=True,
+        )
         assert done.returncode == 0, done.stderr
 
 
@@ -246,7 +323,10 @@ def test_the_page_of_a_result(here: Run, days: Path, sets: tuple[Path, ...]) -> 
     shutil.rmtree(images)
     outcome = here("report", "fid.json")
     assert outcome.status == 2
-    assert "fid.html exists, and may show images that are gone: pass --output FILE.html" in outcome.error
+    assert (
+        "fid.html exists, and may show images that are gone: pass --output FILE.html"
+        in outcome.error
+    )
     assert here("report", "fid.json", "-o", "gone.html").status == 0
     gone = (days / "gone.html").read_text()
     assert gone.count('src="data:image/') < first.count('src="data:image/')
@@ -255,7 +335,10 @@ def test_the_page_of_a_result(here: Run, days: Path, sets: tuple[Path, ...]) -> 
     if os.path.exists("/dev/full"):
         (days / "full.html").symlink_to("/dev/full")
         outcome = here("report", "fid.json", "-o", "full.html")
-        assert outcome.error == "error: the result could not be written to full.html (No space left on device)"
+        assert (
+            outcome.error
+            == "error: the result could not be written to full.html (No space left on device)"
+        )
     if os.geteuid():
         (days / "closed").mkdir(mode=stat.S_IRUSR | stat.S_IXUSR)
         assert here("report", "fid.json", "-o", "closed/page.html").status == 2

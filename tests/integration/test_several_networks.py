@@ -1,4 +1,6 @@
-"""Several networks in one pass: each has the values of a run with it alone, in every output and from every source."""
+"""Several networks in one pass: each has the values of a run with it alone, in every output and
+from every source.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,9 @@ import fidtool
 from fidtool.features.extractor import ForwardPasses
 from fidtool.features.models.families import layer_name, networks_of
 from fidtool.names import shortened
-from fidtool.pipeline import measure
 from fidtool.result.evaluation import read_evaluation
-from fidtool.settings import Settings
+from fidtool.run import measure
+from fidtool.settings.settings import Settings
 from support.command_line import Run, bars_of
 from support.pictures import make_pictures
 from support.places import COLOURS, FD, TINY
@@ -70,10 +72,9 @@ def test_the_protocol_is_that_of_each_network_without_its_own(
     here: Run, sets: tuple[Path, Path], tmp_path: Path
 ) -> None:
     (tmp_path / "own.py").write_text(
-        "import torch, fidtool\n"
-        "class Net(torch.nn.Module):\n    def forward(self, x):\n        return x.mean((2, 3))\n"
-        "def network():\n"
-        "    return fidtool.Network(Net(), input_size=8, preparation=fidtool.Preparation('pillow-bilinear'))\n"
+        "import torch, fidtool\nclass Net(torch.nn.Module):\n    def forward(self, x):\n        "
+        "return x.mean((2, 3))\ndef network():\n    return fidtool.Network(Net(), input_size=8, "
+        "preparation=fidtool.Preparation('pillow-bilinear'))\n"
     )
     arguments = ("compute", *sets, "--protocol", "stylegan", "--no-cache", "--json", "--extractor")
     joint = here(*arguments, f"{TINY},{COLOURS},own.py:network")
@@ -87,12 +88,32 @@ def test_the_protocol_is_that_of_each_network_without_its_own(
 
 
 def test_every_output_has_all_networks(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
-    outputs = ("-o", "r.json", "-o", "r.csv", "-o", "r.md", "--report", "r.html", "--history", "h.jsonl")
+    outputs = (
+        "-o",
+        "r.json",
+        "-o",
+        "r.csv",
+        "-o",
+        "r.md",
+        "--report",
+        "r.html",
+        "--history",
+        "h.jsonl",
+    )
     fake = make_pictures(tmp_path / "many", 210, 5)
-    outcome = here("compute", sets[0], fake, *METRICS, "--extractor", BOTH, "--uncertainty", *outputs)
+    outcome = here(
+        "compute", sets[0], fake, *METRICS, "--extractor", BOTH, "--uncertainty", *outputs
+    )
     assert outcome.status == 0, outcome.stderr
     lines = outcome.stdout.splitlines()
-    for title in (FD, f"KID ({TINY})", f"Recall ({TINY})", TITLE, f"KID ({COLOURS})", f"Recall ({COLOURS})"):
+    for title in (
+        FD,
+        f"KID ({TINY})",
+        f"Recall ({TINY})",
+        TITLE,
+        f"KID ({COLOURS})",
+        f"Recall ({COLOURS})",
+    ):
         assert any(line.startswith(f"{title}: ") for line in lines), title
     for title in (FD, TITLE):
         assert any(line.startswith(f"bias-corrected {title}: ") for line in lines), title
@@ -111,7 +132,9 @@ def test_error_bars_are_those_of_each_network(here: Run, sets: tuple[Path, Path]
     real, fake = sets
     arguments = ("compute", real, fake, real, "--uncertainty", "--json")
     joint = here(*arguments, "--extractor", BOTH).json
-    for network, found in zip((TINY, COLOURS), joint["results"][0]["uncertainties"].values(), strict=True):
+    for network, found in zip(
+        (TINY, COLOURS), joint["results"][0]["uncertainties"].values(), strict=True
+    ):
         single = here(*arguments, "--extractor", network).json
         assert found == bars_of(single["results"][0])
 
@@ -132,7 +155,9 @@ def test_the_cache_is_shared_with_runs_of_one_network(here: Run, sets: tuple[Pat
 def test_the_cache_is_not_mixed_with_other_images(
     here: Run, sets: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If a file cannot be read any more, its network and those in the cache would have different images."""
+    """If a file cannot be read any more, its network and those in the cache would have different
+    images.
+    """
     arguments = ("compute", *sets, *METRICS)
     assert here(*arguments, "--extractor", COLOURS, "--json").status == 0
     expected = here(*arguments, "--extractor", BOTH, "--no-cache", "--json")
@@ -147,11 +172,20 @@ def test_the_cache_is_not_mixed_with_other_images(
 
 
 @pytest.mark.parametrize("wanted", [TINY, COLOURS, BOTH, f"{COLOURS},{TINY}"])
-def test_a_statistics_file_serves_any_of_its_networks(here: Run, sets: tuple[Path, Path], wanted: str) -> None:
+def test_a_statistics_file_serves_any_of_its_networks(
+    here: Run, sets: tuple[Path, Path], wanted: str
+) -> None:
     real, fake = sets
-    assert here("stats", real, "-o", "real.npz", "--extractor", BOTH, *METRICS[:2], "--no-cache").status == 0
+    assert (
+        here(
+            "stats", real, "-o", "real.npz", "--extractor", BOTH, *METRICS[:2], "--no-cache"
+        ).status
+        == 0
+    )
     arguments = (*METRICS, "--extractor", wanted, "--no-cache", "--json")
-    from_file, from_images = (here("compute", each, fake, *arguments) for each in ("real.npz", real))
+    from_file, from_images = (
+        here("compute", each, fake, *arguments) for each in ("real.npz", real)
+    )
     assert from_file.status == 0, from_file.stderr
     assert from_file.metrics == from_images.metrics
 
@@ -191,7 +225,9 @@ def test_a_program_passes_its_own_networks(sets: tuple[Path, Path]) -> None:
     assert from_memory.frechet_distance == single.frechet_distance
 
 
-def test_a_metric_from_a_file_works_for_each_network(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_metric_from_a_file_works_for_each_network(
+    here: Run, sets: tuple[Path, Path], tmp_path: Path
+) -> None:
     (tmp_path / "mine.py").write_text(
         "from dataclasses import dataclass\nimport fidtool\n"
         "@dataclass(frozen=True, kw_only=True)\nclass Mine(fidtool.Metric):\n"
@@ -209,7 +245,9 @@ def test_a_metric_from_a_file_works_for_each_network(here: Run, sets: tuple[Path
 @dataclass(frozen=True, kw_only=True)
 class _OfItsOwn(fidtool.Metric):
     name = "own"
-    numbers = (fidtool.Number("own", "Own", "lower", "whether it is told its network", layer="mine"),)
+    numbers = (
+        fidtool.Number("own", "Own", "lower", "whether it is told its network", layer="mine"),
+    )
 
     def network(self) -> fidtool.NetworkChoice:
         return fidtool.NetworkChoice(COLOURS)
@@ -235,7 +273,10 @@ def test_metrics_of_all_are_omitted_for_each_network(here: Run, sets: tuple[Path
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        ("inception,dinov2:vitl14@weights=a.pth,step=12", ["inception", "dinov2:vitl14@weights=a.pth,step=12"]),
+        (
+            "inception,dinov2:vitl14@weights=a.pth,step=12",
+            ["inception", "dinov2:vitl14@weights=a.pth,step=12"],
+        ),
         ("DINOv2@protocol=Torch", ["dinov2@protocol=torch"]),
         ([{"name": "dinov2", "step": 12}, "inception"], ["dinov2@step=12", "inception"]),
         ("net.pt2@size=32,step=7, /me@here/n.py:f", ["net.pt2@size=32,step=7", "/me@here/n.py:f"]),
@@ -255,31 +296,49 @@ def test_values_are_parsed(value: object, expected: list[str]) -> None:
             "inception,dinov2@protocol=clean",
             "--extractor dinov2@protocol=clean cannot be combined with dinov2, which prepares",
         ),
-        (f"inception,{TINY}@weights=w", f"--extractor {TINY}@weights=... is for Inception and published networks"),
-        ("inception,dinov2@weights=none.pth", "dinov2: no weights file none.pth (from --extractor dinov2@weights="),
+        (
+            f"inception,{TINY}@weights=w",
+            f"--extractor {TINY}@weights=... is for Inception and published networks",
+        ),
+        (
+            "inception,dinov2@weights=none.pth",
+            "dinov2: no weights file none.pth (from --extractor dinov2@weights=",
+        ),
         (f"inception@dims=64,{TINY}@step=30", f"pass --extractor {TINY}@step="),
         ("inception@step=3,dinov2", "--extractor inception@step=... is fixed for Inception"),
         ("inception,nothing", "unknown extractor 'nothing'"),
-        ("inception,dinov2@foo=3", "--extractor: 'foo' in dinov2@foo=3 is none of weights, size, step"),
+        (
+            "inception,dinov2@foo=3",
+            "--extractor: 'foo' in dinov2@foo=3 is none of weights, size, step",
+        ),
         ("", "unknown extractor ''"),
         (f"inception,{COLOURS}@dims=64", "@dims=... selects a layer of Inception"),
     ],
 )
-def test_mistakes_name_the_network(here: Run, sets: tuple[Path, Path], value: str, words: str) -> None:
+def test_mistakes_name_the_network(
+    here: Run, sets: tuple[Path, Path], value: str, words: str
+) -> None:
     outcome = here("compute", *sets, "--extractor", value, "--no-cache", "--quiet")
     assert outcome.status in (1, 2)
     assert words in outcome.error
     assert outcome.stdout == ""
 
 
-def test_a_table_has_the_settings_of_a_network(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
-    (tmp_path / "run.toml").write_text(f'extractor = ["{TINY}", {{name = "{COLOURS}", step = 14}}]\n')
+def test_a_table_has_the_settings_of_a_network(
+    here: Run, sets: tuple[Path, Path], tmp_path: Path
+) -> None:
+    (tmp_path / "run.toml").write_text(
+        f'extractor = ["{TINY}", {{name = "{COLOURS}", step = 14}}]\n'
+    )
     outcome = here("compute", *sets, "--config", "run.toml", "--json")
     assert outcome.json["layers"][LAYER]["feature_step"] == 14
     assert outcome.json["protocol"]["feature_step"] == 18
     dumped = here("compute", *sets, "--config", "run.toml", "--dump-config").stdout
     (tmp_path / "again.toml").write_text(dumped)
-    assert here("compute", *sets, "--config", "again.toml", "--json").json["layers"] == outcome.json["layers"]
+    assert (
+        here("compute", *sets, "--config", "again.toml", "--json").json["layers"]
+        == outcome.json["layers"]
+    )
 
 
 def test_statistics_are_completed_without_running_the_first_network_again(
@@ -297,7 +356,10 @@ def test_statistics_are_completed_without_running_the_first_network_again(
 
     with monkeypatch.context() as patched:
         patched.setattr(ForwardPasses, "run", counted)
-        assert here("stats", real, "-o", "two.npz", "--complete", "one.npz", *both_networks).status == 0
+        assert (
+            here("stats", real, "-o", "two.npz", "--complete", "one.npz", *both_networks).status
+            == 0
+        )
     assert ran == [1, 1, 1]  # the probes of both networks, and the images through the second
     assert here("stats", real, "-o", "both.npz", *both_networks).status == 0
     two, both = (fidtool.read_statistics(tmp_path / name) for name in ("two.npz", "both.npz"))
@@ -307,32 +369,49 @@ def test_statistics_are_completed_without_running_the_first_network_again(
         np.testing.assert_array_equal(two.layers[layer].features, each.features)
     other = here("stats", fake, "-o", "x.npz", "--complete", "one.npz", *both_networks)
     assert other.error.endswith(f"are not of the images in {fake}, as they are now")
-    lacking = here("stats", real, "-o", "x.npz", "--extractor", COLOURS, "--complete", "one.npz", *arguments)
-    assert lacking.error.endswith("have none of tiny_network.py:colours with the settings and metrics of this run")
+    lacking = here(
+        "stats", real, "-o", "x.npz", "--extractor", COLOURS, "--complete", "one.npz", *arguments
+    )
+    assert lacking.error.endswith(
+        "have none of tiny_network.py:colours with the settings and metrics of this run"
+    )
     for changed in (("--precision", "bf16"), ("--crop", "center:16"), ("--no-diagnosis",)):
-        refused = here("stats", real, "-o", "x.npz", "--complete", "one.npz", *both_networks, *changed)
+        refused = here(
+            "stats", real, "-o", "x.npz", "--complete", "one.npz", *both_networks, *changed
+        )
         assert refused.status == 2, changed
     whole = here("stats", fake, "-o", "x.npz", "--complete", "two.npz", *both_networks)
     assert whole.error.endswith("have all networks of this run: name one that they lack")
     known = fidtool.read_statistics(tmp_path / "one.npz")
-    in_python = fidtool.compute_statistics(str(real), known, extractor=[TINY, COLOURS], metrics="fid", cache=False)
+    in_python = fidtool.compute_statistics(
+        str(real), known, extractor=[TINY, COLOURS], metrics="fid", cache=False
+    )
     assert in_python is not None
     np.testing.assert_array_equal(in_python.layers[LAYER].mu, both.layers[LAYER].mu)
 
 
-def test_a_network_is_compared_with_itself_at_another_place(here: Run, sets: tuple[Path, Path]) -> None:
+def test_a_network_is_compared_with_itself_at_another_place(
+    here: Run, sets: tuple[Path, Path]
+) -> None:
     arguments = ("compute", *sets, "--uncertainty", "--quiet")
     for name, networks in (("one", COLOURS), ("two", BOTH), ("turned", f"{COLOURS},{TINY}")):
         assert here(*arguments, "--extractor", networks, "-o", f"{name}.json").status == 0
     for one, other in (("two", "turned"), ("one", "two"), ("turned", "one")):
-        rows = here("table", f"{one}.json", f"{other}.json", "--format", "markdown").stdout.splitlines()
+        rows = here(
+            "table", f"{one}.json", f"{other}.json", "--format", "markdown"
+        ).stdout.splitlines()
         cells = [row.split(" | ") for row in rows if row.startswith("|")]
         place = next(place for place, head in enumerate(cells[0]) if "colours" in head)
         assert cells[2][place].strip("*| ") == cells[3][place].strip("*| ") != "-"
     table = here("table", "one.json", "two.json", "--format", "csv")
     assert table.status == 0, table.stderr
     assert len({row[KEY] for row in csv.DictReader(table.stdout.splitlines())}) == 1
-    assert here(*arguments, "--extractor", f"{TINY},{COLOURS}@protocol=clean", "-o", "clean.json").status == 0
+    assert (
+        here(
+            *arguments, "--extractor", f"{TINY},{COLOURS}@protocol=clean", "-o", "clean.json"
+        ).status
+        == 0
+    )
     other = here("table", "two.json", "clean.json", "--format", "csv")
     assert "not comparable" in other.error
 
@@ -344,11 +423,16 @@ def test_a_protocol_in_a_value_is_of_its_network_alone(here: Run, sets: tuple[Pa
         assert here(*arguments, networks).metrics.items() >= single.items()
 
 
-def test_files_of_networks_at_other_places_raise_no_doubt(here: Run, sets: tuple[Path, Path]) -> None:
+def test_files_of_networks_at_other_places_raise_no_doubt(
+    here: Run, sets: tuple[Path, Path]
+) -> None:
     real, fake = sets
     for name, networks, folder in (("r", BOTH, real), ("f", f"{COLOURS},{TINY}", fake)):
         assert here("stats", folder, "-o", f"{name}.npz", "--extractor", networks).status == 0
-    for arguments in (("r.npz", fake, "--extractor", COLOURS), ("r.npz", "f.npz", "--extractor", BOTH)):
+    for arguments in (
+        ("r.npz", fake, "--extractor", COLOURS),
+        ("r.npz", "f.npz", "--extractor", BOTH),
+    ):
         outcome = here("compute", *arguments)
         assert outcome.status == 0, outcome.stderr
         assert "different features for the same image" not in outcome.stderr
@@ -364,7 +448,10 @@ def test_names_of_values_are_unique(
     monkeypatch.syspath_prepend(str(tmp_path))
     same = here("compute", *sets, "--extractor", "tn.py:network,tn_py:network")
     assert "has tn_py:network twice, or another network whose values have this name" in same.error
-    own = [fidtool.Network(torch.nn.Sequential(torch.nn.Conv2d(3, width, 5)), input_size=8) for width in (4, 6)]
+    own = [
+        fidtool.Network(torch.nn.Sequential(torch.nn.Conv2d(3, width, 5)), input_size=8)
+        for width in (4, 6)
+    ]
     found = fidtool.compute(*map(str, sets), extractor=own, cache=False)
     assert [each and each.dims for each in found.definitions.values()] == [4, 6]
     assert len(found.results[0].metrics) == 2
@@ -372,7 +459,10 @@ def test_names_of_values_are_unique(
 
 @pytest.mark.parametrize("value", [[], 3, torch.nn.Identity()])
 def test_other_values_are_refused(value: Any) -> None:
-    with pytest.raises(fidtool.InputError, match=r"extractor must be a string, a fidtool\.Network or a list of these"):
+    with pytest.raises(
+        fidtool.InputError,
+        match=r"extractor must be a string, a fidtool\.Network or a list of these",
+    ):
         Settings(extractor=value)
 
 
@@ -387,4 +477,6 @@ def test_a_file_serves_a_network_with_its_step(here: Run, sets: tuple[Path, Path
 
 def test_the_cache_serves_a_further_network_alone(here: Run, sets: tuple[Path, Path]) -> None:
     assert here("compute", *sets, "--extractor", BOTH).status == 0
-    assert here("compute", *sets, "--extractor", COLOURS, "--json").json["run"]["images_computed"] == 0
+    assert (
+        here("compute", *sets, "--extractor", COLOURS, "--json").json["run"]["images_computed"] == 0
+    )

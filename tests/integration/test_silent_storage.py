@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fidtool.images import loader
-from fidtool.images.loader import ImageLookup
+from fidtool.reading import loader
+from fidtool.reading.loader import ImageLookup
 from fidtool.sources.contents import ExtentReader, Files
-from fidtool.sources.opening import list_folder, open_images
+from fidtool.sources.listing import list_folder, open_images
 from support.command_line import Run
 from support.pictures import make_pictures
 from support.places import TINY
@@ -40,15 +40,21 @@ def test_the_samples_by_which_parts_are_compared(
     monkeypatch.setattr(Files, "read_bytes", silent)
     run = here("stats", images, "-o", "part.npz", "--part", "1/2", *OF_EACH)
     assert run.status == 1
-    assert "images could not be read within 1 s (--timeout): no response of the storage" in run.error
+    assert (
+        "images could not be read within 1 s (--timeout): no response of the storage" in run.error
+    )
 
 
-def test_images_that_may_have_changed(here: Run, images: Path, silent: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_that_may_have_changed(
+    here: Run, images: Path, silent: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert here("stats", images, "-o", "known.npz", *OF_EACH).status == 0
     monkeypatch.setattr(Files, "read_bytes", silent)
     run = here("stats", images, "-o", "new.npz", "--since", "known.npz", *OF_EACH)
     assert run.status == 1
-    assert "images could not be read within 1 s (--timeout): no response of the storage" in run.error
+    assert (
+        "images could not be read within 1 s (--timeout): no response of the storage" in run.error
+    )
 
 
 def test_the_check_for_changes_at_the_end(
@@ -63,7 +69,9 @@ def test_the_check_for_changes_at_the_end(
 
 
 @pytest.mark.parametrize("form", ["folder", "array"])
-def test_images_of_a_report(form: str, images: Path, silent: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_of_a_report(
+    form: str, images: Path, silent: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The report shows those that cannot be read as such."""
     source = list_folder(str(images))
     if form == "array":

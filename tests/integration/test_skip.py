@@ -50,11 +50,16 @@ def test_one_percent_may_be_skipped_by_default(here: Run, tmp_path: Path) -> Non
     assert here(*arguments).status == 2
 
 
-def test_a_set_with_only_bad_files_is_refused(here: Run, sets: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_set_with_only_bad_files_is_refused(
+    here: Run, sets: tuple[Path, Path], tmp_path: Path
+) -> None:
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "a.png").touch()
     bad = tmp_path / "bad"
-    assert f"no file in {bad} can be used" in here("compute", sets[0], bad, *changed(SKIP, "--max-skip", 1)).error
+    assert (
+        f"no file in {bad} can be used"
+        in here("compute", sets[0], bad, *changed(SKIP, "--max-skip", 1)).error
+    )
 
 
 def test_statistics_with_skipped_files_are_not_cached(here: Run, tmp_path: Path) -> None:
@@ -64,18 +69,27 @@ def test_statistics_with_skipped_files_are_not_cached(here: Run, tmp_path: Path)
     os.utime(images / "bad.png", (1, 1))
     arguments = ["compute", images, images, "--extractor", TINY, "--json"]
     for _ in range(2):
-        assert here(*arguments, "--on-error", "skip", "--max-skip", 0.1).json["run"]["images_computed"] == 30
+        assert (
+            here(*arguments, "--on-error", "skip", "--max-skip", 0.1).json["run"]["images_computed"]
+            == 30
+        )
     assert "bad.png" in here(*arguments).error
 
 
-def test_permission_denied_is_reported(here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_permission_denied_is_reported(
+    here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The error is simulated, because the tests may run as root, to whom no file is denied."""
     images = make_pictures(tmp_path / "images", 5)
     read = ImageSet.read
 
     def denied(self: ImageSet, indices: Sequence[int]) -> Iterator[Read]:
         for index, content in zip(indices, read(self, indices), strict=True):
-            yield PermissionError(13, "Permission denied") if self.file(index).endswith("00002.png") else content
+            yield (
+                PermissionError(13, "Permission denied")
+                if self.file(index).endswith("00002.png")
+                else content
+            )
 
     monkeypatch.setattr(ImageSet, "read", denied)
     run = here("compute", images, images, "--extractor", TINY)

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fidtool.images.batches import plan_batches
-from fidtool.images.decode import decode
+from fidtool.reading.batches import plan_batches
+from fidtool.reading.decode import decode
 from fidtool.sources.contents import ValueRange
 from fidtool.sources.image_set import Sampling
-from fidtool.sources.opening import open_images
+from fidtool.sources.listing import open_images
 from support.command_line import Run
 from support.places import TINY
 from support.source_forms import (
@@ -52,12 +52,20 @@ def test_every_form_gives_the_folders_values(
 def test_decoding_workers_do_not_change_values(
     here: Run, forms: dict[str, str], expected: dict[str, float], form: str
 ) -> None:
-    assert here("compute", forms["real"], forms[form], *ARGUMENTS, "--num-workers", 2).metrics == expected
+    assert (
+        here("compute", forms["real"], forms[form], *ARGUMENTS, "--num-workers", 2).metrics
+        == expected
+    )
 
 
 @pytest.mark.parametrize("form", ["images.tar.gz", "images.npz"])
-def test_num_draws_the_same_images_from_every_form(here: Run, forms: dict[str, str], form: str) -> None:
-    drawn = [here("compute", forms["real"], forms[each], *ARGUMENTS, "--num", 13).metrics for each in ("folder", form)]
+def test_num_draws_the_same_images_from_every_form(
+    here: Run, forms: dict[str, str], form: str
+) -> None:
+    drawn = [
+        here("compute", forms["real"], forms[each], *ARGUMENTS, "--num", 13).metrics
+        for each in ("folder", form)
+    ]
     assert drawn[0] == drawn[1]
 
 
@@ -72,7 +80,11 @@ def test_each_name_has_the_right_image(forms: dict[str, str], form: str) -> None
         contents = list(images.read(batch.images))
         files = [images.file(index) for index in batch.images]
         for content, file in zip(contents, files, strict=True):
-            place = int(file[file.rindex("[") + 1 : -1]) if file.endswith("]") else names.index(tail(file, names))
+            place = (
+                int(file[file.rindex("[") + 1 : -1])
+                if file.endswith("]")
+                else names.index(tail(file, names))
+            )
             np.testing.assert_array_equal(decode(content).pixels, expected[place])
             seen.append(place)
     assert sorted(seen) == list(range(COUNT))
@@ -88,13 +100,17 @@ def test_features_of_a_streamed_source_are_in_the_order_of_the_set(forms: dict[s
 
     kept = {}
     for form in ("folder", "images.tar.gz"):
-        statistics = fidtool.compute_statistics(forms[form], extractor=TINY, metrics="kid", cache=False)
+        statistics = fidtool.compute_statistics(
+            forms[form], extractor=TINY, metrics="kid", cache=False
+        )
         assert statistics is not None
         assert statistics.pictures is not None
         kept[form] = statistics
     np.testing.assert_array_equal(kept["folder"].features, kept["images.tar.gz"].features)
     assert list(kept["folder"].pictures.names) == list(kept["images.tar.gz"].pictures.names)
-    np.testing.assert_array_equal(kept["folder"].pictures.records, kept["images.tar.gz"].pictures.records)
+    np.testing.assert_array_equal(
+        kept["folder"].pictures.records, kept["images.tar.gz"].pictures.records
+    )
 
 
 def test_a_list_from_standard_input(
@@ -106,7 +122,9 @@ def test_a_list_from_standard_input(
     assert here("compute", forms["real"], "-", *ARGUMENTS).metrics == expected
 
 
-def test_statistics_and_images_in_one_file(here: Run, forms: dict[str, str], tmp_path: Path) -> None:
+def test_statistics_and_images_in_one_file(
+    here: Run, forms: dict[str, str], tmp_path: Path
+) -> None:
     both = tmp_path / "both.npz"
     np.savez(both, mu=np.zeros(16), sigma=np.eye(16), arr_0=pixels_in(Path(forms["folder"])))
     statistics = here("compute", forms["real"], both, *ARGUMENTS[:4])
@@ -116,7 +134,9 @@ def test_statistics_and_images_in_one_file(here: Run, forms: dict[str, str], tmp
     assert images.metrics == here("compute", forms["real"], forms["folder"], *ARGUMENTS).metrics
 
 
-def test_statistics_of_archives_are_cached(here: Run, forms: dict[str, str], tmp_path: Path) -> None:
+def test_statistics_of_archives_are_cached(
+    here: Run, forms: dict[str, str], tmp_path: Path
+) -> None:
     folder = Path(forms["folder"])
     names = names_in(folder)
     write_zip(tmp_path / "set.zip", folder, names)
@@ -128,9 +148,20 @@ def test_statistics_of_archives_are_cached(here: Run, forms: dict[str, str], tmp
     assert here(*arguments).json["run"]["images_computed"] == COUNT - 1
 
 
-def test_a_report_shows_images_from_archives(here: Run, forms: dict[str, str], tmp_path: Path) -> None:
+def test_a_report_shows_images_from_archives(
+    here: Run, forms: dict[str, str], tmp_path: Path
+) -> None:
     archive = forms["images.tar.gz"]
-    run = here("compute", forms["real"], archive, "--extractor", TINY, "--no-cache", "--report", "page.html")
+    run = here(
+        "compute",
+        forms["real"],
+        archive,
+        "--extractor",
+        TINY,
+        "--no-cache",
+        "--report",
+        "page.html",
+    )
     assert run.status == 0, run.stderr
     page = (tmp_path / "page.html").read_text()
     assert "images.tar.gz/000.png" in page
@@ -138,7 +169,17 @@ def test_a_report_shows_images_from_archives(here: Run, forms: dict[str, str], t
 
 
 def test_a_checkpoint_of_an_archive_is_resumed(here: Run, forms: dict[str, str]) -> None:
-    arguments = ("compute", forms["real"], forms["images.tar.gz"], *ARGUMENTS, "--checkpoint", "kept")
+    arguments = (
+        "compute",
+        forms["real"],
+        forms["images.tar.gz"],
+        *ARGUMENTS,
+        "--checkpoint",
+        "kept",
+    )
     first, again = here(*arguments), here(*arguments)
     assert first.metrics == again.metrics
-    assert (first.json["run"]["images_resumed"], again.json["run"]["images_resumed"]) == (0, 2 * COUNT)
+    assert (first.json["run"]["images_resumed"], again.json["run"]["images_resumed"]) == (
+        0,
+        2 * COUNT,
+    )

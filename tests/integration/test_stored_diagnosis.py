@@ -1,4 +1,6 @@
-"""The image records that show duplicates are stored in the cache, in statistics files and in checkpoints."""
+"""The image records that show duplicates are stored in the cache, in statistics files and in
+checkpoints.
+"""
 
 from __future__ import annotations
 
@@ -46,8 +48,13 @@ def test_no_diagnosis_uses_entries_with_records(here: Run, real: Path) -> None:
     """The records are not written to the file, which cannot show duplicates."""
     time.sleep(0.08)  # younger files are not cached
     assert here("stats", real, "-o", "with.npz", "--extractor", TINY).status == 0
-    assert here("stats", real, "-o", "without.npz", "--extractor", TINY, "--no-diagnosis").status == 0
-    assert [("records" in np.load(name).files) for name in ("with.npz", "without.npz")] == [True, False]
+    assert (
+        here("stats", real, "-o", "without.npz", "--extractor", TINY, "--no-diagnosis").status == 0
+    )
+    assert [("records" in np.load(name).files) for name in ("with.npz", "without.npz")] == [
+        True,
+        False,
+    ]
 
 
 def test_a_checkpoint_stores_image_records(here: Run, real: Path, tmp_path: Path) -> None:

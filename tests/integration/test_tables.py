@@ -37,7 +37,9 @@ def test_formats_on_stdout_and_in_files(here: Run, sets: list[str], tmp_path: Pa
         assert (tmp_path / f"out.{suffix}").read_text() == run.stdout
         other = here("compute", *sets, *FLAGS, *KID, "--format", "lines", "-o", f"out.{suffix}")
         assert other.stdout.startswith(f"{FD}: ")
-        assert (tmp_path / f"out.{suffix}").read_text() == run.stdout, "it is replaced, and it is the same"
+        assert (tmp_path / f"out.{suffix}").read_text() == run.stdout, (
+            "it is replaced, and it is the same"
+        )
     rows = list(csv.DictReader((tmp_path / "out.CSV").open()))
     for row, result in zip(rows, found, strict=True):
         assert {key: float(row[key]) for key in result["metrics"]} == result["metrics"]
@@ -47,7 +49,9 @@ def test_formats_on_stdout_and_in_files(here: Run, sets: list[str], tmp_path: Pa
     assert r"    fake\_1 & " in (tmp_path / "out.tex").read_text()
 
 
-def test_a_file_of_another_kind_is_not_overwritten(here: Run, sets: list[str], tmp_path: Path) -> None:
+def test_a_file_of_another_kind_is_not_overwritten(
+    here: Run, sets: list[str], tmp_path: Path
+) -> None:
     for name, content in (
         ("paper.tex", "\\documentclass{article}"),
         ("README.md", "# Readme"),
@@ -59,7 +63,9 @@ def test_a_file_of_another_kind_is_not_overwritten(here: Run, sets: list[str], t
         what = "JSON" if name == "data.json" else "a table of fidtool"
         assert (refused.status, refused.stdout) == (2, "")
         assert (
-            refused.error == f"error: --output {name} exists and is not {what}: choose another name, or delete the file"
+            refused.error
+            == f"error: --output {name} exists and is not {what}: choose another name, or delete "
+            "the file"
         )
         assert (tmp_path / name).read_text() == content
         (tmp_path / name).write_text("")
@@ -78,8 +84,13 @@ def test_a_failed_run_leaves_tables_alone(here: Run, sets: list[str], tmp_path: 
 def test_a_number_alone(here: Run, sets: list[str]) -> None:
     """The first that was requested, as in the JSON."""
     found = here("compute", *sets, *FLAGS, *KID, "--json").json["results"]
-    kids = [next(value for key, value in each["metrics"].items() if key.startswith("kid")) for each in found]
-    assert here("compute", *sets, *FLAGS, *KID, "--value").stdout == "".join(f"{kid!r}\n" for kid in kids)
+    kids = [
+        next(value for key, value in each["metrics"].items() if key.startswith("kid"))
+        for each in found
+    ]
+    assert here("compute", *sets, *FLAGS, *KID, "--value").stdout == "".join(
+        f"{kid!r}\n" for kid in kids
+    )
     one = here("compute", *sets[:2], *FLAGS, "--value", "--fail-above", 1e-9)
     assert one.status == 3
     assert float(one.stdout) == pytest.approx(
@@ -97,7 +108,10 @@ def test_a_number_alone(here: Run, sets: list[str]) -> None:
 )
 def test_two_formats_are_refused(here: Run, flags: tuple[str, ...], named: str) -> None:
     refused = here("compute", "real", "fake", *flags)
-    assert (refused.status, refused.error) == (2, f"error: {named} contradict each other: pass one of them")
+    assert (refused.status, refused.error) == (
+        2,
+        f"error: {named} contradict each other: pass one of them",
+    )
 
 
 def test_a_metric_without_a_value_and_a_gate_come_last(here: Run, sets: list[str]) -> None:
@@ -135,18 +149,25 @@ def test_saved_results_are_a_table(here: Run, sets: list[str], tmp_path: Path) -
     both = here("compute", *sets, *FLAGS, *KID, "--format", "table")
     assert (run.status, run.stdout, run.stderr) == (0, both.stdout, "")
     for form, suffix in (("csv", "csv"), ("markdown", "md"), ("latex", "tex")):
-        printed = here("table", "monday.json", "tuesday.json", "--format", form, "-o", f"both.{suffix}")
+        printed = here(
+            "table", "monday.json", "tuesday.json", "--format", form, "-o", f"both.{suffix}"
+        )
         assert (tmp_path / f"both.{suffix}").read_text() == printed.stdout
     assert "\nreal,fake_1,monday.json,40,40," in (tmp_path / "both.csv").read_text()
     few = here("table", "monday.json", "few.json")
     doubt = "REAL.count: 40 -> 20 (monday.json -> few.json)"
     said = f"Not comparable between all rows, so that none is marked: {doubt}."
     assert (few.stdout.splitlines()[1], few.stderr) == (said, "")
-    assert here("table", "monday.json", "few.json", "--format", "csv").stderr == f"warning: {said}\n"
+    assert (
+        here("table", "monday.json", "few.json", "--format", "csv").stderr == f"warning: {said}\n"
+    )
     assert "*" not in few.stdout
     assert here("table", "monday.json", "--columns", "KID").stdout.split()[:2] == ["FAKE", "KID"]
     again = here("table", "monday.json", "again.json").stdout
-    assert [line.split("  ")[0] for line in again.splitlines()[-2:]] == ["fake_1 (monday.json)", "fake_1 (again.json)"]
+    assert [line.split("  ")[0] for line in again.splitlines()[-2:]] == [
+        "fake_1 (monday.json)",
+        "fake_1 (again.json)",
+    ]
 
 
 def test_files_that_are_no_results(here: Run, sets: list[str], tmp_path: Path) -> None:
@@ -172,14 +193,19 @@ def test_files_that_are_no_results(here: Run, sets: list[str], tmp_path: Path) -
         assert refused.error.startswith(f"error: {problem}")
     for name in ("new.json", "new", "new.html"):
         refused = here("table", "good.json", "-o", name)
-        assert refused.error == f"error: --output {name}: the name must end in .csv, .md, .tex: choose new.csv"
+        assert (
+            refused.error
+            == f"error: --output {name}: the name must end in .csv, .md, .tex: choose new.csv"
+        )
     assert "Missing argument" in here("table").error
 
 
 def test_paths_in_any_encoding(here: Run, tmp_path: Path) -> None:
     """Tables are valid UTF-8 on one line per row."""
     make_pictures(tmp_path / "real", 8, 0)
-    odd = [os.fsdecode(name) for name in (b"bad\xff", b"new\nline", "😀 %_&|".encode(), b"\x1b[31mred")]
+    odd = [
+        os.fsdecode(name) for name in (b"bad\xff", b"new\nline", "😀 %_&|".encode(), b"\x1b[31mred")
+    ]
     for seed, name in enumerate(odd, 1):
         make_pictures(tmp_path / name, 8, seed)
     for form, suffix in (("csv", "csv"), ("markdown", "md"), ("latex", "tex"), ("table", "csv")):
@@ -188,7 +214,10 @@ def test_paths_in_any_encoding(here: Run, tmp_path: Path) -> None:
         text = (tmp_path / f"out.{suffix}").read_bytes().decode()
         for shown in (text, run.stdout):
             assert "\x1b" not in shown
-            assert sum("bad" in line or "line" in line or "red" in line for line in shown.splitlines()) >= 3
+            assert (
+                sum("bad" in line or "line" in line or "red" in line for line in shown.splitlines())
+                >= 3
+            )
     assert [row["fake"] for row in csv.DictReader((tmp_path / "out.csv").open())] == [
         "bad\ufffd",
         "new\\nline",
@@ -202,18 +231,26 @@ def test_a_closed_stdout_does_not_lose_the_table(
 ) -> None:
     import subprocess
 
-    command = rank_server.stand_in("fidtool", ["compute", *sets, *FLAGS, "--value", "-o", "out.tex"])
+    command = rank_server.stand_in(
+        "fidtool", ["compute", *sets, *FLAGS, "--value", "-o", "out.tex"]
+    )
     reader, gone = os.pipe()
     os.close(reader)
-    ended = subprocess.run(command, env=environment, stdout=gone, stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    ended = subprocess.run(
+        command, env=environment, stdout=gone, stderr=subprocess.PIPE, text=True, cwd=tmp_path
+    )
     os.close(gone)
     assert ended.returncode == 1
-    assert ended.stderr.splitlines()[-1].startswith("error: the result could not be written to stdout")
+    assert ended.stderr.splitlines()[-1].startswith(
+        "error: the result could not be written to stdout"
+    )
     assert (tmp_path / "out.tex").read_text().startswith("% fidtool")
 
 
 def test_several_files_of_one_result(here: Run, tmp_path: Path) -> None:
-    real, fake = (make_pictures(tmp_path / name, 6, seed) for seed, name in enumerate(("real", "fake")))
+    real, fake = (
+        make_pictures(tmp_path / name, 6, seed) for seed, name in enumerate(("real", "fake"))
+    )
     files = ("-o", "a.json", "-o", "a.md", "-o", "a.csv")
     run = here("compute", real, fake, "--extractor", TINY, "--quiet", *files)
     assert run.status == 0
@@ -224,5 +261,7 @@ def test_several_files_of_one_result(here: Run, tmp_path: Path) -> None:
     failed = here("compute", real, "none", *files, "-o", "b.json")
     assert failed.status == 2
     for name, code in {"a.json": 0, "b.json": 2}.items():
-        assert json.loads((tmp_path / name).read_text())["exit"]["code"] == code, "results with values stay"
+        assert json.loads((tmp_path / name).read_text())["exit"]["code"] == code, (
+            "results with values stay"
+        )
     assert (tmp_path / "b.md").read_text() == (tmp_path / "a.md").read_text()

@@ -27,7 +27,16 @@ def test_dims_and_protocol_are_adopted_from_the_file(here: Run, real: Path) -> N
     assert unsaid.metrics == said.metrics
     assert unsaid.json["protocol"] == said.json["protocol"]
     assert "taken from real64.npz: dims 64 and protocol tensorflow" in unsaid.stderr.splitlines()
-    half = here("compute", "real64.npz", "fake", "--protocol", "tensorflow", "--extractor", "inception", "--json")
+    half = here(
+        "compute",
+        "real64.npz",
+        "fake",
+        "--protocol",
+        "tensorflow",
+        "--extractor",
+        "inception",
+        "--json",
+    )
     assert half.metrics == said.metrics
     assert "taken from real64.npz: dims 64" in half.stderr.splitlines()
     assert unsaid.json["run"]["notes"] == ["taken from real64.npz: dims 64 and protocol tensorflow"]
@@ -40,7 +49,9 @@ def test_explicit_settings_take_precedence(here: Run, real: Path) -> None:
     protocol = here("compute", "real64.npz", "fake", "--protocol", "clean")
     assert protocol.status == 2
     assert "bicubic-antialias against bilinear-tf1): choose --protocol tensorflow" in protocol.error
-    assert here("stats", "fake", "--dims", 64, "--protocol", "clean", "-o", "clean64.npz").status == 0
+    assert (
+        here("stats", "fake", "--dims", 64, "--protocol", "clean", "-o", "clean64.npz").status == 0
+    )
     both = here("compute", "real64.npz", "fake", "clean64.npz")
     assert (both.status, "use different protocols" in both.error) == (2, True)
     assert "choose" not in both.error, "no single --protocol would match both files"
@@ -51,7 +62,10 @@ def test_a_published_network_is_adopted_from_the_file(here: Run, tmp_path: Path)
     """The network may also be CMMD's, which then uses the extractor's features."""
     timm = pytest.importorskip("timm", reason="needs timm, from the extra 'test'")
     make_sets(tmp_path, 4)
-    torch.save(randomised(timm.create_model("test_resnet"), gain=1.5).state_dict(), tmp_path / "weights.pth")
+    torch.save(
+        randomised(timm.create_model("test_resnet"), gain=1.5).state_dict(),
+        tmp_path / "weights.pth",
+    )
     weights = ("--weights", "weights.pth")
     cmmd = ("--metrics", "fid,cmmd", "--cmmd-extractor", f"{RESNET[1]}@weights=weights.pth")
     assert here("stats", "real", "-o", "real.npz", *RESNET, *weights, *cmmd).status == 0
@@ -59,7 +73,10 @@ def test_a_published_network_is_adopted_from_the_file(here: Run, tmp_path: Path)
         said = here("compute", "real.npz", "fake", *RESNET, *weights, *more, "--json")
         unsaid = here("compute", "real.npz", "fake", *weights, *more, "--json")
         assert unsaid.metrics == said.metrics
-        assert (unsaid.json["protocol"], unsaid.json["layers"]) == (said.json["protocol"], said.json["layers"])
+        assert (unsaid.json["protocol"], unsaid.json["layers"]) == (
+            said.json["protocol"],
+            said.json["layers"],
+        )
         assert "taken from real.npz: extractor timm:test_resnet" in unsaid.stderr.splitlines()
     inception = here("compute", "real.npz", "fake", "--extractor", "inception")
     assert inception.status == 2
@@ -79,6 +96,13 @@ def test_code_named_in_a_file_is_not_run(here: Run, tmp_path: Path) -> None:
 
 
 def test_settings_are_adopted_from_two_files(here: Run, real: Path) -> None:
-    assert here("stats", "fake", "-o", "fake64.npz", "--dims", 64, "--protocol", "tensorflow", "--quiet").status == 0
+    assert (
+        here(
+            "stats", "fake", "-o", "fake64.npz", "--dims", 64, "--protocol", "tensorflow", "--quiet"
+        ).status
+        == 0
+    )
     run = here("compute", "real64.npz", "fake64.npz", "--json")
-    assert run.json["run"]["notes"] == ["taken from real64.npz and fake64.npz: dims 64 and protocol tensorflow"]
+    assert run.json["run"]["notes"] == [
+        "taken from real64.npz and fake64.npz: dims 64 and protocol tensorflow"
+    ]

@@ -1,4 +1,6 @@
-"""The metric's value equals that of ``fidtool compute``, with and without torchmetrics installed."""
+"""The metric's value equals that of ``fidtool compute``, with and without torchmetrics
+installed.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,10 @@ def test_without_torchmetrics(program: Run) -> None:
 def test_settings_of_a_network_in_its_value(tmp_path: Path) -> None:
     real, fake = make_sets(tmp_path)
     value = f"{COLOURS}@step=14,protocol=Clean"
-    metric, other = FrechetInceptionDistance(value, normalize=True), FrechetInceptionDistance(COLOURS)
+    metric, other = (
+        FrechetInceptionDistance(value, normalize=True),
+        FrechetInceptionDistance(COLOURS),
+    )
     assert metric._network.definition.feature_step == 14
     assert metric._network.definition.resize == "bicubic-antialias"
     assert other._network.definition.feature_step == 18
@@ -93,7 +98,9 @@ def test_real_statistics_of_several_networks(here: Run, tmp_path: Path) -> None:
     """Each metric takes those of its own network; from a file, from memory and in the callback."""
     real, _ = make_sets(tmp_path)
     arguments = ("--no-cache", "--metrics", "kid", "--extractor")
-    assert here("stats", real, "-o", "both.npz", *arguments, f"{TINY},{COLOURS}@step=14").status == 0
+    assert (
+        here("stats", real, "-o", "both.npz", *arguments, f"{TINY},{COLOURS}@step=14").status == 0
+    )
     assert here("stats", real, "-o", "tiny.npz", *arguments, TINY).status == 0
     assert here("stats", real, "-o", "colours.npz", *arguments, f"{COLOURS}@step=14").status == 0
     both = tmp_path / "both.npz"

@@ -35,13 +35,17 @@ def test_different_counts(real: Path, tmp_path: Path) -> None:
     (found,) = warnings_of(real, make_pictures(tmp_path / "many", 81, 2))
     assert "differs by more than a factor of 2" in found
     assert "(81 images against 40)" in found
-    kid = fidtool.compute(real, tmp_path / "many", extractor=TINY, metrics=[fidtool.KID(subset_size=9)])
+    kid = fidtool.compute(
+        real, tmp_path / "many", extractor=TINY, metrics=[fidtool.KID(subset_size=9)]
+    )
     said = "".join(map(str, kid.results[0].warnings))
     assert "differs by more than a factor of 2" not in said, "a bias of Fréchet distances"
 
 
 def test_statistics_have_no_sample_of_their_images(real: Path, tmp_path: Path) -> None:
-    """The remedy for different counts is not a smaller number if the larger set is a statistics file."""
+    """The remedy for different counts is not a smaller number if the larger set is a statistics
+    file.
+    """
     many, file = make_pictures(tmp_path / "many", 81, 2), tmp_path / "many.npz"
     fidtool.write_statistics(file, fidtool.compute_statistics(many, extractor=TINY))
     remedies = (
@@ -70,23 +74,38 @@ def test_a_network_whose_imported_code_has_changed(real: Path, tmp_path: Path) -
         sys.modules.pop("scale_of_this_test", None)
         importlib.invalidate_caches()
         shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
-        evaluation = fidtool.compute(real, make_pictures(tmp_path / f"f{scale}", 40, 2), extractor=extractor)
+        evaluation = fidtool.compute(
+            real, make_pictures(tmp_path / f"f{scale}", 40, 2), extractor=extractor
+        )
         fids.append(evaluation.frechet_distance)
         if scale == 1:
             statistics = fidtool.compute_statistics(real, extractor=extractor)
             assert statistics is not None
             fidtool.write_statistics(tmp_path / "before.npz", statistics)
-    assert fids[1] == pytest.approx(9 * fids[0], rel=1e-3), "the cache must not return the old network's statistics"
-    (warning,) = fidtool.compute(tmp_path / "before.npz", real, extractor=extractor).results[0].warnings[:1]
-    assert "different features for the same image, although their files and tensors are the same" in warning.text
+    assert fids[1] == pytest.approx(9 * fids[0], rel=1e-3), (
+        "the cache must not return the old network's statistics"
+    )
+    (warning,) = (
+        fidtool.compute(tmp_path / "before.npz", real, extractor=extractor).results[0].warnings[:1]
+    )
+    assert (
+        "different features for the same image, although their files and tensors are the same"
+        in warning.text
+    )
 
 
 def test_constant_features(real: Path, tmp_path: Path) -> None:
     """A network that ignores its input, or one image many times: the FID of 0 is meaningless."""
     dead = TINY.replace(":network", ":large")
-    evaluation = fidtool.compute(real, make_pictures(tmp_path / "fake", 40, 2), extractor=dead, feature_step=14)
+    evaluation = fidtool.compute(
+        real, make_pictures(tmp_path / "fake", 40, 2), extractor=dead, feature_step=14
+    )
     assert evaluation.frechet_distance == 0
-    said = [line for line in map(str, evaluation.results[0].warnings) if "all 40 images have the same features" in line]
+    said = [
+        line
+        for line in map(str, evaluation.results[0].warnings)
+        if "all 40 images have the same features" in line
+    ]
     assert len(said) == 2
 
 
@@ -94,7 +113,9 @@ def test_statistics_from_another_machine(real: Path, tmp_path: Path) -> None:
     statistics = fidtool.compute_statistics(real, extractor=TINY)
     assert statistics is not None
     assert statistics.arithmetic is not None
-    elsewhere = dataclasses.replace(statistics, arithmetic={**statistics.arithmetic, "device": "Some GPU"})
+    elsewhere = dataclasses.replace(
+        statistics, arithmetic={**statistics.arithmetic, "device": "Some GPU"}
+    )
     fidtool.write_statistics(tmp_path / "elsewhere.npz", elsewhere)
     found = warnings_of(tmp_path / "elsewhere.npz", make_pictures(tmp_path / "fake", 40, 2))
     assert len(found) == 1
@@ -108,12 +129,14 @@ def test_statistics_in_the_place_of_generated_images(real: Path, tmp_path: Path)
     fake = make_pictures(tmp_path / "fake", 40, 2)
     (found,) = warnings_of(fake, tmp_path / "real.npz")
     assert found == (
-        f"{tmp_path / 'real.npz'}: statistics are compared as fake with images of {fake}: if they are of the real "
-        "images, pass them as real, which comes first"
+        f"{tmp_path / 'real.npz'}: statistics are compared as fake with images of {fake}: if they "
+        "are of the real images, pass them as real, which comes first"
     )
     assert warnings_of(tmp_path / "real.npz", fake) == []
     fidtool.write_statistics(tmp_path / "fake.npz", statistics)
-    assert "which comes first" not in "".join(warnings_of(tmp_path / "real.npz", tmp_path / "fake.npz"))
+    assert "which comes first" not in "".join(
+        warnings_of(tmp_path / "real.npz", tmp_path / "fake.npz")
+    )
 
 
 def test_statistics_of_unknown_protocol(real: Path, tmp_path: Path) -> None:

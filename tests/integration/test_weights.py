@@ -29,9 +29,16 @@ def refuse(line: str) -> None:
     raise AssertionError(line)
 
 
-@pytest.mark.parametrize(("by", "fault"), [("--weights", "wrong hash"), ("FIDTOOL_WEIGHTS", "missing")])
+@pytest.mark.parametrize(
+    ("by", "fault"), [("--weights", "wrong hash"), ("FIDTOOL_WEIGHTS", "missing")]
+)
 def test_an_invalid_weights_file_is_named(
-    here: Run, empty_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str, fault: str
+    here: Run,
+    empty_cache: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    by: str,
+    fault: str,
 ) -> None:
     """It is never silently replaced by another source."""
     folder, file = make_pictures(tmp_path / "set", 2), tmp_path / "mine.pth"
@@ -39,7 +46,9 @@ def test_an_invalid_weights_file_is_named(
         file.write_bytes(b"other weights\0")
     if by == "FIDTOOL_WEIGHTS":
         monkeypatch.setenv(by, str(file))
-    outcome = here("compute", folder, folder, "--quiet", *(["--weights", file] if by == "--weights" else []))
+    outcome = here(
+        "compute", folder, folder, "--quiet", *(["--weights", file] if by == "--weights" else [])
+    )
     assert (outcome.status, outcome.stdout, outcome.stderr.count("\n")) == (2, "", 1)
     error = outcome.error
     assert str(file) in error
@@ -51,7 +60,10 @@ def test_an_invalid_weights_file_is_named(
 
 
 def test_an_explicit_file_takes_precedence(
-    empty_cache: Path, converted_weights: tuple[bytes, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    empty_cache: Path,
+    converted_weights: tuple[bytes, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     mine = tmp_path / "mine.pt"
     assert ORIGINAL is not None
@@ -95,13 +107,22 @@ def test_damaged_and_different_weights_in_the_cache_are_replaced(
 
 @pytest.mark.slow
 def test_the_official_file_has_the_same_network(
-    empty_cache: Path, converted_weights: tuple[bytes, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    empty_cache: Path,
+    converted_weights: tuple[bytes, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Uses a file in the official format: torchvision's names, counters, and a classifier that the digest excludes."""
+    """Uses a file in the official format: torchvision's names, counters, and a classifier that the
+    digest excludes.
+    """
     state = Inception3(num_classes=1008, aux_logits=False, init_weights=False).state_dict()
     assert {"fc.weight", "fc.bias", "Mixed_7c.branch_pool.bn.num_batches_tracked"} <= set(state)
     assert len(state["fc.bias"]) == 1008
-    state |= {name: tensor for name, tensor in weights.load_weights(None, print).state.items() if name[:3] != "fc."}
+    state |= {
+        name: tensor
+        for name, tensor in weights.load_weights(None, print).state.items()
+        if name[:3] != "fc."
+    }
     state["fc.weight"], state["fc.bias"] = torch.randn(1008, 2048), torch.randn(1008)
     file = tmp_path / "pt_inception.pth"
     torch.save(state, file)
@@ -110,10 +131,16 @@ def test_the_official_file_has_the_same_network(
     hub.parent.mkdir(parents=True)
     hub.symlink_to(file)
     found = weights.load_weights(None, refuse, classifier=True)
-    assert (found.origin, found.classifier, digest(found.state)) == (str(hub), True, converted_weights[1])
+    assert (found.origin, found.classifier, digest(found.state)) == (
+        str(hub),
+        True,
+        converted_weights[1],
+    )
     assert kept(empty_cache) == [CONVERTED]
     assert weights.classifier_on_disk(None)
-    theirs = hub.rename(hub.with_name(hub.name.replace("pt_", "weights-")))  # as torch-fidelity names it
+    theirs = hub.rename(
+        hub.with_name(hub.name.replace("pt_", "weights-"))
+    )  # as torch-fidelity names it
     assert weights.hub_path() == theirs
     loaded = weights.load_weights(str(file), refuse)
     assert digest(loaded.state) == converted_weights[1]
@@ -132,7 +159,9 @@ def test_another_file_in_torch_hubs_folder_is_passed_over(
     monkeypatch.setenv("FIDTOOL_WEIGHTS_URL", "http://127.0.0.1:9/none.pth")
     outcome = here("compute", folder, folder)
     assert outcome.status == 1
-    assert f"torch hub: weights not used: the weights file {hub} has the wrong hash" in outcome.stderr
+    assert (
+        f"torch hub: weights not used: the weights file {hub} has the wrong hash" in outcome.stderr
+    )
     assert "the download from http://127.0.0.1:9/none.pth failed" in outcome.error
     assert here("weights", "--verify").status == 0, "no run uses it"
 
@@ -161,18 +190,25 @@ def test_two_processes_fill_one_cache_simultaneously(
         "print(digest(load_weights(None, print).state))"
     )
     arguments = rank_server.stand_in("script", [program])
-    pair = [subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    assert [process.communicate(timeout=PATIENCE)[0] for process in pair] == [f"{converted_weights[1]}\n"] * 2
+    pair = [
+        subprocess.Popen(arguments, env=environment, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    assert [process.communicate(timeout=PATIENCE)[0] for process in pair] == [
+        f"{converted_weights[1]}\n"
+    ] * 2
     assert kept(empty_cache) == [CONVERTED]
 
 
-# --- fidtool weights -------------------------------------------------------------------------------------------------
+# --- fidtool weights ------------------------------------------------------------------------------
 
 
 def lines_of(outcome: Outcome) -> list[tuple[str, str, str]]:
     """Return state, source, and path or note of each line."""
     assert outcome.status == 0, outcome.stderr
-    return [(line[:14].strip(), line[14:32].strip(), line[32:]) for line in outcome.stdout.splitlines()]
+    return [
+        (line[:14].strip(), line[14:32].strip(), line[32:]) for line in outcome.stdout.splitlines()
+    ]
 
 
 ORDER = ["FIDTOOL_WEIGHTS", "cache", "fidtool[offline]", "torch hub", "download"]
@@ -183,11 +219,19 @@ ORDER = ["FIDTOOL_WEIGHTS", "cache", "fidtool[offline]", "torch hub", "download"
     [
         (set(), ["not there", "not there", "not there", "not there", "would be used"]),
         ({"cache", "offline"}, ["not there", "used", "found", "not there", "if needed"]),
-        ({"option", "named", "offline", "hub"}, ["used", "not there", "found", "found", "if needed"]),
+        (
+            {"option", "named", "offline", "hub"},
+            ["used", "not there", "found", "found", "if needed"],
+        ),
     ],
 )
 def test_sources_are_listed_in_search_order(
-    here: Run, empty_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: set[str], states: list[str]
+    here: Run,
+    empty_cache: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    there: set[str],
+    states: list[str],
 ) -> None:
     """No file is opened, so empty files are sufficient."""
     files = {name: tmp_path / name for name in ("offline", "named", "option")}
@@ -196,13 +240,22 @@ def test_sources_are_listed_in_search_order(
     weights.hub_path().parent.mkdir(parents=True)
     for name in there:
         files[name].write_bytes(b"")
-    monkeypatch.setattr(weights, "offline_path", lambda: files["offline"] if "offline" in there else None)
+    monkeypatch.setattr(
+        weights, "offline_path", lambda: files["offline"] if "offline" in there else None
+    )
     monkeypatch.setenv("FIDTOOL_WEIGHTS_URL", "http://mirror/weights.pth")
     if "named" in there:
         monkeypatch.setenv("FIDTOOL_WEIGHTS", str(files["named"]))
-    listed = lines_of(here("weights", *(["--weights", files["option"]] if "option" in there else [])))
+    listed = lines_of(
+        here("weights", *(["--weights", files["option"]] if "option" in there else []))
+    )
     assert [state for state, _, _ in listed] == states
-    assert [label for _, label, _ in listed] == (["--weights"] if "option" in there else ORDER[:1]) + ORDER[1:]
-    assert listed[0][2] == str(files["option" if "option" in there else "named"]) or listed[0][2] == "not set"
+    assert [label for _, label, _ in listed] == (
+        ["--weights"] if "option" in there else ORDER[:1]
+    ) + ORDER[1:]
+    assert (
+        listed[0][2] == str(files["option" if "option" in there else "named"])
+        or listed[0][2] == "not set"
+    )
     assert listed[1][2] == str(files["cache"])
     assert listed[4][2] == "http://mirror/weights.pth"

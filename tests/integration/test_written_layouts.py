@@ -1,4 +1,6 @@
-"""Statistics files for other projects' evaluators: `fidtool stats --layout`, and `fidtool.write_statistics`."""
+"""Statistics files for other projects' evaluators: `fidtool stats --layout`, and
+`fidtool.write_statistics`.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,12 @@ ARRAYS = {
     "edm": {"mu", "sigma", "fingerprint"},
     "pytorch-fid": {"mu", "sigma", "fingerprint"},
 }
-PROTOCOL = {"adm": "tensorflow", "clean-fid": "clean", "edm": "tensorflow", "pytorch-fid": "pytorch-fid"}
+PROTOCOL = {
+    "adm": "tensorflow",
+    "clean-fid": "clean",
+    "edm": "tensorflow",
+    "pytorch-fid": "pytorch-fid",
+}
 IMAGES = np.arange(4 * 2 * 3 * 3, dtype=np.uint8).reshape(4, 2, 3, 3)
 
 
@@ -60,7 +67,10 @@ def pixels_of(folder: Path) -> list[bytes]:
 def test_the_file_gives_the_same_fid(here: Run, place: Path, tmp_path: Path, layout: str) -> None:
     done = here("stats", place / "real", "-o", "other.npz", "--layout", layout.upper())
     assert done.status == 0, done.stderr
-    assert f"wrote other.npz: 6 images, 2048 dimensions, layout {layout}, protocol {PROTOCOL[layout]}" in done.stderr
+    assert (
+        f"wrote other.npz: 6 images, 2048 dimensions, layout {layout}, protocol {PROTOCOL[layout]}"
+        in done.stderr
+    )
     assert arrays_of(tmp_path / "other.npz").keys() == ARRAYS[layout]
     settings = ("--protocol", PROTOCOL[layout], "--metrics", WRITTEN_LAYOUTS[layout], "--json")
     expected = here("compute", place / "real", place / "fake", *settings).metrics
@@ -69,22 +79,32 @@ def test_the_file_gives_the_same_fid(here: Run, place: Path, tmp_path: Path, lay
     assert found.metrics == expected
     assert found.json["run"]["images_computed"] == 0
     if layout == "clean-fid":
-        assert here("compute", "other.npz", place / "fake", *settings[:2], "--json").fid == expected["fid"]
+        assert (
+            here("compute", "other.npz", place / "fake", *settings[:2], "--json").fid
+            == expected["fid"]
+        )
         (tmp_path / "other.npz").unlink()
         again = here("stats", place / "real", "-o", "other.npz", "--layout", layout)
-        assert (again.status, again.error) == (2, "error: other_kid.npz exists; pass --force to overwrite it")
+        assert (again.status, again.error) == (
+            2,
+            "error: other_kid.npz exists; pass --force to overwrite it",
+        )
 
 
 @needs_weights
 def test_images_for_adms_evaluator(here: Run, place: Path, tmp_path: Path) -> None:
-    """All of them without --images, up to 10,000; a sample with it; without files that were skipped."""
+    """All of them without --images, up to 10,000; a sample with it; without files that were
+    skipped.
+    """
     assert here("stats", place / "real", "-o", "all.npz", "--layout", "adm").status == 0
     images = arrays_of(tmp_path / "all.npz")["arr_0"]
     assert (images.dtype, images.shape) == (np.uint8, (COUNT, 20, 24, 3))
     assert sorted(image.tobytes() for image in images) == sorted(pixels_of(place / "real"))
     assert here("compute", "all.npz", "all.npz:arr_0", "--json").fid == pytest.approx(0, abs=1e-6)
 
-    some = here("stats", place / "real", "-o", "some.npz", "--layout", "adm", "--images", 4, "--seed", 1)
+    some = here(
+        "stats", place / "real", "-o", "some.npz", "--layout", "adm", "--images", 4, "--seed", 1
+    )
     assert some.stderr.endswith("protocol tensorflow, 4 of them in arr_0\n")
     sample = [image.tobytes() for image in arrays_of(tmp_path / "some.npz")["arr_0"]]
     assert len({*sample} & {*pixels_of(place / "real")}) == 4
@@ -97,7 +117,10 @@ def test_images_for_adms_evaluator(here: Run, place: Path, tmp_path: Path) -> No
     assert len(arrays_of(tmp_path / "five.npz")["arr_0"]) == 5
     with tarfile.open(tmp_path / "real.tar.gz", "w:gz") as archive:
         archive.add(place / "real", "real")
-    assert here("stats", "real.tar.gz", "-o", "tar.npz", "--layout", "adm", "--crop", "adm:8").status == 0
+    assert (
+        here("stats", "real.tar.gz", "-o", "tar.npz", "--layout", "adm", "--crop", "adm:8").status
+        == 0
+    )
     assert arrays_of(tmp_path / "tar.npz")["arr_0"].shape == (COUNT, 8, 8, 3)
 
 
@@ -110,17 +133,24 @@ def test_images_for_adms_evaluator(here: Run, place: Path, tmp_path: Path) -> No
         (["--layout", "adm", "--images", 0], "--images asks for 0 images but real has 6"),
         (
             ["--layout", "adm", "--protocol", "clean"],
-            "--layout adm is for Inception's 2048 dimensions and the protocol tensorflow: omit --protocol",
+            "--layout adm is for Inception's 2048 dimensions and the protocol tensorflow: omit "
+            "--protocol",
         ),
         (["--layout", "clean-fid", "--preset", "adm"], "and the protocol clean: omit --preset"),
-        (["--layout", "edm", "--dims", 64], "Inception's 2048 dimensions and the protocol tensorflow: omit --dims"),
+        (
+            ["--layout", "edm", "--dims", 64],
+            "Inception's 2048 dimensions and the protocol tensorflow: omit --dims",
+        ),
         (["--layout", "edm", "--metrics", "kid"], "the protocol tensorflow: omit --metrics"),
         (["--layout", "edm", "--extractor", "dinov2"], "the protocol tensorflow: omit --extractor"),
         (
             ["--layout", "adm", "--config", "clean.toml"],
             "--protocol, which follows from it (protocol in clean.toml)",
         ),
-        (["--layout", "stylegan"], "'stylegan' is not one of 'adm', 'clean-fid', 'edm', 'pytorch-fid'"),
+        (
+            ["--layout", "stylegan"],
+            "'stylegan' is not one of 'adm', 'clean-fid', 'edm', 'pytorch-fid'",
+        ),
     ],
 )
 def test_what_does_not_go_together_is_refused(
@@ -134,20 +164,29 @@ def test_what_does_not_go_together_is_refused(
     assert not (place / "none.npz").exists()
 
 
-def test_images_of_several_sizes_are_refused_before_the_run(here: Run, place: Path, tmp_path: Path) -> None:
+def test_images_of_several_sizes_are_refused_before_the_run(
+    here: Run, place: Path, tmp_path: Path
+) -> None:
     shutil.copytree(place / "real", tmp_path / "real")
     Image.new("RGB", (9, 8)).save(tmp_path / "real" / "00004.png")
     refused = here("stats", "real", "-o", "none.npz", "--layout", "adm")
     assert refused.status == 2
     assert refused.error == (
-        "error: arr_0 has images of one size, but real has 24×20 and 9×8 (real/00004.png): pass --crop adm:256"
+        "error: arr_0 has images of one size, but real has 24×20 and 9×8 (real/00004.png): pass "
+        "--crop adm:256"
     )
 
 
 @pytest.mark.parametrize("protocol", ["tensorflow", "clean"])
-@pytest.mark.parametrize("options", [(), ("--layout", "adm"), ("--layout", "edm"), ("--metrics", "kid")])
-def test_statistics_have_no_images(here: Run, tmp_path: Path, protocol: str, options: tuple[str, ...]) -> None:
-    """Whatever else the file has or lacks, which is no reason to create it again or to compare it anyway."""
+@pytest.mark.parametrize(
+    "options", [(), ("--layout", "adm"), ("--layout", "edm"), ("--metrics", "kid")]
+)
+def test_statistics_have_no_images(
+    here: Run, tmp_path: Path, protocol: str, options: tuple[str, ...]
+) -> None:
+    """Whatever else the file has or lacks, which is no reason to create it again or to compare it
+    anyway.
+    """
     fidtool.write_statistics(tmp_path / "real.npz", of_inception(protocol))
     refused = here("stats", "real.npz", "-o", "none.npz", *options)
     assert refused.error == "error: real.npz has statistics already: pass the images instead"
@@ -156,8 +195,13 @@ def test_statistics_have_no_images(here: Run, tmp_path: Path, protocol: str, opt
 @needs_weights
 def test_floats_are_bytes_in_the_sample(here: Run, tmp_path: Path) -> None:
     """They become bytes as for the network."""
-    np.save(tmp_path / "floats.npy", np.linspace(-1, 1, 3 * 8 * 8 * 3, dtype=np.float32).reshape(3, 8, 8, 3))
-    written = here("stats", "floats.npy", "-o", "REF.npz", "--layout", "adm", "--value-range", "-1,1")
+    np.save(
+        tmp_path / "floats.npy",
+        np.linspace(-1, 1, 3 * 8 * 8 * 3, dtype=np.float32).reshape(3, 8, 8, 3),
+    )
+    written = here(
+        "stats", "floats.npy", "-o", "REF.npz", "--layout", "adm", "--value-range", "-1,1"
+    )
     assert written.status == 0, written.stderr
     images = arrays_of(tmp_path / "REF.npz")["arr_0"]
     assert (images.dtype, images.min(), images.max()) == (np.uint8, 0, 255)
@@ -173,7 +217,10 @@ def test_the_file_keeps_its_protocol(here: Run, layout: str) -> None:
         other = "clean" if layout != "clean-fid" else "tensorflow"
         outcome = here("compute", file, file, "--protocol", other)
         assert outcome.status == 2
-        named = f"{file} was computed with the protocol {PROTOCOL[layout]}, not {other}; pass --allow-mismatch"
+        named = (
+            f"{file} was computed with the protocol {PROTOCOL[layout]}, not {other}; pass "
+            "--allow-mismatch"
+        )
         assert named in outcome.error
 
 
@@ -202,14 +249,34 @@ def test_other_statistics_are_refused_in_python(tmp_path: Path) -> None:
     """They would be taken for those of the project."""
     cases: list[tuple[fidtool.Statistics, str, Any, str]] = [
         (of_inception("pytorch-fid"), "edm", None, "protocol='tensorflow' and metrics='fid'"),
-        (of_inception("tensorflow", spatial=False), "adm", IMAGES, "protocol='tensorflow' and metrics='fid,sfid'"),
+        (
+            of_inception("tensorflow", spatial=False),
+            "adm",
+            IMAGES,
+            "protocol='tensorflow' and metrics='fid,sfid'",
+        ),
         (of_inception(""), "edm", None, "edm's statistics are others"),
-        (fidtool.Statistics.of(np.zeros(64), np.eye(64), 9), "edm", None, "edm's statistics are others"),
+        (
+            fidtool.Statistics.of(np.zeros(64), np.eye(64), 9),
+            "edm",
+            None,
+            "edm's statistics are others",
+        ),
         (of_inception("tensorflow"), "adm", None, "need a sample of the images"),
         (of_inception("tensorflow"), "edm", IMAGES, "need a sample of the images"),
-        (of_inception("tensorflow"), "adm", IMAGES / 255, "must be uint8 of shape (n, height, width, 3), not float64"),
+        (
+            of_inception("tensorflow"),
+            "adm",
+            IMAGES / 255,
+            "must be uint8 of shape (n, height, width, 3), not float64",
+        ),
         (of_inception("tensorflow"), "adm", IMAGES[0], "not uint8 of shape (2, 3, 3)"),
-        (of_inception("tensorflow"), "tensorflow", None, "layout 'tensorflow' is not one of adm, clean-fid"),
+        (
+            of_inception("tensorflow"),
+            "tensorflow",
+            None,
+            "layout 'tensorflow' is not one of adm, clean-fid",
+        ),
     ]
     for statistics, layout, images, problem in cases:
         with pytest.raises(fidtool.InputError) as refused:

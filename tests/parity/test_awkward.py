@@ -18,11 +18,14 @@ AWKWARD = CONFORMANCE / "awkward"
 needs_folder = pytest.mark.skipif(not AWKWARD.is_dir(), reason="needs the conformance images")
 
 LOADED_TWICE = (
-    "Pillow refuses to load it, but a second attempt on the same object returns the rows decoded so far; the program "
-    "that wrote the manifest read the EXIF data first, which was the first attempt"
+    "Pillow refuses to load it, but a second attempt on the same object returns the rows decoded "
+    "so far; the program that wrote the manifest read the EXIF data first, which was the first "
+    "attempt"
 )
 
-OTHER_OUTCOME = dict.fromkeys(("broken_data_stream.png", "badadler.png", "bitrot_IDAT.png"), LOADED_TWICE)
+OTHER_OUTCOME = dict.fromkeys(
+    ("broken_data_stream.png", "badadler.png", "bitrot_IDAT.png"), LOADED_TWICE
+)
 """Files whose outcome differs from the manifest, with the reason."""
 
 NO_ANIMATION = {
@@ -35,7 +38,7 @@ NOT_ROTATED = {"g4_orientation_6.tif": "Pillow rotates TIFFs itself"}
 
 DECODE_ALL = r"""
 import faulthandler, json, pathlib, re, sys
-from fidtool.images.decode import DecodeError, DecodeOptions, decode
+from fidtool.reading.decode import DecodeError, DecodeOptions, decode
 from fidtool.sources.contents import ValueRange
 
 OPTIONS = DecodeOptions(floats=ValueRange(0.0, 255.0))
@@ -65,7 +68,10 @@ def manifest() -> dict[str, dict[str, str]]:
     if not AWKWARD.is_dir():
         return {}
     with open(AWKWARD / "MANIFEST.tsv", encoding="utf-8", newline="") as handle:
-        return {row["file"]: row for row in csv.DictReader(handle, delimiter="\t", quoting=csv.QUOTE_NONE)}
+        return {
+            row["file"]: row
+            for row in csv.DictReader(handle, delimiter="\t", quoting=csv.QUOTE_NONE)
+        }
 
 
 ROWS = manifest()
@@ -73,7 +79,9 @@ ROWS = manifest()
 
 @pytest.fixture(scope="module")
 def decoded() -> dict[str, Any]:
-    """Results of `decode` for every file, from a separate process: no other exception, and at most 30 s per file."""
+    """Results of `decode` for every file, from a separate process: no other exception, and at most
+    30 s per file.
+    """
     present = [name for name in ROWS if (AWKWARD / name).exists()]
     done = subprocess.run(
         [sys.executable, "-c", DECODE_ALL, str(AWKWARD)],
@@ -97,7 +105,9 @@ def test_the_folder_matches_its_manifest(decoded: dict[str, Any]) -> None:
 
 @needs_folder
 @pytest.mark.parametrize("name", ROWS)
-def test_each_file_is_decoded_or_refused_as_in_the_manifest(name: str, decoded: dict[str, Any]) -> None:
+def test_each_file_is_decoded_or_refused_as_in_the_manifest(
+    name: str, decoded: dict[str, Any]
+) -> None:
     if name not in decoded["found"]:
         pytest.skip("a hidden file that was lost when the folder was copied")
     found, row = decoded["found"][name], ROWS[name]
@@ -114,12 +124,16 @@ def test_each_file_is_decoded_or_refused_as_in_the_manifest(name: str, decoded: 
 
 
 @needs_folder
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs Linux to read a process's own peak memory")
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="needs Linux to read a process's own peak memory"
+)
 def test_memory_is_bounded_by_the_largest_image(decoded: dict[str, Any]) -> None:
-    """A pixel takes 14 bytes: 4 in Pillow, 4 for its RGB copy, 3 for the bytes passed to NumPy, 3 in the array.
+    """A pixel takes 14 bytes: 4 in Pillow, 4 for its RGB copy, 3 for the bytes passed to NumPy, 3
+    in the array.
 
-    Decoders may need as much again, and libraries are loaded on first use. The decompression bombs among the files
-    would take thousands of MB. Less than half of the 14 bytes would mean that the measurement is wrong.
+    Decoders may need as much again, and libraries are loaded on first use. The decompression bombs
+    among the files would take thousands of MB. Less than half of the 14 bytes would mean that the
+    measurement is wrong.
     """
     declared = [row["size"].split("x") for row in ROWS.values() if "x" in row["size"]]
     largest = max(int(width) * int(height) for width, height in declared)

@@ -24,14 +24,24 @@ pytest.importorskip("torchmetrics", reason="needs torchmetrics, of the extra 'te
 import open_clip
 from torchmetrics.functional.multimodal.clip_score import clip_score
 
-from support.captioned import CONFIG, KEY, NAME, SPREAD, captions_for, configs_restored, save_weights
+from support.captioned import (
+    CONFIG,
+    KEY,
+    NAME,
+    SPREAD,
+    captions_for,
+    configs_restored,
+    save_weights,
+)
 
 COUNT = 70
 """More than the captions of one forward pass."""
 
 
 @pytest.fixture
-def place(environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def place(
+    environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
     """Sets of wide images of several sizes."""
     monkeypatch.chdir(tmp_path)
     make_sets(tmp_path, COUNT)
@@ -41,7 +51,9 @@ def place(environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.Monke
 
 def computed(captions: list[str], **settings: Any) -> fidtool.Evaluation:
     metric = fidtool.CLIPScore(extractor=f"{NAME}@weights=words.pt")
-    return fidtool.compute("real", "fake", metrics=["fid", metric], captions=captions, extractor=TINY, **settings)
+    return fidtool.compute(
+        "real", "fake", metrics=["fid", metric], captions=captions, extractor=TINY, **settings
+    )
 
 
 def of_images(found: fidtool.Evaluation) -> NDArray[np.float64]:
@@ -66,7 +78,9 @@ class Peer:
     def to(self, device: object) -> Peer:
         return self
 
-    def __call__(self, images: Any = None, text: Any = None, **_: object) -> dict[str, torch.Tensor]:
+    def __call__(
+        self, images: Any = None, text: Any = None, **_: object
+    ) -> dict[str, torch.Tensor]:
         if text is not None:
             return {"input_ids": self.tokenize(text), "attention_mask": torch.ones(1)}
         pictures = (Image.fromarray(each.permute(1, 2, 0).numpy()) for each in images)
@@ -87,7 +101,10 @@ class Peer:
 
 def images_of(folder: Path) -> list[torch.Tensor]:
     files = sorted(folder.iterdir())
-    return [torch.from_numpy(np.array(Image.open(file).convert("RGB"))).permute(2, 0, 1) for file in files]
+    return [
+        torch.from_numpy(np.array(Image.open(file).convert("RGB"))).permute(2, 0, 1)
+        for file in files
+    ]
 
 
 def test_the_score_equals_torchmetrics(place: Path) -> None:
@@ -131,7 +148,10 @@ def test_long_captions_are_cut_as_openai_does(place: Path) -> None:
     # Scores of random networks are about 80, so that 1e-4 is 1e-6 of them.
     np.testing.assert_allclose(
         singles[-3:],
-        [peer.score([image], [text]) for image, text in zip(images[-3:], captions[-3:], strict=True)],
+        [
+            peer.score([image], [text])
+            for image, text in zip(images[-3:], captions[-3:], strict=True)
+        ],
         atol=1e-4,
     )
     same = peer.score(images[-2:-1], [captions[0]])

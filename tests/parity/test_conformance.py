@@ -1,4 +1,6 @@
-"""FID of photos and CIFAR-10 images against values of other tools and of the original TensorFlow graph."""
+"""FID of photos and CIFAR-10 images against values of other tools and of the original TensorFlow
+graph.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from numpy.typing import NDArray
 
 import fidtool
 from fidtool.sources.image_set import canonical_order
-from fidtool.sources.opening import list_folder
+from fidtool.sources.listing import list_folder
 from support.places import CONFORMANCE
 
 pytestmark = pytest.mark.skipif(not CONFORMANCE.is_dir(), reason="needs the conformance images")
@@ -39,14 +41,20 @@ def test_pytorch_fid_protocol(environment: dict[str, str]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("protocol", "golden"),
-    [("tensorflow", "torch_fidelity"), ("clean", "clean_fid_clean"), ("torchmetrics", "torchmetrics_default")],
+    [
+        ("tensorflow", "torch_fidelity"),
+        ("clean", "clean_fid_clean"),
+        ("torchmetrics", "torchmetrics_default"),
+    ],
 )
 def test_protocols_on_photos(protocol: str, golden: str, environment: dict[str, str]) -> None:
     """Photos are reduced; the rows of scripts/parity also cover images that are enlarged."""
     ours = fidtool.compute(*folders("flowers"), protocol=protocol, cache=False).fid
     assert ours == pytest.approx(goldens("flowers")[golden], rel=1e-5)
     if protocol == "tensorflow":
-        assert ours == pytest.approx(359.262045, rel=2e-6), "the value from the vectors of the original graph"
+        assert ours == pytest.approx(359.262045, rel=2e-6), (
+            "the value from the vectors of the original graph"
+        )
 
 
 @pytest.fixture(scope="module")
@@ -71,5 +79,7 @@ def test_tensorflow_features_of_photos(
         names = list(list_folder(path).stored)
         theirs = np.stack([graph[kind][names[index]] for index in canonical_order(len(names))[:12]])
         assert theirs.shape == statistics.features.shape == (12, 2048)
-        relative = np.linalg.norm(statistics.features - theirs, axis=1) / np.linalg.norm(theirs, axis=1)
+        relative = np.linalg.norm(statistics.features - theirs, axis=1) / np.linalg.norm(
+            theirs, axis=1
+        )
         assert relative.max() < 1e-5

@@ -1,4 +1,6 @@
-"""FID and FD-DINOv2 against the arithmetic of EDM2's calculate_metrics.py, written here step by step."""
+"""FID and FD-DINOv2 against the arithmetic of EDM2's calculate_metrics.py, written here step by
+step.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,10 @@ Moments = tuple[NDArray[np.float64], NDArray[np.float64]]
 def moments_of(batches: list[torch.Tensor]) -> Moments:
     """Return mean and covariance of batches of features, from float64 sums."""
     dims, count = batches[0].shape[1], 0
-    total, products = torch.zeros(dims, dtype=torch.float64), torch.zeros(dims, dims, dtype=torch.float64)
+    total, products = (
+        torch.zeros(dims, dtype=torch.float64),
+        torch.zeros(dims, dims, dtype=torch.float64),
+    )
     for batch in batches:
         features = batch.to(torch.float64)
         total += features.sum(0)
@@ -44,7 +49,8 @@ def moments_of(batches: list[torch.Tensor]) -> Moments:
 def value_of(fake: Moments, real: Moments) -> float:
     """Return the distance by the matrix square root of the product.
 
-    It is computed in the span of both covariances: that of few images in 2048 dimensions takes half a minute otherwise.
+    It is computed in the span of both covariances: that of few images in 2048 dimensions takes half
+    a minute otherwise.
     """
     difference = np.square(fake[0] - real[0]).sum()
     directions = np.random.RandomState(0).standard_normal((len(fake[0]), 2 * PHOTOS))
@@ -55,14 +61,23 @@ def value_of(fake: Moments, real: Moments) -> float:
 
 
 def prepared(picture: Any, mode: str) -> torch.Tensor:
-    """Return a network's input, shape (3, 224, 224), as DINOv2Detector does for a ``resize_mode``."""
+    """Return a network's input, shape (3, 224, 224), as DINOv2Detector does for a
+    ``resize_mode``.
+    """
     if mode == "pil":
-        x = torch.from_numpy(np.array(picture.resize((224, 224), Image.Resampling.BICUBIC))).permute(2, 0, 1)
+        x = torch.from_numpy(
+            np.array(picture.resize((224, 224), Image.Resampling.BICUBIC))
+        ).permute(2, 0, 1)
     else:
         x = torch.from_numpy(np.array(picture)).permute(2, 0, 1).to(torch.float32)
-        x = torch.nn.functional.interpolate(x[None], size=(224, 224), mode="bicubic", antialias=True)[0]
+        x = torch.nn.functional.interpolate(
+            x[None], size=(224, 224), mode="bicubic", antialias=True
+        )[0]
     x = x.to(torch.float32) / 255
-    mean, std = (torch.tensor(each).reshape(-1, 1, 1) for each in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+    mean, std = (
+        torch.tensor(each).reshape(-1, 1, 1)
+        for each in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+    )
     return (x - mean) / std
 
 
@@ -73,7 +88,11 @@ def sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
     for kind in KINDS:
         (place / kind).mkdir()
         # Without tall photos, of which Pillow 13 resamples the heights first.
-        wide = [each for each in sorted((CONFORMANCE / "flowers" / kind).glob("*.jpg")) if _is_wide(each)]
+        wide = [
+            each
+            for each in sorted((CONFORMANCE / "flowers" / kind).glob("*.jpg"))
+            if _is_wide(each)
+        ]
         found[kind] = [place / kind / each.name for each in wide[:PHOTOS]]
         for link, target in zip(found[kind], wide, strict=False):
             link.symlink_to(target)
@@ -99,7 +118,9 @@ def fd_dinov2(sets: dict[str, list[Path]], weights: Path) -> Callable[[str], flo
     def computed(mode: str) -> float:
         moments = []
         for files in sets.values():
-            inputs = torch.stack([prepared(Image.open(file).convert("RGB"), mode) for file in files])
+            inputs = torch.stack(
+                [prepared(Image.open(file).convert("RGB"), mode) for file in files]
+            )
             with torch.inference_mode():
                 moments.append(moments_of([network(batch) for batch in inputs.split(8)]))
         return value_of(moments[1], moments[0])
@@ -119,21 +140,30 @@ def test_both_resize_modes(
     environment: dict[str, str],
     mode: str,
 ) -> None:
-    found = fidtool.compute(*folders(sets), extractor=f"dinov2:vits14@weights={weights},protocol={mode}", cache=False)
+    found = fidtool.compute(
+        *folders(sets), extractor=f"dinov2:vits14@weights={weights},protocol={mode}", cache=False
+    )
     assert found.to_dict()["results"][0]["count"] == {"real": PHOTOS, "fake": PHOTOS}
     assert found.frechet_distance == pytest.approx(fd_dinov2(mode), rel=1e-5)
 
 
 def test_both_networks_in_one_run(
-    sets: dict[str, list[Path]], weights: Path, fd_dinov2: Callable[[str], float], environment: dict[str, str]
+    sets: dict[str, list[Path]],
+    weights: Path,
+    fd_dinov2: Callable[[str], float],
+    environment: dict[str, str],
 ) -> None:
-    """EDM2's Inception is a translation of the graph of 2015, whose feature vectors are stored beside the photos."""
+    """EDM2's Inception is a translation of the graph of 2015, whose feature vectors are stored
+    beside the photos.
+    """
     extractor = f"inception,dinov2:vits14@weights={weights},protocol=torch"
     found = fidtool.compute(*folders(sets), extractor=extractor, protocol="tensorflow", cache=False)
     moments = []
     for kind, files in sets.items():
         with np.load(CONFORMANCE / "flowers" / f"{kind}_tensorflow_pool3.npz") as archive:
             rows = dict(zip(archive["names"].tolist(), archive["pool3"], strict=True))
-        moments.append(moments_of([torch.from_numpy(np.stack([rows[file.name] for file in files]))]))
+        moments.append(
+            moments_of([torch.from_numpy(np.stack([rows[file.name] for file in files]))])
+        )
     expected = {"fid": value_of(moments[1], moments[0]), "fd_dinov2_vits14": fd_dinov2("torch")}
     assert found.results[0].metrics == pytest.approx(expected, rel=1e-5)

@@ -19,7 +19,15 @@ from fidtool.errors import InputError
 from fidtool.features.models import clip
 from fidtool.features.models.families import NetworkChoice
 from support.command_line import Run
-from support.published_networks import batches, built, distance, features, make_sets, randomised, refused_extractor
+from support.published_networks import (
+    batches,
+    built,
+    distance,
+    features,
+    make_sets,
+    randomised,
+    refused_extractor,
+)
 
 open_clip = pytest.importorskip("open_clip", reason="needs open_clip, of the extra 'clip'")
 
@@ -52,12 +60,17 @@ def place(environment: dict[str, str], tmp_path: Path) -> Iterator[Path]:
 
 
 def transform(picture: Image.Image) -> torch.Tensor:
-    """CMMD's preparation: the largest centre square, Pillow's bicubic in 8 bits, CLIP's mean and standard deviation."""
+    """CMMD's preparation: the largest centre square, Pillow's bicubic in 8 bits, CLIP's mean and
+    standard deviation.
+    """
     side = min(picture.size)
     left, top = (picture.width - side) // 2, (picture.height - side) // 2
-    square = picture.crop((left, top, left + side, top + side)).resize((56, 56), Image.Resampling.BICUBIC)
+    square = picture.crop((left, top, left + side, top + side)).resize(
+        (56, 56), Image.Resampling.BICUBIC
+    )
     mean, std = (
-        torch.tensor(values)[:, None, None] for values in (open_clip.OPENAI_DATASET_MEAN, open_clip.OPENAI_DATASET_STD)
+        torch.tensor(values)[:, None, None]
+        for values in (open_clip.OPENAI_DATASET_MEAN, open_clip.OPENAI_DATASET_STD)
     )
     return (torch.from_numpy(np.array(square)).permute(2, 0, 1) / 255 - mean) / std
 
@@ -76,16 +89,21 @@ def test_features_match_open_clip_with_cmmds_preparation(here: Run, place: Path)
     extractor = built("clip:fidtool-tiny", place / "tiny.pt")
     (images,) = batches(place / "real")
     found = extractor.features(images).double()
-    # Unit vectors. One float32 pass per image is compared with one of the whole batch, whose kernels round differently.
+    # Unit vectors. One float32 pass per image is compared with one of the whole batch, whose
+    # kernels round differently.
     torch.testing.assert_close(found, expected[0], rtol=0, atol=2e-6)
     # Each entry of a float32 vector has a relative rounding error of up to 6e-8.
-    torch.testing.assert_close(found.norm(dim=1), torch.ones(len(found)).double(), rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        found.norm(dim=1), torch.ones(len(found)).double(), rtol=0, atol=1e-6
+    )
     arguments = ("--extractor", "clip:fidtool-tiny", "--weights", "tiny.pt", "--json", "--quiet")
     outcome = here("compute", "real", "fake", *arguments)
     assert outcome.status == 0, outcome.stderr
     assert outcome.fid == pytest.approx(distance(*expected), rel=1e-3)
     protocol = outcome.json["protocol"]
-    assert [protocol[key] for key in ("extractor", "resize", "input_size", "dims", "feature_step")] == [
+    assert [
+        protocol[key] for key in ("extractor", "resize", "input_size", "dims", "feature_step")
+    ] == [
         "clip:fidtool-tiny",
         "centre square, pillow-bicubic to 56",
         56,
@@ -98,12 +116,26 @@ def test_features_match_open_clip_with_cmmds_preparation(here: Run, place: Path)
     ("spec", "weights", "texts"),
     [
         ("clip:ViT-L-15", None, ["no model 'ViT-L-15'", "did you mean", "ViT-L-14"]),
-        ("clip:fidtool-tiny", None, ["no weights 'openai' for clip:fidtool-tiny", "--weights FILE"]),
-        ("clip:fidtool-tiny", "other.pt", ["other.pt cannot be read", "Error(s) in loading state_dict"]),
-        ("clip:xlm-roberta-base-ViT-B-32", None, ["text network or a tokenizer of another project"]),
+        (
+            "clip:fidtool-tiny",
+            None,
+            ["no weights 'openai' for clip:fidtool-tiny", "--weights FILE"],
+        ),
+        (
+            "clip:fidtool-tiny",
+            "other.pt",
+            ["other.pt cannot be read", "Error(s) in loading state_dict"],
+        ),
+        (
+            "clip:xlm-roberta-base-ViT-B-32",
+            None,
+            ["text network or a tokenizer of another project"],
+        ),
     ],
 )
-def test_mistakes_are_reported(here: Run, place: Path, spec: str, weights: str | None, texts: list[str]) -> None:
+def test_mistakes_are_reported(
+    here: Run, place: Path, spec: str, weights: str | None, texts: list[str]
+) -> None:
     torch.save({"a": torch.zeros(1)}, place / "other.pt")
     refused_extractor(here, spec, weights, texts)
 
@@ -116,7 +148,10 @@ def test_weights_for_another_activation_are_refused() -> None:
 
 def test_cmmd_shares_the_extractor_if_the_weights_are_the_same(here: Run, place: Path) -> None:
     torch.manual_seed(1)
-    torch.save(randomised(open_clip.create_model("fidtool-tiny"), gain=1.2).state_dict(), place / "others.pt")
+    torch.save(
+        randomised(open_clip.create_model("fidtool-tiny"), gain=1.2).state_dict(),
+        place / "others.pt",
+    )
     run = ("compute", "real", "fake", "--metrics", "cmmd", "--json", "--quiet")
     run += ("--cmmd-extractor", "clip:fidtool-tiny@weights=tiny.pt")
     main = ("--extractor", "clip:fidtool-tiny", "--weights")
@@ -167,7 +202,9 @@ def test_open_clips_models_have_plain_names(here: Run, place: Path, name: str) -
     refused_extractor(here, f"clip:{name}", None, [f"open_clip has no model '{name}'"])
 
 
-def test_openais_original_file_is_read(here: Run, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_openais_original_file_is_read(
+    here: Run, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is a TorchScript archive of the whole model in float16."""
     model = open_clip.create_model("fidtool-tiny", pretrained=str(place / "tiny.pt")).eval().half()
 
@@ -191,11 +228,23 @@ def test_openais_original_file_is_read(here: Run, place: Path, monkeypatch: pyte
     published = {"url": f"https://openaipublic.azureedge.net/clip/models/{digest}/archive.pt"}
     monkeypatch.setitem(open_clip.pretrained._PRETRAINED, "fidtool-tiny", {"openai": published})
     # The file counts as the tag "openai", with its activation: only OpenAI publishes such archives.
-    assert clip.fetch(NetworkChoice("clip:fidtool-tiny", str(place / "archive.pt")), print).entry == "openai"
+    assert (
+        clip.fetch(NetworkChoice("clip:fidtool-tiny", str(place / "archive.pt")), print).entry
+        == "openai"
+    )
     ours = built("clip:fidtool-tiny", place / "archive.pt")
     for name, tensor in model.visual.state_dict().items():
         assert torch.equal(ours.tensors()[f"visual.{name}"], tensor.float())
-    outcome = here("stats", "real", "--extractor", "clip:fidtool-tiny", "--weights", "archive.pt", "-o", "a.npz")
+    outcome = here(
+        "stats",
+        "real",
+        "--extractor",
+        "clip:fidtool-tiny",
+        "--weights",
+        "archive.pt",
+        "-o",
+        "a.npz",
+    )
     assert outcome.status == 0
     assert "Warning" not in outcome.stderr
 
@@ -213,6 +262,9 @@ def test_a_failed_download_for_cmmd_does_not_suggest_inception(
     monkeypatch.setattr(factory, "download_pretrained", offline)
     outcome = here("compute", "real", "fake", "--extractor", TINY, "--metrics", "cmmd", "--quiet")
     assert outcome.status == 1
-    for text in ("CMMD's network: no weights for clip:ViT-L-14-336-quickgelu", "--cmmd-extractor clip@weights=..."):
+    for text in (
+        "CMMD's network: no weights for clip:ViT-L-14-336-quickgelu",
+        "--cmmd-extractor clip@weights=...",
+    ):
         assert text in outcome.error
     assert "inception" not in outcome.error

@@ -1,4 +1,6 @@
-"""``--extractor dinov2`` against the published architecture, implemented here as a plain forward pass."""
+"""``--extractor dinov2`` against the published architecture, implemented here as a plain forward
+pass.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +19,27 @@ from fidtool.features.models import dinov2
 from support.command_line import Run
 from support.http_store import http_store
 from support.plain_dinov2 import DEPTH, DIMS, HEADS, Published, Tensors, published_file
-from support.published_networks import batches, built, distance, features, make_sets, refused_extractor
+from support.published_networks import (
+    batches,
+    built,
+    distance,
+    features,
+    make_sets,
+    refused_extractor,
+)
 
 pytest.importorskip("timm", reason="needs timm, of the extra 'timm'")
 
 
 def transform(picture: Image.Image) -> torch.Tensor:
-    """dgm-eval's preparation: Pillow's bicubic to 224 x 224 in 8 bits, then ImageNet's mean and standard deviation."""
+    """dgm-eval's preparation: Pillow's bicubic to 224 x 224 in 8 bits, then ImageNet's mean and
+    standard deviation.
+    """
     small = np.array(picture.resize((224, 224), Image.Resampling.BICUBIC))
     pixels = torch.from_numpy(small).permute(2, 0, 1) / 255
-    return (pixels - torch.tensor([0.485, 0.456, 0.406])[:, None, None]) / torch.tensor([0.229, 0.224, 0.225])[
-        :, None, None
-    ]
+    return (pixels - torch.tensor([0.485, 0.456, 0.406])[:, None, None]) / torch.tensor(
+        [0.229, 0.224, 0.225]
+    )[:, None, None]
 
 
 @pytest.fixture(scope="module")
@@ -46,19 +57,36 @@ def place(environment: dict[str, str], tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_features_match_the_published_network(here: Run, place: Path, vits14: tuple[Path, Tensors]) -> None:
+def test_features_match_the_published_network(
+    here: Run, place: Path, vits14: tuple[Path, Tensors]
+) -> None:
     file, tensors = vits14
     network = Published(tensors, HEADS, DEPTH)
     expected = [features(place / name, transform, network) for name in ("real", "fake")]
     extractor = built("dinov2:vits14", file)
     (images,) = batches(place / "real")
-    relative = (extractor.features(images).double() - expected[0]).norm(dim=1) / expected[0].norm(dim=1)
+    relative = (extractor.features(images).double() - expected[0]).norm(dim=1) / expected[0].norm(
+        dim=1
+    )
     assert relative.max() < 2e-5
-    outcome = here("compute", "real", "fake", "--extractor", "dinov2:vits14", "--weights", file, "--json", "--quiet")
+    outcome = here(
+        "compute",
+        "real",
+        "fake",
+        "--extractor",
+        "dinov2:vits14",
+        "--weights",
+        file,
+        "--json",
+        "--quiet",
+    )
     assert outcome.status == 0, outcome.stderr
     assert outcome.fid == pytest.approx(distance(*expected), rel=1e-5)
     protocol = outcome.json["protocol"]
-    assert [protocol[key] for key in ("extractor", "resize", "input_size", "dims", "ddof", "feature_step")] == [
+    assert [
+        protocol[key]
+        for key in ("extractor", "resize", "input_size", "dims", "ddof", "feature_step")
+    ] == [
         "dinov2:vits14",
         "pillow-bicubic",
         224,
@@ -79,8 +107,11 @@ def test_gated_layers_of_the_giant_model(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
     def small(name: str, **settings: object) -> nn.Module:
         assert name == "vit_giant_patch14_dinov2"
-        # The published hidden width: two thirds of 4 * 48, rounded to a multiple of 8. Gate and value are side by side.
-        model: nn.Module = made(name, embed_dim=48, depth=2, num_heads=3, mlp_ratio=256 / 48, **settings)
+        # The published hidden width: two thirds of 4 * 48, rounded to a multiple of 8. Gate and
+        # value are side by side.
+        model: nn.Module = made(
+            name, embed_dim=48, depth=2, num_heads=3, mlp_ratio=256 / 48, **settings
+        )
         return model
 
     monkeypatch.setattr(timm, "create_model", small)
@@ -95,7 +126,10 @@ def test_gated_layers_of_the_giant_model(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 @pytest.fixture
 def server(
-    vits14: tuple[Path, Tensors], tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    vits14: tuple[Path, Tensors],
+    tmp_path: Path,
+    environment: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[str]:
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch-home"))
     with http_store(vits14[0].parent) as store:
@@ -104,7 +138,11 @@ def server(
 
 @pytest.mark.slow
 def test_download(
-    here: Run, place: Path, server: str, vits14: tuple[Path, Tensors], monkeypatch: pytest.MonkeyPatch
+    here: Run,
+    place: Path,
+    server: str,
+    vits14: tuple[Path, Tensors],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A mirror has the published file, and nothing else is used."""
     monkeypatch.setenv("FIDTOOL_DINOV2_URL", server)
@@ -114,14 +152,18 @@ def test_download(
     assert f"{server} has the SHA-256 " in refused.error
     assert f"the published file {dinov2._HASHES['vits14'][:12]}…" in refused.error
     assert not [*(place / "torch-home").rglob("*.pth")]
-    monkeypatch.setitem(dinov2._HASHES, "vits14", hashlib.sha256(vits14[0].read_bytes()).hexdigest())
+    monkeypatch.setitem(
+        dinov2._HASHES, "vits14", hashlib.sha256(vits14[0].read_bytes()).hexdigest()
+    )
     downloaded = here(*arguments, "downloaded.npz")
     assert downloaded.status == 0, downloaded.stderr
     assert f"getting the weights of dinov2:vits14: {server}" in downloaded.stderr
     assert downloaded.stdout == ""
     assert [file.name for file in (place / "torch-home").rglob("*.pth")] == [vits14[0].name]
     assert here(*arguments, "local.npz", "--weights", vits14[0]).status == 0
-    first, second = (fidtool.read_statistics(place / f"{name}.npz") for name in ("downloaded", "local"))
+    first, second = (
+        fidtool.read_statistics(place / f"{name}.npz") for name in ("downloaded", "local")
+    )
     assert first.definition == second.definition
     assert np.array_equal(first.mu, second.mu)
 
@@ -133,6 +175,8 @@ def test_download(
         ("dinov2:vitb14", "small.pth", ["small.pth does not contain the weights of dinov2:vitb14"]),
     ],
 )
-def test_mistakes_are_reported(here: Run, place: Path, spec: str, weights: str | None, texts: list[str]) -> None:
+def test_mistakes_are_reported(
+    here: Run, place: Path, spec: str, weights: str | None, texts: list[str]
+) -> None:
     torch.save(published_file(32, 1), place / "small.pth")
     refused_extractor(here, spec, weights, texts)

@@ -1,4 +1,6 @@
-"""``--extractor fdr:NAME`` against FD-Loss' preparation and networks, implemented here as plain forward passes."""
+"""``--extractor fdr:NAME`` against FD-Loss' preparation and networks, implemented here as plain
+forward passes.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,15 @@ from fidtool.features.models.fdr import _MODELS, build
 from fidtool.features.network import State
 from fidtool.features.resize import Preparation, resize
 from support.command_line import Run
-from support.published_networks import batches, built, distance, features, make_sets, randomised, refused_extractor
+from support.published_networks import (
+    batches,
+    built,
+    distance,
+    features,
+    make_sets,
+    randomised,
+    refused_extractor,
+)
 
 timm = pytest.importorskip("timm", reason="needs timm, of the extra 'timm'")
 
@@ -42,14 +52,20 @@ def norm(x: torch.Tensor, tensors: Tensors, name: str, epsilon: float) -> torch.
 
 
 def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """Return the weighted values of all heads, (n, queries, D), of tensors of shape (n, tokens, D)."""
+    """Return the weighted values of all heads, (n, queries, D), of tensors of shape (n, tokens,
+    D).
+    """
     q, k, v = (each.view(*each.shape[:2], HEADS, -1).transpose(1, 2) for each in (q, k, v))
     weights = (q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])).softmax(-1)
     return (weights @ v).transpose(1, 2).flatten(2)
 
 
-def transformer(tensors: Tensors, patch: int, tanh: bool, epsilon: float) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return a ViT of two blocks, whose features are the class token or, if there is none, pooled by attention."""
+def transformer(
+    tensors: Tensors, patch: int, tanh: bool, epsilon: float
+) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return a ViT of two blocks, whose features are the class token or, if there is none, pooled
+    by attention.
+    """
 
     def feed_forward(x: torch.Tensor, name: str) -> torch.Tensor:
         hidden = linear(x, tensors, f"{name}.fc1")
@@ -78,7 +94,9 @@ def transformer(tensors: Tensors, patch: int, tanh: bool, epsilon: float) -> Cal
         if "norm_pre.weight" in tensors:
             tokens = norm(tokens, tensors, "norm_pre", epsilon)
         for block in ("blocks.0", "blocks.1"):
-            qkv = linear(norm(tokens, tensors, f"{block}.norm1", epsilon), tensors, f"{block}.attn.qkv")
+            qkv = linear(
+                norm(tokens, tensors, f"{block}.norm1", epsilon), tensors, f"{block}.attn.qkv"
+            )
             mixed = linear(attention(*qkv.chunk(3, -1)), tensors, f"{block}.attn.proj")
             tokens = tokens + tensors.get(f"{block}.ls1.gamma", one) * mixed
             changed = feed_forward(norm(tokens, tensors, f"{block}.norm2", epsilon), f"{block}.mlp")
@@ -89,14 +107,18 @@ def transformer(tensors: Tensors, patch: int, tanh: bool, epsilon: float) -> Cal
         query = linear(tensors["attn_pool.latent"].expand(len(x), -1, -1), tensors, "attn_pool.q")
         pooled = attention(query, *linear(tokens, tensors, "attn_pool.kv").chunk(2, -1))
         pooled = linear(pooled, tensors, "attn_pool.proj")
-        pooled = pooled + feed_forward(norm(pooled, tensors, "attn_pool.norm", epsilon), "attn_pool.mlp")
+        pooled = pooled + feed_forward(
+            norm(pooled, tensors, "attn_pool.norm", epsilon), "attn_pool.mlp"
+        )
         return pooled[:, 0]
 
     return forward
 
 
 def convnext(tensors: Tensors) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return a ConvNeXt V2 with one block per stage, whose features are the mean of the map, without a norm."""
+    """Return a ConvNeXt V2 with one block per stage, whose features are the mean of the map,
+    without a norm.
+    """
 
     def patches(x: torch.Tensor, name: str, side: int) -> torch.Tensor:
         """Convolve without overlap: (n, h, w, D) to (n, h / side, w / side, E)."""
@@ -113,13 +135,19 @@ def convnext(tensors: Tensors) -> Callable[[torch.Tensor], torch.Tensor]:
                 x = patches(norm(x, tensors, f"{name}.0", 1e-6), f"{name}.1", 2)
             name = f"stages.{stage}.blocks.0"
             kernel = tensors[f"{name}.conv_dw.weight"]
-            mixed = F.conv2d(x.permute(0, 3, 1, 2), kernel, padding=3, groups=len(kernel)).permute(0, 2, 3, 1)
+            mixed = F.conv2d(x.permute(0, 3, 1, 2), kernel, padding=3, groups=len(kernel)).permute(
+                0, 2, 3, 1
+            )
             mixed = norm(mixed + tensors[f"{name}.conv_dw.bias"], tensors, f"{name}.norm", 1e-6)
             hidden = linear(mixed, tensors, f"{name}.mlp.fc1")
             hidden = 0.5 * hidden * (1 + torch.erf(hidden / math.sqrt(2)))
             size = hidden.square().sum((1, 2), keepdim=True).sqrt()
             response = hidden * (size / (size.mean(-1, keepdim=True) + 1e-6))
-            hidden = hidden + tensors[f"{name}.mlp.grn.bias"] + tensors[f"{name}.mlp.grn.weight"] * response
+            hidden = (
+                hidden
+                + tensors[f"{name}.mlp.grn.bias"]
+                + tensors[f"{name}.mlp.grn.weight"] * response
+            )
             x = x + linear(hidden, tensors, f"{name}.mlp.fc2")
         return x.mean((1, 2))
 
@@ -166,7 +194,9 @@ def place(environment: dict[str, str], tmp_path: Path) -> Path:
     make_sets(tmp_path, 5)
     for number in range(2):  # of the side of one of the networks, and larger
         for folder in ("real", "fake"):
-            noise = np.random.default_rng(number).integers(0, 256, (256 + 44 * number,) * 2 + (3,), np.uint8)
+            noise = np.random.default_rng(number).integers(
+                0, 256, (256 + 44 * number,) * 2 + (3,), np.uint8
+            )
             Image.fromarray(noise).save(tmp_path / folder / f"noise{number}.png")
     return tmp_path
 
@@ -175,18 +205,26 @@ def place(environment: dict[str, str], tmp_path: Path) -> Path:
 def test_features_match_fd_loss(here: Run, place: Path, narrow: None, name: str) -> None:
     torch.manual_seed(0)
     any_size = {} if name == "convnext" else {"dynamic_img_size": True}
-    model = randomised(timm.create_model(_MODELS[name].name, pretrained=False, **any_size), gain=4.0)
+    model = randomised(
+        timm.create_model(_MODELS[name].name, pretrained=False, **any_size), gain=4.0
+    )
     tensors, file = model.state_dict(), place / "weights.pth"
     torch.save(tensors, file)
     reference = network(name, tensors)
     expected = [features(place / folder, transform(name), reference) for folder in ("real", "fake")]
     extractor = built(f"fdr:{name}", file)
-    assert [each.feature_step for each in extractor.definitions.values()] == [14 if name == "convnext" else 16]
+    assert [each.feature_step for each in extractor.definitions.values()] == [
+        14 if name == "convnext" else 16
+    ]
     (images,) = batches(place / "real")
-    relative = (extractor.features(images).double() - expected[0]).norm(dim=1) / expected[0].norm(dim=1)
+    relative = (extractor.features(images).double() - expected[0]).norm(dim=1) / expected[0].norm(
+        dim=1
+    )
     assert relative.max() < 2e-5
     # Random networks have smaller features than trained ones, for which the default step is.
-    outcome = here("compute", "real", "fake", "--extractor", f"fdr:{name}@weights={file},step=20", "--json")
+    outcome = here(
+        "compute", "real", "fake", "--extractor", f"fdr:{name}@weights={file},step=20", "--json"
+    )
     assert outcome.status == 0, outcome.stderr
     assert outcome.fid == pytest.approx(distance(*expected), rel=1e-5)
     protocol = outcome.json["protocol"]
@@ -226,10 +264,18 @@ def test_the_map_is_not_normalised(narrow: None) -> None:
     [
         ("fdr:", None, ["needs the name of a model, as in fdr:convnext"]),
         ("fdr", None, ["needs the name of a model, as in fdr:convnext"]),
-        ("fdr:dinov3", None, ["there is no fdr:dinov3; there are convnext, dinov2, mae, siglip, clip"]),
+        (
+            "fdr:dinov3",
+            None,
+            ["there is no fdr:dinov3; there are convnext, dinov2, mae, siglip, clip"],
+        ),
         ("fdr:mae", "text.pth", ["text.pth is plain text"]),
         ("fdr:mae", "none.pth", ["no weights file none.pth"]),
-        ("fdr:mae@protocol=torch", None, ["fdr:mae@protocol=torch cannot be combined", "its own transform"]),
+        (
+            "fdr:mae@protocol=torch",
+            None,
+            ["fdr:mae@protocol=torch cannot be combined", "its own transform"],
+        ),
     ],
 )
 def test_mistakes_are_reported(

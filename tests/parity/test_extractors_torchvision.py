@@ -1,4 +1,6 @@
-"""The guide's network of torchvision, a custom network in a file, against torchvision's transform and model."""
+"""The guide's network of torchvision, a custom network in a file, against torchvision's transform
+and model.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from support.command_line import Run
 from support.pages import PAGES, programs
 from support.published_networks import distance, features, make_sets, randomised
 
-(PROGRAM,) = [content for text in PAGES.values() for name, content in programs(text) if name == "my_resnet.py"]
+(PROGRAM,) = [
+    content for text in PAGES.values() for name, content in programs(text) if name == "my_resnet.py"
+]
 CUSTOM = ("--extractor", "my_resnet.py:network", "--json", "--quiet")
 
 
@@ -53,13 +57,18 @@ def test_features_are_the_input_of_the_classifier(here: Run, place: Path) -> Non
 
 def test_a_map_of_features_is_averaged_over_positions(here: Run, place: Path) -> None:
     """As the guide says of the map of layer3."""
-    text = PROGRAM.replace("resnet50", "resnet18").replace("model.fc = ", "model.layer4 = model.fc = ")
+    text = PROGRAM.replace("resnet50", "resnet18").replace(
+        "model.fc = ", "model.layer4 = model.fc = "
+    )
     (place / "my_resnet.py").write_text(text)
     graph = create_feature_extractor(published(place, "resnet18"), {"layer3": "x"})
     outcome = here("compute", "real", "fake", *CUSTOM)
     assert outcome.status == 0, outcome.stderr
     transform = ResNet18_Weights.DEFAULT.transforms()
-    sets = (features(place / name, transform, lambda x: graph(x)["x"].mean((2, 3))) for name in ("real", "fake"))
+    sets = (
+        features(place / name, transform, lambda x: graph(x)["x"].mean((2, 3)))
+        for name in ("real", "fake")
+    )
     assert outcome.fid == pytest.approx(distance(*sets), rel=1e-5)
     assert outcome.json["protocol"]["dims"] == 256
 
@@ -95,9 +104,13 @@ def test_timm_has_the_same_network(here: Run, place: Path) -> None:
     assert here("compute", "real", "fake", *timm).fid == own.fid
 
 
-@pytest.mark.parametrize("spec", ["torchvision", "torchvision:resnet18", "Torchvision:resnet18:layer2"])
+@pytest.mark.parametrize(
+    "spec", ["torchvision", "torchvision:resnet18", "Torchvision:resnet18:layer2"]
+)
 @pytest.mark.parametrize("flag", ["--extractor", "--cmmd-extractor"])
-def test_the_name_of_its_network_says_what_to_do(here: Run, place: Path, spec: str, flag: str) -> None:
+def test_the_name_of_its_network_says_what_to_do(
+    here: Run, place: Path, spec: str, flag: str
+) -> None:
     """Earlier versions took it, and a function of that name in the package is no network."""
     outcome = here("compute", "real", "fake", "--metrics", "fid,cmmd", flag, spec)
     remedy = "write a file that loads it (FILE.py:NAME), as `fidtool guide networks` shows"
@@ -119,7 +132,10 @@ def test_statistics_with_its_features_are_read(here: Run, place: Path) -> None:
     assert here("compute", "old.npz", "old.npz").stdout == "FD (torchvision:resnet18): 0.0000\n"
     refused = here("compute", "old.npz", "fake")
     assert refused.status == 2
-    for words in ("torchvision:resnet18 is not a network", "(taken from old.npz: extractor torchvision:resnet18)"):
+    for words in (
+        "torchvision:resnet18 is not a network",
+        "(taken from old.npz: extractor torchvision:resnet18)",
+    ):
         assert words in refused.error
     new = here("compute", "new.npz", "fake", *CUSTOM)
     assert here("compute", "old.npz", "fake", *CUSTOM, "--allow-mismatch").fid == new.fid

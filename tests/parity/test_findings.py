@@ -1,4 +1,6 @@
-"""Findings about faulty images and about differences between sets, without false alarms for natural properties."""
+"""Findings about faulty images and about differences between sets, without false alarms for natural
+properties.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ from PIL import Image, ImageFilter
 from fidtool.diagnose.diagnosis import inspect_set, unusual_findings
 from fidtool.diagnose.differences import pair_findings
 from fidtool.diagnose.order import misplaced
-from fidtool.images.decode import decode
-from fidtool.images.records import ImageRecords, RecordArray, records_of, thumbnails
+from fidtool.reading.decode import decode
+from fidtool.reading.records import ImageRecords, RecordArray, records_of, thumbnails
 from support import degenerate
 from support.command_line import Run, messages
 from support.degenerate import compared
@@ -42,7 +44,9 @@ def photos() -> list[np.ndarray[Any, np.dtype[np.uint8]]]:
     return [np.asarray(Image.open(file).convert("RGB")) for file in files]
 
 
-def enlarged(x: degenerate.Pixels, side: int, by: Image.Resampling, width: int | None = None) -> degenerate.Pixels:
+def enlarged(
+    x: degenerate.Pixels, side: int, by: Image.Resampling, width: int | None = None
+) -> degenerate.Pixels:
     """Shrink an image to this side, or this width and height, and enlarge it again."""
     small = Image.fromarray(x).resize((width or side, side), Image.Resampling.LANCZOS)
     return np.asarray(small.resize(x.shape[1::-1], by))
@@ -90,7 +94,11 @@ def test_a_collapsed_generator(here: Run, tmp_path: Path, photos: list[Any], kin
     def again(x: Any) -> Any:
         if kind == "shift":
             x = np.roll(x, rng.integers(-1, 2, 2), (0, 1))
-        return (x + rng.integers(-20, 20, (1, 1, 3)) + rng.integers(-8, 8, x.shape)).clip(0, 255).astype(np.uint8)
+        return (
+            (x + rng.integers(-20, 20, (1, 1, 3)) + rng.integers(-8, 8, x.shape))
+            .clip(0, 255)
+            .astype(np.uint8)
+        )
 
     fake = degenerate.write(tmp_path / "fake", ((f"{i}.png", again(photos[17])) for i in range(60)))
     result, _, _ = compared(here, TRAIN, fake)
@@ -99,7 +107,9 @@ def test_a_collapsed_generator(here: Run, tmp_path: Path, photos: list[Any], kin
     assert any("has collapsed" in line for line in messages(result))
 
 
-@pytest.mark.parametrize("folders", [("cifar10/train", "cifar10/test"), ("flowers/daisy", "flowers/roses")])
+@pytest.mark.parametrize(
+    "folders", [("cifar10/train", "cifar10/test"), ("flowers/daisy", "flowers/roses")]
+)
 def test_no_differences_between_photos_of_one_kind(folders: tuple[str, str]) -> None:
     """Nor between 20 random halves of each set."""
     sets = [records_in(CONFORMANCE / folder) for folder in folders]
@@ -108,7 +118,9 @@ def test_no_differences_between_photos_of_one_kind(folders: tuple[str, str]) -> 
         for seed in range(20):
             order = np.random.default_rng(seed).permutation(len(each))
             pairs.append([each[part] for part in np.split(order, 2)])
-    assert [pair_findings(*(named(each) for each in pair), []) for pair in pairs] == [[]] * len(pairs)
+    assert [pair_findings(*(named(each) for each in pair), []) for pair in pairs] == [[]] * len(
+        pairs
+    )
 
 
 def as_jpeg(image: Image.Image, quality: int) -> Image.Image:
@@ -118,7 +130,9 @@ def as_jpeg(image: Image.Image, quality: int) -> Image.Image:
 
 
 def shrunk(image: Image.Image, by: int, to: Image.Resampling) -> Image.Image:
-    small = image.resize((max(1, image.width // by), max(1, image.height // by)), Image.Resampling.BICUBIC)
+    small = image.resize(
+        (max(1, image.width // by), max(1, image.height // by)), Image.Resampling.BICUBIC
+    )
     return small.resize(image.size, to)
 
 
@@ -142,7 +156,9 @@ RECONSTRUCTIONS: dict[str, Callable[[Image.Image], Image.Image]] = {
 @pytest.mark.parametrize("kind", RECONSTRUCTIONS)
 @pytest.mark.parametrize("folder", ["cifar10/test", "flowers/roses", "frames"])
 def test_only_reconstructions_in_another_order_are_said(folder: str, kind: str) -> None:
-    """Of photos; frames are nearly identical, and bad reconstructions of them in any order are accepted."""
+    """Of photos; frames are nearly identical, and bad reconstructions of them in any order are
+    accepted.
+    """
     if folder == "frames":
         (file,) = sorted((CONFORMANCE / "flowers/daisy").glob("*.jpg"))[:1]
         whole = Image.open(file).resize((200, 200))
@@ -160,18 +176,25 @@ def test_only_reconstructions_in_another_order_are_said(folder: str, kind: str) 
         return
     numbers = np.arange(len(images))
     least = 0 if folder == "frames" else 0.3 * len(images)
-    for order in (np.random.default_rng(0).permutation(numbers), np.roll(numbers, 1), sorted(numbers, key=str)):
+    for order in (
+        np.random.default_rng(0).permutation(numbers),
+        np.roll(numbers, 1),
+        sorted(numbers, key=str),
+    ):
         if not np.array_equal(order, numbers):
             assert len(misplaced(real, fake[order])[0]) > least
 
 
 @pytest.mark.parametrize("folder", ["cifar10/train", "flowers/daisy"])
 def test_few_images_of_one_kind_and_few_colours_are_no_faults(folder: str) -> None:
-    """Of 12 photos, one is often gray; images of four colours repeat pixels without having been enlarged."""
+    """Of 12 photos, one is often gray; images of four colours repeat pixels without having been
+    enlarged.
+    """
     sets = records_in(CONFORMANCE / folder)
     for seed in range(20):
         one, other = (
-            named(sets[part]) for part in np.split(np.random.default_rng(seed).permutation(len(sets))[:24], 2)
+            named(sets[part])
+            for part in np.split(np.random.default_rng(seed).permutation(len(sets))[:24], 2)
         )
         inspected = inspect_set("set", one)
         assert inspected is not None
@@ -183,9 +206,16 @@ def test_few_images_of_one_kind_and_few_colours_are_no_faults(folder: str) -> No
     found = {each.code for each in pair_findings(named(sets), named(quantised), [])}
     assert not found & {"repeated pixels", "less detail"}
     plain = [np.where(in_disc(photo), photo * 0.85, 255).astype(np.uint8) for photo in photos]
-    blurred = [np.asarray(Image.fromarray(each).filter(ImageFilter.GaussianBlur(1.5))) for each in plain]
-    sides = (named(records_of([decode(each) for each in map(encoded, side)])) for side in (plain, blurred))
-    assert "less detail" in {each.code for each in pair_findings(*sides, [])}, "on a plain background"
+    blurred = [
+        np.asarray(Image.fromarray(each).filter(ImageFilter.GaussianBlur(1.5))) for each in plain
+    ]
+    sides = (
+        named(records_of([decode(each) for each in map(encoded, side)]))
+        for side in (plain, blurred)
+    )
+    assert "less detail" in {each.code for each in pair_findings(*sides, [])}, (
+        "on a plain background"
+    )
 
 
 def in_disc(photo: NDArray[np.uint8]) -> NDArray[np.bool_]:

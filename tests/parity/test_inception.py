@@ -11,7 +11,9 @@ from fidtool.features.models.inception import Inception, convolutions, load_weig
 from support.offline import needs_weights, network_inputs
 
 CLOSE = 1e-6
-"""Largest difference relative to the length of a feature vector, for float32 roundings in a different order."""
+"""Largest difference relative to the length of a feature vector, for float32 roundings in a
+different order.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -25,9 +27,13 @@ def images() -> torch.Tensor:
 
 
 @pytest.fixture(scope="module")
-def reference(state: dict[str, torch.Tensor], images: torch.Tensor) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
+def reference(
+    state: dict[str, torch.Tensor], images: torch.Tensor
+) -> dict[int, tuple[torch.Tensor, torch.Tensor]]:
     """Features of each layer of pytorch-fid's network, computed in float32 and in float64."""
-    peer = pytest.importorskip("pytorch_fid.inception", reason="needs pytorch-fid, of the extra 'test'")
+    peer = pytest.importorskip(
+        "pytorch_fid.inception", reason="needs pytorch-fid, of the extra 'test'"
+    )
     filled = {"fc.weight": torch.zeros(1008, 2048), "fc.bias": torch.zeros(1008), **state}
     filled |= {f"{name}.bn.num_batches_tracked": torch.tensor(0) for name in convolutions()}
     with pytest.MonkeyPatch.context() as patch:
@@ -53,7 +59,9 @@ def test_features_match_the_reference(
     dims: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With both implementations of the convolutions, features are as close to float64 as the reference itself."""
+    """With both implementations of the convolutions, features are as close to float64 as the
+    reference itself.
+    """
     rounded, exact = reference[dims]
     with repeatable(), torch.inference_mode():
         network = Inception(state, dims)
@@ -67,7 +75,9 @@ def test_features_match_the_reference(
 
 @needs_weights
 def test_gradients(
-    state: dict[str, torch.Tensor], images: torch.Tensor, reference: dict[int, tuple[torch.Tensor, torch.Tensor]]
+    state: dict[str, torch.Tensor],
+    images: torch.Tensor,
+    reference: dict[int, tuple[torch.Tensor, torch.Tensor]],
 ) -> None:
     network = Inception(state, 192)
     wanted = images[:2].clone().requires_grad_()

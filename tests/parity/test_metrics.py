@@ -34,15 +34,26 @@ def test_prdc_matches_prdc(pair: str, k: int) -> None:
     assert round(ours["precision"] * len(fake)) == round(theirs["precision"] * len(fake))
     for name, value in theirs.items():
         assert ours[name] == pytest.approx(value, rel=1e-14), name
-    assert 0 < ours["precision"] < 1 or pair == "narrower", "the test needs counts other than none and all"
+    assert 0 < ours["precision"] < 1 or pair == "narrower", (
+        "the test needs counts other than none and all"
+    )
 
 
 @pytest.mark.parametrize("pair", PAIRS)
 def test_precision_recall_and_f_score_match_torch_fidelity(pair: str) -> None:
-    peer = pytest.importorskip("torch_fidelity.metric_prc", reason="torch-fidelity is not installed")
+    peer = pytest.importorskip(
+        "torch_fidelity.metric_prc", reason="torch-fidelity is not installed"
+    )
     real, fake = PAIRS[pair]
-    settings_ = {"prc_neighborhood": 3, "prc_batch_size": 97, "save_cpu_ram": False, "verbose": False}
-    theirs = peer.prc_features_to_metric(torch.from_numpy(fake).double(), torch.from_numpy(real).double(), **settings_)
+    settings_ = {
+        "prc_neighborhood": 3,
+        "prc_batch_size": 97,
+        "save_cpu_ram": False,
+        "verbose": False,
+    }
+    theirs = peer.prc_features_to_metric(
+        torch.from_numpy(fake).double(), torch.from_numpy(real).double(), **settings_
+    )
     ours, _ = neighbors.prdc(real, fake, FeatureSettings(18), k=3, ties="inclusive")
     assert round(ours["precision"] * len(fake)) == round(theirs["precision"] * len(fake))
     assert round(ours["recall"] * len(real)) == round(theirs["recall"] * len(real))
@@ -50,9 +61,13 @@ def test_precision_recall_and_f_score_match_torch_fidelity(pair: str) -> None:
 
 
 def test_the_f_score_of_nothing_matches_torch_fidelity() -> None:
-    peer = pytest.importorskip("torch_fidelity.metric_prc", reason="torch-fidelity is not installed")
+    peer = pytest.importorskip(
+        "torch_fidelity.metric_prc", reason="torch-fidelity is not installed"
+    )
     real, fake = normal(30, 4, 1), normal(30, 4, 2, shift=99.0)
-    theirs = peer.prc_features_to_metric(torch.from_numpy(fake), torch.from_numpy(real), verbose=False)
+    theirs = peer.prc_features_to_metric(
+        torch.from_numpy(fake), torch.from_numpy(real), verbose=False
+    )
     assert theirs["f_score"] == neighbors.prdc(real, fake, FeatureSettings(18))[0]["f_score"] == 0.0
 
 
@@ -69,7 +84,9 @@ def logits(bias: bool) -> torch.Tensor:
 @pytest.mark.parametrize("splits", [1, 7])
 @pytest.mark.parametrize("bias", [True, False])
 def test_inception_score_matches_torch_fidelity(splits: int, bias: bool) -> None:
-    peer = pytest.importorskip("torch_fidelity.metric_isc", reason="torch-fidelity is not installed")
+    peer = pytest.importorskip(
+        "torch_fidelity.metric_isc", reason="torch-fidelity is not installed"
+    )
     theirs = peer.isc_features_to_metric(logits(bias), splits, shuffle=False)
     mean, std, *_ = inception_score(FEATURES, WEIGHT, BIAS if bias else None, splits=splits)
     assert mean == pytest.approx(theirs["inception_score_mean"], rel=1e-6)
@@ -77,7 +94,10 @@ def test_inception_score_matches_torch_fidelity(splits: int, bias: bool) -> None
     assert 1.5 < mean < 90, "the value must not be at the ends of the range"
 
 
-REAL, FAKE = mixture(400, 64, 1) / np.float32(4), mixture(350, 64, 2) / np.float32(4) + np.float32(0.1)
+REAL, FAKE = (
+    mixture(400, 64, 1) / np.float32(4),
+    mixture(350, 64, 2) / np.float32(4) + np.float32(0.1),
+)
 
 
 KERNELS: dict[str, tuple[dict[str, Any], tuple[int, float | None, float] | float]] = {
@@ -94,7 +114,9 @@ KERNELS: dict[str, tuple[dict[str, Any], tuple[int, float | None, float] | float
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_kid_matches_torch_fidelity_on_the_same_subsets(kernel: str) -> None:
-    peer = pytest.importorskip("torch_fidelity.metric_kid", reason="torch-fidelity is not installed")
+    peer = pytest.importorskip(
+        "torch_fidelity.metric_kid", reason="torch-fidelity is not installed"
+    )
     theirs = peer.kid_features_to_metric(
         torch.from_numpy(FAKE).double(),
         torch.from_numpy(REAL).double(),
@@ -115,7 +137,9 @@ def test_kid_matches_torch_fidelity_on_the_same_subsets(kernel: str) -> None:
 def test_kid_matches_clean_fid_on_the_same_subsets() -> None:
     peer = pytest.importorskip("cleanfid.fid", reason="clean-fid is not installed")
     np.random.seed(7)
-    theirs = peer.kernel_distance(FAKE.astype(np.float64), REAL.astype(np.float64), num_subsets=10, max_subset_size=120)
+    theirs = peer.kernel_distance(
+        FAKE.astype(np.float64), REAL.astype(np.float64), num_subsets=10, max_subset_size=120
+    )
     rng = np.random.RandomState(7)
     draws = [tuple(rng.choice(len(x), 120, replace=False) for x in (REAL, FAKE)) for _ in range(10)]
     assert kid(REAL, FAKE, FeatureSettings(18), draws=draws)[0] == pytest.approx(theirs, rel=1e-6)
@@ -144,18 +168,31 @@ NEAR = REAL[:350] * np.float32(1.1) + normal(350, 64, 5, spread=0.2)
 
 @pytest.mark.parametrize(
     ("fake", "eps", "penalised"),
-    [(FAKE, 0.01, False), (FAKE, 1.0, True), (NEAR, 0.1, True), (NEAR, 1e-3, False), (with_zeros(NEAR), 0.1, True)],
+    [
+        (FAKE, 0.01, False),
+        (FAKE, 1.0, True),
+        (NEAR, 0.1, True),
+        (NEAR, 1e-3, False),
+        (with_zeros(NEAR), 0.1, True),
+    ],
 )
 def test_mifid_matches_torchmetrics(fake: Features, eps: float, penalised: bool) -> None:
     peer = pytest.importorskip("torchmetrics.image.mifid", reason="torchmetrics is not installed")
     real, sets = with_zeros(REAL), []
     for rows in (real, fake):
         gaussian = gaussian_of(rows)
-        sets += [torch.from_numpy(each) for each in (gaussian.mu, gaussian.sigma, rows.astype(np.float64))]
+        sets += [
+            torch.from_numpy(each)
+            for each in (gaussian.mu, gaussian.sigma, rows.astype(np.float64))
+        ]
     theirs = float(peer._mifid_compute(*sets, cosine_distance_eps=eps))
     metric = fidtool.MIFID(cosine_distance_eps=eps)
     found = metric.compute(feature_set("real", real), feature_set("fake", fake), context_alone())
     assert found["mifid"] == pytest.approx(theirs, rel=1e-6)
-    fid = fidtool.FID().compute(feature_set("real", real), feature_set("fake", fake), context_alone())["fid"]
+    fid = fidtool.FID().compute(
+        feature_set("real", real), feature_set("fake", fake), context_alone()
+    )["fid"]
     assert (found["mifid"] > fid) == penalised
-    assert found["mifid"] == pytest.approx(fid / found["mifid_distance"] if penalised else fid, rel=1e-9)
+    assert found["mifid"] == pytest.approx(
+        fid / found["mifid_distance"] if penalised else fid, rel=1e-9
+    )

@@ -1,4 +1,6 @@
-"""PSNR, SSIM, MS-SSIM and LPIPS against torchmetrics, scikit-image and the package lpips, on the same images."""
+"""PSNR, SSIM, MS-SSIM and LPIPS against torchmetrics, scikit-image and the package lpips, on the
+same images.
+"""
 
 from __future__ import annotations
 
@@ -36,14 +38,19 @@ def batch(pixels: NDArray[np.uint8], dtype: torch.dtype = torch.float64) -> torc
 
 
 def peers(real: NDArray[np.uint8], fake: NDArray[np.uint8]) -> dict[str, tuple[float, float]]:
-    """Return the values of torchmetrics and of scikit-image; each has one of the two windows of SSIM."""
+    """Return the values of torchmetrics and of scikit-image; each has one of the two windows of
+    SSIM.
+    """
     from skimage.metrics import peak_signal_noise_ratio, structural_similarity
     from torchmetrics.functional.image import peak_signal_noise_ratio as tm_psnr
     from torchmetrics.functional.image import structural_similarity_index_measure as tm_ssim
 
     one, other = (batch(each) / 255 for each in (real, fake))
     return {
-        "psnr": (float(tm_psnr(other, one, data_range=1.0)), peak_signal_noise_ratio(real, fake, data_range=255)),
+        "psnr": (
+            float(tm_psnr(other, one, data_range=1.0)),
+            peak_signal_noise_ratio(real, fake, data_range=255),
+        ),
         "gaussian": (float(tm_ssim(other, one, data_range=1.0)),) * 2,
         "uniform": (float(structural_similarity(real, fake, channel_axis=2, data_range=255)),) * 2,
     }
@@ -55,7 +62,9 @@ def compare(pairs: Sequence[tuple[Path, Path]], real: object, fake: object) -> N
     expected = [peers(*map(rgb, pair)) for pair in pairs]
     for name, own in (("psnr", found["psnr"]), ("gaussian", found["ssim"]), ("uniform", uniform)):
         for peer in (0, 1):
-            np.testing.assert_allclose(own, [each[name][peer] for each in expected], rtol=1e-6, err_msg=name)
+            np.testing.assert_allclose(
+                own, [each[name][peer] for each in expected], rtol=1e-6, err_msg=name
+            )
 
 
 @pytest.mark.parametrize("mode", ["RGB", "L", "RGBA"])
@@ -75,12 +84,17 @@ def compare_scales(pairs: Sequence[tuple[Path, Path]], real: object, fake: objec
 
 
 def test_ms_ssim_of_odd_sizes(environment: dict[str, str], tmp_path: Path) -> None:
-    """The smallest side has 176 pixels, as in torchmetrics. The negative of an image has no similarity."""
+    """The smallest side has 176 pixels, as in torchmetrics. The negative of an image has no
+    similarity.
+    """
     real, recon = make_reconstructions(tmp_path, ((176, 176), (177, 191), (176, 303), (257, 180)))
     Image.fromarray(255 - rgb(real / "001.png")).save(recon / "001.png")
     pairs = [(file, recon / file.name) for file in sorted(real.iterdir())]
     compare_scales(pairs, real, recon)
-    assert fidtool.MultiScaleSSIM().of_pair(*(torch.from_numpy(rgb(file).copy()) for file in pairs[1])) == 0
+    assert (
+        fidtool.MultiScaleSSIM().of_pair(*(torch.from_numpy(rgb(file).copy()) for file in pairs[1]))
+        == 0
+    )
 
 
 def lpips_of(net: str, weights: Path) -> Any:
@@ -107,7 +121,9 @@ def torchmetrics_lpips(net: str, weights: Path) -> Any:
     return model.eval()
 
 
-def compare_lpips(net: str, pairs: Sequence[tuple[Path, Path]], real: object, fake: object, weights: Path) -> None:
+def compare_lpips(
+    net: str, pairs: Sequence[tuple[Path, Path]], real: object, fake: object, weights: Path
+) -> None:
     metric = fidtool.LPIPS(net=net, weights=weights)  # type: ignore[arg-type]
     own = values_of(real, fake, metric)["lpips"]
     for model in (lpips_of(net, weights), torchmetrics_lpips(net, weights)):
@@ -132,9 +148,16 @@ def photos(tmp_path: Path) -> tuple[Path, dict[int, Path]]:
     """12 photos, at most 160 pixels long, and a folder of JPEG files of them for each quality."""
     if not CONFORMANCE.is_dir():
         pytest.skip("needs the conformance images")
-    files = [file for kind in ("daisy", "roses") for file in sorted((CONFORMANCE / "flowers" / kind).glob("*.jpg"))[:6]]
+    files = [
+        file
+        for kind in ("daisy", "roses")
+        for file in sorted((CONFORMANCE / "flowers" / kind).glob("*.jpg"))[:6]
+    ]
     assert len(files) == 12
-    real, folders = tmp_path / "real", {quality: tmp_path / f"quality{quality}" for quality in QUALITIES}
+    real, folders = (
+        tmp_path / "real",
+        {quality: tmp_path / f"quality{quality}" for quality in QUALITIES},
+    )
     for place in (real, *folders.values()):
         place.mkdir()
     for number, file in enumerate(files):
@@ -142,7 +165,9 @@ def photos(tmp_path: Path) -> tuple[Path, dict[int, Path]]:
             image.thumbnail((160, 160))
             image.save(real / f"{number:03}.png")
         for quality, place in folders.items():
-            Image.fromarray(rgb(real / f"{number:03}.png")).save(place / f"{number:03}.jpeg", quality=quality)
+            Image.fromarray(rgb(real / f"{number:03}.png")).save(
+                place / f"{number:03}.jpeg", quality=quality
+            )
     return real, folders
 
 
@@ -155,8 +180,12 @@ def test_ms_ssim_of_photos(environment: dict[str, str], tmp_path: Path) -> None:
     for number, file in enumerate(sorted((CONFORMANCE / "flowers" / "daisy").glob("*.jpg"))[:12]):
         with Image.open(file) as image:
             image.convert("RGB").resize((176 + 9 * number, 200)).save(real / f"{number:02}.png")
-        Image.fromarray(rgb(real / f"{number:02}.png")).save(recon / f"{number:02}.jpeg", quality=5 + 8 * number)
-    compare_scales([(file, recon / f"{file.stem}.jpeg") for file in sorted(real.iterdir())], real, recon)
+        Image.fromarray(rgb(real / f"{number:02}.png")).save(
+            recon / f"{number:02}.jpeg", quality=5 + 8 * number
+        )
+    compare_scales(
+        [(file, recon / f"{file.stem}.jpeg") for file in sorted(real.iterdir())], real, recon
+    )
 
 
 @pytest.mark.slow  # torchmetrics' SSIM in float64 takes 0.1 s for each pair

@@ -1,4 +1,6 @@
-"""Comparisons that are not in the parity table: earlier layers, statistics files, the metric for training."""
+"""Comparisons that are not in the parity table: earlier layers, statistics files, the metric for
+training.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ RELATIVE = 1e-5
 
 @pytest.fixture(autouse=True)
 def alone() -> Iterator[None]:
-    """Limit the peer's distance to one thread: spinning BLAS threads would slow down parallel tests."""
+    """Limit the peer's distance to one thread: spinning BLAS threads would slow down parallel
+    tests.
+    """
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(ImportError):  # installed with prdc's scikit-learn
             from threadpoolctl import threadpool_limits
@@ -32,7 +36,9 @@ def alone() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def torch_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A TORCH_HOME with the offline weights in the format of the official file, which the peers use as a download."""
+    """A TORCH_HOME with the offline weights in the format of the official file, which the peers use
+    as a download.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FIDTOOL_CACHE", str(tmp_path_factory.mktemp("cache")))
         state = dict(load_weights(None, print).state)
@@ -46,7 +52,9 @@ def torch_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def weights_file(torch_home: Path, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> str:
+def weights_file(
+    torch_home: Path, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]
+) -> str:
     """Let the peers use the weights."""
     monkeypatch.setenv("TORCH_HOME", str(torch_home))
     return str(next(torch_home.rglob("*.pth")))
@@ -77,18 +85,25 @@ def large_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     return str(root / "real"), str(root / "fake")
 
 
-def test_the_training_metric_matches_torchmetrics(large_pair: tuple[str, str], weights_file: str) -> None:
+def test_the_training_metric_matches_torchmetrics(
+    large_pair: tuple[str, str], weights_file: str
+) -> None:
     from torchmetrics.image.fid import FrechetInceptionDistance
 
-    peer = FrechetInceptionDistance(feature=64, antialias=True, feature_extractor_weights_path=weights_file)
+    peer = FrechetInceptionDistance(
+        feature=64, antialias=True, feature_extractor_weights_path=weights_file
+    )
     metric = training.FrechetInceptionDistance(64, protocol="torchmetrics")
     for folder, real in zip(large_pair, (True, False), strict=True):
         for file in sorted(Path(folder).iterdir()):
             pixels = np.array(Image.open(file).convert("RGB"))
             for each in (peer, metric):
                 each.update(torch.from_numpy(pixels).permute(2, 0, 1)[None], real=real)
-    # torchmetrics returns a float32, and its eigenvalues of a singular product have errors of about 1e-6.
-    ours = fidtool.compute(*large_pair, dims=64, protocol="torchmetrics", cache=False).frechet_distance
+    # torchmetrics returns a float32, and its eigenvalues of a singular product have errors of about
+    # 1e-6.
+    ours = fidtool.compute(
+        *large_pair, dims=64, protocol="torchmetrics", cache=False
+    ).frechet_distance
     wanted = float(peer.compute())
     assert ours == pytest.approx(wanted, rel=RELATIVE)
     assert float(metric.compute()) == pytest.approx(wanted, rel=RELATIVE)
@@ -102,7 +117,9 @@ def test_statistics_files_are_exchangeable_with_pytorch_fid(
     theirs, ours = str(tmp_path / "theirs.npz"), str(tmp_path / "ours.npz")
     save_fid_stats([pair[0], theirs], 5, "cpu", 64, num_workers=0)
     evaluation = fidtool.compute(theirs, pair[1], dims=64, cache=False)
-    assert any("does not state its protocol" in line for line in map(str, evaluation.results[0].warnings))
+    assert any(
+        "does not state its protocol" in line for line in map(str, evaluation.results[0].warnings)
+    )
     statistics = fidtool.compute_statistics(pair[0], dims=64, cache=False)
     assert statistics is not None
     fidtool.write_statistics(ours, statistics)

@@ -16,13 +16,38 @@ from support.ranks import RankServer
 
 SCRIPT = SCRIPTS / "parity"
 PEERS = {
-    "pytorch-fid": ["FID, `pytorch-fid`", "KID, `pytorch-fid`", "precision", "recall", "density", "coverage"],
+    "pytorch-fid": [
+        "FID, `pytorch-fid`",
+        "KID, `pytorch-fid`",
+        "precision",
+        "recall",
+        "density",
+        "coverage",
+    ],
     "clean-fid": ["FID, `pytorch-fid`", "FID, `clean`"],
-    "torch-fidelity": ["FID, `tensorflow`", "FID, `stylegan`", "sFID", "KID", "Inception Score", "precision", "recall"],
-    "torchmetrics": ["FID, `torchmetrics`", "FID, `tensorflow`", "KID, `torchmetrics`", "Inception Score"],
+    "torch-fidelity": [
+        "FID, `tensorflow`",
+        "FID, `stylegan`",
+        "sFID",
+        "KID",
+        "Inception Score",
+        "precision",
+        "recall",
+    ],
+    "torchmetrics": [
+        "FID, `torchmetrics`",
+        "FID, `tensorflow`",
+        "KID, `torchmetrics`",
+        "Inception Score",
+    ],
     "networks": ["FD, `timm:test_vit`", "CMMD"],
 }
-MODULES = {"pytorch-fid": "prdc", "clean-fid": "cleanfid", "torch-fidelity": "torch_fidelity", "networks": "clip_mmd"}
+MODULES = {
+    "pytorch-fid": "prdc",
+    "clean-fid": "cleanfid",
+    "torch-fidelity": "torch_fidelity",
+    "networks": "clip_mmd",
+}
 
 
 ALLOWED = {"FID": 1e-5, "FD": 1e-5, "sFID": 1e-5, "CMMD": 1e-5, "KID": 1e-6, "Inception": 1e-6}
@@ -31,10 +56,12 @@ ALLOWED = {"FID": 1e-5, "FD": 1e-5, "sFID": 1e-5, "CMMD": 1e-5, "KID": 1e-6, "In
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Colour, grayscale and palette images, smaller and larger than the network's input; the fake ones are noisy.
+    """Colour, grayscale and palette images, smaller and larger than the network's input; the fake
+    ones are noisy.
 
-    The sets differ clearly, because a KID near 0 would be the difference of much larger numbers. Nine is the smallest
-    number with two grayscale images, two of each size, and more than one split of the Inception Score.
+    The sets differ clearly, because a KID near 0 would be the difference of much larger numbers.
+    Nine is the smallest number with two grayscale images, two of each size, and more than one split
+    of the Inception Score.
     """
     root, noise = tmp_path_factory.mktemp("pair"), np.random.RandomState(0)
     for name, seed in (("real", 1), ("fake", 2)):
@@ -42,7 +69,9 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         for number, file in enumerate(sorted((root / name).iterdir())):
             image = Image.open(file).convert("RGB")
             if name == "fake":
-                noisy = 0.9 * np.asarray(image) + noise.randint(0, 25, (image.height, image.width, 3))
+                noisy = 0.9 * np.asarray(image) + noise.randint(
+                    0, 25, (image.height, image.width, 3)
+                )
                 image = Image.fromarray(noisy.astype(np.uint8))
             if number % 5 == 3:
                 image = image.convert("L")
@@ -62,7 +91,8 @@ def cache(tmp_path_factory: pytest.TempPathFactory, weights_cache: Path) -> Path
 
 RUNS = [
     pytest.param("pytorch-fid", ("--in-span",), id="pytorch-fid"),
-    # Without --in-span, as users run the script: eigenvalues in 2048 dimensions, which takes another quarter.
+    # Without --in-span, as users run the script: eigenvalues in 2048 dimensions, which takes
+    # another quarter.
     pytest.param("torchmetrics", (), id="torchmetrics, whole", marks=pytest.mark.slow),
     # Each takes a quarter of a minute. The resizes of their protocols have unit tests.
     pytest.param("torch-fidelity", ("--in-span",), id="torch-fidelity", marks=pytest.mark.slow),
@@ -85,7 +115,9 @@ def test_each_row_is_within_its_tolerance(
         pytest.skip(f"needs {peer}, from the extra 'test'")
     file = tmp_path / "rows.json"
     command = [SCRIPT, *pair, "--peer", peer, "--json", file, *options]
-    started = training_server.launch("script", command, {**environment, "FIDTOOL_CACHE": str(cache)}, tmp_path)
+    started = training_server.launch(
+        "script", command, {**environment, "FIDTOOL_CACHE": str(cache)}, tmp_path
+    )
     done = started.outcome()
     assert done.status == 0, done.stderr
     rows = json.loads(file.read_text())

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fidtool.diagnose.duplicates import find_copies
-from fidtool.images.decode import decode
+from fidtool.reading.decode import decode
 from support.command_line import Run, messages
 from support.degenerate import compared, records_of
 from support.encoded import encoded
@@ -15,7 +15,9 @@ from support.places import CONFORMANCE
 pytestmark = pytest.mark.skipif(not CONFORMANCE.is_dir(), reason="needs the conformance images")
 
 
-@pytest.mark.parametrize("pair", [("cifar10/train", "cifar10/test"), ("flowers/daisy", "flowers/roses")])
+@pytest.mark.parametrize(
+    "pair", [("cifar10/train", "cifar10/test"), ("flowers/daisy", "flowers/roses")]
+)
 def test_photos_have_no_warnings(here: Run, pair: tuple[str, str]) -> None:
     real, fake = (CONFORMANCE / name for name in pair)
     result, _, outcome = compared(here, real, fake)
@@ -27,7 +29,9 @@ def test_photos_have_no_warnings(here: Run, pair: tuple[str, str]) -> None:
     assert [diagnosis["duplicates"][name]["copies"] for name in ("real", "fake")] == [0, 0]
 
 
-@pytest.mark.parametrize(("folder", "kind", "quality"), [("cifar10/test", "JPEG", 75), ("flowers/roses", "WEBP", 80)])
+@pytest.mark.parametrize(
+    ("folder", "kind", "quality"), [("cifar10/test", "JPEG", 75), ("flowers/roses", "WEBP", 80)]
+)
 def test_re_encoded_photos_are_found(folder: str, kind: str, quality: int) -> None:
     """Among the first fifty photos as PNG files."""
     files = sorted((CONFORMANCE / folder).glob("*.*g"))[:50]

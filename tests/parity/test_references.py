@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fidtool.sources.references import REFERENCES, Reference
+from fidtool.references.catalogue import REFERENCES, Reference
 
 OF_CLEAN_FID = [each for each in REFERENCES.values() if each.name.startswith("clean-fid:")]
 MODES = {"clean": "clean", "tensorflow": "legacy_tensorflow", "pytorch-fid": "legacy_pytorch"}
@@ -17,7 +17,9 @@ MODES = {"clean": "clean", "tensorflow": "legacy_tensorflow", "pytorch-fid": "le
 def test_clean_fid_asks_for_the_same_address(
     reference: Reference, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    features = pytest.importorskip("cleanfid.features", reason="needs clean-fid, from the extra 'test'")
+    features = pytest.importorskip(
+        "cleanfid.features", reason="needs clean-fid, from the extra 'test'"
+    )
     asked: list[str] = []
     np.savez(tmp_path / "any.npz", mu=0, sigma=0, feats=0)
 
@@ -28,5 +30,7 @@ def test_clean_fid_asks_for_the_same_address(
     monkeypatch.setattr(features, "check_download_url", download)
     data_set, size, split, *_ = reference.name.partition(":")[2].split("-")
     for metric in ("FID", "KID")[: 2 if reference.features_url else 1]:
-        features.get_reference_statistics(data_set, int(size), MODES[reference.protocol], split=split, metric=metric)
+        features.get_reference_statistics(
+            data_set, int(size), MODES[reference.protocol], split=split, metric=metric
+        )
     assert asked == [each for each in (reference.url, reference.features_url) if each]

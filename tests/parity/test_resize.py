@@ -27,7 +27,9 @@ def noise(height: int, width: int, count: int = 1) -> torch.Tensor:
 @pytest.mark.parametrize(("height", "width"), LARGE)
 def test_bilinear_tf1_is_bitwise_equal_to_torch_fidelity(height: int, width: int) -> None:
     pytest.importorskip("torch_fidelity", reason="needs torch-fidelity, of the extra 'test'")
-    from torch_fidelity.interpolate_compat_tensorflow import interpolate_bilinear_2d_like_tensorflow1x
+    from torch_fidelity.interpolate_compat_tensorflow import (
+        interpolate_bilinear_2d_like_tensorflow1x,
+    )
 
     pixels = noise(height, width, 2)
     theirs = interpolate_bilinear_2d_like_tensorflow1x(
@@ -43,7 +45,11 @@ def pixels_of(transform: Callable[[Any], torch.Tensor], picture: Image.Image) ->
 
 @pytest.mark.parametrize(
     ("mode", "framing", "share", "edge"),
-    [("center", "shorter edge", 0.875, 73), ("center", "shorter edge", 1.0, 64), ("squash", "squash", 0.9, 71)],
+    [
+        ("center", "shorter edge", 0.875, 73),
+        ("center", "shorter edge", 1.0, 64),
+        ("squash", "squash", 0.9, 71),
+    ],
 )
 def test_preparations_are_bitwise_equal_to_timms_transforms(
     mode: str, framing: Framing, share: float, edge: int

@@ -1,4 +1,6 @@
-"""The metric for training in torchmetrics' collections: its interface, and the location of its warnings."""
+"""The metric for training in torchmetrics' collections: its interface, and the location of its
+warnings.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def test_interface_of_torchmetrics() -> None:
     metric = FrechetInceptionDistance(network())
     assert isinstance(metric, Metric)
     assert not metric.update_called
-    both = MetricCollection({"fid": metric, "kept": FrechetInceptionDistance(network(), reset_real_features=False)})
+    both = MetricCollection(
+        {"fid": metric, "kept": FrechetInceptionDistance(network(), reset_real_features=False)}
+    )
     assert isinstance(both["fid"], FrechetInceptionDistance)
     both.update(pictures(20, 1), real=True)
     both(pictures(20, 2) // 2, real=False)
@@ -45,7 +49,9 @@ def test_interface_of_torchmetrics() -> None:
     both["fid"].update(pictures(20, 2) // 2, real=False)
     with pytest.raises(fidtool.InputError, match="at least 2 real images, but there are 0"):
         both["fid"].compute()
-    copied = MetricCollection({"fid": FrechetInceptionDistance(network()), "loss": MeanMetric()}).clone(prefix="val_")
+    copied = MetricCollection(
+        {"fid": FrechetInceptionDistance(network()), "loss": MeanMetric()}
+    ).clone(prefix="val_")
     assert set(copied) == {"val_fid", "val_loss"}
 
 
@@ -78,7 +84,10 @@ def test_values_of_a_plain_module_equal_those_of_torchmetrics() -> None:
     ]
     real, fake = pictures(30, 1, side=8), pictures(30, 2, side=8) // 2
     for name, settings in cases:
-        peer, metric = getattr(theirs, name)(module, **settings), getattr(training, name)(module, **settings)
+        peer, metric = (
+            getattr(theirs, name)(module, **settings),
+            getattr(training, name)(module, **settings),
+        )
         both = MetricCollection({"peer": peer, "ours": metric}, compute_groups=False)
         if name != "InceptionScore":
             both.update(imgs=real, real=True)
@@ -86,12 +95,16 @@ def test_values_of_a_plain_module_equal_those_of_torchmetrics() -> None:
         else:  # torchmetrics' includes real images
             both.update(fake)
         found = both.compute()
-        first = (each[0] if isinstance(each, tuple) else each for each in (found["ours"], found["peer"]))
+        first = (
+            each[0] if isinstance(each, tuple) else each for each in (found["ours"], found["peer"])
+        )
         ours, wanted = (float(each) for each in first)
         assert ours == pytest.approx(wanted, rel=2e-4, abs=1e-6), name
 
 
-def test_values_of_pairs_equal_those_of_torchmetrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_of_pairs_equal_those_of_torchmetrics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """PSNR is the mean of torchmetrics' values of single images."""
     from torchmetrics import image as theirs
     from torchmetrics.functional.image import peak_signal_noise_ratio
@@ -101,14 +114,18 @@ def test_values_of_pairs_equal_those_of_torchmetrics(tmp_path: Path, monkeypatch
     target = pictures(4, 1, side=184)
     preds = (target.int() + torch.randint(-40, 41, target.shape)).clamp(0, 255).byte()
     weights = write_backbone(tmp_path / "alexnet.pth")
-    monkeypatch.setattr(lpip, "_NoTrainLpips", partial(lpip._NoTrainLpips, pnet_rand=True))  # downloads nothing
+    monkeypatch.setattr(
+        lpip, "_NoTrainLpips", partial(lpip._NoTrainLpips, pnet_rand=True)
+    )  # downloads nothing
     lpips = theirs.LearnedPerceptualImagePatchSimilarity(normalize=True)
     tensors = torch.load(weights, weights_only=True)
     for name, parameter in lpips.net.net.named_parameters():
         parameter.data.copy_(tensors[f"features.{name.split('.', 1)[1]}"])
     peers = {
         "StructuralSimilarityIndexMeasure": theirs.StructuralSimilarityIndexMeasure(data_range=1.0),
-        "MultiScaleStructuralSimilarityIndexMeasure": theirs.MultiScaleStructuralSimilarityIndexMeasure(data_range=1.0),
+        "MultiScaleStructuralSimilarityIndexMeasure": theirs.MultiScaleStructuralSimilarityIndexMeasure(
+            data_range=1.0
+        ),
         "LearnedPerceptualImagePatchSimilarity": lpips,
     }
     for name, peer in peers.items():
@@ -117,8 +134,13 @@ def test_values_of_pairs_equal_those_of_torchmetrics(tmp_path: Path, monkeypatch
         for part in (slice(0, 3), slice(3, 4)):
             peer.update(preds[part].float() / 255, target[part].float() / 255)
             ours.update(preds[part].float() / 255, target[part].float() / 255)
-        assert float(ours.compute()) == pytest.approx(float(peer.compute()), rel=1e-5), name  # which is in float32
-        assert (ours.higher_is_better, ours.plot_upper_bound) == (peer.higher_is_better, peer.plot_upper_bound)
+        assert float(ours.compute()) == pytest.approx(float(peer.compute()), rel=1e-5), (
+            name
+        )  # which is in float32
+        assert (ours.higher_is_better, ours.plot_upper_bound) == (
+            peer.higher_is_better,
+            peer.plot_upper_bound,
+        )
     psnr = training.PeakSignalNoiseRatio(255)
     psnr.update(preds, target)
     single = [
@@ -132,7 +154,9 @@ def test_a_checkpoint_of_torchmetrics_is_loaded() -> None:
     """Strictly, with a warning; the metric has no images then."""
     from torchmetrics.image import FrechetInceptionDistance as Theirs
 
-    old = nn.ModuleDict({"fid": Theirs(Plain(), input_img_size=(3, 8, 8)), "layer": nn.Linear(2, 2)})
+    old = nn.ModuleDict(
+        {"fid": Theirs(Plain(), input_img_size=(3, 8, 8)), "layer": nn.Linear(2, 2)}
+    )
     old["fid"].persistent(True)  # type: ignore[operator]
     state = old.state_dict()
     assert {"fid.inception.layer.weight", "fid.real_features_cov_sum"} <= set(state)
@@ -172,13 +196,25 @@ def test_numbers_of_images(kept: bool) -> None:
                 metric.update(pictures(count, 1, 8), real=real)
         for name in ("real_features_num_samples", "fake_features_num_samples"):
             own, other = getattr(ours, name), getattr(theirs, name)
-            assert (own, own.dtype, own.shape, own.device) == (other, other.dtype, other.shape, other.device)
+            assert (own, own.dtype, own.shape, own.device) == (
+                other,
+                other.dtype,
+                other.shape,
+                other.device,
+            )
     statistics = fidtool.Statistics.of(np.zeros(16), np.eye(16), 99)
-    assert FrechetInceptionDistance(network(), real_statistics=statistics).real_features_num_samples == 99
+    assert (
+        FrechetInceptionDistance(network(), real_statistics=statistics).real_features_num_samples
+        == 99
+    )
 
 
 def test_antialias_selects_the_protocol() -> None:
-    for antialias, protocol in ((True, "torchmetrics"), (False, "tensorflow"), (None, "pytorch-fid")):
+    for antialias, protocol in (
+        (True, "torchmetrics"),
+        (False, "tensorflow"),
+        (None, "pytorch-fid"),
+    ):
         metric = FrechetInceptionDistance(64, antialias=antialias)
         assert metric._network.definition.protocol_name == protocol
 
@@ -238,11 +274,23 @@ def test_type_checkers_accept_the_metrics_and_the_callback(tmp_path: Path) -> No
     for package in ("mypy", "lightning", "pytorch_lightning"):
         pytest.importorskip(package)
     (tmp_path / "typed.py").write_text(TYPED)
-    options = ["--strict", "--follow-imports=silent", "--config-file=", "--cache-dir", tmp_path / "cache"]
+    options = [
+        "--strict",
+        "--follow-imports=silent",
+        "--config-file=",
+        "--cache-dir",
+        tmp_path / "cache",
+    ]
     command = [sys.executable, "-m", "mypy", *options, "typed.py"]
     done = subprocess.run(
-        command, cwd=tmp_path, env={**os.environ, "MYPYPATH": str(ROOT)}, capture_output=True, text=True
+        command,
+        cwd=tmp_path,
+        env={**os.environ, "MYPYPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
     )
     errors = [line.split(":")[1] for line in done.stdout.splitlines() if ": error:" in line]
-    wrong = [str(number) for number, line in enumerate(TYPED.splitlines(), 1) if line.endswith("# E")]
+    wrong = [
+        str(number) for number, line in enumerate(TYPED.splitlines(), 1) if line.endswith("# E")
+    ]
     assert errors == wrong, done.stdout

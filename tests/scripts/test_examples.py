@@ -41,7 +41,9 @@ def test_lightning_saves_the_best_epochs(programs: Run, real: Path, tmp_path: Pa
     files = {file.name for file in checkpoints.iterdir()}
     assert said[0][2] in files
     assert len(files) == 3, "the best two and the last"
-    scores = sorted(float(score) for score in re.findall(r"distance=([\d.]+)\.ckpt", " ".join(files)))
+    scores = sorted(
+        float(score) for score in re.findall(r"distance=([\d.]+)\.ckpt", " ".join(files))
+    )
     assert float(re.findall(r"distance=([\d.]+)\.ckpt", said[0][2])[0]) == scores[0]
 
 
@@ -50,18 +52,30 @@ def test_tuning_lowers_the_held_out_fid(programs: Run, real: Path) -> None:
     settings = ("--feature", SMALL_NETWORK, "--steps", 60, "--batch", 16, "--samples", 256)
     run = programs(2, "tune_generator.py", real, *settings)
     assert run.status == 0, run.stderr
-    before, after = map(float, re.findall(r"held-out samples: (\S+) before, (\S+) after", run.stdout)[0])
+    before, after = map(
+        float, re.findall(r"held-out samples: (\S+) before, (\S+) after", run.stdout)[0]
+    )
     assert after < before / 2
 
 
 @pytest.mark.slow
 def test_arcface_encoder(programs: Run, fidtool: Run, real: Path, tmp_path: Path) -> None:
-    """W stays in sync, the encoder distinguishes the classes, and fidtool can use it as an extractor."""
+    """W stays in sync, the encoder distinguishes the classes, and fidtool can use it as an
+    extractor.
+    """
     for seed in range(3):
         make_pictures(tmp_path / "classes" / str(seed), 20, 20)
         for number, file in enumerate(sorted((tmp_path / "classes" / str(seed)).iterdir())):
             tint(file, seed, number)
-    run = programs(2, "train_arcface.py", tmp_path / "classes", "--steps", 40, "--output", tmp_path / "encoder.pt")
+    run = programs(
+        2,
+        "train_arcface.py",
+        tmp_path / "classes",
+        "--steps",
+        40,
+        "--output",
+        tmp_path / "encoder.pt",
+    )
     assert run.status == 0, run.stderr
     losses = [float(loss) for loss in re.findall(r"loss (\S+), the ranks are in sync", run.stdout)]
     assert len(losses) > 5
@@ -85,7 +99,9 @@ def test_arcface_encoder(programs: Run, fidtool: Run, real: Path, tmp_path: Path
 
 
 def test_metrics_of_a_whole_validation_set(programs: Run, tmp_path: Path) -> None:
-    """Loss, accuracy and names of 31 samples as of one process; checkpoints and early stopping use them."""
+    """Loss, accuracy and names of 31 samples as of one process; checkpoints and early stopping use
+    them.
+    """
     for seed in range(2):
         make_pictures(tmp_path / "classes" / str(seed), 40, 20)
         for number, file in enumerate(sorted((tmp_path / "classes" / str(seed)).iterdir())):
@@ -97,7 +113,9 @@ def test_metrics_of_a_whole_validation_set(programs: Run, tmp_path: Path) -> Non
         run = programs(ranks, "validate_whole_set.py", tmp_path / "classes", *settings)
         assert run.status == 0, run.stderr
         lines = re.findall(
-            r"^rank \d: (31 samples, loss \S+, accuracy \S+, least likely [^\s,]+)(.*)$", run.stdout, re.M
+            r"^rank \d: (31 samples, loss \S+, accuracy \S+, least likely [^\s,]+)(.*)$",
+            run.stdout,
+            re.M,
         )
         before, after = lines[:ranks], lines[ranks:]
         assert len(set(before)) == len(set(after)) == 1, "every rank has the values"
@@ -126,7 +144,11 @@ EXAMPLE_FILES = sorted(file for file in EXAMPLES.iterdir() if file.suffix in (".
 def test_every_example_documents_its_command(file: Path) -> None:
     """The docstring, or the leading comment of a shell script, has the exact command."""
     text = file.read_text()
-    opening = ast.get_docstring(ast.parse(text)) if file.suffix == ".py" else text.partition("\nset -eu")[0]
+    opening = (
+        ast.get_docstring(ast.parse(text))
+        if file.suffix == ".py"
+        else text.partition("\nset -eu")[0]
+    )
     assert opening is not None
     assert "Example: " in opening
     assert re.search(rf"^#?\s+.*\bscripts/examples/{file.name}\b", opening, re.MULTILINE)
@@ -138,10 +160,14 @@ def test_custom_network(fidtool: Run, real: Path, tmp_path: Path) -> None:
     sharp = make_pictures(tmp_path / "sharp", 80, 2)
     (tmp_path / "blurred").mkdir()
     for file in sharp.iterdir():
-        Image.open(file).convert("RGB").filter(ImageFilter.GaussianBlur(2)).save(tmp_path / "blurred" / file.name)
+        Image.open(file).convert("RGB").filter(ImageFilter.GaussianBlur(2)).save(
+            tmp_path / "blurred" / file.name
+        )
     extractor = f"{EXAMPLES / 'custom_network.py'}:network"
     near, far = (
-        fidtool("compute", real, tmp_path / name, "--extractor", extractor, "--no-cache", "--json").fid
+        fidtool(
+            "compute", real, tmp_path / name, "--extractor", extractor, "--no-cache", "--json"
+        ).fid
         for name in ("sharp", "blurred")
     )
     assert 0 < 10 * near < far
@@ -182,7 +208,9 @@ def gate(environment: dict[str, str], tmp_path: Path, rank_server: RankServer) -
 @pytest.fixture
 def sets(tmp_path: Path) -> tuple[Path, Path]:
     """Two different sets, in folders whose names need quoting."""
-    return make_pictures(tmp_path / "real ones", 20, seed=1), make_pictures(tmp_path / "$fake*", 20, seed=2)
+    return make_pictures(tmp_path / "real ones", 20, seed=1), make_pictures(
+        tmp_path / "$fake*", 20, seed=2
+    )
 
 
 OPTIONS = ("--extractor", TINY, "--no-cache", "--quiet")
@@ -207,7 +235,9 @@ def test_missed_gate_is_status_3(gate: Gate, sets: tuple[Path, Path], tmp_path: 
     assert json.loads(done.stdout) == report, "stdout has the JSON and nothing else"
 
 
-def test_bad_input_is_status_2_without_a_verdict(gate: Gate, sets: tuple[Path, Path], tmp_path: Path) -> None:
+def test_bad_input_is_status_2_without_a_verdict(
+    gate: Gate, sets: tuple[Path, Path], tmp_path: Path
+) -> None:
     stale = tmp_path / "fid.json"
     stale.write_text('{"exit": {"code": 0}}')
     (sets[1] / "00003.png").write_bytes(b"not an image")
@@ -218,7 +248,9 @@ def test_bad_input_is_status_2_without_a_verdict(gate: Gate, sets: tuple[Path, P
     assert read_document(stale)["exit"]["code"] == 2
 
 
-def test_bad_limit_removes_an_earlier_result(gate: Gate, sets: tuple[Path, Path], tmp_path: Path) -> None:
+def test_bad_limit_removes_an_earlier_result(
+    gate: Gate, sets: tuple[Path, Path], tmp_path: Path
+) -> None:
     stale = tmp_path / "fid.json"
     stale.write_text('{"exit": {"code": 0}}')
     done = gate(*sets, "ten", *OPTIONS)

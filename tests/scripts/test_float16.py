@@ -27,7 +27,9 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_integers_are_exact(script: Any) -> None:
-    real, fake = (np.random.RandomState(seed).randint(0, 5, (60, 8)).astype(np.float32) for seed in (0, 1))
+    real, fake = (
+        np.random.RandomState(seed).randint(0, 5, (60, 8)).astype(np.float32) for seed in (0, 1)
+    )
     found = script.float16_precision_recall(torch.from_numpy(real), torch.from_numpy(fake))
     assert found == pytest.approx(adm_evaluator.precision_recall(real, fake), abs=1e-12)
 
@@ -36,7 +38,9 @@ def test_command(script: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     for seed, name in enumerate(("real", "fake")):
         features = mixture(50, 64, seed)
         mean, covariance = adm_evaluator.gaussian(features)
-        fidtool.write_statistics(tmp_path / f"{name}.npz", fidtool.Statistics.of(mean, covariance, 50, None, features))
+        fidtool.write_statistics(
+            tmp_path / f"{name}.npz", fidtool.Statistics.of(mean, covariance, 50, None, features)
+        )
     script.main([str(tmp_path / "real.npz"), str(tmp_path / "fake.npz")], standalone_mode=False)
     first, *values = capsys.readouterr().out.splitlines()
     assert first == "50 real and 50 generated images, k = 3"

@@ -37,7 +37,9 @@ exec {shlex.quote(sys.executable)} "$@"
 
 
 class Job(NamedTuple):
-    """What a job with the action left: the names of its steps, its exit status, summary, outputs and messages."""
+    """What a job with the action left: the names of its steps, its exit status, summary, outputs
+    and messages.
+    """
 
     steps: list[str]
     status: int
@@ -66,7 +68,9 @@ class Runner:
             (folder / "bin" / name).write_text(text)
             (folder / "bin" / name).chmod(0o755)
         path = f"{folder / 'bin'}{os.pathsep}{environment['PATH']}"
-        self.environment = {key: value for key, value in environment.items() if key != "FIDTOOL_CACHE"} | {"PATH": path}
+        self.environment = {
+            key: value for key, value in environment.items() if key != "FIDTOOL_CACHE"
+        } | {"PATH": path}
 
     def __call__(self, **given: str) -> Job:
         """Run a job on a new machine."""
@@ -74,19 +78,28 @@ class Runner:
         temporary = self.folder / f"runner {self.jobs}"
         temporary.mkdir()
         inputs = {name: str(each.get("default", "")) for name, each in ACTION["inputs"].items()}
-        values = {"runner.temp": str(temporary)} | {f"inputs.{name}": text for name, text in inputs.items()}
+        values = {"runner.temp": str(temporary)} | {
+            f"inputs.{name}": text for name, text in inputs.items()
+        }
         values |= {f"inputs.{name.replace('_', '-')}": text for name, text in given.items()}
-        files = {name: temporary / name for name in ("GITHUB_ENV", "GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")}
+        files = {
+            name: temporary / name
+            for name in ("GITHUB_ENV", "GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")
+        }
         for file in files.values():
             file.touch()
-        environment = {**self.environment, "RUNNER_TEMP": str(temporary)} | {k: str(v) for k, v in files.items()}
+        environment = {**self.environment, "RUNNER_TEMP": str(temporary)} | {
+            k: str(v) for k, v in files.items()
+        }
         names, status, stderr = [], 0, ""
 
         def filled(text: str) -> str:
             return EXPRESSION.sub(lambda found: values.get(found[1], ""), text)
 
         def quoted(condition: str) -> str:
-            return re.sub(r"steps\.[\w.-]+", lambda found: f"'{values.get(found[0], '')}'", condition)
+            return re.sub(
+                r"steps\.[\w.-]+", lambda found: f"'{values.get(found[0], '')}'", condition
+            )
 
         for step in ACTION["runs"]["steps"]:
             if not holds(quoted(step.get("if", "")), status == 0):
@@ -94,7 +107,9 @@ class Runner:
             names.append(step["name"])
             files["GITHUB_OUTPUT"].write_text("")
             if "uses" in step:
-                found = self._cached(CACHES[step["uses"]], *map(filled, (step["with"]["path"], step["with"]["key"])))
+                found = self._cached(
+                    CACHES[step["uses"]], *map(filled, (step["with"]["path"], step["with"]["key"]))
+                )
                 files["GITHUB_OUTPUT"].write_text(found)
             else:
                 own = {name: filled(text) for name, text in step.get("env", {}).items()}
@@ -102,7 +117,11 @@ class Runner:
                 status, stderr = status or done.returncode, stderr + done.stderr
                 environment |= read_pairs(files["GITHUB_ENV"])
             outputs = read_pairs(files["GITHUB_OUTPUT"])
-            values |= {f"steps.{step['id']}.outputs.{key}": text for key, text in outputs.items() if "id" in step}
+            values |= {
+                f"steps.{step['id']}.outputs.{key}": text
+                for key, text in outputs.items()
+                if "id" in step
+            }
         outputs = {name: filled(each["value"]) for name, each in ACTION["outputs"].items()}
         return Job(names, status, files["GITHUB_STEP_SUMMARY"].read_text(), outputs, stderr)
 
@@ -111,7 +130,12 @@ class Runner:
         script.write_text(program)
         command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", str(script)]
         return subprocess.run(
-            command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=PATIENCE
+            command,
+            cwd=self.folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
         )
 
     def _cached(self, action: str, path: str, key: str) -> str:
@@ -141,8 +165,14 @@ def runner(tmp_path: Path, environment: dict[str, str], rank_server: RankServer)
 
 
 def test_passing_job_measures_real_once(runner: Runner) -> None:
-    """The second job, in which all time stamps differ, takes the statistics of REAL from the cache."""
-    settings = {"real": "real ones", "measure": MEASURE, "install": "--pre\n fidtool[offline] pyyaml"}
+    """The second job, in which all time stamps differ, takes the statistics of REAL from the
+    cache.
+    """
+    settings = {
+        "real": "real ones",
+        "measure": MEASURE,
+        "install": "--pre\n fidtool[offline] pyyaml",
+    }
     first = runner(**settings, fake="$(fake)\nmore\n", fail_above="1000", options="--uncertainty")
     assert first.status == 0, first.stderr
     assert (runner.folder / "runner 1" / "installed").read_text().split()[-3:] == [
@@ -151,17 +181,27 @@ def test_passing_job_measures_real_once(runner: Runner) -> None:
         "pyyaml",
     ]
     assert first.summary.startswith("### fidtool: passed\n\n<!-- fidtool -->\n")
-    assert re.findall(r"^\| (\S+) \| \S+ \|$", first.summary, re.MULTILINE)[-2:] == [r"\$(fake)", "more"]
+    assert re.findall(r"^\| (\S+) \| \S+ \|$", first.summary, re.MULTILINE)[-2:] == [
+        r"\$(fake)",
+        "more",
+    ]
     document = read_document(Path(first.outputs["result"]))
-    assert json.loads(first.outputs["values"]) == [result["metrics"] for result in document["results"]]
-    assert (first.outputs["status"], json.loads(first.outputs["reason"])) == ("0", document["exit"]["reason"])
+    assert json.loads(first.outputs["values"]) == [
+        result["metrics"] for result in document["results"]
+    ]
+    assert (first.outputs["status"], json.loads(first.outputs["reason"])) == (
+        "0",
+        document["exit"]["reason"],
+    )
 
     for file in (runner.folder / "real ones").iterdir():
         os.utime(file, (1, 1))
     again = runner(**settings, fake="more", fail_above="1000")
     assert (again.status, "Measure REAL" in again.steps) == (0, False), again.stderr
     assert json.loads(again.outputs["values"]) == json.loads(first.outputs["values"])[1:]
-    assert {"Measure REAL", "Save the statistics of REAL", "Save the networks"} == {*first.steps} - {*again.steps}
+    assert {"Measure REAL", "Save the statistics of REAL", "Save the networks"} == {
+        *first.steps
+    } - {*again.steps}
 
     (runner.folder / "real ones" / "00003.png").unlink()
     changed = runner(**settings, fake="more")
@@ -177,7 +217,9 @@ def test_missed_gate_fails_with_the_table(runner: Runner) -> None:
     assert re.search(r"^\| more \| \S+ \|$", job.summary, re.MULTILINE)
     assert job.outputs["status"] == "3"
     assert "above 0" in reason
-    assert len(list(runner.cache.glob("fidtool-real-*/real.npz"))) == 1, "REAL is saved nevertheless"
+    assert len(list(runner.cache.glob("fidtool-real-*/real.npz"))) == 1, (
+        "REAL is saved nevertheless"
+    )
     assert job.steps[-1] == "Save the networks"
     worse = {"fail_worse_than": job.outputs["result"], "options": "--uncertainty"}
     refused = runner(real="real ones", fake="more", measure=MEASURE, cache_key="v1", **worse)
@@ -201,7 +243,9 @@ def test_wrong_option_ends_the_job_before_any_work(runner: Runner) -> None:
 
 
 @pytest.mark.parametrize("real", ["real.npz", "real.txt", "real.zip"])
-def test_only_folders_and_archives_are_measured_and_kept(runner: Runner, here: Run, real: str) -> None:
+def test_only_folders_and_archives_are_measured_and_kept(
+    runner: Runner, here: Run, real: str
+) -> None:
     """The files of a list may change while the list stays the same."""
     images = runner.folder / "real ones"
     (runner.folder / "real.txt").write_text("".join(f"{file}\n" for file in images.iterdir()))

@@ -17,29 +17,21 @@ PACKAGE = ROOT / "fidtool"
 
 ORDER = [
     "errors",
-    "cache_dir",
-    "download",
-    "validation",
     "names",
-    "user_code",
-    "console",
-    "torch_internals",
-    "safe_pickle",
+    "validation",
+    "system",
     "distributed",
-    "local_files",
-    "json_fields",
-    "seeds",
     "sources",
-    "images",
+    "references",
+    "reading",
     "features",
     "statistics",
     "distances",
     "metrics",
-    "presets",
     "settings",
     "diagnose",
     "result",
-    "pipeline",
+    "run",
     "report",
     "api",
     "training",
@@ -50,7 +42,7 @@ ORDER = [
 
 
 def layer(module: str) -> str:
-    """Return the layer of a module: that of ``fidtool.images.batches`` is ``images``."""
+    """Return the layer of a module: that of ``fidtool.reading.batches`` is ``reading``."""
     parts = module.split(".")
     return parts[1] if len(parts) > 1 else ""
 
@@ -75,7 +67,9 @@ def test_imports_point_one_way() -> None:
         own = layer(".".join(["fidtool", *file.relative_to(PACKAGE).with_suffix("").parts]))
         modules = {"fidtool.errors" if module == "fidtool" else module for module in imported(file)}
         for module in (module for module in modules if module.startswith("fidtool")):
-            assert ORDER.index(layer(module)) <= ORDER.index(own), f"{file} imports {module}, of a later layer"
+            assert ORDER.index(layer(module)) <= ORDER.index(own), (
+                f"{file} imports {module}, of a later layer"
+            )
 
 
 def test_no_test_imports_another() -> None:
@@ -85,14 +79,20 @@ def test_no_test_imports_another() -> None:
         assert not [name for name in names if name.startswith(("test_", "conftest"))], file
 
 
-LINTERS = [["ruff", "check", "."], ["ruff", "format", "--check", "."], pytest.param(["mypy"], marks=pytest.mark.slow)]
+LINTERS = [
+    ["ruff", "check", "."],
+    ["ruff", "format", "--check", "."],
+    pytest.param(["mypy"], marks=pytest.mark.slow),
+]
 
 
 @pytest.mark.parametrize("command", LINTERS)
 def test_linters_report_nothing(command: list[str]) -> None:
     if importlib.util.find_spec(command[0]) is None:
         pytest.skip(f"needs {command[0]}, from the extra 'dev'")
-    done = subprocess.run([sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -110,9 +110,15 @@ def test_type_checkers_know_the_keywords(tmp_path: Path) -> None:
     pytest.importorskip("mypy", reason="needs mypy, from the extra 'dev'")
     program = tmp_path / "program.py"
     program.write_text(CALLS)
-    done = subprocess.run([sys.executable, "-m", "mypy", str(program)], cwd=ROOT, capture_output=True, text=True)
-    errors = [line.partition("error: ")[2] for line in done.stdout.splitlines() if "error: " in line]
-    assert [re.findall(r'"(\w+)"', error)[0] for error in errors] == ["numm", "per_class", "num"], done.stdout
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", str(program)], cwd=ROOT, capture_output=True, text=True
+    )
+    errors = [
+        line.partition("error: ")[2] for line in done.stdout.splitlines() if "error: " in line
+    ]
+    assert [re.findall(r'"(\w+)"', error)[0] for error in errors] == ["numm", "per_class", "num"], (
+        done.stdout
+    )
 
 
 SHORT = {"d": "distributed", "i": "integration", "u": "unit", "us": "unit/statistics"}
@@ -120,8 +126,14 @@ SHORT = {"d": "distributed", "i": "integration", "u": "unit", "us": "unit/statis
 
 
 def test_the_promises_name_existing_tests() -> None:
-    rows = [line for line in (TESTS / "promises.md").read_text().splitlines() if line.startswith("|")]
-    named = [name for row in rows for name in re.findall(r"[\w/]+\.py(?:::\w+)?|(?<=`)::\w+", row.split("|")[2])]
+    rows = [
+        line for line in (TESTS / "promises.md").read_text().splitlines() if line.startswith("|")
+    ]
+    named = [
+        name
+        for row in rows
+        for name in re.findall(r"[\w/]+\.py(?:::\w+)?|(?<=`)::\w+", row.split("|")[2])
+    ]
     assert len(named) > 300
     for name in named:
         path, _, test = name.partition("::")

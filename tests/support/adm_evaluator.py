@@ -23,24 +23,40 @@ def frechet(one: tuple[Array, Array], other: tuple[Array, Array]) -> float:
     return float(gap @ gap + np.trace(one[1]) + np.trace(other[1]) - 2 * np.trace(root.real))
 
 
-def precision_recall(real: NDArray[np.float32], fake: NDArray[np.float32], k: int = 3) -> tuple[float, float]:
+def precision_recall(
+    real: NDArray[np.float32], fake: NDArray[np.float32], k: int = 3
+) -> tuple[float, float]:
     """Return precision and recall with exact distances; the surface of a ball is inside."""
-    (inside_real, _), (inside_fake, _) = (_balls(some, others, k) for some, others in ((real, fake), (fake, real)))
+    (inside_real, _), (inside_fake, _) = (
+        _balls(some, others, k) for some, others in ((real, fake), (fake, real))
+    )
     return float(inside_real.mean()), float(inside_fake.mean())
 
 
-def _balls(centres: NDArray[np.float32], points: NDArray[np.float32], k: int) -> tuple[NDArray[np.bool_], Array]:
-    """Return which points are inside a ball around a centre with the distance of its k-th nearest neighbour."""
+def _balls(
+    centres: NDArray[np.float32], points: NDArray[np.float32], k: int
+) -> tuple[NDArray[np.bool_], Array]:
+    """Return which points are inside a ball around a centre with the distance of its k-th nearest
+    neighbour.
+    """
     centres, points = centres.astype(np.float64), points.astype(np.float64)
     own = cdist(centres, centres, "sqeuclidean")
     radii = np.sort(own, axis=1)[:, k]  # the nearest is the centre itself
     return (cdist(points, centres, "sqeuclidean") <= radii).any(axis=1), radii
 
 
-def inception_score(features: NDArray[np.float32], weight: NDArray[np.float32], size: int = 5000) -> float:
-    """Return the Inception Score: the mean over consecutive parts of ``size`` rows, without the classifier's bias."""
+def inception_score(
+    features: NDArray[np.float32], weight: NDArray[np.float32], size: int = 5000
+) -> float:
+    """Return the Inception Score: the mean over consecutive parts of ``size`` rows, without the
+    classifier's bias.
+    """
     logits = features.astype(np.float64) @ weight.T.astype(np.float64)
     p = np.exp(logits - logits.max(axis=1, keepdims=True))
     p /= p.sum(axis=1, keepdims=True)
     parts = [p[start : start + size] for start in range(0, len(p), size)]
-    return float(np.mean([np.exp((part * (np.log(part) - np.log(part.mean(0)))).sum(1).mean()) for part in parts]))
+    return float(
+        np.mean(
+            [np.exp((part * (np.log(part) - np.log(part.mean(0)))).sum(1).mean()) for part in parts]
+        )
+    )

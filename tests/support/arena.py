@@ -1,4 +1,6 @@
-"""Runs one job on several ranks, with or without torchrun, with a fault, and finds processes and memory left behind."""
+"""Runs one job on several ranks, with or without torchrun, with a fault, and finds processes and
+memory left behind.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,13 @@ from support.processes import wait_until
 from support.ranks import Rank, RankServer, left_of
 
 PEER_TIMEOUT = 4
-"""Value of --peer-timeout for runs in which a rank falls silent: only the silence shows that it is lost."""
+"""Value of --peer-timeout for runs in which a rank falls silent: only the silence shows that it is
+lost.
+"""
 PATIENT = 600
-"""Value of --peer-timeout for all other runs: no rank may be considered lost because the machine is slow."""
+"""Value of --peer-timeout for all other runs: no rank may be considered lost because the machine is
+slow.
+"""
 LEAVING = 120.0
 """Seconds after a run until its processes and shared memory must be gone."""
 
@@ -40,7 +46,9 @@ class End:
     @property
     def own_words(self) -> str:
         """Stderr of the ranks, without torchrun's own report and traceback."""
-        return re.split(r"^.*torch/distributed/elastic/", self.stderr, maxsplit=1, flags=re.MULTILINE)[0]
+        return re.split(
+            r"^.*torch/distributed/elastic/", self.stderr, maxsplit=1, flags=re.MULTILINE
+        )[0]
 
     @property
     def causes(self) -> list[str]:
@@ -49,18 +57,23 @@ class End:
     @property
     def recorded(self) -> list[int]:
         """Exit status in the JSON that rank zero prints; empty if that rank was killed."""
-        return [int(code) for code in re.findall(r'^  "exit": {\n    "code": (\d+),', self.stdout, re.MULTILINE)]
+        return [
+            int(code)
+            for code in re.findall(r'^  "exit": {\n    "code": (\d+),', self.stdout, re.MULTILINE)
+        ]
 
 
 def abandoned_memory() -> set[str]:
     """Return the names of the shared memory of processes that have exited.
 
-    torch removes a name right after creating it. A process that is killed in between leaves one name, which fidtool
-    cannot prevent. A process that did not remove its names would leave several.
+    torch removes a name right after creating it. A process that is killed in between leaves one
+    name, which fidtool cannot prevent. A process that did not remove its names would leave several.
     """
     names = {file.name: file.name.split("_")[1] for file in Path("/dev/shm").glob("torch_*_*")}
     creators = Counter(names.values())
-    return {name for name, pid in names.items() if creators[pid] > 1 and not Path("/proc", pid).exists()}
+    return {
+        name for name, pid in names.items() if creators[pid] > 1 and not Path("/proc", pid).exists()
+    }
 
 
 @dataclass
@@ -92,7 +105,9 @@ class Begun:
 
 
 def left_behind(sessions: set[int], before: set[str], patience: float) -> list[object]:
-    """Return what is left ``patience`` seconds after a run: processes, which are killed, and shared memory."""
+    """Return what is left ``patience`` seconds after a run: processes, which are killed, and shared
+    memory.
+    """
     deadline = time.monotonic() + patience
     while (processes := left_of(sessions)) or abandoned_memory() - before:
         if time.monotonic() > deadline:
@@ -112,14 +127,18 @@ class Arena:
         self.real, self.fake = sets
         self.sign = folder / "the fault has come"
 
-    def arguments(self, *more: object, fake: Path | None = None, peer: int = PATIENT) -> list[object]:
+    def arguments(
+        self, *more: object, fake: Path | None = None, peer: int = PATIENT
+    ) -> list[object]:
         settings = ["--extractor", FAULTY, "--batch-size", "1", "--no-cache", "--quiet", "--json"]
         keeping = ["--checkpoint", "kept", "--peer-timeout", peer]
         return ["compute", self.real, fake or self.fake, *settings, *keeping, *more]
 
     @property
     def silence(self) -> dict[str, str]:
-        """Return variables for a run in which a rank falls silent. Before that, no rank is considered lost."""
+        """Return variables for a run in which a rank falls silent. Before that, no rank is
+        considered lost.
+        """
         return {"FIDTOOL_TEST_SIGN": str(self.sign)}
 
     def begin_each(self, arguments: list[list[object]], **variables: str) -> Begun:
@@ -129,7 +148,9 @@ class Arena:
         return Begun(self, ranks, self.folder / "no forks", before)
 
     def begin(self, launcher: str, arguments: list[object], ranks: int, **variables: str) -> Begun:
-        """Start ranks with the same arguments. torchrun's ranks are forks, which write down their session ids."""
+        """Start ranks with the same arguments. torchrun's ranks are forks, which write down their
+        session ids.
+        """
         if launcher != "torchrun":
             return self.begin_each([arguments] * ranks, **variables)
         forks, before = self.folder / uuid.uuid4().hex, abandoned_memory()
@@ -145,7 +166,9 @@ class Arena:
         act: Callable[[list[Rank]], None] | None = None,
         **variables: str,
     ) -> End:
-        """Start a run, call ``act`` with the ranks or the launcher once work is done, and wait for the end."""
+        """Start a run, call ``act`` with the ranks or the launcher once work is done, and wait for
+        the end.
+        """
         begun = self.begin(launcher, arguments, ranks, **variables)
         if act is not None:
             self.wait_for_work(variables.get("ADDED_LOG"), ranks)
@@ -153,7 +176,9 @@ class Arena:
         return begun.end()
 
     def wait_for_work(self, log: str | None, ranks: int) -> None:
-        """Wait until the first part of a checkpoint is written, or every rank has added the features of a pass."""
+        """Wait until the first part of a checkpoint is written, or every rank has added the
+        features of a pass.
+        """
 
         def all_at_work() -> bool:
             if log is None:

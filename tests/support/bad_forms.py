@@ -54,7 +54,9 @@ PINNED: dict[str, tuple[str, Make]] = {
     "a name twice in a zip": ("bad.zip", twice_zip),
     "a zip of several images a sample": (
         "bad.zip",
-        lambda p: write_members(p / "bad.zip", [f"{n}.{kind}.png" for n in range(20) for kind in ("x", "y")][:-1]),
+        lambda p: write_members(
+            p / "bad.zip", [f"{n}.{kind}.png" for n in range(20) for kind in ("x", "y")][:-1]
+        ),
     ),
     "a zip of zips": ("bad.zip", lambda p: write_members(p / "bad.zip", ["a.zip"])),
     "an empty zip": ("bad.zip", lambda p: zipfile.ZipFile(p / "bad.zip", "w").close()),
@@ -65,16 +67,25 @@ PINNED: dict[str, tuple[str, Make]] = {
     ),
     "two tars joined by cat": ("bad.tar", lambda p: 2 * tarred(p)),
     "an empty tar": ("bad.tar", lambda p: tarfile.open(p / "bad.tar", "w").close()),
-    "pickled objects in an npz": ("bad.npz", lambda p: np.savez(p / "bad.npz", np.array([Evil()] * 3, dtype=object))),
+    "pickled objects in an npz": (
+        "bad.npz",
+        lambda p: np.savez(p / "bad.npz", np.array([Evil()] * 3, dtype=object)),
+    ),
     "pickled objects in an npy": (
         "bad.npy",
         lambda p: np.save(p / "bad.npy", np.array([Evil()] * 3, dtype=object), allow_pickle=True),
     ),
     "a list of tensors in a pt": ("bad.pt", lambda p: torch.save([torch.zeros(3)], p / "bad.pt")),
     "Fortran order": ("bad.npy", lambda p: np.save(p / "bad.npy", np.asfortranarray(pixels(p)))),
-    "integers of 8 bytes": ("bad.npy", lambda p: np.save(p / "bad.npy", pixels(p).astype(int) * 16)),
+    "integers of 8 bytes": (
+        "bad.npy",
+        lambda p: np.save(p / "bad.npy", pixels(p).astype(int) * 16),
+    ),
     "floats without a range": ("bad.npy", lambda p: np.save(p / "bad.npy", pixels(p) / 255)),
-    "an ambiguous shape": ("bad.npy", lambda p: np.save(p / "bad.npy", np.zeros((9, 3, 8, 3), "u1"))),
+    "an ambiguous shape": (
+        "bad.npy",
+        lambda p: np.save(p / "bad.npy", np.zeros((9, 3, 8, 3), "u1")),
+    ),
     "a single image": ("bad.npy", lambda p: np.save(p / "bad.npy", pixels(p)[0])),
     "five channels": ("bad.npy", lambda p: np.save(p / "bad.npy", np.zeros((9, 8, 8, 5), "u1"))),
     "no images": ("bad.npy", lambda p: np.save(p / "bad.npy", np.zeros((0, 8, 8, 3), "u1"))),
@@ -90,7 +101,11 @@ PINNED: dict[str, tuple[str, Make]] = {
 
 REFUSED: dict[str, tuple[str, Make, list[str]]] = {
     "a zip cut off": ("bad.zip", lambda p: zipped(p)[:-40], ["damaged or truncated"]),
-    "a zip of a rare method": ("bad.zip", lambda p: zipped(p, method=zipfile.ZIP_LZMA), ["method 14"]),
+    "a zip of a rare method": (
+        "bad.zip",
+        lambda p: zipped(p, method=zipfile.ZIP_LZMA),
+        ["method 14"],
+    ),
     "a tar cut off in a member": ("bad.tar", lambda p: tarred(p)[:3000], ["truncated"]),
     "a tar damaged in the middle": (
         "bad.tar",
@@ -108,14 +123,22 @@ REFUSED: dict[str, tuple[str, Make, list[str]]] = {
         lambda p: sparse(p / "bad.tar", 10 * GIB, claimed_tar(p, b"x", 8 * GIB)),
         ["damaged", f"size of {8 * GIB} bytes"],
     ),
-    "a tar.gz cut off": ("bad.tar.gz", lambda p: tarred(p, "bad.tar.gz", "w:gz")[:-100], ["damaged or truncated"]),
+    "a tar.gz cut off": (
+        "bad.tar.gz",
+        lambda p: tarred(p, "bad.tar.gz", "w:gz")[:-100],
+        ["damaged or truncated"],
+    ),
     "10 GiB of zeros as a tar.gz": (
         "bad.tar.gz",
         lambda p: gzip.compress(bytes(1 << 22)) * 2560,
         ["zero bytes and nothing"],
     ),
     "a pickle as a pt": ("bad.pt", lambda p: pickle.dumps(3), ["torch.save"]),
-    "objects in a pt": ("bad.pt", lambda p: torch.save([Evil()], p / "bad.pt"), ["posix.mkdir", "can run code"]),
+    "objects in a pt": (
+        "bad.pt",
+        lambda p: torch.save([Evil()], p / "bad.pt"),
+        ["posix.mkdir", "can run code"],
+    ),
     "a program as a pt": (
         "bad.pt",
         lambda p: torch.jit.save(torch.jit.script(torch.nn.Identity()), p / "bad.pt"),
@@ -133,18 +156,32 @@ REFUSED: dict[str, tuple[str, Make, list[str]]] = {
     ),
     "a tensor that is repeated too often": (
         "bad.pt",
-        lambda p: torch.save(torch.zeros(1, 8, 8, 3, dtype=torch.uint8).expand(10**12, 8, 8, 3), p / "bad.pt"),
+        lambda p: torch.save(
+            torch.zeros(1, 8, 8, 3, dtype=torch.uint8).expand(10**12, 8, 8, 3), p / "bad.pt"
+        ),
         ["contains 1000000000000 images"],
     ),
-    "a pt that takes forever": ("bad.pt", lambda p: endless_pt(p), ["a dict with a key of type tuple"]),
-    "a tensor that reaches out of its storage": ("bad.pt", lambda p: reaching_pt(p), ["damaged", "negative offset"]),
+    "a pt that takes forever": (
+        "bad.pt",
+        lambda p: endless_pt(p),
+        ["a dict with a key of type tuple"],
+    ),
+    "a tensor that reaches out of its storage": (
+        "bad.pt",
+        lambda p: reaching_pt(p),
+        ["damaged", "negative offset"],
+    ),
     "a pt whose words were damaged": (
         "bad.pt",
         lambda p: overwritten(torch_saved(p), b"ByteStorage"),
         ["bad.pt is damaged", "checksum"],
     ),
     "an npy cut off": ("bad.npy", lambda p: npy_header((9, 8, 8, 3)), ["truncated"]),
-    "a table of paths": ("bad.parquet", lambda p: paths_table(p), ["image (string)", "none contains image bytes"]),
+    "a table of paths": (
+        "bad.parquet",
+        lambda p: paths_table(p),
+        ["image (string)", "none contains image bytes"],
+    ),
     "safetensors that say too much": (
         "bad.safetensors",
         lambda p: claimed_safetensors([9, 8, 8, 3], 9 * 192),
@@ -156,6 +193,10 @@ REFUSED: dict[str, tuple[str, Make, list[str]]] = {
         lambda p: (sparse(p / "bad.png", 10 * GIB), (p / "bad.txt").write_text("bad.png")),
         [f"bad.png: it has {10 * GIB} bytes"],
     ),
-    "10 GiB of holes as a list": ("bad.txt", lambda p: sparse(p / "bad.txt", 10 * GIB), ["is not a list of paths"]),
+    "10 GiB of holes as a list": (
+        "bad.txt",
+        lambda p: sparse(p / "bad.txt", 10 * GIB),
+        ["is not a list of paths"],
+    ),
 }
 """Name, maker and words of the message of further files."""

@@ -54,4 +54,15 @@ def make_sets(tmp_path: Path) -> tuple[Path, Path]:
     return real, fake
 
 
-SKIP = ["--extractor", TINY, "--batch-size", 4, "--no-cache", "--json", "--on-error", "skip", "--max-skip", "0.2"]
+SKIP = [
+    "--extractor",
+    TINY,
+    "--batch-size",
+    4,
+    "--no-cache",
+    "--json",
+    "--on-error",
+    "skip",
+    "--max-skip",
+    "0.2",
+]

@@ -16,7 +16,11 @@ import fidtool
 from support.pictures import make_pictures
 
 COUNT = 20
-SETTINGS: dict[str, Any] = {"cache": False, "batch_size": 2, "metrics": ["fid", fidtool.KID(subset_size=9)]}
+SETTINGS: dict[str, Any] = {
+    "cache": False,
+    "batch_size": 2,
+    "metrics": ["fid", fidtool.KID(subset_size=9)],
+}
 
 NETWORK = """
 import torch
@@ -47,7 +51,9 @@ def network():
     torch.set_num_threads(3)
     return built
 """
-"""A network whose operations depend on the settings in `torch_state`. Its factory changes some of them."""
+"""A network whose operations depend on the settings in `torch_state`. Its factory changes some of
+them.
+"""
 
 
 def make_place(folder: Path) -> Path:
@@ -70,7 +76,9 @@ def metrics(place: Path, fake: object, extractor: str) -> tuple[dict[str, float]
 
 
 def default_device() -> torch.device:
-    """Return ``torch.get_default_device()``, which fails in torch 2.4 after a default device has been unset."""
+    """Return ``torch.get_default_device()``, which fails in torch 2.4 after a default device has
+    been unset.
+    """
     return torch.empty(0).device
 
 

@@ -22,7 +22,14 @@ NAME = f"clip:{CONFIG.stem}"
 """Value of ``--clip-score-extractor``."""
 KEY, SPREAD = "clip_score_clip_clip_words", "clip_score_std_clip_clip_words"
 WORDS = f"{__file__}:Words"
-THINGS = ("a red cat", "two dogs on a bench", "the sea at night", "a bowl of fruit", "an old train", "snow")
+THINGS = (
+    "a red cat",
+    "two dogs on a bench",
+    "the sea at night",
+    "a bowl of fruit",
+    "an old train",
+    "snow",
+)
 
 open_clip.add_model_config(CONFIG)
 
@@ -35,7 +42,9 @@ class Words(Metric):
     numbers = (Number("words", "Words", "", "mean number of characters of the captions"),)
     fake_features = captions = True
 
-    def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Mapping[str, float]:
+    def compute(
+        self, real: FeatureSet, fake: FeatureSet, context: MetricContext
+    ) -> Mapping[str, float]:
         assert fake.captions is not None
         assert real.captions is None
         assert len(fake.captions) == len(fake.rows)
@@ -58,7 +67,9 @@ def configs_restored() -> Iterator[None]:
 
 
 def save_weights(file: Path, seed: int = 0, opposite: bool = False) -> Any:
-    """Write weights and return the model. Its cosines are above 0 for most images, or ``opposite``."""
+    """Write weights and return the model. Its cosines are above 0 for most images, or
+    ``opposite``.
+    """
     torch.manual_seed(seed)
     model = open_clip.create_model(CONFIG.stem).eval()
     generator = torch.Generator().manual_seed(seed)

@@ -11,7 +11,9 @@ CLASSES = {"ant": (24, 30), "bee": (30, 24), "cat": (27, 33)}
 """Numbers of images of each class in REAL and in FAKE."""
 
 
-def make_classes(tmp_path: Path, classes: dict[str, tuple[int, int]] = CLASSES) -> tuple[Path, Path]:
+def make_classes(
+    tmp_path: Path, classes: dict[str, tuple[int, int]] = CLASSES
+) -> tuple[Path, Path]:
     """Write ``real`` and ``fake``, each with a folder for each class, and return them."""
     for seed, (name, counts) in enumerate(classes.items()):
         for role, (side, count) in enumerate(zip(("real", "fake"), counts, strict=True)):

@@ -12,7 +12,9 @@ from support.documents import checked
 
 
 def changed(arguments: Sequence[object], *options: object) -> list[object]:
-    """Return ``arguments`` with these options and values, which replace those of the same options."""
+    """Return ``arguments`` with these options and values, which replace those of the same
+    options.
+    """
     found = list(arguments)
     for name, value in zip(options[::2], options[1::2], strict=True):
         if name in found:
@@ -23,8 +25,14 @@ def changed(arguments: Sequence[object], *options: object) -> list[object]:
 
 
 def frechet(result: Mapping[str, Any]) -> float:
-    """Return the Fréchet distance of the extractor's features in one of the JSON's ``results``, for any network."""
-    (value,) = (value for name, value in result["metrics"].items() if re.match(r"fi?d(?!_infinity)(_|$)", name))
+    """Return the Fréchet distance of the extractor's features in one of the JSON's ``results``, for
+    any network.
+    """
+    (value,) = (
+        value
+        for name, value in result["metrics"].items()
+        if re.match(r"fi?d(?!_infinity)(_|$)", name)
+    )
     return float(value)
 
 
@@ -35,7 +43,9 @@ def bars_of(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def assert_rendered(text: str) -> None:
-    """Check that a text, a JSON document or a page has no setting as `fidtool.errors.option` returns it."""
+    """Check that a text, a JSON document or a page has no setting as `fidtool.errors.option`
+    returns it.
+    """
     assert not re.search(r"(\x01|\\u0001|\\x01)[\w.()]+(\x02|\\u0002|\\x02)", text), text
 
 

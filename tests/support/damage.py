@@ -74,7 +74,9 @@ def sparse(file: Path, size: int, head: bytes = b"") -> None:
 
 def npy_header(shape: tuple[int, ...]) -> bytes:
     buffer = io.BytesIO()
-    np.lib.format.write_array_header_1_0(buffer, {"descr": "|u1", "fortran_order": False, "shape": shape})
+    np.lib.format.write_array_header_1_0(
+        buffer, {"descr": "|u1", "fortran_order": False, "shape": shape}
+    )
     return buffer.getvalue()
 
 
@@ -111,7 +113,9 @@ def with_path(place: Path, path: str, size: str = "") -> bytes:
 
 
 def jumping_tar(place: Path) -> None:
-    """Write an archive in which the size of the second member, in its extended header, leads back to the first."""
+    """Write an archive in which the size of the second member, in its extended header, leads back
+    to the first.
+    """
     first = with_path(place, "a.png").rstrip(b"\0")
     first += bytes(-len(first) % 512)
     (place / "bad.tar").write_bytes(first + with_path(place, "b.png", str(-len(first) - 1536)))
@@ -125,11 +129,17 @@ def torch_saved(place: Path) -> bytes:
 def reaching_pt(place: Path) -> None:
     """Write a tensor whose strides point to memory before its storage."""
     stride, negative = struct.pack("<cH", b"M", 24 * 3), struct.pack("<ci", b"J", -24 * 3)
-    with zipfile.ZipFile(io.BytesIO(torch_saved(place))) as good, zipfile.ZipFile(place / "bad.pt", "w") as bad:
+    with (
+        zipfile.ZipFile(io.BytesIO(torch_saved(place))) as good,
+        zipfile.ZipFile(place / "bad.pt", "w") as bad,
+    ):
         for info in good.infolist():
             data = good.read(info)
             assert not info.filename.endswith("data.pkl") or stride in data or b"KH" in data
-            bad.writestr(info.filename, data.replace(b"KH", negative) if info.filename.endswith(".pkl") else data)
+            bad.writestr(
+                info.filename,
+                data.replace(b"KH", negative) if info.filename.endswith(".pkl") else data,
+            )
 
 
 def overwritten(data: bytes, part: bytes) -> bytes:
@@ -139,7 +149,9 @@ def overwritten(data: bytes, part: bytes) -> bytes:
 
 
 def damaged_header(data: bytes) -> bytes:
-    """Damage the header of the third member, which tarfile alone would take for the end of the archive."""
+    """Damage the header of the third member, which tarfile alone would take for the end of the
+    archive.
+    """
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
         offset = archive.getmembers()[2].offset
     return data[:offset] + b"?" * 512 + data[offset + 512 :]
@@ -175,9 +187,16 @@ def write_members(file: Path, names: Sequence[str]) -> None:
 
 
 def endless_pt(place: Path) -> None:
-    """Write a dict whose key is a tuple of two tuples and so on, 45 levels deep, each written once."""
+    """Write a dict whose key is a tuple of two tuples and so on, 45 levels deep, each written
+    once.
+    """
     key = b")" + b"2\x86" * 45
-    with zipfile.ZipFile(io.BytesIO(torch_saved(place))) as good, zipfile.ZipFile(place / "bad.pt", "w") as bad:
+    with (
+        zipfile.ZipFile(io.BytesIO(torch_saved(place))) as good,
+        zipfile.ZipFile(place / "bad.pt", "w") as bad,
+    ):
         for info in good.infolist():
             pickled = info.filename.endswith(".pkl")
-            bad.writestr(info.filename, b"\x80\x02}" + key + b"K\x01s." if pickled else good.read(info))
+            bad.writestr(
+                info.filename, b"\x80\x02}" + key + b"K\x01s." if pickled else good.read(info)
+            )

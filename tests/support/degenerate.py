@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fidtool.images import records
-from fidtool.images.decode import decode
+from fidtool.reading import records
+from fidtool.reading.decode import decode
 from support.command_line import Outcome, Run, messages
 from support.places import TINY
 
@@ -40,8 +40,12 @@ def distinct(folder: Path, count: int, first: int = 0) -> Path:
     return write(folder, ((f"{i:05}.png", sample(first + i)) for i in range(count)))
 
 
-def same_seed_on_ranks(folder: Path, ranks: int, each: int, name: Callable[[int, int], str]) -> Path:
-    """Each rank samples the seeds 0, 1, 2, …; ``name`` returns the file name of a rank's sample ``i``."""
+def same_seed_on_ranks(
+    folder: Path, ranks: int, each: int, name: Callable[[int, int], str]
+) -> Path:
+    """Each rank samples the seeds 0, 1, 2, …; ``name`` returns the file name of a rank's sample
+    ``i``.
+    """
     return write(folder, ((name(rank, i), sample(i)) for rank in range(ranks) for i in range(each)))
 
 
@@ -56,10 +60,15 @@ def recompressed(folder: Path, ranks: int, each: int) -> Path:
 def noise(folder: Path, count: int) -> Path:
     """An untrained generator."""
     rng = np.random.default_rng(5)
-    return write(folder, ((f"{i}.png", rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)) for i in range(count)))
+    return write(
+        folder,
+        ((f"{i}.png", rng.integers(0, 256, (32, 32, 3), dtype=np.uint8)) for i in range(count)),
+    )
 
 
-def compared(here: Run, real: Path, fake: Path, *flags: object) -> tuple[dict[str, Any], str, Outcome]:
+def compared(
+    here: Run, real: Path, fake: Path, *flags: object
+) -> tuple[dict[str, Any], str, Outcome]:
     """Return a result, its warning about duplicates if there is one, and the whole output."""
     outcome = here("compute", real, fake, "--extractor", TINY, "--json", *flags)
     (result,) = outcome.json["results"]

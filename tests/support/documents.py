@@ -37,7 +37,9 @@ def schema() -> Any:
 
 
 def checked(document: dict[str, Any]) -> dict[str, Any]:
-    """Return ``document``, which must match its schema; a key that is not in the schema is a failure."""
+    """Return ``document``, which must match its schema; a key that is not in the schema is a
+    failure.
+    """
     kind = next(kind for key, kind in _KINDS.items() if key in document)
     validator = Draft202012Validator({"$ref": f"#/$defs/{kind}", "$defs": schema()["$defs"]})
     faults = [f"{fault.json_path}: {fault.message}" for fault in validator.iter_errors(document)]
@@ -51,8 +53,13 @@ def read_document(path: Path) -> dict[str, Any]:
 
 
 def described_keys() -> str:
-    """Return every key of every document as Markdown, at most 80 columns wide: one section per object of the schema."""
-    parts = [f"### {name}\n\n{_fill(each.get('description', ''))}\n\n{_list(each)}" for name, each in _objects()]
+    """Return every key of every document as Markdown, at most 80 columns wide: one section per
+    object of the schema.
+    """
+    parts = [
+        f"### {name}\n\n{_fill(each.get('description', ''))}\n\n{_list(each)}"
+        for name, each in _objects()
+    ]
     return "\n\n".join(parts)
 
 
@@ -69,10 +76,15 @@ def _lines(found: Mapping[str, Any], prefix: str) -> Iterator[str]:
         _PATTERNS[key]: each for key, each in found.get("patternProperties", {}).items()
     }
     for key, each in keys.items():
-        words = f"- `{prefix}{key}` ({_kind(each)})" + (f": {each['description']}" if each.get("description") else "")
+        words = f"- `{prefix}{key}` ({_kind(each)})" + (
+            f": {each['description']}" if each.get("description") else ""
+        )
         yield _fill(words, "  ")
         for inner, mark in _inner(each):
-            if list(inner.get("properties", ())) != ["real", "fake"]:  # a pair needs no separate lines
+            if list(inner.get("properties", ())) != [
+                "real",
+                "fake",
+            ]:  # a pair needs no separate lines
                 yield from _lines(inner, f"{prefix}{key}{mark}.")
 
 
@@ -119,4 +131,6 @@ def _items(found: Mapping[str, Any]) -> str:
 
 
 def _fill(text: str, indent: str = "") -> str:
-    return textwrap.fill(text, 80, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return textwrap.fill(
+        text, 80, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )

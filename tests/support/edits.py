@@ -1,4 +1,6 @@
-"""Edits of the arrays in a file, and of the JSON in some: another type, sign, size or shape, or nothing at all."""
+"""Edits of the arrays in a file, and of the JSON in some: another type, sign, size or shape, or
+nothing at all.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,28 @@ from fidtool.errors import InputError
 
 JSON = ("fingerprint", "run", "part", "record")
 """Arrays that contain JSON."""
-VALUES: tuple[Any, ...] = (None, True, -1, 10**30, float("nan"), 0.5, "text", "a\0b", [], [[1]], {}, {"a": 1})
+VALUES: tuple[Any, ...] = (
+    None,
+    True,
+    -1,
+    10**30,
+    float("nan"),
+    0.5,
+    "text",
+    "a\0b",
+    [],
+    [[1]],
+    {},
+    {"a": 1},
+)
 """What a value of JSON becomes."""
 
 
 def _filled(value: int) -> Callable[[Any], Any]:
     """Returns a function that fills an array of numbers, and one of text with integers."""
-    return lambda array: np.full(array.shape, value, dtype=array.dtype if array.dtype.kind in "if" else np.int64)
+    return lambda array: np.full(
+        array.shape, value, dtype=array.dtype if array.dtype.kind in "if" else np.int64
+    )
 
 
 ARRAYS: dict[str, Callable[[Any], Any]] = {
@@ -53,7 +70,9 @@ def save(file: Path, arrays: Mapping[str, Any]) -> Path:
 def edits_of_json(value: Any, place: str) -> Iterator[tuple[str, Any]]:
     """Yields copies of a value of JSON in which one value, at any depth, is another or missing."""
     yield from ((f"{place} = {other!r}", other) for other in VALUES if other != value)
-    keys = [*value] if isinstance(value, dict) else range(len(value) if isinstance(value, list) else 0)
+    keys = (
+        [*value] if isinstance(value, dict) else range(len(value) if isinstance(value, list) else 0)
+    )
     for key in keys:
         without = copy.copy(value)
         del without[key]

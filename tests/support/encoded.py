@@ -22,17 +22,32 @@ def noise(channels: int = 3, height: int = 23, width: int = 31, seed: int = 0) -
 def encoded(image: Image.Image | NDArray[np.uint8], kind: str = "PNG", **options: Any) -> bytes:
     """Encode an image or its pixels."""
     buffer = io.BytesIO()
-    (Image.fromarray(image) if isinstance(image, np.ndarray) else image).save(buffer, kind, **options)
+    (Image.fromarray(image) if isinstance(image, np.ndarray) else image).save(
+        buffer, kind, **options
+    )
     return buffer.getvalue()
 
 
-def raw_tiff(planes: list[bytes], *, order: str = "<", zipped: bool = False, **tags: int | list[int]) -> bytes:
-    """Return a TIFF of 50 x 40 pixels; ``planes`` are its channels, or one plane of interleaved channels."""
+def raw_tiff(
+    planes: list[bytes], *, order: str = "<", zipped: bool = False, **tags: int | list[int]
+) -> bytes:
+    """Return a TIFF of 50 x 40 pixels; ``planes`` are its channels, or one plane of interleaved
+    channels.
+    """
     bodies = [zlib.compress(plane) for plane in planes] if zipped else planes
     starts = [8 + sum(map(len, bodies[:number])) for number in range(len(bodies))]
-    fields: dict[int, int | list[int]] = {256: 50, 257: 40, 258: tags["bits"], 259: 8 if zipped else 1}
+    fields: dict[int, int | list[int]] = {
+        256: 50,
+        257: 40,
+        258: tags["bits"],
+        259: 8 if zipped else 1,
+    }
     fields |= {262: tags.get("photometric", 1), 273: starts, 277: tags.get("channels", 1), 278: 40}
-    fields |= {279: [len(body) for body in bodies], 284: tags.get("planar", 1), 339: tags.get("format", 1)}
+    fields |= {
+        279: [len(body) for body in bodies],
+        284: tags.get("planar", 1),
+        339: tags.get("format", 1),
+    }
     entries, far, far_start = b"", b"", starts[-1] + len(bodies[-1])
     for tag, value in fields.items():
         values = value if isinstance(value, list) else [value]
@@ -40,8 +55,12 @@ def raw_tiff(planes: list[bytes], *, order: str = "<", zipped: bool = False, **t
         if len(values) > 1:
             packed, far = struct.pack(f"{order}I", far_start + len(far)), far + packed
         entries += struct.pack(f"{order}HHI", tag, 4, len(values)) + packed
-    header = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(f"{order}I", far_start + len(far))
-    return header + b"".join(bodies) + far + struct.pack(f"{order}H", len(fields)) + entries + bytes(4)
+    header = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(
+        f"{order}I", far_start + len(far)
+    )
+    return (
+        header + b"".join(bodies) + far + struct.pack(f"{order}H", len(fields)) + entries + bytes(4)
+    )
 
 
 def exif_rotated() -> bytes:
@@ -66,14 +85,18 @@ def files() -> dict[str, bytes]:
         "1-bit PNG": encoded(noise(1).convert("1"), "PNG"),
         "palette PNG": encoded(photo.quantize(64), "PNG"),
         "palette PNG with transparency": encoded(photo.quantize(64), "PNG", transparency=3),
-        "palette PNG with alphas": encoded(photo.quantize(64), "PNG", transparency=bytes(range(64))),
+        "palette PNG with alphas": encoded(
+            photo.quantize(64), "PNG", transparency=bytes(range(64))
+        ),
         "RGBA PNG": encoded(noise(4), "PNG"),
         "LA PNG": encoded(noise(2), "PNG"),
         "transparent-colour PNG": encoded(photo, "PNG", transparency=photo.getpixel((3, 4))),
         "opaque RGB-and-A PNG": encoded(photo.convert("RGBA"), "PNG"),
         "opaque L-and-A PNG": encoded(noise(1).convert("LA"), "PNG"),
         "1-bit transparent-colour PNG": encoded(noise(1).convert("1"), "PNG", transparency=0),
-        "grayscale transparent-colour PNG": encoded(noise(1), "PNG", transparency=noise(1).getpixel((3, 4))),
+        "grayscale transparent-colour PNG": encoded(
+            noise(1), "PNG", transparency=noise(1).getpixel((3, 4))
+        ),
         "PNG without a pixel of its key colour": encoded(photo, "PNG", transparency=(1, 2, 3)),
         "JPEG": encoded(photo, "JPEG", quality=90),
         "grayscale JPEG": encoded(noise(1), "JPEG"),
@@ -100,7 +123,8 @@ FILES = files()
 
 
 def tiff(values: NDArray[Any], extra: Sequence[int] = (), photometric: int = 2) -> bytes:
-    """Return an uncompressed TIFF of any number of bands, shape (height, width, bands), which Pillow does not write.
+    """Return an uncompressed TIFF of any number of bands, shape (height, width, bands), which
+    Pillow does not write.
 
     ``extra`` has 0 for each further band, 1 for premultiplied and 2 for other transparency.
     """
@@ -108,7 +132,14 @@ def tiff(values: NDArray[Any], extra: Sequence[int] = (), photometric: int = 2) 
     pixels = values.astype(values.dtype.newbyteorder("<")).tobytes()
     body, entries = struct.pack("<4sI", b"II*\0", 0) + pixels, b""
     tags = {
-        **{256: [width], 257: [height], 258: [8 * values.itemsize] * bands, 259: [1], 262: [photometric], 273: [8]},
+        **{
+            256: [width],
+            257: [height],
+            258: [8 * values.itemsize] * bands,
+            259: [1],
+            262: [photometric],
+            273: [8],
+        },
         **{277: [bands], 278: [height], 279: [len(pixels)], 338: extra},
     }
     for tag, numbers in tags.items():
@@ -124,7 +155,14 @@ def claim(width: int, height: int) -> bytes:
     """Return a short RGB PNG that claims this size."""
 
     def chunk(kind: bytes, body: bytes) -> bytes:
-        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        return (
+            struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        )
 
     header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
-    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(bytes(100))) + chunk(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + header
+        + chunk(b"IDAT", zlib.compress(bytes(100)))
+        + chunk(b"IEND", b"")
+    )

@@ -1,6 +1,7 @@
 """A slow, small network that fails on one rank, after some batches, as set by the variable FAULT.
 
-Every rank runs the code in the file of an extractor before it reads images. This makes it possible to break a rank.
+Every rank runs the code in the file of an extractor before it reads images. This makes it possible
+to break a rank.
 """
 
 import itertools
@@ -16,9 +17,9 @@ import torch
 
 import fidtool
 from fidtool.distributed import watchdog
-from fidtool.images import decode as decoding
-from fidtool.images.decode import DecodedImage
-from fidtool.pipeline import run
+from fidtool.reading import decode as decoding
+from fidtool.reading.decode import DecodedImage
+from fidtool.run import context as run
 from fidtool.statistics.accumulator import Accumulator
 from fidtool.statistics.checkpoint import Checkpoint
 from fidtool.statistics.moments import ExactMoments
@@ -52,7 +53,9 @@ def fail() -> None:
 
 
 def to_workers(number: signal.Signals) -> None:
-    """Send a signal to the workers: SIGKILL, as when memory runs out, or SIGSTOP, which looks like a dead disk."""
+    """Send a signal to the workers: SIGKILL, as when memory runs out, or SIGSTOP, which looks like
+    a dead disk.
+    """
     path = f"/proc/{os.getpid()}/task/{os.getpid()}/children"
     with open(path) as children:
         for child in children.read().split():
@@ -60,7 +63,9 @@ def to_workers(number: signal.Signals) -> None:
 
 
 def fall_silent(number: signal.Signals) -> None:
-    """Report the fault to the test and to the other ranks (see rank_server.py), then send the signal."""
+    """Report the fault to the test and to the other ranks (see rank_server.py), then send the
+    signal.
+    """
     if SIGN is not None:
         open(SIGN, "x").close()
     os.kill(os.getpid(), number)
@@ -100,7 +105,9 @@ class Paced(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls = itertools.count(1)  # two threads share the counter, and each gets its own number
+        self.calls = itertools.count(
+            1
+        )  # two threads share the counter, and each gets its own number
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         call = next(self.calls)
@@ -161,7 +168,9 @@ def _fill_the_disk(owner: type, name: str, space: int) -> None:
         try:
             method(*arguments)
         finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+            resource.setrlimit(
+                resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+            )
 
     replace(owner, name, on_a_full_disk)
 

@@ -25,7 +25,9 @@ def feature_set(path: str, rows: Features) -> FeatureSet:
 
 def gaussian_of(rows: Features) -> Gaussian:
     """Return mean and covariance, with ddof 1."""
-    return Gaussian(rows.mean(0, dtype=np.float64), np.cov(rows.astype(np.float64), rowvar=False), len(rows))
+    return Gaussian(
+        rows.mean(0, dtype=np.float64), np.cov(rows.astype(np.float64), rowvar=False), len(rows)
+    )
 
 
 def normal(count: int, dims: int, seed: int, shift: float = 0.0, spread: float = 1.0) -> Features:
@@ -35,7 +37,9 @@ def normal(count: int, dims: int, seed: int, shift: float = 0.0, spread: float =
 
 
 def mixture(count: int, dims: int, seed: int) -> Features:
-    """Return features in a few clusters of different widths, whose centres do not depend on the seed."""
+    """Return features in a few clusters of different widths, whose centres do not depend on the
+    seed.
+    """
     places = 3.0 * np.random.RandomState(99).randn(5, dims)
     rng = np.random.RandomState(seed)
     which = rng.randint(0, 5, count)

@@ -19,18 +19,35 @@ _SHAPES: dict[str, tuple[tuple[int, int], ...]] = {
     "exactly a square": ((31, 31), (32, 32), (64, 64), (256, 256), (299, 299)),
     "smaller in both sides": ((20, 20), (17, 29), (30, 12), (1, 1)),
     "smaller in one side": ((40, 20), (25, 70), (300, 200), (100, 290)),
-    "landscape and portrait": ((320, 240), (240, 320), (500, 375), (375, 500), (128, 64), (64, 128), (640, 427)),
+    "landscape and portrait": (
+        (320, 240),
+        (240, 320),
+        (500, 375),
+        (375, 500),
+        (128, 64),
+        (64, 128),
+        (640, 427),
+    ),
     "odd": ((33, 47), (65, 63), (131, 257), (255, 256), (257, 255), (299, 300), (601, 600)),
     "halved several times": ((512, 512), (513, 512), (700, 130)),
     "extreme": ((300, 9), (9, 200), (1, 12), (610, 31)),
 }
 """Widths and heights of images in RGB."""
-_MODES = (("L", 90, 60), ("L", 64, 64), ("P", 90, 120), ("P", 257, 129), ("RGBA", 80, 80), ("RGBA", 300, 150))
+_MODES = (
+    ("L", 90, 60),
+    ("L", 64, 64),
+    ("P", 90, 120),
+    ("P", 257, 129),
+    ("RGBA", 80, 80),
+    ("RGBA", 300, 150),
+)
 """Modes, widths and heights of the other images."""
 
 
 def _values(width: int, height: int, channels: int, seed: int) -> NDArray[np.uint8]:
-    """Return waves with noise, and with black and white parts, which filters with negative weights overshoot."""
+    """Return waves with noise, and with black and white parts, which filters with negative weights
+    overshoot.
+    """
     rng = np.random.RandomState(seed)
     rows, columns = np.arange(height)[:, None, None], np.arange(width)[None, :, None]
     phase = rng.randint(1, 9, channels)
@@ -61,12 +78,16 @@ def _png(mode: str, width: int, height: int, seed: int) -> bytes:
 
 
 def write_framed(folder: Path, crop: str = "") -> Path:
-    """Write every second of these images to a folder, whole or, with ``crop``, as the squares that it makes."""
+    """Write every second of these images to a folder, whole or, with ``crop``, as the squares that
+    it makes.
+    """
     folder.mkdir()
     for name, data in itertools.islice(framed_images().items(), 1, None, 2):
         file = folder / f"{name}.png"
         if crop:
-            Image.fromarray(Crop.parse(crop).apply(np.asarray(Image.open(io.BytesIO(data)).convert("RGB")))).save(file)
+            Image.fromarray(
+                Crop.parse(crop).apply(np.asarray(Image.open(io.BytesIO(data)).convert("RGB")))
+            ).save(file)
         else:
             file.write_bytes(data)
     return folder

@@ -1,8 +1,8 @@
 """Goldens: output that users depend on, in readable files with which tests compare.
 
-A golden is ``tests/goldens/NAME.json``. ``pytest --write-goldens`` writes the ones that differ. Review the difference
-before you commit it: users will notice it. Without the option, a missing golden is a failure.
-The files in ``tests/goldens/files`` are different: see `support.old_files`.
+A golden is ``tests/goldens/NAME.json``. ``pytest --write-goldens`` writes the ones that differ.
+Review the difference before you commit it: users will notice it. Without the option, a missing
+golden is a failure. The files in ``tests/goldens/files`` are different: see `support.old_files`.
 """
 
 from __future__ import annotations
@@ -60,29 +60,40 @@ def near(value: Any, relative: float = 0.0, absolute: float = 0.0) -> Any:
 
 
 def masked(value: Any, *paths: str, where: str = "") -> Any:
-    """Return ``value`` with the values at these ``paths``, such as ``run.seconds.*``, replaced by their types.
+    """Return ``value`` with the values at these ``paths``, such as ``run.seconds.*``, replaced by
+    their types.
 
-    A star matches every key or index. None stays None, because it does not depend on the machine. Dates are
-    distinguished from other strings, because scripts parse them.
+    A star matches every key or index. None stays None, because it does not depend on the machine.
+    Dates are distinguished from other strings, because scripts parse them.
     """
     if any(_matches(path, where) for path in paths):
         if isinstance(value, str) and _DATE.fullmatch(value):
             return "<date in UTC>"
         return None if value is None else f"<{type(value).__name__}>"
     if isinstance(value, Mapping):
-        return {name: masked(each, *paths, where=f"{where}.{name}".strip(".")) for name, each in value.items()}
+        return {
+            name: masked(each, *paths, where=f"{where}.{name}".strip("."))
+            for name, each in value.items()
+        }
     if isinstance(value, (list, tuple)):
-        return [masked(each, *paths, where=f"{where}.{place}".strip(".")) for place, each in enumerate(value)]
+        return [
+            masked(each, *paths, where=f"{where}.{place}".strip("."))
+            for place, each in enumerate(value)
+        ]
     return value
 
 
 def _matches(pattern: str, where: str) -> bool:
     parts, found = pattern.split("."), where.split(".")
-    return len(parts) == len(found) and all(part in ("*", name) for part, name in zip(parts, found, strict=True))
+    return len(parts) == len(found) and all(
+        part in ("*", name) for part, name in zip(parts, found, strict=True)
+    )
 
 
 def placed(value: Any, places: Mapping[str, str]) -> Any:
-    """Return ``value`` with all matches of the regular expressions in ``places`` replaced by their names."""
+    """Return ``value`` with all matches of the regular expressions in ``places`` replaced by their
+    names.
+    """
     if isinstance(value, str):
         for pattern, name in places.items():
             value = re.sub(pattern, name, value)
@@ -95,7 +106,8 @@ def placed(value: Any, places: Mapping[str, str]) -> Any:
 
 
 def differences(golden: Any, value: Any, where: str = "") -> Iterator[str]:
-    """Yield the differences between ``value`` and its golden, one per line. The order of keys counts.
+    """Yield the differences between ``value`` and its golden, one per line. The order of keys
+    counts.
 
     Args:
         golden: as read from the file.
@@ -120,8 +132,13 @@ def differences(golden: Any, value: Any, where: str = "") -> Iterator[str]:
 
 def _far(golden: Any, value: Near, here: str) -> Iterator[str]:
     number = isinstance(golden, (int, float)) and not isinstance(golden, bool)
-    if not (number and math.isclose(golden, value.value, rel_tol=value.relative, abs_tol=value.absolute)):
-        yield f"{here}: {golden!r} in the golden and {value.value!r} now, beyond {value.relative:g} of it"
+    if not (
+        number and math.isclose(golden, value.value, rel_tol=value.relative, abs_tol=value.absolute)
+    ):
+        yield (
+            f"{here}: {golden!r} in the golden and {value.value!r} now, beyond {value.relative:g} "
+            "of it"
+        )
 
 
 def _of_keys(golden: list[str], value: list[str], here: str) -> Iterator[str]:
@@ -167,14 +184,17 @@ def _keeping_near(value: Any) -> Any:
 
 
 def as_text(value: Any, indent: int = 0) -> str:
-    """Return JSON in which a value that fits on one line is on one line, for readable differences."""
+    """Return JSON in which a value that fits on one line is on one line, for readable
+    differences.
+    """
     flat = json.dumps(value, ensure_ascii=False)
     if not isinstance(value, (dict, list)) or len(flat) + indent <= _WIDTH:
         return flat
     start, pad = "\n" + " " * indent, "\n" + " " * (indent + 1)
     if isinstance(value, dict):
         entries = [
-            f"{json.dumps(name, ensure_ascii=False)}: {as_text(each, indent + 1)}" for name, each in value.items()
+            f"{json.dumps(name, ensure_ascii=False)}: {as_text(each, indent + 1)}"
+            for name, each in value.items()
         ]
         return f"{{{pad}{f',{pad}'.join(entries)}{start}}}"
     if all(isinstance(each, (int, float)) for each in value):
@@ -205,19 +225,29 @@ class Golden:
         self._write, self._folder = write, folder
 
     def __call__(self, name: str, value: Any) -> None:
-        """Compare ``value``, which consists of JSON types and `Near`, with the golden of that ``name``."""
+        """Compare ``value``, which consists of JSON types and `Near`, with the golden of that
+        ``name``.
+        """
         file, value = self._folder / f"{name}.json", _keeping_near(value)
         known = file.is_file()
-        found = list(differences(json.loads(file.read_text("utf-8")), value)) if known else ["there is none"]
+        found = (
+            list(differences(json.loads(file.read_text("utf-8")), value))
+            if known
+            else ["there is none"]
+        )
         if not found:
             return
         if self._write:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(as_text(plain(value)) + "\n", "utf-8")
-            warnings.warn(f"wrote the golden {name} ({len(found)} differences)", GoldenWarning, stacklevel=2)
+            warnings.warn(
+                f"wrote the golden {name} ({len(found)} differences)", GoldenWarning, stacklevel=2
+            )
             return
         more = [f"and {len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
         shown = file.relative_to(ROOT) if file.is_relative_to(ROOT) else file
         lines = [f"  {line}" for line in [*found[:_SHOWN], *more]]
         advice = "If users are meant to see this, `pytest --write-goldens` writes it down."
-        pytest.fail("\n".join([f"{shown} is not what fidtool gives:", *lines, advice]), pytrace=False)
+        pytest.fail(
+            "\n".join([f"{shown} is not what fidtool gives:", *lines, advice]), pytrace=False
+        )

@@ -1,4 +1,6 @@
-"""Local web servers with configurable failures: one supports range requests, one serves a single file."""
+"""Local web servers with configurable failures: one supports range requests, one serves a single
+file.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,9 @@ class HttpStore:
 
     Attributes:
         url: address, with a trailing slash.
-        faults: responses to a file's first GETs: a status such as 503, ``cut`` in the middle, ``whole``, which
-            ignores the requested range, or ``whole cut``, which is both; None if there is no fault. The last fault is
-            repeated if ``lasting``.
+        faults: responses to a file's first GETs: a status such as 503, ``cut`` in the middle,
+            ``whole``, which ignores the requested range, or ``whole cut``, which is both; None if
+            there is no fault. The last fault is repeated if ``lasting``.
         lasting: see ``faults``.
         tagged: whether files have ETags.
         asked: number of requests for each file.
@@ -69,7 +71,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(fault if isinstance(fault, int) else 404, b"", {})
             return
         if file.is_dir():
-            links = "".join(f'<a href="{each.name}{"/" * each.is_dir()}">x</a>' for each in sorted(file.iterdir()))
+            links = "".join(
+                f'<a href="{each.name}{"/" * each.is_dir()}">x</a>'
+                for each in sorted(file.iterdir())
+            )
             self._send(200, links.encode() if body else b"", {"Content-Type": "text/html"})
             return
         data, headers = file.read_bytes(), {"Accept-Ranges": "bytes"}
@@ -87,9 +92,14 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._send(200, b"", headers, length=len(data))
 
-    def _send(self, status: int, data: bytes, headers: dict[str, str], cut: bool = False, length: int = -1) -> None:
+    def _send(
+        self, status: int, data: bytes, headers: dict[str, str], cut: bool = False, length: int = -1
+    ) -> None:
         self.send_response(status)
-        for name, value in {**headers, "Content-Length": str(len(data) if length < 0 else length)}.items():
+        for name, value in {
+            **headers,
+            "Content-Length": str(len(data) if length < 0 else length),
+        }.items():
             self.send_header(name, value)
         self.end_headers()
         with contextlib.suppress(OSError):
@@ -112,7 +122,9 @@ def http_store(folder: Path) -> Iterator[HttpStore]:
     server = _Server(("127.0.0.1", 0), handler)
     store = HttpStore(folder, server.server_address[1])
     handler.store = store  # type: ignore[attr-defined]
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+    )
     thread.start()
     yield store
     server.shutdown()
@@ -132,7 +144,9 @@ def server(
     raw: bytes | None = None,
     halfway: Callable[[], object] = lambda: None,
 ) -> Iterator[tuple[str, list[str]]]:
-    """Serve ``payload``, only its first ``sent`` bytes, or ``raw`` instead of HTTP; yields the URL and the requests."""
+    """Serve ``payload``, only its first ``sent`` bytes, or ``raw`` instead of HTTP; yields the URL
+    and the requests.
+    """
     requests: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):

@@ -1,4 +1,6 @@
-"""A local web server with the part of the Hugging Face Hub's API that its file system for fsspec uses."""
+"""A local web server with the part of the Hugging Face Hub's API that its file system for fsspec
+uses.
+"""
 
 from __future__ import annotations
 
@@ -39,13 +41,23 @@ class Hub:
     @property
     def variables(self) -> dict[str, str]:
         """Environment of a program that uses this server."""
-        return {"HF_ENDPOINT": self.url, "HF_HUB_DISABLE_TELEMETRY": "1", "HF_TOKEN": "", "HF_HUB_DISABLE_XET": "1"}
+        return {
+            "HF_ENDPOINT": self.url,
+            "HF_HUB_DISABLE_TELEMETRY": "1",
+            "HF_TOKEN": "",
+            "HF_HUB_DISABLE_XET": "1",
+        }
 
 
 def _entry(root: Path, path: Path) -> dict[str, Any]:
     name = str(path.relative_to(root))
     if path.is_dir():
-        return {"type": "directory", "path": name, "size": 0, "oid": hashlib.sha1(name.encode()).hexdigest()}
+        return {
+            "type": "directory",
+            "path": name,
+            "size": 0,
+            "oid": hashlib.sha1(name.encode()).hexdigest(),
+        }
     data = path.read_bytes()
     return {"type": "file", "path": name, "size": len(data), "oid": hashlib.sha1(data).hexdigest()}
 
@@ -66,15 +78,29 @@ class _Handler(BaseHTTPRequestHandler):
             return
         parts = urlsplit(self.path)
         match unquote(parts.path).strip("/").split("/"):
-            case ["api", "datasets", "owner", name] | ["api", "datasets", "owner", name, "revision", _] if (
-                name not in self.hub.folders
-            ):
+            case ["api", "datasets", "owner", name] | [
+                "api",
+                "datasets",
+                "owner",
+                name,
+                "revision",
+                _,
+            ] if name not in self.hub.folders:
                 self.hub.asked["info"] += 1
                 self._send(404 if self._is_known() else 401, error="RepoNotFound")
-            case ["api", "datasets", "owner", name] | ["api", "datasets", "owner", name, "revision", ("main" | "v1")]:
+            case ["api", "datasets", "owner", name] | [
+                "api",
+                "datasets",
+                "owner",
+                name,
+                "revision",
+                ("main" | "v1"),
+            ]:
                 self.hub.asked["info"] += 1
                 self._send_json({"id": f"owner/{name}", "sha": self.hub.sha})
-            case ["api", "datasets", "owner", name, "revision", revision] if revision == self.hub.sha:
+            case ["api", "datasets", "owner", name, "revision", revision] if (
+                revision == self.hub.sha
+            ):
                 self.hub.asked["info"] += 1
                 self._send_json({"id": f"owner/{name}", "sha": self.hub.sha})
             case ["api", "datasets", "owner", _, "revision", _]:
@@ -117,9 +143,13 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(200, file.read_bytes())
 
     def _send_json(self, value: Any, headers: dict[str, str] | None = None) -> None:
-        self._send(200, json.dumps(value).encode(), {"Content-Type": "application/json", **(headers or {})})
+        self._send(
+            200, json.dumps(value).encode(), {"Content-Type": "application/json", **(headers or {})}
+        )
 
-    def _send(self, status: int, data: bytes = b"", headers: dict[str, str] | None = None, error: str = "") -> None:
+    def _send(
+        self, status: int, data: bytes = b"", headers: dict[str, str] | None = None, error: str = ""
+    ) -> None:
         self.send_response(status)
         named = {"X-Error-Code": error, "X-Error-Message": error} if error else {}
         for key, value in {**named, **(headers or {}), "Content-Length": str(len(data))}.items():
@@ -134,7 +164,9 @@ class _Handler(BaseHTTPRequestHandler):
 def hub_server(**folders: Path) -> Iterator[Hub]:
     """Run a server of these datasets during a ``with`` block."""
     hub = Hub(folders)
-    with ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": hub})) as server:
+    with ThreadingHTTPServer(
+        ("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": hub})
+    ) as server:
         hub.url = f"http://127.0.0.1:{server.server_port}"
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()

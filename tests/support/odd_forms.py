@@ -31,7 +31,9 @@ def big_endian(place: Path) -> str:
 
 
 def strided(place: Path) -> str:
-    """Write every second image and column of a larger tensor; torch.save stores the whole tensor."""
+    """Write every second image and column of a larger tensor; torch.save stores the whole
+    tensor.
+    """
     whole = torch.zeros(2 * len(names_in(place / "images")), 24, 48, 3, dtype=torch.uint8)
     whole[::2, :, ::2] = torch.from_numpy(pixels(place))
     torch.save(whole[::2, :, ::2], place / "odd.pt")

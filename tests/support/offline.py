@@ -23,7 +23,9 @@ def digest(state: dict[str, torch.Tensor]) -> str:
 
 
 def network_inputs() -> torch.Tensor:
-    """Return smooth images with some noise as Inception's input: float32 of shape (5, 3, 299, 299), channels last."""
+    """Return smooth images with some noise as Inception's input: float32 of shape (5, 3, 299, 299),
+    channels last.
+    """
     generator = torch.Generator().manual_seed(0)
     coarse = torch.rand(5, 3, 9, 9, generator=generator)
     noise = torch.rand(5, 3, 299, 299, generator=generator)

@@ -1,8 +1,9 @@
 """Files of earlier releases, in ``tests/goldens/files``. Later versions must be able to read them.
 
-Version 0.1.0 wrote them, and they are never written again: ``pytest --write-goldens`` does not touch them, and `SHA256`
-has their hashes. Code that reads them may change; the files may not. If a release writes different files, keep those of
-that release beside them. No file contains the name of a machine or its hardware.
+Version 0.1.0 wrote them, and they are never written again: ``pytest --write-goldens`` does not
+touch them, and `SHA256` has their hashes. Code that reads them may change; the files may not. If a
+release writes different files, keep those of that release beside them. No file contains the name of
+a machine or its hardware.
 """
 
 from __future__ import annotations
@@ -40,8 +41,13 @@ SHA256 = {
 
 
 def make_sets(folder: Path) -> tuple[Path, Path]:
-    """Write the images behind all files: ``real``, and ``fake``, which is lighter and has two exact duplicates."""
-    real, fake = make_exact_pictures(folder / "real", REAL, 1), make_exact_pictures(folder / "fake", FAKE, 2, 40)
+    """Write the images behind all files: ``real``, and ``fake``, which is lighter and has two exact
+    duplicates.
+    """
+    real, fake = (
+        make_exact_pictures(folder / "real", REAL, 1),
+        make_exact_pictures(folder / "fake", FAKE, 2, 40),
+    )
     shutil.copy(fake / "00003.png", fake / "00004.png")
     return real, fake
 
@@ -54,7 +60,9 @@ def statistics(path: str = "real", **settings: Any) -> fidtool.Statistics:
     assert found.pictures is not None
     assert found.arithmetic is not None
     return replace(
-        found, arithmetic=_of_nowhere(found.arithmetic), pictures=replace(found.pictures, prefix=f"{ANYWHERE}/")
+        found,
+        arithmetic=_of_nowhere(found.arithmetic),
+        pictures=replace(found.pictures, prefix=f"{ANYWHERE}/"),
     )
 
 
@@ -80,7 +88,10 @@ def of_layers(definition: Any) -> fidtool.Statistics:
 
 def images_of_training() -> tuple[torch.Tensor, torch.Tensor]:
     """Return real and fake images for the metric."""
-    real, fake = (torch.from_numpy(pixels(9, seed, light)).permute(0, 3, 1, 2) for seed, light in ((1, 0), (2, 40)))
+    real, fake = (
+        torch.from_numpy(pixels(9, seed, light)).permute(0, 3, 1, 2)
+        for seed, light in ((1, 0), (2, 40))
+    )
     return real.contiguous(), fake.contiguous()
 
 

@@ -35,7 +35,9 @@ def save_script(file: Path, extra: str | None) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # newer versions of torch deprecate TorchScript
         script = torch.jit.script(Small().eval())
-        torch.jit.save(script, str(file), _extra_files={} if extra is None else {"fidtool.json": extra})
+        torch.jit.save(
+            script, str(file), _extra_files={} if extra is None else {"fidtool.json": extra}
+        )
 
 
 TINY_FILE = TINY.rpartition(":")[0]

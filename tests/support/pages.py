@@ -29,15 +29,22 @@ def commands(text: str) -> list[str]:
 
 
 def commands_in_text(text: str) -> list[str]:
-    """The commands in the sentences of a page, as opposed to names of commands and flags: they name a set."""
+    """The commands in the sentences of a page, as opposed to names of commands and flags: they name
+    a set.
+    """
     spans = re.findall(r"`((?:fidtool|torchrun) [^`]*)`", " ".join(prose(text).split()))
     return [span for span in spans if re.search(r" (real|fake)/| \S+\.npz", span)]
 
 
 def programs(text: str) -> list[tuple[str, str]]:
-    """The Python blocks of a page: pairs of file name, empty if the block names none, and content."""
+    """The Python blocks of a page: pairs of file name, empty if the block names none, and
+    content.
+    """
     found = [content for language, content in blocks(text) if language == "python"]
-    return [(name[1] if (name := re.match(r"# (\w+\.py)\n", content)) else "", content) for content in found]
+    return [
+        (name[1] if (name := re.match(r"# (\w+\.py)\n", content)) else "", content)
+        for content in found
+    ]
 
 
 def prose(text: str) -> str:
@@ -51,14 +58,20 @@ def anchors(text: str) -> set[str]:
     for heading in re.findall(r"^#+ (.+)$", prose(text), re.MULTILINE):
         name = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
         found[name] = found.get(name, 0) + 1
-    return {name if i == 0 else f"{name}-{i}" for name, count in found.items() for i in range(count)}
+    return {
+        name if i == 0 else f"{name}-{i}" for name, count in found.items() for i in range(count)
+    }
 
 
 def links(text: str) -> list[tuple[str, str]]:
     """The relative links of a page: pairs of path and anchor, either of which may be empty."""
     shown = re.sub(r"`[^`]*`", "", prose(text))
     targets = [*re.findall(r"\]\(([^)\s]+)\)", shown), *re.findall(r"<img src=\"([^\"]+)\"", shown)]
-    return [(path, anchor) for path, _, anchor in (target.partition("#") for target in targets) if "://" not in path]
+    return [
+        (path, anchor)
+        for path, _, anchor in (target.partition("#") for target in targets)
+        if "://" not in path
+    ]
 
 
 def fault_of(page: Path, path: str, anchor: str) -> str:

@@ -1,4 +1,6 @@
-"""Replaces attributes of modules and classes in processes without pytest. A missing attribute is an error."""
+"""Replaces attributes of modules and classes in processes without pytest. A missing attribute is an
+error.
+"""
 
 
 def replace(owner: object, name: str, value: object) -> None:

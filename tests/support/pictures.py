@@ -10,21 +10,27 @@ import numpy as np
 import torch
 from PIL import Image
 
-from fidtool.images.batches import Batch
-from fidtool.images.decode import DecodeOptions, ImageProperties
-from fidtool.images.loader import Piece, load
+from fidtool.reading.batches import Batch
+from fidtool.reading.decode import DecodeOptions, ImageProperties
+from fidtool.reading.loader import Piece, load
 from fidtool.sources.image_set import ImageSet
 from support.processes import PATIENCE
 
 
-def make_pictures(folder: Path, count: int, seed: int = 0, suffix: str = ".png", sides: Sequence[int] = (32,)) -> Path:
-    """Write ``count`` images of smooth noise, with sides from ``sides`` in turn, and return the folder."""
+def make_pictures(
+    folder: Path, count: int, seed: int = 0, suffix: str = ".png", sides: Sequence[int] = (32,)
+) -> Path:
+    """Write ``count`` images of smooth noise, with sides from ``sides`` in turn, and return the
+    folder.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.RandomState(seed)
     for number in range(count):
         coarse = rng.randint(0, 256, (8, 8, 3)).astype(np.uint8)
         side = sides[number % len(sides)]
-        picture = Image.fromarray(coarse).resize((side, side + number % 3), Image.Resampling.BICUBIC)
+        picture = Image.fromarray(coarse).resize(
+            (side, side + number % 3), Image.Resampling.BICUBIC
+        )
         picture.save(folder / f"{number:05}{suffix}")
     return folder
 
@@ -39,7 +45,9 @@ def fill(metric: Any, seed: int = 1) -> None:
     metric.update(pictures(20, seed + 1) // 2, real=False)
 
 
-def load_whole(source: ImageSet | None, batches: Iterable[Batch], options: DecodeOptions, workers: int) -> list[Piece]:
+def load_whole(
+    source: ImageSet | None, batches: Iterable[Batch], options: DecodeOptions, workers: int
+) -> list[Piece]:
     """Returns all batches, each as one piece."""
     pieces: list[Piece] = []
     found = []

@@ -1,4 +1,6 @@
-"""DINOv2's published architecture as a plain forward pass, with random weights of the published names and shapes."""
+"""DINOv2's published architecture as a plain forward pass, with random weights of the published
+names and shapes.
+"""
 
 from __future__ import annotations
 
@@ -64,9 +66,15 @@ class Published(nn.Module):
 
     def attention(self, x: torch.Tensor, name: str) -> torch.Tensor:
         count, tokens, dims = x.shape
-        q, k, v = self.linear(x, f"{name}.qkv").view(count, tokens, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        q, k, v = (
+            self.linear(x, f"{name}.qkv")
+            .view(count, tokens, 3, self.heads, -1)
+            .permute(2, 0, 3, 1, 4)
+        )
         weights = (q @ k.transpose(-1, -2) / math.sqrt(dims // self.heads)).softmax(-1)
-        return self.linear((weights @ v).transpose(1, 2).reshape(count, tokens, dims), f"{name}.proj")
+        return self.linear(
+            (weights @ v).transpose(1, 2).reshape(count, tokens, dims), f"{name}.proj"
+        )
 
     def feed_forward(self, x: torch.Tensor, name: str) -> torch.Tensor:
         if f"{name}.w12.weight" in self.tensors:
@@ -84,11 +92,21 @@ class Published(nn.Module):
         return torch.cat([table[:, :1], small.permute(0, 2, 3, 1).flatten(1, 2)], 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        weight, bias = self.tensors["patch_embed.proj.weight"], self.tensors["patch_embed.proj.bias"]
+        weight, bias = (
+            self.tensors["patch_embed.proj.weight"],
+            self.tensors["patch_embed.proj.bias"],
+        )
         patches = F.unfold(x, 14, stride=14).transpose(1, 2) @ weight.flatten(1).T + bias
-        x = torch.cat([self.tensors["cls_token"].expand(len(x), -1, -1), patches], 1) + self.positions()
+        x = (
+            torch.cat([self.tensors["cls_token"].expand(len(x), -1, -1), patches], 1)
+            + self.positions()
+        )
         for block in range(self.depth):
             name = f"blocks.{block}"
-            x = x + self.tensors[f"{name}.ls1.gamma"] * self.attention(self.norm(x, f"{name}.norm1"), f"{name}.attn")
-            x = x + self.tensors[f"{name}.ls2.gamma"] * self.feed_forward(self.norm(x, f"{name}.norm2"), f"{name}.mlp")
+            x = x + self.tensors[f"{name}.ls1.gamma"] * self.attention(
+                self.norm(x, f"{name}.norm1"), f"{name}.attn"
+            )
+            x = x + self.tensors[f"{name}.ls2.gamma"] * self.feed_forward(
+                self.norm(x, f"{name}.norm2"), f"{name}.mlp"
+            )
         return self.norm(x, "norm")[:, 0]

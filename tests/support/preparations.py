@@ -27,4 +27,6 @@ def ours(picture: Image.Image, size: int, preparation: Preparation) -> torch.Ten
 
 def widths_first(picture: Image.Image, width: int, height: int, method: Resize) -> Image.Image:
     """Resize with Pillow in the order that it used before version 13."""
-    return picture.resize((width, picture.height), FILTERS[method]).resize((width, height), FILTERS[method])
+    return picture.resize((width, picture.height), FILTERS[method]).resize(
+        (width, height), FILTERS[method]
+    )

@@ -15,7 +15,15 @@ CPU = ("--device", "cpu", "--extractor", NETWORK, "--quiet")
 DIGITS = 1e-12
 """Relative tolerance of distances between features that have the same bits on every machine."""
 _OF_THE_MACHINE = (
-    *("run.device", "run.kernels", "run.probe", "run.host", "run.date", "run.num_workers", "run.versions.*"),
+    *(
+        "run.device",
+        "run.kernels",
+        "run.probe",
+        "run.host",
+        "run.date",
+        "run.num_workers",
+        "run.versions.*",
+    ),
     *("run.linear_algebra_threads", "run.seconds.*", "run.timeline.*", "run.extraction.*"),
     "run.images_per_second",
 )
@@ -23,7 +31,8 @@ _MOMENTS = {
     r"\d+(\.\d)? images/s": "N images/s",
     r"\d+\.\d s\b": "N s",
     # The old files have no properties of a machine.
-    r"\(device  against .*, torch  against .*, kernels  against [^)]*\)": "(device, torch, kernels)",
+    r"\(device  against .*, torch  against .*, kernels  against [^)]*\)": "(device, torch, "
+    "kernels)",
     r"\(device  against .*, torch  against [^)]*\)": "(device, torch)",
 }
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.sources.references import REFERENCES
+from fidtool.references.catalogue import REFERENCES
 
 EDM, EDM2 = REFERENCES["edm:cifar10"], REFERENCES["edm2:img64"]
 ADM, METFACES = REFERENCES["adm:imagenet64"], REFERENCES["clean-fid:metfaces-1024-train"]
@@ -42,7 +42,13 @@ def make_mirror(place: Path) -> Path:
     pixels = np.random.RandomState(2).randint(0, 256, (8, 64, 64, 3)).astype(np.uint8)
     publish(place, ADM.url, archive(arr_0=pixels, **statistics(3), **spatial))
     features = np.random.RandomState(5).rand(9, DIMS).astype(np.float32)
-    publish(place, METFACES.url, archive(mu=features.mean(axis=0), sigma=np.cov(features, rowvar=False)))
+    publish(
+        place, METFACES.url, archive(mu=features.mean(axis=0), sigma=np.cov(features, rowvar=False))
+    )
     publish(place, METFACES.features_url, archive(feats=features))
-    publish(place, EDM2.url, pickle.dumps({"fid": statistics(6), "fd_dinov2": statistics(7, 1024), "num_images": 50}))
+    publish(
+        place,
+        EDM2.url,
+        pickle.dumps({"fid": statistics(6), "fd_dinov2": statistics(7, 1024), "num_images": 50}),
+    )
     return place

@@ -1,4 +1,6 @@
-"""References for the tests of ``--extractor``: a library's own transform and network, one image at a time."""
+"""References for the tests of ``--extractor``: a library's own transform and network, one image at
+a time.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def make_sets(folder: Path, count: int = 6) -> tuple[str, str]:
 
 
 def randomised(module: nn.Module, gain: float = 1.0) -> nn.Module:
-    """Randomise biases and batch norms, and multiply weights by ``gain``, so that the features vary more."""
+    """Randomise biases and batch norms, and multiply weights by ``gain``, so that the features vary
+    more.
+    """
     generator = torch.Generator().manual_seed(0)
     for name, tensor in module.state_dict().items():
         if name.endswith("running_var"):
@@ -46,10 +50,15 @@ def randomised(module: nn.Module, gain: float = 1.0) -> nn.Module:
     return module.eval()
 
 
-def features(folder: Path, transform: Callable[[Any], torch.Tensor], module: Callable[..., Any]) -> torch.Tensor:
+def features(
+    folder: Path, transform: Callable[[Any], torch.Tensor], module: Callable[..., Any]
+) -> torch.Tensor:
     """Return the library's own features of the images: a float64 tensor of shape (n, D)."""
     with repeatable(), torch.inference_mode():
-        rows = [module(transform(Image.open(file).convert("RGB"))[None]) for file in sorted(folder.iterdir())]
+        rows = [
+            module(transform(Image.open(file).convert("RGB"))[None])
+            for file in sorted(folder.iterdir())
+        ]
     return torch.cat(rows).double()
 
 
@@ -62,15 +71,22 @@ def built(spec: str, weights: object = None) -> Extractor:
     """Build the network as every rank does."""
     choice = NetworkChoice(spec, None if weights is None else str(weights))
     with repeatable():
-        return custom_extractor(choice, fetch_state(choice, print), device_of(torch.device("cpu"), Launch()))
+        return custom_extractor(
+            choice, fetch_state(choice, print), device_of(torch.device("cpu"), Launch())
+        )
 
 
 def batches(folder: Path) -> Iterator[list[torch.Tensor]]:
     """Return all images of a folder in one batch for the extractor."""
-    yield [torch.from_numpy(np.array(Image.open(file).convert("RGB"))) for file in sorted(folder.iterdir())]
+    yield [
+        torch.from_numpy(np.array(Image.open(file).convert("RGB")))
+        for file in sorted(folder.iterdir())
+    ]
 
 
-def refused_extractor(here: Run, spec: str, weights: str | None, texts: list[str], *flags: object) -> None:
+def refused_extractor(
+    here: Run, spec: str, weights: str | None, texts: list[str], *flags: object
+) -> None:
     """Check that ``compute`` refuses an extractor with one error that has all of ``texts``."""
     extra = () if weights is None else ("--weights", weights)
     outcome = here("compute", "real", "fake", "--extractor", spec, *extra, *flags, "--quiet")

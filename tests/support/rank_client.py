@@ -1,7 +1,9 @@
-"""Stands in for a process: rank_server.py forks a process that does the work, and this one exits with its status.
+"""Stands in for a process: rank_server.py forks a process that does the work, and this one exits
+with its status.
 
-rank_client.py SOCKET PROGRAM ARGUMENTS… passes its environment, folder and standard descriptors to the fork, and
-forwards SIGTERM and SIGINT. It imports almost nothing, so that it starts in hundredths of a second.
+rank_client.py SOCKET PROGRAM ARGUMENTS… passes its environment, folder and standard descriptors to
+the fork, and forwards SIGTERM and SIGINT. It imports almost nothing, so that it starts in
+hundredths of a second.
 """
 
 from __future__ import annotations
@@ -18,7 +20,12 @@ def main() -> None:
     """Send the order and wait for the end of the fork."""
     place, program, *arguments = sys.argv[1:]
     environment, folder = dict(os.environ), os.getcwd()
-    order = {"program": program, "arguments": arguments, "environment": environment, "folder": folder}
+    order = {
+        "program": program,
+        "arguments": arguments,
+        "environment": environment,
+        "folder": folder,
+    }
     server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     server.connect(place)
     socket.send_fds(server, [json.dumps(order).encode()], [0, 1, 2])
@@ -34,7 +41,9 @@ def forward_signals(server: socket.socket) -> None:
     """Forward signals to the fork from now on. An earlier signal ends both processes."""
 
     def forward(number: int, _: object) -> None:
-        with contextlib.suppress(OSError):  # the fork has just exited, and its status is about to arrive
+        with contextlib.suppress(
+            OSError
+        ):  # the fork has just exited, and its status is about to arrive
             server.send(bytes([number]))
 
     for number in (signal.SIGTERM, signal.SIGINT):

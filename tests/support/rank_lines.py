@@ -1,4 +1,6 @@
-"""Messages of several ranks about a failure, for goldens. Values that depend on the machine or the time are masked."""
+"""Messages of several ranks about a failure, for goldens. Values that depend on the machine or the
+time are masked.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,11 @@ from support.goldens import Golden, placed
 from support.places import TESTS
 
 
-def compare(golden: Golden, fault: str, said: str, place: Path, chance: Mapping[str, str] | None = None) -> None:
-    """Compare one line with the golden of a fault, with process ids, ports, the host and the folders masked.
+def compare(
+    golden: Golden, fault: str, said: str, place: Path, chance: Mapping[str, str] | None = None
+) -> None:
+    """Compare one line with the golden of a fault, with process ids, ports, the host and the
+    folders masked.
 
     Args:
         golden: the fixture.
@@ -23,7 +28,8 @@ def compare(golden: Golden, fault: str, said: str, place: Path, chance: Mapping[
         chance: replacements for other parts that may vary, by regular expression.
     """
     masks = {
-        r"/\S+/(real|fake)/\d{5}\.png": r"\1/IMAGE",  # chance decides which of a rank's images is the first
+        # Chance decides which of a rank's images is the first.
+        r"/\S+/(real|fake)/\d{5}\.png": r"\1/IMAGE",
         re.escape(str(place)): "PLACE",
         re.escape(str(TESTS)): "TESTS",
         rf"(?<=[ (]){re.escape(socket.gethostname())}(?=\))": "HOST",
@@ -41,7 +47,8 @@ def compare(golden: Golden, fault: str, said: str, place: Path, chance: Mapping[
 
 
 def refusals(stderr: str) -> list[str]:
-    """Return the messages of the training package's errors in a program of the folder ``programs``, on any rank.
+    """Return the messages of the training package's errors in a program of the folder ``programs``,
+    on any rank.
 
     Masked are the rank that gave up waiting first, and the numbers of calls.
     """

@@ -1,12 +1,14 @@
-"""Starts processes quickly: a process that has imported torch forks children, each of which runs a command line.
+"""Starts processes quickly: a process that has imported torch forks children, each of which runs a
+command line.
 
 rank_server.py SOCKET MODULES… also imports these modules if they are installed.
 
-A connection to SOCKET is one child. Its first message is the order, {"program": "fidtool", "arguments": […],
-"environment": {…}, "folder": …}, with three descriptors: stdin, stdout and stderr. The program may also be "torchrun",
-or "script", whose first argument is a file. The server answers with the child's pid and, when it has exited, with its
-exit status (negative for a signal). Other messages are signals for the child, which is killed when the connection is
-closed. The order null ends the server.
+A connection to SOCKET is one child. Its first message is the order, {"program": "fidtool",
+"arguments": […], "environment": {…}, "folder": …}, with three descriptors: stdin, stdout and
+stderr. The program may also be "torchrun", or "script", whose first argument is a file. The server
+answers with the child's pid and, when it has exited, with its exit status (negative for a signal).
+Other messages are signals for the child, which is killed when the connection is closed. The order
+null ends the server.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ import fidtool
 from fidtool.cli import main as command_line
 from fidtool.distributed import rendezvous
 from fidtool.distributed.watchdog import Process, Watchdog
-from fidtool.result import record
+from fidtool.settings import record
 
 ASKED_FOR_RANK = ("lightning_utilities.core.rank_zero", "torchmetrics.utilities.prints")
 """Modules that read the rank when they are imported."""
@@ -85,7 +87,8 @@ def work(order: dict[str, Any], descriptors: Sequence[int]) -> NoReturn:
         status = 1
     sys.stdout.flush()
     sys.stderr.flush()
-    # The interpreter's normal exit takes two seconds in a fork of torch. Tests with new interpreters cover it.
+    # The interpreter's normal exit takes two seconds in a fork of torch. Tests with new
+    # interpreters cover it.
     os._exit(status)
 
 
@@ -111,20 +114,28 @@ def become(order: dict[str, Any], descriptors: Sequence[int]) -> None:
         live_apart()
     if sign := os.environ.get("FIDTOOL_TEST_SIGN"):
         ignore_silence_before(sign)
-    if "FIDTOOL_TEST_PATIENT" in os.environ:  # a rank that cannot join imports torch to report why, which can take long
+    if (
+        "FIDTOOL_TEST_PATIENT" in os.environ
+    ):  # a rank that cannot join imports torch to report why, which can take long
         replace(command_line, "_TELLING_SECONDS", 600.0)
 
 
 def live_apart() -> None:
-    """Make every rank believe that it is alone on its machine, so that it cannot see the other ranks' processes."""
+    """Make every rank believe that it is alone on its machine, so that it cannot see the other
+    ranks' processes.
+    """
     mine = Process.current()._replace(pid_namespace=f"machine of {os.getpid()}")
     replace(Process, "current", staticmethod(lambda: mine))
 
 
 def ignore_silence_before(sign: str) -> None:
-    """Ignore silent ranks until the file ``sign`` exists, which shows that the fault has happened."""
+    """Ignore silent ranks until the file ``sign`` exists, which shows that the fault has
+    happened.
+    """
     detect = Watchdog._detect
-    replace(Watchdog, "_detect", lambda self, now: detect(self, now) if os.path.exists(sign) else None)
+    replace(
+        Watchdog, "_detect", lambda self, now: detect(self, now) if os.path.exists(sign) else None
+    )
 
 
 def exit_status(code: object) -> int:
@@ -176,7 +187,9 @@ class Server:
     """Serves all connections in one thread: a fork would not have the other threads."""
 
     def __init__(self, place: str) -> None:
-        self.listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # preserves message boundaries
+        self.listening = socket.socket(
+            socket.AF_UNIX, socket.SOCK_SEQPACKET
+        )  # preserves message boundaries
         self.listening.bind(f"{place}.new")
         self.listening.listen()
         os.rename(f"{place}.new", place)  # only now can clients find it
@@ -231,7 +244,8 @@ def warm_up(modules: Sequence[str]) -> None:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     Image.preinit()
-    # Each run reads the metadata of installed packages from hundreds of files. No test changes them.
+    # Each run reads the metadata of installed packages from hundreds of files. No test changes
+    # them.
     importlib.metadata.version = functools.cache(importlib.metadata.version)
     record.versions()
     importlib.metadata.entry_points = functools.cache(importlib.metadata.entry_points)  # type: ignore[assignment]

@@ -1,4 +1,6 @@
-"""Processes that tests kill, stop and watch: ranks without a launcher, the command line, torchrun."""
+"""Processes that tests kill, stop and watch: ranks without a launcher, the command line,
+torchrun.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,12 @@ def _living() -> list[tuple[int, int, int]]:
     found = []
     for file in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
-            state, parent, _, session = file.read_text(errors="replace").rpartition(")")[2].split()[:4]
-            found += [(int(file.parent.name), int(parent), int(session))] if state not in "ZX" else []
+            state, parent, _, session = (
+                file.read_text(errors="replace").rpartition(")")[2].split()[:4]
+            )
+            found += (
+                [(int(file.parent.name), int(parent), int(session))] if state not in "ZX" else []
+            )
     return found
 
 
@@ -41,8 +47,14 @@ def children_of(pid: int) -> list[int]:
 
 
 def exported(ranks: int) -> list[dict[str, str]]:
-    """Return the variables that users set without a launcher: torchrun's, except for the local ones."""
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(ranks)}
+    """Return the variables that users set without a launcher: torchrun's, except for the local
+    ones.
+    """
+    meeting = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "WORLD_SIZE": str(ranks),
+    }
     return [{**meeting, "RANK": str(rank)} for rank in range(ranks)]
 
 
@@ -66,7 +78,9 @@ def own_interpreters(
 
 @dataclass
 class Rank:
-    """A started process. It leads a session, so its pid is the session id. It does not survive this object."""
+    """A started process. It leads a session, so its pid is the session id. It does not survive this
+    object.
+    """
 
     pid: int
     output: Path
@@ -85,7 +99,9 @@ class Rank:
         os.kill(self.pid, number)
 
     def wait(self, seconds: float = PATIENCE) -> int | None:
-        """Wait for the process, and return its exit status; None if it still runs after ``seconds``."""
+        """Wait for the process, and return its exit status; None if it still runs after
+        ``seconds``.
+        """
         if self.status is None:
             self.server.settimeout(seconds)
             with contextlib.suppress(TimeoutError, BlockingIOError):
@@ -120,11 +136,15 @@ class RankServer:
         preload: modules to import in addition to torch; missing ones are skipped.
     """
 
-    def __init__(self, environment: dict[str, str], folder: Path, preload: Sequence[str] = ()) -> None:
+    def __init__(
+        self, environment: dict[str, str], folder: Path, preload: Sequence[str] = ()
+    ) -> None:
         self.environment, self._folder, self._runs = environment, folder, 0
         self._socket = folder / "socket"
         self._server = subprocess.Popen(
-            [sys.executable, str(SERVER), str(self._socket), *preload], env=environment, preexec_fn=as_from_a_terminal
+            [sys.executable, str(SERVER), str(self._socket), *preload],
+            env=environment,
+            preexec_fn=as_from_a_terminal,
         )
 
     def _ready(self) -> bool:
@@ -137,21 +157,33 @@ class RankServer:
         connection.connect(str(self._socket))
         return connection
 
-    def launch(self, program: str, arguments: Sequence[object], environment: dict[str, str], folder: Path) -> Rank:
+    def launch(
+        self, program: str, arguments: Sequence[object], environment: dict[str, str], folder: Path
+    ) -> Rank:
         """Start ``fidtool``, ``torchrun`` or ``script FILE`` with exactly this environment."""
         self._runs += 1
         output, connection = self._folder / f"run{self._runs}", self._connect()
         order = {"program": program, "arguments": list(map(str, arguments))}
         order |= {"environment": environment, "folder": str(folder)}
-        with open(os.devnull) as nothing, open(f"{output}.out", "w") as out, open(f"{output}.err", "w") as errors:
+        with (
+            open(os.devnull) as nothing,
+            open(f"{output}.out", "w") as out,
+            open(f"{output}.err", "w") as errors,
+        ):
             streams = [stream.fileno() for stream in (nothing, out, errors)]
             socket.send_fds(connection, [json.dumps(order).encode()], streams)
         return Rank(int(connection.recv(16)), output, connection)
 
     def ranks(
-        self, program: str, arguments: Sequence[Sequence[object]], environment: dict[str, str], folder: Path
+        self,
+        program: str,
+        arguments: Sequence[Sequence[object]],
+        environment: dict[str, str],
+        folder: Path,
     ) -> list[Rank]:
-        """Start one process per list of arguments without a launcher; a single one without rank variables."""
+        """Start one process per list of arguments without a launcher; a single one without rank
+        variables.
+        """
         places = exported(len(arguments)) if len(arguments) > 1 else [{}]
         return [
             self.launch(program, own, {**place, **environment}, folder)
@@ -167,16 +199,32 @@ class RankServer:
         folder: Path,
         *options: str,
     ) -> Rank:
-        """Start torchrun with ``fidtool ARGUMENTS`` or ``script FILE ARGUMENTS``; the ranks are forks."""
-        # The interval at which torchrun checks its ranks; the default would delay the end of each run.
-        launcher = [f"--nproc-per-node={ranks}", f"--master-port={free_port()}", "--monitor-interval=0.02", *options]
+        """Start torchrun with ``fidtool ARGUMENTS`` or ``script FILE ARGUMENTS``; the ranks are
+        forks.
+        """
+        # The interval at which torchrun checks its ranks; the default would delay the end of each
+        # run.
+        launcher = [
+            f"--nproc-per-node={ranks}",
+            f"--master-port={free_port()}",
+            "--monitor-interval=0.02",
+            *options,
+        ]
         command = ["--no-python", *self.stand_in(program, arguments)]
         return self.launch("torchrun", [*launcher, *command], environment, folder)
 
     def stand_in(self, program: str, arguments: Sequence[object]) -> list[str]:
         """Return the command of a process whose work a fork does."""
         wait_until(self._ready, "the server is still importing torch")
-        return [sys.executable, "-I", "-S", str(CLIENT), str(self._socket), program, *map(str, arguments)]
+        return [
+            sys.executable,
+            "-I",
+            "-S",
+            str(CLIENT),
+            str(self._socket),
+            program,
+            *map(str, arguments),
+        ]
 
     def close(self) -> None:
         """End the server and all processes."""

@@ -14,16 +14,23 @@ SIZES = ((11, 11), (37, 12), (64, 48), (33, 65), (96, 70), (45, 45))
 
 
 def make_reconstructions(
-    folder: Path, sizes: Sequence[tuple[int, int]] = SIZES, seed: int = 0, mode: Callable[[int], str] = lambda _: "RGB"
+    folder: Path,
+    sizes: Sequence[tuple[int, int]] = SIZES,
+    seed: int = 0,
+    mode: Callable[[int], str] = lambda _: "RGB",
 ) -> tuple[Path, Path]:
-    """Write smooth noise as PNG files of ``real``, and as noisier ones of ``recon``; return both folders."""
+    """Write smooth noise as PNG files of ``real``, and as noisier ones of ``recon``; return both
+    folders.
+    """
     rng = np.random.RandomState(seed)
     places = folder / "real", folder / "recon"
     for place in places:
         place.mkdir(parents=True)
     for number, (width, height) in enumerate(sizes):
         coarse = Image.fromarray(rng.randint(0, 256, (6, 6, 3)).astype(np.uint8))
-        pixels = np.asarray(coarse.resize((width, height), Image.Resampling.BICUBIC)).astype(np.int64)
+        pixels = np.asarray(coarse.resize((width, height), Image.Resampling.BICUBIC)).astype(
+            np.int64
+        )
         noise = rng.randint(-12 - 3 * number, 13 + 3 * number, pixels.shape)
         for place, values in zip(places, (pixels, pixels + noise), strict=True):
             image = Image.fromarray(values.clip(0, 255).astype(np.uint8)).convert(mode(number))
@@ -41,7 +48,10 @@ def write_backbone(file: Path, net: str = "alex") -> Path:
     for name, tensor in model.state_dict().items():
         if name.startswith("classifier"):
             tensor.zero_()  # not used, and most of the file
-    torch.save({name: each for name, each in model.state_dict().items() if name.startswith("features")}, file)
+    torch.save(
+        {name: each for name, each in model.state_dict().items() if name.startswith("features")},
+        file,
+    )
     return file
 
 

@@ -1,4 +1,6 @@
-"""A plain implementation of `fidtool.images.records.records_of`, one image at a time and without vectorised tricks."""
+"""A plain implementation of `fidtool.reading.records.records_of`, one image at a time and without
+vectorised tricks.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,8 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.images.decode import DecodedImage
-from fidtool.images.records import BINS, FLAGS, RECORD, SIDE, RecordArray
+from fidtool.reading.decode import DecodedImage
+from fidtool.reading.records import BINS, FLAGS, RECORD, SIDE, RecordArray
 
 
 def reference_record(image: DecodedImage) -> RecordArray:
@@ -31,7 +33,9 @@ def reference_record(image: DecodedImage) -> RecordArray:
     one["bins"] = [(sample // (256 // BINS) == number).sum() for number in range(BINS)]
     one["black"] = (sample.sum(axis=2) == 0).sum()
     one["gray"] = all(len(set(pixel)) == 1 for pixel in sample.reshape(-1, 3).tolist())
-    one["roughness"] = _roughness(sample[..., 1], image.pixels[::down, 1::right, 1].astype(np.int64))
+    one["roughness"] = _roughness(
+        sample[..., 1], image.pixels[::down, 1::right, 1].astype(np.int64)
+    )
     one["thumb"] = _thumb(sample)
     one["lowest"], one["highest"] = image.pixels.min(), image.pixels.max()
     if min(width, height) >= 16:
@@ -40,7 +44,9 @@ def reference_record(image: DecodedImage) -> RecordArray:
             image.pixels[:: -(-height // 32), left : left + 256, 1].astype(int).tolist(),
             image.pixels[top : top + 256, :: -(-width // 32), 1].T.astype(int).tolist(),
         ]
-        one["bands"] = [min(65504.0, *(_detail(rows, band) for rows in both)) for band in range(1, 9)]
+        one["bands"] = [
+            min(65504.0, *(_detail(rows, band) for rows in both)) for band in range(1, 9)
+        ]
         one["repeats"] = max(map(_repeats, both))
     return record
 
@@ -51,11 +57,16 @@ def _detail(rows: list[list[int]], band: int) -> float:
     for wave in (math.cos, math.sin) if band < 8 else (math.sin,):
         places = [number - 7.5 for number in range(16)]
         taps = [
-            round(2047 * math.cos(math.pi * place / 16) ** 2 * wave(math.pi * band / 8 * place)) for place in places
+            round(2047 * math.cos(math.pi * place / 16) ** 2 * wave(math.pi * band / 8 * place))
+            for place in places
         ]
         taps[7], taps[8] = (taps[middle] - sum(taps) // 2 for middle in (7, 8))
-        values = [sum(map(int.__mul__, taps, row[start : start + 16])) for row in rows for start in starts]
-        found.append(sum(value**2 for value in values) / (len(values) * sum(tap**2 for tap in taps)))
+        values = [
+            sum(map(int.__mul__, taps, row[start : start + 16])) for row in rows for start in starts
+        ]
+        found.append(
+            sum(value**2 for value in values) / (len(values) * sum(tap**2 for tap in taps))
+        )
     return sum(found) / len(found)
 
 
@@ -67,7 +78,9 @@ def _repeats(rows: list[list[int]]) -> int:
 
 def _roughness(green: NDArray[np.int64], neighbours: NDArray[np.int64]) -> int:
     steps = neighbours - green[:, : neighbours.shape[1]]
-    variance = Fraction(int((green**2).sum()), green.size) - Fraction(int(green.sum()), green.size) ** 2
+    variance = (
+        Fraction(int((green**2).sum()), green.size) - Fraction(int(green.sum()), green.size) ** 2
+    )
     if not variance or not steps.size:
         return 0
     return min(255, int(100 * Fraction(int((steps**2).sum()), steps.size) / (2 * variance)))
@@ -81,7 +94,9 @@ def _thumb(sample: NDArray[np.int64]) -> list[int]:
     brightness = [_nearest(_luma(cell), 1000 * len(cell)) for row in cells for cell in row]
     half = SIDE // 2
     quarters = [
-        np.concatenate([cell for row in cells[top : top + half] for cell in row[left : left + half]])
+        np.concatenate(
+            [cell for row in cells[top : top + half] for cell in row[left : left + half]]
+        )
         for top in (0, half)
         for left in (0, half)
     ]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fidtool.images.records import BINS, BRIGHTNESS, FLAGS, RECORD, ImageRecords, RecordArray
+from fidtool.reading.records import BINS, BRIGHTNESS, FLAGS, RECORD, ImageRecords, RecordArray
 
 VALUES = 60_000
 """Number of values per image."""
@@ -41,8 +41,11 @@ USUAL = np.maximum(histogram(60), 1)
 """The histogram of an image with many colours."""
 
 
-def thumbnail(light: NDArray[Any] | float, within: float = 20, blue: object = 0, red: object = 0) -> NDArray[np.uint8]:
-    """Return brightness that varies by ``within`` between parts, and B - Y and R - Y: shape (images, parts).
+def thumbnail(
+    light: NDArray[Any] | float, within: float = 20, blue: object = 0, red: object = 0
+) -> NDArray[np.uint8]:
+    """Return brightness that varies by ``within`` between parts, and B - Y and R - Y: shape
+    (images, parts).
 
     Args:
         light: mean of each image, or of one.
@@ -51,7 +54,9 @@ def thumbnail(light: NDArray[Any] | float, within: float = 20, blue: object = 0,
     """
     swing = within * (-1.0) ** np.arange(BRIGHTNESS)
     bright = np.atleast_1d(light)[:, None] + swing
-    colours = np.concatenate([np.broadcast_to(np.asarray(each) / 2 + 128, 4) for each in (blue, red)])
+    colours = np.concatenate(
+        [np.broadcast_to(np.asarray(each) / 2 + 128, 4) for each in (blue, red)]
+    )
     return np.hstack([bright, np.broadcast_to(colours, (len(bright), 8))]).astype(np.uint8)
 
 
@@ -61,10 +66,18 @@ def by_turns(count: int, swing: float = 40, light: float = LIGHT) -> NDArray[np.
 
 
 def records(count: int = 100, **fields: Any) -> RecordArray:
-    """Return records of colour photos of one size in PNGs. ``fields`` are one value for all, or one per image."""
+    """Return records of colour photos of one size in PNGs. ``fields`` are one value for all, or one
+    per image.
+    """
     made = np.zeros(count, dtype=RECORD)
     usual: dict[str, Any] = {
-        **{"digest": np.arange(count), "height": 100, "width": 100, "format": b"PNG", "mode": b"RGB"},
+        **{
+            "digest": np.arange(count),
+            "height": 100,
+            "width": 100,
+            "format": b"PNG",
+            "mode": b"RGB",
+        },
         **{"low": 5, "high": 250, "roughness": 10, "values": VALUES, "bins": USUAL},
         **{"thumb": thumbnail(by_turns(count)), "lowest": 5, "highest": 250, "bands": DETAIL},
     }

@@ -30,8 +30,8 @@ from fidtool.result.explanations import (
     Removal,
     Uncertainty,
 )
-from fidtool.result.record import RunRecord
 from fidtool.result.values import Features, Value
+from fidtool.settings.record import RunRecord
 
 NASTY = "<b>&\"quotes'<script>window.hacked=1</script>\n\u202etxt"
 """Characters that a file name can contain, apart from undecodable bytes."""
@@ -55,8 +55,16 @@ METRICS = {
 
 def known_of(features: Features = Features(), *names: str) -> tuple[Value, ...]:  # noqa: B008 - it is frozen
     """Return the values of the built-in metrics, or of some, for the features of a network."""
-    numbers = [(kind.name, number) for kind in BUILT_IN.values() for number in (*kind.numbers, *kind.summary)]
-    return tuple(Value(metric, number, features) for metric, number in numbers if not names or number.name in names)
+    numbers = [
+        (kind.name, number)
+        for kind in BUILT_IN.values()
+        for number in (*kind.numbers, *kind.summary)
+    ]
+    return tuple(
+        Value(metric, number, features)
+        for metric, number in numbers
+        if not names or number.name in names
+    )
 
 
 KNOWN = known_of()
@@ -78,7 +86,9 @@ def write_image(folder: Path, name: str, size: tuple[int, int] = (160, 120), see
 def duplicates(files: Sequence[str] = (), copies: int = 0) -> Duplicates:
     """Return ``copies`` duplicates among 100 images; the files contain the same image."""
     examples = (tuple(files),) * 8 if files else ()
-    return Duplicates(100, 100 - copies, copies, 0, {1: 100 - 2 * copies, 2: copies}, None, examples)
+    return Duplicates(
+        100, 100 - copies, copies, 0, {1: 100 - 2 * copies, 2: copies}, None, examples
+    )
 
 
 def health(path: str, found: Duplicates) -> Health:
@@ -129,16 +139,26 @@ def bare(*fakes: str, real: str = "real", fid: float = 12.3456) -> Evaluation:
         date="2025-01-31T23:59:59Z",
         config={"batch_size": 50, "metrics": ["fid", "kid"], "exhibits": True},
     )
-    definition = Definition("inception", "cd" * 32, 2048, 18, 299, "(x-127.5)/127.5", "bilinear", "pillow", 1)
+    definition = Definition(
+        "inception", "cd" * 32, 2048, 18, 299, "(x-127.5)/127.5", "bilinear", "pillow", 1
+    )
     return Evaluation({"features": definition}, tuple(results), record)
 
 
 def classes(count: int = 40) -> Classes:
     """Return classes with hostile names, the worst first, and one that is only in FAKE."""
     names = [f"n{place:04} {NASTY}" for place in range(count)]
-    found = [ClassResult(name, 50, 40, {"fid": 90.0 - place, "kid": 0.01}) for place, name in enumerate(names)]
+    found = [
+        ClassResult(name, 50, 40, {"fid": 90.0 - place, "kid": 0.01})
+        for place, name in enumerate(names)
+    ]
     worst = {"fid": (names[0], 90.0), "kid": (names[0], 0.01)}
-    return Classes("class", (*found, ClassResult("few", 0, 1)), {"fid": 90.0 - (count - 1) / 2, "kid": 0.01}, worst)
+    return Classes(
+        "class",
+        (*found, ClassResult("few", 0, 1)),
+        {"fid": 90.0 - (count - 1) / 2, "kid": 0.01},
+        worst,
+    )
 
 
 def rich(evaluation: Evaluation, files: Sequence[str]) -> Evaluation:
@@ -150,7 +170,9 @@ def rich(evaluation: Evaluation, files: Sequence[str]) -> Evaluation:
         assert result.diagnosis is not None
         assert result.diagnosis.fake is not None
         own = health(result.fake.name, result.diagnosis.fake)
-        neighbours = tuple(Neighbour(fake, real, 5.5) for fake, real in itertools.pairwise(many[:30]))
+        neighbours = tuple(
+            Neighbour(fake, real, 5.5) for fake, real in itertools.pairwise(many[:30])
+        )
         random = tuple(many[:48])
         exhibit = Exhibit(own, health(result.real.name, duplicates()), random, neighbours, random)
         results.append(replace(result, exhibit=exhibit))
@@ -161,7 +183,10 @@ def rich(evaluation: Evaluation, files: Sequence[str]) -> Evaluation:
         for other in results[place + 1 :]
     ]
     definitions, run = evaluation.definitions, evaluation.run
-    results = [replace(each, missed=(f"{each.fake.name} has FID {each.fid:.6g}, above 10",)) for each in results]
+    results = [
+        replace(each, missed=(f"{each.fake.name} has FID {each.fid:.6g}, above 10",))
+        for each in results
+    ]
     return Evaluation(definitions, tuple(results), run, differences=tuple(differences), gated="fid")
 
 
@@ -174,23 +199,32 @@ def _full(result: Comparison, files: Sequence[str], place: int) -> Comparison:
         result.fake,
         {**result.metrics, **METRICS},
         KNOWN,
-        (ResultWarning(result.fake.name, f"{NASTY} is doubtful"), ResultWarning("", "about every set")),
+        (
+            ResultWarning(result.fake.name, f"{NASTY} is doubtful"),
+            ResultWarning("", "about every set"),
+        ),
         tuple(
-            SkippedFile(result.fake.name, f"{file}.{number}", "truncated") for number, file in enumerate(files[:150])
+            SkippedFile(result.fake.name, f"{file}.{number}", "truncated")
+            for number, file in enumerate(files[:150])
         ),
         Diagnosis(
             DuplicatesOfSets(duplicates(), duplicates(files[:8], 20)),
             SharedCopies(20, tuple(itertools.pairwise(files[:9]))),
             (found, Finding("other size", "medium", 100, "", "FAKE's images are smaller", "pair")),
         ),
-        {"fid": Uncertainty(1.0, corrected, "", ((25, fid + 6), (50, fid + 3), (75, fid + 1), (100, fid)))}
+        {
+            "fid": Uncertainty(
+                1.0, corrected, "", ((25, fid + 6), (50, fid + 3), (75, fid + 1), (100, fid))
+            )
+        }
         if place % 2 == 0
         else {"fid": Uncertainty(None, None, "too few images", ((25, fid + 6), (100, fid)))},
         Influence(
             tuple(HarmfulImage(file, 0.5 / (1 + rank)) for rank, file in enumerate(files)),
             (),
             tuple(
-                Removal(part, round(100 * part), predicted=fid - 1, distance=fid - 2) for part in (0.005, 0.01, 0.02)
+                Removal(part, round(100 * part), predicted=fid - 1, distance=fid - 2)
+                for part in (0.005, 0.01, 0.02)
             ),
             "100 images for 2048 dimensions",
         ),

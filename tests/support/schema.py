@@ -1,4 +1,6 @@
-"""The schema of the results' JSON, made from the dataclasses whose fields it has, and from their docstrings."""
+"""The schema of the results' JSON, made from the dataclasses whose fields it has, and from their
+docstrings.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,6 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from fidtool.diagnose.diagnosis import Diagnosis, Health
 from fidtool.diagnose.duplicates import Duplicates
 from fidtool.diagnose.findings import Finding
-from fidtool.json_fields import NOT_IN_JSON
 from fidtool.metrics.metric import Number
 from fidtool.result.evaluation import Comparison, SetResult
 from fidtool.result.explanations import (
@@ -27,8 +28,9 @@ from fidtool.result.explanations import (
     NotComputed,
     Uncertainty,
 )
-from fidtool.result.record import RunRecord
 from fidtool.result.values import Features, Value
+from fidtool.settings.record import RunRecord
+from fidtool.system.json_fields import NOT_IN_JSON
 
 DOCUMENTED: dict[str, type] = {
     "comparison": Comparison,
@@ -51,9 +53,17 @@ DOCUMENTED: dict[str, type] = {
     "classes": Classes,
     "run": RunRecord,
 }
-"""The dataclasses that have a section of their own, by its name. Others are part of what they are in."""
+"""The dataclasses that have a section of their own, by its name. Others are part of what they are
+in.
+"""
 _NAMES = {"PassedOver": "passed_over"}
-_PLAIN: dict[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"}
+_PLAIN: dict[Any, str] = {
+    str: "string",
+    int: "integer",
+    float: "number",
+    bool: "boolean",
+    NoneType: "null",
+}
 _WORDS = {"None": "null", "True": "true", "False": "false"}
 
 
@@ -65,10 +75,15 @@ def generated() -> dict[str, Any]:
     of_sets = {
         "real": {"type": "string", "description": "REAL, as passed by the caller."},
         "fake": {"type": "string", "description": "FAKE, as passed by the caller."},
-        "count": _pair("Numbers of images used. null if a statistics file does not have it.", number),
+        "count": _pair(
+            "Numbers of images used. null if a statistics file does not have it.", number
+        ),
         "sets": _pair("The two sets.", {"$ref": "#/$defs/set"}),
     }
-    definitions["comparison"] |= {"properties": comparison | of_sets, "required": [*(comparison | of_sets)]}
+    definitions["comparison"] |= {
+        "properties": comparison | of_sets,
+        "required": [*(comparison | of_sets)],
+    }
     run = definitions["run"]
     run["description"] += " A run that failed has only `command`, `host`, `date` and `config`."
     run["required"] = ["command", "host", "date", "config"]
@@ -81,16 +96,25 @@ def _pair(description: str, kind: dict[str, Any]) -> dict[str, Any]:
     return _closed({"description": description}, properties)
 
 
-def _closed(head: dict[str, Any], properties: dict[str, Any], required: list[str] | None = None) -> dict[str, Any]:
+def _closed(
+    head: dict[str, Any], properties: dict[str, Any], required: list[str] | None = None
+) -> dict[str, Any]:
     required = [*properties] if required is None else required
-    return head | {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    return head | {
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": False,
+    }
 
 
 def _object(kind: type) -> dict[str, Any]:
     """Return the schema of a dataclass: its fields, and the properties in its ``DERIVED``."""
     summary, texts = _documented(kind)
     hints = get_type_hints(kind, include_extras=True)
-    kinds = {field.name: hints[field.name] for field in fields(kind) if field.metadata != NOT_IN_JSON}
+    kinds = {
+        field.name: hints[field.name] for field in fields(kind) if field.metadata != NOT_IN_JSON
+    }
     for name in getattr(kind, "DERIVED", ()):
         kinds[name] = get_type_hints(getattr(kind, name).fget)["return"]
     properties = {}
@@ -103,7 +127,9 @@ def _object(kind: type) -> dict[str, Any]:
 
 
 def _documented(kind: type) -> tuple[str, dict[str, str]]:
-    """Return the first sentence of a docstring, and the texts of its attributes, in words for JSON."""
+    """Return the first sentence of a docstring, and the texts of its attributes, in words for
+    JSON.
+    """
     text = inspect.cleandoc(kind.__doc__ or "")
     summary = text.split("\n\n")[0]
     _, _, listed = text.partition("Attributes:\n")
@@ -117,7 +143,9 @@ def _documented(kind: type) -> tuple[str, dict[str, str]]:
 
 
 def _words(text: str) -> str:
-    """Return the text of a docstring as the guide writes: None is null, and literals are in single backticks."""
+    """Return the text of a docstring as the guide writes: None is null, and literals are in single
+    backticks.
+    """
     text = " ".join(text.split()).replace("``", "`")
     text = re.sub(r"\b(None|True|False)\b", lambda word: _WORDS[word[0]], text)
     text = re.sub(r"`([A-Z]\w+)\.(\w+)`", r"`\2`", text)
@@ -145,7 +173,9 @@ def _schema(kind: Any) -> dict[str, Any]:
     if hasattr(kind, "parse"):
         return {"type": "string"}
     if is_dataclass(kind):
-        name = {known: name for name, known in DOCUMENTED.items()}.get(kind) or _NAMES.get(kind.__name__)
+        name = {known: name for name, known in DOCUMENTED.items()}.get(kind) or _NAMES.get(
+            kind.__name__
+        )
         return {"$ref": f"#/$defs/{name}"} if name else _object(kind)
     assert kind is Any, kind
     return {}

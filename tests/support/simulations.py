@@ -18,7 +18,9 @@ AT_ONCE = 100
 
 
 def generators(dims: int, decades: float, amount: float) -> tuple[Gaussian, Gaussian, Gaussian]:
-    """REAL with a spectrum over ``decades``, and two Gaussians that deviate by ``amount`` and by less."""
+    """REAL with a spectrum over ``decades``, and two Gaussians that deviate by ``amount`` and by
+    less.
+    """
     rng = np.random.RandomState(0)
     real = np.diag(np.logspace(0, -decades, dims))
     rotation, _ = np.linalg.qr(rng.randn(dims, dims))
@@ -33,11 +35,15 @@ def generators(dims: int, decades: float, amount: float) -> tuple[Gaussian, Gaus
 
 
 def distance(one: Gaussian, other: Gaussian) -> float:
-    return frechet_distance(one.mu, one.sigma, other.mu, other.sigma, count1=one.count, count2=other.count)
+    return frechet_distance(
+        one.mu, one.sigma, other.mu, other.sigma, count1=one.count, count2=other.count
+    )
 
 
 def distances_of_parts(real: Gaussian, rows: Array) -> Array:
-    """Return the result of `error_bars` for many sets at once, which is faster. ``rows`` has shape (sets, n, D)."""
+    """Return the result of `error_bars` for many sets at once, which is faster. ``rows`` has shape
+    (sets, n, D).
+    """
     factor = torch.from_numpy(np.linalg.cholesky(real.sigma))
     middle = rows.mean((0, 1))
     # A few sets at a time, so that their matrices stay in the processor's cache.
@@ -46,7 +52,9 @@ def distances_of_parts(real: Gaussian, rows: Array) -> Array:
 
 
 def _distances_of_parts(real: Gaussian, factor: torch.Tensor, middle: Array, rows: Array) -> Array:
-    """Return the parts of some sets. ``middle`` is a point near their means, for numerical accuracy."""
+    """Return the parts of some sets. ``middle`` is a point near their means, for numerical
+    accuracy.
+    """
     blocks = torch.from_numpy(rows - middle).reshape(len(rows), 20, -1, len(middle))
     which = torch.from_numpy(members().astype(np.float64))
     counts = blocks.shape[2] * which.sum(1)[:, None]
@@ -70,11 +78,12 @@ def covered(found: list[Estimate], true: float, moved: Array | float = 0.0) -> f
 def check_coverage(
     real: Gaussian, draw: Callable[[], tuple[Array, Array]], fakes: list[Gaussian]
 ) -> tuple[float, float]:
-    """Check the coverage for two generators and their difference. ``draw`` returns `AT_ONCE` sets of each.
+    """Check the coverage for two generators and their difference. ``draw`` returns `AT_ONCE` sets
+    of each.
 
     Returns:
-        The coverage of the second generator if its intervals were centred on the uncorrected FIDs; the relative error
-        of the difference's standard error.
+        The coverage of the second generator if its intervals were centred on the uncorrected FIDs;
+        the relative error of the difference's standard error.
     """
     batches = [[distances_of_parts(real, rows) for rows in draw()] for _ in range(DRAWS // AT_ONCE)]
     one, other = (np.concatenate(own) for own in zip(*batches, strict=True))
@@ -83,4 +92,6 @@ def check_coverage(
     for own, truth in zip(found, [*true, true[0] - true[1]], strict=True):
         assert 92 <= covered(own, truth) <= 98
     values, errors = np.array(found)[..., :2].T
-    return covered(found[1], true[1], other[:, 0] - values[:, 1]), errors[:, 2].mean() / errors[:, 1].mean()
+    return covered(found[1], true[1], other[:, 0] - values[:, 1]), errors[:, 2].mean() / errors[
+        :, 1
+    ].mean()

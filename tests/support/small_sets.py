@@ -15,14 +15,21 @@ METRICS = ("--metrics", "fid,kid,prdc,cmmd", "--cmmd-extractor", COLOURS, *SMALL
 
 
 def make_sets(tmp_path: Path) -> tuple[Path, Path]:
-    folders = make_pictures(tmp_path / "real", COUNT, 0), make_pictures(tmp_path / "fake", COUNT + 3, 1)
+    folders = (
+        make_pictures(tmp_path / "real", COUNT, 0),
+        make_pictures(tmp_path / "fake", COUNT + 3, 1),
+    )
     time.sleep(0.08)  # younger files are not cached
     return folders
 
 
 def make_real(here: Run, tmp_path: Path) -> Path:
-    """Write ``real64.npz``, with 64 dims and the protocol ``tensorflow``, and the folders ``real`` and ``fake``."""
-    real, _ = (make_pictures(tmp_path / name, 4, seed) for seed, name in enumerate(("real", "fake")))
+    """Write ``real64.npz``, with 64 dims and the protocol ``tensorflow``, and the folders ``real``
+    and ``fake``.
+    """
+    real, _ = (
+        make_pictures(tmp_path / name, 4, seed) for seed, name in enumerate(("real", "fake"))
+    )
     arguments = ("--dims", 64, "--protocol", "tensorflow", "--quiet")
     assert here("stats", "real", "-o", "real64.npz", *arguments).status == 0
     return real

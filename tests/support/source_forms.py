@@ -50,7 +50,9 @@ def pixels_in(folder: Path) -> NDArray[np.uint8]:
     return np.stack([np.asarray(Image.open(folder / name)) for name in names_in(folder)])
 
 
-def write_zip(file: Path, folder: Path, names: Sequence[str], method: int = zipfile.ZIP_DEFLATED) -> None:
+def write_zip(
+    file: Path, folder: Path, names: Sequence[str], method: int = zipfile.ZIP_DEFLATED
+) -> None:
     with zipfile.ZipFile(file, "w", method) as archive:
         for name in reversed(names):  # readers must sort the names
             archive.write(folder / name, name)
@@ -78,7 +80,9 @@ def write_parquet(file: Path, folder: Path, names: Sequence[str]) -> None:
     from pyarrow import parquet
 
     images = [{"bytes": (folder / name).read_bytes(), "path": name} for name in names]
-    parquet.write_table(pyarrow.table({"image": images, "label": list(range(len(names)))}), file, row_group_size=5)
+    parquet.write_table(
+        pyarrow.table({"image": images, "label": list(range(len(names)))}), file, row_group_size=5
+    )
 
 
 def write_arrow(file: Path, folder: Path, names: Sequence[str]) -> None:
@@ -95,7 +99,9 @@ def write_saved(saved: Path, folder: Path, names: Sequence[str]) -> None:
     """Write a folder as ``save_to_disk`` does."""
     saved.mkdir()
     write_arrow(saved / "data-00000-of-00001.arrow", folder, names)
-    (saved / "state.json").write_text(json.dumps({"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}))
+    (saved / "state.json").write_text(
+        json.dumps({"_data_files": [{"filename": "data-00000-of-00001.arrow"}]})
+    )
     (saved / "dataset_info.json").write_text("{}")
 
 
@@ -104,7 +110,9 @@ def write_list(file: Path, folder: Path, names: Sequence[str]) -> None:
 
 
 def make_forms(folder: Path) -> dict[str, str]:
-    """Write the images of a folder in every format next to it, and return the paths as users type them."""
+    """Write the images of a folder in every format next to it, and return the paths as users type
+    them.
+    """
     place, names, pixels = folder.parent, names_in(folder), pixels_in(folder)
     planes = torch.from_numpy(pixels).permute(0, 3, 1, 2)
     floats = (pixels / 255).astype(np.float32)
@@ -122,13 +130,17 @@ def make_forms(folder: Path) -> dict[str, str]:
         "floats.npy": lambda file: np.save(file, floats),
         "foreign.npy": lambda file: np.save(file, floats.astype(">f8")),
         "images.pt": lambda file: torch.save(planes, file),  # a view: its storage is NHWC
-        "several.pt": lambda file: torch.save({"images": planes.contiguous(), "labels": torch.zeros(3)}, file),
+        "several.pt": lambda file: torch.save(
+            {"images": planes.contiguous(), "labels": torch.zeros(3)}, file
+        ),
         "images.safetensors": lambda file: save_file({"images": planes.contiguous()}, file),
         "images.parquet": lambda file: write_parquet(file, folder, names),
         "images.arrow": lambda file: write_arrow(file, folder, names),
         "saved": lambda file: write_saved(file, folder, names),
         "images.txt": lambda file: write_list(file, folder, names),
-        "images.csv": lambda file: file.write_text("".join(["path\n", *(f"{folder.name}/{name}\n" for name in names)])),
+        "images.csv": lambda file: file.write_text(
+            "".join(["path\n", *(f"{folder.name}/{name}\n" for name in names)])
+        ),
     }
     for name, write in writers.items():
         write(place / name)
@@ -137,11 +149,18 @@ def make_forms(folder: Path) -> dict[str, str]:
 
 
 def make_frame_forms(folder: Path) -> list[str]:
-    """Write the images of a folder, in their order, as frames of four files, and return these in every format."""
-    images, frames = [Image.fromarray(pixels) for pixels in pixels_in(folder)], folder.parent / "frames"
+    """Write the images of a folder, in their order, as frames of four files, and return these in
+    every format.
+    """
+    images, frames = (
+        [Image.fromarray(pixels) for pixels in pixels_in(folder)],
+        folder.parent / "frames",
+    )
     frames.mkdir()
     names = ("a.png", "b.tif", "c.webp", "d.png")
-    for name, some in zip(names, (images[:7], images[7:12], images[12:-1], images[-1:]), strict=True):
+    for name, some in zip(
+        names, (images[:7], images[7:12], images[12:-1], images[-1:]), strict=True
+    ):
         lossless = {"lossless": True} if name == "c.webp" else {}
         some[0].save(frames / name, save_all=len(some) > 1, append_images=some[1:], **lossless)
     place = folder.parent
@@ -150,12 +169,32 @@ def make_frame_forms(folder: Path) -> list[str]:
     write_tar(place / "frames.tar.gz", frames, names, "w:gz")
     write_parquet(place / "frames.parquet", frames, names)
     write_list(place / "frames.txt", frames, names)
-    return [str(frames), *(str(place / f"frames.{kind}") for kind in ("zip", "tar", "tar.gz", "parquet", "txt"))]
+    return [
+        str(frames),
+        *(str(place / f"frames.{kind}") for kind in ("zip", "tar", "tar.gz", "parquet", "txt")),
+    ]
 
 
 FORMS = (
-    *("images.zip", "stored.zip", "images.tar", "images.tar.gz", "images.tar.xz", "shards", "images.npz", "packed.npz"),
-    *("named.npz", "images.npy", "planes.npy", "floats.npy", "foreign.npy", "images.pt", "several.pt"),
+    *(
+        "images.zip",
+        "stored.zip",
+        "images.tar",
+        "images.tar.gz",
+        "images.tar.xz",
+        "shards",
+        "images.npz",
+        "packed.npz",
+    ),
+    *(
+        "named.npz",
+        "images.npy",
+        "planes.npy",
+        "floats.npy",
+        "foreign.npy",
+        "images.pt",
+        "several.pt",
+    ),
     *("images.safetensors", "images.parquet", "images.arrow", "saved", "images.txt", "images.csv"),
 )
 """All formats but the folder."""
@@ -171,7 +210,10 @@ ARGUMENTS = (
 def prepare_forms(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Write the same images in every format, and REAL."""
     place = tmp_path_factory.mktemp("forms")
-    return {**make_forms(make_squares(place / "images", COUNT)), "real": str(make_squares(place / "real", COUNT, 1))}
+    return {
+        **make_forms(make_squares(place / "images", COUNT)),
+        "real": str(make_squares(place / "real", COUNT, 1)),
+    }
 
 
 def prepare_expected(forms: dict[str, str]) -> dict[str, float]:
@@ -179,5 +221,7 @@ def prepare_expected(forms: dict[str, str]) -> dict[str, float]:
     import fidtool
 
     kid = {"metrics": ["fid", fidtool.KID(subset_size=9, subsets=5)]}
-    evaluation = fidtool.compute(forms["real"], forms["folder"], extractor=TINY, cache=False, batch_size=4, **kid)
+    evaluation = fidtool.compute(
+        forms["real"], forms["folder"], extractor=TINY, cache=False, batch_size=4, **kid
+    )
     return dict(evaluation.results[0].metrics)

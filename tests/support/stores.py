@@ -27,7 +27,9 @@ def filled(place: Path) -> Path:
 
 def folders_fid(place: Path) -> float:
     """Return the distance that every format must give."""
-    return fidtool.compute(place / "real", place / "images", extractor=TINY, cache=False, batch_size=4).frechet_distance
+    return fidtool.compute(
+        place / "real", place / "images", extractor=TINY, cache=False, batch_size=4
+    ).frechet_distance
 
 
 @contextlib.contextmanager

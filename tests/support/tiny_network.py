@@ -12,7 +12,9 @@ class _Tiny(nn.Module):
         generator = torch.Generator().manual_seed(7)
         self.convolution = nn.Conv2d(3, dims, 5, stride=3, bias=False)
         with torch.no_grad():
-            self.convolution.weight.copy_(torch.randn(self.convolution.weight.shape, generator=generator) * 0.1)
+            self.convolution.weight.copy_(
+                torch.randn(self.convolution.weight.shape, generator=generator) * 0.1
+            )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.convolution(x).relu()
@@ -34,7 +36,9 @@ def large() -> fidtool.Network:
 
 
 def colours() -> fidtool.Network:
-    """Return a network of the mean and standard deviation of the colours, plus 2, so that no feature is near 0."""
+    """Return a network of the mean and standard deviation of the colours, plus 2, so that no
+    feature is near 0.
+    """
 
     class Colours(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -44,7 +48,9 @@ def colours() -> fidtool.Network:
 
 
 def different_each_time() -> fidtool.Network:
-    """Return a network with unseeded weights, which differ between ranks. The bias keeps features away from 0."""
+    """Return a network with unseeded weights, which differ between ranks. The bias keeps features
+    away from 0.
+    """
     torch.seed()
     convolution = nn.Conv2d(3, 4, 3)
     nn.init.constant_(convolution.get_parameter("bias"), 8.0)

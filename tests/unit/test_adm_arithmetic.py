@@ -13,8 +13,8 @@ from fidtool.distances.exact import FeatureSettings
 from fidtool.errors import rendered
 from fidtool.metrics.inception_score import SORTED
 from fidtool.metrics.metric import FeatureSet, MetricContext
-from fidtool.presets import with_preset
-from fidtool.settings import Settings
+from fidtool.settings.presets import with_preset
+from fidtool.settings.settings import Settings
 from fidtool.statistics.set_statistics import Gaussian
 from support import adm_evaluator
 from support.feature_sets import Features, mixture, normal
@@ -28,7 +28,11 @@ SPATIAL_TRAINING, SPATIAL_FAKE = mixture(900, SPATIAL_DIMS, 3), mixture(COUNT, S
 
 
 def computed(
-    name: str, real: FeatureSet, fake: FeatureSet, warnings: list[str] | None = None, settings: Settings = SETTINGS
+    name: str,
+    real: FeatureSet,
+    fake: FeatureSet,
+    warnings: list[str] | None = None,
+    settings: Settings = SETTINGS,
 ) -> dict[str, float]:
     """Return the values of one metric of the preset. Its warnings are added to ``warnings``."""
     state = {"fc.weight": torch.from_numpy(WEIGHT), "fc.bias": torch.ones(CLASSES)}
@@ -42,8 +46,12 @@ def computed(
 
 
 def as_set(features: Features, statistics: Features, order: Any = None) -> FeatureSet:
-    """Return a set whose mean and covariance are of other images than its features, as in ADM's references."""
-    return FeatureSet("set", features, Gaussian(*adm_evaluator.gaussian(statistics), len(statistics)), order)
+    """Return a set whose mean and covariance are of other images than its features, as in ADM's
+    references.
+    """
+    return FeatureSet(
+        "set", features, Gaussian(*adm_evaluator.gaussian(statistics), len(statistics)), order
+    )
 
 
 def test_distances() -> None:
@@ -68,36 +76,54 @@ def test_inception_score_in_stored_order() -> None:
     order = np.random.RandomState(5).permutation(COUNT)
     found = computed("is", as_set(REAL, TRAINING), as_set(FAKE[order], FAKE, order))
     assert found["is"] == pytest.approx(adm_evaluator.inception_score(FAKE, WEIGHT, 100), rel=1e-6)
-    assert found["is"] != pytest.approx(adm_evaluator.inception_score(FAKE[order], WEIGHT, 100), rel=1e-4)
+    assert found["is"] != pytest.approx(
+        adm_evaluator.inception_score(FAKE[order], WEIGHT, 100), rel=1e-4
+    )
 
 
 def test_inception_score_of_images_stored_by_class_has_a_warning() -> None:
     by_class = np.argsort((FAKE @ WEIGHT.T).argmax(axis=1), kind="stable")
     order = np.random.RandomState(5).permutation(COUNT)
     warnings: list[str] = []
-    found = computed("is", as_set(REAL, TRAINING), as_set(FAKE[by_class][order], FAKE, order), warnings)
+    found = computed(
+        "is", as_set(REAL, TRAINING), as_set(FAKE[by_class][order], FAKE, order), warnings
+    )
     short, line = warnings
     assert short.startswith(
         "set: the last part of the Inception Score has 30 of the 330 images and the others 100 each"
     )
-    assert line.startswith(f"set: parts of 100 images in stored order have {found['is_order']:.2f} times the Inception")
-    assert "or pass splits of InceptionScore(...), which divides them at random, instead of part_size of" in rendered(
-        line
+    assert line.startswith(
+        f"set: parts of 100 images in stored order have {found['is_order']:.2f} times the Inception"
     )
-    assert computed("is", as_set(REAL, TRAINING), as_set(FAKE[order], FAKE, order))["is_order"] > SORTED
+    assert (
+        "or pass splits of InceptionScore(...), which divides them at random, instead of "
+        "part_size of" in rendered(line)
+    )
+    assert (
+        computed("is", as_set(REAL, TRAINING), as_set(FAKE[order], FAKE, order))["is_order"]
+        > SORTED
+    )
 
 
-@pytest.mark.parametrize(("count", "ranks", "part"), [(99, 1, 25), (400, 4, 50), (99, 0, 25), (400, 0, 40)])
-def test_few_images_stored_by_class_have_a_warning_and_shuffled_ones_none(count: int, ranks: int, part: int) -> None:
+@pytest.mark.parametrize(
+    ("count", "ranks", "part"), [(99, 1, 25), (400, 4, 50), (99, 0, 25), (400, 0, 40)]
+)
+def test_few_images_stored_by_class_have_a_warning_and_shuffled_ones_none(
+    count: int, ranks: int, part: int
+) -> None:
     """Each rank wrote its images by class; with 0 ranks they are shuffled."""
     random = np.random.RandomState(3)
     share = count // max(ranks, 1)
     classes = np.tile(np.arange(share) * CLASSES // share, max(ranks, 1))
     stored = classes if ranks else random.permutation(classes)
     order = random.permutation(count)
-    features = (30 * np.linalg.pinv(WEIGHT).T[stored[order]] + normal(count, DIMS, 4) / 10).astype(np.float32)
+    features = (30 * np.linalg.pinv(WEIGHT).T[stored[order]] + normal(count, DIMS, 4) / 10).astype(
+        np.float32
+    )
     warnings: list[str] = []
     settings = Settings(**with_preset({"preset": "adm", "is_part_size": part}))
     computed("is", as_set(REAL, TRAINING), as_set(features, FAKE, order), warnings, settings)
-    found = [line.startswith(f"set: parts of {part} images in stored order have 0.") for line in warnings]
+    found = [
+        line.startswith(f"set: parts of {part} images in stored order have 0.") for line in warnings
+    ]
     assert found == [True] * bool(ranks)

@@ -7,14 +7,18 @@ from pathlib import Path
 
 import pytest
 
-import fidtool.cache_dir as cache_dir_module
-from fidtool.cache_dir import LIMITS, atomic_write, byte_limit, cache_dir, check_target
+import fidtool.system.cache_dir as cache_dir_module
 from fidtool.errors import InputError
+from fidtool.system.cache_dir import LIMITS, atomic_write, byte_limit, cache_dir, check_target
 
 
 def test_location_of_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """The most specific variable is used. An empty one is ignored."""
-    for name, value in {"FIDTOOL_CACHE": "/own", "XDG_CACHE_HOME": "/xdg", "HOME": "/home/me"}.items():
+    for name, value in {
+        "FIDTOOL_CACHE": "/own",
+        "XDG_CACHE_HOME": "/xdg",
+        "HOME": "/home/me",
+    }.items():
         monkeypatch.setenv(name, value)
     assert cache_dir() == Path("/own")
     monkeypatch.setenv("FIDTOOL_CACHE", "")
@@ -35,11 +39,15 @@ def test_limits_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
         assert byte_limit("FIDTOOL_TEST_BYTES") == expected
     for value in ("abc", "-1", "1.5", " 3", "²"):
         monkeypatch.setenv("FIDTOOL_TEST_BYTES", value)
-        with pytest.raises(InputError, match="FIDTOOL_TEST_BYTES must be a number of bytes such as 7, not"):
+        with pytest.raises(
+            InputError, match="FIDTOOL_TEST_BYTES must be a number of bytes such as 7, not"
+        ):
             byte_limit("FIDTOOL_TEST_BYTES")
 
 
-def test_a_pipe_that_nobody_reads_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipe_that_nobody_reads_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(cache_dir_module, "_UNREAD_SECONDS", 0.1)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(OSError, match="a pipe that nobody reads"), atomic_write(tmp_path / "pipe"):
@@ -47,7 +55,10 @@ def test_a_pipe_that_nobody_reads_is_an_error(tmp_path: Path, monkeypatch: pytes
 
 
 def test_names_that_no_file_can_have(tmp_path: Path) -> None:
-    for name, problem in {"a\0b": "its name contains a null byte", "a" * 256: "File name too long"}.items():
+    for name, problem in {
+        "a\0b": "its name contains a null byte",
+        "a" * 256: "File name too long",
+    }.items():
         with pytest.raises(InputError, match=f"-o FILE cannot be written: {problem}"):
             check_target("-o FILE", tmp_path / name)
 
@@ -59,7 +70,9 @@ def test_a_name_of_the_greatest_length_is_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("links", [True, False])
-def test_of_two_writers_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool) -> None:
+def test_of_two_writers_one_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
+) -> None:
     """If neither may overwrite a file, and both found none."""
     if not links:
         monkeypatch.setattr(os, "link", _unsupported)
@@ -68,7 +81,10 @@ def test_of_two_writers_one_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
         first.write(b"first")
         with atomic_write(tmp_path / "other.npz", overwrite=False) as other:
             other.write(b"other")
-        with pytest.raises(FileExistsError), atomic_write(tmp_path / "other.npz", overwrite=False) as second:
+        with (
+            pytest.raises(FileExistsError),
+            atomic_write(tmp_path / "other.npz", overwrite=False) as second,
+        ):
             second.write(b"second")
     assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == {
         "real.npz": b"first",

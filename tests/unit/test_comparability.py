@@ -11,11 +11,11 @@ import pytest
 import fidtool
 from fidtool.errors import InputError
 from fidtool.features.protocol import INCEPTION, Definition, inception_definition, protocol_named
-from fidtool.presets import PRESETS
+from fidtool.references.catalogue import REFERENCES
 from fidtool.report.text import dumps
 from fidtool.result.evaluation import Evaluation, SetResult
+from fidtool.settings.presets import PRESETS
 from fidtool.sources.crops import Crop
-from fidtool.sources.references import REFERENCES
 from support.report_samples import bare
 
 ADM, ALL, DINOV2 = "adm:imagenet256", 1_281_167, "dinov2:vitl14"
@@ -45,7 +45,11 @@ def definition(protocol: str | None, extractor: str = INCEPTION, dims: int = 204
 
 
 def result(
-    real: str = ADM, count: Any = None, fakes: Any = 50_000, order: float | None = None, **changes: Any
+    real: str = ADM,
+    count: Any = None,
+    fakes: Any = 50_000,
+    order: float | None = None,
+    **changes: Any,
 ) -> Evaluation:
     """Return a result of the preset adm, as far as verify reads it.
 
@@ -54,8 +58,9 @@ def result(
         count: its number of images.
         fakes: number of generated images.
         order: what the parts of the Inception Score in stored order have of that of random parts.
-        changes: ``protocol``, ``network`` (its extractor and dims), ``settings``, ``framing`` (of REAL), ``layers``
-            (definitions of further networks), facts about ``of_real`` and ``of_fake``, and ``config``.
+        changes: ``protocol``, ``network`` (its extractor and dims), ``settings``, ``framing`` (of
+            REAL), ``layers`` (definitions of further networks), facts about ``of_real`` and
+            ``of_fake``, and ``config``.
     """
     usual: dict[str, Any] = {
         "stated": True,
@@ -65,7 +70,11 @@ def result(
         "sizes": {"256x256": 50_000},
     }
     published = {"reference": real, "with_features": 10_000, "formats": {"array": 10_000}}
-    of_real = usual | (published if real in REFERENCES else {"with_features": count}) | changes.get("of_real", {})
+    of_real = (
+        usual
+        | (published if real in REFERENCES else {"with_features": count})
+        | changes.get("of_real", {})
+    )
     evaluation = bare("fake/", real=real)
     comparison = replace(
         evaluation.results[0],
@@ -101,7 +110,10 @@ CASES: dict[str, tuple[Evaluation, dict[str, Any]]] = {
     "as published": (result(), {}),
     **{
         f"parts with {order} times the score of random parts": (
-            result(settings={"prdc": {"nearest_k": 3, "ties": "inclusive"}, "is": ADM_PARTS}, order=order),
+            result(
+                settings={"prdc": {"nearest_k": 3, "ties": "inclusive"}, "is": ADM_PARTS},
+                order=order,
+            ),
             {"order of FAKE": verdict},
         )
         for order, verdict in ((None, "not known"), (0.91, "yes"), (0.89, "no"))
@@ -145,18 +157,28 @@ CASES: dict[str, tuple[Evaluation, dict[str, Any]]] = {
             config={"preset": "edm2"},
             of_fake={"sizes": {"512x512": 50_000}, "precision": None},
         ),
-        {"settings of metrics": None, "images of REAL for precision and recall": None, "precision": "not known"},
+        {
+            "settings of metrics": None,
+            "images of REAL for precision and recall": None,
+            "precision": "not known",
+        },
     ),
     **{
         f"FID and FD-DINOv2 of EDM2, with the resize {name}": (
-            result("edm2:img512", **OF_EDM2, layers={"dinov2": definition(name, DINOV2, 1024), "spatial": None}),
+            result(
+                "edm2:img512",
+                **OF_EDM2,
+                layers={"dinov2": definition(name, DINOV2, 1024), "spatial": None},
+            ),
             {**EDM2, f"protocol of {DINOV2}": verdict},
         )
         for name, verdict in (("torch", "yes"), ("pil", "no"), (None, "not known"))
     },
     **{
         f"FD-DINOv2 of EDM2 alone, with the resize {name}": (
-            result("edm2:img512", **OF_EDM2, network={"extractor": DINOV2, "dims": 1024}, protocol=name),
+            result(
+                "edm2:img512", **OF_EDM2, network={"extractor": DINOV2, "dims": 1024}, protocol=name
+            ),
             {**EDM2, "protocol": verdict},
         )
         for name, verdict in (("torch", "yes"), ("pil", "no"))
@@ -171,7 +193,12 @@ CASES: dict[str, tuple[Evaluation, dict[str, Any]]] = {
     ),
     "a crop where the program has none of its own": (
         result(
-            "real/", ALL, protocol="stylegan", settings={}, config={"preset": "stylegan"}, framing=Crop("resize", 256)
+            "real/",
+            ALL,
+            protocol="stylegan",
+            settings={},
+            config={"preset": "stylegan"},
+            framing=Crop("resize", 256),
         ),
         {
             **NOT_PUBLISHED,
@@ -193,7 +220,9 @@ CASES: dict[str, tuple[Evaluation, dict[str, Any]]] = {
         {"format of FAKE": "not known"},
     ),
     "a tool whose papers state the number of images": (
-        result("real/", 100, 100, settings={}, protocol="pytorch-fid", config={"preset": "pytorch-fid"}),
+        result(
+            "real/", 100, 100, settings={}, protocol="pytorch-fid", config={"preset": "pytorch-fid"}
+        ),
         {
             **NOT_PUBLISHED,
             "images of FAKE": "not known",
@@ -216,12 +245,16 @@ def test_each_item(name: str) -> None:
     expected = {item: found for item, found in {**YES, **changes}.items() if found is not None}
     assert {item.name: item.verdict for item in verdict.items} == expected
     outcomes = {*expected.values()}
-    assert verdict.comparable is (False if "no" in outcomes else None if "not known" in outcomes else True)
+    assert verdict.comparable is (
+        False if "no" in outcomes else None if "not known" in outcomes else True
+    )
     for item in verdict.items:
         assert item.found
         assert item.expected
         assert item.source
-        assert (f"{item.name}: {item.found} instead of {item.expected}" in verdict.line) == (item.verdict == "no")
+        assert (f"{item.name}: {item.found} instead of {item.expected}" in verdict.line) == (
+            item.verdict == "no"
+        )
 
 
 def test_the_preset_is_that_of_the_caller_the_run_or_the_reference(tmp_path: Path) -> None:
@@ -241,8 +274,16 @@ def test_the_preset_is_that_of_the_caller_the_run_or_the_reference(tmp_path: Pat
     [
         {"results": [None]},
         {"protocol": "tensorflow"},
-        {"results": [{"fake": "a", "count": {"real": 1, "fake": 2}, "sets": {"fake": {"formats": "png"}}}]},
-        {"results": [{"fake": "a", "count": {"real": 1, "fake": 2}, "sets": {"fake": {"sizes": [1]}}}]},
+        {
+            "results": [
+                {"fake": "a", "count": {"real": 1, "fake": 2}, "sets": {"fake": {"formats": "png"}}}
+            ]
+        },
+        {
+            "results": [
+                {"fake": "a", "count": {"real": 1, "fake": 2}, "sets": {"fake": {"sizes": [1]}}}
+            ]
+        },
         {"run": {"config": {"preset": 5}}},
         {"schema": 2},
     ],
@@ -261,7 +302,11 @@ def test_what_is_no_result_is_refused(tmp_path: Path) -> None:
     for value in (5, None, [], {}):
         with pytest.raises(InputError, match="which has results and run"):
             fidtool.verify(value)  # type: ignore[arg-type]
-    for text, message in {"[]": "is not the JSON of", "{}": "which has results and run", "{": "it is not JSON"}.items():
+    for text, message in {
+        "[]": "is not the JSON of",
+        "{}": "which has results and run",
+        "{": "it is not JSON",
+    }.items():
         (tmp_path / "bad.json").write_text(text)
         with pytest.raises(InputError, match=message):
             fidtool.verify(tmp_path / "bad.json")

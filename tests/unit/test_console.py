@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fidtool import console
+from fidtool.system import console
 
 
 @pytest.fixture
@@ -19,7 +19,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 @pytest.mark.parametrize(
     ("total", "line"),
-    [(40, "real: 30/40 images, 3.0 images/s, 3 s left\n"), (None, "real: 30 images, 3.0 images/s\n")],
+    [
+        (40, "real: 30/40 images, 3.0 images/s, 3 s left\n"),
+        (None, "real: 30 images, 3.0 images/s\n"),
+    ],
 )
 def test_a_log_file_has_a_line_every_ten_seconds(
     clock: SimpleNamespace, capsys: pytest.CaptureFixture[str], total: int | None, line: str

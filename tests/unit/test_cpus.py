@@ -10,7 +10,13 @@ import pytest
 
 from fidtool.distances import parallel
 from fidtool.distances.parallel import linear_algebra_threads
-from fidtool.distributed.launch import Launch, available_cores, available_threads, machine_cores, machine_memory
+from fidtool.distributed.launch import (
+    Launch,
+    available_cores,
+    available_threads,
+    machine_cores,
+    machine_memory,
+)
 from fidtool.features.device import choose_device
 
 POD = "kubepods/burstable/pod1"
@@ -24,16 +30,35 @@ SYSTEMS: dict[str, tuple[str, dict[str, str], int]] = {
     "more than the machine has": ("0::/", {"cpu.max": "12800000 100000"}, 64),
     "nested in a service": (
         "0::/system.slice/train.service/app",
-        {"system.slice/train.service/cpu.max": "300000 100000", "system.slice/cpu.max": "800000 100000"},
+        {
+            "system.slice/train.service/cpu.max": "300000 100000",
+            "system.slice/cpu.max": "800000 100000",
+        },
         3,
     ),
-    "the inner group has the lower limit": (f"0::/{POD}/c", {f"{POD}/cpu.max": "8 1", f"{POD}/c/cpu.max": "5 1"}, 5),
+    "the inner group has the lower limit": (
+        f"0::/{POD}/c",
+        {f"{POD}/cpu.max": "8 1", f"{POD}/c/cpu.max": "5 1"},
+        5,
+    ),
     "a path of the host": (f"0::/{POD}/c", {"cpu.max": "400000 100000"}, 4),
-    "a path outside of the namespace": ("0::/../../other", {"cpu.max": "400000 100000", "other/cpu.max": "6 1"}, 4),
+    "a path outside of the namespace": (
+        "0::/../../other",
+        {"cpu.max": "400000 100000", "other/cpu.max": "6 1"},
+        4,
+    ),
     "version 1": ("4:cpu,cpuacct:/\n3:cpuset:/", V1, 4),
-    "version 1 without a limit": ("1:cpu:/", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 64),
+    "version 1 without a limit": (
+        "1:cpu:/",
+        {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"},
+        64,
+    ),
     "version 1 with a path of the host": ("4:cpu,cpuacct:/docker/7aa5", V1, 4),
-    "both versions": ("1:cpu:/a\n0::/a", {"cpu/cpu.cfs_quota_us": "7", "cpu/cpu.cfs_period_us": "1"}, 7),
+    "both versions": (
+        "1:cpu:/a\n0::/a",
+        {"cpu/cpu.cfs_quota_us": "7", "cpu/cpu.cfs_period_us": "1"},
+        7,
+    ),
     "files that say nothing": ("0::/", {"cpu.max": ""}, 64),
 }
 
@@ -48,7 +73,10 @@ def cores(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_the_quota_of_control_groups(tmp_path: Path, system: str) -> None:
     groups, files, expected = SYSTEMS[system]
-    for name, text in {"proc/self/cgroup": groups, **{f"sys/fs/cgroup/{each}": files[each] for each in files}}.items():
+    for name, text in {
+        "proc/self/cgroup": groups,
+        **{f"sys/fs/cgroup/{each}": files[each] for each in files},
+    }.items():
         file = tmp_path / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(f"{text}\n")
@@ -88,12 +116,16 @@ TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "LOCAL_WORLD_SIZE": "8"}
         ({"OMP_NUM_THREADS": "1", **TORCHRUN, "LOCAL_WORLD_SIZE": "1"}, 1, 1),
     ],
 )
-def test_omp_num_threads_limits_a_rank(environ: Mapping[str, str], ranks: int, threads: int) -> None:
+def test_omp_num_threads_limits_a_rank(
+    environ: Mapping[str, str], ranks: int, threads: int
+) -> None:
     """But not the 1 that torchrun sets by itself for several processes."""
     assert available_threads(ranks, environ) == threads
 
 
-def test_the_threads_of_the_distance_do_not_depend_on_ranks_or_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_threads_of_the_distance_do_not_depend_on_ranks_or_launcher(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     expected = linear_algebra_threads()
     for name, value in {"OMP_NUM_THREADS": "1", **TORCHRUN}.items():
         monkeypatch.setenv(name, value)

@@ -15,7 +15,9 @@ _LOOKED_AT = 4
 
 
 def looked_at(file: Path) -> dict[str, Any]:
-    """Return the mean colour, and the mean difference of neighbouring pixels, which blurring reduces."""
+    """Return the mean colour, and the mean difference of neighbouring pixels, which blurring
+    reduces.
+    """
     with Image.open(file) as picture:
         values = np.asarray(picture, dtype=np.float64)
         found = {"format": picture.format, "mode": picture.mode, "size": list(picture.size)}

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fidtool import download
-from fidtool.download import DownloadError, RemoteFile, request
+from fidtool.system import download
+from fidtool.system.download import DownloadError, RemoteFile, request
 from support.http_store import http_store, server
 
 
@@ -23,7 +23,9 @@ def test_a_silent_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(download, "_SILENCE_SECONDS", 0.05)
     ended = threading.Event()
     with server(bytes(100_000), halfway=ended.wait) as (url, requests):
-        with pytest.raises(DownloadError, match=r"no data for 0\.05 s at byte 50000 of 100000, and the server"):
+        with pytest.raises(
+            DownloadError, match=r"no data for 0\.05 s at byte 50000 of 100000, and the server"
+        ):
             RemoteFile(url).read()
         ended.set()
     assert len(requests) == 1
@@ -58,16 +60,23 @@ def test_attempts_draw_no_random_numbers_of_the_program() -> None:
 def test_a_file_that_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "file"
     file.write_bytes(bytes(100_000))
-    monkeypatch.setattr("fidtool.download.time.sleep", lambda seconds: file.write_bytes(bytes(200_000)))
+    monkeypatch.setattr(
+        "fidtool.system.download.time.sleep", lambda seconds: file.write_bytes(bytes(200_000))
+    )
     with http_store(tmp_path) as store:
         store.faults["file"] = ["cut"]
-        with pytest.raises(DownloadError, match="the file changes while it is downloaded at byte 32768 of 100000"):
+        with pytest.raises(
+            DownloadError, match="the file changes while it is downloaded at byte 32768 of 100000"
+        ):
             RemoteFile(f"{store.url}file").read()
 
 
 def test_an_unexpected_part_is_refused() -> None:
     raw = b"HTTP/1.0 206 Partial Content\r\nContent-Range: bytes 5-7/8\r\nContent-Length: 3\r\n\r\nabc"
-    with server(raw=raw) as (url, _), pytest.raises(DownloadError, match="bytes 5-7/8' for the bytes from 0 on"):
+    with (
+        server(raw=raw) as (url, _),
+        pytest.raises(DownloadError, match="bytes 5-7/8' for the bytes from 0 on"),
+    ):
         RemoteFile(url).read()
 
 

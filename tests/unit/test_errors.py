@@ -19,7 +19,7 @@ from fidtool.distributed.rendezvous import AbsentRanksError
 from fidtool.errors import FidtoolError, SettingPart, TooFewImagesError, option, renamed, rendered
 from fidtool.metrics.kid import KID
 from fidtool.metrics.prdc import PRDC
-from fidtool.settings import PYTHON, Settings
+from fidtool.settings.settings import PYTHON, Settings
 from fidtool.validation import declared
 from support.places import ROOT
 
@@ -34,13 +34,19 @@ SPELLINGS = [
     ((KID.named("subset_size"), 5), "--kid-subset-size 5", "KID(subset_size=5)"),
     ((PRDC.named("nearest_k"),), "--nearest-k", "nearest_k of PRDC(...)"),
     (("feature", 64), "feature=64", "feature=64"),
-    ((SettingPart("extractor", "dinov2@step"), 9), "--extractor dinov2@step=9", "extractor='dinov2@step=9'"),
+    (
+        (SettingPart("extractor", "dinov2@step"), 9),
+        "--extractor dinov2@step=9",
+        "extractor='dinov2@step=9'",
+    ),
     ((SettingPart(KID.named("kernel"), "a"), 9), "--kid-kernel a=9", "KID(kernel='a=9')"),
 ]
 
 
 @pytest.mark.parametrize(("given", "flag", "argument"), SPELLINGS)
-def test_a_setting_is_named_as_users_pass_it(given: tuple[str, object], flag: str, argument: str) -> None:
+def test_a_setting_is_named_as_users_pass_it(
+    given: tuple[str, object], flag: str, argument: str
+) -> None:
     assert rendered(option(*given)) == argument
     assert rendered(f"pass {option(*given)} or x", as_flag) == f"pass {flag} or x"
 
@@ -50,13 +56,19 @@ def test_what_only_looks_like_a_setting_does_no_harm() -> None:
 
 
 def test_a_setting_can_have_another_name_in_the_errors_of_a_block() -> None:
-    with pytest.raises(InputError, match=r"^no file x \(from other\): pass other='y'$"), renamed("weights", "other"):
+    with (
+        pytest.raises(InputError, match=r"^no file x \(from other\): pass other='y'$"),
+        renamed("weights", "other"),
+    ):
         raise InputError(f"no file x (from {option('weights')}):", f"pass {option('weights', 'y')}")
 
 
 def test_a_setting_of_a_metric_can_have_another_name_as_well() -> None:
     setting = KID.named("subset_size")
-    with pytest.raises(InputError, match=r"^size is 0: pass size=2$") as caught, renamed(setting, "size"):
+    with (
+        pytest.raises(InputError, match=r"^size is 0: pass size=2$") as caught,
+        renamed(setting, "size"),
+    ):
         raise InputError(f"{option(setting)} is 0:", f"pass {option(setting, 2)}", setting=setting)
     assert caught.value.setting == "size"
 
@@ -69,21 +81,37 @@ def test_remedies_and_a_note_can_be_added() -> None:
 
 
 def test_every_setting_has_a_flag_that_click_accepts() -> None:
-    flags = {flag for each in compute.params if isinstance(each, click.Option) for flag in each.opts}
-    assert {as_flag(name) for name, each in declared(Settings).items() if each.group != PYTHON} <= flags
+    flags = {
+        flag for each in compute.params if isinstance(each, click.Option) for flag in each.opts
+    }
+    assert {
+        as_flag(name) for name, each in declared(Settings).items() if each.group != PYTHON
+    } <= flags
 
 
 def test_a_message_is_composed_of_its_parts() -> None:
     error = InputError("a is not b:", "give c", "leave d out", setting="num")
-    assert (error.problem, error.remedies, error.setting) == ("a is not b", ("give c", "leave d out"), "num")
+    assert (error.problem, error.remedies, error.setting) == (
+        "a is not b",
+        ("give c", "leave d out"),
+        "num",
+    )
     assert str(error) == "a is not b: give c, or leave d out"
     assert str(InputError("a is not b", "give c")) == "a is not b; give c"
     assert str(InputError("a is not b:")) == "a is not b:"
 
 
 def test_the_parts_of_an_error_are_as_python_writes_them() -> None:
-    error = InputError(f"{option('num')} is 3:", f"omit {option('diagnose', False)}", setting=PRDC.named("nearest_k"))
-    assert (error.problem, error.remedies, error.setting) == ("num is 3", ("omit diagnose=False",), "nearest_k")
+    error = InputError(
+        f"{option('num')} is 3:",
+        f"omit {option('diagnose', False)}",
+        setting=PRDC.named("nearest_k"),
+    )
+    assert (error.problem, error.remedies, error.setting) == (
+        "num is 3",
+        ("omit diagnose=False",),
+        "nearest_k",
+    )
     assert repr(error) == "InputError('num is 3: omit diagnose=False')"
 
 
@@ -92,7 +120,11 @@ def test_a_copied_error_has_all_attributes(way: object) -> None:
     error = RunError("a:", "b", "c", setting="num")
     error.location, error.note = " (rank 1 on x)", "; d"
     other = way(error)  # type: ignore[operator]
-    assert (type(other), str(other), other.setting) == (RunError, "a: b, or c (rank 1 on x); d", "num")
+    assert (type(other), str(other), other.setting) == (
+        RunError,
+        "a: b, or c (rank 1 on x); d",
+        "num",
+    )
     assert way(StoppedError("f", 143)).exit_code == 143  # type: ignore[operator]
 
 
@@ -125,7 +157,7 @@ def test_errors_are_pythons_errors_as_well() -> None:
     assert not isinstance(RunError("a"), ValueError)
 
 
-# --- the source ------------------------------------------------------------------------------------------------------
+# --- the source -----------------------------------------------------------------------------------
 
 PACKAGE = ROOT / "fidtool"
 FLAG = re.compile(r"(?<![\w-])--[a-z]")
@@ -155,7 +187,11 @@ def strings(tree: ast.Module) -> Iterator[str]:
         if name in ("Setting", "setting"):  # or setting(...).help(...)
             left_out |= {id(each) for each in ast.walk(node)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in left_out:
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and id(node) not in left_out
+        ):
             yield node.value
 
 
@@ -178,7 +214,11 @@ def test_settings_named_in_messages_exist() -> None:
         for call in ast.walk(tree)
         if isinstance(call, ast.Call)
         for each in [
-            *(call.args[:1] if isinstance(call.func, ast.Name) and call.func.id == "option" else []),
+            *(
+                call.args[:1]
+                if isinstance(call.func, ast.Name) and call.func.id == "option"
+                else []
+            ),
             *(word.value for word in call.keywords if word.arg == "setting"),
         ]
         if isinstance(each, ast.Constant)
@@ -189,7 +229,13 @@ def test_settings_named_in_messages_exist() -> None:
 
 def test_an_error_about_one_setting_names_it() -> None:
     """The error has the setting as an attribute, and its message begins with the setting's name."""
-    for name, value in [("num", 0), ("seed", 1.5), ("device", 0), ("checkpoint", ""), ("value_range", (1, 0))]:
+    for name, value in [
+        ("num", 0),
+        ("seed", 1.5),
+        ("device", 0),
+        ("checkpoint", ""),
+        ("value_range", (1, 0)),
+    ]:
         with pytest.raises(FidtoolError) as refused:
             Settings(**{name: value})  # type: ignore[arg-type]
         assert (refused.value.setting, str(refused.value).split()[0]) == (name, name)
@@ -197,6 +243,8 @@ def test_an_error_about_one_setting_names_it() -> None:
 
 
 def test_a_long_value_is_not_printed_whole() -> None:
-    with pytest.raises(InputError, match=r"^labels must be a string, not \[0, 1, 2, .*…$") as caught:
+    with pytest.raises(
+        InputError, match=r"^labels must be a string, not \[0, 1, 2, .*…$"
+    ) as caught:
         Settings(labels=[*range(50_000)])  # type: ignore[arg-type]
     assert len(str(caught.value)) < 300

@@ -46,7 +46,9 @@ _KINDS = {
 
 @pytest.fixture(autouse=True)
 def _light() -> Iterator[None]:
-    """Replace Lightning's Callback, which is only a base class, takes seconds to import, and may not be installed."""
+    """Replace Lightning's Callback, which is only a base class, takes seconds to import, and may
+    not be installed.
+    """
     light = types.ModuleType("lightning.pytorch")
     light.Callback = type("Callback", (), {})  # type: ignore[attr-defined]
     if "lightning.pytorch" in sys.modules:
@@ -92,7 +94,9 @@ _STARS = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def own_members(kind: type) -> dict[str, Any]:
-    """Return the public methods and properties that fidtool defines, without those of other packages' base classes."""
+    """Return the public methods and properties that fidtool defines, without those of other
+    packages' base classes.
+    """
     found: dict[str, Any] = {}
     for base in reversed(kind.__mro__):
         # Without torchmetrics, a class of fidtool with the same names replaces its base class.
@@ -104,7 +108,11 @@ def own_members(kind: type) -> dict[str, Any]:
 def members_of(kind: type) -> dict[str, Any]:
     """Return the parameters of methods, and descriptions of properties and plain values."""
     found: dict[str, Any] = {}
-    fields = {field.name for field in dataclasses.fields(kind)} if dataclasses.is_dataclass(kind) else set()
+    fields = (
+        {field.name for field in dataclasses.fields(kind)}
+        if dataclasses.is_dataclass(kind)
+        else set()
+    )
     for name, member in own_members(kind).items() if kind.__name__ not in GIVEN else ():
         if name in fields:
             continue
@@ -123,7 +131,11 @@ def described(thing: Any) -> dict[str, Any]:
         return {"kind": "function", "parameters": parameters_of(thing)}
     if issubclass(thing, Warning) or issubclass(thing, Exception):
         bases = [base.__name__ for base in thing.__mro__[1:] if base is not object]
-        found = {"kind": "exception", "bases": bases, "exit_code": getattr(thing, "exit_code", None)}
+        found = {
+            "kind": "exception",
+            "bases": bases,
+            "exit_code": getattr(thing, "exit_code", None),
+        }
         return {**found, "parameters": parameters_of(thing)} if "__init__" in vars(thing) else found
     found = {"kind": "class", "parameters": parameters_of(thing), "members": members_of(thing)}
     if not dataclasses.is_dataclass(thing):
@@ -147,7 +159,11 @@ def annotations_of(thing: Any) -> list[str]:
     written = [(each.name, each.annotation) for each in signature.parameters.values()]
     if not inspect.isclass(thing):
         written.append(("return", signature.return_annotation))
-    words = [(name, _PRIVATE.sub(_hidden, annotation)) for name, annotation in written if isinstance(annotation, str)]
+    words = [
+        (name, _PRIVATE.sub(_hidden, annotation))
+        for name, annotation in written
+        if isinstance(annotation, str)
+    ]
     return [f"{name}: {annotation}" for name, annotation in words]
 
 
@@ -176,7 +192,11 @@ def test_signatures(golden: Golden) -> None:
 def test_annotations(golden: Golden) -> None:
     """Annotations are compared as in the source. Exceptions and metrics are left out."""
     bases = (BaseException, fidtool.Metric)
-    callables = {name: thing for name, thing in public() if not (inspect.isclass(thing) and issubclass(thing, bases))}
+    callables = {
+        name: thing
+        for name, thing in public()
+        if not (inspect.isclass(thing) and issubclass(thing, bases))
+    }
     golden("public/annotations", {name: annotations_of(thing) for name, thing in callables.items()})
 
 
@@ -188,5 +208,6 @@ def test_environment_variables(golden: Golden) -> None:
     """Variables that fidtool reads or sets: all quoted names in capital letters."""
     sources = [file.read_text("utf-8") for file in sorted((ROOT / "fidtool").rglob("*.py"))]
     golden(
-        "public/environment", sorted({name for source in sources for name in _VARIABLE.findall(source)} - _NO_VARIABLES)
+        "public/environment",
+        sorted({name for source in sources for name in _VARIABLE.findall(source)} - _NO_VARIABLES),
     )

@@ -1,4 +1,6 @@
-"""The fixture ``golden``: the differences it finds, its messages, and that it only writes on request."""
+"""The fixture ``golden``: the differences it finds, its messages, and that it only writes on
+request.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,22 @@ from support.places import TESTS
     [
         ({"a": [1, 2.5, None, "x"]}, {"a": [1, 2.5, None, "x"]}, []),
         ({"a": {"b": [1, 2]}}, {"a": {"b": [1, 3]}}, ["a.b[1]: 2 in the golden and 3 now"]),
-        ({"a": 1, "b": 2}, {"b": 2, "a": 1}, ["the whole: the order of the keys differs: b is where a was"]),
+        (
+            {"a": 1, "b": 2},
+            {"b": 2, "a": 1},
+            ["the whole: the order of the keys differs: b is where a was"],
+        ),
         ({"a": 1, "b": 2}, {"a": 1, "c": 2}, ["the whole: b is missing", "the whole: c is new"]),
         ([1, 2, 3], [1, 2], ["the whole: 3 entries in the golden and 2 now"]),
         (1, 1.0, ["the whole: 1 in the golden and 1.0 now"]),
         (0.0, -0.0, ["the whole: 0.0 in the golden and -0.0 now"]),
         (0.1, 0.1 + 2e-17, ["the whole: 0.1 in the golden and 0.10000000000000002 now"]),
         (1.0, near(1.0 + 1e-13, 1e-12), []),
-        ([1.0], near([1.0 + 1e-11], 1e-12), ["[0]: 1.0 in the golden and 1.00000000001 now, beyond 1e-12 of it"]),
+        (
+            [1.0],
+            near([1.0 + 1e-11], 1e-12),
+            ["[0]: 1.0 in the golden and 1.00000000001 now, beyond 1e-12 of it"],
+        ),
         ({"x": 0.0}, near({"x": 1e-9}, 1e-12, 1e-8), []),
         (None, near(1.0, 1e-2), ["the whole: None in the golden and 1.0 now, beyond 0.01 of it"]),
     ],
@@ -47,7 +57,9 @@ def test_goldens_are_only_written_on_request(tmp_path: Path) -> None:
     assert json.loads(file.read_text("utf-8")) == {"numbers": [0.1, 2.0], "text": "é"}
     before = file.stat().st_mtime_ns
     writing("some/where", {**value, "numbers": near([0.1 + 1e-14, 2.0], 1e-12)})
-    assert file.stat().st_mtime_ns == before, "differences in the last digits must not cause a write"
+    assert file.stat().st_mtime_ns == before, (
+        "differences in the last digits must not cause a write"
+    )
     with pytest.raises(pytest.fail.Exception, match=r"numbers\[0\]: 0.1 in the golden and 0.2 now"):
         strict("some/where", {**value, "numbers": near([0.2, 2.0], 1e-12)})
 
@@ -58,4 +70,6 @@ def test_every_golden_is_used() -> None:
     names = [file.relative_to(FOLDER).with_suffix("") for file in FOLDER.rglob("*.json")]
     own = [name for name in names if name.parts[0] != "files"]
     made = tuple(re.findall(r'golden\(f"([^{]+)\{', tests))
-    assert [name for name in own if f'"{name}"' not in tests and not str(name).startswith(made)] == []
+    assert [
+        name for name in own if f'"{name}"' not in tests and not str(name).startswith(made)
+    ] == []

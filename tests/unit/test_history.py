@@ -13,12 +13,12 @@ from scipy.stats import binom, nct, norm
 
 from fidtool.distances.error_bars import interval
 from fidtool.errors import InputError
-from fidtool.pipeline.gates import baselines_of, missed_gates
 from fidtool.report.text import dumps
 from fidtool.result.changes import append_history, changes_of, lines_of, per_fake, read_history
 from fidtool.result.evaluation import Evaluation
 from fidtool.result.explanations import Interval, Uncertainty
-from fidtool.settings import Settings
+from fidtool.run.gates import baselines_of, missed_gates
+from fidtool.settings.settings import Settings
 from fidtool.sources.crops import Crop
 from fidtool.statistics.set_statistics import Gaussian
 from support.report_samples import bare, rich
@@ -29,18 +29,27 @@ DRAWS = 200
 
 
 def barred(value: float | None, *fakes: str, error: float = 1.0, real: str = "real") -> Evaluation:
-    """Return an evaluation whose FAKEs have this bias-corrected FID; None: its error bars are withheld."""
+    """Return an evaluation whose FAKEs have this bias-corrected FID; None: its error bars are
+    withheld.
+    """
     bar = None if value is None else Interval(value, error, value - T * error, value + T * error)
-    bars = Uncertainty(None if bar is None else 1.0, bar, "too few images" if bar is None else "", ())
+    bars = Uncertainty(
+        None if bar is None else 1.0, bar, "too few images" if bar is None else "", ()
+    )
     found = bare(*(fakes or ("fake",)), real=real)
-    return replace(found, results=tuple(replace(each, uncertainties={"fid": bars}) for each in found.results))
+    return replace(
+        found, results=tuple(replace(each, uncertainties={"fid": bars}) for each in found.results)
+    )
 
 
-# --- the difference --------------------------------------------------------------------------------------------------
+# --- the difference -------------------------------------------------------------------------------
 
 
 def test_errors_of_independent_results_add_up_as_squares() -> None:
-    one, other = Interval(10.0, 3.0, 10 - 3 * T, 10 + 3 * T), Interval(8.0, 4.0, 8 - 4 * T, 8 + 4 * T)
+    one, other = (
+        Interval(10.0, 3.0, 10 - 3 * T, 10 + 3 * T),
+        Interval(8.0, 4.0, 8 - 4 * T, 8 + 4 * T),
+    )
     found = one - other
     assert (found.value, found.error) == (2.0, 5.0)
     assert (found.low, found.high) == pytest.approx((2 - 5 * T, 2 + 5 * T))
@@ -64,7 +73,8 @@ def test_an_interval_as_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "verdict"), [(4.0, "worse"), (-4.0, "better"), (2.0, "cannot be distinguished"), (None, "cannot tell")]
+    ("value", "verdict"),
+    [(4.0, "worse"), (-4.0, "better"), (2.0, "cannot be distinguished"), (None, "cannot tell")],
 )
 def test_verdicts(value: float | None, verdict: str) -> None:
     (change,) = changes_of(barred(10.0), barred(None if value is None else 10 + value))
@@ -77,11 +87,12 @@ def test_verdicts(value: float | None, verdict: str) -> None:
 
 
 def test_verdicts_are_as_often_right_as_promised() -> None:
-    """Runs of two generators that differ by 0, 0.5, 1 and 3 standard errors of the difference; REAL is fixed.
+    """Runs of two generators that differ by 0, 0.5, 1 and 3 standard errors of the difference; REAL
+    is fixed.
 
-    Without a true difference at most 5 % of the verdicts are worse or better. With one, worse is as frequent as in a t
-    test at 5 % (with 19 degrees of freedom, and an interval that may be 5 % wider) to a z test. Bounds: 99.8 % of the
-    binomial distribution.
+    Without a true difference at most 5 % of the verdicts are worse or better. With one, worse is as
+    frequent as in a t test at 5 % (with 19 degrees of freedom, and an interval that may be 5 %
+    wider) to a z test. Bounds: 99.8 % of the binomial distribution.
     """
     rng, dims, images, error = np.random.default_rng(0), 16, 800, 0.107
     real = Gaussian(np.zeros(dims), np.eye(dims), 100_000)
@@ -99,7 +110,10 @@ def test_verdicts_are_as_often_right_as_promised() -> None:
         worse, better = ([each.sign for each in found].count(sign) for sign in (1, -1))
         print(f"{effect} standard errors: {worse} worse, {better} better of {DRAWS}")
         assert better <= binom.ppf(0.999, DRAWS, norm.cdf(-1.96 - effect))
-        least, most = nct.sf(1.05 * T, 19, effect * error / actual), norm.cdf(effect * error / actual - 1.96)
+        least, most = (
+            nct.sf(1.05 * T, 19, effect * error / actual),
+            norm.cdf(effect * error / actual - 1.96),
+        )
         assert binom.ppf(0.001, DRAWS, least) <= worse <= binom.ppf(0.999, DRAWS, most)
 
 
@@ -113,14 +127,21 @@ def test_values_of_two_precisions_are_not_compared(role: str) -> None:
     assert change.reason == f"{role.upper()}.precision: - -> bf16"
 
 
-# --- two results -----------------------------------------------------------------------------------------------------
+# --- two results ----------------------------------------------------------------------------------
 
 
 def test_what_differs_besides_is_listed() -> None:
     before, after = barred(10.0), barred(10.0)
-    run = replace(after.run, versions={**after.run.versions, "torch": "3.0"}, config={"metrics": ["fid"]}, host="x")
+    run = replace(
+        after.run,
+        versions={**after.run.versions, "torch": "3.0"},
+        config={"metrics": ["fid"]},
+        host="x",
+    )
     real = replace(after.results[0].real, formats={"PNG": 100})
-    (change,) = changes_of(before, replace(after, run=run, results=(replace(after.results[0], real=real),)))
+    (change,) = changes_of(
+        before, replace(after, run=run, results=(replace(after.results[0], real=real),))
+    )
     assert change.besides == {
         ("settings", "batch_size"): (50, None),
         ("settings", "metrics"): (["fid", "kid"], ["fid"]),
@@ -137,10 +158,21 @@ def test_a_difference_is_said_once_in_plain_words() -> None:
     before, (result,) = barred(10.0), barred(10.0).results
     facts = {"formats": {"PNG": 100}, "sizes": {"8x8": 90, "9x9": 10}, "pixels": "ab" * 32}
     real = replace(result.real, found=100, **facts)
-    fewer = {"with_features": 99, "formats": {"PNG": 99}, "sizes": {"8x8": 89, "9x9": 10}, "pixels": "cd" * 32}
-    run = replace(before.run, config={"batch_size": 50, "exhibits": False, "metrics": ["fid"], "seed": 1})
-    old = replace(before, results=(replace(result, real=real),), settings={"kid": {"subsets": 5, "seed": 0}})
-    new = replace(before, results=(replace(result, real=replace(real, count=99, found=99, **fewer)),), run=run)
+    fewer = {
+        "with_features": 99,
+        "formats": {"PNG": 99},
+        "sizes": {"8x8": 89, "9x9": 10},
+        "pixels": "cd" * 32,
+    }
+    run = replace(
+        before.run, config={"batch_size": 50, "exhibits": False, "metrics": ["fid"], "seed": 1}
+    )
+    old = replace(
+        before, results=(replace(result, real=real),), settings={"kid": {"subsets": 5, "seed": 0}}
+    )
+    new = replace(
+        before, results=(replace(result, real=replace(real, count=99, found=99, **fewer)),), run=run
+    )
     (change,) = changes_of(old, new)
     assert change.reason == "REAL.count: 100 -> 99"
     assert lines_of(change.besides) == [
@@ -165,10 +197,15 @@ def test_long_values_are_cut_between_words() -> None:
 
 def test_a_crop_says_that_pixels_differ() -> None:
     before, (result,) = barred(10.0), barred(10.0).results
-    for framing, lines in ((None, ["REAL.pixels: a -> b"]), (Crop("adm", 256), ["REAL.framing: - -> adm:256"])):
+    for framing, lines in (
+        (None, ["REAL.pixels: a -> b"]),
+        (Crop("adm", 256), ["REAL.framing: - -> adm:256"]),
+    ):
         old, new = (replace(result.real, pixels=each) for each in "ab")
         results = (replace(result, real=replace(new, framing=framing)),)
-        (change,) = changes_of(replace(before, results=(replace(result, real=old),)), replace(before, results=results))
+        (change,) = changes_of(
+            replace(before, results=(replace(result, real=old),)), replace(before, results=results)
+        )
         assert lines_of(change.besides) == lines
         assert change.reason == lines[0]
 
@@ -181,9 +218,16 @@ def test_values_of_other_images_or_features_are_not_comparable() -> None:
         replace(before, definitions={"features": replace(definition, resize="bicubic")}),
         barred(20.0, real="another"),
         replace(before, results=(replace(result, real=replace(result.real, count=99)),)),
-        replace(before, results=(replace(result, fake=replace(result.fake, framing=Crop("adm", 256))),)),
+        replace(
+            before, results=(replace(result, fake=replace(result.fake, framing=Crop("adm", 256))),)
+        ),
     ]
-    words = ["protocol.features.resize", "REAL.name: real -> another", "REAL.count: 100 -> 99", "FAKE.framing"]
+    words = [
+        "protocol.features.resize",
+        "REAL.name: real -> another",
+        "REAL.count: 100 -> 99",
+        "FAKE.framing",
+    ]
     for after, word in zip(other, words, strict=True):
         (change,) = changes_of(before, after)
         assert (change.verdict, change.difference) == ("not comparable", None)
@@ -191,12 +235,20 @@ def test_values_of_other_images_or_features_are_not_comparable() -> None:
     (change,) = changes_of(before, barred(20.0, "fake/", real="./real"))
     assert change.verdict == "worse"
     seen, others = (replace(result.real, pixels=each * 32) for each in ("ab", "cd"))
-    known, changed = (replace(before, results=(replace(result, real=each),)) for each in (seen, others))
-    assert changes_of(before, known)[0].verdict == "worse", "what is unknown without the diagnosis is no other REAL"
+    known, changed = (
+        replace(before, results=(replace(result, real=each),)) for each in (seen, others)
+    )
+    assert changes_of(before, known)[0].verdict == "worse", (
+        "what is unknown without the diagnosis is no other REAL"
+    )
     assert changes_of(known, changed)[0].verdict == "not comparable"
     moved = replace(before, results=(replace(result, real=replace(seen, name="/data/real")),))
-    assert changes_of(known, moved)[0].verdict == "cannot be distinguished", "the same images at another path"
-    assert changes_of(before, moved)[0].verdict == "not comparable", "it is unknown whether they are"
+    assert changes_of(known, moved)[0].verdict == "cannot be distinguished", (
+        "the same images at another path"
+    )
+    assert changes_of(before, moved)[0].verdict == "not comparable", (
+        "it is unknown whether they are"
+    )
 
 
 def test_fakes_are_compared_by_name_or_if_there_is_only_one() -> None:
@@ -208,7 +260,9 @@ def test_fakes_are_compared_by_name_or_if_there_is_only_one() -> None:
         ("d", (None, 14.3456)),
     ]
     assert [each.fake for each in changes_of(third, barred(11.0, "d"))] == ["c -> d"]
-    reasons = {each.fake: (each.verdict, each.reason, each.besides) for each in changes_of(both, third)}
+    reasons = {
+        each.fake: (each.verdict, each.reason, each.besides) for each in changes_of(both, third)
+    }
     assert reasons == {
         "a": ("cannot tell", "only result A has this FAKE", {("FAKE", "name"): ("a", None)}),
         "b": ("cannot tell", "only result A has this FAKE", {("FAKE", "name"): ("b", None)}),
@@ -216,7 +270,7 @@ def test_fakes_are_compared_by_name_or_if_there_is_only_one() -> None:
     }
 
 
-# --- histories -------------------------------------------------------------------------------------------------------
+# --- histories ------------------------------------------------------------------------------------
 
 
 def test_a_line_per_fake_without_single_images(tmp_path: Path) -> None:
@@ -250,18 +304,35 @@ def test_broken_lines_are_named_and_the_others_read(tmp_path: Path) -> None:
     append_history(bare("a"), file)
     wrong = json.loads(file.read_text())
     wrong["results"][0]["metrics"]["fid"] = "12"
-    lines = [b"{", b"", b"\xff", b"[" * 100_000, b'{"fid": 3}', json.dumps(wrong).encode(), b'{"cut": "sh']
+    lines = [
+        b"{",
+        b"",
+        b"\xff",
+        b"[" * 100_000,
+        b'{"fid": 3}',
+        json.dumps(wrong).encode(),
+        b'{"cut": "sh',
+    ]
     file.write_bytes(file.read_bytes() + b"\r\n".join(lines))
     append_history(bare("b"), file)
     found, problems = read_history(file)
     assert [each.results[0].fake.name for each in found] == ["a", "b"]
-    assert [each.text.split(": line ")[1].split()[0] for each in problems] == ["2", "4", "5", "6", "7", "8"]
+    assert [each.text.split(": line ")[1].split()[0] for each in problems] == [
+        "2",
+        "4",
+        "5",
+        "6",
+        "7",
+        "8",
+    ]
     assert all(len(each.text) < 300 for each in problems)
 
 
 def test_a_file_without_any_result_is_no_history(tmp_path: Path) -> None:
     (tmp_path / "fid.json").write_text(dumps(bare("a").to_dict()))
-    with pytest.raises(InputError, match=r"line 1 is left out.*; so are all others: pass the file of history"):
+    with pytest.raises(
+        InputError, match=r"line 1 is left out.*; so are all others: pass the file of history"
+    ):
         read_history(tmp_path / "fid.json")
     (tmp_path / "empty.jsonl").touch()
     assert read_history(tmp_path / "empty.jsonl") == ([], [])
@@ -270,12 +341,17 @@ def test_a_file_without_any_result_is_no_history(tmp_path: Path) -> None:
 def test_the_oldest_comes_first(tmp_path: Path) -> None:
     for date in ("2025-02-01T00:00:00Z", "2025-01-01T00:00:00Z"):
         evaluation = bare(date)
-        append_history(replace(evaluation, run=replace(evaluation.run, date=date)), tmp_path / "h.jsonl")
+        append_history(
+            replace(evaluation, run=replace(evaluation.run, date=date)), tmp_path / "h.jsonl"
+        )
     found, _ = read_history(tmp_path / "h.jsonl")
-    assert [each.results[0].fake.name for each in found] == ["2025-01-01T00:00:00Z", "2025-02-01T00:00:00Z"]
+    assert [each.results[0].fake.name for each in found] == [
+        "2025-01-01T00:00:00Z",
+        "2025-02-01T00:00:00Z",
+    ]
 
 
-# --- the gate --------------------------------------------------------------------------------------------------------
+# --- the gate -------------------------------------------------------------------------------------
 
 
 def missed(now: Evaluation, file: Path) -> list[str]:
@@ -284,7 +360,10 @@ def missed(now: Evaluation, file: Path) -> list[str]:
     paths = [now.results[0].real.name, *(each.fake.name for each in now.results)]
     baselines, unread = baselines_of(settings, paths, now.definition)
     alone = zip(per_fake(now), baselines, strict=True)
-    return [*(line for each, baseline in alone for line in missed_gates(each, settings, baseline)), *map(str, unread)]
+    return [
+        *(line for each, baseline in alone for line in missed_gates(each, settings, baseline)),
+        *map(str, unread),
+    ]
 
 
 def gated(evaluation: Evaluation) -> Evaluation:
@@ -301,7 +380,10 @@ def test_the_gate_is_missed_if_worse_and_if_undecided(tmp_path: Path) -> None:
     file = saved(barred(10.0), tmp_path / "b.json")
     assert missed(barred(12.0), file) == missed(barred(5.0), file) == []
     (line,) = missed(barred(14.0), file)
-    assert line == f"fake is worse than in {file}: bias-corrected FID +4.0000 (95 %: +1.0400 to +6.9600)"
+    assert (
+        line
+        == f"fake is worse than in {file}: bias-corrected FID +4.0000 (95 %: +1.0400 to +6.9600)"
+    )
     (line,) = missed(barred(None), file)
     assert line == f"fake cannot be compared with {file}: no error bars (too few images)"
     fewer = barred(5.0)
@@ -312,7 +394,9 @@ def test_the_gate_is_missed_if_worse_and_if_undecided(tmp_path: Path) -> None:
 
 def test_the_baseline_is_of_the_same_fake_or_the_only_one(tmp_path: Path) -> None:
     two = per_fake(barred(10.0, "a")) + per_fake(barred(20.0, "b"))
-    both = saved(replace(two[0], results=(two[0].results[0], two[1].results[0])), tmp_path / "two.json")
+    both = saved(
+        replace(two[0], results=(two[0].results[0], two[1].results[0])), tmp_path / "two.json"
+    )
     (line,) = missed(barred(16.0, "a", "b"), both)
     assert line.startswith("a is worse")
     assert len(missed(barred(16.0, "c", "d"), saved(barred(10.0), tmp_path / "one.json"))) == 2
@@ -336,7 +420,9 @@ def test_the_latest_of_a_history_that_missed_no_gate(tmp_path: Path) -> None:
     line, unread = missed(barred(15.0), file)
     assert "FID +5.0000" in line
     assert "line 7 is left out" in unread
-    with pytest.raises(InputError, match=r"has no result of third .* that missed no gate: compute one"):
+    with pytest.raises(
+        InputError, match=r"has no result of third .* that missed no gate: compute one"
+    ):
         missed(barred(15.0, "third"), file)
 
 
@@ -346,7 +432,10 @@ def test_the_first_result_of_a_history_needs_no_baseline(tmp_path: Path) -> None
     settings = Settings(uncertainty=True, fail_worse_than=file, history=tmp_path / "." / "h.jsonl")
     for _ in range(2):
         baselines, (warning,) = baselines_of(settings, ["real", "a", "b"], now.definition)
-        assert (baselines, str(warning)) == ((None, None), f"{file} has no baseline yet: this result becomes the first")
+        assert (baselines, str(warning)) == (
+            (None, None),
+            f"{file} has no baseline yet: this result becomes the first",
+        )
         with pytest.raises(InputError):
             baselines_of(replace(settings, history=other), ["real", "a", "b"], now.definition)
         file.touch()
@@ -367,19 +456,31 @@ def test_a_baseline_must_fit_before_any_work(tmp_path: Path) -> None:
     for before, problem in (
         (bare("fake"), "with error bars and features of inception, pytorch-fid"),
         (barred(10.0, real="another"), "against real"),
-        (other, r"of inception, pytorch-fid \(the latest has resize bicubic against bilinear\): compute one"),
+        (
+            other,
+            r"of inception, pytorch-fid \(the latest has resize bicubic against bilinear\): compute one",
+        ),
     ):
         with pytest.raises(InputError, match=problem) as caught:
             missed(now, saved(before, tmp_path / "b.json"))
         assert caught.value.setting == "fail_worse_than"
-    for name, content in (("none.json", None), ("empty.jsonl", b""), ("bad.json", b"{"), (".", None)):
+    for name, content in (
+        ("none.json", None),
+        ("empty.jsonl", b""),
+        ("bad.json", b"{"),
+        (".", None),
+    ):
         file = tmp_path / name
         if content is not None:
             file.write_bytes(content)
-        with pytest.raises(InputError, match=name.replace(".", r"\.") if name != "." else "directory"):
+        with pytest.raises(
+            InputError, match=name.replace(".", r"\.") if name != "." else "directory"
+        ):
             missed(now, file)
 
 
 def test_settings_that_contradict() -> None:
-    with pytest.raises(InputError, match="fail_worse_than compares error bars: add uncertainty=True"):
+    with pytest.raises(
+        InputError, match="fail_worse_than compares error bars: add uncertainty=True"
+    ):
         Settings(fail_worse_than="b.json")

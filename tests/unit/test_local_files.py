@@ -1,4 +1,6 @@
-"""Files that a command reads: none is waited for forever, and a pipe that somebody writes to works."""
+"""Files that a command reads: none is waited for forever, and a pipe that somebody writes to
+works.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +13,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fidtool import local_files
 from fidtool.errors import InputError, RunError
-from fidtool.images.batches import Batch
-from fidtool.images.decode import DecodeOptions
-from fidtool.images.loader import load
-from fidtool.local_files import in_time, open_regular, read_file
+from fidtool.reading.batches import Batch
+from fidtool.reading.decode import DecodeOptions
+from fidtool.reading.loader import load
 from fidtool.result.changes import read_history
 from fidtool.result.evaluation import read_evaluation
 from fidtool.sources.contents import Files
-from fidtool.sources.opening import open_images
+from fidtool.sources.listing import open_images
 from fidtool.sources.texts import read_texts
-from fidtool.statistics.statistics_file import read_statistics
+from fidtool.statistics.file import read_statistics
+from fidtool.system import local_files
+from fidtool.system.local_files import in_time, open_regular, read_file
 from support.pictures import make_pictures
 
 
@@ -58,7 +60,9 @@ READERS = {
 def test_a_pipe_to_which_nobody_writes_is_refused(tmp_path: Path, name: str) -> None:
     path = str(tmp_path / name)
     os.mkfifo(path)
-    with pytest.raises(InputError, match=f"{name} cannot be read: it is|no statistics file .*{name}"):
+    with pytest.raises(
+        InputError, match=f"{name} cannot be read: it is|no statistics file .*{name}"
+    ):
         READERS[name](path)
 
 
@@ -80,13 +84,17 @@ def test_a_pipe_has_the_content_of_its_writer(tmp_path: Path) -> None:
 
 def test_a_pipe_whose_writer_waits(tmp_path: Path) -> None:
     ours, theirs = os.pipe()
-    with pytest.raises(OSError, match=r"nothing was written for 0\.1 s|did not respond within 0\.1 s"):
+    with pytest.raises(
+        OSError, match=r"nothing was written for 0\.1 s|did not respond within 0\.1 s"
+    ):
         read_file(f"/dev/fd/{ours}", 0.1)
     os.close(ours)
     os.close(theirs)
 
 
-@pytest.mark.parametrize(("name", "reason"), [("/dev/zero", "regular file"), ("a\0b", "null byte"), ("/", "directory")])
+@pytest.mark.parametrize(
+    ("name", "reason"), [("/dev/zero", "regular file"), ("a\0b", "null byte"), ("/", "directory")]
+)
 def test_what_is_no_file(name: str, reason: str) -> None:
     for read in (read_file, open_regular):
         with pytest.raises(OSError, match=reason):
@@ -104,7 +112,10 @@ def as_array(folder: Path) -> str:
 
 @pytest.mark.parametrize("form", [str, zipped, as_array])
 def test_storage_that_does_not_respond_ends_a_run_without_workers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, released: threading.Event, form: Callable[[Path], str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    released: threading.Event,
+    form: Callable[[Path], str],
 ) -> None:
     images = open_images(form(make_pictures(tmp_path / "images", 3)))
 

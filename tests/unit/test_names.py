@@ -12,7 +12,7 @@ from fidtool.features.models.families import NetworkChoice, check_extractor
 from fidtool.features.protocol import PROTOCOLS, ProtocolName, protocol_named
 from fidtool.metrics.kid import KID
 from fidtool.metrics.registry import BUILT_IN, metric_named, requested
-from fidtool.settings import Settings
+from fidtool.settings.settings import Settings
 
 
 @pytest.mark.parametrize(
@@ -39,14 +39,20 @@ def test_metrics(typed: str, meant: str) -> None:
 
 def test_all_metrics() -> None:
     chosen = requested("All")
-    assert [each.metric.name for each in chosen] == [name for name, kind in BUILT_IN.items() if not kind.by_name]
-    assert {"psnr", "ssim", "ms-ssim", "lpips", "clip-score", "fdr"}.isdisjoint(each.metric.name for each in chosen)
+    assert [each.metric.name for each in chosen] == [
+        name for name, kind in BUILT_IN.items() if not kind.by_name
+    ]
+    assert {"psnr", "ssim", "ms-ssim", "lpips", "clip-score", "fdr"}.isdisjoint(
+        each.metric.name for each in chosen
+    )
     assert all(each.optional for each in chosen)
     kid = KID(subset_size=9)
     chosen = requested(["all", kid, "fid"])
     assert chosen[1].metric == kid
     assert {each.spec for each in chosen if not each.optional} == {"kid", "fid"}
-    with pytest.raises(InputError, match=r"all is not a single metric\. It selects each of fid, kid, is"):
+    with pytest.raises(
+        InputError, match=r"all is not a single metric\. It selects each of fid, kid, is"
+    ):
         metric_named("all")
 
 
@@ -59,8 +65,9 @@ def test_all_metrics() -> None:
         ("fid-infinite", "did you mean fid"),
         (
             "dists",
-            "unknown metric 'dists'; choose from fid, kid, is, prdc, sfid, fid-infinity, cmmd, mind, mifid, vendi, "
-            "authpct, fdr, psnr, ssim, ms-ssim, lpips, clip-score, all, FILE.py:NAME$",
+            "unknown metric 'dists'; choose from fid, kid, is, prdc, sfid, fid-infinity, cmmd, "
+            "mind, mifid, vendi, authpct, fdr, psnr, ssim, ms-ssim, lpips, clip-score, all, "
+            "FILE.py:NAME$",
         ),
         ("none.py", "unknown metric 'none.py'; choose from fid"),
     ],
@@ -77,7 +84,9 @@ def test_a_file_without_the_name_of_its_contents(tmp_path: Path) -> None:
     for spec in (f"{file}", f"{file}:"):
         with pytest.raises(InputError, match=r"unknown metric .*code.py:?'; .* FILE.py:NAME$"):
             metric_named(spec)
-        with pytest.raises(InputError, match=r"unknown extractor .*code.py:?'; .* and FILE.py:NAME or"):
+        with pytest.raises(
+            InputError, match=r"unknown extractor .*code.py:?'; .* and FILE.py:NAME or"
+        ):
             check_extractor(NetworkChoice(spec))
 
 
@@ -109,7 +118,9 @@ def test_unknown_protocols() -> None:
     with pytest.raises(InputError, match="unknown protocol 'tenserflow'; did you mean tensorflow"):
         Settings(protocol="tenserflow")
     # In TensorFlow StyleGAN2 divides the covariance by n - 1, in PyTorch (ADA) by n.
-    with pytest.raises(InputError, match="unknown protocol 'stylegan2'; did you mean stylegan2-ada"):
+    with pytest.raises(
+        InputError, match="unknown protocol 'stylegan2'; did you mean stylegan2-ada"
+    ):
         Settings(protocol="stylegan2")
 
 
@@ -118,9 +129,15 @@ def test_unknown_protocols() -> None:
     [
         ("dino", r"did you mean dinov2, dinov3\?"),
         ("timm", r"extractor='timm' needs the name of a model, as in timm:resnet50"),
-        ("torchvision:resnet50", r"extractor='torchvision:resnet50' is not a network: write a file that loads it"),
+        (
+            "torchvision:resnet50",
+            r"extractor='torchvision:resnet50' is not a network: write a file that loads it",
+        ),
         ("clip:", "needs the name of a model, as in clip:ViT-L-14-336-quickgelu"),
-        ("nothing-like-it", "unknown extractor 'nothing-like-it'; choose from inception, timm:NAME"),
+        (
+            "nothing-like-it",
+            "unknown extractor 'nothing-like-it'; choose from inception, timm:NAME",
+        ),
         ("none.py", "unknown extractor 'none.py'; choose from inception"),
     ],
 )

@@ -16,11 +16,20 @@ from fidtool.names import short_names, shortened
         ("https://user:p@ss@host/x", "https://host/x"),
         ("filecache::https://user:secret@host/x?t=1", "filecache::https://host/x"),
         ("--weights=ftp://user:secret@host/w", "--weights=ftp://host/w"),
-        ("there is no https://host/x.zip?t=1; braces need none", "there is no https://host/x.zip; braces need none"),
-        ("fidtool.compute('https://u:p@h/x?t=1', 'fake/')", "fidtool.compute('https://h/x', 'fake/')"),
+        (
+            "there is no https://host/x.zip?t=1; braces need none",
+            "there is no https://host/x.zip; braces need none",
+        ),
+        (
+            "fidtool.compute('https://u:p@h/x?t=1', 'fake/')",
+            "fidtool.compute('https://h/x', 'fake/')",
+        ),
         ("https://u:p@h/a?t=1 and s3://k:s@b/c", "https://h/a and s3://b/c"),
         ("abfs://container@account/x", "abfs://container@account/x"),
-        ("http://localhost:8080/a@2x.zip?t=1 and icon@2x", "http://localhost:8080/a@2x.zip and icon@2x"),
+        (
+            "http://localhost:8080/a@2x.zip?t=1 and icon@2x",
+            "http://localhost:8080/a@2x.zip and icon@2x",
+        ),
         ("http://[::1]:80/a@2x.zip", "http://[::1]:80/a@2x.zip"),
         ("https://bob.smith:1234@h.org/x", "https://h.org/x"),
         ("https://host/package@1.0/x.zip", "https://host/package@1.0/x.zip"),

@@ -16,21 +16,21 @@ from torch import nn
 import fidtool
 from fidtool.distributed.launch import Launch
 from fidtool.features.device import choose_device, device_of
-from fidtool.images.decode import decode
-from fidtool.images.loader import ImageLookup
-from fidtool.images.records import NO_RECORDS, ImageRecords
 from fidtool.metrics.metric import MetricFacts
 from fidtool.metrics.registry import metric_named
-from fidtool.settings import Settings
+from fidtool.reading.decode import decode
+from fidtool.reading.loader import ImageLookup
+from fidtool.reading.records import NO_RECORDS, ImageRecords
+from fidtool.settings.settings import Settings
 from fidtool.sources.contents import ContentError, Pixels
-from fidtool.sources.opening import open_images
+from fidtool.sources.listing import open_images
 from fidtool.sources.remote import request
 from fidtool.statistics.cache import cache_entries, sweep
 from fidtool.statistics.moments import ExactMoments
+from fidtool.system.user_code import load
 from fidtool.training import FrechetLoss, gather_with_grad
 from fidtool.training.feature_extractor import SharedExtractor
 from fidtool.training.loss import NuclearNorm
-from fidtool.user_code import load
 from support.pictures import make_pictures
 
 ONE = fidtool.LayerStatistics(np.zeros(3), np.eye(3), None)
@@ -68,8 +68,16 @@ def saved(file: Path, **arrays: Any) -> Path:
 
 
 REFUSED: dict[str, tuple[type[Exception], str, Callable[[Path], object]]] = {
-    "no Apple GPU": (fidtool.InputError, "no such device on this machine", lambda at: choose_device("mps", Launch())),
-    "a fraction of an image": (fidtool.InputError, "num must be an integer", lambda at: Settings(num=1.5)),  # type: ignore[arg-type]
+    "no Apple GPU": (
+        fidtool.InputError,
+        "no such device on this machine",
+        lambda at: choose_device("mps", Launch()),
+    ),
+    "a fraction of an image": (
+        fidtool.InputError,
+        "num must be an integer",
+        lambda at: Settings(num=1.5),
+    ),  # type: ignore[arg-type]
     "sFID of few dimensions": (
         fidtool.InputError,
         "sFID needs Inception up to Mixed_6d",
@@ -80,8 +88,16 @@ REFUSED: dict[str, tuple[type[Exception], str, Callable[[Path], object]]] = {
         "a custom network already has its own",
         lambda at: SharedExtractor(fidtool.Network(nn.Identity(), 8), None, "weights.pth"),
     ),
-    "Inception's small features": (fidtool.RunError, "Inception's step is fixed", lambda at: small_features(None)),
-    "a network's small features": (fidtool.RunError, "where the network is specified", lambda at: small_features("")),
+    "Inception's small features": (
+        fidtool.RunError,
+        "Inception's step is fixed",
+        lambda at: small_features(None),
+    ),
+    "a network's small features": (
+        fidtool.RunError,
+        "where the network is specified",
+        lambda at: small_features(""),
+    ),
     "sizes of a newer version": (ValueError, "the sums are damaged", lambda at: sizes_of((3,))),
     "a way to gather": (
         fidtool.InputError,
@@ -94,7 +110,11 @@ REFUSED: dict[str, tuple[type[Exception], str, Callable[[Path], object]]] = {
         lambda at: asked(None, "NoCredentialsError", "Unable to locate credentials"),
     ),
     "a teapot": (ContentError, "HTTP status 418 .no", lambda at: asked(418, "ClientError", "no")),
-    "an empty array": (Exception, "it has 0 x 4 pixels", lambda at: decode(Pixels(np.zeros((4, 0, 3), "u1")))),
+    "an empty array": (
+        Exception,
+        "it has 0 x 4 pixels",
+        lambda at: decode(Pixels(np.zeros((4, 0, 3), "u1"))),
+    ),
     "a module without a file": (
         fidtool.InputError,
         "module .sys. has no attribute .__file__",
@@ -103,7 +123,9 @@ REFUSED: dict[str, tuple[type[Exception], str, Callable[[Path], object]]] = {
     "a layer without a definition": (
         fidtool.InputError,
         "the layer 'mine' has no definition",
-        lambda at: fidtool.write_statistics(at / "a.npz", fidtool.Statistics({"features": ONE, "mine": ONE}, 4)),
+        lambda at: fidtool.write_statistics(
+            at / "a.npz", fidtool.Statistics({"features": ONE, "mine": ONE}, 4)
+        ),
     ),
     "an order of floats": (
         fidtool.InputError,
@@ -113,7 +135,9 @@ REFUSED: dict[str, tuple[type[Exception], str, Callable[[Path], object]]] = {
     "features of integers": (
         fidtool.InputError,
         "dtype int64; it should contain floats",
-        lambda at: fidtool.read_statistics(pickled(at / "a.pkl", feats=np.zeros((4, 3), dtype=np.int64))),
+        lambda at: fidtool.read_statistics(
+            pickled(at / "a.pkl", feats=np.zeros((4, 3), dtype=np.int64))
+        ),
     ),
     "a pipe": (
         fidtool.InputError,
@@ -139,7 +163,9 @@ def test_metrics_that_all_selects() -> None:
     cmmd = metric_named("cmmd").metric
     cmmd.obtain(None, images=False, say=None)
     assert cmmd.record(None) == {}
-    with pytest.raises(fidtool.InputError, match=r"pass a smaller splits of InceptionScore\(\.\.\.\)"):
+    with pytest.raises(
+        fidtool.InputError, match=r"pass a smaller splits of InceptionScore\(\.\.\.\)"
+    ):
         metric_named("is").metric.check(MetricFacts("inception", images=3, has="fake has 3 images"))
 
 
@@ -173,7 +199,11 @@ def test_what_is_not_an_entry_of_the_cache(environment: dict[str, str]) -> None:
 
 
 def test_records_of_a_newer_version_are_ignored() -> None:
-    arrays = {"records": NO_RECORDS.view(np.uint8), "names": np.zeros(0, "u1"), "folder": np.zeros(0, "u1")}
+    arrays = {
+        "records": NO_RECORDS.view(np.uint8),
+        "names": np.zeros(0, "u1"),
+        "folder": np.zeros(0, "u1"),
+    }
     assert ImageRecords.from_arrays(arrays, 0) is None
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import fidtool as package
-from fidtool.settings import Settings
+from fidtool.settings.settings import Settings
 from fidtool.sources.contents import Read
 from fidtool.sources.image_set import ImageSet
 from support.pictures import make_pictures
@@ -39,7 +39,9 @@ def test_files_that_change_during_the_run_are_reported(
     assert warning.severity == "medium"
     monkeypatch.undo()
     monkeypatch.setenv("FIDTOOL_CACHE", environment["FIDTOOL_CACHE"])
-    assert package.compute(images, images, extractor=TINY).run.images_computed == 20, "it was not cached"
+    assert package.compute(images, images, extractor=TINY).run.images_computed == 20, (
+        "it was not cached"
+    )
 
 
 @pytest.mark.parametrize(

@@ -19,16 +19,23 @@ import pytest
 import fidtool
 from fidtool.errors import InputError
 from fidtool.metrics.metric import Number
-from fidtool.pipeline.gates import missed_gates
 from fidtool.report.html import html_report
 from fidtool.report.tables import lines_in
 from fidtool.report.text import dumps
 from fidtool.result.changes import append_history, changes_of, lines_of, per_fake, read_history
 from fidtool.result.evaluation import Evaluation, read_evaluation
-from fidtool.result.explanations import Heldout, Interval, Nearest, NotComputed, Uncertainty, WorstPair
+from fidtool.result.explanations import (
+    Heldout,
+    Interval,
+    Nearest,
+    NotComputed,
+    Uncertainty,
+    WorstPair,
+)
 from fidtool.result.values import Features, Value
 from fidtool.result.verify import verify
-from fidtool.settings import Settings
+from fidtool.run.gates import missed_gates
+from fidtool.settings.settings import Settings
 from fidtool.sources.kinds import PassedOver
 from support.report_samples import DINO, FURTHER, KNOWN, bare, classes, known_of, rich
 from support.small_sets import make_sets
@@ -45,7 +52,9 @@ def again(evaluation: Evaluation) -> Evaluation:
 def test_a_full_result_is_restored() -> None:
     evaluation = rich(bare("step1", "step2"), ["a.png", "b.png", "c.png"])
     found = again(evaluation)
-    assert found.results == tuple(replace(each, known=tuple(each.values)) for each in evaluation.results)
+    assert found.results == tuple(
+        replace(each, known=tuple(each.values)) for each in evaluation.results
+    )
     assert found.differences == evaluation.differences
     assert found.definitions == evaluation.definitions
     assert found.run == evaluation.run
@@ -64,7 +73,9 @@ def test_gates_and_titles_are_restored() -> None:
     run = replace(evaluation.run, command="a program")
     lacking = (NotComputed("is", "IS", "why", False),)
     layers = {**evaluation.definitions, "own": None}
-    found = again(replace(evaluation, definitions=layers, results=(result,), run=run, not_computed=lacking))
+    found = again(
+        replace(evaluation, definitions=layers, results=(result,), run=run, not_computed=lacking)
+    )
     assert found.exit_code == 3
     assert [value.title for value in found.values] == ["FD (dinov2)", "Mine (net)"]
     assert found.results[0].real.passed_over == real.passed_over
@@ -73,13 +84,17 @@ def test_gates_and_titles_are_restored() -> None:
 
 def test_a_byte_order_mark_is_skipped(tmp_path: Path) -> None:
     """PowerShell writes one."""
-    (file := tmp_path / "fid.json").write_text(json.dumps(bare("fake").to_dict()), encoding="utf-8-sig")
+    (file := tmp_path / "fid.json").write_text(
+        json.dumps(bare("fake").to_dict()), encoding="utf-8-sig"
+    )
     assert read_evaluation(file) == Evaluation.from_dict(bare("fake").to_dict())
 
 
 def test_a_run_is_restored(tmp_path: Path) -> None:
     real, fake = make_sets(tmp_path)
-    evaluation = fidtool.compute(real, fake, dims=64, metrics="fid,prdc", report=tmp_path / "r.html")
+    evaluation = fidtool.compute(
+        real, fake, dims=64, metrics="fid,prdc", report=tmp_path / "r.html"
+    )
     found = again(evaluation)
     assert found.results[0].exhibit == evaluation.results[0].exhibit
     assert found.results[0].metrics == evaluation.results[0].metrics
@@ -93,7 +108,10 @@ def test_a_run_is_restored(tmp_path: Path) -> None:
         (b"\xff", "cannot be read: it is not JSON"),
         (b"{", "cannot be read: it is not JSON"),
         (b"[]", "is not the JSON of `fidtool compute`"),
-        (b'{"results": [], "run": {}, "exit": {"reason": "stopped"}}', "has no values: the run failed (stopped)"),
+        (
+            b'{"results": [], "run": {}, "exit": {"reason": "stopped"}}',
+            "has no values: the run failed (stopped)",
+        ),
     ],
 )
 def test_files_that_are_no_results(tmp_path: Path, content: bytes | None, problem: str) -> None:
@@ -118,7 +136,12 @@ def everything() -> dict[str, Any]:
     for each in evaluation.results:
         assert each.influence is not None
         assert each.exhibit is not None
-        short = replace(each.exhibit, random=("x.png",), random_real=("y.png",), neighbours=each.exhibit.neighbours[:1])
+        short = replace(
+            each.exhibit,
+            random=("x.png",),
+            random_real=("y.png",),
+            neighbours=each.exhibit.neighbours[:1],
+        )
         short = replace(short, worst_pairs=(WorstPair("x.png", "y.png", "mine", 1.0),))
         full = replace(
             each,
@@ -134,7 +157,9 @@ def everything() -> dict[str, Any]:
         results.append(full)
     definitions = {**evaluation.definitions, "dinov2": evaluation.definition}
     lacking = (NotComputed("kid (dinov2)", "KID (dinov2)", "why", True),)
-    whole = replace(evaluation, results=tuple(results), definitions=definitions, not_computed=lacking)
+    whole = replace(
+        evaluation, results=tuple(results), definitions=definitions, not_computed=lacking
+    )
     content: dict[str, Any] = json.loads(dumps(whole.to_dict()))
     return content
 
@@ -148,7 +173,23 @@ def places_in(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ..
         yield from places_in(value[key], (*place, key))
 
 
-EDITS = (None, True, -1, -1.5, 10**400, 10**20, 1e308, 0, "", "text", [], {}, [None], {"a": None}, ...)
+EDITS = (
+    None,
+    True,
+    -1,
+    -1.5,
+    10**400,
+    10**20,
+    1e308,
+    0,
+    "",
+    "text",
+    [],
+    {},
+    [None],
+    {"a": None},
+    ...,
+)
 """What is in place of a value; ``...`` if it is missing."""
 
 
@@ -163,11 +204,19 @@ def use(content: dict[str, Any], good: Evaluation, history: Path) -> Iterator[ob
     history.unlink(missing_ok=True)
     append_history(found, history)
     yield read_history(history)
-    yield [*missed_gates(per_fake(good)[0], Settings(uncertainty=True, fail_worse_than="b.json"), per_fake(found)[0])]
+    yield [
+        *missed_gates(
+            per_fake(good)[0],
+            Settings(uncertainty=True, fail_worse_than="b.json"),
+            per_fake(found)[0],
+        )
+    ]
 
 
 def test_whatever_was_edited_is_read_or_refused(tmp_path: Path) -> None:
-    """Each value in turn, some of `EDITS` each: no command fails otherwise, and a page can be made of some."""
+    """Each value in turn, some of `EDITS` each: no command fails otherwise, and a page can be made
+    of some.
+    """
     content = everything()
     good, accepted, edits = Evaluation.from_dict(content), 0, itertools.cycle(EDITS)
     for place in places_in(content):
@@ -220,7 +269,9 @@ def test_what_no_run_writes_is_refused(damage: Callable[[dict[str, Any]], object
 def test_a_crop_that_this_version_lacks_is_named() -> None:
     content = everything()
     content["results"][0]["sets"]["real"]["framing"] = "another:32"
-    with pytest.raises(InputError, match=r"ValueError: 'another:32' is no crop\): compute it again"):
+    with pytest.raises(
+        InputError, match=r"ValueError: 'another:32' is no crop\): compute it again"
+    ):
         Evaluation.from_dict(content)
 
 
@@ -241,7 +292,9 @@ def test_a_crop_that_this_version_lacks_is_named() -> None:
         lambda found: found.update(settings=[]),
         lambda found: found.update(not_computed=None),
         lambda found: found["results"][0].update(missed=[[]]),
-        lambda found: found["results"][0]["sets"]["real"].update(passed_over={"kinds": {".txt": {}}}),
+        lambda found: found["results"][0]["sets"]["real"].update(
+            passed_over={"kinds": {".txt": {}}}
+        ),
     ],
 )
 def test_an_edited_result_is_refused(damage: Callable[[dict[str, Any]], object]) -> None:
@@ -258,7 +311,10 @@ def test_an_edited_result_is_refused(damage: Callable[[dict[str, Any]], object])
         ({"results": 7}, "is not the JSON of"),
         ({"results": [], "exit": ["failed"]}, "has no values: the run failed"),
         ({"schema": 2, "run": {"command": ["fidtool", 5]}}, "compute it again$"),
-        ({"schema": 2, "run": {"command": ["fidtool", "compute"]}}, "compute it again, `fidtool compute`$"),
+        (
+            {"schema": 2, "run": {"command": ["fidtool", "compute"]}},
+            "compute it again, `fidtool compute`$",
+        ),
     ],
 )
 def test_what_is_no_result_is_refused(edited: dict[str, Any], problem: str, tmp_path: Path) -> None:
@@ -278,7 +334,9 @@ def test_what_is_no_result_is_refused(edited: dict[str, Any], problem: str, tmp_
 def test_a_word_that_is_none_of_the_known_ones_is_named() -> None:
     content = bare("fake").to_dict()
     content["values"]["fid"]["number"]["better"] = "less"
-    with pytest.raises(InputError, match=r"'less' is not one of 'lower', 'higher', ''.*: compute it again"):
+    with pytest.raises(
+        InputError, match=r"'less' is not one of 'lower', 'higher', ''.*: compute it again"
+    ):
         Evaluation.from_dict(content)
 
 
@@ -298,7 +356,9 @@ def test_a_result_without_one_of_its_keys_is_refused() -> None:
 @pytest.mark.parametrize("schema", [None, 2, 99])
 def test_a_result_of_another_schema_is_refused_with_its_command(schema: int | None) -> None:
     content = bare("fake").to_dict() | {"schema": schema}
-    with pytest.raises(InputError, match=f"has schema {schema}, .* compute it again, `fidtool compute real fake"):
+    with pytest.raises(
+        InputError, match=f"has schema {schema}, .* compute it again, `fidtool compute real fake"
+    ):
         Evaluation.from_dict(content)
 
 

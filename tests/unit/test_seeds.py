@@ -1,4 +1,6 @@
-"""Seeds: distinct for each sample, and equal at any number of ranks. `test_golden_order` has their values."""
+"""Seeds: distinct for each sample, and equal at any number of ranks. `test_golden_order` has their
+values.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ def test_torch_generators_accept_the_seeds(seed: int, index: int) -> None:
 @given(seed=st.integers(0, 2**64), start=st.integers(0, 2**32 - 2001))
 def test_seeds_differ_in_the_bits_that_torch_uses(seed: int, start: int) -> None:
     """torch's generator on the CPU only uses the low 32 bits."""
-    assert len({fidtool.sample_seed(seed, index) % 2**32 for index in range(start, start + 2000)}) == 2000
+    assert (
+        len({fidtool.sample_seed(seed, index) % 2**32 for index in range(start, start + 2000)})
+        == 2000
+    )
 
 
 def test_runs_and_purposes_differ() -> None:
@@ -29,7 +34,10 @@ def test_runs_and_purposes_differ() -> None:
     many += [fidtool.rank_seed(seed, rank) for seed in range(40) for rank in range(40)]
     assert len(set(many)) == len(many)
     # As for random numbers, half of the bits change with the run's seed.
-    flipped = [(fidtool.sample_seed(seed, 7) ^ fidtool.sample_seed(seed + 1, 7)).bit_count() for seed in range(200)]
+    flipped = [
+        (fidtool.sample_seed(seed, 7) ^ fidtool.sample_seed(seed + 1, 7)).bit_count()
+        for seed in range(200)
+    ]
     assert 28 < sum(flipped) / len(flipped) < 35
 
 
@@ -44,7 +52,13 @@ def test_the_rank_is_detected(monkeypatch: pytest.MonkeyPatch, environment: dict
 
 @pytest.mark.parametrize(
     ("arguments", "text"),
-    [((0, -1), "index"), ((0, 2**32), "index"), ((0.5, 1), "seed"), ((0, "a"), "index"), ((0, 1.0), "index")],
+    [
+        ((0, -1), "index"),
+        ((0, 2**32), "index"),
+        ((0.5, 1), "seed"),
+        ((0, "a"), "index"),
+        ((0, 1.0), "index"),
+    ],
 )
 def test_invalid_arguments_are_refused(arguments: tuple[int, int], text: str) -> None:
     with pytest.raises(fidtool.InputError, match=text):

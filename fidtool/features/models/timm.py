@@ -1,6 +1,8 @@
-"""``--extractor timm:NAME[:POOL]``: timm's models with the preparation of their data config. Needs the extra ``timm``.
+"""``--extractor timm:NAME[:POOL]``: timm's models with the preparation of their data config. Needs
+the extra ``timm``.
 
-``POOL`` is timm's ``global_pool``, such as ``token`` or ``avg``; by default it is that of the model.
+``POOL`` is timm's ``global_pool``, such as ``token`` or ``avg``; by default it is that of the
+model.
 """
 
 from __future__ import annotations
@@ -45,13 +47,22 @@ def build(choice: NetworkChoice, state: State) -> Network:
     return network
 
 
-def fetched(choice: NetworkChoice, say: Callable[[str], None], create: partial[Any], model: Any | None = None) -> State:
-    """Read or download the weights of a ``model``, or else of that which ``create(pretrained=False)`` returns."""
+def fetched(
+    choice: NetworkChoice,
+    say: Callable[[str], None],
+    create: partial[Any],
+    model: Any | None = None,
+) -> State:
+    """Read or download the weights of a ``model``, or else of that which
+    ``create(pretrained=False)`` returns.
+    """
     import timm
 
     if choice.weights is not None:
         # A large model takes seconds to create.
-        return State(_read(choice, create(pretrained=False) if model is None else model), choice.weights)
+        return State(
+            _read(choice, create(pretrained=False) if model is None else model), choice.weights
+        )
     config = timm.get_pretrained_cfg(create.args[0], allow_unregistered=True)
     source = config and (config.hf_hub_id or config.url)
     if not source:
@@ -73,8 +84,12 @@ def _creates(choice: NetworkChoice) -> partial[Any]:
 
     name, _, pool = choice.model.partition(":")
     if not timm.is_model(name):
-        raise choice.refused("extractor", f"timm has no model {name!r}{suggestion(name, timm.list_models())}")
-    return partial(timm.create_model, name, num_classes=0, **({"global_pool": pool} if pool else {}))
+        raise choice.refused(
+            "extractor", f"timm has no model {name!r}{suggestion(name, timm.list_models())}"
+        )
+    return partial(
+        timm.create_model, name, num_classes=0, **({"global_pool": pool} if pool else {})
+    )
 
 
 def _architecture(choice: NetworkChoice) -> Network:
@@ -85,20 +100,28 @@ def _architecture(choice: NetworkChoice) -> Network:
     try:
         model = create(pretrained=False)
     except (RuntimeError, AssertionError, TypeError) as error:  # an unknown tag or pooling
-        raise choice.refused("extractor", f"timm cannot build {name}: {message_of(error)[:200]}") from None
+        raise choice.refused(
+            "extractor", f"timm cannot build {name}: {message_of(error)[:200]}"
+        ) from None
     config = resolve_model_data_config(model)
     size, preparation = config["input_size"][1], preparation_of(name, config)
     return Network(model, size, config["mean"], config["std"], preparation=preparation)
 
 
 def preparation_of(name: str, config: Mapping[str, Any]) -> Preparation:
-    """The preparation of timm's evaluation transform (create_transform with the model's data config)."""
+    """The preparation of timm's evaluation transform (create_transform with the model's data
+    config).
+    """
     channels, height, width = config["input_size"]
-    resize, framing = PILLOW_RESIZES.get(config["interpolation"]), _FRAMINGS.get(config["crop_mode"])
+    resize, framing = (
+        PILLOW_RESIZES.get(config["interpolation"]),
+        _FRAMINGS.get(config["crop_mode"]),
+    )
     if (channels, height) != (3, width) or resize is None or framing is None:
         raise InputError(
-            f"timm:{name} needs input {channels}x{height}x{width}, interpolation {config['interpolation']} and crop "
-            f"mode {config['crop_mode']}; fidtool supports square RGB, bilinear and bicubic, center and squash"
+            f"timm:{name} needs input {channels}x{height}x{width}, interpolation "
+            f"{config['interpolation']} and crop mode {config['crop_mode']}; fidtool supports "
+            "square RGB, bilinear and bicubic, center and squash"
         )
     return Preparation(resize, framing, math.floor(height / config["crop_pct"]))
 
@@ -113,11 +136,17 @@ def _read(choice: NetworkChoice, model: Any) -> dict[str, torch.Tensor]:
     except Exception as error:
         raise unreadable(path, error) from None
     classifiers = model.pretrained_cfg.get("classifier") or ()
-    prefixes = tuple(f"{each}." for each in ((classifiers,) if isinstance(classifiers, str) else classifiers))
+    prefixes = tuple(
+        f"{each}." for each in ((classifiers,) if isinstance(classifiers, str) else classifiers)
+    )
     wanted = set(model.state_dict())
 
     def without_classifier(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        return {key: value for key, value in tensors.items() if key in wanted or not key.startswith(prefixes)}
+        return {
+            key: value
+            for key, value in tensors.items()
+            if key in wanted or not key.startswith(prefixes)
+        }
 
     kept = without_classifier(tensors)
     # timm's loaders convert other projects' names with this function in the model's module.

@@ -1,8 +1,9 @@
 """Custom networks: ``FILE.py:NAME``, ``package.module:NAME``, and programs in files.
 
-A program is a file written by torch.export.save (.pt2) or torch.jit.save (TorchScript). An extra file in the archive,
-``fidtool.json``, states what else defines its features: an object with ``input_size``, ``mean``, ``std`` and
-``feature_step``, as in `fidtool.Network`. Only the first is required.
+A program is a file written by torch.export.save (.pt2) or torch.jit.save (TorchScript). An extra
+file in the archive, ``fidtool.json``, states what else defines its features: an object with
+``input_size``, ``mean``, ``std`` and ``feature_step``, as in `fidtool.Network`. Only the first is
+required.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from torch import nn
 from fidtool.errors import InputError, RunError, about, in_short
 from fidtool.features.models.families import EXPORTED, NetworkChoice, is_program
 from fidtool.features.network import Network, silent_logging
-from fidtool.local_files import read_file
 from fidtool.sources.contents import Files, explained, head_of
 from fidtool.sources.kinds import refuse_foreign
-from fidtool.user_code import load
+from fidtool.system.local_files import read_file
+from fidtool.system.user_code import load
 
 _EXTRA = "fidtool.json"
 _KEYS = ("input_size", "mean", "std", "feature_step")
@@ -33,18 +34,22 @@ _KEYS = ("input_size", "mean", "std", "feature_step")
 def build(choice: NetworkChoice) -> tuple[Network, str]:
     """Load a program, or run a factory, with the caller's rights.
 
-    A program's name for the fingerprint is the file's name with the start of its SHA-256; for that of a factory see
-    `fidtool.user_code.load`. A network that the program passed has the name of its module's class.
+    A program's name for the fingerprint is the file's name with the start of its SHA-256; for that
+    of a factory see `fidtool.system.user_code.load`. A network that the program passed has the name
+    of its module's class.
     """
     if choice.given is not None:
         return choice.given, choice.extractor
     if is_program(choice.extractor):
         return _from_program(choice)
     named = choice.option("extractor", choice.extractor)
-    network, name = load(choice.extractor, lambda factory: factory(), named, choice.named("extractor"))
+    network, name = load(
+        choice.extractor, lambda factory: factory(), named, choice.named("extractor")
+    )
     if not isinstance(network, Network):
         raise choice.refused(
-            "extractor", f"{named} returned {type(network).__name__}; it must return a fidtool.Network"
+            "extractor",
+            f"{named} returned {type(network).__name__}; it must return a fidtool.Network",
         )
     return network, name
 
@@ -53,7 +58,9 @@ def _from_program(choice: NetworkChoice) -> tuple[Network, str]:
     """Load a program, which can run code: see `NetworkChoice.runs_code`."""
     spec = choice.extractor
     if not os.path.isfile(spec):
-        raise choice.refused("extractor", f"no file {spec} (from {choice.option('extractor', spec)})")
+        raise choice.refused(
+            "extractor", f"no file {spec} (from {choice.option('extractor', spec)})"
+        )
     with explained(spec):
         content = read_file(Path(spec))
     module, extra = _loaded(choice, io.BytesIO(content))
@@ -62,13 +69,17 @@ def _from_program(choice: NetworkChoice) -> tuple[Network, str]:
     except ValueError as error:
         raise InputError(f"{_EXTRA} in {spec} is not valid JSON ({error})") from None
     if not isinstance(settings, dict) or not settings.keys() <= {*_KEYS}:
-        raise InputError(f"{_EXTRA} in {spec} must be an object with {', '.join(_KEYS)} and nothing else")
+        raise InputError(
+            f"{_EXTRA} in {spec} must be an object with {', '.join(_KEYS)} and nothing else"
+        )
     stated = settings.setdefault("input_size", choice.input_size)
     if stated is None:
         remedies = [f'save the program with an extra file {_EXTRA} that holds {{"input_size": N}}']
         if choice.named("input_size"):
             remedies.insert(0, f"pass {choice.option('input_size', ...)}")
-        raise choice.refused("input_size", f"{spec} does not state the size of its input:", *remedies)
+        raise choice.refused(
+            "input_size", f"{spec} does not state the size of its input:", *remedies
+        )
     if choice.input_size not in (None, stated):
         asked = choice.option("input_size", choice.input_size)
         raise choice.refused("input_size", f"{asked}: {spec} states an input of {stated} pixels")
@@ -96,8 +107,10 @@ class _Exported(nn.Module):
             if "Guard failed" not in str(error) and "Expected input" not in str(error):
                 raise
             raise RunError(
-                f"the program does not accept a batch of shape {tuple(x.shape)} ({in_short(error)}):",
-                "export it with a dynamic batch dimension, dynamic_shapes=({0: torch.export.Dim('n')},)",
+                f"the program does not accept a batch of shape {tuple(x.shape)} "
+                f"({in_short(error)}):",
+                "export it with a dynamic batch dimension, dynamic_shapes=({0: "
+                "torch.export.Dim('n')},)",
                 "set input_size to the size with which it was exported",
             ) from error
         return output[:1] if alone and isinstance(output, torch.Tensor) else output
@@ -112,17 +125,22 @@ def _loaded(choice: NetworkChoice, content: IO[bytes]) -> tuple[nn.Module, str |
             for kind in (DeprecationWarning, FutureWarning):  # the user chose this format
                 warnings.simplefilter("ignore", kind)
             if exported:
-                return _Exported(torch.export.load(content, extra_files=extra).module()), extra[_EXTRA]
+                return _Exported(torch.export.load(content, extra_files=extra).module()), extra[
+                    _EXTRA
+                ]
             return torch.jit.load(content, map_location="cpu", _extra_files=extra), extra[_EXTRA]  # type: ignore[no-untyped-call]
     except Exception as error:  # of many types
         refuse_foreign(path, head_of(Files([path])))
         if exported:
             raise choice.refused(
-                "extractor", f"{path} is not a program written by torch.export.save ({in_short(error)})"
+                "extractor",
+                f"{path} is not a program written by torch.export.save ({in_short(error)})",
             ) from None
         raise choice.refused(
             "extractor",
-            f"{path} is not a TorchScript program ({in_short(error)}); a state_dict needs its network:",
-            f"pass it with {choice.option('weights')} and name the network with {choice.option('extractor')}",
+            f"{path} is not a TorchScript program ({in_short(error)}); a state_dict needs its "
+            "network:",
+            f"pass it with {choice.option('weights')} and name the network with "
+            f"{choice.option('extractor')}",
             "write a factory (FILE.py:NAME)",
         ) from None

@@ -1,4 +1,6 @@
-"""Replaces SLURM's sbatch: runs an array's tasks in turn, or a command after an array that has succeeded."""
+"""Replaces SLURM's sbatch: runs an array's tasks in turn, or a command after an array that has
+succeeded.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def main() -> None:
     Path(f"{JOB}.failed").unlink(missing_ok=True)
     for number in numbers:
         environment = {**os.environ, **variables(number, numbers, chosen.ntasks)}
-        if subprocess.run(["bash", str(typed.script)], env=environment, stdout=sys.stderr).returncode:
+        if subprocess.run(
+            ["bash", str(typed.script)], env=environment, stdout=sys.stderr
+        ).returncode:
             Path(f"{JOB}.failed").touch()
     print(JOB if typed.parsable else f"Submitted batch job {JOB}")
 
@@ -42,7 +46,13 @@ def variables(number: int, numbers: range, tasks: str) -> dict[str, str]:
     """Those of an array's task, in the script and not in a step of it."""
     array = {"JOB_ID": JOB, "TASK_ID": number, "TASK_COUNT": len(numbers), "TASK_MIN": min(numbers)}
     array |= {"TASK_MAX": max(numbers), "TASK_STEP": 1}
-    job = {"JOB_ID": JOB + number, "NTASKS": tasks, "NPROCS": tasks, "TASKS_PER_NODE": tasks, "NNODES": 1}
+    job = {
+        "JOB_ID": JOB + number,
+        "NTASKS": tasks,
+        "NPROCS": tasks,
+        "TASKS_PER_NODE": tasks,
+        "NNODES": 1,
+    }
     job |= {"JOB_NUM_NODES": 1, "JOB_NODELIST": "localhost", "NODELIST": "localhost"}
     place = {"PROCID": 0, "LOCALID": 0, "NODEID": 0}
     named = {**{f"ARRAY_{name}": value for name, value in array.items()}, **job, **place}

@@ -17,7 +17,9 @@ from support.tiny_network import network
 
 def pictures(count: int, seed: int, side: int = 32) -> torch.Tensor:
     """Return images of noise, uint8 of shape (count, 3, side, side); equal for equal seeds."""
-    coarse = torch.randint(0, 256, (count, 3, 8, 8), generator=torch.Generator().manual_seed(seed), dtype=torch.uint8)
+    coarse = torch.randint(
+        0, 256, (count, 3, 8, 8), generator=torch.Generator().manual_seed(seed), dtype=torch.uint8
+    )
     return coarse.repeat_interleave(side // 8, 2).repeat_interleave(side // 8, 3)
 
 

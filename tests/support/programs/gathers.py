@@ -1,4 +1,6 @@
-"""Four ranks gather with gradients, in every mode and with every fault; each rank checks its own part."""
+"""Four ranks gather with gradients, in every mode and with every fault; each rank checks its own
+part.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ VAIN = 3.0
 
 def joined_batch() -> tuple[torch.Tensor, list[torch.Tensor]]:
     """Return ten rows, and each rank's share of them."""
-    rows = torch.randn(sum(SIZES), 2, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    rows = torch.randn(
+        sum(SIZES), 2, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1)
+    )
     return rows, list(rows.split(SIZES))
 
 
@@ -30,14 +34,26 @@ def loss_of(joined: torch.Tensor) -> torch.Tensor:
 
 
 def check_modes(rank: int) -> None:
-    """Check the sizes 3, 5, 0 and 2, with tensors that are not contiguous, and with a rank that needs no gradient."""
+    """Check the sizes 3, 5, 0 and 2, with tensors that are not contiguous, and with a rank that
+    needs no gradient.
+    """
     for idle in (None, 0):
         whole, shares = joined_batch()
         reference = whole.clone().requires_grad_()
         loss_of(reference).backward()
         assert reference.grad is not None
-        for grad, factor in (("sum", WEIGHTS.sum()), ("mean", WEIGHTS.mean()), ("local", WEIGHTS[rank])):
-            own = shares[rank].transpose(1, 2).contiguous().transpose(1, 2).requires_grad_(rank != idle)
+        for grad, factor in (
+            ("sum", WEIGHTS.sum()),
+            ("mean", WEIGHTS.mean()),
+            ("local", WEIGHTS[rank]),
+        ):
+            own = (
+                shares[rank]
+                .transpose(1, 2)
+                .contiguous()
+                .transpose(1, 2)
+                .requires_grad_(rank != idle)
+            )
             joined = gather_with_grad(own, grad=grad)
             assert torch.equal(joined, whole)
             (WEIGHTS[rank] * loss_of(joined)).backward()
@@ -53,7 +69,9 @@ def check_dtypes(rank: int) -> None:
         own = torch.full((rank, 3), rank).to(dtype)
         joined = gather_with_grad(own)
         assert joined.dtype == dtype
-        assert torch.equal(joined, torch.cat([torch.full((each, 3), each).to(dtype) for each in range(4)]))
+        assert torch.equal(
+            joined, torch.cat([torch.full((each, 3), each).to(dtype) for each in range(4)])
+        )
     half = torch.ones(2, 3, dtype=torch.bfloat16, requires_grad=True)
     gather_with_grad(half, grad="mean").float().square().sum().backward()
     assert half.grad is not None
@@ -64,10 +82,16 @@ def check_dtypes(rank: int) -> None:
 
 
 def check_adapter(rank: int) -> None:
-    """Check calls as in torchmetrics: states of any shape, and an empty one-dimensional tensor without an update."""
+    """Check calls as in torchmetrics: states of any shape, and an empty one-dimensional tensor
+    without an update.
+    """
     assert [float(each) for each in dist_sync_fn(torch.tensor(rank / 2))] == [0.0, 0.5, 1.0, 1.5]
     assert gather_with_grad(torch.tensor(rank / 2)).tolist() == [0.0, 0.5, 1.0, 1.5]
-    mine = torch.tensor([], requires_grad=True) if rank == 1 else torch.ones(rank, 3, dtype=torch.float64)
+    mine = (
+        torch.tensor([], requires_grad=True)
+        if rank == 1
+        else torch.ones(rank, 3, dtype=torch.float64)
+    )
     parts = dist_sync_fn(mine)
     assert [tuple(part.shape) for part in parts] == [(0, 3), (0, 3), (2, 3), (3, 3)]
     assert {part.dtype for part in parts} == {torch.float64}
@@ -81,9 +105,17 @@ def check_refusals(rank: int) -> None:
     """Check that every rank gets the same message, which names a rank at fault."""
     error = fidtool.InputError
     shape = (2, 3) if rank != 2 else (2, 4)
-    refused(error, lambda: gather_with_grad(torch.zeros(shape)), "trailing shape", "[3] on rank 0", "[4] on rank 2")
+    refused(
+        error,
+        lambda: gather_with_grad(torch.zeros(shape)),
+        "trailing shape",
+        "[3] on rank 0",
+        "[4] on rank 2",
+    )
     dtype = torch.float32 if rank < 3 else torch.float64
-    refused(error, lambda: gather_with_grad(torch.zeros(1, dtype=dtype)), "dtype", "float64 on rank 3")
+    refused(
+        error, lambda: gather_with_grad(torch.zeros(1, dtype=dtype)), "dtype", "float64 on rank 3"
+    )
     mode = "sum" if rank != 1 else "mean"
     refused(error, lambda: gather_with_grad(torch.zeros(1), grad=mode), "grad", "mean on rank 1")
     with torch.set_grad_enabled(rank != 3):
@@ -92,13 +124,22 @@ def check_refusals(rank: int) -> None:
 
 
 def check_recovery(own: torch.Tensor) -> None:
-    """A rank that has missed a call must not join the next one with the payload of the missed one: all raise once."""
-    refused(fidtool.RunError, lambda: gather_with_grad(own), "call number", "it missed a call that failed")
+    """A rank that has missed a call must not join the next one with the payload of the missed one:
+    all raise once.
+    """
+    refused(
+        fidtool.RunError,
+        lambda: gather_with_grad(own),
+        "call number",
+        "it missed a call that failed",
+    )
     assert gather_with_grad(own).tolist() == [0, 1, 2, 3]
 
 
 def check_outputs(rank: int) -> None:
-    """Check that each sample is there once and in order, with its gradient, although ranks share samples."""
+    """Check that each sample is there once and in order, with its gradient, although ranks share
+    samples.
+    """
     samples = [[4, 1, 9], [0, 4, 2, 7, 3], [], [9, 8]][rank]
     whole = torch.randn(10, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     reference = whole[[0, 1, 2, 3, 4, 7, 8, 9]].requires_grad_()
@@ -108,7 +149,9 @@ def check_outputs(rank: int) -> None:
     index = torch.tensor(samples, dtype=torch.int64)
     names = [f"sample {sample} é\n" for sample in samples]
     batches = [index[:2], index[2:]] if samples else []
-    joined, sames, words, numbers = gather_outputs(rows, batches, names, samples, index=batches, grad="sum")
+    joined, sames, words, numbers = gather_outputs(
+        rows, batches, names, samples, index=batches, grad="sum"
+    )
     assert torch.equal(joined, reference)
     assert sames.tolist() == numbers == [0, 1, 2, 3, 4, 7, 8, 9]
     assert words == [f"sample {sample} é\n" for sample in numbers]
@@ -122,7 +165,9 @@ def check_outputs(rank: int) -> None:
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        (shares,) = gather_outputs(torch.full((3, 2), rank), index=range(3))  # each rank begins at 0
+        (shares,) = gather_outputs(
+            torch.full((3, 2), rank), index=range(3)
+        )  # each rank begins at 0
     assert shares.tolist() == [[0, 0]] * 3
     assert [str(each.message).split(":")[0] for each in caught] == [
         "9 of 12 samples were left out, because other ones have the same index"
@@ -131,16 +176,31 @@ def check_outputs(rank: int) -> None:
     error, one = fidtool.InputError, [rank]
     floats = [0.5] if rank == 1 else one
     failed = error if rank == 1 else fidtool.RunError
-    refused(failed, lambda: gather_outputs(floats, index=one), "list of float", "encode other labels as integers")
-    refused(failed, lambda: gather_outputs(one, index=[0] * (1 + (rank == 1))), "has 1 elements, and index has 2")
+    refused(
+        failed,
+        lambda: gather_outputs(floats, index=one),
+        "list of float",
+        "encode other labels as integers",
+    )
+    refused(
+        failed,
+        lambda: gather_outputs(one, index=[0] * (1 + (rank == 1))),
+        "has 1 elements, and index has 2",
+    )
     mixed = torch.ones(1) if rank == 3 else ["one"]
-    refused(error, lambda: gather_outputs(mixed, index=one), "elements of output 1 differ", "str and tensor")
+    refused(
+        error,
+        lambda: gather_outputs(mixed, index=one),
+        "elements of output 1 differ",
+        "str and tensor",
+    )
 
 
 def check_absence(rank: int) -> None:
     """Check that no rank waits longer than the timeout, and that later calls work again.
 
-    Ranks that wait together start from a barrier, so that they do not also wait for each other's delays.
+    Ranks that wait together start from a barrier, so that they do not also wait for each other's
+    delays.
     """
     own = torch.tensor([float(rank)], requires_grad=True)
     dist.barrier()
@@ -157,12 +217,20 @@ def check_absence(rank: int) -> None:
     dist.barrier()
     joined = gather_with_grad(own)
     call = joined.sum().backward if rank == 2 else lambda: gather_with_grad(own)
-    refused(fidtool.RunError, call, "different calls", "rank 2 in the backward of", "ranks 0, 1, 3 in gather")
+    refused(
+        fidtool.RunError,
+        call,
+        "different calls",
+        "rank 2 in the backward of",
+        "ranks 0, 1, 3 in gather",
+    )
     check_recovery(own)
 
 
 def check_groups(rank: int) -> None:
-    """Check that groups of some ranks can gather before the first call of all ranks, and at the same time."""
+    """Check that groups of some ranks can gather before the first call of all ranks, and at the
+    same time.
+    """
     some = dist.new_group([1, 2, 3])
     if rank:
         assert gather_with_grad(torch.tensor([rank]), group=some).tolist() == [1, 2, 3]
@@ -181,7 +249,15 @@ def check_groups(rank: int) -> None:
 def main() -> None:
     dist.init_process_group("gloo")
     rank = dist.get_rank()
-    checks = check_groups, check_modes, check_dtypes, check_adapter, check_refusals, check_outputs, check_absence
+    checks = (
+        check_groups,
+        check_modes,
+        check_dtypes,
+        check_adapter,
+        check_refusals,
+        check_outputs,
+        check_absence,
+    )
     for check in checks:
         check(rank)
         say(f"{check.__name__} {rank} done")

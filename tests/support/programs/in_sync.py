@@ -1,4 +1,6 @@
-"""Replicas of modules that differ between ranks in every way; an ArcFace loss that diverges, and one that does not."""
+"""Replicas of modules that differ between ranks in every way; an ArcFace loss that diverges, and
+one that does not.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ class Module(nn.Module):
 
 
 def check_differences(rank: int) -> None:
-    """Check that every rank reports the same name, rank and difference; also for tensors that cannot be subtracted."""
+    """Check that every rank reports the same name, rank and difference; also for tensors that
+    cannot be subtracted.
+    """
     assert_in_sync(Module())
     assert_in_sync(DistributedDataParallel(Module()))
     modules = [Module() for _ in range(6)]
@@ -62,11 +66,16 @@ def check_differences(rank: int) -> None:
     ):
         modules[0].table = table
         refused(OutOfSyncError, lambda: assert_in_sync(modules[0]))
-    refused(OutOfSyncError, lambda: assert_in_sync(nn.Linear(2, 2, device="meta" if rank == 1 else "cpu")))
+    refused(
+        OutOfSyncError,
+        lambda: assert_in_sync(nn.Linear(2, 2, device="meta" if rank == 1 else "cpu")),
+    )
     refused(OutOfSyncError, lambda: assert_in_sync(nn.LazyLinear(2) if rank else nn.Linear(3, 2)))
     normed = DistributedDataParallel(Module())
     normed(torch.full((4, 3), float(rank)))
-    refused(OutOfSyncError, lambda: assert_in_sync(normed), "only at the start of the next forward pass")
+    refused(
+        OutOfSyncError, lambda: assert_in_sync(normed), "only at the start of the next forward pass"
+    )
     for same in (nn.LazyLinear(2), nn.Linear(2, 2, device="meta"), nn.Identity()):
         assert_in_sync(same)
     dist.barrier()  # so that none of the waiting ranks is late
@@ -83,12 +92,16 @@ def fail_together(world: World, rank: int) -> None:
 
 
 def check_lost(rank: int) -> None:
-    """Check a rank that is absent from the transfer after the rendezvous: the others raise and create a new group."""
+    """Check a rank that is absent from the transfer after the rendezvous: the others raise and
+    create a new group.
+    """
     ranks = group.ranks_of()
     ranks.exchange("transfer", {}, 10, "")
     with ranks.world("transfer") as world:
         assert world.gather(rank) == [0, 1, 2]
-        refused(fidtool.RunError, lambda: fail_together(world, rank), "rank 0 has no image")  # not the last to fail
+        refused(
+            fidtool.RunError, lambda: fail_together(world, rank), "rank 0 has no image"
+        )  # not the last to fail
     group._TRANSPORT_SECONDS = 2.0
     ranks._gloo = None
     ranks.exchange("transfer", {}, 10, "")
@@ -106,7 +119,9 @@ def embeddings_of(step: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the joined batch of one step, which consists of all ranks' shares."""
     generator = torch.Generator().manual_seed(step)
     count = dist.get_world_size() * BATCH
-    return torch.randn(count, 8, generator=generator), torch.randint(0, 4, (count,), generator=generator)
+    return torch.randn(count, 8, generator=generator), torch.randint(
+        0, 4, (count,), generator=generator
+    )
 
 
 def trained(loss: nn.Module, whole: bool) -> torch.Tensor:
@@ -129,7 +144,9 @@ def arcface() -> ArcFaceLoss:
 
 
 def check_drift(rank: int) -> None:
-    """Check that an unwrapped W is reported, and that a wrapped one equals that of a single process on every rank."""
+    """Check that an unwrapped W is reported, and that a wrapped one equals that of a single process
+    on every rank.
+    """
     loose = arcface()
     assert_in_sync(loose)
     trained(loose, whole=False)
@@ -141,7 +158,8 @@ def check_drift(rank: int) -> None:
     dist.all_gather(every, together)
     assert all(torch.equal(each, together) for each in every)
     single = trained(arcface(), whole=True)
-    # In float32 the ranks' means are averaged in a different order than the joined batch's, in each of five steps.
+    # In float32 the ranks' means are averaged in a different order than the joined batch's, in each
+    # of five steps.
     torch.testing.assert_close(together, single, rtol=1e-5, atol=1e-6)
     assert (single - arcface().W.detach()).abs().max() > 0.1, "training has changed W"
 
@@ -150,7 +168,9 @@ def check_loss(rank: int) -> None:
     """Check that the gradients of a wrapped projection are those of the joined batch."""
     real = statistics_of(shared_pictures(60, 1))
     generator = torch.Generator().manual_seed(4)
-    features = torch.randn(3 * dist.get_world_size(), 16, generator=generator, dtype=torch.float64) * 0.3
+    features = (
+        torch.randn(3 * dist.get_world_size(), 16, generator=generator, dtype=torch.float64) * 0.3
+    )
     share = features[rank * 3 : rank * 3 + 3]
 
     def made() -> tuple[nn.Linear, FrechetLoss]:
@@ -168,11 +188,16 @@ def check_loss(rank: int) -> None:
     torch.testing.assert_close(value, wanted, rtol=1e-9, atol=0)
     for ours, theirs in ((encoder, alone_encoder), (loss, alone)):
         for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
-            # Float64's rounding through a singular value decomposition; entries near zero have no relative error.
+            # Float64's rounding through a singular value decomposition; entries near zero have no
+            # relative error.
             torch.testing.assert_close(mine.grad, other.grad, rtol=1e-8, atol=1e-12)
     bad = torch.zeros(2, 16 if rank else 5, dtype=torch.float64)
     kind = fidtool.RunError if rank else fidtool.InputError
-    refused(kind, lambda: FrechetLoss(real)(bad), "tensor of shape (n, 16), not torch.float64 of shape (2, 5)")
+    refused(
+        kind,
+        lambda: FrechetLoss(real)(bad),
+        "tensor of shape (n, 16), not torch.float64 of shape (2, 5)",
+    )
 
 
 def main() -> None:

@@ -1,4 +1,5 @@
-"""FIDCallback before and after a callback that averages the weights: what each generates with, and what is saved.
+"""FIDCallback before and after a callback that averages the weights: what each generates with, and
+what is saved.
 
 ``lightning_averaging.py FOLDER``: every rank prints a line for each training.
 """
@@ -79,12 +80,18 @@ def run(folder: Path, averaging: pl.Callback, first: bool, validation: bool, wei
     kept = saved["current_model_state" if weights == "raw" else "state_dict"]["darkness"]
     is_saved = model.generated_with == float(kept)
     kind, when = type(averaging).__name__, "validation" if validation else "training"
-    say(f"{trainer.global_rank} {kind} {when} {weights}: {model.generated_with} {is_saved} {fid.frechet_distance!r}")
+    say(
+        f"{trainer.global_rank} {kind} {when} {weights}: {model.generated_with} {is_saved} "
+        f"{fid.frechet_distance!r}"
+    )
 
 
 def main(folder: str) -> None:
-    for validation, weights, first in itertools.product((True, False), ("averaged", "raw"), (True, False)):
-        # Without a validation it is an average of epochs: the callback updates it after the FIDCallback before it.
+    for validation, weights, first in itertools.product(
+        (True, False), ("averaged", "raw"), (True, False)
+    ):
+        # Without a validation it is an average of epochs: the callback updates it after the
+        # FIDCallback before it.
         of_steps = {"update_every_n_steps": 1 if validation else 0}
         of_epochs = {} if validation else {"update_starting_at_epoch": 0}
         averaging = EMAWeightAveraging(decay=0.5, **of_steps, **of_epochs)

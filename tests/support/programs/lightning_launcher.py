@@ -1,4 +1,6 @@
-"""A Trainer that starts its ranks itself, as is usual: ``python lightning_launcher.py REAL FEATURE``."""
+"""A Trainer that starts its ranks itself, as is usual: ``python lightning_launcher.py REAL
+FEATURE``.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ class Launched(Model):
 if __name__ == "__main__":
     first = FIDCallback("generate", sys.argv[1], feature=sys.argv[2], num_samples=40, name="fid")
     second = FIDCallback("generate", sys.argv[1], feature=sys.argv[2], num_samples=20, name="fid20")
-    trainer = pl.Trainer(max_epochs=1, devices=2, strategy="ddp", callbacks=[first, second], **QUIET)
+    trainer = pl.Trainer(
+        max_epochs=1, devices=2, strategy="ddp", callbacks=[first, second], **QUIET
+    )
     data = torch.utils.data.DataLoader(torch.ones(8, 4), batch_size=2)
     trainer.fit(Launched(), data)
     trainer.fit_loop.max_epochs = 2

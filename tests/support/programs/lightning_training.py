@@ -79,27 +79,45 @@ def run(
     without: bool = False,
 ) -> pl.Trainer:
     reference = statistics_of(pictures(40, 1))
-    settings = {"num_samples": 50, "batch_size": 8, "name": "fid", "feature": network(), "sync_timeout": 900}
+    settings = {
+        "num_samples": 50,
+        "batch_size": 8,
+        "name": "fid",
+        "feature": network(),
+        "sync_timeout": 900,
+    }
     fid = FIDCallback("generate", reference, **settings)
     best = ModelCheckpoint(
-        folder, "{epoch}-{fid:.6f}", monitor="fid", save_top_k=1, save_last=True, enable_version_counter=False
+        folder,
+        "{epoch}-{fid:.6f}",
+        monitor="fid",
+        save_top_k=1,
+        save_last=True,
+        enable_version_counter=False,
     )
     callbacks: list[Any] = [ModelCheckpoint(folder)] if without else [fid, best]
     strategy = "ddp" if SIZE > 1 else "auto"
-    trainer = pl.Trainer(max_epochs=epochs, devices=SIZE, strategy=strategy, callbacks=callbacks, **QUIET)
+    trainer = pl.Trainer(
+        max_epochs=epochs, devices=SIZE, strategy=strategy, callbacks=callbacks, **QUIET
+    )
     data = torch.utils.data.DataLoader(torch.ones(8, 4), batch_size=2)
     trainer.fit(Model(fail), data, data if validation else None, ckpt_path=resume)
     return trainer
 
 
 def described(trainer: pl.Trainer) -> str:
-    """Return the last value exactly, the saved checkpoints, the last epoch, and the training's random numbers."""
+    """Return the last value exactly, the saved checkpoints, the last epoch, and the training's
+    random numbers.
+    """
     noise = float(trainer.lightning_module.noise)
     value, kept = "none", "none"
     for fid in trainer.callbacks:
         if isinstance(fid, FIDCallback):
             assert fid.frechet_distance == float(trainer.callback_metrics["fid"])
-            value, kept = fid.frechet_distance.hex(), Path(trainer.checkpoint_callback.best_model_path).name
+            value, kept = (
+                fid.frechet_distance.hex(),
+                Path(trainer.checkpoint_callback.best_model_path).name,
+            )
     return f"{trainer.global_rank} run: {value} {kept} {trainer.current_epoch} {noise:.6f}"
 
 

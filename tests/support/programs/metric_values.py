@@ -1,4 +1,5 @@
-"""The same FID for any distribution of the images over ranks and batches; and all ways in which ranks can disagree.
+"""The same FID for any distribution of the images over ranks and batches; and all ways in which
+ranks can disagree.
 
 ``metric_values.py CHECK […]``; each check prints what the test compares.
 """
@@ -36,7 +37,10 @@ def value(metric: Any) -> str:
         computed = metric.compute()
     assert computed.dtype == torch.float64
     assert [float(computed)] == list(metric.result.values.values())
-    return f"{float(computed).hex()} of {metric.result.real}+{metric.result.fake} by {metric.result.scope}"
+    return (
+        f"{float(computed).hex()} of {metric.result.real}+{metric.result.fake} by "
+        f"{metric.result.scope}"
+    )
 
 
 def deal(metric: Any, way: str) -> None:
@@ -47,8 +51,12 @@ def deal(metric: Any, way: str) -> None:
             mine = images if SIZE == 1 else mine
             update_in_batches(metric, mine, real, 7)
         else:
-            shuffled = torch.randperm(len(images), generator=torch.Generator().manual_seed(5)).tolist()
-            update_in_batches(metric, [images[number] for number in shuffled[RANK::SIZE]], real, 3 + RANK)
+            shuffled = torch.randperm(
+                len(images), generator=torch.Generator().manual_seed(5)
+            ).tolist()
+            update_in_batches(
+                metric, [images[number] for number in shuffled[RANK::SIZE]], real, 3 + RANK
+            )
 
 
 def update_in_batches(metric: Any, images: list[torch.Tensor], real: bool, size: int) -> None:
@@ -56,11 +64,15 @@ def update_in_batches(metric: Any, images: list[torch.Tensor], real: bool, size:
     for start in range(0, len(images), size):
         batch = images[start : start + size]
         for side in sorted({image.shape[1] for image in batch}):
-            metric.update(torch.stack([image for image in batch if image.shape[1] == side]), real=real)
+            metric.update(
+                torch.stack([image for image in batch if image.shape[1] == side]), real=real
+            )
 
 
 def dealing() -> None:
-    """Check equal bits for each distribution, also after reset, and if reset does not discard the real images."""
+    """Check equal bits for each distribution, also after reset, and if reset does not discard the
+    real images.
+    """
     metric = FrechetInceptionDistance(network())
     for way in ("last rank has nearly all", "shuffled"):
         deal(metric, way)
@@ -78,7 +90,9 @@ def dealing() -> None:
 
 
 def of_each_image() -> None:
-    """Check equal bits of the metrics that keep the features of each image, also from states and while synced."""
+    """Check equal bits of the metrics that keep the features of each image, also from states and
+    while synced.
+    """
     shared = network()
     metrics: list[Any] = [
         KernelInceptionDistance(shared, subsets=7, subset_size=20),
@@ -102,7 +116,9 @@ def of_each_image() -> None:
 
 
 def plain() -> None:
-    """Check equal bits of a plain module, the length of whose features is unknown on a rank without images."""
+    """Check equal bits of a plain module, the length of whose features is unknown on a rank without
+    images.
+    """
 
     class Rows(torch.nn.Module):
         def forward(self, images: torch.Tensor) -> torch.Tensor:
@@ -115,7 +131,9 @@ def plain() -> None:
 
 
 def out_of_range() -> None:
-    """Check that a feature that cannot be summed on one rank is an error on all, when it is summed late as well."""
+    """Check that a feature that cannot be summed on one rank is an error on all, when it is summed
+    late as well.
+    """
 
     class Bright(torch.nn.Module):
         def forward(self, images: torch.Tensor) -> torch.Tensor:
@@ -124,13 +142,17 @@ def out_of_range() -> None:
     for index in (None, range(RANK * 4, RANK * 4 + 4)):
         metric = FrechetInceptionDistance(Bright())
         for real in (True, False):
-            metric.update(pictures(4, 1) if RANK == SIZE - 1 else pictures(4, 2) // 32, real=real, index=index)
+            metric.update(
+                pictures(4, 1) if RANK == SIZE - 1 else pictures(4, 2) // 32, real=real, index=index
+            )
         refused(fidtool.RunError, metric.compute, "outside the range of the exact sums")
     say(f"{RANK} out of range: refused")
 
 
 def lost_group() -> None:
-    """Check that the next value is right after one rank alone, whose merge failed, still has its connections."""
+    """Check that the next value is right after one rank alone, whose merge failed, still has its
+    connections.
+    """
     metric = filled(network())
     before, merge = value(metric), metric._sums.sides["real"].merged
     group._TRANSPORT_SECONDS = 2.0
@@ -147,7 +169,9 @@ def lost_group() -> None:
 
 
 def outside() -> None:
-    """Check that a rank that is not in the group of a metric can save and load its state, as that of a model."""
+    """Check that a rank that is not in the group of a metric can save and load its state, as that
+    of a model.
+    """
     metric = FrechetInceptionDistance(network(), process_group=dist.new_group([0]))
     metric.persistent(True)
     metric.update(pictures(4, 1), real=True)
@@ -163,7 +187,9 @@ def exact(metric: Any) -> str:
 
 
 def inception() -> None:
-    """Check with Inception, whose bits depend on the batch's shape, that shapes are always the same."""
+    """Check with Inception, whose bits depend on the batch's shape, that shapes are always the
+    same.
+    """
     metric = FrechetInceptionDistance(192, batch_size=4)
     for number, image in enumerate(REAL[:9]):
         if number % SIZE == RANK:
@@ -173,7 +199,9 @@ def inception() -> None:
 
 
 def saved() -> None:
-    """Check state_dict: with each rank's own share, and with all images, loaded by one rank more or fewer."""
+    """Check state_dict: with each rank's own share, and with all images, loaded by one rank more or
+    fewer.
+    """
     metric = FrechetInceptionDistance(network())
     metric.persistent(True)
     deal(metric, "shuffled")
@@ -193,7 +221,9 @@ def saved() -> None:
         if RANK == SIZE - 1:
             resumed.update(pictures(3, 50), real=False)
         value(resumed)
-        said = "had been evaluated before it was saved" in " ".join(map(str, resumed.result.warnings))
+        said = "had been evaluated before it was saved" in " ".join(
+            map(str, resumed.result.warnings)
+        )
         assert said == (state is evaluated), resumed.result
     for state in (own, whole):
         again = FrechetInceptionDistance(network())
@@ -202,8 +232,12 @@ def saved() -> None:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             again.compute()
-        texts = [str(warning.message) for warning in caught if "count twice" in str(warning.message)]
-        assert [text.split()[0] for text in texts] == [str(len(REAL)), str(len(FAKE))] * (RANK == 0), texts
+        texts = [
+            str(warning.message) for warning in caught if "count twice" in str(warning.message)
+        ]
+        assert [text.split()[0] for text in texts] == [str(len(REAL)), str(len(FAKE))] * (
+            RANK == 0
+        ), texts
     if SIZE > 1:
         lost = FrechetInceptionDistance(network())
         first = [own if RANK == 0 else None]
@@ -237,7 +271,12 @@ def disagreement() -> None:
         "normalization",
     )
     kid = KernelInceptionDistance(network(), subset_size=2 + RANK % 2)
-    refused(fidtool.InputError, kid.compute, "the metric of rank 0 and the metric of rank 1", "subset_size=3")
+    refused(
+        fidtool.InputError,
+        kid.compute,
+        "the metric of rank 0 and the metric of rank 1",
+        "subset_size=3",
+    )
     fixed = statistics_of(pictures(30, 1)) if RANK == 1 else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -251,7 +290,9 @@ def disagreement() -> None:
             uneven.update(pictures(4, RANK), real=True)
             refused(fidtool.InputError, uneven.compute, "features of different lengths, 4 and 5")
     fresh = FrechetInceptionDistance(network())
-    refused(fidtool.InputError, fresh.compute, "at least 2 real images, but there are 0", "real=True")
+    refused(
+        fidtool.InputError, fresh.compute, "at least 2 real images, but there are 0", "real=True"
+    )
     absent = filled(network(), sync_timeout=3.0)
     dist.barrier()  # so that none of the waiting ranks is late
     if RANK != 1:
@@ -281,7 +322,9 @@ class Uneven(torch.nn.Module):
 
 
 def more_on_one() -> None:
-    """A rank may create more metrics than others: named ones, and ones that are not synchronised."""
+    """A rank may create more metrics than others: named ones, and ones that are not
+    synchronised.
+    """
     if RANK == 0:
         filled(network(), name="extra")
         filled(network(), sync_on_compute=False)
@@ -289,7 +332,9 @@ def more_on_one() -> None:
     say(f"{RANK} more on one: {value(metric)}")
     with metric.sync_context():
         text = "would discard the effect of merge_state()"
-        refused(fidtool.InputError, lambda: metric.merge_state(filled(network(), name="other")), text)
+        refused(
+            fidtool.InputError, lambda: metric.merge_state(filled(network(), name="other")), text
+        )
 
 
 def alone() -> None:
@@ -308,7 +353,9 @@ def alone() -> None:
 
 
 def seeds() -> None:
-    """Check that equal seeds on all ranks give a warning, and sample_seed the same samples at any world size."""
+    """Check that equal seeds on all ranks give a warning, and sample_seed the same samples at any
+    world size.
+    """
     for kind in ("one seed", "own seeds"):
         metric = FrechetInceptionDistance(network(), batch_size=8)
         for number in range(RANK, 24, SIZE):
@@ -319,7 +366,11 @@ def seeds() -> None:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             fid = float(metric.compute())
-        texts = [str(warning.message) for warning in caught if "are on more than one rank" in str(warning.message)]
+        texts = [
+            str(warning.message)
+            for warning in caught
+            if "are on more than one rank" in str(warning.message)
+        ]
         say(f"{RANK} {kind}: {fid.hex()} warned {len(texts)} {texts}")
 
 

@@ -1,6 +1,8 @@
-"""A validation set that the ranks do not divide: each sample counts once, although samplers repeat some.
+"""A validation set that the ranks do not divide: each sample counts once, although samplers repeat
+some.
 
-``padded_samplers.py LOADER COUNT […]`` with a LOADER of `LOADERS`; each rank prints what a single process must have.
+``padded_samplers.py LOADER COUNT […]`` with a LOADER of `LOADERS`; each rank prints what a single
+process must have.
 """
 
 from __future__ import annotations
@@ -26,7 +28,12 @@ from fidtool.training import (
 )
 
 BATCH = 4
-QUIET = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "barebones": False}
+QUIET = {
+    "logger": False,
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+    "barebones": False,
+}
 
 
 class Validation:
@@ -61,7 +68,10 @@ class Validation:
         try:
             values = [float(self.fid.compute()).hex()]
             assert self.fid.result is not None
-            values.append(f"{self.fid.result.real}+{self.fid.result.fake} {tuple(map(str, self.fid.result.warnings))}")
+            values.append(
+                f"{self.fid.result.real}+{self.fid.result.fake} "
+                f"{tuple(map(str, self.fid.result.warnings))}"
+            )
         except fidtool.InputError as error:
             values = [f"{error}"]
         if count > 20:
@@ -124,17 +134,27 @@ def check_shares() -> None:
         metric.compute()
         assert metric.result is not None
         for kind in kinds:
-            expected = f"{12 * (size - 1)} {kind} were left out, because other ones have the same index"
-            assert any(line.text.startswith(expected) for line in metric.result.warnings), metric.result.warnings
+            expected = (
+                f"{12 * (size - 1)} {kind} were left out, because other ones have the same index"
+            )
+            assert any(line.text.startswith(expected) for line in metric.result.warnings), (
+                metric.result.warnings
+            )
 
 
 def left_out(metric: Any) -> list[str]:
     metric.compute()
-    return [line.partition(",")[0] for line in map(str, metric.result.warnings) if "were left out" in line]
+    return [
+        line.partition(",")[0]
+        for line in map(str, metric.result.warnings)
+        if "were left out" in line
+    ]
 
 
 def check_random_reconstructions() -> None:
-    """Warn of those that a rank repeats, but not of a sample that a sampler repeats; also after a checkpoint."""
+    """Warn of those that a rank repeats, but not of a sample that a sampler repeats; also after a
+    checkpoint.
+    """
     rank, size = dist.get_rank(), dist.get_world_size()
     fid, psnr = FrechetInceptionDistance(network()), PeakSignalNoiseRatio()
     targets, samples = pictures(13, 1), sorted({0, *range(rank, 13, size)})
@@ -149,7 +169,9 @@ def check_random_reconstructions() -> None:
         metric.persistent(True)
         with metric.sync_context():
             state = metric.state_dict()
-        resumed: Any = FrechetInceptionDistance(network()) if metric is fid else PeakSignalNoiseRatio()
+        resumed: Any = (
+            FrechetInceptionDistance(network()) if metric is fid else PeakSignalNoiseRatio()
+        )
         resumed.load_state_dict(state)
         assert left_out(resumed) == []
     fid.update(fakes[:1].flip(3), real=False, index=samples[:1])

@@ -1,4 +1,5 @@
-"""The same PSNR, SSIM and LPIPS for any distribution of the pairs over ranks; padded samplers; ranks that disagree.
+"""The same PSNR, SSIM and LPIPS for any distribution of the pairs over ranks; padded samplers;
+ranks that disagree.
 
 ``pair_values.py WEIGHTS CHECK […]``; each check prints what the test compares.
 """
@@ -26,7 +27,9 @@ from fidtool.training.pair_metrics import ReconstructionMetric
 
 RANK, SIZE = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
 TARGET = pictures(17, 1, side=40)
-PREDS = (TARGET.int() + torch.randint(-20, 21, TARGET.shape, generator=torch.Generator().manual_seed(2))).clamp(0, 255)
+PREDS = (
+    TARGET.int() + torch.randint(-20, 21, TARGET.shape, generator=torch.Generator().manual_seed(2))
+).clamp(0, 255)
 PREDS = PREDS.to(torch.uint8)
 WEIGHTS = sys.argv[1]
 
@@ -37,21 +40,30 @@ def value(metric: ReconstructionMetric) -> str:
     assert metric.result is not None
     assert float(computed) == next(iter(metric.result.values.values()))
     exact = ",".join(each.hex() for each in metric.result.values.values())
-    return f"{exact} of {metric.result.fake} by {metric.result.scope}, {len(metric.result.warnings)} warnings"
+    return (
+        f"{exact} of {metric.result.fake} by {metric.result.scope}, {len(metric.result.warnings)} "
+        "warnings"
+    )
 
 
 def dealing() -> None:
-    """Check equal bits for each distribution, one rank without pairs among them; from states, while synced, merged."""
+    """Check equal bits for each distribution, one rank without pairs among them; from states, while
+    synced, merged.
+    """
     metrics = [
         PeakSignalNoiseRatio(),
         StructuralSimilarityIndexMeasure(),
         LearnedPerceptualImagePatchSimilarity(weights=WEIGHTS),
     ]
-    of_ranks = [slice(0, 3), slice(3, 3), slice(3, 17)] if SIZE == 3 else [slice(0, 12), slice(12, 17)]
+    of_ranks = (
+        [slice(0, 3), slice(3, 3), slice(3, 17)] if SIZE == 3 else [slice(0, 12), slice(12, 17)]
+    )
     for metric in metrics:
         for mine in (slice(RANK, None, SIZE), slice(None) if SIZE == 1 else of_ranks[RANK]):
             metric.reset()
-            for preds, target in zip(PREDS[mine].split(2 + RANK), TARGET[mine].split(2 + RANK), strict=True):
+            for preds, target in zip(
+                PREDS[mine].split(2 + RANK), TARGET[mine].split(2 + RANK), strict=True
+            ):
                 metric.update(preds, target)
             say(f"{RANK} {metric._title}: {value(metric)}")
         metric.persistent(True)
@@ -64,7 +76,9 @@ def dealing() -> None:
 
 
 def padded() -> None:
-    """Check that samples which a sampler repeats count once if they have an index, and are said otherwise."""
+    """Check that samples which a sampler repeats count once if they have an index, and are said
+    otherwise.
+    """
     numbered = WithIndex(TensorDataset(PREDS, TARGET))
     sampler = DistributedSampler(numbered, SIZE, RANK, shuffle=False)
     indexed, plain = PeakSignalNoiseRatio(), PeakSignalNoiseRatio()
@@ -87,7 +101,9 @@ def padded() -> None:
 
 
 def moved() -> None:
-    """Check that preds in another order than their targets are said, in the same words on every rank."""
+    """Check that preds in another order than their targets are said, in the same words on every
+    rank.
+    """
     metric = PeakSignalNoiseRatio()
     metric.update(PREDS.roll(1, 0)[RANK::SIZE], TARGET[RANK::SIZE])
     with warnings.catch_warnings():
@@ -114,7 +130,11 @@ def lightning() -> None:
             self.log("ssim", self.ssim)
 
     strategy = "ddp" if SIZE > 1 else "auto"
-    quiet: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    quiet: dict[str, Any] = {
+        "logger": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
     trainer = pl.Trainer(accelerator="cpu", devices=SIZE, strategy=strategy, **quiet)
     model = Model()
     trainer.validate(model, DataLoader(WithIndex(TensorDataset(PREDS, TARGET)), 4), verbose=False)
@@ -122,18 +142,28 @@ def lightning() -> None:
     for name, metric in (("PSNR", model.psnr), ("SSIM", model.ssim)):
         assert metric.result is not None
         assert float(trainer.callback_metrics[name.lower()]) == metric.result.values[name.lower()]
-        say(f"{RANK} {name} logged: {float(trainer.callback_metrics[name.lower()]).hex()} of {metric.result.fake}")
+        say(
+            f"{RANK} {name} logged: {float(trainer.callback_metrics[name.lower()]).hex()} of "
+            f"{metric.result.fake}"
+        )
 
 
 def disagreement() -> None:
     """Check that every rank refuses the call and names the cause; none hangs."""
     metric = PeakSignalNoiseRatio()
-    refused(fidtool.InputError, metric.compute, "PSNR needs at least 1 pair of images, but there are 0")
+    refused(
+        fidtool.InputError, metric.compute, "PSNR needs at least 1 pair of images, but there are 0"
+    )
     absent = PeakSignalNoiseRatio(sync_timeout=3.0)
     absent.update(PREDS, TARGET)
     dist.barrier()
     if RANK != 1:
-        refused(AbsentRanksError, absent.compute, "timed out after 3 s waiting for rank 1 of", "PeakSignalNoiseRatio")
+        refused(
+            AbsentRanksError,
+            absent.compute,
+            "timed out after 3 s waiting for rank 1 of",
+            "PeakSignalNoiseRatio",
+        )
     dist.barrier()
     other = StructuralSimilarityIndexMeasure(sync_on_compute=False)
     other.update(PREDS[: RANK + 1], TARGET[: RANK + 1])

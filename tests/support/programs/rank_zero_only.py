@@ -13,7 +13,9 @@ from fidtool.training import AbsentRanksError, FrechetInceptionDistance
 
 
 def main(recover: bool) -> None:
-    """With ``recover``, rank zero catches the error, the ranks go on, and it fails later for another reason."""
+    """With ``recover``, rank zero catches the error, the ranks go on, and it fails later for
+    another reason.
+    """
     dist.init_process_group("gloo")
     metric = FrechetInceptionDistance(network(), sync_timeout=2)
     metric.update(pictures(4, 1), real=True)

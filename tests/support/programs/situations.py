@@ -1,7 +1,8 @@
-"""What people reported of other tools, with those tools and with fidtool: ``situations.py SITUATION``, on any ranks.
+"""What people reported of other tools, with those tools and with fidtool: ``situations.py
+SITUATION``, on any ranks.
 
-Shares of a batch or a set are unequal, and the last rank has nothing. Each check compares with a single process, and
-prints what the other tool gives.
+Shares of a batch or a set are unequal, and the last rank has nothing. Each check compares with a
+single process, and prints what the other tool gives.
 """
 
 from __future__ import annotations
@@ -86,7 +87,9 @@ def encoder() -> nn.Module:
 def gradient(model: nn.Module, loss: torch.Tensor) -> torch.Tensor:
     model.zero_grad()
     loss.backward()
-    weight = model.get_parameter("module.weight" if isinstance(model, DistributedDataParallel) else "weight")
+    weight = model.get_parameter(
+        "module.weight" if isinstance(model, DistributedDataParallel) else "weight"
+    )
     assert weight.grad is not None
     return weight.grad.clone()
 
@@ -132,7 +135,9 @@ def loss() -> None:
     say(f"{RANK} torchmetrics: {float(theirs.norm() / expected.norm()):.3f} of the gradient")
     for uneven in (shares, SHARES[SIZE]):
         rows = model(own(ROWS, uneven))
-        torch.testing.assert_close(gradient(model, pair_loss(gather_with_grad(rows))), expected, rtol=1e-12, atol=1e-15)
+        torch.testing.assert_close(
+            gradient(model, pair_loss(gather_with_grad(rows))), expected, rtol=1e-12, atol=1e-15
+        )
         metric = PairLoss(dist_sync_fn=dist_sync_fn)
         value = metric(model(own(ROWS, uneven)))
         torch.testing.assert_close(gradient(model, value), expected, rtol=1e-12, atol=1e-15)
@@ -164,9 +169,15 @@ def validation() -> None:
             assert torch.equal(values, losses)
             self.log("ours", values.mean(), sync_dist=True, reduce_fx="max")
 
-    quiet: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    quiet: dict[str, Any] = {
+        "logger": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
     trainer = pl.Trainer(accelerator="cpu", devices=SIZE, strategy="ddp", **quiet)
-    (logged,) = trainer.validate(Model(), DataLoader(WithIndex(TensorDataset(losses)), 4), verbose=False)
+    (logged,) = trainer.validate(
+        Model(), DataLoader(WithIndex(TensorDataset(losses)), 4), verbose=False
+    )
     assert logged["ours"] == float(losses.mean())
     say(f"{RANK} Lightning: {logged['theirs']:.3f} in place of {float(losses.mean()):.3f}")
 
@@ -189,7 +200,9 @@ def seeds() -> None:
 
 
 def parameters() -> None:
-    """ArcFace's W: not wrapped it drifts apart; wrapped, with the joined batch, training is that of one process."""
+    """ArcFace's W: not wrapped it drifts apart; wrapped, with the joined batch, training is that of
+    one process.
+    """
 
     def trained(model: nn.Module, loss: nn.Module, joined: bool) -> None:
         optimizer = torch.optim.SGD([*model.parameters(), *loss.parameters()], lr=0.5)
@@ -228,12 +241,17 @@ def parameters() -> None:
     say(f"{RANK} parameters: those of one process")
 
 
-SITUATIONS = {function.__name__: function for function in (hang_elsewhere, hang, loss, validation, seeds, parameters)}
+SITUATIONS = {
+    function.__name__: function
+    for function in (hang_elsewhere, hang, loss, validation, seeds, parameters)
+}
 
 
 def main(situation: str) -> None:
     warnings.simplefilter("ignore")
-    dist.init_process_group("gloo", timeout=timedelta(seconds=8 if situation == "hang_elsewhere" else 300))
+    dist.init_process_group(
+        "gloo", timeout=timedelta(seconds=8 if situation == "hang_elsewhere" else 300)
+    )
     SITUATIONS[situation]()
     dist.destroy_process_group()
 

@@ -43,7 +43,9 @@ COMPLETED = {
 
 
 @pytest.mark.parametrize("line", COMPLETED)
-def test_what_is_completed(here: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, line: str) -> None:
+def test_what_is_completed(
+    here: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, line: str
+) -> None:
     """Through click's protocol, also where settings in a file are wrong."""
     (tmp_path / "pyproject.toml").write_text("[tool.fidtool]\nqwxyz = 3\n")
     for name, value in ("WORDS", line), ("CWORD", str(len(line.split()) - 1)):
@@ -59,7 +61,9 @@ def test_in_bash(environment: dict[str, str], tmp_path: Path) -> None:
     if (bash := shutil.which("bash")) is None:
         pytest.skip("needs bash")
     command = tmp_path / "fidtool"
-    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -X importtime -m fidtool "$@" 2>> imports\n')
+    command.write_text(
+        f'#!/bin/sh\nexec "{sys.executable}" -X importtime -m fidtool "$@" 2>> imports\n'
+    )
     command.chmod(0o755)
     script = """
         eval "$(_FIDTOOL_COMPLETE=bash_source fidtool)" && complete -p fidtool
@@ -74,7 +78,11 @@ def test_in_bash(environment: dict[str, str], tmp_path: Path) -> None:
     """
     path = f"{tmp_path}{os.pathsep}{environment['PATH']}"
     run = subprocess.run(
-        [bash, "-c", script], env={**environment, "PATH": path}, cwd=tmp_path, capture_output=True, text=True
+        [bash, "-c", script],
+        env={**environment, "PATH": path},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
     )
     registered, *completed = run.stdout.splitlines()
     assert registered == "complete -o nosort -F _fidtool_completion fidtool"

@@ -1,4 +1,6 @@
-"""Settings from ``[tool.fidtool]`` in pyproject.toml and from ``--config``: what is read, refused, and overridden."""
+"""Settings from ``[tool.fidtool]`` in pyproject.toml and from ``--config``: what is read, refused,
+and overridden.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,16 @@ import pytest
 import fidtool
 from fidtool.cli import config
 from fidtool.cli.options import Command
-from fidtool.settings import Settings
+from fidtool.settings.settings import Settings
 from support.command_line import Run
 from support.inside import COMMANDS
 
 SECTION = "[tool.fidtool]"
-SETS = {"compute": ["nowhere", "neither"], "stats": ["nowhere", "-o", "x.npz"], "check": ["nowhere"]}
+SETS = {
+    "compute": ["nowhere", "neither"],
+    "stats": ["nowhere", "-o", "x.npz"],
+    "check": ["nowhere"],
+}
 """The arguments of the commands that read a file."""
 
 
@@ -67,11 +73,15 @@ REFUSED = {
     'cache = "no"': "cache in pyproject.toml must be True or False, not 'no'",
     "fail_above = nan": "fail_above in pyproject.toml must be at least 0, not nan",
     "kid_subset_size = 0": "kid_subset_size in pyproject.toml must be at least 2, not 0",
-    "log = 2020-01-01": "log in pyproject.toml must be a string or a list of strings, not datetime.date(2020, 1, 1)",
-    'metric_option = ["a.b=3"]': "metric_option in pyproject.toml is not a setting: see `fidtool guide config`",
+    "log = 2020-01-01": "log in pyproject.toml must be a string or a list of strings, not "
+    "datetime.date(2020, 1, 1)",
+    'metric_option = ["a.b=3"]': "metric_option in pyproject.toml is not a setting: see `fidtool "
+    "guide config`",
     'extractor = ["a"]': "extractor in pyproject.toml: unknown extractor 'a'",
-    "extractor = 3": "extractor in pyproject.toml: --extractor must be a string, a fidtool.Network or a list",
-    'extractor = [{name = "dinov2", way = 3}]': "extractor in pyproject.toml: --extractor: way=3 is none of name",
+    "extractor = 3": "extractor in pyproject.toml: --extractor must be a string, a "
+    "fidtool.Network or a list",
+    'extractor = [{name = "dinov2", way = 3}]': "extractor in pyproject.toml: --extractor: way=3 "
+    "is none of name",
 }
 
 
@@ -106,7 +116,21 @@ def test_what_the_settings_refuse_together_names_the_file_too(
     assert error.endswith(f" ({key} in pyproject.toml)")
 
 
-ANY = ["-1", "true", "1.5", "nan", '""', '"x"', "[]", "[1]", "[[1]]", "{a = 1}", "2020-01-01", '"\\u0000"', '["a.b=3"]']
+ANY = [
+    "-1",
+    "true",
+    "1.5",
+    "nan",
+    '""',
+    '"x"',
+    "[]",
+    "[1]",
+    "[[1]]",
+    "{a = 1}",
+    "2020-01-01",
+    '"\\u0000"',
+    '["a.b=3"]',
+]
 """Values of each type of TOML."""
 
 
@@ -144,7 +168,9 @@ def test_flags_override_the_file_and_the_file_a_preset(written: Callable[..., Ru
     run = written('preset = "adm"\nprotocol = "clean"\nnum = 5\nkid_subset_size = 9\nis_splits = 3')
 
     def recorded(*flags: object) -> dict[str, Any]:
-        found: dict[str, Any] = run("compute", "nowhere", "neither", "--json", *flags).json["run"]["config"]
+        found: dict[str, Any] = run("compute", "nowhere", "neither", "--json", *flags).json["run"][
+            "config"
+        ]
         return found
 
     assert recorded()["protocol"] == "clean"
@@ -155,14 +181,18 @@ def test_flags_override_the_file_and_the_file_a_preset(written: Callable[..., Ru
     flagged = recorded("--protocol", "tensorflow", "--num", 6)
     assert (flagged["protocol"], flagged["num"]) == ("tensorflow", 6)
     assert recorded("--is-part-size", 7)["is_part_size"] == 7
-    assert "metrics" not in recorded("--metrics", "fid"), "no need for the metric of a setting in the file"
+    assert "metrics" not in recorded("--metrics", "fid"), (
+        "no need for the metric of a setting in the file"
+    )
     assert recorded("--metrics", "kid")["kid_subset_size"] == 9
     assert recorded("--metrics", "kid", "--kid-subset-size", 8)["kid_subset_size"] == 8
 
 
 def test_what_is_on_in_the_file_can_be_turned_off(written: Callable[..., Run]) -> None:
     run = written("uncertainty = true\nallow_mismatch = true")
-    assert dumped(run, "compute", "--metrics", "kid", "--no-uncertainty", "--no-allow-mismatch") == [
+    assert dumped(
+        run, "compute", "--metrics", "kid", "--no-uncertainty", "--no-allow-mismatch"
+    ) == [
         'metrics = "kid"',
         "allow_mismatch = false",
         "uncertainty = false",
@@ -191,14 +221,30 @@ FLAGS: list[list[object]] = [
         "--weights",
         'x"y\\z',
     ],
-    ["--num", 7, "--seed", -3, "--uncertainty", "--fail-above", "1e-9", "--max-skip", 0.1, "--on-error", "skip"],
+    [
+        "--num",
+        7,
+        "--seed",
+        -3,
+        "--uncertainty",
+        "--fail-above",
+        "1e-9",
+        "--max-skip",
+        0.1,
+        "--on-error",
+        "skip",
+    ],
     ["--extractor", "a b.pt2", "--input-size", 3, "--value-range", "-1,1", "--report", "r.html"],
 ]
 
 
 @pytest.mark.parametrize("flags", FLAGS)
-def test_a_dump_gives_the_same_settings(written: Callable[..., Run], tmp_path: Path, flags: list[object]) -> None:
-    """With ``--config``, also without the heading, or pasted into pyproject.toml unless they name code."""
+def test_a_dump_gives_the_same_settings(
+    written: Callable[..., Run], tmp_path: Path, flags: list[object]
+) -> None:
+    """With ``--config``, also without the heading, or pasted into pyproject.toml unless they name
+    code.
+    """
 
     @click.command(cls=Command, settings=Settings)
     def command(settings: Callable[[], Settings]) -> Settings:
@@ -218,7 +264,9 @@ def test_a_dump_gives_the_same_settings(written: Callable[..., Run], tmp_path: P
         assert command.main([], standalone_mode=False) == expected
 
 
-def test_the_nearest_file_with_settings_counts(here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_nearest_file_with_settings_counts(
+    here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     inner = tmp_path / "a" / "b"
     inner.mkdir(parents=True)
     (tmp_path / ".git").touch()  # a file in a worktree
@@ -234,8 +282,12 @@ def test_the_nearest_file_with_settings_counts(here: Run, tmp_path: Path, monkey
     assert dumped(here, "compute", "--config", os.devnull) == []
 
 
-def test_only_files_of_the_repository_count(here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others may write to the folders above it, such as /tmp; without a repository, to all above this one."""
+def test_only_files_of_the_repository_count(
+    here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others may write to the folders above it, such as /tmp; without a repository, to all above
+    this one.
+    """
     inner = tmp_path / "shared" / "project" / "code"
     inner.mkdir(parents=True)
     (tmp_path / "shared" / "pyproject.toml").write_text(f"{SECTION}\nseed = 3\n")
@@ -260,8 +312,12 @@ CODE = {
 
 
 @pytest.mark.parametrize("line", CODE)
-def test_code_is_only_run_if_it_was_named(written: Callable[..., Run], tmp_path: Path, line: str) -> None:
-    """In the command or in the file of ``--config``. A repository may have been cloned a minute ago."""
+def test_code_is_only_run_if_it_was_named(
+    written: Callable[..., Run], tmp_path: Path, line: str
+) -> None:
+    """In the command or in the file of ``--config``. A repository may have been cloned a minute
+    ago.
+    """
     marker, code = tmp_path / "ran", tmp_path / "own.py"
     code.write_text(f"open({str(marker)!r}, 'w').close()\n")
     run, name = written(line.format(code)), CODE[line]
@@ -283,13 +339,17 @@ def test_files_that_cannot_be_read(here: Run, tmp_path: Path) -> None:
         "nowhere.toml": "nowhere.toml cannot be read: No such file or directory",
         str(tmp_path): f"{tmp_path} cannot be read: Is a directory",
         "pyproject.toml": f"pyproject.toml has no table {SECTION}",
-        "https://user:pw@host/c.toml?key=1": "--config must be a file on this machine, not https://host/c.toml",
+        "https://user:pw@host/c.toml?key=1": "--config must be a file on this machine, not "
+        "https://host/c.toml",
     }
     for name, error in errors.items():
         assert here("compute", "--config", name, "real", "fake").error == f"error: {error}"
     (tmp_path / "pyproject.toml").unlink()
     (tmp_path / "pyproject.toml").symlink_to("nowhere")
-    error = "pyproject.toml cannot be read: No such file or directory; pass `--config /dev/null` to read none"
+    error = (
+        "pyproject.toml cannot be read: No such file or directory; pass `--config /dev/null` to "
+        "read none"
+    )
     assert here("compute", "real", "fake").error == f"error: {error}"
     assert "cannot be read" not in here("compute", "real", "fake", "--config", os.devnull).error
     (tmp_path / "pyproject.toml").unlink()
@@ -297,8 +357,11 @@ def test_files_that_cannot_be_read(here: Run, tmp_path: Path) -> None:
         b"[tool]\nfidtool = 3": f"pyproject.toml has no table {SECTION}",
         b"[[tool.fidtool]]\nnum = 3": f"pyproject.toml has no table {SECTION}",
         b"[fidtool": "pyproject.toml is not valid TOML: ",
-        b"[tool.fidtool]\nnum = 3 # \xff": "pyproject.toml is not valid TOML: 'utf-8' codec can't decode byte 0xff",
-        "[tool.fidtool]\nnum = 3".encode("utf-16"): "pyproject.toml is not valid TOML: 'utf-8' codec can't decode",
+        b"[tool.fidtool]\nnum = 3 # \xff": "pyproject.toml is not valid TOML: 'utf-8' codec "
+        "can't decode byte 0xff",
+        "[tool.fidtool]\nnum = 3".encode(
+            "utf-16"
+        ): "pyproject.toml is not valid TOML: 'utf-8' codec can't decode",
         b"fidtool = " + b"[" * 10_000: "pyproject.toml is not valid TOML: ",
     }
     for content, error in contents.items():
@@ -315,7 +378,9 @@ def test_python_3_10_needs_tomli_only_for_a_file_with_settings(
 ) -> None:
     monkeypatch.setattr(config, "find_spec", lambda name: None)
     assert dumped(written("", section='[project]\nname = "fidtool-user"')) == []
-    needed = "pyproject.toml needs the package tomli, which Python has since 3.11: pip install tomli"
+    needed = (
+        "pyproject.toml needs the package tomli, which Python has since 3.11: pip install tomli"
+    )
     assert written("num = 3")("check", "nowhere").error == f"error: {needed}"
 
 

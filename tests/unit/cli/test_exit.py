@@ -16,12 +16,14 @@ def test_a_call_that_never_returns_does_not_keep_the_process(status: int) -> Non
     program = f"""if 1:
         import atexit, threading
         from fidtool.cli import main
-        from fidtool.distributed.signals import in_background
+        from fidtool.system.background import in_background
         main._LEAVING_SECONDS = 0.1
         in_background(threading.Event().wait)
         atexit.register(threading.Event().wait)
         print("result")
         main._exit(SystemExit({status}))
     """
-    run = subprocess.run([sys.executable, "-u", "-c", program], capture_output=True, text=True, timeout=PATIENCE)
+    run = subprocess.run(
+        [sys.executable, "-u", "-c", program], capture_output=True, text=True, timeout=PATIENCE
+    )
     assert (run.returncode, run.stdout) == (status, "result\n"), run.stderr

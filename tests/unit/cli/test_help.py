@@ -1,4 +1,6 @@
-"""Help texts: three examples per command, no limits in brackets, no line wider than the terminal."""
+"""Help texts: three examples per command, no limits in brackets, no line wider than the
+terminal.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,11 @@ SELECTED = [name for name, command in COMMANDS.items() if getattr(command, "fiel
 @pytest.mark.parametrize("width", [80, 110])
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_fits_and_has_no_limits(name: str, width: int) -> None:
-    text = CliRunner().invoke(cli, [name, "--help-all" if name in SELECTED else "--help"], terminal_width=width).output
+    text = (
+        CliRunner()
+        .invoke(cli, [name, "--help-all" if name in SELECTED else "--help"], terminal_width=width)
+        .output
+    )
     assert max(map(len, text.split("Examples:")[0].splitlines())) <= width
     assert not re.search(r"<=|x>=", text)
 
@@ -46,17 +52,24 @@ def test_examples_are_at_the_end(name: str) -> None:
 def test_help_shows_the_common_options(name: str) -> None:
     """``--help`` says how to see the others; ``--help-all`` shows all, under the same headings."""
     command = COMMANDS[name]
-    short, whole = (CliRunner().invoke(cli, [name, flag], terminal_width=200) for flag in ("--help", "--help-all"))
+    short, whole = (
+        CliRunner().invoke(cli, [name, flag], terminal_width=200)
+        for flag in ("--help", "--help-all")
+    )
     assert short.exit_code == whole.exit_code == 0
     assert "\n  --help-all  Show all options" in short.output
-    options = [each for each in command.params if isinstance(each, click.Option) and each.name != "help"]
+    options = [
+        each for each in command.params if isinstance(each, click.Option) and each.name != "help"
+    ]
     common = {each.opts[0] for each in options if getattr(each, "common", True)}
     texts = (each.output.split("\nExamples:")[0] for each in (short, whole))
     listed, every = (set(re.findall(r"^ +.*?(--[\w-]+)", text, re.M)) for text in texts)
     assert listed - {"--help"} == common
     assert len(common) <= 26
     assert every - {"--help"} == {each.opts[0] for each in options}
-    assert set(re.findall(r"^\w.*:$", short.output, re.M)) <= set(re.findall(r"^\w.*:$", whole.output, re.M))
+    assert set(re.findall(r"^\w.*:$", short.output, re.M)) <= set(
+        re.findall(r"^\w.*:$", whole.output, re.M)
+    )
 
 
 @pytest.mark.parametrize("function", [fidtool.compute, fidtool.compute_statistics, fidtool.check])

@@ -1,4 +1,6 @@
-"""Errors about mistyped command lines: they suggest the probable intention, and no work is started."""
+"""Errors about mistyped command lines: they suggest the probable intention, and no work is
+started.
+"""
 
 from __future__ import annotations
 
@@ -18,31 +20,45 @@ HINTS = {
     "real/ fake/ --device cuda:0": f"no command 'real/'{COMPARED}",
     "--dims=64 real fake": f"No such option '--dims'{COMPARED}",
     "https://host/a.npz fake -h": f"no command 'https://host/a.npz'{COMPARED}",
-    "--json -q compute real fake --num 3": "No such option '--json'; options follow the command (see",
+    "--json -q compute real fake --num 3": "No such option '--json'; options follow the command "
+    "(see",
     "--json metrics": "No such option '--json'; options follow the command (see",
-    "evaluate real/ fake/": "no command 'evaluate': in fidtool evaluate is `fidtool compute REAL FAKE` (see",
-    "calc --images=fake --ref=gone.npz --num=5 --batch 64": "'calc': in fidtool calc is `fidtool compute REAL FAKE "
-    "--protocol edm`, --images is FAKE, --ref is REAL, --batch is --batch-size (see",
-    "calculate_metrics.py ref": "in fidtool calculate_metrics.py is `fidtool compute REAL FAKE --protocol edm` (see",
-    "calc_metrics --network=a.pkl": "in fidtool calc_metrics is `fidtool compute REAL FAKE --protocol stylegan` (see",
-    "ref --dest=a.npz": "in fidtool ref is `fidtool stats REAL --protocol edm --output FILE.npz`, --dest is --output",
-    "torchrun --nproc_per_node=8 fid.py": "is `torchrun --nproc-per-node=8 -m fidtool compute REAL FAKE`",
-    "--fid --input1 fake --input2 real": "No such option '--fid': in fidtool --fid is --metrics fid, --input1 is FAKE",
-    "--device cpu --fid real fake": "No such option '--device': in fidtool --fid is --metrics fid (see",
+    "evaluate real/ fake/": "no command 'evaluate': in fidtool evaluate is `fidtool compute REAL "
+    "FAKE` (see",
+    "calc --images=fake --ref=gone.npz --num=5 --batch 64": "'calc': in fidtool calc is `fidtool "
+    "compute REAL FAKE --protocol edm`, --images is FAKE, --ref is REAL, --batch is --batch-size "
+    "(see",
+    "calculate_metrics.py ref": "in fidtool calculate_metrics.py is `fidtool compute REAL FAKE "
+    "--protocol edm` (see",
+    "calc_metrics --network=a.pkl": "in fidtool calc_metrics is `fidtool compute REAL FAKE "
+    "--protocol stylegan` (see",
+    "ref --dest=a.npz": "in fidtool ref is `fidtool stats REAL --protocol edm --output "
+    "FILE.npz`, --dest is --output",
+    "torchrun --nproc_per_node=8 fid.py": "is `torchrun --nproc-per-node=8 -m fidtool compute "
+    "REAL FAKE`",
+    "--fid --input1 fake --input2 real": "No such option '--fid': in fidtool --fid is --metrics "
+    "fid, --input1 is FAKE",
+    "--device cpu --fid real fake": "No such option '--device': in fidtool --fid is --metrics "
+    "fid (see",
     "real fake -n 3": "no command 'real': in fidtool -n is --num (see",
     "--save-stats real a.npz": "in fidtool --save-stats is `fidtool stats REAL --output FILE.npz`",
     "fid real fake": "in fidtool fid is `fidtool compute REAL FAKE --metrics fid`",
-    "compute real fake --metric fid,kid": "No such option '--metric': in fidtool --metric is --metrics (see",
-    "stats real --batch 4 --images 9": "No such option '--batch': in fidtool --batch is --batch-size (see",
-    "compute gone fake --batch 4": "No such option '--batch': in fidtool --batch is --batch-size (see",
+    "compute real fake --metric fid,kid": "No such option '--metric': in fidtool --metric is "
+    "--metrics (see",
+    "stats real --batch 4 --images 9": "No such option '--batch': in fidtool --batch is "
+    "--batch-size (see",
+    "compute gone fake --batch 4": "No such option '--batch': in fidtool --batch is --batch-size "
+    "(see",
     "compute --real_path real --fake-dir fake": "--real_path is REAL (see `fidtool compute",
     "compute real fake --gpu 0": "No such option '--gpu': in fidtool --gpu is --device cuda:0 (see",
     "compute real fake --nums 3 --gpu 0": "No such option '--nums'; did you mean --num? (see",
-    "html a.json": "`fidtool compute REAL FAKE --report FILE.html`, or `fidtool report RESULT.json` for a saved result",
+    "html a.json": "`fidtool compute REAL FAKE --report FILE.html`, or `fidtool report "
+    "RESULT.json` for a saved result",
     "version": "no command 'version': in fidtool version is `fidtool --version`",
     "--install-completion": '--install-completion is `eval "$(_FIDTOOL_COMPLETE=bash_source fidtool)"` in ~/.bashrc',
     "real fakke": "no command 'real'; to compare two sets write `fidtool compute REAL FAKE` (see",
-    "--device cpu real": "No such option '--device'; to compare two sets write `fidtool compute REAL FAKE` (see",
+    "--device cpu real": "No such option '--device'; to compare two sets write `fidtool compute "
+    "REAL FAKE` (see",
     "real fake --foo": "no command 'real'; to compare two sets",
     "computee real fake": "no command 'computee'; did you mean compute? (see",
     "stat real": "did you mean stats?",
@@ -50,34 +66,46 @@ HINTS = {
     "doctor": "the commands are cache, check",
     "gate --help": "the commands are cache, check",
     "tables -h": "did you mean table?",
-    "check s.npz mine.py real fake": "(mine.py real fake): pass a folder, or quote the wildcard (see",
+    "check s.npz mine.py real fake": "(mine.py real fake): pass a folder, or quote the wildcard "
+    "(see",
     "--verison": "--version",
     "--help-all": "No such option '--help-all'; did you mean --help?",
     "cache --clean": "--clear",
     "compute real fake --timeout x": "not a valid float",
-    "compute real fake --nums 3 --metrics kid": "error: No such option '--nums'; did you mean --num? (see",
+    "compute real fake --nums 3 --metrics kid": "error: No such option '--nums'; did you mean "
+    "--num? (see",
     "compute real": "Missing argument 'FAKE...' (see",
     "compute": "error: Missing argument 'REAL' (see",
-    "stats real a.npz": "Missing option '--output' / '-o': write `fidtool stats real -o a.npz` (see",
+    "stats real a.npz": "Missing option '--output' / '-o': write `fidtool stats real -o a.npz` "
+    "(see",
     "stats real/": "Missing option '--output' / '-o': write `fidtool stats real/ -o real.npz` (see",
-    "stats real fake -o a.npz": "Got unexpected extra argument (fake): write `fidtool stats real -o real.npz; "
-    "fidtool stats fake -o fake.npz` (see",
+    "stats real fake -o a.npz": "Got unexpected extra argument (fake): write `fidtool stats real "
+    "-o real.npz; fidtool stats fake -o fake.npz` (see",
     "stats real --timeout x": "'x' is not a valid float (see",
-    "stats real fake": "Missing option '--output' / '-o': write `fidtool stats real -o real.npz; fidtool stats fake -o",
-    "check real fake": "Got unexpected extra argument (fake): write `fidtool check real --against fake` (see",
-    "history s.npz mine.py": "Got unexpected extra argument (mine.py): write `fidtool table s.npz mine.py` (see",
+    "stats real fake": "Missing option '--output' / '-o': write `fidtool stats real -o real.npz; "
+    "fidtool stats fake -o",
+    "check real fake": "Got unexpected extra argument (fake): write `fidtool check real "
+    "--against fake` (see",
+    "history s.npz mine.py": "Got unexpected extra argument (mine.py): write `fidtool table "
+    "s.npz mine.py` (see",
     "history s.npz gone": "Got unexpected extra argument (gone) (see",
-    "compute real fake --fp16": "No such option '--fp16': in fidtool --fp16 is --precision fp16 (see",
+    "compute real fake --fp16": "No such option '--fp16': in fidtool --fp16 is --precision fp16 "
+    "(see",
     "compute real fake --half": "in fidtool --half is --precision fp16 (see",
-    "compute real fake --no-diagnose": "No such option '--no-diagnose'; did you mean --no-diagnosis? (see",
+    "compute real fake --no-diagnose": "No such option '--no-diagnose'; did you mean "
+    "--no-diagnosis? (see",
 }
 """What was typed, and what the error says. ``real``, ``fake``, ``s.npz`` and ``mine.py`` exist."""
 SPACES = {
-    "compute real fake --metrics fid kid": "kid, which is a metric: separate metrics by commas, --metrics fid,kid",
-    "compute --metrics fid kid prdc real fake": "separate metrics by commas, --metrics fid,kid,prdc",
+    "compute real fake --metrics fid kid": "kid, which is a metric: separate metrics by commas, "
+    "--metrics fid,kid",
+    "compute --metrics fid kid prdc real fake": "separate metrics by commas, --metrics "
+    "fid,kid,prdc",
     "compute --metrics fid, kid real fake": "unknown metric ''; choose from fid, kid",
-    "stats real -o a.npz --metrics fid kid": "extra argument (kid): separate metrics by commas, `--metrics fid,kid`",
-    "compute real fake --value-range 0 1": "must be two numbers that rise from black to white, such as 0,1",
+    "stats real -o a.npz --metrics fid kid": "extra argument (kid): separate metrics by commas, "
+    "`--metrics fid,kid`",
+    "compute real fake --value-range 0 1": "must be two numbers that rise from black to white, "
+    "such as 0,1",
     "check --value-range=-1 1 real": "Got unexpected extra argument (real)",
 }
 """Values that were separated by spaces, and what the error says."""
@@ -117,9 +145,16 @@ def test_values_separated_by_spaces_are_refused(here: Run, typed: str) -> None:
 
 
 def test_habits_of_other_tools_are_named_in_words_of_fidtool() -> None:
-    """No own flag or command is taken for that of another tool, and each answer is one that fidtool takes."""
+    """No own flag or command is taken for that of another tool, and each answer is one that fidtool
+    takes.
+    """
     own = {flag for each in COMMANDS["compute"].params for flag in each.opts}
-    flags = own | {"--nproc-per-node", "-m", "--version", "--help"}  # torchrun's, and those without a command
+    flags = own | {
+        "--nproc-per-node",
+        "-m",
+        "--version",
+        "--help",
+    }  # torchrun's, and those without a command
     for word, meaning in hints._HABITS.items():
         assert word not in own
         assert word not in COMMANDS
@@ -140,7 +175,10 @@ def test_a_value_that_is_no_choice(here: Run, others: tuple[str, ...]) -> None:
         )
         assert error.startswith(f"error: {start}")
         assert error.endswith(" (see `fidtool compute --help`)")
-        assert ("--num_fake" in others, error.count("not "), "write" in error) in ((True, 0, False), (False, 1, False))
+        assert ("--num_fake" in others, error.count("not "), "write" in error) in (
+            (True, 0, False),
+            (False, 1, False),
+        )
 
 
 def test_files_in_place_of_a_wildcard_are_not_all_repeated(here: Run, tmp_path: Path) -> None:
@@ -150,7 +188,9 @@ def test_files_in_place_of_a_wildcard_are_not_all_repeated(here: Run, tmp_path: 
     advice = "Missing option '--output' / '-o': pass a folder, or quote the wildcard"
     assert advice in here("stats", *files).error
     error = here("stats", *[f"real/{number}.png" for number in range(1000)], "-o", "real.npz").error
-    assert error.endswith(".png): pass a folder, or quote the wildcard (see `fidtool stats --help`)")
+    assert error.endswith(
+        ".png): pass a folder, or quote the wildcard (see `fidtool stats --help`)"
+    )
     assert len(error) < 500
 
 
@@ -162,9 +202,18 @@ def test_a_path_like_an_existing_one(here: Run, typed: str) -> None:
 
 def test_a_set_can_have_the_name_of_a_metric(here: Run, tmp_path: Path) -> None:
     (tmp_path / "kid").mkdir()
-    assert here("compute", "--metrics", "fid", "kid", "nowhere").error == "error: no such file or folder: nowhere"
-    assert here("compute", "--metrics", "fid", "--", "is", "fid").error == "error: no such file or folder: is"
-    assert here("compute", "kid", "--metrics", "fid", "b.npz:is").error == "error: no such file or folder: b.npz:is"
+    assert (
+        here("compute", "--metrics", "fid", "kid", "nowhere").error
+        == "error: no such file or folder: nowhere"
+    )
+    assert (
+        here("compute", "--metrics", "fid", "--", "is", "fid").error
+        == "error: no such file or folder: is"
+    )
+    assert (
+        here("compute", "kid", "--metrics", "fid", "b.npz:is").error
+        == "error: no such file or folder: b.npz:is"
+    )
 
 
 @pytest.mark.parametrize(
@@ -188,17 +237,32 @@ def test_two_formats(here: Run) -> None:
 
 
 def test_the_last_of_two_values_counts_except_for_metrics(here: Run) -> None:
-    given = ("--num", 3, "--num-images", 4, "--recursive", "--no-recursive", "--metrics", "fid", "--metrics", "kid")
+    given = (
+        "--num",
+        3,
+        "--num-images",
+        4,
+        "--recursive",
+        "--no-recursive",
+        "--metrics",
+        "fid",
+        "--metrics",
+        "kid",
+    )
     config = here("compute", "nowhere", "neither", *given, "--json").json["run"]["config"]
     assert config == {"num": 4, "recursive": False, "metrics": ["fid", "kid"]}
 
 
 def test_short_flags(here: Run, tmp_path: Path) -> None:
-    """They equal the long ones: the failed run writes its JSON to the file, and only the error to stderr."""
+    """They equal the long ones: the failed run writes its JSON to the file, and only the error to
+    stderr.
+    """
     outcome = here("compute", "nowhere", "neither", "-q", "-o", "out.json")
     assert outcome.stderr == "error: no such file or folder: nowhere\n"
     assert '"no such file or folder: nowhere"' in (tmp_path / "out.json").read_text()
-    assert here("compute", "nowhere", "neither", "-o").error.endswith("(see `fidtool compute --help`)")
+    assert here("compute", "nowhere", "neither", "-o").error.endswith(
+        "(see `fidtool compute --help`)"
+    )
 
 
 @pytest.mark.parametrize(
@@ -216,7 +280,10 @@ def test_a_result_of_another_suffix(here: Run, tmp_path: Path, name: str, instea
     assert (outcome.status, outcome.stdout) == (2, "")
     others = "write pages with --report, plots with --plot and statistics with `fidtool stats`"
     ends = ".json, .csv, .md, .tex"
-    assert outcome.error == f"error: --output {name}: the name must end in {ends}: choose {instead}, or {others}"
+    assert (
+        outcome.error
+        == f"error: --output {name}: the name must end in {ends}: choose {instead}, or {others}"
+    )
     assert not (tmp_path / name).exists()
 
 
@@ -226,7 +293,9 @@ def test_results_without_a_suffix(here: Run, tmp_path: Path) -> None:
         assert here("compute", "nowhere", "neither", "-q", "-o", name).stdout == ""
         assert '"no such file or folder: nowhere"' in (tmp_path / name).read_text()
     for command in (("compute", "nowhere", "neither"), ("stats", "nowhere")):
-        assert "must be a file on this machine, not results/" in here(*command, "-o", "results/").error
+        assert (
+            "must be a file on this machine, not results/" in here(*command, "-o", "results/").error
+        )
     outcome = here("compute", "nowhere", "neither", "-o", "-")
     assert outcome.json["exit"]["code"] == 2
     assert not (tmp_path / "-").exists()
@@ -234,11 +303,15 @@ def test_results_without_a_suffix(here: Run, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", ["compute", "stats", "check"])
 def test_torchrun_takes_a_spelling_of_each_option(command: str) -> None:
-    """It refuses an argument that could abbreviate several of its own options, even after the program's name."""
+    """It refuses an argument that could abbreviate several of its own options, even after the
+    program's name.
+    """
     from torch.distributed.run import get_args_parser
 
     others = get_args_parser()._option_string_actions
     for option in COMMANDS[command].params:
         if isinstance(option, click.Option) and option.name != "help_all":
-            taken = [flag for flag in option.opts if not any(other.startswith(flag) for other in others)]
+            taken = [
+                flag for flag in option.opts if not any(other.startswith(flag) for other in others)
+            ]
             assert taken, option.opts

@@ -14,7 +14,7 @@ from fidtool.cli.output import as_flag
 from fidtool.errors import rendered
 from fidtool.metrics.metric import METRICS
 from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS, NAMES
-from fidtool.settings import ALL_SETTINGS, Settings
+from fidtool.settings.settings import ALL_SETTINGS, Settings
 from fidtool.validation import declared
 
 
@@ -35,7 +35,9 @@ def settings_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Settings]:
     monkeypatch.setitem(BUILT_IN, "energy", Energy)
     monkeypatch.setitem(NAMES, "energy", Energy)
     monkeypatch.setitem(ALL_SETTINGS, "energy_subset_size", declared(Energy)["subset_size"])
-    monkeypatch.setitem(METRIC_SETTINGS, "energy_subset_size", (Energy, declared(Energy)["subset_size"]))
+    monkeypatch.setitem(
+        METRIC_SETTINGS, "energy_subset_size", (Energy, declared(Energy)["subset_size"])
+    )
 
     @click.command(cls=Command, settings=Settings)
     def command(settings: Callable[[], Settings]) -> Settings:
@@ -67,6 +69,9 @@ def test_an_error_says_where_the_flag_is(settings_of: Callable[..., Settings]) -
 
 
 def test_the_flag_is_refused_without_its_metric(settings_of: Callable[..., Settings]) -> None:
-    words = "^--energy-subset-size is a setting of energy, which is not computed: add energy to --metrics$"
+    words = (
+        "^--energy-subset-size is a setting of energy, which is not computed: add energy to "
+        "--metrics$"
+    )
     with pytest.raises(InputError, match=words):
         settings_of("--energy-subset-size", "5")

@@ -20,7 +20,9 @@ def warned(real: NDArray[np.int64], fake: NDArray[np.int64]) -> list[str]:
 
 @pytest.mark.parametrize("unbalanced", [False, True])
 def test_labels_drawn_at_random_give_no_warning(unbalanced: bool) -> None:
-    """50,000 images of 1,000 classes, with equal shares, or with a long tail of which some are missing by chance."""
+    """50,000 images of 1,000 classes, with equal shares, or with a long tail of which some are
+    missing by chance.
+    """
     shares = 1.0 / np.arange(1, CLASSES + 1) ** (1.5 if unbalanced else 0.0)
     rng, lacking = np.random.default_rng(0), 0
     for _ in range(200):
@@ -33,7 +35,10 @@ def test_labels_drawn_at_random_give_no_warning(unbalanced: bool) -> None:
 def test_the_p_value_is_uniform_for_labels_drawn_at_random() -> None:
     rng = np.random.default_rng(1)
     found = [
-        homogeneity(np.stack([rng.multinomial(count, np.full(50, 0.02)) for count in (5000, 800)], axis=1) * 1.0)
+        homogeneity(
+            np.stack([rng.multinomial(count, np.full(50, 0.02)) for count in (5000, 800)], axis=1)
+            * 1.0
+        )
         for _ in range(2000)
     ]
     assert np.abs(np.quantile(found, [0.01, 0.1, 0.5, 0.9]) - [0.01, 0.1, 0.5, 0.9]).max() < 0.03
@@ -61,7 +66,8 @@ def test_other_shares_are_named() -> None:
     real, fake = np.full(10, 5000), np.full(10, 5000)
     fake[4] = 6250
     assert warned(real, fake) == [
-        "its classes have other shares than REAL's: 2.2% of its images are too many (c4 has 12.20% instead of 10.00%)"
+        "its classes have other shares than REAL's: 2.2% of its images are too many (c4 has "
+        "12.20% instead of 10.00%)"
     ]
     fake[4] = 6000
     assert warned(real, fake) == [], "not notable"
@@ -69,7 +75,9 @@ def test_other_shares_are_named() -> None:
 
 
 def test_the_shares_of_imagenet_and_equal_ones_are_alike() -> None:
-    """ImageNet's training set has 732 to 1,300 images a class, samples for a paper mostly 50 of each."""
+    """ImageNet's training set has 732 to 1,300 images a class, samples for a paper mostly 50 of
+    each.
+    """
     real = np.full(CLASSES, 1300)
     real[:104] = np.linspace(732, 1299, 104).astype(np.int64)
     assert warned(real, np.full(CLASSES, 50)) == []

@@ -9,8 +9,14 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from fidtool.diagnose import duplicates
-from fidtool.diagnose.duplicates import SharedCopies, find_copies, find_duplicates, has_notable_copies, shared_copies_of
-from fidtool.images.records import BRIGHTNESS, RECORD, ImageRecords, RecordArray
+from fidtool.diagnose.duplicates import (
+    SharedCopies,
+    find_copies,
+    find_duplicates,
+    has_notable_copies,
+    shared_copies_of,
+)
+from fidtool.reading.records import BRIGHTNESS, RECORD, ImageRecords, RecordArray
 from support.degenerate import records_of, sample
 from support.encoded import encoded
 
@@ -31,7 +37,12 @@ def near_copies(records: RecordArray) -> list[int]:
 
 class TestCopies:
     def test_equal_pixels_in_any_format_are_exact_duplicates(self) -> None:
-        files = [encoded(sample(0)), encoded(sample(1)), encoded(sample(0), "BMP"), encoded(sample(0), "PNG")]
+        files = [
+            encoded(sample(0)),
+            encoded(sample(1)),
+            encoded(sample(0), "BMP"),
+            encoded(sample(0), "PNG"),
+        ]
         records = records_of(files)
         assert find_copies(records)[0].tolist() == near_copies(records) == [0, 1, 0, 0]
 
@@ -56,7 +67,10 @@ class TestCopies:
         rng = np.random.default_rng(2)
         base = [sample(seed) for seed in range(60)]
         files = [encoded(each) for each in base]
-        files += [encoded(base[place], "JPEG", quality=int(rng.integers(80, 100))) for place in rng.integers(0, 60, 90)]
+        files += [
+            encoded(base[place], "JPEG", quality=int(rng.integers(80, 100)))
+            for place in rng.integers(0, 60, 90)
+        ]
         records = records_of(files)
         thumbs = records["thumb"].astype(np.float64)
         contrast = thumbs[:, :BRIGHTNESS].std(axis=1)
@@ -64,24 +78,39 @@ class TestCopies:
         tolerance = np.maximum(0.75, 0.06 * contrast)
         rms = np.sqrt(((thumbs[:, None] - thumbs[None]) ** 2).mean(2))
         near = rms <= np.minimum(tolerance[:, None], tolerance[None])
-        expected = near.argmax(1)  # the first near image; different images are far apart, so that near ones form groups
+        expected = near.argmax(
+            1
+        )  # the first near image; different images are far apart, so that near ones form groups
         assert near_copies(records) == expected.tolist()
 
     def test_what_two_sets_share(self) -> None:
         real, fake, other = (
-            ImageRecords(records_of([encoded(sample(seed)) for seed in seeds]), [f"{name}{seed}" for seed in seeds])
-            for name, seeds in (("real", (0, 1, 2, 3, 4)), ("fake", (9, 3, 8, 0)), ("other", (9, 8)))
+            ImageRecords(
+                records_of([encoded(sample(seed)) for seed in seeds]),
+                [f"{name}{seed}" for seed in seeds],
+            )
+            for name, seeds in (
+                ("real", (0, 1, 2, 3, 4)),
+                ("fake", (9, 3, 8, 0)),
+                ("other", (9, 8)),
+            )
         )
-        assert shared_copies_of(real, fake) == SharedCopies(2, (("fake3", "real3"), ("fake0", "real0")))
+        assert shared_copies_of(real, fake) == SharedCopies(
+            2, (("fake3", "real3"), ("fake0", "real0"))
+        )
         assert shared_copies_of(real, other) == SharedCopies(0, ())
 
     def test_only_exact_duplicates_of_noise_are_found(self) -> None:
-        """Near duplicates of noise are not searched for, because all thumbnails of noise are alike."""
+        """Near duplicates of noise are not searched for, because all thumbnails of noise are
+        alike.
+        """
         rng = np.random.default_rng(7)
         pictures = [rng.integers(0, 256, (64, 64, 3), dtype=np.uint8) for _ in range(20)]
         records = records_of([encoded(each) for each in [*pictures, *pictures[:5]]])
         assert near_copies(records) == [*range(20), *range(5)]
-        assert near_copies(records_of([encoded(pictures[0]), encoded(pictures[0], "JPEG", quality=95)])) == [0, 1]
+        assert near_copies(
+            records_of([encoded(pictures[0]), encoded(pictures[0], "JPEG", quality=95)])
+        ) == [0, 1]
 
 
 def test_natural_near_duplicates_of_simple_images() -> None:
@@ -116,12 +145,14 @@ def near_thumbs(count: int, kinds: int, noise: int, seed: int) -> NDArray[np.uin
     rng = np.random.default_rng(seed)
     originals = rng.integers(0, 256, (kinds, 72))
     chosen = np.minimum(rng.geometric(4 / (kinds + 3), count), kinds) - 1
-    return np.unique((originals[chosen] + rng.integers(-noise, noise + 1, (count, 72))).clip(0, 255), axis=0).astype(
-        "u1"
-    )
+    return np.unique(
+        (originals[chosen] + rng.integers(-noise, noise + 1, (count, 72))).clip(0, 255), axis=0
+    ).astype("u1")
 
 
-@pytest.mark.parametrize(("count", "kinds", "noise"), [(2, 1, 1), (5, 2, 9), (40, 4, 3), (900, 60, 2), (900, 60, 9)])
+@pytest.mark.parametrize(
+    ("count", "kinds", "noise"), [(2, 1, 1), (5, 2, 9), (40, 4, 3), (900, 60, 2), (900, 60, 9)]
+)
 def test_a_small_set_is_grouped_as_with_the_tree(
     monkeypatch: pytest.MonkeyPatch, count: int, kinds: int, noise: int
 ) -> None:
@@ -139,7 +170,9 @@ def test_connected_points_have_the_first_of_them() -> None:
         for number in (0, 1, count // 2, 2 * count):
             pairs = rng.integers(0, count, (number, 2))
             graph = coo_array((np.ones(number), (pairs[:, 0], pairs[:, 1])), shape=(count, count))
-            _, first, inverse = np.unique(connected_components(graph)[1], return_index=True, return_inverse=True)
+            _, first, inverse = np.unique(
+                connected_components(graph)[1], return_index=True, return_inverse=True
+            )
             assert np.array_equal(duplicates._connected(pairs, count), first[inverse])
     frames = rng.permutation(3000)  # of a film, each like the next
     chain = np.stack([frames[1:], frames[:-1]], axis=1)

@@ -9,7 +9,13 @@ import pytest
 
 from fidtool.diagnose import duplicates
 from fidtool.diagnose.diagnosis import SetInspection, finding_warnings, findings_about
-from fidtool.diagnose.duplicates import Duplicates, are_dependent, find_duplicates, has_notable_copies, tolerances
+from fidtool.diagnose.duplicates import (
+    Duplicates,
+    are_dependent,
+    find_duplicates,
+    has_notable_copies,
+    tolerances,
+)
 from fidtool.errors import ResultWarning
 from support.records import pictures, thumbnail
 
@@ -25,7 +31,11 @@ NOTABLE: dict[str, tuple[Duplicates, Duplicates, Duplicates | None]] = {
     "twice REAL's exact ones": (found(1000, 79), found(1000, 81), found(1000, 40)),
     "a tenth more exact ones than REAL": (found(1000, 349), found(1000, 351), found(1000, 250)),
     "twice REAL's near ones": (found(1000, 0, 75), found(1000, 0, 82), found(1000, 0, 40)),
-    "a tenth more near ones than REAL": (found(1000, 0, 320), found(1000, 0, 322), found(1000, 0, 250)),
+    "a tenth more near ones than REAL": (
+        found(1000, 0, 320),
+        found(1000, 0, 322),
+        found(1000, 0, 250),
+    ),
     "REAL is small": (found(10_000, 0, 5990), found(10_000, 0, 6010), found(100, 0, 90)),
     "one near copy in REAL": (found(1000, 0, 49), found(1000, 0, 50), found(10, 0, 1)),
     "two near copies in REAL": (found(1000, 0, 599), found(1000, 0, 601), found(10, 0, 2)),
@@ -72,13 +82,16 @@ def lines(images: int, exact: int = 0, near: int = 0) -> list[ResultWarning]:
 
 
 def test_duplicates_in_a_set_that_is_not_compared() -> None:
-    """A warning requires at least 1 % and two exact duplicates, or that half of the images are duplicates."""
+    """A warning requires at least 1 % and two exact duplicates, or that half of the images are
+    duplicates.
+    """
     assert lines(1000, 9) == lines(20, 1) == lines(100, 0, 49) == []
     assert len(lines(1000, 10)) == len(lines(20, 2)) == len(lines(100, 0, 50)) == 1
 
 
 @pytest.mark.parametrize(
-    ("contrast", "tolerance"), [(0, 0.05), (0.5, 0.125), (2, 0.5), (3, 0.75), (12, 0.75), (13, 0.78), (50, 3.0)]
+    ("contrast", "tolerance"),
+    [(0, 0.05), (0.5, 0.125), (2, 0.5), (3, 0.75), (12, 0.75), (13, 0.78), (50, 3.0)],
 )
 def test_tolerance_of_near_duplicates(contrast: float, tolerance: float) -> None:
     (found,) = tolerances(np.round(thumbnail(100 + contrast, contrast)))
@@ -86,7 +99,9 @@ def test_tolerance_of_near_duplicates(contrast: float, tolerance: float) -> None
 
 
 def test_images_within_the_tolerance_are_duplicates() -> None:
-    """The tolerance is 3 levels at a contrast of 50. All parts are shifted, because it is a root mean square."""
+    """The tolerance is 3 levels at a contrast of 50. All parts are shifted, because it is a root
+    mean square.
+    """
     for shift, unique in ((3, 1), (4, 2)):
         thumbs = np.repeat(thumbnail(100, 50), 2, axis=0)
         thumbs[1] += shift
@@ -95,10 +110,14 @@ def test_images_within_the_tolerance_are_duplicates() -> None:
 
 def test_near_duplicates_of_noise_are_not_searched_for() -> None:
     for roughness, unique in ((79, 1), (80, 9)):
-        assert find_duplicates(pictures(9, roughness=roughness, thumb=thumbnail(100))).unique == unique
+        assert (
+            find_duplicates(pictures(9, roughness=roughness, thumb=thumbnail(100))).unique == unique
+        )
 
 
-def test_in_very_large_sets_near_duplicates_are_not_searched_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_very_large_sets_near_duplicates_are_not_searched_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert duplicates._MOST == 500_000
     monkeypatch.setattr(duplicates, "_MOST", 9)
     assert find_duplicates(pictures(9)).complete

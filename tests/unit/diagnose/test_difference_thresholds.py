@@ -1,4 +1,6 @@
-"""Thresholds for differences between FAKE and REAL: pairs of sets just below and just above each."""
+"""Thresholds for differences between FAKE and REAL: pairs of sets just below and just above
+each.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +15,28 @@ from fidtool.diagnose import differences
 from fidtool.diagnose.differences import pair_findings
 from fidtool.diagnose.findings import Finding
 from fidtool.errors import rendered
-from fidtool.images.records import ImageRecords
-from support.records import DETAIL, LIGHT, USUAL, by_turns, flagged, histogram, pictures, share, some, thumbnail
+from fidtool.reading.records import ImageRecords
+from support.records import (
+    DETAIL,
+    LIGHT,
+    USUAL,
+    by_turns,
+    flagged,
+    histogram,
+    pictures,
+    share,
+    some,
+    thumbnail,
+)
 
 Pair = tuple[ImageRecords, ImageRecords]
 
 
 def sides(real: int, fake: int) -> Pair:
     """Sets of varying sizes with these median sides."""
-    one, other = (pictures(width=some((60, side), (40, side + 9)), height=side) for side in (real, fake))
+    one, other = (
+        pictures(width=some((60, side), (40, side + 9)), height=side) for side in (real, fake)
+    )
     return one, other
 
 
@@ -39,7 +54,9 @@ def lighter(shift: float, swing: float = 40, count: int = 100) -> Pair:
 
 def coloured(real: tuple[object, object], fake: tuple[object, object]) -> Pair:
     """Sets with these values of blue and red, for whole images or each of four parts."""
-    one, other = (pictures(thumb=thumbnail(by_turns(100), 20, *colours)) for colours in (real, fake))
+    one, other = (
+        pictures(thumb=thumbnail(by_turns(100), 20, *colours)) for colours in (real, fake)
+    )
     return one, other
 
 
@@ -60,7 +77,9 @@ def contrasts(fake: float) -> Pair:
 
 
 def varied(fake: float, within: float = 20) -> Pair:
-    """Sets whose images differ by 40 levels in REAL, which has a contrast of 20, and by ``fake`` in FAKE."""
+    """Sets whose images differ by 40 levels in REAL, which has a contrast of 20, and by ``fake`` in
+    FAKE.
+    """
     return pictures(), pictures(thumb=thumbnail(by_turns(100, fake), within))
 
 
@@ -75,18 +94,27 @@ def qualities(fake: int, count: int = 100) -> Pair:
 def stretched(fake: int, real: int, at_ends: int = 0, low: int = 1, flags: object = 0) -> Pair:
     """Sets with these numbers of images that hold both ends, or nearly."""
     ends = [
-        {"lowest": some((count, low), (100 - count, low + 1)), "high": 9, "highest": 255 - low, "flags": flags}
+        {
+            "lowest": some((count, low), (100 - count, low + 1)),
+            "high": 9,
+            "highest": 255 - low,
+            "flags": flags,
+        }
         for count in (real, fake)
     ]
     return pictures(**ends[0]), pictures(zeros=at_ends, full=at_ends, **ends[1])
 
 
 def less_detail(decibels: float, steps: int = 4, count: int = 100, side: int = 100) -> Pair:
-    """Sets of which FAKE, or some of its images, lacks detail: in half of the bands, or the more the finer."""
+    """Sets of which FAKE, or some of its images, lacks detail: in half of the bands, or the more
+    the finer.
+    """
     loss = np.repeat([0.0, decibels], 4) if steps == 4 else np.arange(8) * decibels / 5.5
     weaker = 20 * np.array(DETAIL) * 10 ** (-loss / 10)
     usual = 20 * np.array(DETAIL)
-    return pictures(bands=usual), pictures(bands=some((count, weaker), (100 - count, usual)), width=side, height=side)
+    return pictures(bands=usual), pictures(
+        bands=some((count, weaker), (100 - count, usual)), width=side, height=side
+    )
 
 
 def repeated(percent: int, count: int = 100, few_colours: int = 0) -> Pair:
@@ -99,12 +127,24 @@ BELOW_SIX, ABOVE_SIX = (4, 6, 6, 6), (8, 6, 6, 6)
 THRESHOLDS: dict[str, tuple[str, Callable[[], Pair], Callable[[], Pair]]] = {
     "size: twice as large": ("other size", lambda: sides(100, 200), lambda: sides(100, 202)),
     "size: twice as small": ("other size", lambda: sides(200, 100), lambda: sides(202, 100)),
-    "size: not beyond the network's": ("other size", lambda: sides(299, 900), lambda: sides(298, 900)),
+    "size: not beyond the network's": (
+        "other size",
+        lambda: sides(299, 900),
+        lambda: sides(298, 900),
+    ),
     "shape": ("other shape", lambda: shapes(599), lambda: shapes(601)),
     "brightness: of varied pictures": ("brightness", lambda: lighter(30), lambda: lighter(31)),
     "brightness: darker": ("brightness", lambda: lighter(-30), lambda: lighter(-31)),
-    "brightness: of pictures that vary little": ("brightness", lambda: lighter(8, 4), lambda: lighter(9, 4)),
-    "brightness: of enough pictures": ("brightness", lambda: lighter(40, count=40), lambda: lighter(40, count=41)),
+    "brightness: of pictures that vary little": (
+        "brightness",
+        lambda: lighter(8, 4),
+        lambda: lighter(9, 4),
+    ),
+    "brightness: of enough pictures": (
+        "brightness",
+        lambda: lighter(40, count=40),
+        lambda: lighter(40, count=41),
+    ),
     "channels: of colour": (
         "swapped channels",
         lambda: coloured((6, 0), (0, 6)),
@@ -130,8 +170,16 @@ THRESHOLDS: dict[str, tuple[str, Callable[[], Pair], Callable[[], Pair]]] = {
     "rough: of rough ones": ("rough", lambda: rough(30, 68), lambda: rough(30, 69)),
     "rough: and no noise": ("rough", lambda: rough(10, 80), lambda: rough(10, 79)),
     "rough: as fine": ("rough", lambda: rough(10, 40, 80), lambda: rough(10, 40, 81)),
-    "clipped: values": ("clipped", lambda: at_the_ends(0.0, 0.199), lambda: at_the_ends(0.0, 0.201)),
-    "clipped: more than REAL's": ("clipped", lambda: at_the_ends(0.1, 0.499), lambda: at_the_ends(0.1, 0.501)),
+    "clipped: values": (
+        "clipped",
+        lambda: at_the_ends(0.0, 0.199),
+        lambda: at_the_ends(0.0, 0.201),
+    ),
+    "clipped: more than REAL's": (
+        "clipped",
+        lambda: at_the_ends(0.1, 0.499),
+        lambda: at_the_ends(0.1, 0.501),
+    ),
     "contrast: less": ("contrast", lambda: contrasts(36.2), lambda: contrasts(35.8)),
     "contrast: more": ("contrast", lambda: contrasts(99.8), lambda: contrasts(100.2)),
     "alike": ("alike", lambda: varied(19), lambda: varied(17)),
@@ -139,9 +187,17 @@ THRESHOLDS: dict[str, tuple[str, Callable[[], Pair], Callable[[], Pair]]] = {
     "lossy formats": ("lossy", lambda: lossy(10), lambda: lossy(11)),
     "quality: better": ("other quality", lambda: qualities(90), lambda: qualities(91)),
     "quality: worse": ("other quality", lambda: qualities(70), lambda: qualities(69)),
-    "quality: of half the images": ("other quality", lambda: qualities(50, 49), lambda: qualities(50, 50)),
+    "quality: of half the images": (
+        "other quality",
+        lambda: qualities(50, 49),
+        lambda: qualities(50, 50),
+    ),
     "stretched: all of FAKE's": ("stretched", lambda: stretched(97, 10), lambda: stretched(98, 10)),
-    "stretched: few of REAL's": ("stretched", lambda: stretched(100, 75), lambda: stretched(100, 74)),
+    "stretched: few of REAL's": (
+        "stretched",
+        lambda: stretched(100, 75),
+        lambda: stretched(100, 74),
+    ),
     "stretched: many values at the ends": (
         "stretched",
         lambda: stretched(100, 50, share(0.0008)),
@@ -154,12 +210,32 @@ THRESHOLDS: dict[str, tuple[str, Callable[[], Pair], Callable[[], Pair]]] = {
     ),
     "detail: lost": ("less detail", lambda: less_detail(4.4), lambda: less_detail(4.6)),
     "detail: at once": ("less detail", lambda: less_detail(8, 2), lambda: less_detail(8)),
-    "detail: in a quarter": ("less detail", lambda: less_detail(9, count=24), lambda: less_detail(9, count=26)),
-    "detail: of REAL": ("less detail", lambda: less_detail(4.4)[::-1], lambda: less_detail(4.6)[::-1]),
-    "detail: at one size": ("less detail", lambda: less_detail(9, side=126), lambda: less_detail(9, side=124)),
+    "detail: in a quarter": (
+        "less detail",
+        lambda: less_detail(9, count=24),
+        lambda: less_detail(9, count=26),
+    ),
+    "detail: of REAL": (
+        "less detail",
+        lambda: less_detail(4.4)[::-1],
+        lambda: less_detail(4.6)[::-1],
+    ),
+    "detail: at one size": (
+        "less detail",
+        lambda: less_detail(9, side=126),
+        lambda: less_detail(9, side=124),
+    ),
     "repeats: in an image": ("repeated pixels", lambda: repeated(17), lambda: repeated(18)),
-    "repeats: of many colours": ("repeated pixels", lambda: repeated(18, 30, 10), lambda: repeated(18, 31, 10)),
-    "repeats: in sets of many colours": ("repeated pixels", lambda: repeated(18, few_colours=51), lambda: repeated(18)),
+    "repeats: of many colours": (
+        "repeated pixels",
+        lambda: repeated(18, 30, 10),
+        lambda: repeated(18, 31, 10),
+    ),
+    "repeats: in sets of many colours": (
+        "repeated pixels",
+        lambda: repeated(18, few_colours=51),
+        lambda: repeated(18),
+    ),
     "repeats: in a set": ("repeated pixels", lambda: repeated(18, 20), lambda: repeated(18, 21)),
 }
 """The code of the finding, a pair without it, and a pair with it."""
@@ -176,9 +252,15 @@ def test_sets_of_the_same_kind_have_no_differences() -> None:
 @pytest.mark.parametrize("kept", [1, 2, 4, 5])
 def test_the_message_states_the_part_that_has_detail(kept: int) -> None:
     bands = np.where(np.arange(8) < kept, np.array(DETAIL), 1)
-    for pair, name in (((pictures(), pictures(bands=bands)), "FAKE"), ((pictures(bands=bands), pictures()), "REAL")):
+    for pair, name in (
+        ((pictures(), pictures(bands=bands)), "FAKE"),
+        ((pictures(bands=bands), pictures()), "REAL"),
+    ):
         (finding,) = pair_findings(*pair, [])
-        assert f"{name}'s images have hardly any detail above about {Fraction(kept, 8)} of" in finding.message
+        assert (
+            f"{name}'s images have hardly any detail above about {Fraction(kept, 8)} of"
+            in finding.message
+        )
 
 
 def test_what_records_of_earlier_versions_lack_is_not_compared() -> None:
@@ -216,8 +298,15 @@ def test_sets_with_few_images_are_not_compared(code: str) -> None:
     def pair(count: int) -> Pair:
         thumb = thumbnail(np.full(count, LIGHT))
         other = {
-            **{"roughness": {"roughness": 70}, "clipping": {"zeros": share(0.9)}, "variety": {"thumb": thumb}},
-            **{"gray": {"gray": 1}, "detail": {"bands": np.minimum(DETAIL, [9999, 9999, 1, 1, 1, 1, 1, 1])}},
+            **{
+                "roughness": {"roughness": 70},
+                "clipping": {"zeros": share(0.9)},
+                "variety": {"thumb": thumb},
+            },
+            **{
+                "gray": {"gray": 1},
+                "detail": {"bands": np.minimum(DETAIL, [9999, 9999, 1, 1, 1, 1, 1, 1])},
+            },
         }[code]
         return pictures(50), pictures(count, **other)
 
@@ -231,13 +320,23 @@ def test_sets_with_few_images_are_not_compared(code: str) -> None:
 
 def test_shares_of_few_images() -> None:
     """12 of 12 and 1 of 12 differ."""
-    assert codes((pictures(12, gray=some((1, 1), (11, 0))), pictures(12, gray=1))) == ["grayscale", "not compared"]
-    assert codes((pictures(12, gray=some((5, 1), (7, 0))), pictures(12, gray=1))) == ["not compared"]
+    assert codes((pictures(12, gray=some((1, 1), (11, 0))), pictures(12, gray=1))) == [
+        "grayscale",
+        "not compared",
+    ]
+    assert codes((pictures(12, gray=some((5, 1), (7, 0))), pictures(12, gray=1))) == [
+        "not compared"
+    ]
 
 
 def test_the_effect_of_the_smaller_side() -> None:
-    for side, words in ((298, "blurred when they are enlarged"), (299, "shrunk by different factors")):
-        (finding,) = pair_findings(pictures(width=side, height=side), pictures(width=500, height=500), [])
+    for side, words in (
+        (298, "blurred when they are enlarged"),
+        (299, "shrunk by different factors"),
+    ):
+        (finding,) = pair_findings(
+            pictures(width=side, height=side), pictures(width=500, height=500), []
+        )
         assert (finding.code, words in finding.message) == ("other size", True)
 
 
@@ -262,8 +361,14 @@ def test_the_crop_for_sets_of_other_shapes(
     for width, height in (real, fake):
         varied = height is None
         sets.append(pictures(width=width, height=some((60, 200), (40, 100)) if varied else height))
-    found = [each for each in pair_findings(sets[0], sets[1], []) if each.code in ("other size", "other shape")]
-    stretched = [rendered(each.message) for each in found if "stretches them differently" in each.message]
+    found = [
+        each
+        for each in pair_findings(sets[0], sets[1], [])
+        if each.code in ("other size", "other shape")
+    ]
+    stretched = [
+        rendered(each.message) for each in found if "stretches them differently" in each.message
+    ]
     assert len(stretched) == bool(crops)
     assert all(each.endswith(f"compare with {crops}") for each in stretched)
 
@@ -271,13 +376,20 @@ def test_the_crop_for_sets_of_other_shapes(
 def test_the_format_of_originals_is_no_fault_of_reconstructions() -> None:
     """That of the reconstructions is."""
     png, jpeg = lossy(100)
-    for real, fake, paired in ((png, jpeg, False), (jpeg, png, False), (png, jpeg, True), (jpeg, png, True)):
+    for real, fake, paired in (
+        (png, jpeg, False),
+        (jpeg, png, False),
+        (png, jpeg, True),
+        (jpeg, png, True),
+    ):
         codes_found = {each.code for each in pair_findings(real, fake, [], paired)}
         assert ("lossy" in codes_found) == (not paired or fake is jpeg)
 
 
 def test_a_fault_of_many_images_explains_differences() -> None:
-    """If more than 30 % of FAKE's images are noise, a difference in brightness is not reported as well."""
+    """If more than 30 % of FAKE's images are noise, a difference in brightness is not reported as
+    well.
+    """
     for count, found in ((30, ["brightness"]), (31, [])):
         own = [Finding("noise", "high", count, "", "")]
         assert [finding.code for finding in pair_findings(*lighter(60), own)] == found

@@ -10,7 +10,7 @@ from fidtool.diagnose.diagnosis import SetInspection, unusual_findings
 from fidtool.diagnose.duplicates import Duplicates
 from fidtool.diagnose.findings import Finding, set_findings
 from fidtool.diagnose.measures import Measures
-from fidtool.images.records import ImageRecords
+from fidtool.reading.records import ImageRecords
 from support.records import flagged, histogram, pictures, records, share, some, thumbnail
 
 
@@ -19,7 +19,9 @@ def unscaled(high: int = 1, count: int = 100) -> ImageRecords:
 
 
 def one_colour(count: int) -> ImageRecords:
-    return pictures(low=some((count, 90), (100 - count, 5)), high=some((count, 90), (100 - count, 250)))
+    return pictures(
+        low=some((count, 90), (100 - count, 5)), high=some((count, 90), (100 - count, 250))
+    )
 
 
 def noise(
@@ -46,7 +48,9 @@ def of_ends(
     count: int = 100,
     channels: float | None = None,
 ) -> ImageRecords:
-    """Images with these shares of values at 0, at 255 and in black pixels. ``channels``: zeros outside black pixels."""
+    """Images with these shares of values at 0, at 255 and in black pixels. ``channels``: zeros
+    outside black pixels.
+    """
     if channels is not None:
         black = zeros - channels
     parts = {"zeros": zeros, "full": full, "black": black / 3}
@@ -104,7 +108,11 @@ THRESHOLDS: dict[str, tuple[str, Make, Make]] = {
         lambda: noise(contrast=20, light=63),
         lambda: noise(contrast=20, light=64),
     ),
-    "noise: of two values": ("noise", lambda: noise(at_the_ends=0.902), lambda: noise(at_the_ends=0.898)),
+    "noise: of two values": (
+        "noise",
+        lambda: noise(at_the_ends=0.902),
+        lambda: noise(at_the_ends=0.898),
+    ),
     "noise: more than two": ("noise", lambda: noise(2), lambda: noise(3)),
     "noise: half of a few": ("noise", lambda: noise(1, 2), lambda: noise(2, 2)),
     "noise: of many more than one percent": ("noise", lambda: noise(4, 400), lambda: noise(5, 400)),
@@ -121,13 +129,25 @@ THRESHOLDS: dict[str, tuple[str, Make, Make]] = {
         lambda: of_ends(0.5, 0, contrast=29.9),
         lambda: of_ends(0.5, 0, contrast=30.1),
     ),
-    "negative: share": ("negative", lambda: of_ends(0.5, 0, count=35), lambda: of_ends(0.5, 0, count=36)),
+    "negative: share": (
+        "negative",
+        lambda: of_ends(0.5, 0, count=35),
+        lambda: of_ends(0.5, 0, count=36),
+    ),
     "pale: the smallest value": ("pale", lambda: pale(119), lambda: pale(120)),
     "pale: share": ("pale", lambda: pale(count=90), lambda: pale(count=91)),
     "clipped: white": ("clipped", lambda: of_ends(0.25, 0.0198), lambda: of_ends(0.25, 0.0202)),
     "clipped: both ends": ("clipped", lambda: of_ends(0.1, 0.099), lambda: of_ends(0.1, 0.101)),
-    "clipped: nothing else": ("clipped", lambda: of_ends(0.451, 0.45), lambda: of_ends(0.449, 0.45)),
-    "clipped: share": ("clipped", lambda: of_ends(0.2, 0.2, count=30), lambda: of_ends(0.2, 0.2, count=31)),
+    "clipped: nothing else": (
+        "clipped",
+        lambda: of_ends(0.451, 0.45),
+        lambda: of_ends(0.449, 0.45),
+    ),
+    "clipped: share": (
+        "clipped",
+        lambda: of_ends(0.2, 0.2, count=30),
+        lambda: of_ends(0.2, 0.2, count=31),
+    ),
     "dark: the largest value": ("dark", lambda: dark(65), lambda: dark(64)),
     "dark: not unscaled": ("dark", lambda: dark(2, 40), lambda: dark(3, 40)),
     "dark: share": ("dark", lambda: dark(count=5), lambda: dark(count=6)),
@@ -179,8 +199,12 @@ def test_unusual_findings() -> None:
 
     def inspected(images: int, **counts: int) -> SetInspection:
         found = [Finding(code, "low", count, "", "") for code, count in counts.items()]
-        return SetInspection("set", pictures(images), Duplicates(images, images, 0, 0, {}, None, ()), found)
+        return SetInspection(
+            "set", pictures(images), Duplicates(images, images, 0, 0, {}, None, ()), found
+        )
 
     other = inspected(100, gray=5, pale=100)
     for count, unusual in ((20, ["pale"]), (21, ["gray", "pale"])):
-        assert [each.code for each in unusual_findings(inspected(200, gray=count, pale=1), other)] == unusual
+        assert [
+            each.code for each in unusual_findings(inspected(200, gray=count, pale=1), other)
+        ] == unusual

@@ -1,4 +1,6 @@
-"""Whether images of pairs are in different orders, by their thumbnails: what is found, and what is no fault."""
+"""Whether images of pairs are in different orders, by their thumbnails: what is found, and what is
+no fault.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,16 @@ import pytest
 from numpy.typing import NDArray
 
 from fidtool.diagnose.order import SAMPLE, misplaced
-from fidtool.images.records import thumbnails
+from fidtool.reading.records import thumbnails
 
 Images = NDArray[np.uint8]
 SIDE = 16
 
 
 def pictures(count: int = 60, contrast: float = 50.0) -> Images:
-    """Return smooth images, shape (count, SIDE, SIDE, 3), of random colours and of this contrast."""
+    """Return smooth images, shape (count, SIDE, SIDE, 3), of random colours and of this
+    contrast.
+    """
     rng = np.random.default_rng(0)
     coarse = rng.normal(128, contrast, (count, 1, 1, 3)) + rng.normal(0, contrast, (count, 4, 4, 3))
     return as_bytes(coarse.repeat(SIDE // 4, axis=1).repeat(SIDE // 4, axis=2))
@@ -43,7 +47,14 @@ def mean_colours(images: Images) -> Images:
 
 
 def blurred(images: Images) -> Images:
-    return as_bytes(sum(np.roll(images.astype(float), (x, y), (1, 2)) for x in range(-2, 3) for y in range(-2, 3)) / 25)
+    return as_bytes(
+        sum(
+            np.roll(images.astype(float), (x, y), (1, 2))
+            for x in range(-2, 3)
+            for y in range(-2, 3)
+        )
+        / 25
+    )
 
 
 def lighter(images: Images) -> Images:
@@ -61,7 +72,9 @@ def number_of(real: Images, fake: Images) -> int:
 
 @pytest.mark.parametrize("change", [np.copy, noisy, mean_colours, blurred, lighter, faint])
 @pytest.mark.parametrize("made", [pictures, frames, lambda: pictures(contrast=6.0)])
-def test_partners_are_no_fault(made: Callable[[], Images], change: Callable[[Images], Images]) -> None:
+def test_partners_are_no_fault(
+    made: Callable[[], Images], change: Callable[[Images], Images]
+) -> None:
     real = made()
     assert number_of(real, change(real)) == 0
 
@@ -70,7 +83,11 @@ def test_partners_are_no_fault(made: Callable[[], Images], change: Callable[[Ima
 def test_another_order_is_found(change: Callable[[Images], Images]) -> None:
     real = pictures()
     fake = change(real)
-    for order in (np.roll(np.arange(60), 1), np.random.default_rng(2).permutation(60), sorted(range(60), key=str)):
+    for order in (
+        np.roll(np.arange(60), 1),
+        np.random.default_rng(2).permutation(60),
+        sorted(range(60), key=str),
+    ):
         found, others = misplaced(thumbnails(real), thumbnails(fake[order]))
         assert len(found) > (15 if change is mean_colours else 30)
         if change is np.copy:

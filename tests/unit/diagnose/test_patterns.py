@@ -11,12 +11,16 @@ from fidtool.diagnose.duplicates import SameSeed, same_seed
 
 
 def pattern(numbers: Sequence[int], names: Sequence[str] | None = None) -> SameSeed | None:
-    """The pattern of files that show the images of these numbers; in a random order, which does not matter."""
+    """The pattern of files that show the images of these numbers; in a random order, which does not
+    matter.
+    """
     named = names or [f"{place}.png" for place in range(len(numbers))]
     order = np.random.default_rng(0).permutation(len(numbers))
     shown = np.array(numbers)[order]
     places = {int(number): int(np.flatnonzero(shown == number)[0]) for number in shown}
-    return same_seed([named[place] for place in order], np.array([places[int(number)] for number in shown]))
+    return same_seed(
+        [named[place] for place in order], np.array([places[int(number)] for number in shown])
+    )
 
 
 @pytest.mark.parametrize(
@@ -36,7 +40,9 @@ def test_processes_that_wrote_the_same_images(name: str, stride: int) -> None:
 
 
 def test_processes_whose_outputs_were_gathered_per_batch() -> None:
-    assert pattern([step * 4 + i for step in range(10) for _ in range(8) for i in range(4)]) == SameSeed(8, 4)
+    assert pattern(
+        [step * 4 + i for step in range(10) for _ in range(8) for i in range(4)]
+    ) == SameSeed(8, 4)
 
 
 @pytest.mark.parametrize(("count", "batch", "times"), [(10_000, 256, 39), (1000, 64, 16)])
@@ -53,9 +59,9 @@ def test_images_in_two_formats_are_not_of_one_seed() -> None:
 @pytest.mark.parametrize("name", ["[{}]", "part.npz[{}]", "{}", "step.{}"])
 def test_images_without_a_suffix(name: str) -> None:
     """Rows of an array and images in memory have no file format."""
-    assert pattern([place % 50 for place in range(150)], [name.format(place) for place in range(150)]) == SameSeed(
-        3, 50
-    )
+    assert pattern(
+        [place % 50 for place in range(150)], [name.format(place) for place in range(150)]
+    ) == SameSeed(3, 50)
 
 
 def test_half_of_the_set_is_duplicated() -> None:
@@ -73,7 +79,10 @@ def test_80_percent_have_the_same_stride() -> None:
 def test_80_percent_occur_equally_often() -> None:
     eight = [number for number in range(10) for _ in range(8)]
     for others, found in ((10, SameSeed(8, 1)), (11, None)):
-        assert pattern([*eight, *(number for number in range(100, 100 + others) for _ in range(2))]) == found
+        assert (
+            pattern([*eight, *(number for number in range(100, 100 + others) for _ in range(2))])
+            == found
+        )
 
 
 def test_one_image_that_occurs_often() -> None:

@@ -9,14 +9,16 @@ import pytest
 
 from fidtool.diagnose.diagnosis import pair_warnings, set_warnings
 from fidtool.errors import merged
-from fidtool.images.decode import ImageProperties
+from fidtool.reading.decode import ImageProperties
 from fidtool.statistics.set_statistics import Statistics
 from support.inside import inception
 
 
 def statistics(count: int, **traits: int) -> Statistics:
     definition = inception("tensorflow", 64)
-    return replace(Statistics.of(np.zeros(64), np.eye(64), count, definition), traits=ImageProperties(**traits))
+    return replace(
+        Statistics.of(np.zeros(64), np.eye(64), count, definition), traits=ImageProperties(**traits)
+    )
 
 
 def of_pair(count: int) -> list[str]:
@@ -25,12 +27,16 @@ def of_pair(count: int) -> list[str]:
 
 def test_sizes_that_differ_by_more_than_a_factor_of_2() -> None:
     assert of_pair(200) == of_pair(50) == []
-    assert [str(each).partition(":")[0] for each in of_pair(201)] == ["fake (201 images against 100)"]
+    assert [str(each).partition(":")[0] for each in of_pair(201)] == [
+        "fake (201 images against 100)"
+    ]
     assert [str(each).partition(":")[0] for each in of_pair(49)] == ["fake (49 images against 100)"]
     assert [str(each).partition(":")[0] for each in of_pair(1)] == ["fake (1 image against 100)"]
 
 
-@pytest.mark.parametrize(("count", "words"), [(1, "single image"), (2, "2 images"), (64, "64 images"), (65, None)])
+@pytest.mark.parametrize(
+    ("count", "words"), [(1, "single image"), (2, "2 images"), (64, "64 images"), (65, None)]
+)
 def test_a_covariance_needs_more_images_than_dims(count: int, words: str | None) -> None:
     found = set_warnings({"real": statistics(count)})
     assert [words in str(each) for each in found if words] == [True] * len(found)

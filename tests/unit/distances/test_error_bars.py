@@ -1,4 +1,6 @@
-"""Error bars: the coverage of the intervals in a thousand draws each, and slow reference implementations."""
+"""Error bars: the coverage of the intervals in a thousand draws each, and slow reference
+implementations.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def drawn(generator: Gaussian, count: int, seed: int) -> Features:
         pytest.param(40, 200, 3.0, 0.02, "the same", marks=pytest.mark.slow),
     ],
 )
-def test_gaussians_of_known_distance(dims: int, count: int, decades: float, amount: float, latents: str) -> None:
+def test_gaussians_of_known_distance(
+    dims: int, count: int, decades: float, amount: float, latents: str
+) -> None:
     """Perfect, nearly perfect and worse generators, with flat or steep spectra."""
     real, *fakes = generators(dims, decades, amount)
     factors = [np.linalg.cholesky(fake.sigma).T for fake in fakes]
@@ -65,7 +69,9 @@ def slowly(real: Gaussian, fake: Features) -> Array:
 
 
 def test_parts_equal_those_computed_from_rows() -> None:
-    """Up to the rounding of the features to 2 ** -18. The same holds for `distances_of_parts` of several sets."""
+    """Up to the rounding of the features to 2 ** -18. The same holds for `distances_of_parts` of
+    several sets.
+    """
     fake = drawn(ONE, 313, 1)
     ours, curve = bars(REAL, fake)
     np.testing.assert_allclose(ours, slowly(REAL, fake), rtol=1e-4)
@@ -77,7 +83,9 @@ def test_parts_equal_those_computed_from_rows() -> None:
 
 @pytest.mark.parametrize(("amount", "seed"), [(0.0, 2), (0.3, 2)])
 def test_the_estimate_equals_the_textbook_formulas(amount: float, seed: int) -> None:
-    """Polynomials through the points, pseudo-values, and an upper end that uses the error at this end."""
+    """Polynomials through the points, pseudo-values, and an upper end that uses the error at this
+    end.
+    """
     real, one, _ = generators(7, 1.0, amount)
     parts = slowly(real, drawn(one, 400, seed))
     halves = parts[21:33].reshape(6, 2).mean(1)
@@ -90,7 +98,9 @@ def test_the_estimate_equals_the_textbook_formulas(amount: float, seed: int) -> 
     variance = max(linear + 20 / 19 * pairs, jackknife / 2) + weight**2 * pairs * (1 / 6 - 1 / 19)
     variance += (third - second) ** 2 / 12
     ours, t = Interval(*interval(parts)), stats.t.ppf(0.975, 19)
-    assert (ours.value, ours.error) == pytest.approx(((second + third) / 2, variance**0.5), rel=1e-6)
+    assert (ours.value, ours.error) == pytest.approx(
+        ((second + third) / 2, variance**0.5), rel=1e-6
+    )
     assert ours.low == pytest.approx(ours.value - t * ours.error, rel=1e-9)
     slope = max(linear, 0) / (max(ours.value, 0) + ours.error)
     there = (variance + slope * (ours.high - ours.value)) ** 0.5
@@ -108,11 +118,15 @@ def test_a_difference_is_from_the_same_blocks() -> None:
 
 @pytest.mark.parametrize("count", [1, 3, 399])
 def test_the_curve_of_any_number_of_images(count: int, tmp_path: Path) -> None:
-    """Including fewer images than dimensions, with singular covariances, and features mapped from a read-only file."""
+    """Including fewer images than dimensions, with singular covariances, and features mapped from a
+    read-only file.
+    """
     np.save(tmp_path / "kept.npy", drawn(ONE, count, 7))
     fake = np.load(tmp_path / "kept.npy", mmap_mode="r")
     curve = fid_curve(REAL, fake, FeatureSettings(18))
-    assert [images for images, _ in curve] == sorted({count * point // 4 for point in (1, 2, 3, 4)} - {0})
+    assert [images for images, _ in curve] == sorted(
+        {count * point // 4 for point in (1, 2, 3, 4)} - {0}
+    )
     for images, fid in curve:
         x = fake[:images].astype(np.float64)
         sigma = np.cov(x.T) if images > 1 else np.zeros((7, 7))

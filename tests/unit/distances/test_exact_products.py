@@ -1,4 +1,6 @@
-"""Exact products: equal to integer arithmetic for any number of threads, and the choice of the step."""
+"""Exact products: equal to integer arithmetic for any number of threads, and the choice of the
+step.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fidtool.distances import exact
-from fidtool.distances.exact import FeatureBlock, FeatureSettings, quantize_features, squared_distances
+from fidtool.distances.exact import (
+    FeatureBlock,
+    FeatureSettings,
+    quantize_features,
+    squared_distances,
+)
 from fidtool.distances.kernel import cmmd, kid
 from fidtool.distances.neighbors import prdc
 from fidtool.distances.parallel import using_threads
@@ -29,14 +36,26 @@ def integers(x: Features, step: int) -> list[list[int]]:
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 40), st.integers(0, 2**31), st.sampled_from([0.1, 1, 4]))
-def test_products_and_distances_equal_those_of_the_integers(n: int, m: int, dims: int, seed: int, scale: float) -> None:
+@given(
+    st.integers(1, 9),
+    st.integers(1, 9),
+    st.integers(1, 40),
+    st.integers(0, 2**31),
+    st.sampled_from([0.1, 1, 4]),
+)
+def test_products_and_distances_equal_those_of_the_integers(
+    n: int, m: int, dims: int, seed: int, scale: float
+) -> None:
     x, y = normal(n, dims, seed, spread=scale), normal(m, dims, seed + 1, shift=6)
     first, second = blocks(x, y)
     p, q = integers(x, 18), integers(y, 18)
     products = [[sum(a * b for a, b in zip(one, other, strict=True)) for other in q] for one in p]
-    distances = [[sum((a - b) ** 2 for a, b in zip(one, other, strict=True)) for other in q] for one in p]
-    assert [list(map(int, row)) for row in (first.integers @ second.integers.T).tolist()] == products
+    distances = [
+        [sum((a - b) ** 2 for a, b in zip(one, other, strict=True)) for other in q] for one in p
+    ]
+    assert [
+        list(map(int, row)) for row in (first.integers @ second.integers.T).tolist()
+    ] == products
     assert [list(map(int, row)) for row in squared_distances(first, second).tolist()] == distances
 
 
@@ -45,22 +64,33 @@ def test_long_vectors_take_the_finest_step_that_is_exact(scale: float) -> None:
     x, y = normal(6, 30, 1, spread=scale), normal(7, 30, 2)
     one, other = quantize_features([x, y], FeatureSettings(18))
     assert one.step == other.step
-    longest = max(sum(value**2 for value in row) for row in integers(x, one.step) + integers(y, one.step))
+    longest = max(
+        sum(value**2 for value in row) for row in integers(x, one.step) + integers(y, one.step)
+    )
     assert longest < 2**51
     if one.step < 18:
-        finer = max(sum(value**2 for value in row) for row in integers(x, one.step + 1) + integers(y, one.step + 1))
+        finer = max(
+            sum(value**2 for value in row)
+            for row in integers(x, one.step + 1) + integers(y, one.step + 1)
+        )
         assert finer >= 2**51
     found = squared_distances(one.block(slice(None)), other.block(slice(None))).tolist()
     p, q = integers(x, one.step), integers(y, one.step)
-    expected = [[sum((a - b) ** 2 for a, b in zip(a_row, b_row, strict=True)) for b_row in q] for a_row in p]
+    expected = [
+        [sum((a - b) ** 2 for a, b in zip(a_row, b_row, strict=True)) for b_row in q] for a_row in p
+    ]
     assert [list(map(int, row)) for row in found] == expected
 
 
 def test_vectors_of_maximum_length_are_exact_with_any_threads() -> None:
-    """This test can fail: floating-point products of such vectors depend on the order of the sum."""
+    """This test can fail: floating-point products of such vectors depend on the order of the
+    sum.
+    """
     rng = np.random.RandomState(0)
     x = rng.uniform(-1, 1, (300, 2048)).astype(np.float32)
-    x *= np.float32(2.0**7 * 0.99) / np.sqrt((x.astype(np.float64) ** 2).sum(1, keepdims=True).astype(np.float32))
+    x *= np.float32(2.0**7 * 0.99) / np.sqrt(
+        (x.astype(np.float64) ** 2).sum(1, keepdims=True).astype(np.float32)
+    )
     first, _ = blocks(x, x)
     assert 2**49 < first.squares.max().item() < 2**51
     reordered = torch.randperm(2048, generator=torch.Generator().manual_seed(0))
@@ -74,7 +104,9 @@ def test_vectors_of_maximum_length_are_exact_with_any_threads() -> None:
     assert not torch.equal(plain @ plain.T, plain[:, reordered] @ plain[:, reordered].T)
 
 
-def test_distances_have_the_same_bits_if_the_integers_stay_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_distances_have_the_same_bits_if_the_integers_stay_on_the_device(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     x, y = normal(1500, 12, 1), normal(1300, 12, 2, shift=0.2)
 
     def measured() -> tuple[Any, ...]:
@@ -85,5 +117,7 @@ def test_distances_have_the_same_bits_if_the_integers_stay_on_the_device(monkeyp
         )
 
     read_again = measured()
-    monkeypatch.setattr(exact, "_resident_bytes", lambda device: 1 << 40)  # as on a GPU with enough memory
+    monkeypatch.setattr(
+        exact, "_resident_bytes", lambda device: 1 << 40
+    )  # as on a GPU with enough memory
     assert measured() == read_again

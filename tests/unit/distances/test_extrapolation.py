@@ -23,19 +23,25 @@ def extrapolated(fake: Features, **options: Any) -> tuple[float, float]:
 
 
 def test_the_error_is_the_spread_around_the_truth() -> None:
-    """For 40 sets: the mean of 40 standard normals is within 0.6 of 0 (4 errors), and their deviation in 0.65..1.4."""
+    """For 40 sets: the mean of 40 standard normals is within 0.6 of 0 (4 errors), and their
+    deviation in 0.65..1.4.
+    """
     sets = [generated(4000, seed) for seed in range(40)]
     found = [extrapolated(fake, seed=seed) for seed, fake in enumerate(sets)]
     scores = np.array([(value - TRUE) / error for value, error in found])
     assert abs(scores.mean()) < 0.6
     assert 0.65 < scores.std(ddof=1) < 1.4
-    plain = [(distance_of(fake) - TRUE) / error for fake, (_, error) in zip(sets, found, strict=True)]
+    plain = [
+        (distance_of(fake) - TRUE) / error for fake, (_, error) in zip(sets, found, strict=True)
+    ]
     assert np.mean(plain) > 1.5, "plain FID fails the same bound"
 
 
 def distance_of(fake: Features) -> float:
     rows = fake.astype(np.float64)
-    return frechet_distance(REAL.mu, REAL.sigma, rows.mean(0), np.cov(rows.T), count1=REAL.count, count2=len(rows))
+    return frechet_distance(
+        REAL.mu, REAL.sigma, rows.mean(0), np.cov(rows.T), count1=REAL.count, count2=len(rows)
+    )
 
 
 def test_least_squares_equals_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +71,9 @@ def test_a_bend_beyond_its_noise_is_in_the_error(monkeypatch: pytest.MonkeyPatch
     real = Gaussian(np.zeros(dims), sigma, None)
 
     def of_a_perfect_generator() -> tuple[float, float]:
-        return fid_infinity(real, rows.astype(np.float32), FeatureSettings(18), points=15, fewest=100)
+        return fid_infinity(
+            real, rows.astype(np.float32), FeatureSettings(18), points=15, fewest=100
+        )
 
     value, error = of_a_perfect_generator()
     assert abs(value) < 3 * error

@@ -1,4 +1,6 @@
-"""Fréchet distance: closed forms, symmetry, the reference's square root, and covariances of few samples."""
+"""Fréchet distance: closed forms, symmetry, the reference's square root, and covariances of few
+samples.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,10 @@ from fidtool import frechet_distance
 from fidtool.distances import frechet
 from fidtool.distances.frechet import factor
 
-# Tolerances: at full rank, the error is about 1e-16 times the condition number of the covariances (1e3 here), so that
-# 1e-9 is generous, and far below the 1e-5 that is promised. A zero eigenvalue has a rounding error of 1e-16 times the
-# largest; its square root, with an error of 1e-8, enters the distance once per such dimension: hence 1e-6 for singular
-# covariances.
+# Tolerances: at full rank, the error is about 1e-16 times the condition number of the covariances
+# (1e3 here), so that 1e-9 is generous, and far below the 1e-5 that is promised. A zero eigenvalue
+# has a rounding error of 1e-16 times the largest; its square root, with an error of 1e-8, enters
+# the distance once per such dimension: hence 1e-6 for singular covariances.
 Array = NDArray[np.float64]
 
 dimensions = st.integers(1, 12)
@@ -41,7 +43,9 @@ def fitted(x: Array) -> tuple[Array, Array]:
 def by_sqrtm(mu1: Array, sigma1: Array, mu2: Array, sigma2: Array) -> float:
     """The reference's formula."""
     root = scipy.linalg.sqrtm(sigma1 @ sigma2)
-    return float(((mu1 - mu2) ** 2).sum() + np.trace(sigma1) + np.trace(sigma2) - 2 * np.trace(root).real)
+    return float(
+        ((mu1 - mu2) ** 2).sum() + np.trace(sigma1) + np.trace(sigma2) - 2 * np.trace(root).real
+    )
 
 
 def by_features(x: Array, y: Array) -> float:
@@ -67,7 +71,9 @@ def test_equal_to_sqrtm_at_full_rank(dims: int, known: bool) -> None:
 def test_singular_covariances_equal_the_svd_of_the_features(n: int, m: int, known: bool) -> None:
     x, y = samples(n, 200, 3), samples(m, 200, 4, shift=0.05)
     counts = {"count1": n, "count2": m} if known else {}
-    assert frechet_distance(*fitted(x), *fitted(y), **counts) == pytest.approx(by_features(x, y), rel=1e-6)
+    assert frechet_distance(*fitted(x), *fitted(y), **counts) == pytest.approx(
+        by_features(x, y), rel=1e-6
+    )
 
 
 @settings(max_examples=60, deadline=None)
@@ -83,19 +89,25 @@ def test_symmetric_and_scales_with_the_square(dims: int, seed: int, factor: floa
 @settings(max_examples=60, deadline=None)
 @given(dimensions, seeds)
 def test_commuting_covariances_have_a_closed_form(dims: int, seed: int) -> None:
-    """d² = |mu1 - mu2|² + sum (sqrt(a) - sqrt(b))² for covariances with common eigenvectors; some of them zero."""
+    """d² = |mu1 - mu2|² + sum (sqrt(a) - sqrt(b))² for covariances with common eigenvectors; some
+    of them zero.
+    """
     rng = np.random.RandomState(seed)
     basis, _ = np.linalg.qr(rng.randn(dims, dims))
     a, b = rng.rand(dims) * (rng.rand(dims) > 0.2), rng.rand(dims) * (rng.rand(dims) > 0.2)
     mu1, mu2 = rng.randn(dims), rng.randn(dims)
     expected = ((mu1 - mu2) ** 2).sum() + ((np.sqrt(a) - np.sqrt(b)) ** 2).sum()
     sigma1, sigma2 = (basis * a) @ basis.T, (basis * b) @ basis.T
-    assert frechet_distance(mu1, sigma1, mu2, sigma2) == pytest.approx(expected, rel=1e-6, abs=1e-12)
+    assert frechet_distance(mu1, sigma1, mu2, sigma2) == pytest.approx(
+        expected, rel=1e-6, abs=1e-12
+    )
     diagonal = frechet_distance(mu1, np.diag(a), mu2, np.diag(b))
     assert diagonal == pytest.approx(expected, rel=1e-12, abs=1e-14)
 
 
-def test_falls_back_where_divide_and_conquer_does_not_converge(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_falls_back_where_divide_and_conquer_does_not_converge(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     x, y = fitted(samples(30, 10, 1)), fitted(samples(30, 10, 2))
     expected = frechet_distance(*x, *y)
 
@@ -107,7 +119,9 @@ def test_falls_back_where_divide_and_conquer_does_not_converge(monkeypatch: pyte
 
 
 def test_eigenvalues_are_not_used_if_squaring_lost_their_digits() -> None:
-    """An ill-conditioned pair that is nearly equal: the distance is far below what the eigenvalues can resolve."""
+    """An ill-conditioned pair that is nearly equal: the distance is far below what the eigenvalues
+    can resolve.
+    """
     rng = np.random.RandomState(0)
     rotation, _ = np.linalg.qr(rng.randn(60, 60))
     values = np.logspace(0, -11, 60)

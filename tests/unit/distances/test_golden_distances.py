@@ -1,7 +1,8 @@
 """Metric values for fixed features: the same in future versions, and on all processors to 1e-12.
 
-The features are integers divided by powers of two, so that only the arithmetic of the distances can change a digit.
-Counts and products are exact; sums of kernel values, exponentials and LAPACK differ in the last bits.
+The features are integers divided by powers of two, so that only the arithmetic of the distances can
+change a digit. Counts and products are exact; sums of kernel values, exponentials and LAPACK differ
+in the last bits.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ def diagonal(values: list[float], mean: float) -> Gaussian:
 
 GAUSSIANS: dict[str, Callable[[], tuple[Gaussian, Gaussian]]] = {
     "full rank": lambda: (fitted(mixed(200, 12, 1)), fitted(bells(150, 12, 2, 0.25, 1.5))),
-    "full rank, covariance by n": lambda: (fitted(mixed(200, 12, 1), 0), fitted(bells(150, 12, 2, 0.25, 1.5), 0)),
+    "full rank, covariance by n": lambda: (
+        fitted(mixed(200, 12, 1), 0),
+        fitted(bells(150, 12, 2, 0.25, 1.5), 0),
+    ),
     "close to each other": lambda: (fitted(mixed(400, 8, 3)), fitted(mixed(400, 8, 4))),
     "many dimensions": lambda: (fitted(mixed(300, 64, 5)), fitted(bells(280, 64, 6, 0.5))),
     "one of lower rank": lambda: (fitted(mixed(200, 16, 7)), fitted(bells(10, 16, 8, 0.5))),
@@ -60,7 +64,11 @@ def test_frechet(golden: Golden) -> None:
     found: dict[str, Any] = {}
     for name, make in GAUSSIANS.items():
         one, other = make()
-        found[name] = [distance(one, other), distance(other, one), distance(one, other, counts=False)]
+        found[name] = [
+            distance(one, other),
+            distance(other, one),
+            distance(one, other, counts=False),
+        ]
     golden("metrics/frechet", near(found, DIGITS))
 
 
@@ -104,7 +112,11 @@ def test_refused_gaussians(golden: Golden) -> None:
 def test_factors(golden: Golden) -> None:
     """L Lᵀ is the covariance, and the number of columns of L is the rank."""
     found = {}
-    for name, features in (("full", mixed(50, 5, 21)), ("low", bells(4, 6, 22)), ("none", bells(1, 3, 23))):
+    for name, features in (
+        ("full", mixed(50, 5, 21)),
+        ("low", bells(4, 6, 22)),
+        ("none", bells(1, 3, 23)),
+    ):
         gaussian = fitted(features)
         factor = covariance_factor(gaussian)
         assert (factor @ factor.T).numpy() == pytest.approx(gaussian.sigma, rel=1e-12, abs=1e-13)
@@ -123,10 +135,15 @@ KERNEL_SETS = {
 def test_kid(golden: Golden) -> None:
     """Mean and standard deviation over subsets that are drawn by seed."""
     found: dict[str, Any] = {}
-    ways = ({"subset_size": 50, "subsets": 10}, {"subset_size": 20, "subsets": 7, "seed": 3}, {"subset_size": 45})
+    ways = (
+        {"subset_size": 50, "subsets": 10},
+        {"subset_size": 20, "subsets": 7, "seed": 3},
+        {"subset_size": 45},
+    )
     for name, (real, fake) in KERNEL_SETS.items():
         found[name] = [kid(real, fake, **way) for way in ways]  # type: ignore[arg-type]
-    # Terms of about 1, or of the sixth power of the features, cancel; this is a rounding error relative to them.
+    # Terms of about 1, or of the sixth power of the features, cancel; this is a rounding error
+    # relative to them.
     golden("metrics/kid", near(found, 1e-10))
 
 
@@ -139,7 +156,9 @@ def test_kid_of_fixed_subsets(golden: Golden) -> None:
 
 def test_cmmd(golden: Golden) -> None:
     found = {name: cmmd(*sets) for name, sets in KERNEL_SETS.items()}
-    found["of a length of about 1"] = cmmd(*(each / 4 for each in KERNEL_SETS["far apart"]), feature_step=20)
+    found["of a length of about 1"] = cmmd(
+        *(each / 4 for each in KERNEL_SETS["far apart"]), feature_step=20
+    )
     golden("metrics/cmmd", near(found, 1e-11))
 
 
@@ -166,7 +185,9 @@ def test_inception_score(golden: Golden) -> None:
 def test_nearest(golden: Golden) -> None:
     """The first of several equally near rows is returned."""
     rows, distances = nearest(lattice(9, 4, 51), lattice(60, 4, 52))
-    golden("metrics/nearest", {"rows": rows.tolist(), "distances": near(distances.tolist(), DIGITS)})
+    golden(
+        "metrics/nearest", {"rows": rows.tolist(), "distances": near(distances.tolist(), DIGITS)}
+    )
 
 
 def test_refused_features(golden: Golden) -> None:

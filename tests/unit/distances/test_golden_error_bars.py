@@ -33,7 +33,9 @@ def test_error_bars(golden: Golden) -> None:
         }
         for name, (parts, curve) in bars.items()
     }
-    found["far less near"] = near(asdict(Interval(*difference(bars["far"][0], bars["near"][0]))), BEHIND)
+    found["far less near"] = near(
+        asdict(Interval(*difference(bars["far"][0], bars["near"][0]))), BEHIND
+    )
     golden("metrics/error_bars", found)
 
 
@@ -46,7 +48,10 @@ def test_curve_of_few(golden: Golden) -> None:
     """The curve for small numbers of images, and the number of images that error bars need."""
     curves = {str(count): fid_curve(REAL, FAR[:count]) for count in (3, 7, 40)}
     found = near({name: [list(point) for point in curve] for name, curve in curves.items()}, 1e-11)
-    golden("metrics/curve_of_few", {"curves": found, "fewest": {str(d): fewest_images(d) for d in (1, 40, 64, 2048)}})
+    golden(
+        "metrics/curve_of_few",
+        {"curves": found, "fewest": {str(d): fewest_images(d) for d in (1, 40, 64, 2048)}},
+    )
 
 
 def test_fid_infinity(golden: Golden) -> None:

@@ -10,8 +10,12 @@ from support.feature_sets import Features
 
 
 def certain(classes: list[int], sure: float = 1.0) -> tuple[Features, Features]:
-    """Returns one-hot features of these classes, and a classifier that is certain of them up to exp(-100)."""
-    return np.eye(8, dtype=np.float32)[classes] * np.float32(sure), np.eye(8, dtype=np.float32) * np.float32(100)
+    """Returns one-hot features of these classes, and a classifier that is certain of them up to
+    exp(-100).
+    """
+    return np.eye(8, dtype=np.float32)[classes] * np.float32(sure), np.eye(
+        8, dtype=np.float32
+    ) * np.float32(100)
 
 
 def test_certain_and_balanced_classes_give_their_number() -> None:
@@ -34,7 +38,9 @@ def test_each_split_has_its_own_rows() -> None:
 
 
 def test_parts_of_a_size_follow_the_stored_order() -> None:
-    """Parts of three rows of seven, the last with one, after sorting by ``order``: 1, 3 and 1 classes."""
+    """Parts of three rows of seven, the last with one, after sorting by ``order``: 1, 3 and 1
+    classes.
+    """
     features, weight = certain([4, 0, 0, 3, 2, 0, 1])
     order = np.array([6, 0, 1, 5, 4, 2, 3])
     mean, *_ = inception_score(features, weight, part_size=3, order=order)
@@ -42,7 +48,9 @@ def test_parts_of_a_size_follow_the_stored_order() -> None:
     assert inception_score(features, weight, part_size=7)[0] == pytest.approx(
         inception_score(features, weight, splits=1)[0], rel=1e-12
     )
-    assert inception_score(features, weight, part_size=100) == inception_score(features, weight, splits=1)
+    assert inception_score(features, weight, part_size=100) == inception_score(
+        features, weight, splits=1
+    )
 
 
 def test_parts_of_images_stored_by_class_are_compared_with_random_parts() -> None:
@@ -54,7 +62,9 @@ def test_parts_of_images_stored_by_class_are_compared_with_random_parts() -> Non
     assert ratio is not None
     assert ratio < 0.4
     shuffled = np.random.default_rng(1).permutation(750)
-    assert inception_score(features, weight, part_size=100, order=shuffled)[2] == pytest.approx(1, abs=0.03)
+    assert inception_score(features, weight, part_size=100, order=shuffled)[2] == pytest.approx(
+        1, abs=0.03
+    )
     small = inception_score(features, weight, part_size=20, order=order)[2]
     assert small is not None
     assert small < 0.3

@@ -14,7 +14,9 @@ from support.feature_sets import DIMS, REAL, Array, generated
 
 @pytest.mark.parametrize("count", [None, 9])
 def test_the_influence_is_the_derivative(count: int | None) -> None:
-    """The derivative of the distance with respect to an image's weight, also if the real covariance is singular."""
+    """The derivative of the distance with respect to an image's weight, also if the real covariance
+    is singular.
+    """
     real = REAL
     if count is not None:
         rows = np.random.RandomState(3).randn(count, DIMS)
@@ -23,7 +25,9 @@ def test_the_influence_is_the_derivative(count: int | None) -> None:
 
     def distance(weights: Array) -> float:
         mu = weights @ x
-        return frechet_distance(real.mu, real.sigma, mu, ((x - mu).T * weights) @ (x - mu), count1=count)
+        return frechet_distance(
+            real.mu, real.sigma, mu, ((x - mu).T * weights) @ (x - mu), count1=count
+        )
 
     even = np.full(len(x), 1 / len(x))
     mu = even @ x

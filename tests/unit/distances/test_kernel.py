@@ -29,9 +29,14 @@ def test_rational_arithmetic(count: int, dims: int, seed: int) -> None:
     x[0] = 1.0
 
     def k(a: Features, b: Features) -> Fraction:
-        return (sum(Fraction(float(p)) * Fraction(float(q)) for p, q in zip(a, b, strict=True)) / dims + 1) ** 3
+        return (
+            sum(Fraction(float(p)) * Fraction(float(q)) for p, q in zip(a, b, strict=True)) / dims
+            + 1
+        ) ** 3
 
-    within = sum(k(s[i], s[j]) for s in (x, y) for i in range(count) for j in range(count) if i != j)
+    within = sum(
+        k(s[i], s[j]) for s in (x, y) for i in range(count) for j in range(count) if i != j
+    )
     between = sum((k(a, b) for a in x for b in y), Fraction(0))
     exact = float(within / (count * (count - 1)) - 2 * between / count**2)
     every = np.arange(count)
@@ -45,12 +50,16 @@ def pooled_error(values: list[float]) -> tuple[float, float]:
 
 
 def test_unbiased() -> None:
-    """For equal distributions the mean is 0. The estimate with diagonals is biased and fails the same bound."""
+    """For equal distributions the mean is 0. The estimate with diagonals is biased and fails the
+    same bound.
+    """
     unbiased, biased = [], []
     for seed in range(60):
         x, y = normal(40, 8, 2 * seed), normal(40, 8, 2 * seed + 1)
         value = measured(x, y, draws=[(np.arange(40), np.arange(40))])
-        diagonals = sum(float((((s.astype(np.float64) ** 2).sum(1) / 8 + 1) ** 3).sum()) for s in (x, y))
+        diagonals = sum(
+            float((((s.astype(np.float64) ** 2).sum(1) / 8 + 1) ** 3).sum()) for s in (x, y)
+        )
         within = value + 2 * float(((x.astype(np.float64) @ y.T / 8 + 1) ** 3).mean())
         unbiased.append(value)
         biased.append(value + (within * 40 * 39 + diagonals) / 40**2 - within)
@@ -80,12 +89,15 @@ def plain_cmmd(x: Features, y: Features) -> float:
 @pytest.mark.parametrize("sizes", [(300, 200), (1, 7), (1100, 1030)])
 def test_cmmd_equals_the_authors_formula(sizes: tuple[int, int]) -> None:
     x, y = unit(normal(sizes[0], 32, 1, shift=0.3)), unit(normal(sizes[1], 32, 2))
-    # Rounding to 2 ** -24 changes squared distances by about 1e-7; the plain formula loses four digits, as k is near 1.
+    # Rounding to 2 ** -24 changes squared distances by about 1e-7; the plain formula loses four
+    # digits, as k is near 1.
     assert cmmd(x, y, FeatureSettings(24)) == pytest.approx(plain_cmmd(x, y), rel=1e-6, abs=1e-9)
 
 
 def test_cmmd_is_accurate_for_nearly_equal_sets() -> None:
-    """If one vector moves by e, the value is about 1000 e² / (n² sigma²), which the rounding of exp would hide."""
+    """If one vector moves by e, the value is about 1000 e² / (n² sigma²), which the rounding of exp
+    would hide.
+    """
     x = (np.eye(4)[np.arange(40) % 4]).astype(np.float32)
     y = x.copy()
     y[7, 0] += 2.0**-14
@@ -93,5 +105,7 @@ def test_cmmd_is_accurate_for_nearly_equal_sets() -> None:
     e = float(y[7, 0] - x[7, 0])
     expected = 1000 * -2 * math.expm1(-(e**2) / 200) / 40**2
     ours = cmmd(x, y, FeatureSettings(24))
-    assert ours == pytest.approx(expected, rel=1e-4)  # the terms of other pairs cancel up to 2e-5 (measured)
+    assert ours == pytest.approx(
+        expected, rel=1e-4
+    )  # the terms of other pairs cancel up to 2e-5 (measured)
     assert cmmd(x, x, FeatureSettings(24)) < 1e-6 * expected

@@ -18,13 +18,21 @@ def measured(real: Features, fake: Features, directions: int = 130, seed: int = 
 
 
 def independent(real: Features, fake: Features, directions: int, seed: int) -> float:
-    """Returns the mean over directions that torch draws, in float64; torch-fidelity's has the same directions."""
+    """Returns the mean over directions that torch draws, in float64; torch-fidelity's has the same
+    directions.
+    """
     count, dims = min(len(real), len(fake)), real.shape[1]
-    drawn = torch.randn(directions, dims, generator=torch.Generator().manual_seed(seed)).numpy().astype(np.float64)
+    drawn = (
+        torch.randn(directions, dims, generator=torch.Generator().manual_seed(seed))
+        .numpy()
+        .astype(np.float64)
+    )
     found = []
     for row in drawn:
         unit = row / np.sqrt((row**2).sum())
-        one, other = (np.sort((each[:count].astype(np.float64) * unit).sum(1)) for each in (real, fake))
+        one, other = (
+            np.sort((each[:count].astype(np.float64) * unit).sum(1)) for each in (real, fake)
+        )
         found.append(((one - other) ** 2).mean())
     return 3 * dims * float(np.mean(found))
 
@@ -34,7 +42,9 @@ def independent(real: Features, fake: Features, directions: int, seed: int) -> f
 def test_one_direction_at_a_time(sizes: tuple[int, int], seed: int) -> None:
     """Also of more images than a block, and of more directions than a job."""
     real, fake = mixture(sizes[0], 12, 1), mixture(sizes[1], 12, 2)
-    assert measured(real, fake, 130, seed) == pytest.approx(independent(real, fake, 130, seed), rel=1e-9)
+    assert measured(real, fake, 130, seed) == pytest.approx(
+        independent(real, fake, 130, seed), rel=1e-9
+    )
 
 
 def test_the_larger_set_is_cut() -> None:
@@ -66,4 +76,6 @@ def test_few_images_have_a_warning(images: int, warned: bool) -> None:
     real, fake = feature_set("real", normal(1200, 3, 1)), feature_set("fake", normal(images, 3, 2))
     value = fidtool.MIND(directions=5, seed=2).compute(real, fake, context)
     assert value == {"mind": pytest.approx(independent(real.rows, fake.rows, 5, 2), rel=1e-9)}
-    assert [str(line).startswith("fake (only 999 images): MIND") for line in context.warnings] == [True] * warned
+    assert [str(line).startswith("fake (only 999 images): MIND") for line in context.warnings] == [
+        True
+    ] * warned

@@ -29,13 +29,18 @@ def measured(real: Features, fake: Features, k: int = 5, ties: Any = "strict") -
 
 def brute_force(real: Features, fake: Features, k: int, ties: str) -> tuple[float, ...]:
     """Computes the definitions pair by pair, in integers."""
-    x, y = ([[int(value * 2**18) for value in row] for row in rows.tolist()] for rows in (real, fake))
+    x, y = (
+        [[int(value * 2**18) for value in row] for row in rows.tolist()] for rows in (real, fake)
+    )
 
     def distance(a: list[int], b: list[int]) -> int:
         return sum((one - other) ** 2 for one, other in zip(a, b, strict=True))
 
     def radii(rows: list[list[int]]) -> list[int]:
-        return [sorted(distance(a, b) for j, b in enumerate(rows) if j != i)[k - 1] for i, a in enumerate(rows)]
+        return [
+            sorted(distance(a, b) for j, b in enumerate(rows) if j != i)[k - 1]
+            for i, a in enumerate(rows)
+        ]
 
     def inside(a: list[int], b: list[int], radius: int) -> bool:
         return distance(a, b) < radius if ties == "strict" else distance(a, b) <= radius
@@ -43,12 +48,22 @@ def brute_force(real: Features, fake: Features, k: int, ties: str) -> tuple[floa
     in_real = [[inside(a, b, r) for a, r in zip(x, radii(x), strict=True)] for b in y]
     in_fake = [[inside(a, b, r) for b, r in zip(y, radii(y), strict=True)] for a in x]
     precision, recall = sum(map(any, in_real)) / len(y), sum(map(any, in_fake)) / len(x)
-    density, coverage = sum(map(sum, in_real)) / (k * len(y)), sum(map(any, zip(*in_real, strict=True))) / len(x)
+    density, coverage = (
+        sum(map(sum, in_real)) / (k * len(y)),
+        sum(map(any, zip(*in_real, strict=True))) / len(x),
+    )
     return precision, recall, density, coverage
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(4, 25), st.integers(4, 25), st.integers(1, 3), st.integers(1, 3), st.integers(0, 2**31), st.data())
+@given(
+    st.integers(4, 25),
+    st.integers(4, 25),
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.integers(0, 2**31),
+    st.data(),
+)
 def test_brute_force_where_many_distances_tie(
     n: int, m: int, dims: int, k: int, seed: int, data: st.DataObject
 ) -> None:
@@ -77,7 +92,9 @@ def test_identical_sets(k: int) -> None:
 
 
 def test_duplicates_are_neighbours_at_distance_zero() -> None:
-    """Each real occurs three times: with k = 2 its ball has radius 0, and contains its duplicates only if inclusive."""
+    """Each real occurs three times: with k = 2 its ball has radius 0, and contains its duplicates
+    only if inclusive.
+    """
     x = normal(20, 3, 8).repeat(3, axis=0)
     assert measured(x, x, 2, "strict") == (0, 0, 0, 0)
     assert measured(x, x, 2, "inclusive") == (1, 1, 1.5, 1)
@@ -86,7 +103,9 @@ def test_duplicates_are_neighbours_at_distance_zero() -> None:
 
 
 def cosine_distance(real: Features, fake: Features) -> float:
-    """Computes the mean distance of the reals to the nearest fake in float64, without features that add up to 0."""
+    """Computes the mean distance of the reals to the nearest fake in float64, without features that
+    add up to 0.
+    """
     x, y = (rows[rows.sum(1) != 0].astype(np.float64) for rows in (real, fake))
     x, y = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (x, y))
     return float((1 - np.abs(x @ y.T).max(1, initial=0)).mean()) if len(x) else 1.0
@@ -137,7 +156,11 @@ def authentic(real: Features, fake: Features) -> float:
     x, y = ((rows * 2**18).astype(np.int64) for rows in (real, fake))
     within, between = (((x[:, None] - rows) ** 2).sum(2) for rows in (x, y))
     within[np.arange(len(x)), np.arange(len(x))] = np.iinfo(np.int64).max
-    return 100 * sum(between[:, i].min() > within[between[:, i].argmin()].min() for i in range(len(y))) / len(y)
+    return (
+        100
+        * sum(between[:, i].min() > within[between[:, i].argmin()].min() for i in range(len(y)))
+        / len(y)
+    )
 
 
 @settings(max_examples=60, deadline=None)
@@ -148,10 +171,14 @@ def test_authentic_fakes_where_many_distances_tie(n: int, m: int, dims: int, see
 
 
 def test_authentic_fakes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also in many blocks; copies are not authentic, nor are fakes near a real that is far from others."""
+    """Also in many blocks; copies are not authentic, nor are fakes near a real that is far from
+    others.
+    """
     real = np.rint(normal(90, 5, 1) * 1024).astype(np.float32) / 1024
     near, far = real[:20] + np.float32(2**-10), real[:30] + np.float32(64)
-    fake = np.concatenate([near, far, real[:10], np.rint(normal(60, 5, 2) * 1024).astype(np.float32) / 1024])
+    fake = np.concatenate(
+        [near, far, real[:10], np.rint(normal(60, 5, 2) * 1024).astype(np.float32) / 1024]
+    )
     for size in (7, 1000):
         monkeypatch.setattr(neighbors, "_SMALLEST_PART", size)
         monkeypatch.setattr(neighbors, "_LARGEST_PART", size)

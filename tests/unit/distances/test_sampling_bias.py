@@ -1,4 +1,6 @@
-"""The bias due to few images: slow formulas from the literature, simulated means, and the coverage of the intervals."""
+"""The bias due to few images: slow formulas from the literature, simulated means, and the coverage
+of the intervals.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def fitted(rows: Features) -> Gaussian:
 def drawn(dims: int, images: int, seed: int, heavy: bool = False) -> Features:
     rng = np.random.default_rng(seed)
     lengths = rng.gamma(2.0, 0.5, (images, 1)) ** 0.5 if heavy else 1.0
-    return (lengths * rng.standard_normal((images, dims)) * np.logspace(0, -1, dims)).astype(np.float32)
+    return (lengths * rng.standard_normal((images, dims)) * np.logspace(0, -1, dims)).astype(
+        np.float32
+    )
 
 
 def target(dims: int) -> Gaussian:
@@ -41,7 +45,9 @@ def target(dims: int) -> Gaussian:
 
 @pytest.mark.parametrize(("dims", "images"), [(5, 8), (6, 40)])
 def test_the_correction_equals_the_contour_integral(dims: int, images: int) -> None:
-    """Between each zero η of the Stieltjes transform and the eigenvalue above it (Tiomoko & Couillet 2019)."""
+    """Between each zero η of the Stieltjes transform and the eigenvalue above it (Tiomoko &
+    Couillet 2019).
+    """
     real, rows = target(dims), drawn(dims, images, 1)
     fake, m = fitted(rows), images - 1
     root = np.sqrt(real.sigma)
@@ -52,7 +58,9 @@ def test_the_correction_equals_the_contour_integral(dims: int, images: int) -> N
     for low, high in zip(zeros, values, strict=True):
 
         def at(angle: float, low: float = low, high: float = high) -> float:
-            """Return the integrand at a point between the two, times the derivative of the point by the angle."""
+            """Return the integrand at a point between the two, times the derivative of the point by
+            the angle.
+            """
             z = high - (high - low) * math.sin(angle) ** 2
             stieltjes = ((1.0 / (values - z)).sum() - (m - dims) / z) / m
             return (high - low) * math.sin(2.0 * angle) * math.sqrt(max(stieltjes, 0.0))
@@ -60,21 +68,34 @@ def test_the_correction_equals_the_contour_integral(dims: int, images: int) -> N
         total += quad(at, 0.0, math.pi / 2, limit=200)[0]
     expected = fake.mu @ fake.mu + np.trace(real.sigma + fake.sigma) - np.trace(fake.sigma) / images
     expected -= 2.0 * 2.0 * m / math.pi * total
-    assert corrected_distance(real, covariance_factor(real), fake) == pytest.approx(expected, abs=1e-6)
+    assert corrected_distance(real, covariance_factor(real), fake) == pytest.approx(
+        expected, abs=1e-6
+    )
 
 
 @pytest.mark.parametrize("images", [5, 30, 45, 200])
 def test_a_perfect_generator(images: int) -> None:
-    """The mean of the distances of few images from a known distribution, also fewer than dimensions."""
+    """The mean of the distances of few images from a known distribution, also fewer than
+    dimensions.
+    """
     real = target(40)
-    distances = [frechet_distance(real.mu, real.sigma, *fit(drawn(40, images, seed))) for seed in range(40)]
+    distances = [
+        frechet_distance(real.mu, real.sigma, *fit(drawn(40, images, seed))) for seed in range(40)
+    ]
     assert perfect_distance(real, images) == pytest.approx(np.mean(distances), rel=0.07)
 
 
-@pytest.mark.parametrize(("reals", "fakes"), [(12, 12), (12, 200), (40, 30), (60, 60), (200, 12), (1000, 100)])
+@pytest.mark.parametrize(
+    ("reals", "fakes"), [(12, 12), (12, 200), (40, 30), (60, 60), (200, 12), (1000, 100)]
+)
 def test_two_samples_of_one_distribution(reals: int, fakes: int) -> None:
-    """What either sample alone says of the mean of their distances, also of those of smaller samples."""
-    pairs = [(fitted(drawn(40, reals, seed)), fitted(drawn(40, fakes, 1000 + seed))) for seed in range(40)]
+    """What either sample alone says of the mean of their distances, also of those of smaller
+    samples.
+    """
+    pairs = [
+        (fitted(drawn(40, reals, seed)), fitted(drawn(40, fakes, 1000 + seed)))
+        for seed in range(40)
+    ]
     distances = [frechet_distance(one.mu, one.sigma, other.mu, other.sigma) for one, other in pairs]
     predicted = [perfect_distance(one, fakes) for one, _ in pairs[:8]]
     assert np.mean(predicted) == pytest.approx(np.mean(distances), rel=0.1)
@@ -91,7 +112,9 @@ def fit(rows: Features) -> tuple[Array, Array]:
 
 def test_features_without_spread() -> None:
     real, rows = target(3), np.full((200, 3), 0.5, np.float32)
-    assert corrected_distance(real, covariance_factor(real), fitted(rows)) == pytest.approx(0.75 + 1.11)
+    assert corrected_distance(real, covariance_factor(real), fitted(rows)) == pytest.approx(
+        0.75 + 1.11
+    )
     assert perfect_distance(Gaussian(np.zeros(3), np.zeros((3, 3)), 1), 10) == 0.0
 
 
@@ -104,7 +127,9 @@ def few(monkeypatch: pytest.MonkeyPatch) -> Callable[[Gaussian, Features], Array
 
 @pytest.mark.parametrize("images", [40, 140])
 def test_coverage_of_few_images(images: int, few: Callable[[Gaussian, Features], Array]) -> None:
-    """32 dimensions with heavy tails, two generators with the same latents. In 400 draws, it is 95 to 99 %."""
+    """32 dimensions with heavy tails, two generators with the same latents. In 400 draws, it is 95
+    to 99 %.
+    """
     real, *fakes = generators(32, 1.0, 0.3)
     factors = [np.linalg.cholesky(fake.sigma).T for fake in fakes]
     true = [frechet_distance(real.mu, real.sigma, fake.mu, fake.sigma) for fake in fakes]
@@ -113,7 +138,10 @@ def test_coverage_of_few_images(images: int, few: Callable[[Gaussian, Features],
     hits = []
     for _ in range(100):
         noise = rng.gamma(2.0, 0.5, (images, 1)) ** 0.5 * rng.standard_normal((images, 32))
-        sets = [(noise @ own + fake.mu).astype(np.float32) for own, fake in zip(factors, fakes, strict=True)]
+        sets = [
+            (noise @ own + fake.mu).astype(np.float32)
+            for own, fake in zip(factors, fakes, strict=True)
+        ]
         one, other = (few(real, rows) for rows in sets)
         value, _, low, high = interval(one)
         bounds = [(low, high), interval(other)[2:], difference(one, other)[2:]]
@@ -128,7 +156,10 @@ def test_coverage_of_few_images(images: int, few: Callable[[Gaussian, Features],
 def test_a_difference_of_few_and_many_images(few: Callable[[Gaussian, Features], Array]) -> None:
     real = target(5)
     one, other = few(real, drawn(5, 200, 1)), np.concatenate([[2.0], 2.0 + 0.01 * np.arange(36)])
-    (value, error, low, high), (first, second) = difference(one, other), (interval(one), interval(other))
+    (value, error, low, high), (first, second) = (
+        difference(one, other),
+        (interval(one), interval(other)),
+    )
     assert value == pytest.approx(first[0] - second[0], rel=1e-9)
     assert error == pytest.approx(math.hypot(first[1], second[1]), rel=1e-9)
     assert (low + high) / 2 == pytest.approx(value, rel=1e-9)

@@ -40,10 +40,15 @@ def test_eigenvalues_of_all_similarities(features: Features) -> None:
 
 
 def test_closed_forms() -> None:
-    directions = np.eye(6, dtype=np.float32).repeat(50, axis=0) * np.arange(1, 301, dtype=np.float32)[:, None]
+    directions = (
+        np.eye(6, dtype=np.float32).repeat(50, axis=0)
+        * np.arange(1, 301, dtype=np.float32)[:, None]
+    )
     assert measured(directions) == pytest.approx(6, rel=1e-12)
     assert measured(directions[:50]) == pytest.approx(1, rel=1e-12)
-    assert measured(np.concatenate([directions, np.zeros((50, 6), np.float32)])) == pytest.approx(7, rel=1e-12)
+    assert measured(np.concatenate([directions, np.zeros((50, 6), np.float32)])) == pytest.approx(
+        7, rel=1e-12
+    )
     assert measured(np.zeros((5, 6), np.float32)) == pytest.approx(1, rel=1e-12)
 
 
@@ -59,7 +64,9 @@ def test_blocks_and_jobs_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("images", "warned"), [(40, True), (100, False)])
 def test_a_score_near_the_number_of_images_has_a_warning(images: int, warned: bool) -> None:
     context, features = context_alone(), np.eye(8, dtype=np.float32)[np.arange(images) % 8]
-    found = fidtool.Vendi().compute(feature_set("real", features), feature_set("fake", features), context)
+    found = fidtool.Vendi().compute(
+        feature_set("real", features), feature_set("fake", features), context
+    )
     assert found["vendi"] == pytest.approx(8, rel=1e-3)
     start = "fake (only 40 images): a Vendi score of 8.00 is too low"
     assert [str(line).startswith(start) for line in context.warnings] == [True] * warned

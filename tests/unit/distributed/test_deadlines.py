@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fidtool.cli import main
 from fidtool.distributed import rendezvous, watchdog
-from fidtool.settings import Settings
+from fidtool.settings.settings import Settings
 
 
 def test_deadlines_equal_those_in_the_readme() -> None:
@@ -12,4 +12,8 @@ def test_deadlines_equal_those_in_the_readme() -> None:
     assert watchdog._SIGNAL_GRACE_SECONDS + watchdog._PRINT_SECONDS <= 5.0
     assert main._STOPPING_SECONDS <= 5.0
     assert watchdog._GRACE_SECONDS <= 5.0
-    assert (Settings().peer_timeout, rendezvous._START_SECONDS, Settings().timeout) == (20.0, 120.0, 1800.0)
+    assert (Settings().peer_timeout, rendezvous._START_SECONDS, Settings().timeout) == (
+        20.0,
+        120.0,
+        1800.0,
+    )

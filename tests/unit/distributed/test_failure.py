@@ -10,7 +10,15 @@ import torch.distributed as dist
 from fidtool.cli.output import as_flag
 from fidtool.distributed import signals
 from fidtool.distributed.watchdog import Failure
-from fidtool.errors import FidtoolError, InputError, LaunchError, RunError, StoppedError, option, rendered
+from fidtool.errors import (
+    FidtoolError,
+    InputError,
+    LaunchError,
+    RunError,
+    StoppedError,
+    option,
+    rendered,
+)
 
 
 def read_by_another_rank(error: FidtoolError) -> FidtoolError:
@@ -23,12 +31,21 @@ def read_by_another_rank(error: FidtoolError) -> FidtoolError:
 
 @pytest.mark.parametrize(
     ("error", "status"),
-    [(InputError("no"), 2), (LaunchError("no"), 2), (RunError("no"), 1), (StoppedError("no", 143), 143)],
+    [
+        (InputError("no"), 2),
+        (LaunchError("no"), 2),
+        (RunError("no"), 1),
+        (StoppedError("no", 143), 143),
+    ],
 )
 def test_every_rank_raises_the_same(error: FidtoolError, status: int) -> None:
     error.location = " (rank 3 on host)"
     found = read_by_another_rank(error)
-    assert (type(found), str(found), found.exit_code) == (type(error), "no (rank 3 on host)", status)
+    assert (type(found), str(found), found.exit_code) == (
+        type(error),
+        "no (rank 3 on host)",
+        status,
+    )
 
 
 def test_the_first_failure_is_that_of_the_run() -> None:
@@ -36,7 +53,11 @@ def test_the_first_failure_is_that_of_the_run() -> None:
     assert Failure.read(store) is None
     first = Failure(1, RunError("first")).post(store)
     second = Failure(2, RunError("second"), lost=True).post(store)
-    assert (second.rank, second.lost, str(second.error)) == (first.rank, first.lost, str(first.error))
+    assert (second.rank, second.lost, str(second.error)) == (
+        first.rank,
+        first.lost,
+        str(first.error),
+    )
 
 
 def test_a_rank_that_prints_another_ranks_error_decides_how_its_settings_are_written() -> None:
@@ -46,7 +67,9 @@ def test_a_rank_that_prints_another_ranks_error_decides_how_its_settings_are_wri
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_has_its_status(number: signal.Signals, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_has_its_status(
+    number: signal.Signals, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(signals, "received", [number])
     found = read_by_another_rank(signals.stopped_error())
     assert (found.exit_code, str(found)) == (status, f"stopped by {number.name}")

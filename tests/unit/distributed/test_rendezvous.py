@@ -1,4 +1,6 @@
-"""Rendezvous before a collective: exchanged values, late ranks, a lost store. Each rank is a thread."""
+"""Rendezvous before a collective: exchanged values, late ranks, a lost store. Each rank is a
+thread.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def together(calls: list[Callable[[], Any]]) -> list[Any]:
             outcomes[number] = error
 
     # Daemons, so that a rank that waits forever fails the test and does not keep the process.
-    threads = [threading.Thread(target=run, args=(number,), daemon=True) for number in range(len(calls))]
+    threads = [
+        threading.Thread(target=run, args=(number,), daemon=True) for number in range(len(calls))
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -43,7 +47,9 @@ def together(calls: list[Callable[[], Any]]) -> list[Any]:
     return outcomes
 
 
-def come(meeting: GroupRendezvous, word: int, seconds: float = 60.0, purpose: str = "count()") -> Callable[[], Any]:
+def come(
+    meeting: GroupRendezvous, word: int, seconds: float = 60.0, purpose: str = "count()"
+) -> Callable[[], Any]:
     return lambda: meeting.exchange(purpose, {"word": word}, seconds, REMEDY)
 
 
@@ -91,7 +97,9 @@ def test_different_purposes_are_refused_at_once() -> None:
     """Otherwise the ranks would wait until the timeout."""
     ranks = meetings(3)
     purposes = ["add()", "add()", "sort()"]
-    outcomes = together([come(rank, place, purpose=purposes[place]) for place, rank in enumerate(ranks)])
+    outcomes = together(
+        [come(rank, place, purpose=purposes[place]) for place, rank in enumerate(ranks)]
+    )
     for error in outcomes:
         assert "ranks 10, 11 in add(), rank 12 in sort()" in str(error)
 

@@ -18,9 +18,15 @@ print(*(number.name for number in signals.STOPPING if signal.getsignal(number) i
 """
 
 
-@pytest.mark.parametrize(("before", "taken"), [("default", "SIGINT SIGTERM"), ("ignored", "SIGTERM")])
+@pytest.mark.parametrize(
+    ("before", "taken"), [("default", "SIGINT SIGTERM"), ("ignored", "SIGTERM")]
+)
 def test_an_ignored_signal_remains_ignored(before: str, taken: str) -> None:
-    """A shell starts background jobs with SIGINT ignored, because Ctrl-C is for the foreground job."""
+    """A shell starts background jobs with SIGINT ignored, because Ctrl-C is for the foreground
+    job.
+    """
     command = [sys.executable, "-c", TAKEN, before]
-    done = subprocess.run(command, env=clean_environment(), capture_output=True, text=True, timeout=PATIENCE)
+    done = subprocess.run(
+        command, env=clean_environment(), capture_output=True, text=True, timeout=PATIENCE
+    )
     assert (done.returncode, done.stdout.strip()) == (0, taken), done.stderr

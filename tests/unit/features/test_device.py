@@ -28,13 +28,17 @@ def test_settings_are_restored_after_an_error() -> None:
         torch.set_num_threads(threads)
 
 
-@pytest.mark.parametrize(("cores", "ranks", "workers"), [(2, 1, 0), (15, 1, 0), (64, 1, 4), (64, 8, 0)])
+@pytest.mark.parametrize(
+    ("cores", "ranks", "workers"), [(2, 1, 0), (15, 1, 0), (64, 1, 4), (64, 8, 0)]
+)
 def test_cores_are_divided_into_forward_threads_and_workers(
     monkeypatch: pytest.MonkeyPatch, cores: int, ranks: int, workers: int
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     for module in ("features.device", "distributed.launch"):
-        monkeypatch.setattr(f"fidtool.{module}.available_cores", lambda ranks=1: max(1, cores // ranks))
+        monkeypatch.setattr(
+            f"fidtool.{module}.available_cores", lambda ranks=1: max(1, cores // ranks)
+        )
     launch = Launch(0, ranks, 0, ranks)
     device = choose_device("cpu", launch)
     assert device.forward_threads == cores // ranks
@@ -53,7 +57,9 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("two_gpus")
 @pytest.mark.parametrize("name", ["nonsense", "cuda:2", "meta"])
 def test_a_missing_device_is_refused(name: str) -> None:
-    with pytest.raises(InputError, match=f"device='{name}'.*[:;] use cpu or cuda or cuda:0 or cuda:1") as refused:
+    with pytest.raises(
+        InputError, match=f"device='{name}'.*[:;] use cpu or cuda or cuda:0 or cuda:1"
+    ) as refused:
         choose_device(name, Launch())
     assert refused.value.setting == "device"
 

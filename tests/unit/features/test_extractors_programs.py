@@ -30,7 +30,9 @@ def test_every_pass_has_the_same_bits_on_any_thread(place: Path) -> None:
     """By default TorchScript compiles after two passes, and rounds differently from then on."""
     save_script(place / "small.pt", json.dumps(SETTINGS))
     extractor = built(str(place / "small.pt"))
-    images = [torch.from_numpy(np.array(Image.open(file))) for file in sorted((place / "real").iterdir())]
+    images = [
+        torch.from_numpy(np.array(Image.open(file))) for file in sorted((place / "real").iterdir())
+    ]
     first = extractor.features(images)
     found: list[torch.Tensor] = []
 
@@ -59,13 +61,16 @@ def test_training_accepts_named_networks_and_passes_gradients(place: Path) -> No
     images = (picture.permute(2, 0, 1)[None].float() / 255).requires_grad_()
     output = extractor(images)
     measured = built("timm:test_resnet", place / "weights.pth").features([picture])
-    # The other pass uses channels-last memory and this one does not, so float32 convolutions round differently.
+    # The other pass uses channels-last memory and this one does not, so float32 convolutions round
+    # differently.
     torch.testing.assert_close(output.detach(), measured, rtol=1e-4, atol=1e-5)
     output.sum().backward()
     assert images.grad is not None
     assert torch.isfinite(images.grad).all()
     assert (images.grad != 0).float().mean() > 0.5
-    with pytest.raises(fidtool.InputError, match="protocol='clean' cannot be combined with feature="):
+    with pytest.raises(
+        fidtool.InputError, match="protocol='clean' cannot be combined with feature="
+    ):
         FeatureExtractor("dinov2", protocol="clean")  # nothing is downloaded
 
 
@@ -89,7 +94,9 @@ def test_features_do_not_change_with_the_next_batch() -> None:
     assert first.min() > 0
 
 
-def test_a_gpu_without_memory_for_resizing_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_without_memory_for_resizing_names_the_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def refuse(*_: object) -> None:
         raise torch.cuda.OutOfMemoryError("CUDA out of memory")
 
@@ -97,5 +104,7 @@ def test_a_gpu_without_memory_for_resizing_names_the_remedy(monkeypatch: pytest.
     network = fidtool.Network(torch.nn.AvgPool2d(4), input_size=4)
     extractor = custom_extractor(networks_of(network)[0], None, cpu)
     monkeypatch.setattr("fidtool.features.extractor.network_input", refuse)
-    with pytest.raises(fidtool.RunError, match=r"a batch of 1 image: .*out of memory; try a smaller batch"):
+    with pytest.raises(
+        fidtool.RunError, match=r"a batch of 1 image: .*out of memory; try a smaller batch"
+    ):
         extractor.features([torch.zeros(4, 4, 3, dtype=torch.uint8)])

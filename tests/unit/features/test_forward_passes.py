@@ -16,7 +16,9 @@ from support.processes import PATIENCE
 
 
 class Network:
-    """Features are the sums of images of one pixel, once ``may_run`` is set. It stands for an extractor."""
+    """Features are the sums of images of one pixel, once ``may_run`` is set. It stands for an
+    extractor.
+    """
 
     def __init__(self) -> None:
         self.may_run = threading.Event()
@@ -48,7 +50,17 @@ def passes_of(network: Any, threads: int, **settings: Any) -> ForwardPasses[Item
 @pytest.mark.parametrize("threads", [0, 1, 3])
 def test_features_of_pieces_in_order(threads: int) -> None:
     """Batches of one to three pieces, of which some have no images."""
-    pieces = [(0, True), (1, False), (2, False), (3, True), (-1, True), (5, False), (-1, True), (-1, False), (8, True)]
+    pieces = [
+        (0, True),
+        (1, False),
+        (2, False),
+        (3, True),
+        (-1, True),
+        (5, False),
+        (-1, True),
+        (-1, False),
+        (8, True),
+    ]
     network = Network()
     found = list(passes_of(network, threads).run(iter(pieces)))
     assert [piece for piece, _ in found] == pieces
@@ -99,7 +111,10 @@ def test_a_failure_names_its_batch_and_cancels_the_others() -> None:
     passes = passes_of(network, 1, name=lambda batch: "+".join(str(number) for number, _ in batch))
     pieces = [(0, True), (1, False), (2, True), *((number, True) for number in range(3, 9))]
     found = []
-    with pytest.raises(RunError, match=r"^1\+2: on purpose$"), contextlib.closing(passes.run(iter(pieces))) as run:
+    with (
+        pytest.raises(RunError, match=r"^1\+2: on purpose$"),
+        contextlib.closing(passes.run(iter(pieces))) as run,
+    ):
         found.extend(run)
     assert len(found) <= 1
     assert max(network.computed) <= 4, "few were submitted, and the rest is cancelled"

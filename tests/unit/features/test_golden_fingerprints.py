@@ -1,4 +1,6 @@
-"""Fingerprints identify the features in statistics files and caches. Changing one would make those files unusable."""
+"""Fingerprints identify the features in statistics files and caches. Changing one would make those
+files unusable.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,13 @@ import torch
 
 import fidtool
 from fidtool.features.models.inception import OFFICIAL_SHA256, OFFLINE_SHA256
-from fidtool.features.protocol import INCEPTION_DIMS, INCEPTION_SHA256, PROTOCOLS, Definition, spatial_definition
+from fidtool.features.protocol import (
+    INCEPTION_DIMS,
+    INCEPTION_SHA256,
+    PROTOCOLS,
+    Definition,
+    spatial_definition,
+)
 from support.exact_sets import beside_network
 from support.goldens import FOLDER, Golden
 from support.inside import definition_of, inception
@@ -34,7 +42,10 @@ def test_fingerprints_of_inception(golden: Golden) -> None:
     for name in PROTOCOLS:
         definitions = {dims: inception(name, dims) for dims in INCEPTION_DIMS}
         found[name] = {str(dims): shown(definition) for dims, definition in definitions.items()}
-        found[name] |= {f"spatial beside {dims}": shown(spatial_definition(definitions[dims])) for dims in (768, 2048)}
+        found[name] |= {
+            f"spatial beside {dims}": shown(spatial_definition(definitions[dims]))
+            for dims in (768, 2048)
+        }
     golden("features/inception_fingerprints", found)
 
 
@@ -54,18 +65,27 @@ def test_protocols(golden: Golden) -> None:
 
 
 def test_weights(golden: Golden) -> None:
-    golden("features/weights", {"official": OFFICIAL_SHA256, "offline": OFFLINE_SHA256, "tensors": INCEPTION_SHA256})
+    golden(
+        "features/weights",
+        {"official": OFFICIAL_SHA256, "offline": OFFLINE_SHA256, "tensors": INCEPTION_SHA256},
+    )
 
 
 def torchscript(folder: Path) -> str:
     """Write a TorchScript program that contains its settings, and return its path."""
-    script = torch.jit.script(torch.nn.Sequential(torch.nn.AdaptiveMaxPool2d(2), torch.nn.Flatten()))
+    script = torch.jit.script(
+        torch.nn.Sequential(torch.nn.AdaptiveMaxPool2d(2), torch.nn.Flatten())
+    )
     settings = {"input_size": 8, "mean": [0.5, 0.25, 0], "std": [0.5, 0.25, 1], "feature_step": 16}
-    torch.jit.save(script, folder / "program.pt", _extra_files={"fidtool.json": json.dumps(settings)})
+    torch.jit.save(
+        script, folder / "program.pt", _extra_files={"fidtool.json": json.dumps(settings)}
+    )
     return str(folder / "program.pt")
 
 
-def test_fingerprints_of_custom_networks(golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fingerprints_of_custom_networks(
+    golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Factories in a file and in a module, with another feature step, and with each protocol."""
     monkeypatch.chdir(beside_network(tmp_path))
     (tmp_path / "golden_module.py").write_bytes((FOLDER / "network.py").read_bytes())
@@ -74,12 +94,16 @@ def test_fingerprints_of_custom_networks(golden: Golden, tmp_path: Path, monkeyp
         "module": shown(definition_of("golden_module:network")),
         "another step": shown(definition_of("network.py:network", feature_step=12)),
     }
-    found |= {f"under {name}": shown(definition_of("network.py:network", name)) for name in PROTOCOLS}
+    found |= {
+        f"under {name}": shown(definition_of("network.py:network", name)) for name in PROTOCOLS
+    }
     golden("features/own_fingerprints", found)
 
 
 def test_fingerprints_of_programs(golden: Golden, tmp_path: Path) -> None:
-    """A program is identified by the start of its file's SHA-256, which differs between versions of torch."""
+    """A program is identified by the start of its file's SHA-256, which differs between versions of
+    torch.
+    """
     json_text = json.loads(definition_of(torchscript(tmp_path)).to_json())
     name, _, digest = json_text.pop("extractor").partition("@")
     assert len(digest) == 12
@@ -97,11 +121,16 @@ PREPARATIONS = {
 
 
 def test_descriptions_of_preparations(golden: Golden) -> None:
-    """Descriptions of preparations, and the regions that they select from images of several shapes."""
+    """Descriptions of preparations, and the regions that they select from images of several
+    shapes.
+    """
     found: dict[str, Any] = {}
     for name, arguments in PREPARATIONS.items():
         preparation = fidtool.Preparation(*arguments)
-        frames = {f"{height}x{width}": preparation.frame(height, width, 16) for height, width in ((30, 47), (64, 20))}
+        frames = {
+            f"{height}x{width}": preparation.frame(height, width, 16)
+            for height, width in ((30, 47), (64, 20))
+        }
         found[name] = {
             "spelled": preparation.describe(16),
             "frames": {size: list(frame) for size, frame in frames.items()},

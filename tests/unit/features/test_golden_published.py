@@ -1,7 +1,7 @@
 """Published networks: calls of their libraries, and fingerprints of the features.
 
-Stand-in modules with the functions that fidtool calls replace the libraries, so that no weights are needed and the
-versions of the libraries have no effect.
+Stand-in modules with the functions that fidtool calls replace the libraries, so that no weights are
+needed and the versions of the libraries have no effect.
 """
 
 from __future__ import annotations
@@ -25,10 +25,30 @@ from support.inside import definition_of
 Calls = list[str]
 IMAGENET = {"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}
 TIMM = {
-    "centre": {"input_size": (3, 224, 224), "interpolation": "bicubic", "crop_mode": "center", "crop_pct": 0.9},
-    "whole.tag": {"input_size": (3, 64, 64), "interpolation": "bilinear", "crop_mode": "center", "crop_pct": 1.0},
-    "squashed": {"input_size": (3, 48, 48), "interpolation": "bicubic", "crop_mode": "squash", "crop_pct": 1.0},
-    "cut": {"input_size": (3, 48, 48), "interpolation": "bilinear", "crop_mode": "squash", "crop_pct": 0.75},
+    "centre": {
+        "input_size": (3, 224, 224),
+        "interpolation": "bicubic",
+        "crop_mode": "center",
+        "crop_pct": 0.9,
+    },
+    "whole.tag": {
+        "input_size": (3, 64, 64),
+        "interpolation": "bilinear",
+        "crop_mode": "center",
+        "crop_pct": 1.0,
+    },
+    "squashed": {
+        "input_size": (3, 48, 48),
+        "interpolation": "bicubic",
+        "crop_mode": "squash",
+        "crop_pct": 1.0,
+    },
+    "cut": {
+        "input_size": (3, 48, 48),
+        "interpolation": "bilinear",
+        "crop_mode": "squash",
+        "crop_pct": 0.75,
+    },
 }
 """Data configurations by name of the model."""
 
@@ -57,7 +77,9 @@ def install(patch: pytest.MonkeyPatch, name: str, **contents: Any) -> None:
 
 
 def call(name: str, *arguments: object, **settings: object) -> str:
-    words = [repr(each) for each in arguments] + [f"{key}={value!r}" for key, value in settings.items()]
+    words = [repr(each) for each in arguments] + [
+        f"{key}={value!r}" for key, value in settings.items()
+    ]
     return f"{name}({', '.join(words)})"
 
 
@@ -92,13 +114,22 @@ def calls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Calls:
 
     def published(name: str, tag: str) -> dict[str, Any]:
         made.append(call("open_clip.get_pretrained_cfg", name, tag))
-        return {"url": "https://published", "quick_gelu": True, "mean": (0.5, 0.25, 0.125), "std": (0.25, 0.5, 0.5)}
+        return {
+            "url": "https://published",
+            "quick_gelu": True,
+            "mean": (0.5, 0.25, 0.125),
+            "std": (0.25, 0.5, 0.5),
+        }
 
     def read(path: str, weights_only: bool) -> Any:
         return torch.load(path, weights_only=weights_only)
 
     install(monkeypatch, "timm", create_model=of_timm, is_model=TIMM.__contains__)
-    install(monkeypatch, "timm.data", resolve_model_data_config=lambda model: TIMM[model.name] | IMAGENET)
+    install(
+        monkeypatch,
+        "timm.data",
+        resolve_model_data_config=lambda model: TIMM[model.name] | IMAGENET,
+    )
     install(monkeypatch, "timm.models", load_state_dict=read)
     install(
         monkeypatch,
@@ -119,23 +150,36 @@ def shown(calls: Calls, spec: str, weights: str | None = None) -> dict[str, Any]
     """Return the calls, and the definition with its fingerprint."""
     calls.clear()
     definition = definition_of(spec, weights=weights)
-    return {"asked": list(calls), "known by": json.loads(definition.to_json()), "sha256": definition.fingerprint}
+    return {
+        "asked": list(calls),
+        "known by": json.loads(definition.to_json()),
+        "sha256": definition.fingerprint,
+    }
 
 
 def test_fingerprints_of_timm(golden: Golden, calls: Calls, weights: str) -> None:
     """Each framing with each interpolation."""
-    golden("features/timm_fingerprints", {name: shown(calls, f"timm:{name}", weights) for name in TIMM})
+    golden(
+        "features/timm_fingerprints", {name: shown(calls, f"timm:{name}", weights) for name in TIMM}
+    )
 
 
 def test_fingerprints_of_dinov2(golden: Golden, calls: Calls, weights: str) -> None:
     """Every architecture with a download, and the default one also with a file."""
     names = ["dinov2", *(f"dinov2:{name}" for name in ("vits14", "vitb14", "vitl14", "vitg14"))]
-    found = {name: shown(calls, name) for name in names} | {"a file": shown(calls, "dinov2", weights)}
+    found = {name: shown(calls, name) for name in names} | {
+        "a file": shown(calls, "dinov2", weights)
+    }
     golden("features/dinov2_fingerprints", found)
 
 
 def test_fingerprints_of_clip(golden: Golden, calls: Calls, weights: str) -> None:
-    """CMMD's network, the default of ``clip``, a named model, and a weights file, whose mean and deviation differ."""
+    """CMMD's network, the default of ``clip``, a named model, and a weights file, whose mean and
+    deviation differ.
+    """
     found = {"CMMD's own": shown(calls, CMMD.extractor), "clip": shown(calls, "clip")}
-    found |= {"by name": shown(calls, "clip:RN50-quickgelu", "other"), "a file": shown(calls, "clip:RN50", weights)}
+    found |= {
+        "by name": shown(calls, "clip:RN50-quickgelu", "other"),
+        "a file": shown(calls, "clip:RN50", weights),
+    }
     golden("features/clip_fingerprints", found)

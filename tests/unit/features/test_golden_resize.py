@@ -23,13 +23,22 @@ def picture(height: int, width: int) -> torch.Tensor:
 
 
 def shown(resized: torch.Tensor, whole: bool) -> Any:
-    """Return the SHA-256 of integers; otherwise the mean and some values, whose last bits depend on the processor."""
+    """Return the SHA-256 of integers; otherwise the mean and some values, whose last bits depend on
+    the processor.
+    """
     values = resized.numpy()
     if whole:
         assert np.array_equal(values, np.rint(values))
-        return [list(values.shape), hashlib.sha256(np.ascontiguousarray(values.astype(np.uint8))).hexdigest()]
+        return [
+            list(values.shape),
+            hashlib.sha256(np.ascontiguousarray(values.astype(np.uint8))).hexdigest(),
+        ]
     some = [float(value) for value in values[0, :, ::5, ::5].reshape(-1)[:12]]
-    return [list(values.shape), near(some, 1e-6, 1e-3), near(float(values.astype(np.float64).mean()), 1e-6)]
+    return [
+        list(values.shape),
+        near(some, 1e-6, 1e-3),
+        near(float(values.astype(np.float64).mean()), 1e-6),
+    ]
 
 
 def test_each_resize(golden: Golden) -> None:
@@ -37,7 +46,9 @@ def test_each_resize(golden: Golden) -> None:
     for way in get_args(Resize):
         preparation = Preparation(way)
         found[way] = {
-            f"{height}x{width}": shown(resize(picture(height, width), SIDE, preparation), preparation.rounds)
+            f"{height}x{width}": shown(
+                resize(picture(height, width), SIDE, preparation), preparation.rounds
+            )
             for height, width in SIZES
         }
     golden("features/resize", found)
@@ -46,9 +57,16 @@ def test_each_resize(golden: Golden) -> None:
 def test_framings(golden: Golden) -> None:
     """The cropped regions, resized in Pillow's ways, which give integers."""
     found: dict[str, Any] = {}
-    for framing, edge in (("squash", 20), ("shorter edge", 18), ("largest square", None), ("largest square", 24)):
+    for framing, edge in (
+        ("squash", 20),
+        ("shorter edge", 18),
+        ("largest square", None),
+        ("largest square", 24),
+    ):
         for way in ("pillow-bilinear", "pillow-bicubic"):
             preparation = Preparation(way, framing, edge)  # type: ignore[arg-type]
             name = f"{way}, {preparation.describe(SIDE)}"
-            found[name] = [shown(resize(picture(*size), SIDE, preparation), True)[1] for size in SIZES]
+            found[name] = [
+                shown(resize(picture(*size), SIDE, preparation), True)[1] for size in SIZES
+            ]
     golden("features/framings", found)

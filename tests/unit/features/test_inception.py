@@ -24,19 +24,32 @@ def images() -> torch.Tensor:
 
 def test_the_convolutions_equal_torchvisions() -> None:
     module = Inception3(num_classes=1008, aux_logits=False, init_weights=False)
-    theirs = {name: child.conv for name, child in module.named_modules() if isinstance(child, BasicConv2d)}
+    theirs = {
+        name: child.conv for name, child in module.named_modules() if isinstance(child, BasicConv2d)
+    }
     assert len(theirs) == 94
-    assert [*convolutions().items()] == [(name, [*conv.weight.shape]) for name, conv in theirs.items()]
+    assert [*convolutions().items()] == [
+        (name, [*conv.weight.shape]) for name, conv in theirs.items()
+    ]
     for name, conv in theirs.items():
         ours = Convolution(module.state_dict(), name)
-        assert (ours.weight.shape, ours.stride, ours.padding) == (conv.weight.shape, conv.stride, conv.padding)
+        assert (ours.weight.shape, ours.stride, ours.padding) == (
+            conv.weight.shape,
+            conv.stride,
+            conv.padding,
+        )
 
 
 @needs_weights
-def test_bits_do_not_depend_on_the_batch(state: dict[str, torch.Tensor], images: torch.Tensor) -> None:
+def test_bits_do_not_depend_on_the_batch(
+    state: dict[str, torch.Tensor], images: torch.Tensor
+) -> None:
     """Weights that oneDNN has packed for one batch size give the same bits for other sizes."""
     if not inception.packs(torch.float32):
-        pytest.skip("torch's own convolutions, which run on this processor, only guarantee this for equal batches")
+        pytest.skip(
+            "torch's own convolutions, which run on this processor, only guarantee this for "
+            "equal batches"
+        )
     network = Inception(state)
     with repeatable(), torch.inference_mode():
         whole = network(images)
@@ -45,7 +58,9 @@ def test_bits_do_not_depend_on_the_batch(state: dict[str, torch.Tensor], images:
 
 
 @needs_weights
-def test_spatial_features_do_not_change_the_main_features(state: dict[str, torch.Tensor], images: torch.Tensor) -> None:
+def test_spatial_features_do_not_change_the_main_features(
+    state: dict[str, torch.Tensor], images: torch.Tensor
+) -> None:
     with repeatable(), torch.inference_mode():
         features, spatial = Inception(state, 768, spatial=True)(images[:3])
         assert torch.equal(features, Inception(state, 768)(images[:3]))
@@ -54,7 +69,9 @@ def test_spatial_features_do_not_change_the_main_features(state: dict[str, torch
 
 
 def test_operators_with_different_results_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are not part of torch's stable interface. If a version computes something else, torch's own are used."""
+    """They are not part of torch's stable interface. If a version computes something else, torch's
+    own are used.
+    """
     if not inception.packs(torch.float32):
         pytest.skip("the operators are not used on this machine")
     original = inception.packed_convolution

@@ -1,4 +1,6 @@
-"""Framing and Pillow's 8-bit resize on the device, against Pillow's and torchvision's own transforms."""
+"""Framing and Pillow's 8-bit resize on the device, against Pillow's and torchvision's own
+transforms.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from torchvision.transforms._presets import ImageClassification
 
 import fidtool
 from fidtool.features.resize import Preparation, Resize, resize
-from fidtool.settings import Settings
+from fidtool.settings.settings import Settings
 from support.preparations import BLANK, FILTERS, noise, ours
 
 
@@ -26,8 +28,12 @@ def pixels_of(transform: Callable[[Any], torch.Tensor], picture: Image.Image) ->
 
 @pytest.mark.parametrize(("height", "width"), [(32, 32), (225, 223), (513, 300)])
 @pytest.mark.parametrize(("edge", "size"), [(256, 224), (66, 31)])
-def test_shorter_edge_is_bitwise_equal_to_torchvision(height: int, width: int, edge: int, size: int) -> None:
-    """Both edges shrink by the same factor, for which every version of Pillow resizes widths first."""
+def test_shorter_edge_is_bitwise_equal_to_torchvision(
+    height: int, width: int, edge: int, size: int
+) -> None:
+    """Both edges shrink by the same factor, for which every version of Pillow resizes widths
+    first.
+    """
     picture = noise(height, width)
     for mode, method in (
         (InterpolationMode.BILINEAR, "pillow-bilinear"),
@@ -43,16 +49,22 @@ def test_largest_square_is_bitwise_equal_to_cmmd(height: int, width: int) -> Non
     picture = noise(height, width)
     side = min(height, width)
     left, top = (width - side) // 2, (height - side) // 2
-    square = picture.crop((left, top, left + side, top + side)).resize((98, 98), Image.Resampling.BICUBIC)
+    square = picture.crop((left, top, left + side, top + side)).resize(
+        (98, 98), Image.Resampling.BICUBIC
+    )
     found = ours(picture, 98, Preparation("pillow-bicubic", "largest square"))
     assert torch.equal(found, torch.from_numpy(np.array(square)).permute(2, 0, 1).float())
 
 
 @pytest.mark.parametrize("method", FILTERS)
 def test_gradients_pass_straight_through_the_rounding(method: Resize) -> None:
-    """The values equal those without gradients; the gradient is that of the same resize without rounding."""
+    """The values equal those without gradients; the gradient is that of the same resize without
+    rounding.
+    """
     rng = np.random.RandomState(0)
-    pixels = torch.from_numpy(rng.randint(100, 156, (1, 50, 37, 3)).astype(np.uint8))  # no value is clamped
+    pixels = torch.from_numpy(
+        rng.randint(100, 156, (1, 50, 37, 3)).astype(np.uint8)
+    )  # no value is clamped
     weights = torch.from_numpy(rng.standard_normal((1, 3, 30, 30)).astype(np.float32))
     gradients = []
     for each in (method, f"{method.removeprefix('pillow-')}-antialias"):
@@ -63,8 +75,8 @@ def test_gradients_pass_straight_through_the_rounding(method: Resize) -> None:
         (gradient,) = torch.autograd.grad((output * weights).sum(), x)
         gradients.append(gradient)
     assert gradients[0].abs().max() > 0.1
-    # Pillow's weights are multiples of 2 ** -22, torch's are float32 at float32 positions. The largest difference seen
-    # is 4.9e-6 at gradients of up to 1.6.
+    # Pillow's weights are multiples of 2 ** -22, torch's are float32 at float32 positions. The
+    # largest difference seen is 4.9e-6 at gradients of up to 1.6.
     torch.testing.assert_close(*gradients, rtol=1e-5, atol=2e-5)
 
 
@@ -85,8 +97,12 @@ def test_mistakes_are_reported_by_name(arguments: tuple[Any, ...], text: str) ->
 
 
 def test_a_crop_larger_than_the_image_is_refused() -> None:
-    with pytest.raises(fidtool.InputError, match="64 cannot be cropped from images resized to 60 pixels"):
-        fidtool.Network(nn.Identity(), 64, preparation=Preparation("pillow-bicubic", "shorter edge", 60))
+    with pytest.raises(
+        fidtool.InputError, match="64 cannot be cropped from images resized to 60 pixels"
+    ):
+        fidtool.Network(
+            nn.Identity(), 64, preparation=Preparation("pillow-bicubic", "shorter edge", 60)
+        )
     with pytest.raises(fidtool.InputError, match=r"must be a fidtool\.Preparation, not str"):
         fidtool.Network(nn.Identity(), 64, preparation="pillow-bicubic")  # type: ignore[arg-type]
 

@@ -1,4 +1,6 @@
-"""The protocols' interpolations compared with their definitions and with the libraries they are named after."""
+"""The protocols' interpolations compared with their definitions and with the libraries they are
+named after.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def noise(height: int, width: int, count: int = 1) -> torch.Tensor:
 
 
 def tf1_by_definition(image: NDArray[np.uint8], size: int) -> NDArray[np.float64]:
-    """TensorFlow 1's bilinear, value by value: source = index * in / out, floor, upper neighbour clamped."""
+    """TensorFlow 1's bilinear, value by value: source = index * in / out, floor, upper neighbour
+    clamped.
+    """
     height, width, channels = image.shape
     result = np.zeros((size, size, channels))
     for row in range(size):
@@ -60,9 +64,12 @@ def test_tf1_equals_its_definition(height: int, width: int) -> None:
     found = resize(pixels, 20, Preparation("bilinear-tf1"))
     assert (found.shape, found.dtype) == ((1, 3, 20, 20), torch.float32)
     expected = tf1_by_definition(pixels[0].numpy(), 20)
-    # float32 source positions are off by at most 2 ** -24 of the side, in units of up to 255 per pixel.
+    # float32 source positions are off by at most 2 ** -24 of the side, in units of up to 255 per
+    # pixel.
     tolerance = 255 * (max(height, width) + 2) * 2.0**-23
-    np.testing.assert_allclose(found[0].permute(1, 2, 0).double().numpy(), expected, rtol=0, atol=tolerance)
+    np.testing.assert_allclose(
+        found[0].permute(1, 2, 0).double().numpy(), expected, rtol=0, atol=tolerance
+    )
 
 
 @pytest.mark.parametrize(("height", "width"), LARGE)
@@ -71,8 +78,11 @@ def test_bilinear_equals_torchs_on_values_from_0_to_1(height: int, width: int) -
     pixels = noise(height, width)
     ready = to_tensor(pixels[0].numpy())[None]
     theirs = F.interpolate(ready, size=(299, 299), mode="bilinear", align_corners=False)
-    # The same operations on values 255 times as large: a few float32 roundings, each of up to 2 ** -24 below 1.
-    torch.testing.assert_close(resize(pixels, 299, Preparation("bilinear")) / 255, theirs, rtol=0, atol=3e-7)
+    # The same operations on values 255 times as large: a few float32 roundings, each of up to 2 **
+    # -24 below 1.
+    torch.testing.assert_close(
+        resize(pixels, 299, Preparation("bilinear")) / 255, theirs, rtol=0, atol=3e-7
+    )
     protocol = PROTOCOLS["pytorch-fid"]
     offset, scale = torch.tensor(protocol.offset), torch.tensor(protocol.scale)
     entered = network_input([pixels[0]], 299, Preparation(protocol.resize), offset, scale)
@@ -90,9 +100,14 @@ def test_clean_equals_pillows_resize_of_float32(height: int, width: int) -> None
     """clean-fid: each channel as float32 through Pillow's bicubic, clipped, not rounded."""
     pixels = noise(height, width)[0].numpy()
     channels = (Image.fromarray(pixels[:, :, channel].astype(np.float32)) for channel in range(3))
-    theirs = np.stack([np.asarray(each.resize((299, 299), Image.Resampling.BICUBIC)) for each in channels])
-    found = resize(torch.from_numpy(pixels)[None], 299, Preparation(PROTOCOLS["clean"].resize))[0].numpy()
-    # Source positions are float32 in torch and float64 in Pillow; noise is the worst case (photos: 0.0082).
+    theirs = np.stack(
+        [np.asarray(each.resize((299, 299), Image.Resampling.BICUBIC)) for each in channels]
+    )
+    found = resize(torch.from_numpy(pixels)[None], 299, Preparation(PROTOCOLS["clean"].resize))[
+        0
+    ].numpy()
+    # Source positions are float32 in torch and float64 in Pillow; noise is the worst case (photos:
+    # 0.0082).
     np.testing.assert_allclose(found, theirs.clip(0, 255), rtol=0, atol=0.02)
     assert np.abs(found - theirs.clip(0, 255)).mean() < 2e-3
 
@@ -125,7 +140,9 @@ def test_any_square_of_any_pillow_resize_is_bitwise_equal_to_pillows(
     pixels[0] = (pixels[0] > 127).byte() * 255
     found = pillow_resize(pixels, resized, (top, left), size, method)
     for image, square in zip(pixels, found, strict=True):
-        whole = np.array(widths_first(Image.fromarray(image.numpy()), resized[1], resized[0], method))
+        whole = np.array(
+            widths_first(Image.fromarray(image.numpy()), resized[1], resized[0], method)
+        )
         expected = torch.from_numpy(whole[top : top + size, left : left + size]).permute(2, 0, 1)
         assert torch.equal(square, expected.float())
     assert torch.equal(pillow_resize(pixels.float(), resized, (top, left), size, method), found)
@@ -140,7 +157,9 @@ def test_values_that_are_not_finite_remain_visible() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_processing_in_parts_changes_nothing(method: Resize, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processing_in_parts_changes_nothing(
+    method: Resize, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pixels, plain = noise(61, 47, count=5), (torch.zeros(1), torch.ones(1))
     whole = network_input(list(pixels), 40, Preparation(method), *plain)
     monkeypatch.setattr(resizing, "_CPU_BYTES", 20000)
@@ -150,8 +169,20 @@ def test_processing_in_parts_changes_nothing(method: Resize, monkeypatch: pytest
 
 @pytest.mark.parametrize("method", METHODS)
 def test_mixed_sizes_equal_one_image_at_a_time(method: Resize) -> None:
-    shapes = [(32, 32), (20, 31), (32, 32), (31, 20), (150, 90), (20, 31), (99, 99), (1, 5), (32, 32)]
-    images = [noise(height, width)[0].roll(position, 0) for position, (height, width) in enumerate(shapes)]
+    shapes = [
+        (32, 32),
+        (20, 31),
+        (32, 32),
+        (31, 20),
+        (150, 90),
+        (20, 31),
+        (99, 99),
+        (1, 5),
+        (32, 32),
+    ]
+    images = [
+        noise(height, width)[0].roll(position, 0) for position, (height, width) in enumerate(shapes)
+    ]
     offset = torch.tensor([120.0, 110.0, 100.0]).view(1, 3, 1, 1)
     scale = torch.tensor([60.0, 61.0, 62.0]).view(1, 3, 1, 1)
     prepared = Preparation(method)
@@ -165,7 +196,9 @@ def test_mixed_sizes_equal_one_image_at_a_time(method: Resize) -> None:
     assert torch.equal(together[4], first)
 
 
-@pytest.mark.parametrize("method", ["bilinear", "bilinear-tf1", "bicubic-antialias", "pillow-bilinear"])
+@pytest.mark.parametrize(
+    "method", ["bilinear", "bilinear-tf1", "bicubic-antialias", "pillow-bilinear"]
+)
 def test_gradients_pass_after_inference_mode(method: Resize) -> None:
     """Tensors that are cached between calls must not be inference tensors."""
     pixels, preparation = torch.full((1, 9, 7, 3), 100, dtype=torch.uint8), Preparation(method)

@@ -22,7 +22,9 @@ def test_tf32_is_only_on_during_the_run() -> None:
     with repeatable(tf32=True):
         assert (matmul.allow_tf32, cudnn.allow_tf32) == (True, True)
         assert cudnn.deterministic
-        assert not matmul.allow_bf16_reduced_precision_reduction, "half-precision sums are accumulated in 32 bits"
+        assert not matmul.allow_bf16_reduced_precision_reduction, (
+            "half-precision sums are accumulated in 32 bits"
+        )
         assert not matmul.allow_fp16_reduced_precision_reduction
         with repeatable():
             assert (matmul.allow_tf32, cudnn.allow_tf32) == (False, False)
@@ -55,7 +57,12 @@ def test_dtypes_of_each_precision(precision: str) -> None:
     seen = []
     for definition in (standard, replace(standard, extractor="another")):
         module = Watching()
-        extractor = Extractor(module, {FEATURES: definition}, Preparation("bilinear"), (0.0,), (1.0,), cpu, precision)
+        extractor = Extractor(
+            module, {FEATURES: definition}, Preparation("bilinear"), (0.0,), (1.0,), cpu, precision
+        )
         extractor.vectors([torch.ones(2, 3, 4, 4)])
         seen.append(module.seen)
-    assert seen == [[half, half, None], [torch.float32, torch.float32, None if precision == "fp32" else half]]
+    assert seen == [
+        [half, half, None],
+        [torch.float32, torch.float32, None if precision == "fp32" else half],
+    ]

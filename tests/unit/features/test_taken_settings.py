@@ -10,10 +10,10 @@ import pytest
 from fidtool.errors import InputError
 from fidtool.features.models.families import CMMD_EXTRACTOR, is_published
 from fidtool.features.protocol import inception_definition, protocol_named
-from fidtool.pipeline.opening import complete_settings
-from fidtool.pipeline.plan import agree
-from fidtool.pipeline.sets import REAL, SetPlan, set_needs
-from fidtool.settings import Settings
+from fidtool.run.opening import complete_settings
+from fidtool.run.plan import agree
+from fidtool.run.sets import REAL, SetPlan, set_needs
+from fidtool.settings.settings import Settings
 from fidtool.statistics.set_statistics import Statistics
 
 TENSORFLOW = inception_definition(protocol_named("tensorflow"), 64)
@@ -27,14 +27,20 @@ def file_of(**changes: object) -> Statistics:
 
 def test_defaults_are_not_mentioned() -> None:
     usual = inception_definition(protocol_named("pytorch-fid"), 2048)
-    assert complete_settings({"a.npz": file_of(**vars(usual))}, Settings(), True) == (Settings(), "")
+    assert complete_settings({"a.npz": file_of(**vars(usual))}, Settings(), True) == (
+        Settings(),
+        "",
+    )
     assert complete_settings({}, Settings(), True) == (Settings(), "")
 
 
 def test_cmmds_network_has_its_published_name() -> None:
     config, line = complete_settings({"a.npz": file_of(extractor=CMMD_EXTRACTOR)}, Settings(), True)
     assert (config.network.extractor, line) == ("clip", "taken from a.npz: extractor clip")
-    assert complete_settings({"a.npz": file_of(extractor="dinov2:vits14")}, Settings(dims=64), True)[1] == ""
+    assert (
+        complete_settings({"a.npz": file_of(extractor="dinov2:vits14")}, Settings(dims=64), True)[1]
+        == ""
+    )
 
 
 @pytest.mark.parametrize(
@@ -66,6 +72,11 @@ def test_only_settings_that_files_agree_on_are_adopted() -> None:
     settings, _ = complete_settings(files, Settings(), True)
     sampling = settings.sampling()
     needs = set_needs(settings, REAL)
-    sets = {SetPlan(a, 0, "statistics", (REAL,), 100, None, sampling, needs): b for a, b in files.items()}
-    with pytest.raises(InputError, match=r"b has features of 192 .*, but a has 64; statistics of different"):
+    sets = {
+        SetPlan(a, 0, "statistics", (REAL,), 100, None, sampling, needs): b
+        for a, b in files.items()
+    }
+    with pytest.raises(
+        InputError, match=r"b has features of 192 .*, but a has 64; statistics of different"
+    ):
         agree(sets, settings, None)

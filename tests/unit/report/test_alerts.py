@@ -35,13 +35,21 @@ def odd(name: str, text: str = "odd", detail: str = "") -> ResultWarning:
             [odd("a/", FEW, "9 images"), odd("b/", FEW, "8 images")],
             [f"a/ (9 images): {FEW}", f"b/ (8 images): {FEW}"],
         ),
-        ([odd("", "a/ is odd"), odd("", "a/ is odd"), odd("", "b/ is odd")], ["a/ is odd", "b/ is odd"]),
-        ([odd("", "--num has no effect: it is 1"), odd("a/")], ["--num has no effect: it is 1", "a/: odd"]),
+        (
+            [odd("", "a/ is odd"), odd("", "a/ is odd"), odd("", "b/ is odd")],
+            ["a/ is odd", "b/ is odd"],
+        ),
+        (
+            [odd("", "--num has no effect: it is 1"), odd("a/")],
+            ["--num has no effect: it is 1", "a/: odd"],
+        ),
         ([odd("a: b (1)"), odd("b/")], ["a: b (1), b/: odd"]),
         ([odd("a/:\nb/"), odd("b/")], ["a/:\nb/, b/: odd"]),
     ],
 )
-def test_what_holds_for_several_sets_is_said_once(warnings: list[ResultWarning], expected: list[str]) -> None:
+def test_what_holds_for_several_sets_is_said_once(
+    warnings: list[ResultWarning], expected: list[str]
+) -> None:
     assert [*map(str, merged(warnings))] == expected
 
 
@@ -79,7 +87,10 @@ def test_the_worst_comes_first_and_severities_are_kept() -> None:
 
 def test_a_saved_result_keeps_warnings() -> None:
     (result,) = bare("fake").results
-    result = replace(result, warnings=(ResultWarning("fake", "x", "high"), ResultWarning("real", "y", detail="z")))
+    result = replace(
+        result,
+        warnings=(ResultWarning("fake", "x", "high"), ResultWarning("real", "y", detail="z")),
+    )
     content = result.to_dict()
     assert content["warnings"] == [
         {"set": "fake", "text": "x", "severity": "high", "detail": "", "message": "fake: x"},
@@ -104,15 +115,27 @@ def test_warnings_of_all_fakes() -> None:
         for result, name in zip(evaluation.results, ("a", plain), strict=True)
     ]
     evaluation = replace(
-        evaluation, results=tuple(results), run=replace(evaluation.run, warnings=(ResultWarning("", "slow"),))
+        evaluation,
+        results=tuple(results),
+        run=replace(evaluation.run, warnings=(ResultWarning("", "slow"),)),
     )
-    assert [*map(str, evaluation.alerts)] == [f"a, real, {plain} (only 60 images): {FEW}", "--num: odd", "slow"]
+    assert [*map(str, evaluation.alerts)] == [
+        f"a, real, {plain} (only 60 images): {FEW}",
+        "--num: odd",
+        "slow",
+    ]
 
 
 def test_a_run_of_three_fakes(here: Run, tmp_path: Path) -> None:
-    sets = [make_pictures(tmp_path / name, 10, seed) for seed, name in enumerate(("real", "a", "b", "c"))]
+    sets = [
+        make_pictures(tmp_path / name, 10, seed)
+        for seed, name in enumerate(("real", "a", "b", "c"))
+    ]
     run = here("compute", *sets, "--extractor", TINY, "--metrics", "fid,kid", "--quiet")
     first, second = run.stderr.splitlines()
     names = ", ".join(map(str, sets))
     assert first.startswith(f"warning: {names} (only 10 images): too few for 16 dimensions: ")
-    assert second == f"warning: {sets[0]} (only 10 images): KID draws subsets of that size instead of 1000"
+    assert (
+        second
+        == f"warning: {sets[0]} (only 10 images): KID draws subsets of that size instead of 1000"
+    )

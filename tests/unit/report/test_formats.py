@@ -1,4 +1,6 @@
-"""Tables for programs and papers, read back: CSV, Markdown, LaTeX; and several results in one table."""
+"""Tables for programs and papers, read back: CSV, Markdown, LaTeX; and several results in one
+table.
+"""
 
 from __future__ import annotations
 
@@ -49,14 +51,23 @@ NAMES = [
 
 
 def evaluation_of(names: Sequence[str]) -> Evaluation:
-    """Return an evaluation with several metrics, and error bars of every second FAKE. The first is the best."""
+    """Return an evaluation with several metrics, and error bars of every second FAKE. The first is
+    the best.
+    """
     plain, results = bare(*names), []
     for place, result in enumerate(plain.results):
-        metrics = {"fid": 10.123456789 + place, "kid": -0.0001 + place / 1000, "kid_std": 0.00123, "precision": 0.5}
+        metrics = {
+            "fid": 10.123456789 + place,
+            "kid": -0.0001 + place / 1000,
+            "kid_std": 0.00123,
+            "precision": 0.5,
+        }
         bar = Interval(9.5 + place, 0.0123, 9.4 + place, 9.6 + place) if place % 2 == 0 else None
         uncertainty = Uncertainty(None, bar, "", ())
         results.append(replace(result, metrics=metrics, uncertainties={"fid": uncertainty}))
-    verdict = Difference(names[0], names[2], Interval(-2.0, 0.1, -2.2, -1.8)) if len(names) > 2 else None
+    verdict = (
+        Difference(names[0], names[2], Interval(-2.0, 0.1, -2.2, -1.8)) if len(names) > 2 else None
+    )
     return replace(plain, results=tuple(results), differences=(verdict,) if verdict else ())
 
 
@@ -66,7 +77,9 @@ def evaluation(request: pytest.FixtureRequest) -> Evaluation:
 
 
 def visible(evaluation: Evaluation) -> list[str]:
-    """Return the names of FAKEs as text: legible, without the address of a server if all share it."""
+    """Return the names of FAKEs as text: legible, without the address of a server if all share
+    it.
+    """
     return [legible(result.fake.name) for result in evaluation.results]
 
 
@@ -76,16 +89,24 @@ def test_csv_has_all_digits(evaluation: Evaluation) -> None:
     for row, result in zip(rows, evaluation.results, strict=True):
         assert {key: float(row[key]) for key in result.metrics} == result.metrics
         assert (row["real"], row["count.real"], row["count.fake"]) == ("real", "100", "100")
-        ends = [row[f"uncertainties.fid.corrected.{part}"] for part in ("value", "error", "low", "high")]
+        ends = [
+            row[f"uncertainties.fid.corrected.{part}"] for part in ("value", "error", "low", "high")
+        ]
         bar = result.corrected
-        assert ends == ([""] * 4 if bar is None else [repr(end) for end in (bar.value, bar.error, bar.low, bar.high)])
+        assert ends == (
+            [""] * 4
+            if bar is None
+            else [repr(end) for end in (bar.value, bar.error, bar.low, bar.high)]
+        )
     assert "secret" not in str(rows)
 
 
 def test_no_cell_is_a_formula() -> None:
     """A spreadsheet would compute it. The path is that of the same folder."""
     names = ["=cmd()", "@a", "-b", "+c", "d=1"]
-    rows = csv.DictReader(lines_in("csv", {"=x.json": replace(evaluation_of(names), differences=())}))
+    rows = csv.DictReader(
+        lines_in("csv", {"=x.json": replace(evaluation_of(names), differences=())})
+    )
     assert [(row["fake"], row["file"]) for row in rows] == [
         (name, "./=x.json") for name in ("./=cmd()", "./@a", "./-b", "./+c", "d=1")
     ]
@@ -103,12 +124,19 @@ def cells_of(markdown: str) -> tuple[list[list[str]], set[tuple[int, int]]]:
     """Return the texts of a Markdown table as a renderer shows them, and which cells are bold."""
     cells: list[list[str]] = []
     bold = set()
-    for before, token in itertools.pairwise(MarkdownIt("commonmark").enable("table").parse(markdown)):
+    for before, token in itertools.pairwise(
+        MarkdownIt("commonmark").enable("table").parse(markdown)
+    ):
         if before.type == "tr_open":
             cells.append([])
         if before.type in ("th_open", "td_open"):
             children = token.children or []
-            assert {each.type for each in children} <= {"text", "text_special", "strong_open", "strong_close"}, token
+            assert {each.type for each in children} <= {
+                "text",
+                "text_special",
+                "strong_open",
+                "strong_close",
+            }, token
             if any(each.type == "strong_open" for each in children):
                 bold.add((len(cells) - 1, len(cells[-1])))
             cells[-1].append("".join(each.content for each in children))
@@ -130,7 +158,10 @@ def test_markdown_is_rendered(evaluation: Evaluation) -> None:
     if len(rows) > 1:
         assert rows[1][4:] == ["-", "-"]
     html = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
-    assert "Features: Inception, 2048 dimensions, protocol pytorch-fid. REAL: real, 100 images." in html
+    assert (
+        "Features: Inception, 2048 dimensions, protocol pytorch-fid. REAL: real, 100 images."
+        in html
+    )
     assert ("plain is better than x_y%z" in html) == (len(rows) > 2)
 
 
@@ -154,7 +185,9 @@ SPECIAL = {
 
 def read_latex(cell: str) -> str:
     """Return the text of a cell. What TeX would interpret fails."""
-    parts = re.split("(" + "|".join(map(re.escape, sorted(SPECIAL, key=len, reverse=True))) + ")", cell)
+    parts = re.split(
+        "(" + "|".join(map(re.escape, sorted(SPECIAL, key=len, reverse=True))) + ")", cell
+    )
     assert not re.search(r"[\\{}$&#^_~%]", "".join(parts[::2])), cell
     return "".join(SPECIAL.get(part, part) for part in parts)
 
@@ -165,10 +198,16 @@ def test_latex_is_escaped(evaluation: Evaluation) -> None:
     cells = [re.split(r"(?<!\\) & ", row) for row in rows]
     assert {len(row) for row in cells} == {6}
     assert cells[0][1] == r"FID $\downarrow$"
-    names = [re.sub("[^ -~é-ü]", lambda found: f"[U+{ord(found[0]):04X}]", name) for name in visible(evaluation)]
+    names = [
+        re.sub("[^ -~é-ü]", lambda found: f"[U+{ord(found[0]):04X}]", name)
+        for name in visible(evaluation)
+    ]
     assert [read_latex(row[0]).replace("-{}", "-") for row in cells[1:]] == names
     best = r"\textbf{10.123}" if len(cells) > 2 else "10.123"
-    assert cells[1][1:3] == [best, (r"\textbf{%s}" if len(cells) > 2 else "%s") % r"$-$0.0001 $\pm$ 0.0012"]
+    assert cells[1][1:3] == [
+        best,
+        (r"\textbf{%s}" if len(cells) > 2 else "%s") % r"$-$0.0001 $\pm$ 0.0012",
+    ]
     if len(cells) > 2:
         assert cells[2][4:] == ["--", "--"]
     (caption,) = (line for line in lines if r"\caption" in line)
@@ -210,7 +249,7 @@ def test_alerts_of_high_severity_are_in_tables_for_papers() -> None:
     assert "small" not in "".join(lines_in("markdown", {"": evaluation}))
 
 
-# --- several results -------------------------------------------------------------------------------------------------
+# --- several results ------------------------------------------------------------------------------
 
 
 def text_of(saved: dict[str, Evaluation]) -> list[str]:
@@ -232,7 +271,10 @@ def test_what_cannot_be_marked_has_no_note_about_marks() -> None:
 
 
 def test_results_of_several_files_are_one_table() -> None:
-    saved = {f"runs/{name}.json": replace(evaluation_of([name]), differences=()) for name in ("a", "b", "c")}
+    saved = {
+        f"runs/{name}.json": replace(evaluation_of([name]), differences=())
+        for name in ("a", "b", "c")
+    }
     assert doubts_about(saved) == ({}, [])
     heading, *rows = text_of(saved)
     assert heading.split()[:2] == ["FAKE", "FID"]
@@ -242,9 +284,14 @@ def test_results_of_several_files_are_one_table() -> None:
 
 
 def test_the_same_fake_in_several_files_is_named_with_its_file() -> None:
-    saved = {f"runs/{name}.json": evaluation_of(["out/fake", "out/other"]) for name in ("monday", "tuesday")}
+    saved = {
+        f"runs/{name}.json": evaluation_of(["out/fake", "out/other"])
+        for name in ("monday", "tuesday")
+    }
     names = [line.split("  ")[0] for line in text_of(saved)[1:5]]
-    assert names == [f"{fake} ({day}.json)" for day in ("monday", "tuesday") for fake in ("fake", "other")]
+    assert names == [
+        f"{fake} ({day}.json)" for day in ("monday", "tuesday") for fake in ("fake", "other")
+    ]
 
 
 def test_rows_that_are_not_comparable_are_said_to_be() -> None:
@@ -252,17 +299,25 @@ def test_rows_that_are_not_comparable_are_said_to_be() -> None:
     (result,) = second.results
     other = replace(second, results=(replace(result, real=SetResult("photos/", 50)),))
     saved = {"1.json": first, "2.json": other}
-    doubts = "REAL.name: real -> photos (1.json -> 2.json); REAL.count: 100 -> 50 (1.json -> 2.json)"
+    doubts = (
+        "REAL.name: real -> photos (1.json -> 2.json); REAL.count: 100 -> 50 (1.json -> 2.json)"
+    )
     said = f"Not comparable between all rows, so that none is marked: {doubts}."
     assert (doubted_in(saved), doubts_about(saved)[1]) == (["FID", "KID", "Precision"], [said])
     lines = text_of(saved)
-    assert [line.split()[:2] for line in lines[1:4]] == [["FAKE", "REAL"], ["a", "real,"], ["b", "photos,"]]
+    assert [line.split()[:2] for line in lines[1:4]] == [
+        ["FAKE", "REAL"],
+        ["a", "real,"],
+        ["b", "photos,"],
+    ]
     assert "*" not in "".join(lines)
     assert lines[0] == said
     for form in ("markdown", "latex"):
         assert said.partition(" ->")[0] in "".join(lines_in(form, saved))
     unlike = {
-        "2.json": replace(second, results=(replace(result, fake=replace(result.fake, precision="bf16")),)),
+        "2.json": replace(
+            second, results=(replace(result, fake=replace(result.fake, precision="bf16")),)
+        ),
         "3.json": replace(evaluation_of(["c"]), definitions={"features": None}),
     }
     _, (said,) = doubts_about({"1.json": first, **unlike})
@@ -279,12 +334,15 @@ def test_other_settings_of_a_metric_leave_only_its_columns_unmarked() -> None:
     said, *rows = text_of(saved)[:4]
     assert (doubted_in(saved), doubts_about(saved)[1]) == (["KID"], [said])
     assert said == (
-        "Not comparable between all rows, so that none is marked in the columns of KID: settings.kid.subset_size: "
-        "100 -> 50 (1.json -> 2.json)."
+        "Not comparable between all rows, so that none is marked in the columns of KID: "
+        "settings.kid.subset_size: 100 -> 50 (1.json -> 2.json)."
     )
     assert [row.split()[1] for row in rows] == ["FID", "10.123*", "10.123*"]
     assert [row.split()[4] for row in rows[1:]] == ["0.0012", "0.0012"]
-    changed = {**saved, "2.json": replace(saved["2.json"], settings={"kid": {"subset_size": 100}, "prdc": {}})}
+    changed = {
+        **saved,
+        "2.json": replace(saved["2.json"], settings={"kid": {"subset_size": 100}, "prdc": {}}),
+    }
     assert doubted_in(changed) == ["Precision"]
 
 
@@ -301,7 +359,10 @@ def test_settings_of_a_custom_metric_are_about_custom_values() -> None:
 
 def test_values_of_two_metrics_with_one_title_have_a_column_each() -> None:
     (result,) = evaluation_of(["a"]).results
-    values = [Value(name, Number(name, "Mine", "lower", "", f"{name}_of", spread_kind="s.e.")) for name in "xy"]
+    values = [
+        Value(name, Number(name, "Mine", "lower", "", f"{name}_of", spread_kind="s.e."))
+        for name in "xy"
+    ]
     own = replace(result, known=tuple(values), metrics={"x": 1.0, "x_of": 0.25, "y": 2.0})
     saved = {"": replace(evaluation_of(["a"]), results=(own,))}
     heading, row = text_of(saved)[:2]
@@ -310,20 +371,26 @@ def test_values_of_two_metrics_with_one_title_have_a_column_each() -> None:
     assert text_of(narrowed(saved, ["y"]))[1].split() == ["a", "2.0000"]
 
 
-def test_values_of_different_protocols_are_refused_and_those_of_other_networks_are_columns() -> None:
+def test_values_of_different_protocols_are_refused_and_those_of_other_networks_are_columns() -> (
+    None
+):
     first, second = evaluation_of(["a"]), evaluation_of(["b"])
     definition = first.definitions["features"]
     assert definition is not None
     clean = replace(second, definitions={"features": replace(definition, resize="bicubic")})
     with pytest.raises(
-        InputError, match=r"of FID in 1.json and 2.json are not comparable \(protocol.features.resize: bi"
+        InputError,
+        match=r"of FID in 1.json and 2.json are not comparable \(protocol.features.resize: bi",
     ):
         text_of({"1.json": first, "2.json": clean})
     with pytest.raises(InputError, match="make a table of each"):
         lines_in("csv", {"1.json": first, "2.json": clean})
     (result,) = second.results
     other = replace(
-        clean, results=(replace(result, known=known_of(DINO), metrics={"fd_dinov2": 3.5}, uncertainties={}),)
+        clean,
+        results=(
+            replace(result, known=known_of(DINO), metrics={"fd_dinov2": 3.5}, uncertainties={}),
+        ),
     )
     heading, one, two = text_of({"1.json": first, "2.json": other})[:3]
     assert re.split(" {2,}", heading)[-1] == "95 % interval"
@@ -380,7 +447,10 @@ def test_columns_of_two_networks() -> None:
     first, second = evaluation_of(["a"]), evaluation_of(["b"])
     (result,) = second.results
     other = replace(
-        second, results=(replace(result, known=known_of(DINO), metrics={"fd_dinov2": 3.5}, uncertainties={}),)
+        second,
+        results=(
+            replace(result, known=known_of(DINO), metrics={"fd_dinov2": 3.5}, uncertainties={}),
+        ),
     )
     saved = {"1.json": first, "2.json": other}
     assert "FD (dinov2)" in text_of(narrowed(saved, ["fid"]))[0]
@@ -395,7 +465,9 @@ def test_chosen_columns_are_once_in_the_table_of_classes() -> None:
     classes = Classes("class", (ClassResult("cat", 9, 9, {"fid": 3.0}),), {"fid": 3.0}, {})
     evaluation = replace(evaluation, results=(replace(evaluation.results[0], classes=classes),))
     lines = text_of(narrowed({"": evaluation}, ["fid", "FID"]))
-    assert [line.split() for line in lines if "REAL" in line.split()] == [["class", "REAL", "FAKE", "FID"]]
+    assert [line.split() for line in lines if "REAL" in line.split()] == [
+        ["class", "REAL", "FAKE", "FID"]
+    ]
     assert sum(line.startswith("FID per class") for line in lines) == 1
 
 

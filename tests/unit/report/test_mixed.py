@@ -1,4 +1,6 @@
-"""Tables, pages and histories of results with several networks, or whose error bars were withheld."""
+"""Tables, pages and histories of results with several networks, or whose error bars were
+withheld.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,8 @@ def evaluation_of(
     known: tuple[Value, ...],
     bars: Mapping[str, Mapping[str, Uncertainty]],
 ) -> Evaluation:
-    """Return an evaluation of FAKEs with metrics and error bars, by key, and the differences of the first two.
+    """Return an evaluation of FAKEs with metrics and error bars, by key, and the differences of the
+    first two.
 
     The definitions are those of a network of the same name each.
     """
@@ -43,16 +46,28 @@ def evaluation_of(
     for result in plain.results:
         metrics = dict(values[result.fake.name])
         results.append(
-            replace(result, metrics=metrics, known=known, uncertainties=dict(bars.get(result.fake.name, {})))
+            replace(
+                result,
+                metrics=metrics,
+                known=known,
+                uncertainties=dict(bars.get(result.fake.name, {})),
+            )
         )
     definition = plain.definition
     assert definition is not None
     layers = {value.features.layer for value in known}
     definitions: dict[str, Definition | None] = dict.fromkeys(layers, definition)
     names = [*values]
-    pairs = [Difference(*names[:2], FAR, key) for key in {**bars.get(names[0], {})}] if names[1:] else []
+    pairs = (
+        [Difference(*names[:2], FAR, key) for key in {**bars.get(names[0], {})}]
+        if names[1:]
+        else []
+    )
     return replace(
-        plain, results=tuple(results), definitions={**plain.definitions, **definitions}, differences=tuple(pairs)
+        plain,
+        results=tuple(results),
+        definitions={**plain.definitions, **definitions},
+        differences=tuple(pairs),
     )
 
 
@@ -67,8 +82,9 @@ def test_error_bars_of_a_network_that_another_file_lacks() -> None:
     for saved in ({"1.json": one, "2.json": other}, {"2.json": other, "1.json": one}):
         lines = lines_in("table", saved)
         for title in ("FID", "FD (dinov2)"):
-            assert f"bias-corrected {title} of b minus that of c: -5.0000 (95 %: -5.2000 to -4.8000)" in "\n".join(
-                lines
+            assert (
+                f"bias-corrected {title} of b minus that of c: -5.0000 (95 %: -5.2000 to -4.8000)"
+                in "\n".join(lines)
             )
         assert "KID (dinov2): not computed: too few images" in lines
 
@@ -82,13 +98,16 @@ def test_a_difference_has_the_title_of_its_own_network() -> None:
     own = {"features": replace(other.definition, extractor="dinov2")}
     lines = lines_in("markdown", {"1.json": first, "2.json": replace(other, definitions=own)})
     assert [line for line in lines if "minus" in line] == [
-        "- bias-corrected FD (dinov2) of b minus that of c: -5.0000 (95 %: -5.2000 to -4.8000): b is better than c"
+        "- bias-corrected FD (dinov2) of b minus that of c: -5.0000 (95 %: -5.2000 to -4.8000): "
+        "b is better than c"
     ]
 
 
 @pytest.mark.parametrize("with_bars", [(), ("b",), ("a", "b")])
 def test_withheld_error_bars_have_no_column_in_the_header(with_bars: tuple[str, ...]) -> None:
-    """The best by the bias-corrected FID, not by another column, whichever FAKE lacks error bars of another network."""
+    """The best by the bias-corrected FID, not by another column, whichever FAKE lacks error bars of
+    another network.
+    """
     values = {
         "a": {"fid": 5.0, "kid": 0.1, "kid_std": 0.001, "fd_dinov2": 1.0},
         "b": {"fid": 9.0, "kid": 0.5, "kid_std": 0.001, "fd_dinov2": 2.0},
@@ -106,9 +125,13 @@ def test_withheld_error_bars_have_no_column_in_the_header(with_bars: tuple[str, 
 
 @pytest.mark.parametrize(("dims", "shown"), [(1024, "345.68"), (4096, "346")])
 def test_digits_are_those_of_the_further_network(dims: int, shown: str) -> None:
-    """As many as 2,000 images support: more than 1024 dimensions, and less than the 2048 of Inception or 4096."""
+    """As many as 2,000 images support: more than 1024 dimensions, and less than the 2048 of
+    Inception or 4096.
+    """
     (result,) = evaluation_of({"a": {"fd_dinov2": 345.678}}, further("dinov2", dims), {}).results
-    counted = replace(result, real=replace(result.real, count=2000), fake=replace(result.fake, count=2000))
+    counted = replace(
+        result, real=replace(result.real, count=2000), fake=replace(result.fake, count=2000)
+    )
     assert rounded(counted.values[0], counted) == shown
 
 
@@ -131,9 +154,14 @@ def test_what_is_said_of_marks_is_of_columns_that_have_them() -> None:
     evaluation = evaluation_of(values, KNOWN, {name: {"fid": bar(11.0)} for name in "ab"})
     evaluation = replace(evaluation, differences=(Difference("a", "b", tied),))
     (note,) = [line for line in lines_in("table", {"": evaluation}) if line.startswith("In the")]
-    assert note == "In the column FID, sets that cannot be distinguished from the best one are marked as well."
+    assert (
+        note == "In the column FID, sets that cannot be distinguished from the best one are marked "
+        "as well."
+    )
     apart = replace(evaluation, differences=(Difference("a", "b", FAR),))
     assert not [line for line in lines_in("table", {"": apart}) if line.startswith("In the")]
     last = evaluation_of(values, KNOWN, {name: {"fid": bar(20.0)} for name in "ac"})
     last = replace(last, differences=(Difference("a", "c", tied),))
-    assert not [line for line in lines_in("table", {"": last}) if line.startswith("In the")], "b is the best"
+    assert not [line for line in lines_in("table", {"": last}) if line.startswith("In the")], (
+        "b is the best"
+    )

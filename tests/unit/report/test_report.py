@@ -17,8 +17,8 @@ from PIL import Image
 
 from fidtool.diagnose.duplicates import Duplicates
 from fidtool.errors import InputError, ResultWarning
-from fidtool.images.loader import ImageLookup
 from fidtool.names import numbers_of
+from fidtool.reading.loader import ImageLookup
 from fidtool.report.charts import sweep_of, title_of
 from fidtool.report.html import LONGEST_SIDE, Thumbnail, html_report, thumbnail_of
 from fidtool.report.outputs import check_shown, write_shown
@@ -66,8 +66,16 @@ class Page(HTMLParser):
 def files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Images of noise with hostile names, one of them not valid UTF-8, and a missing file."""
     folder = tmp_path_factory.mktemp("images")
-    names = [NASTY.replace("/", "|") + ".png", os.fsdecode(b"no text \xff\xfe.png"), "plain.png", "\U0001f339猫.png"]
-    return [*(write_image(folder, name, seed=seed) for seed, name in enumerate(names)), str(folder / "gone.png")]
+    names = [
+        NASTY.replace("/", "|") + ".png",
+        os.fsdecode(b"no text \xff\xfe.png"),
+        "plain.png",
+        "\U0001f339猫.png",
+    ]
+    return [
+        *(write_image(folder, name, seed=seed) for seed, name in enumerate(names)),
+        str(folder / "gone.png"),
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -84,11 +92,13 @@ def page_of_two(files: list[str]) -> str:
 def test_the_page_of_a_bare_result_has_no_empty_sections() -> None:
     html = html_report(bare("some/fake"))
     page = Page(html)
-    assert page.text.strip().startswith("FID 12.3: FID of some/fake (100 images) against real (100 images); Inception")
-    assert heading(html) == "FID 12.3"
-    assert [each["title"] for each in page.all("span") if each.get("class") == "score"] == ["12.3456"], (
-        "the exact value"
+    assert page.text.strip().startswith(
+        "FID 12.3: FID of some/fake (100 images) against real (100 images); Inception"
     )
+    assert heading(html) == "FID 12.3"
+    assert [each["title"] for each in page.all("span") if each.get("class") == "score"] == [
+        "12.3456"
+    ], "the exact value"
     assert not page.all("section")
     assert not page.all("img")
     assert not page.all("script")
@@ -104,7 +114,10 @@ def test_metrics_without_a_value_have_their_reason() -> None:
     )
     page = Page(html_report(replace(bare("fake"), not_computed=lacking)))
     assert [attributes["id"] for attributes in page.all("section")] == ["values"]
-    for line in ("IS: not computed: no <weights> on this machine", "Mine: not computed: too few images"):
+    for line in (
+        "IS: not computed: no <weights> on this machine",
+        "Mine: not computed: too few images",
+    ):
         assert line in page.text
 
 
@@ -123,8 +136,16 @@ def test_the_page_of_a_full_result_has_all_sections(page_of_two: str, full_page:
     page = Page(page_of_two)
     parts = ["findings", "random", "harmful", "copies", "neighbours", "properties"]
     of_each = [f"fake-{place}-{part}" for place in (1, 2) for part in parts]
-    assert [each["id"] for each in page.all("section")] == ["values", "differences", "sets", *of_each]
-    assert [each["id"] for each in Page(full_page).all("section")] == ["values", *(f"fake-{part}" for part in parts)]
+    assert [each["id"] for each in page.all("section")] == [
+        "values",
+        "differences",
+        "sets",
+        *of_each,
+    ]
+    assert [each["id"] for each in Page(full_page).all("section")] == [
+        "values",
+        *(f"fake-{part}" for part in parts),
+    ]
     for words in (
         "95 %: 10.85 to 11.85",
         "No error bars: too few images",
@@ -143,22 +164,34 @@ def test_the_page_of_a_full_result_has_all_sections(page_of_two: str, full_page:
     assert page.text.count("about every set") == 1, "once, not once per FAKE"
 
 
-def test_the_header_has_the_verdict_the_gate_and_the_worst_warning(page_of_two: str, full_page: str) -> None:
+def test_the_header_has_the_verdict_the_gate_and_the_worst_warning(
+    page_of_two: str, full_page: str
+) -> None:
     header = Page(page_of_two.partition("<header>")[2].partition("<details>")[0])
     for words in ("step100", "Gate missed", "run/step100 has FID 12.3456, above 10", "is doubtful"):
         assert words in header.text, words
     many = bare(*map(str, range(9)))
-    missed = [replace(each, missed=(f"{each.fake.name} has FID 99, above 10",)) for each in many.results]
+    missed = [
+        replace(each, missed=(f"{each.fake.name} has FID 99, above 10",)) for each in many.results
+    ]
     text = html_report(replace(many, results=tuple(missed))).partition("</header>")[0]
-    assert ("2 has FID 99" in text, "3 has FID 99" in text, "and 6 more" in text) == (True, False, True)
+    assert ("2 has FID 99" in text, "3 has FID 99" in text, "and 6 more" in text) == (
+        True,
+        False,
+        True,
+    )
     passed = replace(bare("fake"), run=replace(bare("fake").run, config={"fail_above": 20.0}))
     assert "Gate passed: fail_above=20.0" in Page(html_report(passed)).text
     assert "Gate" not in Page(html_report(bare("fake"))).text
-    assert 'title="12.3456">12.35</span>' in full_page, "as many digits as the standard error supports"
+    assert 'title="12.3456">12.35</span>' in full_page, (
+        "as many digits as the standard error supports"
+    )
 
 
 def heading(html: str) -> str:
-    """Return the text of the page's heading: the verdict, then the values of the best sets, with names if several."""
+    """Return the text of the page's heading: the verdict, then the values of the best sets, with
+    names if several.
+    """
     return " ".join(Page(html.partition("<h1>")[2].partition("</h1>")[0]).text.split())
 
 
@@ -169,22 +202,39 @@ def heading(html: str) -> str:
         ((2.0, 2.0), None, "FID of 2 sets, which cannot be told apart"),
         ((3.0, 2.0), True, "b is the best 2.00"),
         ((3.0, 2.0), False, "FID of 2 sets, which cannot be told apart"),
-        ((3.0, 2.0, 9.0), False, "2 of 3 sets cannot be told apart, and are the best 3.00 a 2.00 b"),
-        ((2.0,) * 5 + (3.0,), None, "5 of 6 sets cannot be told apart, and are the best 2.00 a 2.00 b 2.00 c 2.00 d"),
+        (
+            (3.0, 2.0, 9.0),
+            False,
+            "2 of 3 sets cannot be told apart, and are the best 3.00 a 2.00 b",
+        ),
+        (
+            (2.0,) * 5 + (3.0,),
+            None,
+            "5 of 6 sets cannot be told apart, and are the best 2.00 a 2.00 b 2.00 c 2.00 d",
+        ),
     ],
 )
 def test_the_verdict(values: tuple[float, ...], better: bool | None, verdict: str) -> None:
-    """Without error bars the lowest value is named, with them what can be told; ``better`` is whether b beats a."""
+    """Without error bars the lowest value is named, with them what can be told; ``better`` is
+    whether b beats a.
+    """
     evaluation = valued(bare(*"abcdef"[: len(values)]), *({"fid": value} for value in values))
     if better is not None:
-        bars = [Uncertainty(0.0, Interval(value, 0.5, value - 1, value + 1), "", ()) for value in values]
+        bars = [
+            Uncertainty(0.0, Interval(value, 0.5, value - 1, value + 1), "", ()) for value in values
+        ]
         pairs = zip(evaluation.results, bars, strict=True)
         results = tuple(replace(result, uncertainties={"fid": each}) for result, each in pairs)
         apart = Interval(-1.0, 0.2, -1.4, -0.6)
         first = Interval(1.0, 0.2, 0.6, 1.4) if better else Interval(1.0, 0.9, -0.8, 2.8)
-        differences = [Difference("a", "b", first), *(Difference(each, "c", apart) for each in "ab")]
+        differences = [
+            Difference("a", "b", first),
+            *(Difference(each, "c", apart) for each in "ab"),
+        ]
         evaluation = replace(
-            evaluation, results=results, differences=tuple(differences[: 1 if len(values) == 2 else 3])
+            evaluation,
+            results=results,
+            differences=tuple(differences[: 1 if len(values) == 2 else 3]),
         )
     assert heading(html_report(evaluation)) == verdict
 
@@ -204,7 +254,9 @@ def test_names_are_escaped(files: list[str]) -> None:
     evaluation = rich(bare(f"sets/{NASTY}", os.fsdecode(b"sets/\xff"), real=NASTY), files)
     command = (*COMMAND, NASTY, os.fsdecode(b"\xff"))
     warning = ResultWarning("", f"{NASTY}\x00\ud800")
-    evaluation = replace(evaluation, run=replace(evaluation.run, warnings=(warning,), command=command))
+    evaluation = replace(
+        evaluation, run=replace(evaluation.run, warnings=(warning,), command=command)
+    )
     html = html_report(evaluation)
     html.encode("utf-8")
     page = Page(html)
@@ -224,24 +276,35 @@ def test_equal_input_gives_the_same_page(files: list[str], full_page: str, tmp_p
     assert (tmp_path / "one.png").read_bytes() == (tmp_path / "two.png").read_bytes()
 
 
-# --- the overview ----------------------------------------------------------------------------------------------------
+# --- the overview ---------------------------------------------------------------------------------
 
 
 def valued(evaluation: Evaluation, *metrics: dict[str, float]) -> Evaluation:
     """Return the evaluation with these metrics, one dictionary per FAKE."""
     pairs = zip(evaluation.results, metrics, strict=True)
-    return replace(evaluation, results=tuple(replace(result, metrics=each, diagnosis=None) for result, each in pairs))
+    return replace(
+        evaluation,
+        results=tuple(replace(result, metrics=each, diagnosis=None) for result, each in pairs),
+    )
 
 
 def test_the_best_value_of_each_metric_is_marked_with_text() -> None:
-    low, high = dict.fromkeys(METRICS, 1.0) | {"fid": 1.0}, dict.fromkeys(METRICS, 2.0) | {"fid": 2.0}
+    low, high = (
+        dict.fromkeys(METRICS, 1.0) | {"fid": 1.0},
+        dict.fromkeys(METRICS, 2.0) | {"fid": 2.0},
+    )
     evaluation = valued(bare("low", "high"), low, high)
     better = [value.number.better for value in evaluation.values]
     html = html_report(evaluation)
     rows = html.partition("<tbody>")[2].split("</tr>")
-    assert [row.count(">best:</span>") for row in rows[:2]] == [better.count("lower"), better.count("higher")]
+    assert [row.count(">best:</span>") for row in rows[:2]] == [
+        better.count("lower"),
+        better.count("higher"),
+    ]
     for direction in ("lower", "higher"):
-        assert html.count(f'<span class="unseen">, {direction} is better</span>') == better.count(direction)
+        assert html.count(f'<span class="unseen">, {direction} is better</span>') == better.count(
+            direction
+        )
 
 
 def test_of_many_pairs_only_those_with_the_best_set_are_shown() -> None:
@@ -251,26 +314,38 @@ def test_of_many_pairs_only_those_with_the_best_set_are_shown() -> None:
     assert re.findall(r"<p>(\w) is better than \w: -1.50 ", html) == ["a"] * 5
 
 
-# --- charts ----------------------------------------------------------------------------------------------------------
+# --- charts ---------------------------------------------------------------------------------------
 
 
-def marker_positions(evaluation: Evaluation, folder: Path, axis: str) -> tuple[set[float], set[float]]:
-    """Return the positions of the distances and of the bias-corrected distances on an axis, without the legend."""
+def marker_positions(
+    evaluation: Evaluation, folder: Path, axis: str
+) -> tuple[set[float], set[float]]:
+    """Return the positions of the distances and of the bias-corrected distances on an axis, without
+    the legend.
+    """
     write_shown(evaluation, ImageLookup(), "plot", folder / "plot.svg")
     plot = (folder / "plot.svg").read_text().partition('<g id="legend')[0]
     place = {"x": r' x="([\d.]+)" y="[\d.]+"', "y": r' x="[\d.]+" y="([\d.]+)"'}[axis]
     uses = re.findall(rf'<use xlink:href="#\w+"{place} style="fill: (#\w+); stroke: #', plot)
     bars = plot.partition("#b3530a")[2]
-    assert not re.search(r"<g clip-path[^>]*>\s*<use", bars), "points at an end of the axis are whole"
-    first, second = ({float(at) for at, colour in uses if colour == wanted} for wanted in ("#1f5fbf", "#b3530a"))
+    assert not re.search(r"<g clip-path[^>]*>\s*<use", bars), (
+        "points at an end of the axis are whole"
+    )
+    first, second = (
+        {float(at) for at, colour in uses if colour == wanted} for wanted in ("#1f5fbf", "#b3530a")
+    )
     return first, second
 
 
-@pytest.mark.parametrize(("fakes", "beside"), [(("good", "other", "bad"), True), (("step1", "step2", "step4"), False)])
+@pytest.mark.parametrize(
+    ("fakes", "beside"), [(("good", "other", "bad"), True), (("step1", "step2", "step4"), False)]
+)
 def test_error_bars_are_beside_points_that_are_not_joined(
     fakes: tuple[str, ...], beside: bool, files: list[str], tmp_path: Path
 ) -> None:
-    distances, corrected = marker_positions(rich(bare(*fakes), files), tmp_path, "y" if beside else "x")
+    distances, corrected = marker_positions(
+        rich(bare(*fakes), files), tmp_path, "y" if beside else "x"
+    )
     assert (len(distances), len(corrected)) == (3, 2), "the second FAKE has no interval"
     nearest = [min(abs(at - other) for other in distances) for at in corrected]
     if beside:
@@ -281,10 +356,15 @@ def test_error_bars_are_beside_points_that_are_not_joined(
 
 def svgs(html: str) -> list[str]:
     """Return the charts of a page, the light one last."""
-    return [base64.b64decode(data).decode() for data in re.findall(r"data:image/svg\+xml;base64,([\w+/=]+)", html)]
+    return [
+        base64.b64decode(data).decode()
+        for data in re.findall(r"data:image/svg\+xml;base64,([\w+/=]+)", html)
+    ]
 
 
-@pytest.mark.parametrize(("first", "note"), [(12.3456, r"the axis starts at 12\.\d+, not at 0"), (1.5, ""), (0.25, "")])
+@pytest.mark.parametrize(
+    ("first", "note"), [(12.3456, r"the axis starts at 12\.\d+, not at 0"), (1.5, ""), (0.25, "")]
+)
 def test_the_chart_has_values_and_says_where_its_axis_starts(first: float, note: str) -> None:
     html = html_report(valued(bare("good", "bad"), {"fid": 12.6}, {"fid": first}))
     source = '<source media="(prefers-color-scheme: dark)" srcset="data:image/svg+xml;base64,'
@@ -295,12 +375,18 @@ def test_the_chart_has_values_and_says_where_its_axis_starts(first: float, note:
             assert re.search(f">{text}</text>", chart), text
         assert ("the axis starts" in chart) == bool(note)
         assert f"fill: {ink}" in chart
-        assert not re.search(">[-\u2212][\\d.]+</text>", chart), "the axis of positive values does not start below 0"
+        assert not re.search(">[-\u2212][\\d.]+</text>", chart), (
+            "the axis of positive values does not start below 0"
+        )
     assert not svgs(html_report(bare("alone")))
 
 
-@pytest.mark.parametrize(("values", "start"), [((111.7, 111.9), "111.69"), ((1500.2, 1501.1), "1500.15")])
-def test_the_start_of_an_axis_is_not_rounded_beyond_its_values(values: tuple[float, float], start: str) -> None:
+@pytest.mark.parametrize(
+    ("values", "start"), [((111.7, 111.9), "111.69"), ((1500.2, 1501.1), "1500.15")]
+)
+def test_the_start_of_an_axis_is_not_rounded_beyond_its_values(
+    values: tuple[float, float], start: str
+) -> None:
     one, other = values
     for chart in svgs(html_report(valued(bare("a", "b"), {"fid": one}, {"fid": other}))):
         assert f">the axis starts at {start}, not at 0</text>" in chart
@@ -320,7 +406,7 @@ def test_the_chart_of_many_sets_stays_readable(name: str) -> None:
     assert light.count("<text") < 30
 
 
-# --- all sets --------------------------------------------------------------------------------------------------------
+# --- all sets -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("number", [1, 2, 5])
@@ -331,7 +417,9 @@ def test_one_warning_is_open_and_the_others_are_folded(number: int) -> None:
     part = html[html.index('id="warnings"') :].partition("</header>")[0]
     seen, _, folded = part.partition("<details>")
     assert (seen.count("warning number"), folded.count("warning number")) == (1, number - 1)
-    assert (f"<summary>{number - 1} more warning{'s' if number > 2 else ''}</summary>" in folded) == (number > 1)
+    assert (
+        f"<summary>{number - 1} more warning{'s' if number > 2 else ''}</summary>" in folded
+    ) == (number > 1)
 
 
 def test_the_title_of_the_charts_describes_them(tmp_path: Path) -> None:
@@ -340,15 +428,25 @@ def test_the_title_of_the_charts_describes_them(tmp_path: Path) -> None:
     assert text == "FID of 2 sets against data/real (100 images)"
     assert details == "Inception, 2048 dimensions, protocol pytorch-fid; 100 images per set"
     first, second = evaluation.results
-    uneven = replace(evaluation, results=(replace(first, fake=SetResult(first.fake.name, 5000)), second))
+    uneven = replace(
+        evaluation, results=(replace(first, fake=SetResult(first.fake.name, 5000)), second)
+    )
     assert title_of(uneven, KNOWN[0])[1].endswith("; 100 to 5,000 images per set")
     unknown = replace(
         evaluation,
-        results=(replace(first, real=SetResult("data/real", None), fake=SetResult(first.fake.name, None)), second),
+        results=(
+            replace(
+                first, real=SetResult("data/real", None), fake=SetResult(first.fake.name, None)
+            ),
+            second,
+        ),
     )
     assert title_of(unknown, KNOWN[0])[0].endswith("data/real (unknown number of images)")
     assert title_of(unknown, KNOWN[0])[1].endswith("; unknown number of images per set")
-    assert title_of(bare("runs/fake"), KNOWN[0])[0] == "FID of runs/fake (100 images) against real (100 images)"
+    assert (
+        title_of(bare("runs/fake"), KNOWN[0])[0]
+        == "FID of runs/fake (100 images) against real (100 images)"
+    )
     write_shown(evaluation, ImageLookup(), "plot", tmp_path / "plot.svg")
     plot, html = (tmp_path / "plot.svg").read_text(), html_report(evaluation)
     for line in (text, details):
@@ -358,7 +456,7 @@ def test_the_title_of_the_charts_describes_them(tmp_path: Path) -> None:
     assert f'alt="{text}"' in html
 
 
-# --- images ----------------------------------------------------------------------------------------------------------
+# --- images ---------------------------------------------------------------------------------------
 
 
 def section(html: str, key: str) -> str:
@@ -379,16 +477,26 @@ def test_an_image_that_is_near_to_many_is_shown_once(files: list[str]) -> None:
     exhibit = evaluation.results[0].exhibit
     assert exhibit is not None
     pairs = [(7.0, "a"), (1.0, "b"), (3.0, "a"), (2.0, "b"), (9.0, "c")]
-    near = tuple(Neighbour(f"{place}.png", f"{real}.png", apart) for place, (apart, real) in enumerate(pairs))
+    near = tuple(
+        Neighbour(f"{place}.png", f"{real}.png", apart) for place, (apart, real) in enumerate(pairs)
+    )
     html = html_report(shown(evaluation, replace(exhibit, neighbours=near)))
-    assert re.findall(r"distance ([\d.]+)", section(html, "fake-neighbours")) == ["1.00", "3.00", "9.00"]
+    assert re.findall(r"distance ([\d.]+)", section(html, "fake-neighbours")) == [
+        "1.00",
+        "3.00",
+        "9.00",
+    ]
 
 
 def test_images_with_negative_effects_do_not_raise_the_distance() -> None:
     evaluation = rich(bare("fake"), ["x.png"])
     (result,) = evaluation.results
     assert result.influence is not None
-    effects = (HarmfulImage("up.png", 0.25), HarmfulImage("none.png", 0.0), HarmfulImage("down.png", -0.5))
+    effects = (
+        HarmfulImage("up.png", 0.25),
+        HarmfulImage("none.png", 0.0),
+        HarmfulImage("down.png", -0.5),
+    )
     for kept, raising in ((effects, True), (effects[1:], False)):
         influence = replace(result.influence, most_harmful=kept)
         found = replace(evaluation, results=(replace(result, influence=influence),))
@@ -403,10 +511,16 @@ def test_images_with_negative_effects_do_not_raise_the_distance() -> None:
         assert "none.png" not in lines
         assert "down.png" not in lines
         assert ("no image raises the FID" in lines) != raising
-        assert len(found.to_dict()["results"][0]["influence"]["most_harmful"]) == len(kept), "the JSON has all"
-    unknown = replace(result.influence, most_harmful=(), removals=(), doubt="this set is REAL itself")
+        assert len(found.to_dict()["results"][0]["influence"]["most_harmful"]) == len(kept), (
+            "the JSON has all"
+        )
+    unknown = replace(
+        result.influence, most_harmful=(), removals=(), doubt="this set is REAL itself"
+    )
     html = html_report(replace(evaluation, results=(replace(result, influence=unknown),)))
-    assert "The effects of the images are unknown: this set is REAL itself." in section(html, "fake-harmful")
+    assert "The effects of the images are unknown: this set is REAL itself." in section(
+        html, "fake-harmful"
+    )
 
 
 def test_sections_that_lack_features_explain_why(files: list[str]) -> None:
@@ -417,26 +531,38 @@ def test_sections_that_lack_features_explain_why(files: list[str]) -> None:
     assert full is not None
 
     def text(unknown: tuple[str, ...], cached: tuple[str, ...]) -> str:
-        exhibit = replace(full, neighbours=() if unknown else full.neighbours, without_features=unknown)
+        exhibit = replace(
+            full, neighbours=() if unknown else full.neighbours, without_features=unknown
+        )
         results, run = (replace(result, exhibit=exhibit),), replace(evaluation.run, cached=cached)
-        return section(html_report(replace(evaluation, results=results, run=run)), "fake-neighbours")
+        return section(
+            html_report(replace(evaluation, results=results, run=run)), "fake-neighbours"
+        )
 
     both = text(("real", "fake"), ("real", "fake"))
     for name in ("real", "fake"):
-        assert f"The features of each image of {name} are unknown. Pass cache=False to compute them." in both
+        assert (
+            f"The features of each image of {name} are unknown. Pass cache=False to compute them."
+            in both
+        )
     file = text(("real",), ("fake",))
     assert (
-        "The features of each image of real are unknown. Pass the images instead of statistics to compute them." in file
+        "The features of each image of real are unknown. Pass the images instead of statistics "
+        "to compute them." in file
     )
     assert "cache=False" not in file
     known = text((), ("real", "fake"))
     assert "distance 5.50" in known
     assert "cache=False" not in known
-    itself = replace(evaluation, results=(replace(evaluation.results[0], real=SetResult("fake", 100)),))
-    assert "fake-neighbours" not in html_report(shown(itself, replace(full, neighbours=(), without_features=("fake",))))
+    itself = replace(
+        evaluation, results=(replace(evaluation.results[0], real=SetResult("fake", 100)),)
+    )
+    assert "fake-neighbours" not in html_report(
+        shown(itself, replace(full, neighbours=(), without_features=("fake",)))
+    )
 
 
-# --- sentences and settings ------------------------------------------------------------------------------------------
+# --- sentences and settings -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -444,7 +570,8 @@ def test_sections_that_lack_features_explain_why(files: list[str]) -> None:
     [
         (
             Duplicates(340, 336, 4, 0, {1: 334, 2: 1, 4: 1}, None, ()),
-            "FAKE: 4 of 340 images (1%) are exact duplicates: 336 different images, 2 of them repeated.",
+            "FAKE: 4 of 340 images (1%) are exact duplicates: 336 different images, 2 of them "
+            "repeated.",
         ),
         (
             Duplicates(5, 1, 2, 2, {5: 1}, None, ()),
@@ -481,19 +608,34 @@ def test_findings_name_the_set_that_they_are_about(files: list[str], full_page: 
     evaluation = rich(bare("fake"), files[2:3])
     full = evaluation.results[0].exhibit
     assert full is not None
-    assert "fake-properties" not in html_report(shown(evaluation, replace(full, fake=None, real=None)))
-    text = section(html_report(shown(evaluation, replace(full, fake=None, real=None))), "fake-findings")
-    assert "medium FAKE against REAL: FAKE's images are smaller" in text, "also of sets whose properties are unknown"
+    assert "fake-properties" not in html_report(
+        shown(evaluation, replace(full, fake=None, real=None))
+    )
+    text = section(
+        html_report(shown(evaluation, replace(full, fake=None, real=None))), "fake-findings"
+    )
+    assert "medium FAKE against REAL: FAKE's images are smaller" in text, (
+        "also of sets whose properties are unknown"
+    )
 
 
 def test_settings_and_notes_are_on_the_page() -> None:
     evaluation = bare("fake")
     notes = ("--metrics all omits 'is': it is not defined", "dims taken from real.npz")
-    config = {"metrics": ["fid", "kid"], "kid_subset_size": 340, "cache": False, "metric_options": {"a.b": 2}}
+    config = {
+        "metrics": ["fid", "kid"],
+        "kid_subset_size": 340,
+        "cache": False,
+        "metric_options": {"a.b": 2},
+    }
     evaluation = replace(
         evaluation,
         run=replace(evaluation.run, config=config, notes=notes),
-        settings={"kid": {"subsets": 100, "subset_size": 340}, "prdc": {"nearest_k": 5}, "own": {"fast": True}},
+        settings={
+            "kid": {"subsets": 100, "subset_size": 340},
+            "prdc": {"nearest_k": 5},
+            "own": {"fast": True},
+        },
     )
     text = Page(html_report(evaluation)).text
     record = json.loads(text[text.index('{\n  "protocol"') : text.rindex("}") + 1])
@@ -504,7 +646,7 @@ def test_settings_and_notes_are_on_the_page() -> None:
     }
 
 
-# --- thumbnails ------------------------------------------------------------------------------------------------------
+# --- thumbnails -----------------------------------------------------------------------------------
 
 
 def thumbnail(file: str) -> Thumbnail:
@@ -526,7 +668,9 @@ def test_thumbnails_show_the_pixels_that_were_processed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("fakes", "least", "most"), [(1, 80, 150), (4, 300, 600), (60, 600, 1200)])
-def test_the_more_sets_the_fewer_images_of_each(fakes: int, least: int, most: int, files: list[str]) -> None:
+def test_the_more_sets_the_fewer_images_of_each(
+    fakes: int, least: int, most: int, files: list[str]
+) -> None:
     html = html_report(rich(bare(*map(str, range(fakes))), files[2:3]))
     assert least < len(Page(html).all("img")) < most
 
@@ -552,11 +696,16 @@ def test_the_page_explains_why_an_image_is_missing(tmp_path: Path) -> None:
     assert section(html, "fake-random").count("None of these images could be read: not found.") == 2
     names = [each.get("aria-label") or "" for each in Page(html).all("span")]
     assert f"{tmp_path / 'gone.png'}: not found" in names
-    some = html_report(shown(evaluation, replace(exhibit_of(evaluation), random=(write_image(tmp_path, "a.png"), "b"))))
+    some = html_report(
+        shown(
+            evaluation,
+            replace(exhibit_of(evaluation), random=(write_image(tmp_path, "a.png"), "b")),
+        )
+    )
     assert "b: not found" in [each.get("aria-label") for each in Page(some).all("span")]
 
 
-# --- names and numbers -----------------------------------------------------------------------------------------------
+# --- names and numbers ----------------------------------------------------------------------------
 
 
 def test_a_sweep_is_ordered_by_the_numbers_in_its_names() -> None:
@@ -569,10 +718,16 @@ def test_a_sweep_is_ordered_by_the_numbers_in_its_names() -> None:
     assert numbers_of(["a/ckpt-1000-seed0", "a/ckpt-500-seed0"]) == ([1000.0, 500.0], "ckpt")
     assert numbers_of(["run2/step100", "run2/last5/step300"]) == ([100.0, 300.0], "step")
     points, label = sweep_of(bare("step1000", "step200", "step500").results)
-    assert [(point.x, point.name) for point in points] == [(200, "step200"), (500, "step500"), (1000, "step1000")]
+    assert [(point.x, point.name) for point in points] == [
+        (200, "step200"),
+        (500, "step500"),
+        (1000, "step1000"),
+    ]
     assert label == "step"
     points, label = sweep_of(bare("s2", "s1").results)
-    assert ([point.name for point in points], label) == (["s2", "s1"], ""), "two points are no sweep"
+    assert ([point.name for point in points], label) == (["s2", "s1"], ""), (
+        "two points are no sweep"
+    )
     points, axis = sweep_of(bare("good", "bad").results)
     assert ([point.name for point in points], axis) == (["good", "bad"], "")
 
@@ -594,7 +749,9 @@ def test_the_classes_of_a_fake() -> None:
 def test_negative_and_lacking_values_have_no_bars() -> None:
     (result,) = (evaluation := bare("fake")).results
     few = ClassResult("few", 1, 1)
-    known = Classes("folder", (ClassResult("a", 9, 9, {"fid": -0.5}), few), {"fid": -0.5}, {"fid": ("a", -0.5)})
+    known = Classes(
+        "folder", (ClassResult("a", 9, 9, {"fid": -0.5}), few), {"fid": -0.5}, {"fid": ("a", -0.5)}
+    )
     result = replace(result, classes=known)
     html = html_report(replace(evaluation, results=(result,)))
     assert re.findall(r'<td class="bar"><span style="width: ([^"]+)">', html) == ["0.0%", "0.0%"]
@@ -610,7 +767,7 @@ def test_classes_without_values_are_not_on_the_page() -> None:
     assert Comparison.from_dict(evaluation.to_dict()["results"][0], KNOWN).classes == counts
 
 
-# --- the plot, and requirements of both ------------------------------------------------------------------------------
+# --- the plot, and requirements of both -----------------------------------------------------------
 
 
 @pytest.mark.parametrize(("flag", "name"), [("report", "a.xhtml"), ("plot", "a.html")])
@@ -623,7 +780,12 @@ def test_suffixes_of_output_files(tmp_path: Path, flag: str, name: str) -> None:
 
 
 def test_the_plot_is_an_image(files: list[str], tmp_path: Path) -> None:
-    write_shown(rich(bare("$a_b^c$ 猫", "<b>", "x" * 300), files), ImageLookup(), "plot", tmp_path / "plot.png")
+    write_shown(
+        rich(bare("$a_b^c$ 猫", "<b>", "x" * 300), files),
+        ImageLookup(),
+        "plot",
+        tmp_path / "plot.png",
+    )
     with Image.open(io.BytesIO((tmp_path / "plot.png").read_bytes())) as image:
         image.load()
         assert image.format == "PNG"
@@ -643,5 +805,7 @@ def test_a_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     check_shown(files)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     for setting, file in files.items():
-        with pytest.raises(InputError, match=rf"^{setting} needs the package matplotlib: pip install"):
+        with pytest.raises(
+            InputError, match=rf"^{setting} needs the package matplotlib: pip install"
+        ):
             check_shown({setting: file})

@@ -30,7 +30,10 @@ def evaluation_of(fakes: Mapping[str, Mapping[str, float]], real: str = "real") 
     """Return an evaluation with these metric values of these FAKEs."""
     plain = bare(*fakes, real=real)
     return replace(
-        plain, results=tuple(replace(result, metrics=dict(fakes[result.fake.name])) for result in plain.results)
+        plain,
+        results=tuple(
+            replace(result, metrics=dict(fakes[result.fake.name])) for result in plain.results
+        ),
     )
 
 
@@ -49,7 +52,9 @@ def test_one_row_per_fake_and_one_column_per_value() -> None:
 
 
 def test_no_value_of_a_diagnostic_is_the_best() -> None:
-    evaluation = evaluation_of({"a": {"fid": 12.0, "authpct": 50.0}, "b": {"fid": 11.0, "authpct": 60.0}})
+    evaluation = evaluation_of(
+        {"a": {"fid": 12.0, "authpct": 50.0}, "b": {"fid": 11.0, "authpct": 60.0}}
+    )
     assert table_lines(evaluation) == [
         "FAKE   FID   AuthPct diagnostic",
         "a     12.0                   50",
@@ -61,9 +66,13 @@ def test_no_value_of_a_diagnostic_is_the_best() -> None:
 
 def test_features_of_all_values_are_named_once() -> None:
     """Titles such as ``KID (64 dimensions)`` would make each column twice as wide."""
-    evaluation = evaluation_of({name: {"fid_64": each["fid"], "kid_64": each["kid"]} for name, each in FAKES.items()})
+    evaluation = evaluation_of(
+        {name: {"fid_64": each["fid"], "kid_64": each["kid"]} for name, each in FAKES.items()}
+    )
     known = known_of(Features.of_network("inception", 64))
-    evaluation = replace(evaluation, results=tuple(replace(each, known=known) for each in evaluation.results))
+    evaluation = replace(
+        evaluation, results=tuple(replace(each, known=known) for each in evaluation.results)
+    )
     assert table_lines(evaluation) == [
         "Features of all values: 64 dimensions",
         "FAKE  FID (64 dimensions)     KID",
@@ -106,10 +115,16 @@ def test_features_of_all_values_are_named_once() -> None:
         ({"mind": 12.34567}, 5000, "12.35"),
     ],
 )
-def test_digits_that_can_be_relied_on(values: dict[str, float], count: int | None, shown: str) -> None:
-    """To the second digit of the spread; Fréchet distances without one as in papers, with fewer of few images."""
+def test_digits_that_can_be_relied_on(
+    values: dict[str, float], count: int | None, shown: str
+) -> None:
+    """To the second digit of the spread; Fréchet distances without one as in papers, with fewer of
+    few images.
+    """
     (result,) = evaluation_of({"a": values}).results
-    counted = replace(result, real=replace(result.real, count=count), fake=replace(result.fake, count=count))
+    counted = replace(
+        result, real=replace(result.real, count=count), fake=replace(result.fake, count=count)
+    )
     assert rounded(counted.values[0], counted) == shown
 
 
@@ -121,7 +136,10 @@ def test_equal_values_are_not_the_best() -> None:
 
 def test_real_is_never_the_best() -> None:
     lines = table_lines(evaluation_of({**FAKES, "real": {**FAKES["a"], "fid": 0.0}}))
-    never = "Sets that contain images of REAL are never marked as best, nor is a set that is the only other one."
+    never = (
+        "Sets that contain images of REAL are never marked as best, nor is a set that is the "
+        "only other one."
+    )
     assert lines[-2:] == [LEGEND, never]
     assert [row[1] for row in cells(lines[:-2])] == ["FID", "12.0", "11.0*", "0.000"]
     only = table_lines(evaluation_of({"a": {"fid": 3.0}, "real": {"fid": 0.0}}))
@@ -132,7 +150,9 @@ def test_real_is_never_the_best() -> None:
 
 def with_bars(difference: Interval) -> Evaluation:
     """Return an evaluation of a, b and c, of which a and b have error bars and this difference."""
-    plain = evaluation_of({name: {"fid": values["fid"]} for name, values in FAKES.items()} | {"c": {"fid": 13.0}})
+    plain = evaluation_of(
+        {name: {"fid": values["fid"]} for name, values in FAKES.items()} | {"c": {"fid": 13.0}}
+    )
     bars = [Interval(11.5, 0.25, 11.0, 12.0), Interval(11.75, 0.5, 10.75, 12.75), None]
     results = tuple(
         replace(result, uncertainties={"fid": Uncertainty(None, bar, "", ())})
@@ -164,8 +184,8 @@ def test_fakes_that_cannot_be_distinguished_from_the_best_are_marked() -> None:
     ]
     assert " ".join(" ".join(lines[4:]).split()) == (
         f"{LEGEND} In the column FID, sets that cannot be distinguished from the best one are "
-        "marked as well. bias-corrected FID of a minus that of b: -0.2500 (95 %: -1.2500 to +0.7500): a and b cannot "
-        "be distinguished"
+        "marked as well. bias-corrected FID of a minus that of b: -0.2500 (95 %: -1.2500 to "
+        "+0.7500): a and b cannot be distinguished"
     )
 
 
@@ -179,16 +199,27 @@ def with_bar(fake: str, value: float, error: float | None) -> Evaluation:
     """Return an evaluation of one FAKE, with an error bar if ``error`` is not None."""
     (plain,) = evaluation_of({fake: {"fid": value}}).results
     bar = None if error is None else Interval(value, error, value - 2 * error, value + 2 * error)
-    return replace(bare(fake), results=(replace(plain, uncertainties={"fid": Uncertainty(None, bar, "", ())}),))
+    return replace(
+        bare(fake), results=(replace(plain, uncertainties={"fid": Uncertainty(None, bar, "", ())}),)
+    )
 
 
 def test_error_bars_of_several_files_are_compared() -> None:
-    saved = {"1.json": with_bar("a", 11.0, 0.5), "2.json": with_bar("b", 11.5, 0.5), "3.json": with_bar("c", 20.0, 0.5)}
+    saved = {
+        "1.json": with_bar("a", 11.0, 0.5),
+        "2.json": with_bar("b", 11.5, 0.5),
+        "3.json": with_bar("c", 20.0, 0.5),
+    }
     assert marked(saved, 1) == marked(saved, 2) == ["a", "b"]
     assert any("cannot be distinguished from the best" in line for line in lines_in("table", saved))
 
 
 def test_a_fake_without_error_bars_is_not_tied_by_those_of_another_file() -> None:
-    """The same FAKE was computed on two days: only the second has error bars, and its images are better."""
-    saved = {"1.json": with_bar("a", 99.0, None), "2.json": with_bars(Interval(-0.25, 0.5, -1.25, 0.75))}
+    """The same FAKE was computed on two days: only the second has error bars, and its images are
+    better.
+    """
+    saved = {
+        "1.json": with_bar("a", 99.0, None),
+        "2.json": with_bars(Interval(-0.25, 0.5, -1.25, 0.75)),
+    }
     assert marked(saved, 1) == ["a (2.json)", "b (2.json)"]

@@ -1,4 +1,6 @@
-"""Only a distance of Inception's 2048 features is called `FID`: all other values name their features."""
+"""Only a distance of Inception's 2048 features is called `FID`: all other values name their
+features.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +14,12 @@ import fidtool as package
 from fidtool.features.models.families import CMMD_EXTRACTOR
 from fidtool.features.protocol import EMBEDDING, FEATURES, INCEPTION, Definition
 from fidtool.metrics.cmmd import CMMD
-from fidtool.pipeline.gates import missed_gates
 from fidtool.report.html import html_report
 from fidtool.report.text import influence_lines, result_lines
 from fidtool.result.evaluation import Evaluation
 from fidtool.result.values import Features, key_of, values_of
-from fidtool.settings import Settings
+from fidtool.run.gates import missed_gates
+from fidtool.settings.settings import Settings
 from support.pictures import make_pictures
 from support.places import TINY
 from support.report_samples import DINO, FURTHER, KNOWN, bare, known_of, rich
@@ -48,13 +50,17 @@ def defined(extractor: str, dims: int) -> Definition:
         (Features.of_network("", 1024), "fid", "FD (1024 dimensions)", "fd_1024"),
     ],
 )
-def test_a_name_shows_which_features_a_value_is_based_on(features: Features, name: str, title: str, key: str) -> None:
+def test_a_name_shows_which_features_a_value_is_based_on(
+    features: Features, name: str, title: str, key: str
+) -> None:
     (value,) = known_of(features, name)
     assert (value.title, value.key) == (title, key)
 
 
 def test_the_key_of_a_spread() -> None:
-    found = {value.key: value.spread for value in known_of(DINO, "fid", "kid", "is", "fid_infinity")}
+    found = {
+        value.key: value.spread for value in known_of(DINO, "fid", "kid", "is", "fid_infinity")
+    }
     assert found == {
         "fd_dinov2": "",
         "kid_dinov2": "kid_std_dinov2",
@@ -72,11 +78,18 @@ def test_the_key_of_a_spread() -> None:
         # The files name a different model.
         (defined("dinov2:vits14", 384), False, 384, Features.of_network("dinov2:vits14", 384)),
         (defined("nets.py:f@0123456789ab", 9), False, 9, Features.of_network("nets.py:f", 9)),
-        (None, False, 2048, Features.of_network("", 2048)),  # of other tools, and another network was asked for
+        (
+            None,
+            False,
+            2048,
+            Features.of_network("", 2048),
+        ),  # of other tools, and another network was asked for
         (None, False, 1024, Features.of_network("", 1024)),
     ],
 )
-def test_the_definition_decides(definition: Definition | None, measured: bool, dims: int, expected: Features) -> None:
+def test_the_definition_decides(
+    definition: Definition | None, measured: bool, dims: int, expected: Features
+) -> None:
     files = [package.Statistics.of(np.zeros(dims), np.eye(dims))]
     (value,) = values_of({FEATURES: definition}, Settings(extractor="dinov2"), measured, files)
     assert value.features == expected
@@ -90,7 +103,9 @@ def test_the_definition_decides(definition: Definition | None, measured: bool, d
         ("dinov2:vits14", False, "CMMD (dinov2:vits14)", "cmmd_dinov2_vits14"),
     ],
 )
-def test_cmmd_names_a_network_that_is_not_the_authors(network: str, measured: bool, title: str, key: str) -> None:
+def test_cmmd_names_a_network_that_is_not_the_authors(
+    network: str, measured: bool, title: str, key: str
+) -> None:
     definitions = {FEATURES: defined(INCEPTION, 2048), EMBEDDING: defined(network, 1024)}
     config = Settings(metrics=("fid", CMMD(extractor="dinov2")))
     fid, cmmd = values_of(definitions, config, measured)
@@ -100,7 +115,11 @@ def test_cmmd_names_a_network_that_is_not_the_authors(network: str, measured: bo
 
 def test_features_that_have_a_layer_of_their_own() -> None:
     settings = Settings(metrics="fid,sfid,psnr,kid", extractor="inception,dinov2")
-    values = values_of({FEATURES: defined(INCEPTION, 2048), "dinov2": defined("dinov2:vitl14", 1024)}, settings, True)
+    values = values_of(
+        {FEATURES: defined(INCEPTION, 2048), "dinov2": defined("dinov2:vitl14", 1024)},
+        settings,
+        True,
+    )
     found = [(value.key, value.features.layer, str(value.features)) for value in values]
     inception = "Inception, 2048 dimensions"
     assert found == [
@@ -113,7 +132,9 @@ def test_features_that_have_a_layer_of_their_own() -> None:
     ]
 
 
-def test_in_python_fid_is_none_for_other_networks(sets: tuple[Path, Path], environment: dict[str, str]) -> None:
+def test_in_python_fid_is_none_for_other_networks(
+    sets: tuple[Path, Path], environment: dict[str, str]
+) -> None:
     evaluation = package.compute(*sets, extractor=TINY)
     (result,) = evaluation.results
     assert (evaluation.fid, result.fid) == (None, None)
@@ -131,7 +152,12 @@ def test_in_python_fid_is_none_for_other_networks(sets: tuple[Path, Path], envir
 
 @pytest.mark.parametrize(
     ("metrics", "gated"),
-    [("kid,fid", "fid"), ("fid-infinity,fid", "fid-infinity"), ("fid,sfid", "fid"), ("sfid,kid,fid", "sfid")],
+    [
+        ("kid,fid", "fid"),
+        ("fid-infinity,fid", "fid-infinity"),
+        ("fid,sfid", "fid"),
+        ("sfid,kid,fid", "sfid"),
+    ],
 )
 def test_the_gate_applies_to_the_first_requested_frechet_distance(metrics: str, gated: str) -> None:
     config = Settings(metrics=tuple(metrics.split(",")), fail_above=3.0)
@@ -142,7 +168,10 @@ def test_a_missed_gate_names_its_distance() -> None:
     numbers = {"fid_infinity": 12.3, "fid_infinity_error": 0.5, "fid": 9.0}
 
     def concluded(metrics: str) -> Evaluation:
-        settings, found = Settings(metrics=metrics, fail_above=10.0), _with(bare("fake/"), DINO, numbers)
+        settings, found = (
+            Settings(metrics=metrics, fail_above=10.0),
+            _with(bare("fake/"), DINO, numbers),
+        )
         (gated,) = (value.key for value in known_of(DINO, settings.gated))
         missed = tuple(missed_gates(found, settings, None))
         return replace(found, results=(replace(found.results[0], missed=missed),), gated=gated)
@@ -151,12 +180,16 @@ def test_a_missed_gate_names_its_distance() -> None:
     assert missed.exit_reason == "gate missed: fake/ has FD-infinity (dinov2) 12.3, above 10"
     assert missed.exit_code == 3
     assert missed.to_dict()["exit"]["gated"] == "fd_infinity_dinov2"
-    assert missed.to_dict()["results"][0]["missed"] == ["fake/ has FD-infinity (dinov2) 12.3, above 10"]
+    assert missed.to_dict()["results"][0]["missed"] == [
+        "fake/ has FD-infinity (dinov2) 12.3, above 10"
+    ]
     assert (passed.exit_code, passed.to_dict()["exit"]["gated"]) == (0, "fd_dinov2")
     assert "gated" not in bare("fake/").to_dict()["exit"]
 
 
-def _with(evaluation: Evaluation, features: Features, numbers: dict[str, float], **changes: object) -> Evaluation:
+def _with(
+    evaluation: Evaluation, features: Features, numbers: dict[str, float], **changes: object
+) -> Evaluation:
     """Return the evaluation with different metric values and a different network."""
     results = []
     for result in evaluation.results:
@@ -165,7 +198,9 @@ def _with(evaluation: Evaluation, features: Features, numbers: dict[str, float],
         metrics = {key_of(known, name): value for name, value in numbers.items()}
         results.append(replace(result, metrics=metrics, known=known, uncertainties=bars))
     definition = replace(defined("dinov2:vitl14", 1024), resize="its own")
-    return replace(evaluation, definitions={FEATURES: definition}, results=tuple(results), **changes)
+    return replace(
+        evaluation, definitions={FEATURES: definition}, results=tuple(results), **changes
+    )
 
 
 def test_the_page_names_metric_network_and_protocol(tmp_path: Path) -> None:
@@ -184,7 +219,9 @@ def test_the_page_names_metric_network_and_protocol(tmp_path: Path) -> None:
     evaluation = replace(evaluation, results=(replace(evaluation.results[0], missed=()),))
     other = html_report(_with(evaluation, DINO, numbers))
     assert "<title>FD (dinov2) 9.5" in other
-    assert other.count("dinov2, 1024 dimensions, the network&#39;s own preparation") == 2, "in title and header"
+    assert other.count("dinov2, 1024 dimensions, the network&#39;s own preparation") == 2, (
+        "in title and header"
+    )
     assert "Bias-corrected FD (dinov2)" in other
     assert "FID" not in other.replace("<b>", "")
 
@@ -193,7 +230,9 @@ def test_the_line_of_every_metric_has_a_title() -> None:
     evaluation = rich(bare("a", "b"), ["x.png"])
     names = [value.number.name for value in KNOWN if not value.number.inception]
     numbers = dict.fromkeys((*names, "kid_std", "fid_infinity_error"), 1.0)
-    lines = result_lines(_with(evaluation, DINO, numbers)) + influence_lines(_with(evaluation, DINO, numbers))
+    lines = result_lines(_with(evaluation, DINO, numbers)) + influence_lines(
+        _with(evaluation, DINO, numbers)
+    )
     titles = [value.title for value in known_of(DINO, *names)]
     assert [line.partition(":")[0] for line in lines[: len(titles)]] == titles
     assert not [line for line in lines if "FID" in line.replace("sFID", "").replace("MIFID", "")]

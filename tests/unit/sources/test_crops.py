@@ -1,9 +1,10 @@
 """Crops, bit for bit as the code that each is named after.
 
-``crop_origins.json`` has hashes of what that code makes of 40 images in RGB: ``center_crop_arr`` of guided-diffusion
-(22e0df8), ``make_transform`` of EDM's ``dataset_tool.py`` (008a4e5; EDM2's at 4bf8162 agrees), torchvision's transforms
-(0.29), and the validation set of VAR's ``utils/data.py`` (78b9539). It was made once, with that code and Pillow 13.0;
-Pillow 11.3 and 12.2 agree but for the tall images below "before Pillow 13".
+``crop_origins.json`` has hashes of what that code makes of 40 images in RGB: ``center_crop_arr`` of
+guided-diffusion (22e0df8), ``make_transform`` of EDM's ``dataset_tool.py`` (008a4e5; EDM2's at
+4bf8162 agrees), torchvision's transforms (0.29), and the validation set of VAR's ``utils/data.py``
+(78b9539). It was made once, with that code and Pillow 13.0; Pillow 11.3 and 12.2 agree but for the
+tall images below "before Pillow 13".
 """
 
 from __future__ import annotations
@@ -24,15 +25,17 @@ from torchvision import transforms
 
 import fidtool
 from fidtool.errors import rendered
-from fidtool.images.decode import DecodeError, DecodeOptions, decode
-from fidtool.settings import Settings
+from fidtool.reading.decode import DecodeError, DecodeOptions, decode
+from fidtool.settings.settings import Settings
 from fidtool.sources.contents import Pixels
 from fidtool.sources.crops import CROPS, FILTERS, Crop
 from support.framed_images import SIZES, framed_images
 
 ORIGINS = json.loads(Path(__file__).with_name("crop_origins.json").read_text())
 HASHED = [name for name in CROPS if name != "tensor-center"]
-"""Without the crop by torch's filter, whose last bits depend on the processor and on torch's version."""
+"""Without the crop by torch's filter, whose last bits depend on the processor and on torch's
+version.
+"""
 PILLOW_13 = int(PIL.__version__.partition(".")[0]) >= 13
 
 
@@ -45,7 +48,9 @@ def shortened_hash(pixels: NDArray[np.uint8]) -> str:
 
 
 def expected(crop: str, name: str, place: int) -> str:
-    """Return the hash of an image: of tall images, Pillow's filters give other values since version 13."""
+    """Return the hash of an image: of tall images, Pillow's filters give other values since version
+    13.
+    """
     of_crop = {} if PILLOW_13 else ORIGINS["before Pillow 13"].get(crop, {})
     return str(of_crop.get(name) or ORIGINS["origins"][crop].split()[place])
 
@@ -63,7 +68,9 @@ def test_decoded_images_are_framed_as_by_the_origin(name: str, size: int) -> Non
     assert {(each.shape, each.dtype) for each in pixels} == {((size, size, 3), np.dtype(np.uint8))}
     assert all(each.flags.c_contiguous for each in pixels)
     hashes = dict(zip(files, map(shortened_hash, pixels), strict=True))
-    differing = [file for place, file in enumerate(files) if hashes[file] != expected(str(crop), file, place)]
+    differing = [
+        file for place, file in enumerate(files) if hashes[file] != expected(str(crop), file, place)
+    ]
     assert not differing
 
 
@@ -73,7 +80,10 @@ def test_tensors_as_by_torchvision(size: int) -> None:
     steps = [transforms.ToTensor(), transforms.Resize(size), transforms.CenterCrop(size)]
     transform = transforms.Compose([*steps, transforms.Normalize([0.5] * 3, [0.5] * 3)])
     images = [rgb(data) for data in framed_images().values()]
-    wanted = [(127.5 * transform(image) + 128.0).clamp(0, 255).byte().permute(1, 2, 0).numpy() for image in images]
+    wanted = [
+        (127.5 * transform(image) + 128.0).clamp(0, 255).byte().permute(1, 2, 0).numpy()
+        for image in images
+    ]
     torch.set_default_dtype(torch.float64)
     try:
         with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -98,7 +108,7 @@ def test_other_contents_are_framed_alike(name: str) -> None:
     np.testing.assert_array_equal(crop.apply(pixels[:, ::-1]), crop.apply(pixels[:, ::-1].copy()))
 
 
-# --- limits ----------------------------------------------------------------------------------------------------------
+# --- limits ---------------------------------------------------------------------------------------
 
 
 def test_max_pixels_is_about_the_image_and_what_is_made_of_it() -> None:
@@ -111,18 +121,26 @@ def test_max_pixels_is_about_the_image_and_what_is_made_of_it() -> None:
         return ""
 
     assert result(300, Crop("edm", 17)) == ""
-    assert result(299, Crop("edm", 2)).startswith("it has 300 x 1 = 300 pixels, more than the limit of 299")
+    assert result(299, Crop("edm", 2)).startswith(
+        "it has 300 x 1 = 300 pixels, more than the limit of 299"
+    )
     for name in ("adm", "center", "tensor-center"):
         assert result(30_000, Crop(name, 10)) == ""
-        wanted = f"resized for {name}:10, it has 3000 x 10 = 30000 pixels, more than the limit of 29999"
+        wanted = (
+            f"resized for {name}:10, it has 3000 x 10 = 30000 pixels, more than the limit of 29999"
+        )
         assert result(29_999, Crop(name, 10)).startswith(wanted)
-    assert result(36_299, Crop("var", 10)).startswith("resized for var:10, it has 3300 x 11 = 36300 pixels")
+    assert result(36_299, Crop("var", 10)).startswith(
+        "resized for var:10, it has 3300 x 11 = 36300 pixels"
+    )
     for name in ("edm", "resize"):
-        assert result(399, Crop(name, 20)).startswith(f"resized for {name}:20, it has 20 x 20 = 400 pixels")
+        assert result(399, Crop(name, 20)).startswith(
+            f"resized for {name}:20, it has 20 x 20 = 400 pixels"
+        )
     assert "max_pixels raises it" in rendered(str(result(10**8, Crop("adm", 99_999), (3, 3))))
 
 
-# --- the setting -----------------------------------------------------------------------------------------------------
+# --- the setting ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -142,8 +160,8 @@ def test_spellings(typed: str, usual: str) -> None:
 
 
 FORM = (
-    "must be a crop (adm, edm, center, tensor-center, var, resize) and the side of a square in pixels, "
-    "such as adm:256, not "
+    "must be a crop (adm, edm, center, tensor-center, var, resize) and the side of a square in "
+    "pixels, such as adm:256, not "
 )
 
 

@@ -13,11 +13,11 @@ from torchvision.utils import save_image
 
 import fidtool
 from fidtool.features.protocol import PROTOCOLS
-from fidtool.result.record import changed_settings, recorded
-from fidtool.settings import Settings
+from fidtool.settings.record import changed_settings, recorded
+from fidtool.settings.settings import Settings
 from fidtool.sources.contents import Pixels, ValueRange
+from fidtool.sources.listing import open_images
 from fidtool.sources.memory import contents_of
-from fidtool.sources.opening import open_images
 from support.inside import bytes_of_floats, trained_on
 
 STEPS = np.arange(256)
@@ -31,7 +31,9 @@ VALUES = np.concatenate(
         np.float32([-1.5, -0.001, 1.001, 1.5]),
     ]
 )
-"""Values that are bytes, halves between two bytes, their neighbours, other values, and values out of range."""
+"""Values that are bytes, halves between two bytes, their neighbours, other values, and values out
+of range.
+"""
 
 
 def ours(values: np.ndarray, value_range: tuple[float, float], floor: bool) -> list[int]:
@@ -44,7 +46,10 @@ def test_truncated_as_by_torch() -> None:
     found = ours(VALUES, (0.0, 1.0), floor=True)
     assert found == (values * 255).to(torch.uint8).tolist()
     signed = torch.from_numpy(VALUES) * 2 - 1
-    assert ours(signed.numpy(), (-1.0, 1.0), floor=True) == ((signed + 1) / 2 * 255).clamp(0, 255).byte().tolist()
+    assert (
+        ours(signed.numpy(), (-1.0, 1.0), floor=True)
+        == ((signed + 1) / 2 * 255).clamp(0, 255).byte().tolist()
+    )
 
 
 def test_rounded_as_by_save_image(tmp_path: Path) -> None:
@@ -56,16 +61,22 @@ def test_rounded_as_by_save_image(tmp_path: Path) -> None:
 
 
 def test_identity_of_a_set_has_the_rounding() -> None:
-    """Without truncation it is as in versions that only rounded, so that their cached statistics are found."""
+    """Without truncation it is as in versions that only rounded, so that their cached statistics
+    are found.
+    """
     assert ValueRange(0.0, 1.0).variant == f"value range {(0.0, 1.0)}"
-    variants = {ValueRange(0.0, white, floor).variant for white in (1.0, 2.0) for floor in (False, True)}
+    variants = {
+        ValueRange(0.0, white, floor).variant for white in (1.0, 2.0) for floor in (False, True)
+    }
     assert len(variants) == 4
 
 
 @pytest.mark.parametrize("how", ["floor", "round"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 def test_the_same_bytes_in_training(dtype: torch.dtype, how: str) -> None:
-    """Of tensors in memory, also of half precision, whose products torchmetrics truncates in that precision."""
+    """Of tensors in memory, also of half precision, whose products torchmetrics truncates in that
+    precision.
+    """
     values = torch.from_numpy(VALUES).clamp(-0.001, 1.001).double().to(dtype)
     images = values[: len(values) // 9 * 9].reshape(1, 3, 3, -1)
     (read,) = contents_of(images[0], ValueRange(0.0, 1.0, how == "floor"), "images")
@@ -80,7 +91,9 @@ def test_the_same_bytes_of_files_in_half_precision(tmp_path: Path, form: str) ->
     images = torch.from_numpy(VALUES[:768].clip(0, 1)).reshape(1, 3, 16, 16).bfloat16()
     (torch.save if form == "pt" else save_file)({"images": images}, str(tmp_path / f"a.{form}"))
     for floor in (False, True):
-        (read,) = open_images(str(tmp_path / f"a.{form}"), value_range=ValueRange(0.0, 1.0, floor)).read([0])
+        (read,) = open_images(
+            str(tmp_path / f"a.{form}"), value_range=ValueRange(0.0, 1.0, floor)
+        ).read([0])
         (wanted,) = contents_of(images[0], ValueRange(0.0, 1.0, floor), "images")
         assert isinstance(read, Pixels)
         assert isinstance(wanted, Pixels)
@@ -99,6 +112,10 @@ def test_the_protocols_tool_decides() -> None:
 def test_settings() -> None:
     assert Settings(float_to_byte="floor").floats is None
     assert Settings(value_range=(0, 1)).floats == ValueRange(0.0, 1.0)
-    assert Settings(value_range=(0, 1), float_to_byte="floor").floats == ValueRange(0.0, 1.0, floor=True)
-    with pytest.raises(fidtool.InputError, match="float_to_byte must be round or floor, not 'ceil'"):
+    assert Settings(value_range=(0, 1), float_to_byte="floor").floats == ValueRange(
+        0.0, 1.0, floor=True
+    )
+    with pytest.raises(
+        fidtool.InputError, match="float_to_byte must be round or floor, not 'ceil'"
+    ):
         Settings(float_to_byte="ceil")

@@ -1,4 +1,6 @@
-"""Goldens of image order and seeds. They must never change: publications and users' samples depend on them."""
+"""Goldens of image order and seeds. They must never change: publications and users' samples depend
+on them.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,16 @@ from support.goldens import Golden
 
 def test_order(golden: Golden) -> None:
     cases = [(count, seed) for count in (1, 2, 24) for seed in (0, 7)]
-    found = {f"{count} images, seed {seed}": canonical_order(count, seed).tolist() for count, seed in cases}
+    found = {
+        f"{count} images, seed {seed}": canonical_order(count, seed).tolist()
+        for count, seed in cases
+    }
     for seed in (0, 1, -3, 2**40):
         order = np.ascontiguousarray(canonical_order(5000, seed), dtype="<i8")
-        found[f"5000 images, seed {seed}"] = [*order[:6].tolist(), hashlib.sha256(order.tobytes()).hexdigest()]
+        found[f"5000 images, seed {seed}"] = [
+            *order[:6].tolist(),
+            hashlib.sha256(order.tobytes()).hexdigest(),
+        ]
     golden("sources/order", found)
 
 

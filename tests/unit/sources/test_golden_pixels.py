@@ -1,4 +1,6 @@
-"""Goldens of decoded pixels: a change in decoding or rounding changes all metric values slightly."""
+"""Goldens of decoded pixels: a change in decoding or rounding changes all metric values
+slightly.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,15 @@ GRAY = np.array([[0, 1, 127], [128, 254, 255]], np.uint8)
 COLOURS = np.stack([GRAY, GRAY[::-1] // 3, GRAY[:, ::-1] // 2], 2)
 ALPHA = np.array([[0, 255, 7], [200, 128, 255]], np.uint8)
 DEEP = np.array([[0, 127, 128, 255, 256], [383, 384, 32768, 65407, 65535]], "<u2")
-"""Includes the first and last values that share a high byte, and the values halfway between high bytes."""
+"""Includes the first and last values that share a high byte, and the values halfway between high
+bytes.
+"""
 
 
 def image(mode: str, values: NDArray[Any]) -> Image.Image:
-    """Returns an image of an array of shape (height, width, …); for mode 1, an array of ones and zeros."""
+    """Returns an image of an array of shape (height, width, …); for mode 1, an array of ones and
+    zeros.
+    """
     data = np.packbits(values, axis=1) if mode == "1" else values
     made = Image.frombytes(mode, values.shape[1::-1], data.tobytes())
     if mode == "P":
@@ -55,7 +61,9 @@ def files() -> dict[str, bytes]:
         "gray and alpha in PNG": file("LA", np.dstack([GRAY, ALPHA])),
         "RGB and alpha in PNG": file("RGBA", clear),
         "RGB and full alpha in PNG": file("RGBA", clear | np.array([0, 0, 0, 255], np.uint8)),
-        "RGB with a transparent colour in PNG": file("RGB", COLOURS, transparency=tuple(COLOURS[0, 0].tolist())),
+        "RGB with a transparent colour in PNG": file(
+            "RGB", COLOURS, transparency=tuple(COLOURS[0, 0].tolist())
+        ),
         "1 bit in PNG": file("1", GRAY % 2 == 1),
         "palette in PNG": file("P", indices),
         "palette with alphas in PNG": file("P", indices, transparency=bytes([0, 255, 128, 9])),
@@ -102,7 +110,9 @@ def test_floats(golden: Golden) -> None:
             found[f"{dtype.__name__} of {black:g} to {white:g}"] = pixels.ravel().tolist()
             assert clipped
     edges = (-0.75, -0.5, 255.5, 255.75)
-    found["out of range"] = [bytes_of_floats(np.full((1, 1, 1), edge), (0.0, 255.0))[1] for edge in edges]
+    found["out of range"] = [
+        bytes_of_floats(np.full((1, 1, 1), edge), (0.0, 255.0))[1] for edge in edges
+    ]
     golden("sources/pixels_of_floats", found)
 
 
@@ -113,7 +123,11 @@ def test_floats_in_training(golden: Golden) -> None:
     values = torch.tensor(steps, dtype=torch.float64).reshape(1, 1, 3, 6).expand(1, 3, 3, 6) / 255
     every = (torch.arange(256).reshape(1, 1, 16, 16).expand(1, 3, 16, 16) / 255).contiguous()
     for dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
-        found[str(dtype).removeprefix("torch.")] = trained_on(values.to(dtype), "floor")[0, 0].flatten().tolist()
+        found[str(dtype).removeprefix("torch.")] = (
+            trained_on(values.to(dtype), "floor")[0, 0].flatten().tolist()
+        )
         for how in ("floor", "round"):
-            assert trained_on(every.to(dtype), how)[0, 2].flatten().tolist() == list(range(256)), "bytes are preserved"
+            assert trained_on(every.to(dtype), how)[0, 2].flatten().tolist() == list(range(256)), (
+                "bytes are preserved"
+            )
     golden("training/pixels", found)

@@ -11,16 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fidtool.errors import InputError
-from fidtool.images.batches import cut_batches, deal
+from fidtool.reading.batches import cut_batches, deal
 from fidtool.sources.image_set import canonical_order
-from fidtool.sources.opening import list_folder
+from fidtool.sources.listing import list_folder
 
 SUFFIXES = ("png", "jpg", "jpeg", "jfif", "bmp", "webp", "tif", "tiff", "ppm", "pgm", "gif")
 SUFFIXES += ("avif", "heic", "heif", "jp2", "j2k", "jpx")
 
 
 def make_files(folder: Path, names: Iterable[str]) -> Path:
-    """Creates small files with these names. Their contents do not matter, because listing does not read them."""
+    """Creates small files with these names. Their contents do not matter, because listing does not
+    read them.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
         file = folder / name
@@ -34,12 +36,14 @@ def names_in(folder: Path, recursive: bool = True) -> list[str]:
     return list(list_folder(str(folder), recursive).stored)
 
 
-# --- listing ---------------------------------------------------------------------------------------------------------
+# --- listing --------------------------------------------------------------------------------------
 
 
 def test_image_suffixes_count_in_any_case(tmp_path: Path) -> None:
     spelled = (str.lower, str.upper, str.title)
-    names = [f"{number}.{spell(suffix)}" for number, spell in enumerate(spelled) for suffix in SUFFIXES]
+    names = [
+        f"{number}.{spell(suffix)}" for number, spell in enumerate(spelled) for suffix in SUFFIXES
+    ]
     others = ["notes.txt", *SUFFIXES, *(f"b.{suffix}.part" for suffix in SUFFIXES)]
     assert names_in(make_files(tmp_path / "set", names + others)) == sorted(names)
 
@@ -56,7 +60,15 @@ def test_subfolders_are_only_listed_with_recursive(tmp_path: Path) -> None:
 
 
 def test_hidden_and_macosx_names_are_ignored(tmp_path: Path) -> None:
-    names = ["a.png", ".b.png", "._a.png", ".cache/c.png", "__MACOSX/a.png", "sub/__MACOSX/d.png", "sub/.e.png"]
+    names = [
+        "a.png",
+        ".b.png",
+        "._a.png",
+        ".cache/c.png",
+        "__MACOSX/a.png",
+        "sub/__MACOSX/d.png",
+        "sub/.e.png",
+    ]
     assert names_in(make_files(tmp_path / "set", names)) == ["a.png"]
 
 
@@ -113,7 +125,11 @@ def test_broken_links_with_an_images_name_are_listed(tmp_path: Path) -> None:
         ([], True, ["the folder is empty"]),
         (["a.txt", "b.txt", "c.npy"], True, ["2 files (.txt)", "1 file (.npy)", "png"]),
         ([".hidden.png", ".b"], True, ["2 hidden"]),
-        (["one/a.png", "two/b.png", "README"], False, ["2 subfolders", "1 file (no suffix)", "recursive=False"]),
+        (
+            ["one/a.png", "two/b.png", "README"],
+            False,
+            ["2 subfolders", "1 file (no suffix)", "recursive=False"],
+        ),
         (["sub/a.txt"], True, ["1 subfolder", "1 file (.txt)"]),
     ],
 )
@@ -135,7 +151,7 @@ def test_a_missing_folder_is_an_input_error(tmp_path: Path) -> None:
         list_folder(str(tmp_path / "nowhere"))
 
 
-# --- order -----------------------------------------------------------------------------------------------------------
+# --- order ----------------------------------------------------------------------------------------
 
 
 @given(count=st.integers(0, 1000), seed=st.integers(-(2**70), 2**70))
@@ -158,18 +174,28 @@ def test_a_prefix_of_the_order_is_a_fair_sample() -> None:
     assert abs(np.mean(canonical_order(100_000)[:3333] / 100_000) - 0.5) < 5 * 0.289 / 3333**0.5
 
 
-# --- plan ------------------------------------------------------------------------------------------------------------
+# --- plan -----------------------------------------------------------------------------------------
 
 
-@given(count=st.integers(0, 400), batch_size=st.integers(1, 70), world_size=st.integers(1, 20), in_order=st.booleans())
+@given(
+    count=st.integers(0, 400),
+    batch_size=st.integers(1, 70),
+    world_size=st.integers(1, 20),
+    in_order=st.booleans(),
+)
 @settings(max_examples=50, deadline=None)
-def test_every_image_is_assigned_exactly_once(count: int, batch_size: int, world_size: int, in_order: bool) -> None:
+def test_every_image_is_assigned_exactly_once(
+    count: int, batch_size: int, world_size: int, in_order: bool
+) -> None:
     batches = cut_batches(count, batch_size)
     hands = [deal(batches, rank, world_size, in_order) for rank in range(world_size)]
     dealt = [index for hand in hands for batch in hand for index in batch]
     assert sorted(dealt) == list(range(count))
     assert {len(batch) for batch in batches[:-1]} <= {batch_size}
     assert all(0 < len(batch) <= batch_size for batch in batches)
-    # The batches are those of a single rank, and the numbers of batches per rank differ by at most one.
-    assert sorted((b.start, b.stop) for hand in hands for b in hand) == [(b.start, b.stop) for b in batches]
+    # The batches are those of a single rank, and the numbers of batches per rank differ by at most
+    # one.
+    assert sorted((b.start, b.stop) for hand in hands for b in hand) == [
+        (b.start, b.stop) for b in batches
+    ]
     assert max(map(len, hands)) - min(map(len, hands)) <= 1

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 from fidtool.errors import InputError
-from fidtool.images.batches import plan_batches
-from fidtool.images.decode import DecodeOptions
-from fidtool.images.loader import load
+from fidtool.reading.batches import plan_batches
+from fidtool.reading.decode import DecodeOptions
+from fidtool.reading.loader import load
 from fidtool.sources import contents
 from fidtool.sources.contents import ContentError, Files
 from fidtool.sources.image_set import ImageSet
-from fidtool.sources.opening import open_images
+from fidtool.sources.listing import open_images
 
 COUNT = 5
 """Number of archives, and of the images in each."""
@@ -84,13 +84,18 @@ def test_few_files_stay_open_and_none_after_the_set(
     assert all(handle.closed for handle in handles)
 
 
-def test_no_file_stays_open_of_sets_that_are_not_being_loaded(archives: Path, handles: list[BinaryIO]) -> None:
+def test_no_file_stays_open_of_sets_that_are_not_being_loaded(
+    archives: Path, handles: list[BinaryIO]
+) -> None:
     """A run may have many sets, each of many archives."""
     images = open_images(f"{archives}/?.zip")
     assert read_one_by_one(images)
     assert images.sample()
     options = DecodeOptions(skip=True)
-    assert sum(len(piece.skipped) for piece in load(images, plan_batches(images, 4), options)) == COUNT**2
+    assert (
+        sum(len(piece.skipped) for piece in load(images, plan_batches(images, 4), options))
+        == COUNT**2
+    )
     assert all(handle.closed for handle in handles)
 
 
@@ -108,7 +113,9 @@ def test_a_file_that_is_replaced_while_it_is_read_stays_open(
     assert handles[0].closed
 
 
-def test_threads_and_forked_processes_share_open_files(images: ImageSet, handles: list[BinaryIO]) -> None:
+def test_threads_and_forked_processes_share_open_files(
+    images: ImageSet, handles: list[BinaryIO]
+) -> None:
     assert read_one_by_one(images)
     results = list[bool]()
 
@@ -116,7 +123,9 @@ def test_threads_and_forked_processes_share_open_files(images: ImageSet, handles
         results.append(all(read_one_by_one(images) for _ in range(20)))
 
     context = get_context("fork")
-    processes = [context.Process(target=lambda: os._exit(not read_one_by_one(images))) for _ in range(3)]
+    processes = [
+        context.Process(target=lambda: os._exit(not read_one_by_one(images))) for _ in range(3)
+    ]
     threads = [threading.Thread(target=read_often) for _ in range(4)]
     for each in (*processes, *threads):
         each.start()
@@ -127,7 +136,9 @@ def test_threads_and_forked_processes_share_open_files(images: ImageSet, handles
     assert len(handles) == COUNT
 
 
-def test_other_ranks_open_their_own(images: ImageSet, handles: list[BinaryIO], archives: Path) -> None:
+def test_other_ranks_open_their_own(
+    images: ImageSet, handles: list[BinaryIO], archives: Path
+) -> None:
     """Which must have the size that rank zero has seen."""
     assert read_one_by_one(images)
     received = pickle.loads(pickle.dumps(images))
@@ -141,9 +152,13 @@ def test_other_ranks_open_their_own(images: ImageSet, handles: list[BinaryIO], a
     assert "bytes on this rank" in str(error)
 
 
-def test_a_system_that_returns_less_than_it_was_asked_for(images: ImageSet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_that_returns_less_than_it_was_asked_for(
+    images: ImageSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pread = os.pread
-    monkeypatch.setattr(os, "pread", lambda number, size, start: pread(number, min(size, 999), start))
+    monkeypatch.setattr(
+        os, "pread", lambda number, size, start: pread(number, min(size, 999), start)
+    )
     assert read_one_by_one(images)
 
 

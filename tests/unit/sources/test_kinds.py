@@ -20,7 +20,9 @@ from support.encoded import encoded, noise
         ("AVIF", {}, "AVIF"),
     ],
 )
-def test_formats_are_detected_by_their_first_bytes(file_format: str, settings: dict[str, Any], expected: str) -> None:
+def test_formats_are_detected_by_their_first_bytes(
+    file_format: str, settings: dict[str, Any], expected: str
+) -> None:
     try:
         data = encoded(noise(), file_format, **settings)
     except (OSError, KeyError):
@@ -29,7 +31,13 @@ def test_formats_are_detected_by_their_first_bytes(file_format: str, settings: d
 
 
 @pytest.mark.parametrize(
-    "head", [b"", b"BM is what they call it, for a reason nobody remembers", b"Python", b"\0\0\0\x18ftypisom"]
+    "head",
+    [
+        b"",
+        b"BM is what they call it, for a reason nobody remembers",
+        b"Python",
+        b"\0\0\0\x18ftypisom",
+    ],
 )
 def test_texts_and_videos_are_not_images(head: bytes) -> None:
     assert format_of(head) == ""

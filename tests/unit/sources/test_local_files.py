@@ -12,7 +12,9 @@ from fidtool.sources import contents
 from fidtool.sources.contents import ContentError, Files
 
 
-def test_a_system_that_returns_less_than_it_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_that_returns_less_than_it_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Linux returns at most 2 GiB - 4096 bytes, and network file systems may return less."""
     file = tmp_path / "file"
     file.write_bytes(bytes(range(100)))

@@ -12,9 +12,13 @@ from hypothesis import strategies as st
 from fidtool.sources.image_set import Names, Numbered
 from fidtool.sources.kinds import expand_braces
 
-TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=300)
+TEXT = st.text(
+    st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=300
+)
 
-FILE_NAMES = TEXT | st.binary(min_size=1, max_size=20).filter(lambda data: 0 not in data).map(os.fsdecode)
+FILE_NAMES = TEXT | st.binary(min_size=1, max_size=20).filter(lambda data: 0 not in data).map(
+    os.fsdecode
+)
 
 
 @settings(max_examples=30, deadline=None)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fidtool.sources.opening import open_images
+from fidtool.sources.listing import open_images
 from fidtool.sources.pairing import paired
 
 

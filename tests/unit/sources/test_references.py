@@ -10,8 +10,8 @@ import pytest
 from fidtool.errors import InputError
 from fidtool.features.protocol import PROTOCOLS
 from fidtool.names import folded
+from fidtool.references.catalogue import FEATURES, IMAGES, REFERENCES, named_reference
 from fidtool.sources.kinds import PROJECTS, is_reference
-from fidtool.sources.references import FEATURES, IMAGES, REFERENCES, named_reference
 
 
 def test_facts_are_complete() -> None:
@@ -56,7 +56,9 @@ def test_address(name: str) -> None:
 def test_an_array_may_be_named() -> None:
     assert named_reference("adm:imagenet256:arr_0")[1] == IMAGES
     assert named_reference("adm:imagenet256:ARR0")[1] == IMAGES
-    with pytest.raises(InputError, match="has no array 'arr_1'; it has mu, sigma, mu_s, sigma_s, arr_0"):
+    with pytest.raises(
+        InputError, match="has no array 'arr_1'; it has mu, sigma, mu_s, sigma_s, arr_0"
+    ):
         named_reference("adm:imagenet256:arr_1")
 
 
@@ -64,7 +66,10 @@ def test_an_array_may_be_named() -> None:
     ("name", "meant"),
     [
         ("edm:cifr10", "did you mean edm:cifar10?"),
-        ("adm:imagenet", "did you mean adm:imagenet64, adm:imagenet128, adm:imagenet256, adm:imagenet512?"),
+        (
+            "adm:imagenet",
+            "did you mean adm:imagenet64, adm:imagenet128, adm:imagenet256, adm:imagenet512?",
+        ),
         ("adm:?", "choose from those of `fidtool refs`"),
     ],
 )
@@ -77,7 +82,15 @@ def test_unknown_names_have_suggestions(name: str, meant: str) -> None:
 
 def test_paths_are_no_references(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for path in ("real/", "adm", "samples.npz:arr_0", "s3://bucket/adm", "edm://host/x", "C:\\images", "imagenet:adm"):
+    for path in (
+        "real/",
+        "adm",
+        "samples.npz:arr_0",
+        "s3://bucket/adm",
+        "edm://host/x",
+        "C:\\images",
+        "imagenet:adm",
+    ):
         assert not is_reference(path)
     assert is_reference("edm:cifar10")
     Path("edm:cifar10").mkdir()

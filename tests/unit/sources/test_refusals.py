@@ -17,8 +17,8 @@ from safetensors.torch import save_file
 import fidtool
 from fidtool.sources import contents
 from fidtool.sources.contents import ContentError, ValueRange
+from fidtool.sources.listing import open_images
 from fidtool.sources.memory import Images
-from fidtool.sources.opening import open_images
 from support.encoded import encoded
 
 IMAGES = np.arange(2 * 8 * 8 * 3).reshape(2, 8, 8, 3).astype(np.uint8)
@@ -63,7 +63,9 @@ def parquet(file: Path, **columns: list[object]) -> Path:
     table = pytest.importorskip("pyarrow", reason=reason)
     writer = pytest.importorskip("pyarrow.parquet", reason=reason)
     types = {"image": table.binary(), "label": table.int64()}
-    writer.write_table(table.table({name: table.array(each, types[name]) for name, each in columns.items()}), file)
+    writer.write_table(
+        table.table({name: table.array(each, types[name]) for name, each in columns.items()}), file
+    )
     return file
 
 
@@ -80,8 +82,14 @@ def lists(file: Path, text: str) -> Path:
 
 X = torch.from_numpy(IMAGES)
 MADE: dict[str, tuple[Callable[[Path], object], str]] = {
-    "complex": (lambda at: tensors(at / "a.pt", X.cfloat()), "contains complexfloat; images must be integers, floats"),
-    "two tensors": (lambda at: tensors(at / "a.pt", {"a": X, "b": X}), r"name the array of images, .*a\.pt:NAME"),
+    "complex": (
+        lambda at: tensors(at / "a.pt", X.cfloat()),
+        "contains complexfloat; images must be integers, floats",
+    ),
+    "two tensors": (
+        lambda at: tensors(at / "a.pt", {"a": X, "b": X}),
+        r"name the array of images, .*a\.pt:NAME",
+    ),
     "no such tensor": (
         lambda at: f"{tensors(at / 'a.pt', {str(n): X for n in range(10)})}:none",
         "and 2 more: none is named none",
@@ -90,27 +98,44 @@ MADE: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda at: tensors(at / "a.pt", {"a": X[0, 0], "b": X[0, 0, 0]}),
         "save the images as one uint8 array",
     ),
-    "a short record": (lambda at: rewritten(at / "a.pt", "data/0", bytes(7)), "a tensor extends beyond its storage"),
+    "a short record": (
+        lambda at: rewritten(at / "a.pt", "data/0", bytes(7)),
+        "a tensor extends beyond its storage",
+    ),
     "a compressed record": (
         lambda at: rewritten(at / "a.pt", "data/0", IMAGES.tobytes(), zipfile.ZIP_DEFLATED),
         "is not where the archive's directory says",
     ),
     "a scattered tensor": (
-        lambda at: tensors(at / "a.pt", torch.zeros(8, 8, 3, 512, dtype=torch.uint8).permute(3, 0, 1, 2)),
+        lambda at: tensors(
+            at / "a.pt", torch.zeros(8, 8, 3, 512, dtype=torch.uint8).permute(3, 0, 1, 2)
+        ),
         "each image is scattered over the whole file",
     ),
-    "no header": (lambda at: lists(at / "a.safetensors", "\1" * 100), "its header is not that of a safetensors file"),
-    "contradictory header": (lambda at: contradictory(at / "a.safetensors"), "has 7 bytes, which does not match"),
+    "no header": (
+        lambda at: lists(at / "a.safetensors", "\1" * 100),
+        "its header is not that of a safetensors file",
+    ),
+    "contradictory header": (
+        lambda at: contradictory(at / "a.safetensors"),
+        "has 7 bytes, which does not match",
+    ),
     "empty table": (lambda at: parquet(at / "a.parquet", image=[]), "it contains no rows"),
     "labels only": (lambda at: parquet(at / "a.parquet", label=[1, 2]), "has the columns label"),
-    "version 3": (lambda at: npy(at / "a.npy", (3, 0)), "version 3.0|version .3, 0. of the format is not supported"),
+    "version 3": (
+        lambda at: npy(at / "a.npy", (3, 0)),
+        "version 3.0|version .3, 0. of the format is not supported",
+    ),
     "many other files": (
         lambda at: [lists(at / f"a.x{n}", "") for n in range(6)] and at,
         r"contains 1 file \(\.x0\), .*, 2 others; image files are those named",
     ),
     "a list of nothing": (lambda at: lists(at / "a.txt", "\n\n"), "is empty"),
     "upper case": (lambda at: "S3://bucket/images", "must begin with s3:// in lower case"),
-    "nothing at a URL": (lambda at: f"file://{at / 'none'}", "there is nothing below|does not exist"),
+    "nothing at a URL": (
+        lambda at: f"file://{at / 'none'}",
+        "there is nothing below|does not exist",
+    ),
     "no images at a URL": (
         lambda at: f"file://{lists(at / 'a.csv', '').parent}",
         "an archive, array or table is read if its own path or URL is passed",
@@ -138,7 +163,9 @@ def test_images_that_cannot_be_read(tmp_path: Path) -> None:
     assert second == PNG
 
 
-@pytest.mark.parametrize("error", [OSError("input/output error"), ContentError("damaged"), MemoryError()])
+@pytest.mark.parametrize(
+    "error", [OSError("input/output error"), ContentError("damaged"), MemoryError()]
+)
 def test_an_error_of_one_image_is_not_that_of_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
@@ -159,7 +186,9 @@ def test_an_error_of_one_image_is_not_that_of_the_others(
 
 
 def test_forms_that_are_read(tmp_path: Path) -> None:
-    halves = open_images(str(tensors(tmp_path / "a.pt", X.bfloat16() / 256)), value_range=ValueRange(0, 255 / 256))
+    halves = open_images(
+        str(tensors(tmp_path / "a.pt", X.bfloat16() / 256)), value_range=ValueRange(0, 255 / 256)
+    )
     (pixels,) = halves.read([1])
     np.testing.assert_array_equal(pixels.values, IMAGES[1])  # type: ignore[union-attr]
     save_file({"images": X}, tmp_path / "a.safetensors", {"made": "by a test"})
@@ -172,12 +201,18 @@ def test_forms_that_are_read(tmp_path: Path) -> None:
     (tmp_path / "a.npz").rename(tmp_path / "samples")
     assert len(open_images(str(tmp_path / "samples"))) == 2
     kinds = [f"{sample}.{kind}.png" for sample in "ab" for kind in "cdefghijk"]
-    assert len(open_images(str(zipped(tmp_path / "kinds.zip", *kinds)))) == len(kinds), "too many to be kinds"
+    assert len(open_images(str(zipped(tmp_path / "kinds.zip", *kinds)))) == len(kinds), (
+        "too many to be kinds"
+    )
 
 
 @pytest.mark.parametrize(
     ("item", "words"),
-    [(IMAGES, "contains 2 images"), (object(), "is of type object, not an image"), (iter(IMAGES), "wrap each in")],
+    [
+        (IMAGES, "contains 2 images"),
+        (object(), "is of type object, not an image"),
+        (iter(IMAGES), "wrap each in"),
+    ],
 )
 def test_an_item_that_is_not_one_image(item: object, words: str) -> None:
     (found,) = Images([PNG, item], name="set").image_set(None).read([1])
@@ -185,14 +220,18 @@ def test_an_item_that_is_not_one_image(item: object, words: str) -> None:
 
 
 def test_images_in_memory() -> None:
-    with pytest.raises(fidtool.InputError, match="is a sequence, which must be the same on all ranks"):
+    with pytest.raises(
+        fidtool.InputError, match="is a sequence, which must be the same on all ranks"
+    ):
         Images([PNG], sharded=True)
     (pixels,) = Images([X[0].bfloat16() / 256]).image_set(ValueRange(0, 255 / 256)).read([0])
     np.testing.assert_array_equal(pixels.values, IMAGES[0])  # type: ignore[union-attr]
     assert len(list(Images(iter([IMAGES[:0], IMAGES])).stream(None))) == 2, "a batch may be empty"
 
 
-def test_a_decompression_bomb_is_not_decoded_for_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decompression_bomb_is_not_decoded_for_a_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its decoding refuses it, while the copy of another is decoded."""
     monkeypatch.setattr("fidtool.sources.memory.MAX_PIXELS", 110)
     for side, is_copy in ((11, True), (12, False)):
@@ -226,7 +265,10 @@ def test_videos_are_refused_with_the_line_that_takes_their_frames(
 
 
 def test_lists_of_batches_are_refused_with_a_way_to_pass_them() -> None:
-    with pytest.raises(fidtool.InputError, match=r"contains 2 images, but must be one image: .* pass iter\(images\)"):
+    with pytest.raises(
+        fidtool.InputError,
+        match=r"contains 2 images, but must be one image: .* pass iter\(images\)",
+    ):
         Images([IMAGES, IMAGES]).image_set(None)
 
 

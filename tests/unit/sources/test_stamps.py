@@ -18,7 +18,9 @@ COUNT = 50
 
 @pytest.fixture
 def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Files of different sizes, of which some do not exist; each is a part of the work by itself."""
+    """Files of different sizes, of which some do not exist; each is a part of the work by
+    itself.
+    """
     monkeypatch.setattr(contents, "_STAMPED_AT_ONCE", 1)
     for number in range(COUNT):
         (tmp_path / str(number)).write_bytes(bytes(number))
@@ -35,7 +37,9 @@ def sizes(files: Files) -> list[int]:
     return files.stamps[:, 0].tolist()  # type: ignore[no-any-return]
 
 
-def test_files_are_asked_for_several_at_once(paths: list[str], slow: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_asked_for_several_at_once(
+    paths: list[str], slow: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After the first, there are two threads."""
     stat, together = os.stat, threading.Barrier(2)
 
@@ -54,13 +58,17 @@ def test_files_are_asked_for_several_at_once(paths: list[str], slow: None, monke
     assert files.changed() == [paths[7]]
 
 
-def test_fast_storage_is_asked_by_one_thread(paths: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fast_storage_is_asked_by_one_thread(
+    paths: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(contents, "_SLOW_SECONDS", PATIENCE)
     monkeypatch.setattr(contents, "in_background", None)
     assert sizes(Files(paths)) == [*range(COUNT), GONE, GONE]
 
 
-def test_an_interrupt_stops_all_threads(paths: list[str], slow: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_stops_all_threads(
+    paths: list[str], slow: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Although those that have asked for a file still wait for it."""
     stat, released, asked = os.stat, threading.Event(), list[str]()
 

@@ -1,4 +1,6 @@
-"""Parts of a checkpoint: they add up to the whole set, each is used completely or not at all, by anyone."""
+"""Parts of a checkpoint: they add up to the whole set, each is used completely or not at all, by
+anyone.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,10 @@ import pytest
 import torch
 
 from fidtool.features.protocol import EMBEDDING, FEATURES, Definition
-from fidtool.images.batches import Batch
-from fidtool.images.decode import ImageProperties
-from fidtool.images.loader import Piece
-from fidtool.images.records import RECORD
+from fidtool.reading.batches import Batch
+from fidtool.reading.decode import ImageProperties
+from fidtool.reading.loader import Piece
+from fidtool.reading.records import RECORD
 from fidtool.sources.contents import BadFile, Files
 from fidtool.sources.image_set import ImageSet
 from fidtool.statistics.accumulator import PAIRS, RECORDS, Accumulator, Layer
@@ -23,7 +25,9 @@ from fidtool.statistics.checkpoint import Checkpoint, Part, parts_of
 DEFINITION = Definition("made up", "", 2, 18, 8, "", "bilinear", "pillow", 1)
 LAYERS = {FEATURES: Layer(DEFINITION, with_features=True), EMBEDDING: Layer(DEFINITION)}
 BATCHES = np.split(np.random.RandomState(0).permutation(44), np.cumsum(range(2, 9)))
-"""Places of the images of each batch, as of an archive; batch b has b + 2 images, of which the last is damaged."""
+"""Places of the images of each batch, as of an archive; batch b has b + 2 images, of which the last
+is damaged.
+"""
 NAMES = [f"{number:02}.png" for number in range(44)]
 
 
@@ -41,7 +45,9 @@ def parts_in(found: ImageSet) -> list[Part]:
     batches = [Batch(number, places) for number, places in enumerate(BATCHES)]
     parts = []
     for number, edges in enumerate((range(3), range(3, 4), range(4, 8))):
-        (whole,) = parts_of(0, found, [Batch(0, np.concatenate([batches[each].images for each in edges]))])
+        (whole,) = parts_of(
+            0, found, [Batch(0, np.concatenate([batches[each].images for each in edges]))]
+        )
         parts.append(Part(f"000-0{number}", edges, whole.images))
     return parts
 
@@ -64,7 +70,9 @@ def add(batches: list[int], into: Callable[..., None]) -> None:
         bad = [BadFile(f"set/{NAMES[BATCHES[batch][-1]]}", "broken")]
         used = [True] * (batch + 1) + [False]
         traits = ImageProperties(lossy=batch)
-        decoded = Piece(batch, BATCHES[batch], properties=traits, records=records, skipped=bad, used=used)
+        decoded = Piece(
+            batch, BATCHES[batch], properties=traits, records=records, skipped=bad, used=used
+        )
         into(decoded, [{FEATURES: features, EMBEDDING: -features}], BATCHES[batch])
 
 
@@ -75,7 +83,10 @@ def whole(batches: list[int]) -> Accumulator:
 
 
 def shown(found: Accumulator) -> tuple[Any, ...]:
-    sums = [{name: each.tolist() for name, each in moments.totals().items()} for moments in found.moments.values()]
+    sums = [
+        {name: each.tolist() for name, each in moments.totals().items()}
+        for moments in found.moments.values()
+    ]
     rows = {name: each.tolist() for name, each in found.rows().items()}
     places = found.used.tolist(), found.unusable.tolist()
     return sums, rows, found.traits, sorted(bad.file for bad in found.skipped), places
@@ -158,7 +169,11 @@ def test_parts_of_pairs_have_the_values_and_the_partners(tmp_path: Path) -> None
         pairs = np.arange(2.0 * len(places)).reshape(-1, 2) + batch
         partner = Piece(batch, places, **facts)
         features = torch.arange(2.0 * len(places)).view(-1, 2) / 4.0
-        into(Piece(batch, places, partner=partner, pairs=pairs, **facts), [{FEATURES: features}], places)
+        into(
+            Piece(batch, places, partner=partner, pairs=pairs, **facts),
+            [{FEATURES: features}],
+            places,
+        )
     assert checkpoint(tmp_path, []).load([part], resumed) == []
     assert shown(resumed) == shown(total)
     assert total.partner is not None
@@ -177,7 +192,9 @@ def whole_set(count: int) -> ImageSet:
 @pytest.mark.parametrize(("batches", "parts"), [(1, 1), (64, 64), (65, 64), (1000, 64)])
 def test_a_set_has_at_most_64_parts(batches: int, parts: int) -> None:
     found = parts_of(
-        3, whole_set(2 * batches), [Batch(batch, range(2 * batch, 2 * batch + 2)) for batch in range(batches)]
+        3,
+        whole_set(2 * batches),
+        [Batch(batch, range(2 * batch, 2 * batch + 2)) for batch in range(batches)],
     )
     assert len(found) == parts
     assert [batch for part in found for batch in part.batches] == [*range(batches)]

@@ -1,4 +1,6 @@
-"""Products of integers are exact on every device: checked before a run, and reported if they are not."""
+"""Products of integers are exact on every device: checked before a run, and reported if they are
+not.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,13 @@ from torch._subclasses import FakeTensorMode
 from torch._subclasses.fake_tensor import DataDependentOutputException
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fidtool.console import Console
 from fidtool.errors import RunError
 from fidtool.features.protocol import Definition
-from fidtool.pipeline.run import open_run
-from fidtool.pipeline.sets import named_sets
-from fidtool.settings import Settings
+from fidtool.run.context import open_run
+from fidtool.run.sets import named_sets
+from fidtool.settings.settings import Settings
 from fidtool.statistics.moments import ExactMoments, check_exact_products
+from fidtool.system.console import Console
 from fidtool.training.sums import ImageSums
 
 DEFINITION = Definition("made up", "", 4, 18, 8, "", "bilinear", "pillow", 1)
@@ -35,7 +37,9 @@ def test_one_wrong_product_is_reported(wrong: int, monkeypatch: pytest.MonkeyPat
         return result
 
     monkeypatch.setattr(torch.Tensor, "__matmul__", perturbed)
-    with pytest.raises(RunError, match=r"not exact.*unset CUBLAS_EMULATE_DOUBLE_PRECISION.*device='cpu'"):
+    with pytest.raises(
+        RunError, match=r"not exact.*unset CUBLAS_EMULATE_DOUBLE_PRECISION.*device='cpu'"
+    ):
         check_exact_products(torch.device("cpu"))
 
 
@@ -53,12 +57,16 @@ def test_each_kind_of_product_is_checked(name: str, monkeypatch: pytest.MonkeyPa
         check_exact_products(torch.device("cpu"))
 
 
-@pytest.mark.skipif(torch.__version__ < "2.5", reason="fake tensors of torch 2.4 need a driver of CUDA")
+@pytest.mark.skipif(
+    torch.__version__ < "2.5", reason="fake tensors of torch 2.4 need a driver of CUDA"
+)
 def test_products_on_an_accelerator_are_as_large_as_those_of_a_run() -> None:
     """cuBLAS emulates only large ones."""
 
     class Shapes(TorchDispatchMode):
-        def __torch_dispatch__(self, call: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def __torch_dispatch__(
+            self, call: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
             if call is torch.ops.aten.mm.default and args[0].dtype == torch.float64:
                 shapes.append((*args[0].shape, args[1].shape[1]))
             return call(*args, **kwargs or {})
@@ -73,7 +81,7 @@ def test_runs_and_metrics_check_their_device(monkeypatch: pytest.MonkeyPatch) ->
     def refused(device: torch.device) -> None:
         raise RunError(f"no exact products on {device}")
 
-    monkeypatch.setattr("fidtool.pipeline.run.check_exact_products", refused)
+    monkeypatch.setattr("fidtool.run.context.check_exact_products", refused)
     with (
         pytest.raises(RunError, match="products on cpu"),
         open_run(named_sets(("a", ""), ("b", "")), Settings(), Console()),
@@ -96,5 +104,7 @@ def test_a_gpu_has_the_same_bits_as_the_cpu() -> None:
     for batch in features.split(50):
         here.add(batch)
         there.add(batch.to(cuda))
-    ours, theirs = ({name: each.tolist() for name, each in sums.totals().items()} for sums in (here, there))
+    ours, theirs = (
+        {name: each.tolist() for name, each in sums.totals().items()} for sums in (here, there)
+    )
     assert ours == theirs

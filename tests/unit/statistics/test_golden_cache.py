@@ -1,4 +1,6 @@
-"""Keys of the cache's entries: if one changes in a new version, all users' statistics are computed again."""
+"""Keys of the cache's entries: if one changes in a new version, all users' statistics are computed
+again.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,12 @@ def defined(dims: int = 2048) -> Definition:
 
 
 PROBE = f"{defined().fingerprint}_probe"
-ARITHMETIC: dict[str, Any] = {"device": "a processor", "precision": "fp32", "batch_size": 8, "torch": "2.4"}
+ARITHMETIC: dict[str, Any] = {
+    "device": "a processor",
+    "precision": "fp32",
+    "batch_size": 8,
+    "torch": "2.4",
+}
 ARITHMETIC |= {PROBE: "ab" * 32, f"{defined(64).fingerprint}_probe": "ab" * 32}
 
 
@@ -50,8 +57,12 @@ def stamps(count: int) -> NDArray[np.int64]:
     return np.arange(5 * count, dtype=np.int64).reshape(count, 5) * 1_000_000_007
 
 
-def test_identity_and_state(golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a set on a different machine, from its names, their order and the time stamps of its files."""
+def test_identity_and_state(
+    golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a set on a different machine, from its names, their order and the time stamps of its
+    files.
+    """
     monkeypatch.chdir(tmp_path)
     (tmp_path / "real").mkdir()
     for name in ("b.png", "a.png", "é.png"):

@@ -1,4 +1,6 @@
-"""Future versions read statistics files of version 0.1.0 and of other tools, and write the same files."""
+"""Future versions read statistics files of version 0.1.0 and of other tools, and write the same
+files.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,12 @@ _LISTED = 16
 
 def test_old_files_are_unchanged() -> None:
     """They were created once and must not be created again, see `support.old_files`."""
-    found = {file.relative_to(FILES).as_posix(): file for file in FILES.rglob("*") if file.is_file()}
-    assert {name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in sorted(found.items())} == SHA256
+    found = {
+        file.relative_to(FILES).as_posix(): file for file in FILES.rglob("*") if file.is_file()
+    }
+    assert {
+        name: hashlib.sha256(file.read_bytes()).hexdigest() for name, file in sorted(found.items())
+    } == SHA256
 
 
 def shown(array: NDArray[Any] | None) -> Any:
@@ -59,7 +65,10 @@ def read(found: fidtool.Statistics) -> dict[str, Any]:
         else {
             "files": [pictures.file(0), pictures.file(len(pictures) - 1)],
             "records": shown(pictures.records),
-            "fields": {name: pictures.records[name][0].tolist() for name in pictures.records.dtype.names or ()}
+            "fields": {
+                name: pictures.records[name][0].tolist()
+                for name in pictures.records.dtype.names or ()
+            }
             | {name: pictures.records[name][0].decode() for name in ("format", "mode")},
         },
         "further": {
@@ -76,14 +85,19 @@ def test_old_statistics_are_read(golden: Golden) -> None:
 
 
 def arrays(file: Path) -> dict[str, Any]:
-    """Returns the content of an archive in its order, as seen by another tool; strings are parsed."""
+    """Returns the content of an archive in its order, as seen by another tool; strings are
+    parsed.
+    """
     with np.load(file, allow_pickle=False) as archive:
         return {name: _content(archive[name]) for name in archive.files}
 
 
 def _content(array: NDArray[Any]) -> Any:
     if array.dtype.kind == "U":
-        return {"json": json.loads(str(array)), "text": "as sorted" if _is_sorted(str(array)) else "in another order"}
+        return {
+            "json": json.loads(str(array)),
+            "text": "as sorted" if _is_sorted(str(array)) else "in another order",
+        }
     described = shown(array)
     described["dtype"] = array.dtype.descr if array.dtype.names else array.dtype.str
     return described
@@ -102,7 +116,9 @@ def place(environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_new_statistics_equal_the_old_ones(place: Path) -> None:
-    """They have the same names in the same order, the same types and, for an exact network, the same bits."""
+    """They have the same names in the same order, the same types and, for an exact network, the
+    same bits.
+    """
     fidtool.write_statistics(place / "own.npz", statistics())
     fidtool.write_statistics(place / "features.npz", statistics(metrics="fid,kid"))
     shutil.copytree(place / "real", place / "skipping")
@@ -110,7 +126,9 @@ def test_new_statistics_equal_the_old_ones(place: Path) -> None:
     skipping = statistics("skipping", num=None, on_error="skip", max_skip=0.1)
     fidtool.write_statistics(place / "skipped.npz", skipping)
     own = fidtool.read_statistics(place / "own.npz")
-    fidtool.write_statistics(place / "bare.npz", fidtool.Statistics.of(own.mu, own.sigma, own.count))
+    fidtool.write_statistics(
+        place / "bare.npz", fidtool.Statistics.of(own.mu, own.sigma, own.count)
+    )
     for name in ("own.npz", "features.npz", "skipped.npz", "bare.npz"):
         new, old = arrays(place / name), arrays(FILES / name)
         if name == "skipped.npz":  # the reason is Pillow's message
@@ -119,9 +137,13 @@ def test_new_statistics_equal_the_old_ones(place: Path) -> None:
                 each["run"]["json"]["skipped"] = file
         if name != "bare.npz":  # newer than the old files
             arithmetic = new["run"]["json"]["arithmetic"]
-            (probe,) = (each for each in arithmetic if each.endswith("_probe"))  # of the network, not of its place
+            (probe,) = (
+                each for each in arithmetic if each.endswith("_probe")
+            )  # of the network, not of its place
             arithmetic["probe"] = arithmetic.pop(probe)
-            assert [new["run"]["json"]["traits"].pop(trait) for trait in ("bands", "most_bands")] == [0, 0]
+            assert [
+                new["run"]["json"]["traits"].pop(trait) for trait in ("bands", "most_bands")
+            ] == [0, 0]
         # Newer than the old files, like the order.
         sums = [new.pop(each) for each in list(new) if each.startswith("sums_")]
         assert len(sums) == (5 if "records" in new else 0)
@@ -139,7 +161,9 @@ def test_new_statistics_equal_the_old_ones(place: Path) -> None:
 def test_new_layers_equal_the_old_ones(tmp_path: Path) -> None:
     old = fidtool.read_statistics(FILES / "layers.npz")
     fidtool.write_statistics(tmp_path / "layers.npz", old)
-    assert list(arrays(tmp_path / "layers.npz").items()) == list(arrays(FILES / "layers.npz").items())
+    assert list(arrays(tmp_path / "layers.npz").items()) == list(
+        arrays(FILES / "layers.npz").items()
+    )
     again = of_layers(old.definition)
     assert np.array_equal(again.mu, old.mu)
     assert sorted(again.layers) == sorted(old.layers)
@@ -177,7 +201,9 @@ def damaged(changes: dict[str, Any], file: Path) -> None:
     np.savez(file, **{name: array for name, array in found.items() if array is not None})
 
 
-def test_damaged_statistics_are_refused(golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_statistics_are_refused(
+    golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     said = {}
     for name, changes in DAMAGED.items():
@@ -185,7 +211,10 @@ def test_damaged_statistics_are_refused(golden: Golden, tmp_path: Path, monkeypa
         with pytest.raises(fidtool.InputError) as error:
             fidtool.read_statistics("bad.npz")
         said[name] = str(error.value)
-    for name, data in (("no archive", b"something else"), ("cut off", (FILES / "own.npz").read_bytes()[:3000])):
+    for name, data in (
+        ("no archive", b"something else"),
+        ("cut off", (FILES / "own.npz").read_bytes()[:3000]),
+    ):
         (tmp_path / "bad.npz").write_bytes(data)
         with pytest.raises(fidtool.InputError) as error:
             fidtool.read_statistics("bad.npz")

@@ -25,7 +25,10 @@ def shown(array: NDArray[Any]) -> Any:
     kind = f"{array.dtype.name} {list(array.shape)}"
     if array.size <= _LISTED:
         return {kind: array.tolist()}
-    return {kind: hashlib.sha256(little.tobytes()).hexdigest(), "begins": array.reshape(-1)[:3].tolist()}
+    return {
+        kind: hashlib.sha256(little.tobytes()).hexdigest(),
+        "begins": array.reshape(-1)[:3].tolist(),
+    }
 
 
 def summed(features: NDArray[np.float32], step: int, batch: int = 50) -> ExactMoments:
@@ -45,12 +48,18 @@ def gaussian(moments: ExactMoments, ddof: int) -> dict[str, Any]:
 
 
 def everything(moments: ExactMoments) -> dict[str, Any]:
-    return {"totals": totals(moments), "ddof 1": gaussian(moments, 1), "ddof 0": gaussian(moments, 0)}
+    return {
+        "totals": totals(moments),
+        "ddof 1": gaussian(moments, 1),
+        "ddof 0": gaussian(moments, 0),
+    }
 
 
 def fine(count: int, dims: int, seed: int) -> NDArray[np.float32]:
     """Multiples of 2 ** -20: a quarter of them are halfway between two multiples of 2 ** -18."""
-    return (np.random.RandomState(seed).randint(-(1 << 22), 1 << 22, (count, dims)) / 2.0**20).astype(np.float32)
+    return (
+        np.random.RandomState(seed).randint(-(1 << 22), 1 << 22, (count, dims)) / 2.0**20
+    ).astype(np.float32)
 
 
 SETS = {
@@ -68,7 +77,10 @@ SETS = {
 
 
 def test_sums(golden: Golden) -> None:
-    golden("statistics/sums", {name: everything(summed(make(), step)) for name, (make, step) in SETS.items()})
+    golden(
+        "statistics/sums",
+        {name: everything(summed(make(), step)) for name, (make, step) in SETS.items()},
+    )
 
 
 def test_merged_sums(golden: Golden) -> None:
@@ -100,7 +112,10 @@ REFUSED = {
     "just too large": (lambda: np.array([[1.0, 32.0 - 2.0**-19]], np.float32), 18),
     "far too large": (lambda: np.array([[1.0, 1e38]], np.float32), 18),
     "too small": (lambda: bells(30, 3, 13, spread=2.0**-8), 18),
-    "small beside large": (lambda: bells(30, 4, 14) * np.array([8, 1e-7, 1e-7, 1e-7], np.float32), 18),
+    "small beside large": (
+        lambda: bells(30, 4, 14) * np.array([8, 1e-7, 1e-7, 1e-7], np.float32),
+        18,
+    ),
     "none": (lambda: np.zeros((0, 3), np.float32), 18),
 }
 
@@ -121,12 +136,17 @@ def refusal(features: NDArray[np.float32], step: int) -> list[str]:
 
 
 def test_refused_features(golden: Golden) -> None:
-    golden("statistics/refused_features", {name: refusal(make(), step) for name, (make, step) in REFUSED.items()})
+    golden(
+        "statistics/refused_features",
+        {name: refusal(make(), step) for name, (make, step) in REFUSED.items()},
+    )
 
 
 def test_bits_of_features(golden: Golden) -> None:
     """They show whether a step is too coarse."""
-    values = torch.tensor([[0.0, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 1023.0, 1024.0, -(2.0**22), 2.0**23 - 1.0]])
+    values = torch.tensor(
+        [[0.0, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 1023.0, 1024.0, -(2.0**22), 2.0**23 - 1.0]]
+    )
     moments = ExactMoments(values.shape[1], 0)
     moments.add(values)
     golden("statistics/bits", {"sizes": moments.totals()["sizes"].tolist()})

@@ -19,7 +19,7 @@ from fidtool.features.models.families import NetworkChoice
 from fidtool.features.protocol import FEATURES, SPATIAL, SPATIAL_DIMS
 from fidtool.sources.contents import Files
 from fidtool.sources.image_set import canonical_order
-from fidtool.statistics.layouts import layout_of
+from fidtool.statistics.foreign import layout_of
 from support.layouts import (
     DDOF_0,
     LAYOUTS,
@@ -42,12 +42,16 @@ def test_every_layout_gives_the_distance_of_its_plain_form(tmp_path: Path, layou
     """Whatever the name of the file."""
     found = fidtool.read_statistics(write_layout(layout, tmp_path / "stats", ROWS))
     wanted = gaussian(ROWS, ddof=0 if layout in DDOF_0 else 1)
-    # Values are near 1: a few units in the last place of float64, since the sums are formed in another order.
+    # Values are near 1: a few units in the last place of float64, since the sums are formed in
+    # another order.
     np.testing.assert_allclose(found.mu, wanted["mu"], rtol=0, atol=1e-15)
     np.testing.assert_allclose(found.sigma, wanted["sigma"], rtol=0, atol=2e-15)
     np.savez(tmp_path / "plain.npz", **wanted)
     plain = fidtool.read_statistics(tmp_path / "plain.npz")
-    one, other = (fidtool.frechet_distance(each.mu, each.sigma, OTHER["mu"], OTHER["sigma"]) for each in (found, plain))
+    one, other = (
+        fidtool.frechet_distance(each.mu, each.sigma, OTHER["mu"], OTHER["sigma"])
+        for each in (found, plain)
+    )
     assert one == pytest.approx(other, rel=1e-12)
     assert other > 0.1
     assert found.definition is None, "features of 8 dimensions are not Inception's"
@@ -65,13 +69,19 @@ def test_per_image_features_are_kept_in_canonical_order(tmp_path: Path, layout: 
         return
     assert found.features is not None
     assert found.order is not None
-    assert (found.count, found.features.dtype, found.order.dtype) == (len(ROWS), np.float32, np.int64)
+    assert (found.count, found.features.dtype, found.order.dtype) == (
+        len(ROWS),
+        np.float32,
+        np.int64,
+    )
     np.testing.assert_array_equal(found.order, canonical_order(len(ROWS)))
     np.testing.assert_array_equal(found.features, ROWS[found.order])
 
 
 @pytest.mark.parametrize("layout", WITH_FEATURES)
-def test_large_features_are_read_in_parts(tmp_path: Path, layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_features_are_read_in_parts(
+    tmp_path: Path, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """They are stored in an unnamed file of the cache."""
     file = write_layout(layout, tmp_path / "stats", ROWS)
     whole = fidtool.read_statistics(file)
@@ -86,14 +96,20 @@ def test_large_features_are_read_in_parts(tmp_path: Path, layout: str, monkeypat
 def test_features_that_are_stored_by_column(tmp_path: Path) -> None:
     np.savez(tmp_path / "rows.npz", feats=ROWS)
     np.savez(tmp_path / "columns.npz", feats=np.asfortranarray(ROWS))
-    rows, columns = (fidtool.read_statistics(tmp_path / f"{name}.npz") for name in ("rows", "columns"))
+    rows, columns = (
+        fidtool.read_statistics(tmp_path / f"{name}.npz") for name in ("rows", "columns")
+    )
     assert columns.features is not None
     np.testing.assert_array_equal(columns.features, rows.features)
     np.testing.assert_array_equal(columns.sigma, rows.sigma)
 
 
-COUNTS = {"EDM2": len(ROWS), "EDM2 of Inception": len(ROWS), **dict.fromkeys((*DDOF_0, *WITH_FEATURES), len(ROWS))}
-# --- the protocol that follows from the origin -----------------------------------------------------------------------
+COUNTS = {
+    "EDM2": len(ROWS),
+    "EDM2 of Inception": len(ROWS),
+    **dict.fromkeys((*DDOF_0, *WITH_FEATURES), len(ROWS)),
+}
+# --- the protocol that follows from the origin ----------------------------------------------------
 
 
 def wide(dims: int = FID_DIMS) -> dict[str, Any]:
@@ -106,7 +122,11 @@ def adm() -> dict[str, Any]:
 
 
 def of_stylegan(dims: int = FID_DIMS) -> dict[str, Any]:
-    return stylegan(features(4, 2)) | {"raw_mean": np.ones(dims), "raw_cov": np.eye(dims), "num_features": dims}
+    return stylegan(features(4, 2)) | {
+        "raw_mean": np.ones(dims),
+        "raw_cov": np.eye(dims),
+        "num_features": dims,
+    }
 
 
 PROTOCOLS: dict[str, tuple[Any, str | None]] = {
@@ -130,7 +150,11 @@ def test_protocol_follows_from_the_origin(tmp_path: Path, kind: str) -> None:
         return
     definition = found.definition
     assert definition is not None
-    assert (definition.protocol_name, definition.standard, definition.dims) == (protocol, True, FID_DIMS)
+    assert (definition.protocol_name, definition.standard, definition.dims) == (
+        protocol,
+        True,
+        FID_DIMS,
+    )
     assert definition.ddof == (0 if protocol == "stylegan" else 1)
     if SPATIAL in found.layers:
         spatial = found.layers[SPATIAL].definition
@@ -150,10 +174,14 @@ def test_a_definition_in_the_file_takes_precedence(tmp_path: Path) -> None:
     assert (again.definition, again.origin) == (clean, "")
 
 
-# --- several statistics in one file ----------------------------------------------------------------------------------
+# --- several statistics in one file ---------------------------------------------------------------
 
 DINO = features(40, 5, seed=3)
-BUNDLE = {"jit_in256_stats.npz": gaussian(ROWS), "clip_in256_stats.npz": gaussian(DINO), "note": "x"}
+BUNDLE = {
+    "jit_in256_stats.npz": gaussian(ROWS),
+    "clip_in256_stats.npz": gaussian(DINO),
+    "note": "x",
+}
 
 
 def test_an_entry_is_chosen_by_the_network(tmp_path: Path) -> None:
@@ -175,9 +203,12 @@ def test_an_entry_is_chosen_by_the_network(tmp_path: Path) -> None:
         np.testing.assert_array_equal(every.layers[layer].mu, gaussian(rows)["mu"])
     pickled({"fd_dinov2": gaussian(DINO)})(tmp_path / "dino.pkl")
     with pytest.raises(
-        InputError, match=r"no statistics of inception; it has those of dinov2: pass extractor='dinov2'"
+        InputError,
+        match=r"no statistics of inception; it has those of dinov2: pass extractor='dinov2'",
     ):
-        fidtool.read_statistics(tmp_path / "dino.pkl", networks={FEATURES: NetworkChoice("inception")})
+        fidtool.read_statistics(
+            tmp_path / "dino.pkl", networks={FEATURES: NetworkChoice("inception")}
+        )
 
 
 def test_an_entry_is_chosen_by_its_name(tmp_path: Path) -> None:
@@ -185,7 +216,9 @@ def test_an_entry_is_chosen_by_its_name(tmp_path: Path) -> None:
     path = f"{tmp_path}/paper_ref_stats.pkl"
     assert fidtool.read_statistics(f"{path}:clip_in256_stats.npz").dims == DINO.shape[1]
     assert fidtool.read_statistics(path, key="jit_in256_stats.npz").dims == ROWS.shape[1]
-    with pytest.raises(InputError, match=r"jit_in256_stats.npz, clip_in256_stats.npz: name one, .*_stats.pkl:NAME$"):
+    with pytest.raises(
+        InputError, match=r"jit_in256_stats.npz, clip_in256_stats.npz: name one, .*_stats.pkl:NAME$"
+    ):
         fidtool.read_statistics(path)
     with pytest.raises(InputError, match="no statistics named none; it has jit_in256_stats"):
         fidtool.read_statistics(f"{path}:none")
@@ -193,7 +226,9 @@ def test_an_entry_is_chosen_by_its_name(tmp_path: Path) -> None:
 
 def test_the_tool_follows_from_the_name_of_an_entry(tmp_path: Path) -> None:
     name = "guided_diffusion_stats.npz"
-    pickled({name: wide(), "vit_large_patch16_224_mae_in256_t224_stats.npz": wide(64)})(tmp_path / "stats.pkl")
+    pickled({name: wide(), "vit_large_patch16_224_mae_in256_t224_stats.npz": wide(64)})(
+        tmp_path / "stats.pkl"
+    )
     for found in (
         fidtool.read_statistics(tmp_path / "stats.pkl"),
         fidtool.read_statistics(f"{tmp_path}/stats.pkl:{name}"),
@@ -212,7 +247,7 @@ def test_a_name_needs_several_statistics(tmp_path: Path) -> None:
         fidtool.read_statistics(tmp_path / "plain.pkl", key="x")
 
 
-# --- what a file holds -----------------------------------------------------------------------------------------------
+# --- what a file holds ----------------------------------------------------------------------------
 
 
 def layout(file: Path) -> tuple[str, bool, str]:
@@ -220,7 +255,9 @@ def layout(file: Path) -> tuple[str, bool, str]:
 
 
 @pytest.mark.parametrize("kind", LAYOUTS)
-def test_files_are_recognised_without_reading_them(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_recognised_without_reading_them(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = write_layout(kind, tmp_path / "stats", ROWS)
     monkeypatch.delattr(NpzFile, "__getitem__")
     assert layout(file) == ("npz" if file.read_bytes().startswith(b"PK") else "pickle", True, "")
@@ -246,14 +283,16 @@ def test_archives_may_have_statistics_and_images(tmp_path: Path, kind: str) -> N
     assert found == ("npz", statistics, images)
 
 
-@pytest.mark.parametrize("data", [b"", b"text", b"\x89PNG\r\n\x1a\n", b"PK\x03\x04", b"\x80\x04broken"])
+@pytest.mark.parametrize(
+    "data", [b"", b"text", b"\x89PNG\r\n\x1a\n", b"PK\x03\x04", b"\x80\x04broken"]
+)
 def test_other_files_hold_nothing(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "x").write_bytes(data)
     assert layout(tmp_path / "x")[1:] == (False, "")
     assert layout(tmp_path / "missing") == ("", False, "")
 
 
-# --- malformed files -------------------------------------------------------------------------------------------------
+# --- malformed files ------------------------------------------------------------------------------
 
 
 def changed(**items: Any) -> Callable[[Path], object]:
@@ -277,7 +316,9 @@ def spoiled(rows: Any, value: float) -> Any:
 
 
 def torch_saved(place: bytes, before: int, after: bytes) -> Callable[[Path], object]:
-    """Writes the archive of ``torch.save`` with ``after`` in place of the bytes that are ``before`` after ``place``."""
+    """Writes the archive of ``torch.save`` with ``after`` in place of the bytes that are ``before``
+    after ``place``.
+    """
 
     def write(file: Path) -> None:
         with zipfile.ZipFile(file, "w") as archive:
@@ -297,22 +338,37 @@ MALFORMED: dict[str, tuple[Callable[[Path], object], str]] = {
         changed(raw_mean=np.zeros(3)),
         r"has raw_mean of shape \(3,\) and raw_cov of shape \(8, 8\)",
     ),
-    "sums that are not symmetric": (changed(raw_cov=np.triu(np.ones((8, 8)))), "raw_cov is not a covariance"),
+    "sums that are not symmetric": (
+        changed(raw_cov=np.triu(np.ones((8, 8)))),
+        "raw_cov is not a covariance",
+    ),
     "a mean that is too large": (changed(raw_mean=np.full(8, 1e6)), "sigma is not a covariance"),
     "neither sums nor features": (
         changed(capture_mean_cov=False, all_features=[]),
         "neither sums nor features of its 60 images",
     ),
-    "features of fewer images": (changed(all_features=[ROWS[:7]]), r"shape \(7, 8\), but sums of 60 images and 8 dims"),
-    "features of other dims": (changed(all_features=[ROWS[:, :5]]), r"shape \(60, 5\), but sums of 60 images and 8 di"),
+    "features of fewer images": (
+        changed(all_features=[ROWS[:7]]),
+        r"shape \(7, 8\), but sums of 60 images and 8 dims",
+    ),
+    "features of other dims": (
+        changed(all_features=[ROWS[:, :5]]),
+        r"shape \(60, 5\), but sums of 60 images and 8 di",
+    ),
     "features of two lengths": (
         changed(all_features=[ROWS[:7], ROWS[7:, :5]]),
         "bad cannot be read: all the input array dimensions .* must match",
     ),
     "one row of features": (archived(feats=np.zeros(8)), r"feats has shape \(8,\)"),
-    "features with NaN": (archived(reps=spoiled(ROWS, np.nan)), "reps contains NaN or infinite values"),
+    "features with NaN": (
+        archived(reps=spoiled(ROWS, np.nan)),
+        "reps contains NaN or infinite values",
+    ),
     "integers for features": (archived(feats=ROWS.astype(int)), "it should contain floats"),
-    "half of MeanFlow's": (archived(ref_mu=np.zeros(2)), "has no mu and no sigma; it contains ref_mu"),
+    "half of MeanFlow's": (
+        archived(ref_mu=np.zeros(2)),
+        "has no mu and no sigma; it contains ref_mu",
+    ),
     "a pickled list": (pickled([1, 2]), "is a pickled list; .*: write images or features as one"),
     "a pickled array": (
         pickled(ROWS),
@@ -326,14 +382,25 @@ MALFORMED: dict[str, tuple[Callable[[Path], object], str]] = {
         torch_saved(b"PK\1\2", 24, (2**30 + 1).to_bytes(4, "little")),
         "bad cannot be read: it has 1073741825 bytes; copy or create it again",
     ),
-    "another byte in a record of torch": (torch_saved(gaussian(ROWS)["mu"].tobytes(), 2, b"\0"), "Bad CRC-32"),
-    "a text": (lambda file: file.write_text("mu, sigma"), "is plain text: download or create the file again"),
-    "other bytes": (lambda file: file.write_bytes(b"mu\0sigma"), "neither an .npz archive nor a pickle of arrays"),
+    "another byte in a record of torch": (
+        torch_saved(gaussian(ROWS)["mu"].tobytes(), 2, b"\0"),
+        "Bad CRC-32",
+    ),
+    "a text": (
+        lambda file: file.write_text("mu, sigma"),
+        "is plain text: download or create the file again",
+    ),
+    "other bytes": (
+        lambda file: file.write_bytes(b"mu\0sigma"),
+        "neither an .npz archive nor a pickle of arrays",
+    ),
 }
 
 
 @pytest.mark.parametrize("kind", MALFORMED)
-def test_malformed_statistics_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+def test_malformed_statistics_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
     monkeypatch.chdir(tmp_path)
     write, words = MALFORMED[kind]
     write(Path("bad"))
@@ -363,5 +430,7 @@ def test_statistics_of_another_tool_can_be_written_again(tmp_path: Path) -> None
 def test_other_items_of_a_pickle_need_not_be_arrays(tmp_path: Path) -> None:
     """A list of arrays of different shapes is none."""
     others = {"shapes": [np.zeros(3), np.zeros((2, 2))], "numbers": [np.zeros(()), np.zeros(())]}
-    (tmp_path / "real.pkl").write_bytes(pickle.dumps({"mu": np.zeros(3), "sigma": np.eye(3), **others}))
+    (tmp_path / "real.pkl").write_bytes(
+        pickle.dumps({"mu": np.zeros(3), "sigma": np.eye(3), **others})
+    )
     assert fidtool.read_statistics(tmp_path / "real.pkl").dims == 3

@@ -1,4 +1,6 @@
-"""Statistics of parts of a set merge to the bits of the whole, whatever the parts are; other statistics are refused."""
+"""Statistics of parts of a set merge to the bits of the whole, whatever the parts are; other
+statistics are refused.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,9 @@ from hypothesis import strategies as st
 import fidtool
 from fidtool.errors import InputError
 from fidtool.features.protocol import FEATURES, Definition
-from fidtool.images.decode import ImageProperties
-from fidtool.images.loader import Piece
-from fidtool.images.records import RECORD, ImageRecords
+from fidtool.reading.decode import ImageProperties
+from fidtool.reading.loader import Piece
+from fidtool.reading.records import RECORD, ImageRecords
 from fidtool.sources.contents import BadFile
 from fidtool.sources.crops import Crop
 from fidtool.sources.image_set import SetPart
@@ -36,17 +38,24 @@ DEFINITION = Definition("custom.py:network", "0" * 64, DIMS, 18, 32, "x", "bilin
 
 
 def of(places: Sequence[int], name: str, skipped: Sequence[int] = ()) -> Statistics:
-    """The statistics of images by their places in the set, in which those ``skipped`` cannot be read."""
+    """The statistics of images by their places in the set, in which those ``skipped`` cannot be
+    read.
+    """
     used = np.array([place for place in places if place not in skipped], dtype=np.int64)
     sums = Accumulator({FEATURES: Layer(DEFINITION, with_features=True)}, COUNT)
-    sums.add(Piece(0, used, used=[True] * len(used)), [{FEATURES: torch.from_numpy(ROWS[used])}], used)
+    sums.add(
+        Piece(0, used, used=[True] * len(used)), [{FEATURES: torch.from_numpy(ROWS[used])}], used
+    )
     return Statistics(
         sums.layer_statistics({FEATURES: ROWS[used]}),
         len(used),
         arithmetic={"torch": "2.4", "device": "cpu"},
         traits=ImageProperties(lossy=len(used), most_bands=int(used.max(initial=0))),
         skipped=tuple(
-            sorted((BadFile(NAMES[each], "damaged") for each in {*skipped} & {*places}), key=lambda x: x.file)
+            sorted(
+                (BadFile(NAMES[each], "damaged") for each in {*skipped} & {*places}),
+                key=lambda x: x.file,
+            )
         ),
         found=COUNT,
         config={"seed": 3, "max_skip": 0.5},
@@ -62,9 +71,18 @@ def everything(statistics: Statistics) -> dict[str, Any]:
     assert layer.features is not None
     assert pictures is not None
     assert statistics.order is not None
-    arrays = {"mu": layer.mu, "sigma": layer.sigma, "features": layer.features, **layer.sums, "order": statistics.order}
+    arrays = {
+        "mu": layer.mu,
+        "sigma": layer.sigma,
+        "features": layer.features,
+        **layer.sums,
+        "order": statistics.order,
+    }
     arrays |= {"records": pictures.records, "stamps": pictures.stamps}
-    others = {name: vars(statistics)[name] for name in ("count", "arithmetic", "traits", "skipped", "found", "config")}
+    others = {
+        name: vars(statistics)[name]
+        for name in ("count", "arithmetic", "traits", "skipped", "found", "config")
+    }
     places = None if statistics.part is None else statistics.part.places.tolist()
     return {
         **{name: (array.dtype.str, array.shape, array.tobytes()) for name, array in arrays.items()},
@@ -83,8 +101,13 @@ PARTITIONS = st.tuples(
 
 
 def check_partition(owners: list[int], random: Any, skipped: set[int]) -> None:
-    places = [[place for place, owner in enumerate(owners) if owner == each] for each in sorted({*owners})]
-    parts = [of(each, f"{number}/{len(places)}", sorted(skipped)) for number, each in enumerate(places, 1)]
+    places = [
+        [place for place, owner in enumerate(owners) if owner == each] for each in sorted({*owners})
+    ]
+    parts = [
+        of(each, f"{number}/{len(places)}", sorted(skipped))
+        for number, each in enumerate(places, 1)
+    ]
     random.shuffle(parts)
     whole = replace(of(range(COUNT), "1/1", sorted(skipped)), part=None)
     assert everything(fidtool.merge_statistics(parts)) == everything(whole)
@@ -93,12 +116,15 @@ def check_partition(owners: list[int], random: Any, skipped: set[int]) -> None:
         assert missing.part is not None
         number = (missing.count or 0) + len(missing.skipped)
         with pytest.raises(
-            InputError, match=f"no file has {number} images? of the set's {COUNT}: part {missing.part.name}:"
+            InputError,
+            match=f"no file has {number} images? of the set's {COUNT}: part {missing.part.name}:",
         ):
             fidtool.merge_statistics(parts)
         again = random.choice(parts)
         twice = (again.count or 0) + len(again.skipped)
-        with pytest.raises(InputError, match=rf"part {len(parts) + 1} .* {twice} images? in common: pass each part"):
+        with pytest.raises(
+            InputError, match=rf"part {len(parts) + 1} .* {twice} images? in common: pass each part"
+        ):
             fidtool.merge_statistics([*parts, again])
 
 
@@ -123,22 +149,33 @@ def test_what_is_no_part_of_the_set_is_refused() -> None:
     wider = replace(DEFINITION, dims=4)
     cases = {
         r"part 2 has statistics of a whole set": replace(second, part=None),
-        r"part 2 and part 1 are of different sets": replace(second, part=replace(second.part, whole="other")),
+        r"part 2 and part 1 are of different sets": replace(
+            second, part=replace(second.part, whole="other")
+        ),
         r"\(torch 2.5 against 2.4\)": replace(second, arithmetic={"torch": "2.5", "device": "cpu"}),
         r"\(device none against cpu\)": replace(second, arithmetic={"torch": "2.4"}),
         r"\(crop adm:256 against none\)": replace(second, framing=Crop("adm", 256)),
         r"\(diagnosis False against True\)": replace(second, pictures=None),
         r"\(value_range": replace(second, config={"value_range": [-1, 1]}),
         r"\(float_to_byte floor against none\)": replace(second, config={"float_to_byte": "floor"}),
-        r"\(dims 4 against 3\)": replace(second, layers={FEATURES: replace(layer, definition=wider)}),
-        r"\(features of each image False": replace(second, layers={FEATURES: replace(layer, features=None)}),
+        r"\(dims 4 against 3\)": replace(
+            second, layers={FEATURES: replace(layer, definition=wider)}
+        ),
+        r"\(features of each image False": replace(
+            second, layers={FEATURES: replace(layer, features=None)}
+        ),
         r"\(networks custom.py:network and custom.py:network against custom.py:network\)": replace(
             second, layers={**second.layers, "spatial": layer}
         ),
         r"part 2 has no exact sums; another": replace(second, arithmetic=None),
         r"part 2 has no exact sums": replace(second, layers={FEATURES: replace(layer, sums=None)}),
         r"part 2 cannot be read: .*the sums are damaged": replace(
-            second, layers={FEATURES: replace(layer, sums={**(layer.sums or {}), "low": np.zeros(2, dtype=np.int64)})}
+            second,
+            layers={
+                FEATURES: replace(
+                    layer, sums={**(layer.sums or {}), "low": np.zeros(2, dtype=np.int64)}
+                )
+            },
         ),
     }
     for message, other in cases.items():
@@ -164,5 +201,8 @@ def test_sums_beyond_64_bits_are_merged() -> None:
     assert low is not None
     assert high is not None
     assert "high" not in low
-    upper = [int(above) * 2**32 + int(below) for above, below in zip(high["high"], high["low"], strict=True)]
+    upper = [
+        int(above) * 2**32 + int(below)
+        for above, below in zip(high["high"], high["low"], strict=True)
+    ]
     assert upper == [int(each) + 2 * 2**62 for each in low["low"]]

@@ -1,4 +1,6 @@
-"""Exact sums: equal to NumPy's moments, with the same bits for any order and batching of the features."""
+"""Exact sums: equal to NumPy's moments, with the same bits for any order and batching of the
+features.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from fidtool.statistics.moments import ExactMoments
 from fidtool.statistics.set_statistics import Gaussian
 
 
-def features(count: int, dims: int, seed: int = 0, scale: float = 1.0, offset: float = 0.0) -> torch.Tensor:
+def features(
+    count: int, dims: int, seed: int = 0, scale: float = 1.0, offset: float = 0.0
+) -> torch.Tensor:
     """Correlated features, float32."""
     generator = torch.Generator().manual_seed(seed)
     mixing = torch.randn(dims, dims, generator=generator)
@@ -47,23 +51,31 @@ def same_bits(first: Gaussian, second: Gaussian) -> bool:
 def test_same_bits_for_any_permutation_and_batching(data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 400))
     x = features(count, 9, seed=count)
-    order = data.draw(st.permutations(range(count))) if count < 60 else torch.randperm(count).tolist()
+    order = (
+        data.draw(st.permutations(range(count))) if count < 60 else torch.randperm(count).tolist()
+    )
     cuts = sorted(data.draw(st.lists(st.integers(0, count), max_size=12)))
     batches = [x[order[a:b]] for a, b in zip([0, *cuts], [*cuts, count], strict=True)]
     assert same_bits(summed([x]).mean_covariance(1), summed(batches).mean_covariance(1))
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.integers(2, 40), st.integers(1, 4), st.floats(-30, 30), st.sampled_from([1e-3, 1e-1, 1.0]))
+@given(
+    st.integers(2, 40), st.integers(1, 4), st.floats(-30, 30), st.sampled_from([1e-3, 1e-1, 1.0])
+)
 def test_every_entry_is_the_exact_value(count: int, dims: int, offset: float, scale: float) -> None:
-    """Compared with rational arithmetic, even if a large mean would cancel all digits of a small spread."""
+    """Compared with rational arithmetic, even if a large mean would cancel all digits of a small
+    spread.
+    """
     x = features(count, dims, seed=count, scale=scale, offset=offset).clamp(-31, 31)
     assume(x.abs().quantile(0.4) > 2**-4)  # smaller ones are refused
     result = summed([x]).mean_covariance(1)
     q = (x.double() * 2**18).round().long().tolist()
     for i in range(dims):
         for j in range(dims):
-            total = sum(row[i] * row[j] for row in q) - Fraction(sum(r[i] for r in q) * sum(r[j] for r in q), count)
+            total = sum(row[i] * row[j] for row in q) - Fraction(
+                sum(r[i] for r in q) * sum(r[j] for r in q), count
+            )
             exact = float(total / (count - 1) / 2**36)
             variances = (result.sigma[i, i] * result.sigma[j, j]) ** 0.5
             assert abs(result.sigma[i, j] - exact) <= 4e-16 * max(variances, 2.0**-36)
@@ -71,7 +83,10 @@ def test_every_entry_is_the_exact_value(count: int, dims: int, offset: float, sc
 
 def test_sums_beyond_float64_are_moved_to_the_integers() -> None:
     """Large rows after small ones give odd sums beyond 2 ** 53, which float64 would round."""
-    small, large = torch.full((300, 2), 2.0**-18), torch.full((501, 2), 32 - 2.0**-18, dtype=torch.float64)
+    small, large = (
+        torch.full((300, 2), 2.0**-18),
+        torch.full((501, 2), 32 - 2.0**-18, dtype=torch.float64),
+    )
     moments = summed([small, large, small])
     assert moments._recent is not None, "the last rows are held back"
     moments.flush()
@@ -91,7 +106,9 @@ def test_carries_into_a_second_limb_without_loss(monkeypatch: pytest.MonkeyPatch
 
 
 def test_sums_beyond_64_bits_are_exact() -> None:
-    """2 ** 27 times the same batch, with entries of about 2 ** 80. The totals are doubled instead of added again."""
+    """2 ** 27 times the same batch, with entries of about 2 ** 80. The totals are doubled instead
+    of added again.
+    """
     x = (features(8, 3, offset=20.0) * 64).round() / 64
     moments = summed([x])
     moments.flush()
@@ -127,7 +144,9 @@ class _Ranks(World):
 
 
 def test_a_merge_beyond_64_bits_does_not_wrap() -> None:
-    """The entries of both ranks are just below 2 ** 62, so that 64 bits cannot safely hold their sum."""
+    """The entries of both ranks are just below 2 ** 62, so that 64 bits cannot safely hold their
+    sum.
+    """
     x = (features(8, 3, offset=20.0) * 64).round() / 64
     mine, other = summed([x]), summed([x])
     for moments in (mine, other):
@@ -139,7 +158,9 @@ def test_a_merge_beyond_64_bits_does_not_wrap() -> None:
         moments._carry()
         assert int(moments._high.max()) >= 2 ** (61 - 32)
     mine.merge(_Ranks(mine, other))
-    np.testing.assert_allclose(mine.mean_covariance(0).sigma, summed([x]).mean_covariance(0).sigma, rtol=1e-12)
+    np.testing.assert_allclose(
+        mine.mean_covariance(0).sigma, summed([x]).mean_covariance(0).sigma, rtol=1e-12
+    )
 
 
 @pytest.mark.parametrize(("scale", "step"), [(1e-7, 18), (1.0, -3)])
@@ -151,11 +172,14 @@ def test_a_step_too_coarse_for_the_features_is_refused(scale: float, step: int) 
         summed([x], step).mean_covariance(1)
     suggested = int(str(refused.value).rpartition("feature_step=")[2])
     result = summed([x], suggested).mean_covariance(1)
-    # With the suggested step, the largest feature has at least 20 bits: rounding changes a feature by at most 2 ** -21
-    # times the largest, and an entry of sigma by at most this times two standard deviations.
+    # With the suggested step, the largest feature has at least 20 bits: rounding changes a feature
+    # by at most 2 ** -21 times the largest, and an entry of sigma by at most this times two
+    # standard deviations.
     largest = float(x.abs().max())
     tolerance = 2 * largest * 2.0**-21 * float(x.std(0).max())
-    np.testing.assert_allclose(result.sigma, np.cov(x.double().numpy(), rowvar=False), rtol=0, atol=tolerance)
+    np.testing.assert_allclose(
+        result.sigma, np.cov(x.double().numpy(), rowvar=False), rtol=0, atol=tolerance
+    )
 
 
 def test_zeros_do_not_count_as_small() -> None:

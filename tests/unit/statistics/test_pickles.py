@@ -1,4 +1,6 @@
-"""Pickles are read without running anything: all protocols, both versions of NumPy and of Python, and hostile ones."""
+"""Pickles are read without running anything: all protocols, both versions of NumPy and of Python,
+and hostile ones.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ import pytest
 
 import fidtool
 from fidtool.errors import InputError
-from fidtool.safe_pickle import begins_like_pickle, load_data
+from fidtool.system.safe_pickle import begins_like_pickle, load_data
 from support import hostile_pickles as hostile
 from support.hostile_pickles import DAMAGED, NESTED, NOT_DATA, RUNNING
 
@@ -74,11 +76,21 @@ def test_every_protocol_is_read(protocol: int) -> None:
 @pytest.fixture
 def numpy_1(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets NumPy pickle its functions under the names that they have in the other version."""
-    pytest.importorskip("numpy._core", reason="NumPy before 1.26 cannot pickle the names of NumPy 2")
-    core = importlib.import_module("numpy._core" if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else "numpy.core")
+    pytest.importorskip(
+        "numpy._core", reason="NumPy before 1.26 cannot pickle the names of NumPy 2"
+    )
+    core = importlib.import_module(
+        "numpy._core" if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else "numpy.core"
+    )
     other = "numpy.core" if core.__name__ == "numpy._core" else "numpy._core"
-    for module, function in (("multiarray", "_reconstruct"), ("multiarray", "scalar"), ("numeric", "_frombuffer")):
-        monkeypatch.setattr(getattr(getattr(core, module), function), "__module__", f"{other}.{module}")
+    for module, function in (
+        ("multiarray", "_reconstruct"),
+        ("multiarray", "scalar"),
+        ("numeric", "_frombuffer"),
+    ):
+        monkeypatch.setattr(
+            getattr(getattr(core, module), function), "__module__", f"{other}.{module}"
+        )
 
 
 @pytest.mark.filterwarnings("ignore:numpy.core")
@@ -103,7 +115,9 @@ def of_python_2(protocol: int, values: bytes) -> bytes:
             return pickle.SHORT_BINSTRING + bytes([len(content)]) + content
         return pickle.BINSTRING + struct.pack("<i", len(content)) + content
 
-    integer = {0: lambda n: b"I%d\n" % n}.get(protocol, lambda n: pickle.BININT + struct.pack("<i", n))
+    integer = {0: lambda n: b"I%d\n" % n}.get(
+        protocol, lambda n: pickle.BININT + struct.pack("<i", n)
+    )
     true, false = (b"\x88", b"\x89") if protocol == 2 else (b"I01\n", b"I00\n")
 
     def group(*items: bytes) -> bytes:
@@ -111,7 +125,9 @@ def of_python_2(protocol: int, values: bytes) -> bytes:
 
     dtype = b"cnumpy\ndtype\n" + group(quoted(b"f8"), integer(0), integer(1)) + b"R"
     dtype += group(integer(3), quoted(b"<"), b"NNN", integer(-1), integer(-1), integer(0)) + b"b"
-    array = b"cnumpy.core.multiarray\n_reconstruct\n" + group(b"cnumpy\nndarray\n", group(integer(0)), quoted(b"b"))
+    array = b"cnumpy.core.multiarray\n_reconstruct\n" + group(
+        b"cnumpy\nndarray\n", group(integer(0)), quoted(b"b")
+    )
     state = group(integer(1), group(integer(len(values) // 8)), dtype, false, quoted(values))
     flag = quoted(b"flag") + true + b"s"
     begin = {0: b"(d", 1: b"}", 2: b"\x80\x02}"}[protocol]
@@ -148,7 +164,9 @@ def refusal(folder: Path, data: bytes) -> str:
 
 
 @pytest.mark.parametrize("kind", RUNNING)
-@pytest.mark.filterwarnings("ignore:unclosed file", "ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings(
+    "ignore:unclosed file", "ignore::pytest.PytestUnraisableExceptionWarning"
+)
 def test_nothing_in_a_pickle_is_run(tmp_path: Path, trace: Path, kind: str) -> None:
     data = RUNNING[kind](trace)
     assert "is a pickle and it " in (message := refusal(tmp_path, data))
@@ -196,7 +214,9 @@ def test_arrays_share_no_memory() -> None:
 
 @pytest.fixture
 def extension() -> Iterator[int]:
-    """The code of a name that is registered as an extension, and which Python's own loader has looked up."""
+    """The code of a name that is registered as an extension, and which Python's own loader has
+    looked up.
+    """
     copyreg.add_extension("os", "system", 200)
     pickle.loads(hostile.whole(pickle.EXT1 + b"\xc8"))
     yield 200

@@ -15,10 +15,16 @@ from fidtool.distributed.launch import Launch
 from fidtool.distributed.world import World
 from fidtool.errors import RunError
 from fidtool.features.protocol import FEATURES, Definition
-from fidtool.images.loader import Piece
+from fidtool.reading.loader import Piece
 from fidtool.statistics import set_statistics
 from fidtool.statistics.accumulator import Accumulator, Layer
-from fidtool.statistics.set_statistics import Features, Statistics, empty_rows, reordered, spread_features
+from fidtool.statistics.set_statistics import (
+    Features,
+    Statistics,
+    empty_rows,
+    reordered,
+    spread_features,
+)
 
 SIZES = (3, 3, 3, 2)
 
@@ -28,16 +34,24 @@ def vectors(batch: int, count: int, dims: int = 4) -> Features:
 
 
 @pytest.fixture(params=["memory", "file"])
-def place(request: pytest.FixtureRequest, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> str:
-    """The storage of rows: in memory for small sets, or in a file as for large sets, with a limit of 0."""
+def place(
+    request: pytest.FixtureRequest, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> str:
+    """The storage of rows: in memory for small sets, or in a file as for large sets, with a limit
+    of 0.
+    """
     if request.param == "file":
         monkeypatch.setenv("FIDTOOL_FEATURE_BYTES", "0")
     return str(request.param)
 
 
 @pytest.mark.parametrize("counts", [SIZES, (3, 0, 1, 2)])
-def test_batches_may_be_added_in_any_order_and_skipped_files_leave_no_gaps(place: str, counts: tuple[int, ...]) -> None:
-    layer = Layer(Definition("made up", "", 4, 8, 8, "", "bilinear", "pillow", 1), with_features=True)
+def test_batches_may_be_added_in_any_order_and_skipped_files_leave_no_gaps(
+    place: str, counts: tuple[int, ...]
+) -> None:
+    layer = Layer(
+        Definition("made up", "", 4, 8, 8, "", "bilinear", "pillow", 1), with_features=True
+    )
     found = Accumulator({FEATURES: layer}, sum(SIZES))
     for batch in (2, 0, 3, 1):
         some = torch.from_numpy(vectors(batch, counts[batch]))
@@ -45,7 +59,9 @@ def test_batches_may_be_added_in_any_order_and_skipped_files_leave_no_gaps(place
         places = 3 * batch + np.arange(SIZES[batch])
         found.add(Piece(batch, places, used=used), [{FEATURES: some}] if len(some) else [], places)
     rows = found.rows()[FEATURES]
-    assert np.array_equal(rows, np.concatenate([vectors(batch, count) for batch, count in enumerate(counts)]))
+    assert np.array_equal(
+        rows, np.concatenate([vectors(batch, count) for batch, count in enumerate(counts)])
+    )
     assert isinstance(rows, np.memmap) == (place == "file")
 
 
@@ -56,13 +72,17 @@ def test_a_set_in_another_order(place: str) -> None:
     assert isinstance(rows, np.memmap) == (place == "file")
 
 
-def test_a_full_disk_is_reported(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported(
+    environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Before any row is written."""
     monkeypatch.setenv("FIDTOOL_FEATURE_BYTES", "0")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
     try:
-        with pytest.raises(RunError, match=r"GiB of features cannot be stored in .*too large.*FIDTOOL_CACHE"):
+        with pytest.raises(
+            RunError, match=r"GiB of features cannot be stored in .*too large.*FIDTOOL_CACHE"
+        ):
             empty_rows(10, 4)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -22,7 +22,9 @@ def gaussian(seed: int, *shape: int) -> torch.Tensor:
 
 
 def statistics(samples: torch.Tensor) -> fidtool.Statistics:
-    return fidtool.Statistics.of(samples.mean(0).numpy(), np.cov(samples.numpy(), rowvar=False), len(samples))
+    return fidtool.Statistics.of(
+        samples.mean(0).numpy(), np.cov(samples.numpy(), rowvar=False), len(samples)
+    )
 
 
 def orthogonal(rows: int, columns: int) -> torch.Tensor:
@@ -32,14 +34,24 @@ def orthogonal(rows: int, columns: int) -> torch.Tensor:
 
 
 @settings(max_examples=25, deadline=None)
-@given(count=st.integers(2, 30), real=st.integers(2, 30), dims=st.integers(1, 8), seed=st.integers(0, 1000))
+@given(
+    count=st.integers(2, 30),
+    real=st.integers(2, 30),
+    dims=st.integers(1, 8),
+    seed=st.integers(0, 1000),
+)
 def test_value_is_the_fid(count: int, real: int, dims: int, seed: int) -> None:
     """With full-rank and rank-deficient covariances on both sides."""
     theirs = statistics(gaussian(seed, real, dims) @ gaussian(seed + 1, dims, dims) + 1)
     x = gaussian(seed + 2, count, dims)
     ours = statistics(x)
     wanted = fidtool.frechet_distance(
-        theirs.mu, np.atleast_2d(theirs.sigma), ours.mu, np.atleast_2d(ours.sigma), count1=real, count2=count
+        theirs.mu,
+        np.atleast_2d(theirs.sigma),
+        ours.mu,
+        np.atleast_2d(ours.sigma),
+        count1=real,
+        count2=count,
     )
     found = FrechetLoss(fidtool.Statistics.of(theirs.mu, np.atleast_2d(theirs.sigma), real))(x)
     assert float(found) == pytest.approx(wanted, rel=1e-9, abs=1e-9)
@@ -70,7 +82,11 @@ def test_gradient_where_all_eigenvalues_are_equal(scale: float, flat: int) -> No
 def test_gradient_stays_finite(kind: str) -> None:
     """Zero and almost zero singular values: the gradient stays within its bound."""
     x = gaussian(1, 20, 6)
-    x = {"collapsed": x[:1].repeat(20, 1), "one direction": x[:, :1] @ gaussian(2, 1, 6), "tiny": 1e-12 * x}[kind]
+    x = {
+        "collapsed": x[:1].repeat(20, 1),
+        "one direction": x[:, :1] @ gaussian(2, 1, 6),
+        "tiny": 1e-12 * x,
+    }[kind]
     x.requires_grad_()
     loss = FrechetLoss(statistics(gaussian(4, 50, 6)))(x)
     loss.backward()
@@ -94,7 +110,9 @@ def test_features_that_are_not_finite_give_nan() -> None:
 def falling(rows: int, columns: int, decades: float) -> torch.Tensor:
     """A matrix whose singular values fall from 1 by this many powers of ten."""
     size = min(rows, columns)
-    left, right = (torch.linalg.qr(gaussian(seed, side, size)).Q for seed, side in ((1, rows), (2, columns)))
+    left, right = (
+        torch.linalg.qr(gaussian(seed, side, size)).Q for seed, side in ((1, rows), (2, columns))
+    )
     return left * torch.logspace(0, -decades, size, dtype=torch.float64) @ right.mT
 
 
@@ -109,7 +127,9 @@ DEGENERATE = {
 def test_nuclear_norm_is_as_accurate_as_the_singular_values(kind: str) -> None:
     """Also where the squares of the singular values have no digits left."""
     norm = NuclearNorm.apply(DEGENERATE[kind])
-    assert norm.item() == pytest.approx(float(torch.linalg.svdvals(DEGENERATE[kind]).sum()), rel=1e-10)
+    assert norm.item() == pytest.approx(
+        float(torch.linalg.svdvals(DEGENERATE[kind]).sum()), rel=1e-10
+    )
 
 
 def test_autocast_and_half_precision() -> None:
@@ -128,7 +148,9 @@ def test_autocast_and_half_precision() -> None:
 
 
 def test_queue() -> None:
-    """The queue holds past features without gradients and drops the oldest; evaluation mode ignores it."""
+    """The queue holds past features without gradients and drops the oldest; evaluation mode ignores
+    it.
+    """
     batches = [gaussian(seed, 6, 3) for seed in range(4)]
     loss = FrechetLoss(statistics(gaussian(9, 50, 3)), queue=10)
     plain = FrechetLoss(statistics(gaussian(9, 50, 3)))
@@ -159,9 +181,13 @@ def test_projection_maps_both_sides() -> None:
     assert float(loss(x)) == pytest.approx(wanted, rel=1e-9)
 
     def of_weights(weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        return torch.func.functional_call(loss, {"projection.weight": weight, "projection.bias": bias}, (x,))
+        return torch.func.functional_call(
+            loss, {"projection.weight": weight, "projection.bias": bias}, (x,)
+        )
 
-    weights = tuple(parameter.detach().clone().requires_grad_() for parameter in (head.weight, head.bias))
+    weights = tuple(
+        parameter.detach().clone().requires_grad_() for parameter in (head.weight, head.bias)
+    )
     assert torch.autograd.gradcheck(of_weights, weights)
 
 
@@ -169,7 +195,10 @@ def test_projection_maps_both_sides() -> None:
     ("settings", "text"),
     [
         ({"projection": nn.ReLU()}, "must be a torch.nn.Linear"),
-        ({"projection": nn.Linear(5, 2)}, "of the 3 features of the statistics, not Linear.in_features=5"),
+        (
+            {"projection": nn.Linear(5, 2)},
+            "of the 3 features of the statistics, not Linear.in_features=5",
+        ),
     ],
 )
 def test_invalid_settings(settings: dict[str, object], text: str) -> None:
@@ -187,7 +216,9 @@ def test_wrong_features_and_files(tmp_path: Path) -> None:
     with pytest.raises(fidtool.InputError, match="no statistics file"):
         FrechetLoss(tmp_path / "none.npz")
     fidtool.write_statistics(tmp_path / "real.npz", statistics(gaussian(1, 9, 3)))
-    assert float(FrechetLoss(tmp_path / "real.npz")(gaussian(2, 5, 3))) == float(loss(gaussian(2, 5, 3)))
+    assert float(FrechetLoss(tmp_path / "real.npz")(gaussian(2, 5, 3))) == float(
+        loss(gaussian(2, 5, 3))
+    )
 
 
 def test_a_pass_on_the_meta_device_keeps_the_statistics() -> None:

@@ -1,4 +1,6 @@
-"""Goldens of training: states with the sums of an earlier version, values of the metric and the loss, refusals."""
+"""Goldens of training: states with the sums of an earlier version, values of the metric and the
+loss, refusals.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def old_state() -> dict[str, torch.Tensor]:
     state: dict[str, torch.Tensor] = torch.load(STATE, weights_only=True)
     sums = {
-        name: values for name, values in state.items() if not name.endswith(("_bits", "_marks", "definition", "share"))
+        name: values
+        for name, values in state.items()
+        if not name.endswith(("_bits", "_marks", "definition", "share"))
     }
     settings = {"definition": bytes(state["definition"].tolist()).decode(), "float_to_byte": ""}
     header = {"settings": settings, "rank": 0, "size": 1}
@@ -56,7 +60,9 @@ def shown(state: dict[str, torch.Tensor]) -> dict[str, Any]:
 
 
 def test_an_old_state_is_read(golden: Golden) -> None:
-    """It has the sums that the same images have today, in one limb and without the sizes of the features."""
+    """It has the sums that the same images have today, in one limb and without the sizes of the
+    features.
+    """
     from fidtool.training import FrechetInceptionDistance
 
     metric = FrechetInceptionDistance("network.py:network")
@@ -66,10 +72,17 @@ def test_an_old_state_is_read(golden: Golden) -> None:
     value = float(metric.compute())
     assert metric.result is not None
     counts = {"real": metric.result.real, "fake": metric.result.fake, "scope": metric.result.scope}
-    golden("training/old_state", {"fid": near(value, 1e-12), **counts, "digest": metric.reference_digest})
+    golden(
+        "training/old_state",
+        {"fid": near(value, 1e-12), **counts, "digest": metric.reference_digest},
+    )
     today = shown(trained_metric().state_dict())
     assert set(read) == set(today)
-    assert {name for name in read if read[name] != today[name]} == {"real_sizes", "fake_sizes", "real_hash"}
+    assert {name for name in read if read[name] != today[name]} == {
+        "real_sizes",
+        "fake_sizes",
+        "real_hash",
+    }
 
 
 def test_a_new_state(golden: Golden) -> None:
@@ -88,10 +101,14 @@ def test_a_state_of_another_network_is_refused(golden: Golden) -> None:
     assert int(metric.state_dict()["real_count"]) == 2, "unchanged"
     said["another protocol"] = str(error.value)
     with pytest.raises(fidtool.InputError) as error:
-        metric.load_state_dict({name: each for name, each in old_state().items() if name != "header"})
+        metric.load_state_dict(
+            {name: each for name, each in old_state().items() if name != "header"}
+        )
     said["no definition"] = str(error.value)
     with pytest.raises(fidtool.InputError) as error:
-        trained_metric().load_state_dict({**old_state(), "fake_sum": torch.zeros(3, dtype=torch.int64)})
+        trained_metric().load_state_dict(
+            {**old_state(), "fake_sum": torch.zeros(3, dtype=torch.int64)}
+        )
     said["sums of another"] = str(error.value)
     golden("training/refused_states", said)
 
@@ -108,20 +125,29 @@ def test_against_statistics(golden: Golden, environment: dict[str, str]) -> None
     with pytest.raises(fidtool.InputError) as error:
         metric.update(torch.zeros(2, 3, 8, 8, dtype=torch.uint8), real=True)
     said.append(str(error.value).replace(str(FILES), "FILES"))
-    for images in (torch.zeros(2, 8, 8), torch.zeros(2, 3, 8, 8), torch.zeros(2, 3, 8, 8, dtype=torch.int64)):
+    for images in (
+        torch.zeros(2, 8, 8),
+        torch.zeros(2, 3, 8, 8),
+        torch.zeros(2, 3, 8, 8, dtype=torch.int64),
+    ):
         with pytest.raises(fidtool.InputError) as error:
             metric.update(images, real=False)
         said.append(str(error.value))
-    images = torch.arange(6 * 3 * 16 * 16).reshape(6, 3, 16, 16).mul(7).remainder(251).to(torch.uint8)
+    images = (
+        torch.arange(6 * 3 * 16 * 16).reshape(6, 3, 16, 16).mul(7).remainder(251).to(torch.uint8)
+    )
     metric.update(images, real=False)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         value = float(metric.compute())
-    messages = [str(each.message) for each in caught if issubclass(each.category, fidtool.FidtoolWarning)]
+    messages = [
+        str(each.message) for each in caught if issubclass(each.category, fidtool.FidtoolWarning)
+    ]
     messages = [text.replace(str(FILES), "FILES") for text in messages]
     digest = metric.reference_digest
     golden(
-        "training/against_statistics", {"fid": near(value, 1e-12), "said": said, "warnings": messages, "digest": digest}
+        "training/against_statistics",
+        {"fid": near(value, 1e-12), "said": said, "warnings": messages, "digest": digest},
     )
 
 
@@ -153,7 +179,11 @@ def test_features_with_gradients(golden: Golden) -> None:
     features = extractor(images)
     features.sum().backward()
     assert images.grad is not None
-    found = {"features": features.tolist(), "moved": int((images.grad != 0).sum()), "kept": len(extractor.state_dict())}
+    found = {
+        "features": features.tolist(),
+        "moved": int((images.grad != 0).sum()),
+        "kept": len(extractor.state_dict()),
+    }
     golden("training/features", near(found, 1e-6))
 
 

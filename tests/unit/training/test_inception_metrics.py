@@ -1,4 +1,6 @@
-"""KID, MIFID, Inception Score, precision and recall as metrics in one process. See also test_training_ranks."""
+"""KID, MIFID, Inception Score, precision and recall as metrics in one process. See also
+test_training_ranks.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ def values(metric: ImageMetric[Any]) -> dict[str, float]:
 
 
 def test_values_equal_those_of_a_run(tmp_path: Path, environment: object) -> None:
-    """KID's subsets are random, and so depend on the order of the images; here each is the whole set."""
+    """KID's subsets are random, and so depend on the order of the images; here each is the whole
+    set.
+    """
     real, fake = pictures(20, 1), pictures(20, 2) // 2
     arrays = [images.permute(0, 2, 3, 1).numpy() for images in (real, fake)]
     feature = f"{Path(__file__).parents[2] / 'support' / 'tiny_network.py'}:network"
@@ -132,7 +136,9 @@ def test_one_network_and_one_pass_for_all() -> None:
     assert [*values(alone).values()] == [*together[0].values()]
     with torch.no_grad():
         counting.module.convolution.weight.mul_(2.0)  # type: ignore[operator, union-attr]
-    assert FrechetInceptionDistance(shared)._network is not metrics[0]._network, "it was trained in between"
+    assert FrechetInceptionDistance(shared)._network is not metrics[0]._network, (
+        "it was trained in between"
+    )
 
 
 def test_real_statistics_with_features(tmp_path: Path) -> None:
@@ -145,7 +151,9 @@ def test_real_statistics_with_features(tmp_path: Path) -> None:
         assert metric.result is not None
         assert (metric.result.real, metric.result.fake) == (30, 20)
     for kind in (KernelInceptionDistance, PrecisionRecallDensityCoverage):
-        with pytest.raises(fidtool.InputError, match=r"no features of each image.*stats REAL --metrics fid,kid"):
+        with pytest.raises(
+            fidtool.InputError, match=r"no features of each image.*stats REAL --metrics fid,kid"
+        ):
             kind(network(), real_statistics=fidtool.Statistics.of(mu, sigma, 30))
 
 
@@ -159,12 +167,17 @@ def test_real_statistics_with_features(tmp_path: Path) -> None:
         (lambda: KernelInceptionDistance(network(), coef=0.0), "coef"),
         (lambda: KernelInceptionDistance("logits_unbiased"), "logits_unbiased"),
         (
-            lambda: MemorizationInformedFrechetInceptionDistance(network(), cosine_distance_eps=1.1),
+            lambda: MemorizationInformedFrechetInceptionDistance(
+                network(), cosine_distance_eps=1.1
+            ),
             "from 1e-09 to 1, not 1.1",
         ),
         (lambda: InceptionScore(network(), splits=0), "splits"),
         (lambda: PrecisionRecallDensityCoverage(network(), ties="both"), "strict"),
-        (lambda: FrechetInceptionDistance("2048"), "feature='2048' is a string, .*: pass feature=2048 for a layer"),
+        (
+            lambda: FrechetInceptionDistance("2048"),
+            "feature='2048' is a string, .*: pass feature=2048 for a layer",
+        ),
         (
             lambda: FrechetInceptionDistance(None),
             "or 2048, the name of a network, such as 'dinov2' .* not NoneType",
@@ -178,7 +191,8 @@ def test_refused_settings(make: Any, text: str) -> None:
 
 def test_too_few_images() -> None:
     texts = [
-        "FID needs at least 2 real images, but there are 1: add them .* unless reset_real_features=False",
+        "FID needs at least 2 real images, but there are 1: add them .* unless "
+        "reset_real_features=False",
         "KID needs at least 10 real images for subset_size=10, but there are 1",
         "MIFID needs at least 2 real images",
         "PRDC needs at least 4 real images for nearest_k=3",
@@ -189,7 +203,9 @@ def test_too_few_images() -> None:
         metric.update(pictures(1, 2), real=False)
         with pytest.raises(fidtool.InputError, match=text) as raised:
             metric.compute()
-        assert isinstance(raised.value, RuntimeError), "as in torchmetrics, for fewer than two images"
+        assert isinstance(raised.value, RuntimeError), (
+            "as in torchmetrics, for fewer than two images"
+        )
 
 
 def test_a_refused_feature_is_an_error_until_reset() -> None:
@@ -202,7 +218,9 @@ def test_a_refused_feature_is_an_error_until_reset() -> None:
         fill(metric)
         metric.update(torch.zeros(1, 3, 8, 8, dtype=torch.uint8), real=False)
         for _ in range(2):
-            with pytest.raises(fidtool.RunError, match=r"lack some generated images; call reset\(\) before"):
+            with pytest.raises(
+                fidtool.RunError, match=r"lack some generated images; call reset\(\) before"
+            ):
                 metric.compute()
         metric.reset()
         fill(metric)
@@ -243,14 +261,21 @@ def test_plain_modules_get_the_images_as_they_are() -> None:
     assert float(floats.compute()) > 0
     large = FrechetInceptionDistance(Plain(), feature_step=22)
     for call in (lambda: fill(large), large.compute):
-        with pytest.raises(fidtool.RunError, match=r"pass feature_step=\d+.* lack some real images"):
+        with pytest.raises(
+            fidtool.RunError, match=r"pass feature_step=\d+.* lack some real images"
+        ):
             call()
 
 
 def test_a_plain_module_must_return_vectors() -> None:
-    """As in torchmetrics; a `fidtool.Network` may return maps. The imaginary part of a vector is not dropped."""
+    """As in torchmetrics; a `fidtool.Network` may return maps. The imaginary part of a vector is
+    not dropped.
+    """
     metric = FrechetInceptionDistance(torch.nn.MaxPool2d(2), batch_size=4)
-    with pytest.raises(fidtool.RunError, match=r"returned \(4, 3, 10, 10\) for 4 images; it should return \(4, D\)$"):
+    with pytest.raises(
+        fidtool.RunError,
+        match=r"returned \(4, 3, 10, 10\) for 4 images; it should return \(4, D\)$",
+    ):
         metric.update(pictures(8, 1).float(), real=True)
 
     class Waves(Plain):
@@ -263,7 +288,9 @@ def test_a_plain_module_must_return_vectors() -> None:
 
 @pytest.mark.parametrize("scale", [2.0**-40, 2.0**40])
 def test_features_of_any_size(scale: float) -> None:
-    """Small ones need another step, which the error names, and with it the values are those of usual ones."""
+    """Small ones need another step, which the error names, and with it the values are those of
+    usual ones.
+    """
 
     class Scaled(Plain):
         def forward(self, images: torch.Tensor) -> torch.Tensor:
@@ -271,20 +298,30 @@ def test_features_of_any_size(scale: float) -> None:
 
     usual = PrecisionRecallDensityCoverage(Plain())
     fill(usual)
-    for kind, settings in ((PrecisionRecallDensityCoverage, {}), (KernelInceptionDistance, {"subset_size": 20})):
+    for kind, settings in (
+        (PrecisionRecallDensityCoverage, {}),
+        (KernelInceptionDistance, {"subset_size": 20}),
+    ):
         scaled = kind(Scaled(), **settings)
         fill(scaled)
         if scale < 1:
-            with pytest.raises(fidtool.RunError, match=r"fewer than 14 bits .* pass feature_step=\d+$") as raised:
+            with pytest.raises(
+                fidtool.RunError, match=r"fewer than 14 bits .* pass feature_step=\d+$"
+            ) as raised:
                 scaled.compute()
-            scaled = kind(Scaled(), feature_step=int(str(raised.value).rpartition("=")[2]), **settings)
+            scaled = kind(
+                Scaled(), feature_step=int(str(raised.value).rpartition("=")[2]), **settings
+            )
             fill(scaled)
         found = values(scaled)
         assert kind is KernelInceptionDistance or [*found.values()] == [*values(usual).values()]
-    large = KernelInceptionDistance(Scaled(), subset_size=10, degree=99 if scale > 1 else 3, coef=1e110)
+    large = KernelInceptionDistance(
+        Scaled(), subset_size=10, degree=99 if scale > 1 else 3, coef=1e110
+    )
     fill(large)
     with pytest.raises(
-        fidtool.RunError, match="fewer than 14 bits" if scale < 1 else "KID's kernel is too large: scale"
+        fidtool.RunError,
+        match="fewer than 14 bits" if scale < 1 else "KID's kernel is too large: scale",
     ):
         large.compute()
     score = InceptionScore(Scaled(), splits=3)
@@ -299,7 +336,9 @@ def _tripled(module: torch.nn.Module, images: torch.Tensor) -> torch.Tensor:
 CHANGES: dict[str, Callable[[Any], object]] = {
     "a child": lambda module: setattr(module[1], "0", torch.nn.Sigmoid()),
     "an attribute of a child": lambda module: setattr(module[1][0], "max_val", 0.25),
-    "a hook": lambda module: module[0].register_forward_hook(lambda module, images, features: features * 2),
+    "a hook": lambda module: module[0].register_forward_hook(
+        lambda module, images, features: features * 2
+    ),
     "a method": lambda module: setattr(module[0], "forward", MethodType(_tripled, module[0])),
 }
 
@@ -317,14 +356,18 @@ def test_a_module_that_was_changed_in_between_is_another_one(change: str) -> Non
     assert float(first.compute()) != float(second.compute())
 
 
-@pytest.mark.parametrize("as_script", [torch.jit.script, lambda module: torch.jit.trace(module, pictures(2, 1))])
+@pytest.mark.parametrize(
+    "as_script", [torch.jit.script, lambda module: torch.jit.trace(module, pictures(2, 1))]
+)
 def test_torchscript_modules(as_script: Callable[[torch.nn.Module], torch.nn.Module]) -> None:
     expected = FrechetInceptionDistance(Plain())
     metrics = [FrechetInceptionDistance(as_script(Plain())) for _ in range(2)]
     for metric in (expected, *metrics):
         fill(metric)
     assert [float(metric.compute()) for metric in metrics] == [float(expected.compute())] * 2
-    scripted = FrechetInceptionDistance(fidtool.Network(torch.jit.script(network().module), input_size=32))
+    scripted = FrechetInceptionDistance(
+        fidtool.Network(torch.jit.script(network().module), input_size=32)
+    )
     fill(scripted)
     assert float(scripted.compute()) > 0
 
@@ -348,13 +391,17 @@ def classifier(monkeypatch: pytest.MonkeyPatch) -> torch.Tensor:
     return weight
 
 
-def test_the_inception_score_uses_the_classifier(classifier: torch.Tensor, environment: object) -> None:
+def test_the_inception_score_uses_the_classifier(
+    classifier: torch.Tensor, environment: object
+) -> None:
     metric = InceptionScore(splits=1)
     images = pictures(4, 3)
     metric.update(images)
     metric.update(images, real=True)  # as in a MetricCollection
     mean, std = metric.compute()
-    features = metric._network.extractor(torch.device("cpu")).features(list(images.permute(0, 2, 3, 1)))
+    features = metric._network.extractor(torch.device("cpu")).features(
+        list(images.permute(0, 2, 3, 1))
+    )
     p = (features.double() @ classifier.double().T).softmax(1)
     expected = (p * (p.log() - p.mean(0).log())).sum(1).mean().exp()
     assert float(mean) == pytest.approx(float(expected), rel=1e-6)
@@ -364,13 +411,17 @@ def test_the_inception_score_uses_the_classifier(classifier: torch.Tensor, envir
 
 
 def test_deviations_are_those_of_torchmetrics() -> None:
-    """A sample deviation of the Inception Score, the population's of KID; `fidtool compute` has the population's."""
+    """A sample deviation of the Inception Score, the population's of KID; `fidtool compute` has the
+    population's.
+    """
     from fidtool.distances.inception_score import inception_score
 
     metric = InceptionScore(network(), splits=4)
     metric.update(pictures(20, 2))
     mean, std = metric.compute()
-    run, spread, *_ = inception_score(metric._sums.sides["fake"].rows(), np.eye(16, dtype=np.float32), splits=4)
+    run, spread, *_ = inception_score(
+        metric._sums.sides["fake"].rows(), np.eye(16, dtype=np.float32), splits=4
+    )
     assert (float(mean), float(std)) == (run, pytest.approx(spread * (4 / 3) ** 0.5, rel=1e-12))
 
 

@@ -28,14 +28,26 @@ from support.tiny_network import network
 
 
 def started(callback: FIDCallback) -> None:
-    callback.on_fit_start(Trainer(callbacks=[callback]), SimpleNamespace(device=torch.device("cpu")))
+    callback.on_fit_start(
+        Trainer(callbacks=[callback]), SimpleNamespace(device=torch.device("cpu"))
+    )
 
 
 def test_a_folder_needs_a_network_with_a_name(tmp_path: Path) -> None:
     for feature in (network(), torch.nn.Flatten()):
         with pytest.raises(fidtool.InputError, match=r"feature='FILE.py:NAME'"):
-            started(FIDCallback(lambda n, seed: None, tmp_path, metrics=FrechetInceptionDistance, feature=feature))
-    with pytest.raises(fidtool.InputError, match=r"reference must be .* not Tensor: pass fidtool.compute_statistics"):
+            started(
+                FIDCallback(
+                    lambda n, seed: None,
+                    tmp_path,
+                    metrics=FrechetInceptionDistance,
+                    feature=feature,
+                )
+            )
+    with pytest.raises(
+        fidtool.InputError,
+        match=r"reference must be .* not Tensor: pass fidtool.compute_statistics",
+    ):
         FIDCallback("generate", torch.zeros(2, 3, 8, 8))  # type: ignore[arg-type]
     with pytest.raises(fidtool.InputError, match="num_samples must be at least 2"):
         FIDCallback("generate", tmp_path, num_samples=1)
@@ -77,14 +89,26 @@ def told(model: Model) -> dict[str, Any]:
 
 
 def test_golden_trainings(golden: Golden, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When samples are generated, their number and seeds, the logged values, and the callback's state."""
+    """When samples are generated, their number and seeds, the logged values, and the callback's
+    state.
+    """
     monkeypatch.chdir(beside_network(tmp_path))
     model = Model()
     callback = FIDCallback(
-        "generate", FILES / "own.npz", num_samples=100, every_n_epochs=2, batch_size=40, seed=5, feature=NETWORK
+        "generate",
+        FILES / "own.npz",
+        num_samples=100,
+        every_n_epochs=2,
+        batch_size=40,
+        seed=5,
+        feature=NETWORK,
     )
     callback.on_fit_start(Trainer(callbacks=[callback]), model)
-    found: dict[str, Any] = {"fitting starts": told(model), "key": callback.state_key, "state": callback.state_dict()}
+    found: dict[str, Any] = {
+        "fitting starts": told(model),
+        "key": callback.state_key,
+        "state": callback.state_dict(),
+    }
     callback.on_validation_epoch_end(Trainer(sanity_checking=True, current_epoch=1), model)
     found["a sanity check"] = told(model)
     for epoch, validation in enumerate((True, True, False, False)):
@@ -108,7 +132,9 @@ def old_state() -> dict[str, Any]:
 
 
 def test_an_old_state_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Saving it again gives the same state. Its reference is recognised, and a different one is detected."""
+    """Saving it again gives the same state. Its reference is recognised, and a different one is
+    detected.
+    """
     monkeypatch.chdir(beside_network(tmp_path))
     callback = FIDCallback("generate", FILES / "own.npz", feature=NETWORK)
     state = old_state()[callback.state_key]
@@ -122,7 +148,8 @@ def test_an_old_state_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     other = FIDCallback("generate", FILES / "skipped.npz", feature=NETWORK)
     other.load_state_dict(state)
     with pytest.warns(
-        fidtool.FidtoolWarning, match="a different reference, protocol, network, float_to_byte or model_weights"
+        fidtool.FidtoolWarning,
+        match="a different reference, protocol, network, float_to_byte or model_weights",
     ):
         other.on_fit_start(Trainer(callbacks=[other]), Model())
 
@@ -140,10 +167,15 @@ def test_an_old_state_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     ],
 )
 def test_names_of_values(name: str | None, feature: Any, logged: list[str]) -> None:
-    """Those of the results of ``fidtool compute``, or with the word fid of the given name replaced."""
+    """Those of the results of ``fidtool compute``, or with the word fid of the given name
+    replaced.
+    """
     callback = FIDCallback("generate", "real.npz", name=name, feature=feature)
     found = []
-    for kind, values in ((FrechetInceptionDistance, ["fid"]), (KernelInceptionDistance, ["kid", "kid_std"])):
+    for kind, values in (
+        (FrechetInceptionDistance, ["fid"]),
+        (KernelInceptionDistance, ["kid", "kid_std"]),
+    ):
         metric: Any = kind.__new__(kind)
         vars(metric).update(_metric=fidtool.KID() if values[1:] else fidtool.FID())
         vars(metric).update(_network=SimpleNamespace(choice=callback._network))
@@ -152,14 +184,20 @@ def test_names_of_values(name: str | None, feature: Any, logged: list[str]) -> N
 
 
 def test_weights_are_not_those_of_the_model() -> None:
-    with pytest.raises(fidtool.InputError, match=r"weights is a file of .*: pass model_weights='raw'"):
+    with pytest.raises(
+        fidtool.InputError, match=r"weights is a file of .*: pass model_weights='raw'"
+    ):
         FIDCallback("generate", "real.npz", weights="raw")
-    with pytest.raises(fidtool.InputError, match=r"model_weights must be averaged or raw, not 'ema'"):
+    with pytest.raises(
+        fidtool.InputError, match=r"model_weights must be averaged or raw, not 'ema'"
+    ):
         FIDCallback("generate", "real.npz", model_weights="ema")  # type: ignore[arg-type]
 
 
 def test_a_plain_module_whose_features_need_another_step() -> None:
-    """The refusal of its features advises an argument that the callback has; one of a metric's own is kept."""
+    """The refusal of its features advises an argument that the callback has; one of a metric's own
+    is kept.
+    """
     real = fidtool.Statistics.of(np.zeros(3), np.eye(3), 9)
     module = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())
     own = partial(FrechetInceptionDistance, feature_step=12)
@@ -180,27 +218,57 @@ def test_several_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         PrecisionRecallDensityCoverage,
     ]
     callback = FIDCallback(
-        "generate", tmp_path / "real", num_samples=10, batch_size=4, name="val_fid", metrics=metrics, feature=NETWORK
+        "generate",
+        tmp_path / "real",
+        num_samples=10,
+        batch_size=4,
+        name="val_fid",
+        metrics=metrics,
+        feature=NETWORK,
     )
     callback.on_fit_start(Trainer(callbacks=[callback]), model)
     epoch_of(callback, Trainer(), model, True)
     assert len(model.asked) == 3
     values = {name: float(value) for name, value, _ in model.logged}
     assert [*values] == [
-        f"val_{name}" for name in ("fid", "kid", "kid_std", "precision", "recall", "density", "coverage", "f_score")
+        f"val_{name}"
+        for name in (
+            "fid",
+            "kid",
+            "kid_std",
+            "precision",
+            "recall",
+            "density",
+            "coverage",
+            "f_score",
+        )
     ]
     assert callback.frechet_distance == values["val_fid"]
     model.logged.clear()
     epoch_of(callback, Trainer(current_epoch=1, fast_dev_run=1), model, True)
     assert len(model.logged) == 8
     for wrong in ("kid", ["kid"], None, [], torch.nn.Flatten, [KernelInceptionDistance(network())]):
-        with pytest.raises(fidtool.InputError, match=r"takes classes such as fidtool.training.KernelInception.*, not"):
+        with pytest.raises(
+            fidtool.InputError,
+            match=r"takes classes such as fidtool.training.KernelInception.*, not",
+        ):
             FIDCallback("generate", tmp_path / "real", metrics=wrong)  # type: ignore[arg-type]
-    twice = FIDCallback("generate", tmp_path / "real", num_samples=10, metrics=[*metrics, metrics[1]], feature=NETWORK)
+    twice = FIDCallback(
+        "generate",
+        tmp_path / "real",
+        num_samples=10,
+        metrics=[*metrics, metrics[1]],
+        feature=NETWORK,
+    )
     with pytest.raises(
-        fidtool.InputError, match="would be logged as kid_network_py_network: pass each to a FIDCallback with its"
+        fidtool.InputError,
+        match="would be logged as kid_network_py_network: pass each to a FIDCallback with its",
     ):
         twice.on_fit_start(Trainer(callbacks=[twice]), model)
-    few = FIDCallback("generate", tmp_path / "real", num_samples=5, metrics=metrics, feature=NETWORK)
-    with pytest.raises(fidtool.InputError, match="KID needs at least 8 images for subset_size=8: raise num_samples"):
+    few = FIDCallback(
+        "generate", tmp_path / "real", num_samples=5, metrics=metrics, feature=NETWORK
+    )
+    with pytest.raises(
+        fidtool.InputError, match="KID needs at least 8 images for subset_size=8: raise num_samples"
+    ):
         few.on_fit_start(Trainer(callbacks=[few]), model)

@@ -1,4 +1,6 @@
-"""PSNR, SSIM, MS-SSIM and LPIPS for training loops, in one process. See also test_training_ranks."""
+"""PSNR, SSIM, MS-SSIM and LPIPS for training loops, in one process. See also
+test_training_ranks.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,11 @@ def pairs_of(count: int, side: int = 24, seed: int = 1) -> Pairs:
 
 def by_command(pairs: Pairs, *metrics: Any) -> dict[str, float]:
     real, fake = ([*images.permute(0, 2, 3, 1).numpy()] for images in reversed(pairs))
-    return fidtool.compute(real, fake, metrics=[*metrics], cache=False, diagnose=False).results[0].metrics
+    return (
+        fidtool.compute(real, fake, metrics=[*metrics], cache=False, diagnose=False)
+        .results[0]
+        .metrics
+    )
 
 
 def values(metric: ReconstructionMetric) -> dict[str, float]:
@@ -74,7 +80,11 @@ def test_values_have_the_bits_of_the_command(backbone: Path, environment: object
         for name, value in values(metric).items():
             assert value == found[name], name
         assert metric.result is not None
-        assert (metric.result.real, metric.result.fake, metric.result.scope) == (7, 7, "this process")
+        assert (metric.result.real, metric.result.fake, metric.result.scope) == (
+            7,
+            7,
+            "this process",
+        )
         assert metric.result.warnings == ()
     torch.set_num_threads(threads)
     assert {name for metric in metrics for name in values(metric)} == set(found)
@@ -96,11 +106,19 @@ def test_floats_are_rounded_to_the_bytes_of_the_command() -> None:
 
 
 def test_arguments_of_torchmetrics_metric() -> None:
-    metric = PeakSignalNoiseRatio(compute_on_cpu=True, compute_with_cache=False, dist_sync_on_step=False)
+    metric = PeakSignalNoiseRatio(
+        compute_on_cpu=True, compute_with_cache=False, dist_sync_on_step=False
+    )
     metric.update(*pairs_of(3))
     assert values(metric)
-    for refused in ({"dist_sync_on_step": True}, {"dist_sync_fn": print}, {"distributed_available_fn": bool}):
-        with pytest.raises(fidtool.InputError, match="cannot be used, because the metric synchronises the ranks"):
+    for refused in (
+        {"dist_sync_on_step": True},
+        {"dist_sync_fn": print},
+        {"distributed_available_fn": bool},
+    ):
+        with pytest.raises(
+            fidtool.InputError, match="cannot be used, because the metric synchronises the ranks"
+        ):
             StructuralSimilarityIndexMeasure(**refused)  # type: ignore[arg-type]
 
 
@@ -109,7 +127,9 @@ def test_sizes_may_differ_between_calls_and_batches_may_be_empty() -> None:
     parts = [pairs_of(2, 24), pairs_of(3, 31), pairs_of(0)]
     of_batches = [float(metric(*part)) for part in parts]
     assert of_batches[2] != of_batches[2], "the mean of no pairs is NaN"
-    assert values(metric)["ssim"] == pytest.approx((2 * of_batches[0] + 3 * of_batches[1]) / 5, rel=1e-12)
+    assert values(metric)["ssim"] == pytest.approx(
+        (2 * of_batches[0] + 3 * of_batches[1]) / 5, rel=1e-12
+    )
     one = PeakSignalNoiseRatio()
     one.update(*pairs_of(1))
     assert set(values(one)) == {"psnr"}, "one pair has no deviation"
@@ -125,12 +145,26 @@ def test_sizes_may_differ_between_calls_and_batches_may_be_empty() -> None:
             "^preds: images must be uint8, not float32; pass norm",
         ),
         (pairs_of(2)[0], pairs_of(2)[1].float(), None, "^target: images must be uint8"),
-        (pairs_of(2)[0], pairs_of(3)[1], None, r"same shape, not \(2, 3, 24, 27\) and \(3, 3, 24, 27\)"),
+        (
+            pairs_of(2)[0],
+            pairs_of(3)[1],
+            None,
+            r"same shape, not \(2, 3, 24, 27\) and \(3, 3, 24, 27\)",
+        ),
         (pairs_of(2)[0], pairs_of(2)[1][:, :1], None, r"and \(2, 1, 24, 27\)"),
-        (pairs_of(2)[0].numpy(), pairs_of(2)[1].numpy(), None, "^preds: images must be a torch.Tensor, not ndarray"),
+        (
+            pairs_of(2)[0].numpy(),
+            pairs_of(2)[1].numpy(),
+            None,
+            "^preds: images must be a torch.Tensor, not ndarray",
+        ),
         ([], [], None, "^preds: images must be a torch.Tensor, not list"),
         (*pairs_of(2, 5), None, r"^SSIM needs images of at least 6×6 pixels, and one has 8×5$"),
-        (*pairs_of(2), [1], r"^index must be integers, one for each of the 2 pairs, not int64 of shape \(1,\)"),
+        (
+            *pairs_of(2),
+            [1],
+            r"^index must be integers, one for each of the 2 pairs, not int64 of shape \(1,\)",
+        ),
         (*pairs_of(2), [1.0, 2.0], r"^index must be integers, .* not float64 of shape \(2,\)"),
         (*pairs_of(2), torch.tensor([1, -2]), "in the data set, not -2"),
         (*pairs_of(2), torch.tensor([[1], [2]]), r"not int64 of shape \(2, 1\)"),
@@ -142,7 +176,8 @@ def test_invalid_pairs(preds: Any, target: Any, index: Any, text: str) -> None:
     with pytest.raises(fidtool.InputError, match=text):
         metric.update(preds, target, index)
     with pytest.raises(
-        fidtool.InputError, match=r"^SSIM needs at least 1 pair of images, but there are 0: add them wi"
+        fidtool.InputError,
+        match=r"^SSIM needs at least 1 pair of images, but there are 0: add them wi",
     ):
         metric.compute()
 
@@ -157,8 +192,14 @@ def test_invalid_pairs(preds: Any, target: Any, index: Any, text: str) -> None:
         (lambda: PeakSignalNoiseRatio(255, normalize=True), "data_range must be 1 for floats"),
         (lambda: PeakSignalNoiseRatio((0, 1)), "data_range must be 1"),  # type: ignore[arg-type]
         (lambda: PeakSignalNoiseRatio(normalize="relu"), "normalize must be True or False"),  # type: ignore[arg-type]
-        (lambda: LearnedPerceptualImagePatchSimilarity("squeeze"), "net_type must be alex or vgg, not 'squeeze'"),  # type: ignore[arg-type]
-        (lambda: LearnedPerceptualImagePatchSimilarity(weights="no.pth"), "^weights='no.pth' is neither a file"),
+        (
+            lambda: LearnedPerceptualImagePatchSimilarity("squeeze"),
+            "net_type must be alex or vgg, not 'squeeze'",
+        ),  # type: ignore[arg-type]
+        (
+            lambda: LearnedPerceptualImagePatchSimilarity(weights="no.pth"),
+            "^weights='no.pth' is neither a file",
+        ),
     ],
 )
 def test_invalid_settings(make: Callable[[], object], text: str, environment: object) -> None:
@@ -175,7 +216,8 @@ def test_an_unknown_keyword_is_named() -> None:
 def test_a_pair_that_cannot_be_compared_adds_none() -> None:
     metric = MultiScaleStructuralSimilarityIndexMeasure()
     with pytest.raises(
-        fidtool.InputError, match=r"MS-SSIM needs images of at least 176×176 pixels, and one has 178×175$"
+        fidtool.InputError,
+        match=r"MS-SSIM needs images of at least 176×176 pixels, and one has 178×175$",
     ):
         metric.update(*pairs_of(3, 175))
     metric.update(*pairs_of(3, 176))
@@ -195,7 +237,9 @@ def test_each_index_counts_once() -> None:
         metric.update(preds[:0], target[:0])
         assert values(metric) == values(wanted)
     metric.update(preds[:1], target[3:4], index=[2])
-    with pytest.warns(fidtool.FidtoolWarning, match="^1 pairs were left out"):  # the one that was added later
+    with pytest.warns(
+        fidtool.FidtoolWarning, match="^1 pairs were left out"
+    ):  # the one that was added later
         assert values(metric) == values(wanted)
     assert metric.result is not None
     assert metric.result.fake == 5
@@ -231,12 +275,18 @@ def test_copies_and_merges(filled: list[ReconstructionMetric], environment: obje
         other.update(*pairs_of(4, 40, seed=2))
         metric.merge_state(other)
         assert values(metric) == values(copies[0])
-    with pytest.raises(fidtool.InputError, match=r"takes a fidtool.training.PeakSignalNoiseRatio, not Learned"):
+    with pytest.raises(
+        fidtool.InputError, match=r"takes a fidtool.training.PeakSignalNoiseRatio, not Learned"
+    ):
         filled[0].merge_state(filled[1])
 
 
-def test_state(filled: list[ReconstructionMetric], backbone: Path, environment: object, tmp_path: Path) -> None:
-    """No network is in it; a strict load; a warning for pairs that count twice; other settings are refused."""
+def test_state(
+    filled: list[ReconstructionMetric], backbone: Path, environment: object, tmp_path: Path
+) -> None:
+    """No network is in it; a strict load; a warning for pairs that count twice; other settings are
+    refused.
+    """
     for metric in filled:
         model, file = torch.nn.ModuleDict({"metric": metric}), io.BytesIO()
         assert list(model.parameters()) == []
@@ -250,9 +300,14 @@ def test_state(filled: list[ReconstructionMetric], backbone: Path, environment: 
         torch.nn.ModuleDict({"metric": other}).load_state_dict(torch.load(file, weights_only=True))
         assert values(other) == values(metric)
         other.update(*pairs_of(5, 40))
-        with pytest.warns(fidtool.FidtoolWarning, match="^5 pairs that were added after a checkpoint .* count twice"):
+        with pytest.warns(
+            fidtool.FidtoolWarning,
+            match="^5 pairs that were added after a checkpoint .* count twice",
+        ):
             other.compute()
-    moved = LearnedPerceptualImagePatchSimilarity(weights=shutil.copy(backbone, tmp_path / "moved.pth"))
+    moved = LearnedPerceptualImagePatchSimilarity(
+        weights=shutil.copy(backbone, tmp_path / "moved.pth")
+    )
     moved.load_state_dict(filled[1].state_dict())
     assert values(moved) == values(filled[1])
     text = r"the checkpoint and this metric differ \(own: lpips of SHA-256 \w{12} against psnr\)"
@@ -281,7 +336,9 @@ def test_what_a_merged_metric_restored_is_still_known() -> None:
         saved.persistent(True)
         restored.load_state_dict(saved.state_dict())
         joined.merge_state(restored)
-        with pytest.warns(fidtool.FidtoolWarning, match="8 .* that were added after a checkpoint .* count twice"):
+        with pytest.warns(
+            fidtool.FidtoolWarning, match="8 .* that were added after a checkpoint .* count twice"
+        ):
             joined.compute()
 
 
@@ -293,7 +350,9 @@ def test_a_state_of_another_rank(monkeypatch: pytest.MonkeyPatch) -> None:
         patched.setattr("fidtool.training.synced_metric.group_rank_and_size", lambda _: (0, 2))
         state = metric.state_dict()
         patched.setattr("fidtool.training.synced_metric.group_rank_and_size", lambda _: (1, 2))
-        with pytest.warns(fidtool.FidtoolWarning, match="of rank 0 of 2, whose pairs belong to another rank"):
+        with pytest.warns(
+            fidtool.FidtoolWarning, match="of rank 0 of 2, whose pairs belong to another rank"
+        ):
             metric.load_state_dict(state)
     metric.update(*pairs_of(2))
     with pytest.warns(fidtool.FidtoolWarning, match="pairs from before the checkpoint are missing"):
@@ -304,7 +363,8 @@ def test_identical_images_are_said() -> None:
     metric, (_, target) = PeakSignalNoiseRatio(), pairs_of(3)
     metric.update(target, target)
     with pytest.warns(
-        fidtool.FidtoolWarning, match=r"3 pairs of \(almost\) identical images, whose PSNR counts as 100"
+        fidtool.FidtoolWarning,
+        match=r"3 pairs of \(almost\) identical images, whose PSNR counts as 100",
     ):
         assert metric.compute() == 100
     assert metric.result is not None
@@ -353,9 +413,13 @@ def test_collections_of_torchmetrics(backbone: Path) -> None:
     found = metrics.compute()
     assert set(found) == set(of_batch) == {"psnr", "ssim", "lpips"}
     wanted = by_command((preds, target), "psnr", "ssim", fidtool.LPIPS(weights=backbone))
-    assert {name: float(value) for name, value in found.items()} == {name: wanted[name] for name in found}
+    assert {name: float(value) for name, value in found.items()} == {
+        name: wanted[name] for name in found
+    }
     metrics.reset()
-    both = MetricCollection({"psnr": PeakSignalNoiseRatio(), "fid": FrechetInceptionDistance(network())})
+    both = MetricCollection(
+        {"psnr": PeakSignalNoiseRatio(), "fid": FrechetInceptionDistance(network())}
+    )
     both.update(preds=preds, target=target, imgs=pictures(4, 1), real=False)
     assert float(both["psnr"].compute()) == wanted["psnr"]
     state = {f"net.{name}": tensor for name, tensor in torch.nn.Linear(2, 2).state_dict().items()}
@@ -366,7 +430,9 @@ def test_collections_of_torchmetrics(backbone: Path) -> None:
 
 @pytest.mark.parametrize("order", ["same", "next", "other batch"])
 def test_other_orders_are_said(order: str) -> None:
-    """Whether the partners are in the same batch or not; a merge has the pairs of both, and a reset forgets them."""
+    """Whether the partners are in the same batch or not; a merge has the pairs of both, and a reset
+    forgets them.
+    """
     preds, target = pairs_of(40)
     moved = preds.roll({"same": 0, "next": 1, "other batch": 20}[order], 0)
     metric = PeakSignalNoiseRatio()
@@ -376,9 +442,13 @@ def test_other_orders_are_said(order: str) -> None:
         warnings.simplefilter("always")
         metric.compute()
     assert metric.result is not None
-    said = [each for each in metric.result.warnings if "are probably in different orders" in each.text]
+    said = [
+        each for each in metric.result.warnings if "are probably in different orders" in each.text
+    ]
     assert len(said) == len(caught) == (order != "same")
-    assert all(" of 40 sampled preds fit the target of another pair better" in each.text for each in said)
+    assert all(
+        " of 40 sampled preds fit the target of another pair better" in each.text for each in said
+    )
     other = PeakSignalNoiseRatio()
     other.merge_state(metric)
     other.compute()

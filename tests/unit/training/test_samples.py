@@ -1,4 +1,6 @@
-"""Numbers of samples: what a sampler repeats counts once, also beyond the images that can be left out later."""
+"""Numbers of samples: what a sampler repeats counts once, also beyond the images that can be left
+out later.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ from fidtool.training import (
 )
 from support.tiny_network import network
 
-IMAGES = torch.randint(0, 256, (60, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+IMAGES = torch.randint(
+    0, 256, (60, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(1)
+)
 
 
 def made(kind: Any = FrechetInceptionDistance) -> Any:
@@ -59,7 +63,11 @@ def test_repeated_samples(kind: Any, held: int, monkeypatch: pytest.MonkeyPatch)
     assert values_of(metric) == expected
     assert metric.result.fake == 60
     assert metric.result.warnings == ()
-    resumed = kind(network(), batch_size=4, **({"subsets": 5, "subset_size": 20} if "Kernel" in kind.__name__ else {}))
+    resumed = kind(
+        network(),
+        batch_size=4,
+        **({"subsets": 5, "subset_size": 20} if "Kernel" in kind.__name__ else {}),
+    )
     resumed.load_state_dict(state)
     resumed.update(IMAGES, real=False, index=range(60))
     assert values_of(resumed) == expected
@@ -67,12 +75,18 @@ def test_repeated_samples(kind: Any, held: int, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("kind", [FrechetInceptionDistance, PeakSignalNoiseRatio])
 def test_other_images_with_numbers_of_earlier_ones(kind: Any) -> None:
-    """As of two joined data sets, or of a next epoch without `reset`. The same images again are no reason to warn."""
+    """As of two joined data sets, or of a next epoch without `reset`. The same images again are no
+    reason to warn.
+    """
     metric = made() if kind is FrechetInceptionDistance else PeakSignalNoiseRatio()
 
     def update(images: torch.Tensor) -> None:
         pair = kind is PeakSignalNoiseRatio
-        metric.update(images, **({"target": images // 2} if pair else {"real": False}), index=range(len(images)))
+        metric.update(
+            images,
+            **({"target": images // 2} if pair else {"real": False}),
+            index=range(len(images)),
+        )
         metric.compute()
 
     update(IMAGES[:30])
@@ -109,7 +123,9 @@ def test_a_next_epoch_without_reset_is_said() -> None:
         metric.compute()
     assert metric.result is not None
     assert metric.result.fake == 30
-    assert metric.result.warnings[0].text.startswith("30 pairs were left out, because other ones have the same index")
+    assert metric.result.warnings[0].text.startswith(
+        "30 pairs were left out, because other ones have the same index"
+    )
 
 
 def test_an_update_that_fails_counts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +209,9 @@ def test_features_of_different_lengths_are_refused(kind: Any) -> None:
 
 @pytest.mark.parametrize("held", [8, 1024])
 def test_metrics_that_share_samples_are_merged(held: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sample counts once if its features can be left out; otherwise a warning says how many count again."""
+    """The sample counts once if its features can be left out; otherwise a warning says how many
+    count again.
+    """
     monkeypatch.setattr(sums, "_HELD_ROWS", held)
     metric, other = made(), made()
     other.reset()
@@ -211,12 +229,23 @@ def test_metrics_that_share_samples_are_merged(held: int, monkeypatch: pytest.Mo
     else:
         again = metric.result.fake - 60
         assert again > 0
-        assert f"{again} of {60 + again} generated images count again" in metric.result.warnings[0].text
+        assert (
+            f"{again} of {60 + again} generated images count again"
+            in metric.result.warnings[0].text
+        )
 
 
-@given(st.lists(st.tuples(st.lists(st.integers(-1, 5), max_size=8), st.integers(0, 8)), min_size=1, max_size=4))
+@given(
+    st.lists(
+        st.tuples(st.lists(st.integers(-1, 5), max_size=8), st.integers(0, 8)),
+        min_size=1,
+        max_size=4,
+    )
+)
 def test_which_images_remain(ranks: list[tuple[list[int], int]]) -> None:
-    """Each sample remains, and only once unless several ranks cannot leave it out; unknown samples all remain."""
+    """Each sample remains, and only once unless several ranks cannot leave it out; unknown samples
+    all remain.
+    """
     of_ranks = [np.array(numbers, dtype=np.int64) for numbers, _ in ranks]
     free = [min(last, len(numbers)) for numbers, last in ranks]
     marks = [np.arange(len(own)) % 2 for own in of_ranks]
@@ -228,12 +257,17 @@ def test_which_images_remain(ranks: list[tuple[list[int], int]]) -> None:
     bound_rows, rest = zip(*parts, strict=True)
     found = rows.each_once(bound_rows, rest, "hash")
     kept = [
-        np.concatenate([np.ones(len(own), bool), samples.new]) for own, samples in zip(bound_rows, found, strict=True)
+        np.concatenate([np.ones(len(own), bool), samples.new])
+        for own, samples in zip(bound_rows, found, strict=True)
     ]
     different = sum(samples.different for samples in found)
     assert list(map(len, kept)) == list(map(len, of_ranks))
     remain = [int(number) for own, keep in zip(of_ranks, kept, strict=True) for number in own[keep]]
-    bound = [int(number) for own, last in zip(of_ranks, free, strict=True) for number in own[: len(own) - last]]
+    bound = [
+        int(number)
+        for own, last in zip(of_ranks, free, strict=True)
+        for number in own[: len(own) - last]
+    ]
     for number in range(6):
         there = any(number in own for own in of_ranks)
         assert remain.count(number) == max(there, bound.count(number))
@@ -246,7 +280,9 @@ def test_which_images_remain(ranks: list[tuple[list[int], int]]) -> None:
                 first.setdefault(number, mark)
             else:
                 others.append((number, mark))
-    assert different == sum(first[number] != mark for number, mark in others), "those left out differ from the first"
+    assert different == sum(first[number] != mark for number, mark in others), (
+        "those left out differ from the first"
+    )
 
 
 @pytest.mark.parametrize(
@@ -287,7 +323,12 @@ def test_which_outputs_are_of_other_samples(ranks: int, recwarn: pytest.Warnings
         other([floats, equal], 4)
         other([labels], 3)
     assert not recwarn
-    for joined, count in (([labels], 4), ([floats, list("abcdefghijkl")], 4), ([floats], 6), ([floats, equal], 6)):
+    for joined, count in (
+        ([labels], 4),
+        ([floats, list("abcdefghijkl")], 4),
+        ([floats], 6),
+        ([floats, equal], 6),
+    ):
         with pytest.warns(fidtool.FidtoolWarning, match=f"{count} of 12 samples were left out"):
             other(joined, count)
 
@@ -298,8 +339,12 @@ class Stream(torch.utils.data.IterableDataset[int]):
 
 
 def test_a_single_process() -> None:
-    """`WithIndex` and `gather_outputs` without a process group; the order is that of the data set."""
-    loader = torch.utils.data.DataLoader(WithIndex(torch.utils.data.TensorDataset(IMAGES)), 7, shuffle=True)
+    """`WithIndex` and `gather_outputs` without a process group; the order is that of the data
+    set.
+    """
+    loader = torch.utils.data.DataLoader(
+        WithIndex(torch.utils.data.TensorDataset(IMAGES)), 7, shuffle=True
+    )
     index, brightness = [], []
     for numbers, (images,) in loader:
         index.append(numbers)
@@ -308,6 +353,8 @@ def test_a_single_process() -> None:
     assert torch.equal(gathered, IMAGES.float().mean((1, 2, 3)))
     assert gather_outputs([], index=[]) == ([],)
     assert gather_outputs(["b", "a", "b"], index=[1, 0, 1]) == (["a", "b"],)
-    with pytest.raises(fidtool.InputError, match="is an IterableDataset, whose samples have no numbers"):
+    with pytest.raises(
+        fidtool.InputError, match="is an IterableDataset, whose samples have no numbers"
+    ):
         WithIndex(Stream())
     assert gather_outputs(list(np.array([7, 8])), index=range(2)) == ([7, 8],)

@@ -1,4 +1,6 @@
-"""The metric in one process: torchmetrics' interface, errors, copies, checkpoints. See also test_training_ranks."""
+"""The metric in one process: torchmetrics' interface, errors, copies, checkpoints. See also
+test_training_ranks.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ from support.tiny_network import network
 REAL = pictures(20, 90)
 
 
-def test_the_metric_is_not_trained_or_saved_with_the_model(metric: FrechetInceptionDistance) -> None:
+def test_the_metric_is_not_trained_or_saved_with_the_model(
+    metric: FrechetInceptionDistance,
+) -> None:
     module = torch.nn.Module()
     module.fid, module.features = metric, FeatureExtractor(network())
     assert list(module.parameters()) == []
@@ -41,7 +45,9 @@ def test_the_metric_is_not_trained_or_saved_with_the_model(metric: FrechetIncept
 
 
 def test_checkpoint(metric: FrechetInceptionDistance) -> None:
-    """The state is loaded from a file, strictly, as part of a model, and into a metric that has seen other images."""
+    """The state is loaded from a file, strictly, as part of a model, and into a metric that has
+    seen other images.
+    """
     metric.persistent(True)
     fill(metric)
     file = io.BytesIO()
@@ -57,12 +63,18 @@ def test_checkpoint(metric: FrechetInceptionDistance) -> None:
     empty = torch.nn.ModuleDict({"fid": FrechetInceptionDistance(network())})
     empty.load_state_dict({})
     with pytest.raises(fidtool.InputError, match="not those of this metric"):
-        other.load_state_dict({**metric.state_dict(), "real_low": torch.zeros(3, dtype=torch.int64)})
+        other.load_state_dict(
+            {**metric.state_dict(), "real_low": torch.zeros(3, dtype=torch.int64)}
+        )
 
 
-@pytest.mark.parametrize("make", [FrechetInceptionDistance, partial(KernelInceptionDistance, subset_size=9)])
+@pytest.mark.parametrize(
+    "make", [FrechetInceptionDistance, partial(KernelInceptionDistance, subset_size=9)]
+)
 def test_images_of_a_checkpoint_that_are_added_again(make: Callable[..., ImageMetric[Any]]) -> None:
-    """As by a program without persistent sums; but neither new images nor a few duplicates are a warning."""
+    """As by a program without persistent sums; but neither new images nor a few duplicates are a
+    warning.
+    """
     saved = make(network(), reset_real_features=False)
     saved.persistent(True)
     saved.update(pictures(20, 1), real=True)
@@ -103,10 +115,15 @@ def test_images_of_a_checkpoint_that_are_added_again(make: Callable[..., ImageMe
 
 @pytest.mark.parametrize("kind", [FrechetInceptionDistance, PeakSignalNoiseRatio])
 def test_a_state_that_was_saved_after_its_evaluation(kind: Any) -> None:
-    """It is not part of the next evaluation, unless the program says so. One saved within an evaluation is."""
+    """It is not part of the next evaluation, unless the program says so. One saved within an
+    evaluation is.
+    """
 
     def added(metric: Any, seed: int) -> Any:
-        metric.update(pictures(20, seed), **({"real": False} if kind is FrechetInceptionDistance else {"target": REAL}))
+        metric.update(
+            pictures(20, seed),
+            **({"real": False} if kind is FrechetInceptionDistance else {"target": REAL}),
+        )
         return metric
 
     def loaded(state: dict[str, Any]) -> Any:
@@ -135,7 +152,10 @@ def test_a_state_that_was_saved_after_its_evaluation(kind: Any) -> None:
     saved_again = loaded(evaluated).state_dict()
     for state in (evaluated, saved_again):
         later = loaded(state)
-        with pytest.warns(fidtool.FidtoolWarning, match="also covers 20 .* which had been evaluated .*: call reset"):
+        with pytest.warns(
+            fidtool.FidtoolWarning,
+            match="also covers 20 .* which had been evaluated .*: call reset",
+        ):
             added(later, 2)
         later.compute()
         assert "call reset() after loading it" in later.result.warnings[0].text
@@ -178,13 +198,17 @@ def test_precision_of_the_enclosing_model(metric: FrechetInceptionDistance) -> N
         lambda module: torch.nn.ModuleList([module]).bfloat16(),
     ],
 )
-def test_a_dtype_that_has_no_effect_is_said(kind: Any, change: Callable[[torch.nn.Module], object]) -> None:
+def test_a_dtype_that_has_no_effect_is_said(
+    kind: Any, change: Callable[[torch.nn.Module], object]
+) -> None:
     real = fidtool.Statistics.of(np.zeros(3), np.eye(3), 9)
     module = kind(real if kind is FrechetLoss else network())
     with warnings.catch_warnings():
         warnings.simplefilter("error", fidtool.FidtoolWarning)
         module.to("cpu").float()
-    with pytest.warns(fidtool.FidtoolWarning, match=f"no effect on {kind.__name__}: its precision is fixed"):
+    with pytest.warns(
+        fidtool.FidtoolWarning, match=f"no effect on {kind.__name__}: its precision is fixed"
+    ):
         change(module)
 
 
@@ -194,11 +218,14 @@ def test_differentiable_features_equal_those_of_the_metric() -> None:
         extractor = FeatureExtractor(network(), protocol=protocol)
         images = pictures(6, 1, 24)
         metric = FrechetInceptionDistance(network(), protocol=protocol)
-        measured = metric._network.extractor(torch.device("cpu")).features(list(images.permute(0, 2, 3, 1)))
+        measured = metric._network.extractor(torch.device("cpu")).features(
+            list(images.permute(0, 2, 3, 1))
+        )
         floats = (images.float() / 255).requires_grad_()
         with torch.autocast("cpu", dtype=torch.bfloat16):
             features = extractor.half()(floats)
-        # Tolerance for float32 rounding: 255 * (x / 255), and a convolution with a different number of threads.
+        # Tolerance for float32 rounding: 255 * (x / 255), and a convolution with a different number
+        # of threads.
         torch.testing.assert_close(features, measured, rtol=1e-5, atol=1e-6)
         features.sum().backward()
         assert floats.grad is not None

@@ -1,4 +1,6 @@
-"""The metric and the loss in one process: half precision, defaults of torch, networks in training, caught errors."""
+"""The metric and the loss in one process: half precision, defaults of torch, networks in training,
+caught errors.
+"""
 
 from __future__ import annotations
 
@@ -76,8 +78,14 @@ def test_a_refused_feature_is_an_error_until_reset() -> None:
     metric, right = failing(3, "NaN")
     with contextlib.suppress(fidtool.RunError):  # here, or when the batch is processed
         metric.update(pictures(20, 2) // 2, real=False)
-    for call in (metric.compute, metric.state_dict, lambda: metric.update(pictures(128, 3), real=False)):
-        with pytest.raises(fidtool.RunError, match=r"NaN.*lack some generated images; call reset\(\) before"):
+    for call in (
+        metric.compute,
+        metric.state_dict,
+        lambda: metric.update(pictures(128, 3), real=False),
+    ):
+        with pytest.raises(
+            fidtool.RunError, match=r"NaN.*lack some generated images; call reset\(\) before"
+        ):
             call()
     metric.reset()
     fill(metric)
@@ -97,17 +105,24 @@ def test_images_may_be_passed_again_after_a_failed_pass() -> None:
 
 @pytest.mark.parametrize("dtype", HALVES)
 def test_half_precision_images_are_converted_exactly(dtype: torch.dtype) -> None:
-    """Diffusion pipelines return float16. Converted before the product, half of its levels would be one lower."""
+    """Diffusion pipelines return float16. Converted before the product, half of its levels would be
+    one lower.
+    """
     every = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16).expand(30, 3, -1, -1)
     real = every.flip(3).contiguous()
-    wanted, metric = FrechetInceptionDistance(network()), FrechetInceptionDistance(network(), normalize=True)
+    wanted, metric = (
+        FrechetInceptionDistance(network()),
+        FrechetInceptionDistance(network(), normalize=True),
+    )
     for images, is_real in ((real, True), (every, False)):
         wanted.update(images, real=is_real)
         metric.update((images.float() / 255).to(dtype), real=is_real)
     assert metric.compute() == wanted.compute()
 
 
-def test_lost_real_images_remain_an_error_while_the_others_are_retained(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_real_images_remain_an_error_while_the_others_are_retained(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     metric = FrechetInceptionDistance(network(), reset_real_features=False)
     metric.persistent(True)
     fill(metric)
@@ -115,7 +130,9 @@ def test_lost_real_images_remain_an_error_while_the_others_are_retained(monkeypa
         patched.setattr("fidtool.training.synced_metric.group_rank_and_size", lambda _: (0, 2))
         state = metric.state_dict()
         patched.setattr("fidtool.training.synced_metric.group_rank_and_size", lambda _: (1, 2))
-        with pytest.warns(fidtool.FidtoolWarning, match="rank 1 of 2 loaded the state of rank 0 of 2"):
+        with pytest.warns(
+            fidtool.FidtoolWarning, match="rank 1 of 2 loaded the state of rank 0 of 2"
+        ):
             metric.load_state_dict(state)
     metric.reset()
     assert metric._sums.sides["real"].lost
@@ -157,7 +174,9 @@ def test_torchs_default_dtype_has_no_effect(
     assert features.dtype == torch.float32
     features.sum().backward()
     assert images.grad is not None
-    statistics = fidtool.Statistics.of(torch.zeros(16).double().numpy(), torch.eye(16).double().numpy(), 99)
+    statistics = fidtool.Statistics.of(
+        torch.zeros(16).double().numpy(), torch.eye(16).double().numpy(), 99
+    )
     assert FrechetLoss(statistics, queue=4).queue.dtype == torch.float32
     assert torch.get_default_dtype() == default_dtype
 
@@ -165,7 +184,9 @@ def test_torchs_default_dtype_has_no_effect(
 def test_torchs_default_device_has_no_effect(tiny_value: float) -> None:
     """The meta device stands in for a GPU: fidtool must not create its own tensors there."""
     metric = FrechetInceptionDistance(network())
-    loss = FrechetLoss(fidtool.Statistics.of(torch.zeros(16).double().numpy(), torch.eye(16).double().numpy(), 99))
+    loss = FrechetLoss(
+        fidtool.Statistics.of(torch.zeros(16).double().numpy(), torch.eye(16).double().numpy(), 99)
+    )
     features = torch.randn(8, 16, requires_grad=True)
     kept = [pictures(20, 1), pictures(20, 2) // 2]
     torch.set_default_device("meta")
@@ -181,7 +202,9 @@ def test_torchs_default_device_has_no_effect(tiny_value: float) -> None:
             made_there.update(kept[0], real=True)
     finally:
         torch.set_default_device(None)
-        if torch.__version__.startswith("2.4."):  # torch 2.4 leaves a None, on which torch.get_default_device fails
+        if torch.__version__.startswith(
+            "2.4."
+        ):  # torch 2.4 leaves a None, on which torch.get_default_device fails
             del torch._GLOBAL_DEVICE_CONTEXT.device_context
     made_there.to_empty(device="cpu")
     fill(made_there)
@@ -189,7 +212,9 @@ def test_torchs_default_device_has_no_effect(tiny_value: float) -> None:
 
 
 def test_a_network_in_training_is_copied() -> None:
-    """The metric uses a copy of the network, and the program's training does not affect it or vice versa."""
+    """The metric uses a copy of the network, and the program's training does not affect it or vice
+    versa.
+    """
     module = nn.Sequential(nn.Conv2d(3, 8, 5, 3), nn.BatchNorm2d(8), nn.Dropout(0.5), nn.ReLU())
     nn.init.normal_(module[0].weight, generator=torch.Generator().manual_seed(0))  # type: ignore[arg-type]
     given = fidtool.Network(module.train(), input_size=32, feature_step=14)
@@ -198,7 +223,9 @@ def test_a_network_in_training_is_copied() -> None:
     before = extractor(images)
     before.sum().backward()
     assert module.training
-    assert all(parameter.requires_grad and parameter.grad is None for parameter in module.parameters())
+    assert all(
+        parameter.requires_grad and parameter.grad is None for parameter in module.parameters()
+    )
     fill(metric)
     value = metric.compute()
     with torch.no_grad():
@@ -225,7 +252,10 @@ def test_a_network_that_cannot_be_copied() -> None:
 @pytest.mark.parametrize(
     ("convert", "words"),
     [
-        (lambda x: x * 2 - 1, r"^values must be in 0..1, but these are in -1..1: .* \(images \+ 1\) / 2 from -1..1"),
+        (
+            lambda x: x * 2 - 1,
+            r"^values must be in 0..1, but these are in -1..1: .* \(images \+ 1\) / 2 from -1..1",
+        ),
         (lambda x: x * 255, r"in 0..255: images / 255 rescales"),
         (lambda x: (x - 0.45) / 0.225, r"in -2..2.44\d*: .* images \* std \+ mean undoes"),
         (lambda x: x * 1.1, r"in 0..1.1: .* images.clamp\(0, 1\) clips"),
@@ -233,7 +263,9 @@ def test_a_network_that_cannot_be_copied() -> None:
         (lambda x: x * float("nan"), r"some are NaN"),
     ],
 )
-def test_features_with_gradient_are_those_of_images_in_0_to_1(convert: Any, words: str, autocast: bool) -> None:
+def test_features_with_gradient_are_those_of_images_in_0_to_1(
+    convert: Any, words: str, autocast: bool
+) -> None:
     extractor = FeatureExtractor(network())
     images = torch.linspace(0, 1, 192).view(1, 3, 8, 8).requires_grad_()
     with torch.autocast("cpu", enabled=autocast):
@@ -246,7 +278,9 @@ def test_features_with_gradient_are_those_of_images_in_0_to_1(convert: Any, word
 
 
 def test_features_with_gradient_are_computed_in_float32() -> None:
-    """If a program trains with TF32, the features do not use it, and the program's setting is unchanged."""
+    """If a program trains with TF32, the features do not use it, and the program's setting is
+    unchanged.
+    """
     seen = []
 
     class Noting(nn.Module):
@@ -265,12 +299,20 @@ def test_features_with_gradient_are_computed_in_float32() -> None:
 
 
 @pytest.mark.parametrize("call", [gather_with_grad, lambda tensor: assert_in_sync(nn.Linear(2, 2))])
-def test_collectives_of_a_program_that_forgot_its_process_group(call: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
+def test_collectives_of_a_program_that_forgot_its_process_group(
+    call: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {
+        "RANK": "0",
+        "WORLD_SIZE": "4",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "1",
+    }.items():
         monkeypatch.setenv(name, value)
     group.warn_without_group.cache_clear()
     with pytest.warns(
-        fidtool.FidtoolWarning, match="only one of 4 processes: call torch.distributed.init_process_group"
+        fidtool.FidtoolWarning,
+        match="only one of 4 processes: call torch.distributed.init_process_group",
     ):
         call(torch.ones(2, 2))  # type: ignore[operator]
     with warnings.catch_warnings():
@@ -338,7 +380,9 @@ def test_real_images_that_a_reset_removed_are_explained(metric: FrechetInception
     fill(metric)
     metric.reset()
     metric.update(pictures(20, 2), real=False)
-    with pytest.raises(fidtool.InputError, match=r"there are 0: add them .* unless reset_real_features=False"):
+    with pytest.raises(
+        fidtool.InputError, match=r"there are 0: add them .* unless reset_real_features=False"
+    ):
         metric.compute()
     metric.update(pictures(20, 1), real=True)
     assert float(metric.compute()) > 0

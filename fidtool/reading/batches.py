@@ -1,0 +1,397 @@
+"""Batches of images, of sets and of iterables, and their assignment to ranks; every frame of image
+files.
+
+The assignment depends only on the number of images and the seed. Images are divided into batches
+before batches are distributed to ranks, so that every forward pass processes the same images at any
+world size.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import socket
+import zlib
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, groupby, islice
+from operator import itemgetter
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from fidtool.distributed.seeds import sample_seed
+from fidtool.errors import InputError, on_every_rank, option
+from fidtool.names import counted
+from fidtool.reading.decode import ONE_IMAGE_FORMATS, has_frame
+from fidtool.sources.contents import (
+    SAME_FILES,
+    Frame,
+    Read,
+    Reader,
+    ValueRange,
+    bytes_of,
+    pillow_defaults,
+)
+from fidtool.sources.image_set import (
+    ImageSet,
+    Indices,
+    Names,
+    Numbered,
+    Sampling,
+    SetPart,
+    canonical_order,
+)
+from fidtool.sources.memory import Images, MemoryReader
+
+if TYPE_CHECKING:  # decoding workers do not need torch
+    from fidtool.distributed.world import World
+
+T = TypeVar("T")
+Outside = Callable[[], contextlib.AbstractContextManager[None]]
+
+
+class Batch(NamedTuple):
+    """A batch before it is decoded, or some of its images.
+
+    Attributes:
+        images: their positions in the set, or in what an iterable yields on this rank.
+        last: whether they include the last ones of the batch.
+        contents: the images with their names if they have been read, as those of an iterable.
+    """
+
+    number: int
+    images: Indices
+    last: bool = True
+    contents: Sequence[tuple[str, Read]] | None = None
+
+    def part(self, start: int, stop: int) -> Batch:
+        """Returns the images from ``start`` to ``stop``."""
+        contents = None if self.contents is None else self.contents[start:stop]
+        return Batch(
+            self.number, self.images[start:stop], self.last and stop >= len(self.images), contents
+        )
+
+
+def plan_batches(images: ImageSet, batch_size: int) -> list[Batch]:
+    """Divides a set as `cut_batches` does. If images can only be read sequentially, those of a
+    batch are stored next to each other instead.
+    """
+    positions: Indices = (
+        np.argsort(images.order, kind="stable") if images.reader.in_order else range(len(images))
+    )
+    parts = cut_batches(len(images), batch_size)
+    return [Batch(number, positions[part.start : part.stop]) for number, part in enumerate(parts)]
+
+
+def cut_batches(count: int, batch_size: int) -> list[range]:
+    """Divides the positions 0 .. count - 1 into consecutive batches. The last may be smaller; none
+    is empty.
+    """
+    return [range(start, min(start + batch_size, count)) for start in range(0, count, batch_size)]
+
+
+def deal(batches: Sequence[T], rank: int, world_size: int, in_order: bool = False) -> list[T]:
+    """Returns the batches of one rank. Each batch is assigned to exactly one rank, and all ranks
+    get similar numbers.
+
+    A rank gets every ``world_size``-th batch. If images can only be read sequentially
+    (``in_order``), it gets consecutive batches, so that it need not read past its own last image.
+    """
+    if in_order:
+        return list(
+            batches[len(batches) * rank // world_size : len(batches) * (rank + 1) // world_size]
+        )
+    return list(batches[rank::world_size])
+
+
+def part_of(images: ImageSet, part: str, batch_size: int) -> ImageSet:
+    """Returns a part of a set, such as ``3/16``: consecutive batches of its plan, so that forward
+    passes are the same.
+
+    Raises:
+        InputError: if there is no such part, or there are fewer batches than parts.
+    """
+    number, of = (int(each) if each.isdecimal() else 0 for each in f"{part}".partition("/")[::2])
+    if not 1 <= number <= of:
+        raise InputError(
+            f"there is no part {part!r}:", "pass its number and how many there are, such as 3/16"
+        )
+    batches = plan_batches(images, batch_size)
+    if of > len(batches):
+        has = (
+            f"{counted(len(images), 'image')} in {counted(len(batches), 'batch', 'batches')} of "
+            f"{batch_size}"
+        )
+        raise InputError(
+            f"there is no part {part} of {images.path}, which has {has}:",
+            f"pass at most {len(batches)} as the number of parts",
+            f"a smaller {option('batch_size')}",
+        )
+    own = deal(batches, number - 1, of, in_order=True)
+    places = np.sort(np.concatenate([np.asarray(batch.images) for batch in own]))
+    return images.restricted(SetPart(f"{number}/{of}", images.digest(), len(images), places))
+
+
+def broadcast_images(
+    world: World,
+    images: ImageSet | None,
+    in_memory: Images | None,
+    value_range: ValueRange | None,
+    seconds: float,
+) -> ImageSet:
+    """Broadcasts rank zero's list of images, to which others pass None. A collective.
+
+    The ranks then compare a sample of the contents, because a path may refer to different files on
+    another machine: an InputError if they differ. Images in memory are this rank's own. The sample
+    must be read within ``seconds``.
+    """
+    if world.size == 1:
+        assert images is not None
+        return images
+    sent = world.broadcast(images)
+    assert sent is not None
+    mine = images or sent
+    with world.together():
+        if in_memory is not None:
+            own = in_memory.image_set(value_range)
+            mine = replace(mine, reader=mine.reader.around(own.reader))
+        seen = mine.in_time(mine.sample, seconds), socket.gethostname()
+    (first, _), *others = world.gather(seen)
+    for rank, (sample, host) in enumerate(others, 1):
+        if sample != first:
+            differ = (
+                f"has different contents on rank {rank} ({host}) and rank 0, but the same names"
+            )
+            raise on_every_rank(InputError(f"{mine.path} {differ}: {SAME_FILES}"))
+    return mine
+
+
+@dataclass
+class Stream:
+    """Reads this rank's batches of an iterable. All ranks must create and use it.
+
+    ``sampling.num`` images are taken on all ranks together; None takes all. ``max_pixels`` is set
+    if each frame of a file counts as an image. With several ranks, ``images.sharded`` must be set:
+    otherwise an InputError.
+    """
+
+    images: Images
+    value_range: ValueRange | None
+    world: World
+    batch_size: int
+    sampling: Sampling
+    max_pixels: int | None = None
+    _count: int = field(default=0, init=False)
+    _digest: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        if self.world.size > 1 and self.images.sharded is None and not self.images.generates:
+            problem = f"{self.name} is an iterable, and there are {self.world.size} ranks:"
+            different = (
+                "pass fidtool.Images(…, sharded=True) if each rank's iterable yields different "
+                "images"
+            )
+            raise on_every_rank(
+                InputError(problem, different, "sharded=False if all yield the same images")
+            )
+
+    @property
+    def name(self) -> str:
+        return self.images.name
+
+    @property
+    def _sharded(self) -> bool:
+        return bool(self.images.sharded) and self.world.size > 1
+
+    def read(self, outside: Outside) -> Generator[Batch, None, None]:
+        """Yields the batches. The calling program's code runs in the context that ``outside``
+        returns.
+        """
+        return self._generate(outside) if self.images.generates else self._read(outside)
+
+    def _generate(self, outside: Outside) -> Generator[Batch, None, None]:
+        self._count = self.sampling.num or 0
+        batches = list(enumerate(cut_batches(self._count, self.batch_size)))
+        for number, positions in deal(batches, self.world.rank, self.world.size):
+            seed = sample_seed(self.sampling.seed, positions.start)
+            with outside():
+                contents = self.images.generated(len(positions), seed, self.value_range)
+            yield self._batch(number, positions, contents)
+
+    def _read(self, outside: Outside) -> Generator[Batch, None, None]:
+        contents = self.images.stream(self.value_range)
+        frames: Iterator[Read] = contents
+        if self.max_pixels is not None:
+            frames = chain.from_iterable(split(content, self.max_pixels) for content in contents)
+        num = self.sampling.num
+        if num is not None:  # how many this rank takes
+            frames = islice(
+                frames,
+                len(deal(range(num), self.world.rank, self.world.size)) if self._sharded else num,
+            )
+        size = self.batch_size
+        try:
+            for number in itertools.count():
+                with outside():
+                    batch = list(islice(frames, size))
+                if not batch:
+                    return
+                self._count += len(batch)
+                # `conclude` compares the digests if all ranks should have read the same images.
+                if self.world.size > 1 and not self._sharded:
+                    for content in batch:
+                        self._digest = zlib.crc32(bytes_of(content), self._digest)
+                if self._sharded or number % self.world.size == self.world.rank:
+                    yield self._batch(
+                        number, range(number * size, number * size + len(batch)), batch
+                    )
+        finally:
+            with outside():
+                contents.close()
+
+    def _batch(self, number: int, positions: range, contents: list[Read]) -> Batch:
+        prefix = f"{self.name}[{self.world.rank}:" if self._sharded else f"{self.name}["
+        files = [f"{prefix}{position}]" for position in positions]
+        return Batch(number, positions, contents=list(zip(files, contents, strict=True)))
+
+    def conclude(self) -> tuple[ImageSet, list[int], int]:
+        """Returns the images that all ranks have read, the sizes of their batches, and this rank's
+        first. A collective.
+
+        The set is in canonical order, and its contents cannot be read again. Call this after the
+        end of iteration.
+
+        Raises an InputError if there are no images or fewer than requested, or if ranks read
+        different images although ``sharded`` is False.
+        """
+        seen = self.world.gather((self._count, self._digest))
+        counts = [count for count, _ in seen]
+        names: Sequence[str]
+        if self._sharded:
+            names = Names(
+                f"[{rank}:{position}]"
+                for rank, count in enumerate(counts)
+                for position in range(count)
+            )
+        else:
+            names = Numbered(counts[0])
+            for rank, theirs in enumerate(seen):
+                if theirs != seen[0]:
+                    differ = (
+                        f"different images on rank {rank} and rank 0 ({counts[rank]} and "
+                        f"{counts[0]} images):"
+                    )
+                    remedy = (
+                        "pass sharded=True if each rank's iterable should yield different images"
+                    )
+                    raise on_every_rank(InputError(f"{self.name} yielded {differ}", remedy))
+            counts = counts[:1]
+        total = len(names)
+        if not total:
+            raise on_every_rank(InputError(f"no images in {self.name}: the iterable yielded none"))
+        if total < (self.sampling.num or 0):
+            per_rank = (
+                f" ({', '.join(map(str, counts))} on the individual ranks)" if self._sharded else ""
+            )
+            raise on_every_rank(self.sampling.too_few(f"{self.name} yielded {total}{per_rank}"))
+        sizes = [[len(batch) for batch in cut_batches(count, self.batch_size)] for count in counts]
+        first = sum(map(len, sizes[: self.world.rank])) if self._sharded else 0
+        reader = MemoryReader(self.name, None, total, None, in_order=True)
+        order = canonical_order(total, self.sampling.seed)
+        images = ImageSet(self.name, "iterable", names, self.name, reader, order)
+        return images, list(chain.from_iterable(sizes)), first
+
+
+# --- frames ---------------------------------------------------------------------------------------
+
+
+def with_frames(images: ImageSet, max_pixels: int) -> ImageSet:
+    """Returns every frame of a set's images, in the order of the set; those of ``a.gif`` are named
+    ``a.gif[0]`` etc.
+
+    All images are read for this. What cannot be read counts once.
+    """
+    contents = (
+        images.reader.read(np.arange(len(images.stored))) if images.reader.encoded else iter(())
+    )
+    counts = [len(split(content, max_pixels)) for content in contents]
+    if max(counts, default=1) == 1:
+        return images
+    frames = [(item, number) for item, count in enumerate(counts) for number in range(count)]
+    names = Names(
+        images.stored[item] + f"[{number}]" * (counts[item] > 1) for item, number in frames
+    )
+    items = np.array(frames)[:, 0]
+    reader = FrameReader(images.reader, np.array(frames))
+    order = np.argsort(np.argsort(images.order)[items], kind="stable")
+    return replace(images, stored=names, reader=reader, order=order)
+
+
+def _frame_count(data: bytes, max_pixels: int) -> int:
+    """Returns the number of frames or pages in a file, of which none is decoded; 1 for a file that
+    is not an image.
+    """
+    with (
+        pillow_defaults(max_pixels),
+        contextlib.suppress(Exception),
+        Image.open(io.BytesIO(data)) as image,
+    ):
+        if image.format in ONE_IMAGE_FORMATS:
+            return 1
+        with contextlib.suppress(Exception):
+            return int(getattr(image, "n_frames", 1))
+        # It is damaged. The first frame that cannot be reached counts, so that reading it reports
+        # the damage.
+        return 1 + next(number for number in itertools.count(1) if not has_frame(image, number))
+    return 1
+
+
+def split(content: Read, max_pixels: int) -> Sequence[Read]:
+    """Returns every frame of an encoded image; of anything else, the content itself."""
+    if isinstance(content, Image.Image) and has_frame(content, 1):
+        raise InputError(
+            f"{option('frames', 'all')} needs files, but a Pillow object with several frames was "
+            "passed:",
+            "pass its path or bytes",
+            "a copy() of each frame",
+            setting="frames",
+        )
+    if not isinstance(content, bytes):
+        return [content]
+    return [Frame(content, number) for number in range(_frame_count(content, max_pixels))]
+
+
+class FrameReader(Reader):
+    """Reads the frames of images that another reader reads whole.
+
+    Args:
+        frames: for each frame, the other reader's number of its image, ascending, and its number in
+            this image: int64 array of shape (frames, 2).
+    """
+
+    def __init__(self, reader: Reader, frames: NDArray[np.int64]) -> None:
+        items = frames[:, 0]
+        files = (items if reader.file_index is None else reader.file_index[items]).astype(np.int32)
+        super().__init__(reader.files, files, reader.in_order, f"{reader.variant}, all frames")
+        self._reader = reader
+        self.frames = frames
+        self.scaled = reader.scaled
+
+    def read(self, items: NDArray[np.int64]) -> Iterator[Read]:
+        groups = [
+            (item, list(same)) for item, same in groupby(self.frames[items].tolist(), itemgetter(0))
+        ]
+        contents = self._reader.read(np.array([item for item, _ in groups], dtype=np.int64))
+        for content, (_, frames) in zip(contents, groups, strict=False):
+            for _, number in frames:
+                yield Frame(content, number) if isinstance(content, bytes) else content
+
+    def shared_by(self, processes: int) -> FrameReader:
+        return FrameReader(self._reader.shared_by(processes), self.frames)
+
+    def around(self, reader: Reader) -> FrameReader:
+        return FrameReader(reader, self.frames)

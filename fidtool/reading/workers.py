@@ -1,0 +1,335 @@
+"""Worker processes, which compute results ahead of their use."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import mmap
+import multiprocessing
+import os
+import pickle
+import queue
+import random
+import signal
+import socket
+import struct
+import sys
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import cycle
+from multiprocessing import reduction
+from multiprocessing.connection import Connection
+from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-defined]
+from multiprocessing.process import BaseProcess
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fidtool.distributed import signals
+from fidtool.errors import FidtoolError, RunError, option
+from fidtool.system.background import join
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+Allocate = Callable[[int], NDArray[np.uint8]]
+"""Returns an array of so many bytes."""
+_KEPT_BYTES = 1 << 25
+"""The memory of larger buffers is returned to the system while it is not in use."""
+_DYING_SECONDS = 5.0
+"""Seconds to wait for the end of a process whose pipe broke."""
+
+
+class _Raised(NamedTuple):
+    """The exception that a task raised in a worker, and the program's exception that caused it."""
+
+    error: FidtoolError
+    cause: BaseException | None = None
+
+
+@dataclass(eq=False)
+class _Worker:
+    """A worker and the buffers that it writes to.
+
+    Attributes:
+        socket: the same end as ``pipe``, which receives the buffers' descriptors.
+        idle: buffers that contain no result in use.
+        buffers: number of its buffers.
+    """
+
+    process: BaseProcess
+    pipe: Connection[Any, Any]
+    socket: socket.socket
+    idle: deque[Buffer] = field(default_factory=deque)
+    buffers: int = 0
+
+    def take_buffer(self) -> Buffer:
+        """Returns an idle buffer, or a new one."""
+        if self.idle:
+            return self.idle.pop()
+        self.buffers += 1
+        return Buffer(self.buffers, weakref.ref(self))
+
+
+@dataclass(eq=False)
+class Buffer:
+    """Memory for the arrays of one result that a worker has allocated, which both processes map
+    once.
+
+    `free` gives it back when they are no longer used. Without this, later results get other
+    buffers.
+    """
+
+    number: int
+    _worker: weakref.ref[_Worker]
+    memory: mmap.mmap | None = None
+
+    def free(self) -> None:
+        """Lets the worker use it for another result. Called in any thread."""
+        if self.memory is not None and len(self.memory) > _KEPT_BYTES:
+            with contextlib.suppress(
+                OSError, AttributeError
+            ):  # a program may lock its memory; only Linux has it
+                self.memory.madvise(mmap.MADV_REMOVE)
+        if worker := self._worker():
+            worker.idle.append(self)
+
+
+class Workers(Generic[Task, Result]):
+    """Computes one result per task. The workers take turns, and their number does not change the
+    results.
+
+    ``work`` gets the task and a function that allocates arrays in memory that both processes map,
+    so that they need not be sent.
+
+    Each worker has its own pipe, which breaks when the worker dies, and on which the system limits
+    each wait to ``patience`` seconds. The workers of a `concurrent.futures.ProcessPoolExecutor`
+    share queues: the interpreter then waits at exit for a worker that is frozen, and a message that
+    is cut off blocks all that follow.
+
+    Raises an AssertionError in a daemonic process of multiprocessing, which may not start others,
+    and an OSError if the workers cannot be started.
+    """
+
+    def __init__(
+        self, work: Callable[[Task, Allocate], Result], count: int, patience: float
+    ) -> None:
+        self._patience = patience
+        self._workers: list[_Worker] = []
+        self._turns: deque[tuple[_Worker, Buffer]] = (
+            deque()
+        )  # for each task that was sent, in the order of the tasks
+        self.room = 2 * count
+        """Number of tasks to send before the first result is requested: two for each worker."""
+        atexit.register(self.end)  # multiprocessing would wait for workers that ignore SIGTERM
+        try:
+            for number in range(count):
+                self._workers.append(_start(work, number, patience))
+        except BaseException:
+            self.end()
+            raise
+        self._next = cycle(self._workers)
+
+    def send(self, task: Task) -> None:
+        worker = next(self._next)
+        buffer = worker.take_buffer()
+        self._turns.append((worker, buffer))
+        with contextlib.suppress(OSError):  # if it died, that is noticed when its result is due
+            worker.pipe.send_bytes(pickle.dumps((buffer.number, task)))
+
+    def result(self) -> tuple[Result, Buffer]:
+        """Returns the result of the oldest task, and the buffer of the arrays that were allocated
+        for it.
+
+        Raises a RunError if its worker died, raised an exception, or took too long.
+        """
+        worker, buffer = self._turns.popleft()
+        try:
+            data, places, has_grown = worker.pipe.recv()
+            if has_grown:
+                with open(reduction.recvfds(worker.socket, 1)[0], "r+b") as file:
+                    buffer.memory = mmap.mmap(file.fileno(), 0)
+            memory = memoryview(buffer.memory or b"")
+            result = pickle.loads(data, buffers=[memory[start:stop] for start, stop in places])
+        except BlockingIOError as error:
+            self.end()
+            problem = (
+                f"the decoding workers produced no batch for {self._patience:g} s "
+                f"({option('timeout')})"
+            )
+            causes = "a worker is frozen, or the storage of the images does not respond"
+            raise RunError(f"{problem}: {causes}", setting="timeout") from error
+        except (
+            EOFError,
+            OSError,
+            RuntimeError,
+        ) as error:  # what the death of a worker may cause in its pipe
+            worker.process.join(_DYING_SECONDS)
+            if (code := worker.process.exitcode) is None:
+                raise  # it is alive, so the error has a different cause
+            how = signal.Signals(-code).name if code < 0 else f"status {code}"
+            raise RunError(
+                f"a decoding worker died (process {worker.process.pid}: {how}): it was killed or "
+                "ran out of memory",
+                f"try {option('num_workers', 0)}",
+                setting="num_workers",
+            ) from error
+        if isinstance(result, _Raised):
+            raise result.error from result.cause
+        return result, buffer
+
+    def end(self) -> None:
+        atexit.unregister(self.end)
+        for worker in self._workers:
+            worker.process.kill()
+        join(
+            [worker.process for worker in self._workers], _DYING_SECONDS
+        )  # one that waits for storage stays
+        for worker in self._workers:
+            worker.socket.close()
+
+
+def _start(work: Callable[[Any, Allocate], Any], number: int, patience: float) -> _Worker:
+    context = multiprocessing.get_context()
+    ours, theirs = context.Pipe()
+    seconds = min(patience, 1e9)
+    limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
+    with _socket_of(ours) as end:
+        for direction in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            end.setsockopt(socket.SOL_SOCKET, direction, limit)
+    process = context.Process(target=_work, args=(work, number, theirs, ours), daemon=True)
+    process.start()
+    theirs.close()  # so that the worker has the only copy, and the pipe breaks when it dies
+    return _Worker(process, ours, _socket_of(ours))
+
+
+def _socket_of(pipe: Connection[Any, Any]) -> socket.socket:
+    """Returns a socket of the pipe's end, which blocks although the program may have set a default
+    timeout.
+    """
+    end = socket.socket(fileno=os.dup(pipe.fileno()))
+    end.settimeout(None)
+    return end
+
+
+# --- in a worker ----------------------------------------------------------------------------------
+
+
+def _work(
+    work: Callable[[Any, Allocate], Any],
+    number: int,
+    pipe: Connection[Any, Any],
+    parents_end: Connection[Any, Any],
+) -> None:
+    """Runs until the parent ends."""
+    parents_end.close()
+    with contextlib.suppress(OSError, AttributeError):  # only Linux has prctl
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    signals.reset_in_worker()
+    random.seed(number)  # a Dataset may draw random numbers
+    np.random.seed(number)
+    if torch := sys.modules.get("torch"):  # decoding does not need it
+        torch.set_num_threads(1)
+        torch.manual_seed(number)
+    end = _socket_of(pipe)
+    buffers: dict[int, _OwnBuffer] = {}
+    tasks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    # Received in a thread, since this process and its parent could otherwise both wait to send.
+    threading.Thread(target=_receive, args=(pipe, tasks), daemon=True).start()
+    with contextlib.suppress(OSError):  # the parent has ended
+        while message := tasks.get():
+            number, task = pickle.loads(message)
+            mine = buffers.setdefault(number, _OwnBuffer())
+            try:
+                result = work(task, mine.allocate)
+            except FidtoolError as error:
+                result = _Raised(error, _sendable(error.__cause__))
+            except Exception as error:
+                result = _Raised(
+                    RunError(f"{type(error).__name__}: {error} (in a decoding worker)")
+                )
+            mine.send(result, pipe, end)
+
+
+def _sendable(error: BaseException | None) -> Any:
+    """Returns an object that is unpickled as ``error``, with its traceback as its cause; None if it
+    cannot be sent.
+    """
+    try:
+        wrapped = error and ExceptionWithTraceback(error, error.__traceback__)
+        pickle.loads(pickle.dumps(wrapped))
+    except Exception:  # the program's exception class may raise anything
+        return None
+    return wrapped
+
+
+def _receive(pipe: Connection[Any, Any], tasks: queue.SimpleQueue[bytes]) -> None:
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            tasks.put(pipe.recv_bytes())
+    tasks.put(b"")
+
+
+class _OwnBuffer:
+    """A buffer in the worker.
+
+    Unlike files in /dev/shm, which is small in containers, files in memory are only limited by the
+    memory.
+    """
+
+    def __init__(self) -> None:
+        self._file: int | None = None
+        self._memory: mmap.mmap | None = None
+        self._size = 0
+        self._has_grown = False
+        self._arrays: list[tuple[NDArray[np.uint8], int, int]] = []
+        """The arrays in the buffer, with the start and the end of each."""
+
+    def allocate(self, size: int) -> NDArray[np.uint8]:
+        """Returns an array of so many bytes in the buffer; in the worker's own memory where that is
+        not possible.
+        """
+        start = self._arrays[-1][2] if self._arrays else 0
+        stop = start + size
+        try:
+            if self._file is None:
+                self._file = os.memfd_create("fidtool")
+            if stop > self._size:
+                os.ftruncate(self._file, stop)
+                self._memory = mmap.mmap(
+                    self._file, stop
+                )  # arrays in the previous map share its memory
+                self._size = stop
+                self._has_grown = True
+        except (OSError, AttributeError):  # out of resources; only Linux has files in memory
+            return np.empty(size, np.uint8)
+        assert self._memory is not None
+        array = np.frombuffer(self._memory, np.uint8, size, start)
+        self._arrays.append((array, start, stop))
+        return array
+
+    def send(self, result: Any, pipe: Connection[Any, Any], end: socket.socket) -> None:
+        """Sends a result without its arrays that are in the buffer, of which it sends the
+        places.
+        """
+        places: list[tuple[int, int]] = []
+
+        def is_sent(array: pickle.PickleBuffer) -> bool:
+            sent: object = array.raw().obj
+            for allocated, start, stop in self._arrays:
+                if sent is allocated:
+                    places.append((start, stop))
+                    return False
+            return True
+
+        data = pickle.dumps(result, protocol=5, buffer_callback=is_sent)
+        pipe.send((data, places, self._has_grown))
+        if self._has_grown and self._file is not None:
+            reduction.sendfds(end, [self._file])
+        self._has_grown = False
+        self._arrays.clear()

@@ -1,0 +1,1 @@
+"""Published statistics that papers compare with."""

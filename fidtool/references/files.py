@@ -1,0 +1,246 @@
+"""The files of published references: downloaded, whole or in parts, and kept in the cache."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+import zipfile
+import zlib
+from bisect import bisect_right
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import IO, Any
+
+from fidtool.errors import InputError, RunError
+from fidtool.references.catalogue import FEATURES, Reference
+from fidtool.system.cache_dir import atomic_write, cache_dir
+from fidtool.system.download import DownloadError, RemoteFile, megabytes
+
+MIRROR = "FIDTOOL_REFERENCES_URL"
+"""Environment variable with the address of a mirror, to which host and path of a reference's
+address are appended.
+"""
+_WHOLE_BYTES = 64 << 20
+"""Size up to which a file is downloaded as a whole, even if only some of its arrays are needed."""
+_BLOCK_BYTES = 1 << 20
+_UNREADABLE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    RuntimeError,
+    NotImplementedError,
+    EOFError,
+    ValueError,
+)
+"""What ``zipfile`` raises for a file that is no archive, is damaged, or is packed in an unknown
+way.
+"""
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class PublishedFile:
+    """A file of the reference of this ``name``, an ``.npz`` or a pickle, and its copy in the cache.
+
+    ``pickle`` is a pickle's published name, which also stands for its only array; empty for an
+    ``.npz``. ``arrays`` are those in the cache; none if the file is missing or not readable.
+    """
+
+    name: str
+    url: str
+    path: Path
+
+    @property
+    def pickle(self) -> str:
+        return Path(self.url).name if self.url.endswith(".pkl") else ""
+
+    @cached_property
+    def arrays(self) -> tuple[str, ...]:
+        try:
+            if self.pickle:
+                return (self.pickle,) if self.path.exists() else ()
+            with zipfile.ZipFile(self.path) as archive:
+                return tuple(map(_array, archive.infolist()))
+        except (OSError, *_UNREADABLE):
+            return ()
+
+    @property
+    def size(self) -> int:
+        return self.path.stat().st_size
+
+    def __str__(self) -> str:
+        """Return what is in the cache: ``mu, sigma (33.6 MB)``."""
+        return f"{', '.join(self.arrays)} ({megabytes(self.size)})"
+
+
+def _array(info: zipfile.ZipInfo) -> str:
+    return info.filename.removesuffix(".npy")
+
+
+def folder() -> Path:
+    """Return the folder of the downloaded files. It may not exist yet."""
+    return cache_dir() / "references"
+
+
+def published_files(reference: Reference) -> list[PublishedFile]:
+    """Return the file of a reference, and the one with its features if there is one."""
+    name = reference.name.replace(":", "-")
+    files = [
+        PublishedFile(
+            reference.name, reference.url, folder() / f"{name}{Path(reference.url).suffix}"
+        )
+    ]
+    if reference.features_url:
+        files.append(
+            PublishedFile(reference.name, reference.features_url, folder() / f"{name}-kid.npz")
+        )
+    return files
+
+
+def fetch(reference: Reference, arrays: Collection[str], say: Say) -> tuple[Path, dict[str, str]]:
+    """Return a file with these arrays of a reference, which is downloaded if the cache has none,
+    and their SHA-256s.
+
+    Empty ``arrays`` mean all statistics. An SHA-256 is of the array's ``.npy`` data; for a pickle,
+    it is of the whole file, by the file's name.
+    """
+    wanted = frozenset(arrays or reference.statistics)
+    with_features = FEATURES in wanted
+    if with_features and (len(wanted) > 1 or not reference.features_url):
+        raise InputError(f"{reference.name} has no file with {', '.join(sorted(wanted))}")
+    file = published_files(reference)[with_features]
+    if file.pickle:
+        wanted = frozenset({file.pickle})
+    held = wanted.union(reference.arrays).intersection(file.arrays)
+    if wanted <= held:
+        try:
+            with open(file.path, "rb") as handle:
+                sha256 = _hashes(file, handle, wanted)
+        except (OSError, *_UNREADABLE) as error:
+            raise InputError(
+                f"{file.path} cannot be read ({error}):", "delete it to download it again"
+            ) from None
+    else:
+        sha256 = _download(file, wanted | held, say)
+    return file.path, {array: sha256[array] for array in sorted(wanted)}
+
+
+def _hashes(file: PublishedFile, handle: IO[bytes], wanted: Collection[str]) -> dict[str, str]:
+    """Return the SHA-256 of each wanted array in an open file."""
+    handle.seek(0)
+    if file.pickle:
+        if handle.read(1) != b"\x80":
+            raise ValueError("it is not a pickle")
+        handle.seek(0)
+        return {file.pickle: _sha256(handle)}
+    with zipfile.ZipFile(handle) as archive:
+        hashes = {}
+        for info in _members(file, archive, wanted):
+            with archive.open(info) as member:
+                hashes[_array(info)] = _sha256(member)
+    return hashes
+
+
+def _sha256(handle: IO[bytes]) -> str:
+    digest = hashlib.sha256()
+    while block := handle.read(_BLOCK_BYTES):
+        digest.update(block)
+    return digest.hexdigest()
+
+
+def _members(
+    file: PublishedFile, archive: zipfile.ZipFile, wanted: Collection[str]
+) -> list[zipfile.ZipInfo]:
+    """Return the members of an ``.npz`` that are the wanted arrays, in the order in which they are
+    stored.
+    """
+    members = {_array(info): info for info in archive.infolist()}
+    if missing := sorted(set(wanted) - members.keys()):
+        named = f"the file of {file.name} has no array {', '.join(missing)}"
+        raise InputError(f"{named}; it has {', '.join(members)} ({mirrored(file.url)})")
+    return sorted((members[array] for array in wanted), key=lambda info: info.header_offset)
+
+
+# --- downloads ------------------------------------------------------------------------------------
+
+
+def mirrored(url: str) -> str:
+    """Return the address from which a file is downloaded: at the mirror, if there is one."""
+    mirror = os.environ.get(MIRROR)
+    if mirror and "://" not in mirror:
+        raise InputError(
+            f"{MIRROR} must be a URL such as https://mirror or file:///folder, not {mirror!r}"
+        )
+    return f"{mirror.rstrip('/')}/{url.partition('://')[2]}" if mirror else url
+
+
+def _download(file: PublishedFile, wanted: Collection[str], say: Say) -> dict[str, str]:
+    """Put the wanted arrays into the cache and return their SHA-256s."""
+    url = mirrored(file.url)
+    try:
+        file.path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(file.path) as target:
+            _copy(file, url, target, wanted, say)
+            return _hashes(file, target, wanted)
+    except InputError:  # a ValueError
+        raise
+    except DownloadError as error:
+        raise RunError(
+            f"{file.name} could not be downloaded from {url} ({error}):",
+            f"download {file.url} by hand and pass that file instead of {file.name}",
+            f"put it at {file.path}",
+            f"set https_proxy, or {MIRROR} to a mirror",
+        ) from None
+    except _UNREADABLE as error:
+        kind = "pickle" if file.pickle else ".npz file"
+        raise RunError(
+            f"{file.name}: the download from {url} is not a readable {kind} ({error}):",
+            "check what the network or the mirror returns for this address",
+        ) from None
+    except OSError as error:
+        raise RunError(
+            f"{file.name} cannot be stored in {file.path.parent}: {error.strerror or error}",
+            "set FIDTOOL_CACHE",
+        ) from None
+
+
+def _copy(
+    file: PublishedFile, url: str, target: IO[bytes], wanted: Collection[str], say: Say
+) -> None:
+    """Write the file, or an ``.npz`` with its wanted arrays."""
+    remote = RemoteFile(url)
+    size = remote.size or 0
+    is_large = size > _WHOLE_BYTES and not file.pickle
+    if not is_large or not remote.seekable():
+        shown = megabytes(size) if size else "unknown size"
+        partless = ", all of it because the server returns no parts of files" if is_large else ""
+        say(f"downloading {file.name} from {url} ({shown}{partless})")
+        _copy_blocks(remote, target, file.name, remote.size, say)
+        return
+    with zipfile.ZipFile(remote) as archive, zipfile.ZipFile(target, "w") as kept:
+        members = _members(file, archive, wanted)
+        starts = sorted([*(info.header_offset for info in archive.infolist()), archive.start_dir])
+        names = ", ".join(map(_array, members))
+        shown = f"{megabytes(sum(info.compress_size for info in members))} of {megabytes(size)}"
+        say(f"downloading {names} of {file.name} from {url} ({shown})")
+        for info in members:
+            remote.stop = starts[bisect_right(starts, info.header_offset)]
+            with (
+                archive.open(info) as member,
+                kept.open(zipfile.ZipInfo(info.filename), "w", force_zip64=True) as out,
+            ):
+                _copy_blocks(member, out, f"{_array(info)} of {file.name}", info.file_size, say)
+
+
+def _copy_blocks(source: Any, target: IO[bytes], name: str, size: int | None, say: Say) -> None:
+    """Copy all that is left of ``source``, and say every ten seconds how much has arrived."""
+    total = "" if size is None else f" of {megabytes(size)}"
+    done, reported = 0, time.monotonic()
+    while block := source.read(_BLOCK_BYTES):
+        target.write(block)
+        done += len(block)
+        if time.monotonic() - reported >= 10.0:
+            reported = time.monotonic()
+            say(f"{name}: {megabytes(done)}{total}")

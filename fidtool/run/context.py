@@ -1,0 +1,244 @@
+"""The context that the steps of one run share on one rank, and the start and end of a run."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from fidtool.distributed.launch import alone_here, discover
+from fidtool.distributed.world import World, open_world
+from fidtool.errors import (
+    FidtoolError,
+    InputError,
+    RunError,
+    as_argument,
+    on_every_rank,
+    option,
+    own_exceptions,
+)
+from fidtool.features.device import Device, choose_device, repeatable
+from fidtool.run.sets import RequestedSet
+from fidtool.settings.record import recorded, versions
+from fidtool.settings.settings import Settings
+from fidtool.statistics.checkpoint import Checkpoint
+from fidtool.statistics.moments import check_exact_products
+from fidtool.system.cache_dir import LIMITS, byte_limit
+from fidtool.system.console import Console
+
+WORTH_TELLING_SECONDS = 30.0
+"""Lost work is only reported if it took at least this long."""
+
+_running = threading.RLock()
+"""Held by the thread that has a run. Reentrant, because user code within a run may start
+another.
+"""
+
+
+class Clock:
+    """Measures wall times by name, in any thread.
+
+    Args:
+        began: the zero of the timeline, of `time.perf_counter`; None is now.
+
+    Attributes:
+        started: when the clock was made.
+        seconds: the sum of the times of each name.
+        first, last: the seconds from ``began`` until the first time of each name, and the last one,
+            had ended.
+    """
+
+    def __init__(self, began: float | None = None) -> None:
+        self.started = time.perf_counter()
+        self.began = self.started if began is None else began
+        self.seconds = dict[str, float]()
+        self.first = dict[str, float]()
+        self.last = dict[str, float]()
+        self._adding = threading.Lock()
+
+    @contextlib.contextmanager
+    def __call__(self, name: str, share: float = 1.0) -> Iterator[None]:
+        """Adds the time of the block, or a ``share`` of it where work overlaps."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            ended = time.perf_counter()
+            with self._adding:
+                self.seconds[name] = self.seconds.get(name, 0.0) + share * (ended - started)
+                self.last[name] = ended - self.began
+                self.first.setdefault(name, self.last[name])
+
+
+@dataclass
+class FinishedWork:
+    """The finished work of a run and where it is saved, for the message of an error that ends the
+    run.
+
+    Attributes:
+        cached: sets whose statistics the run has put into the cache.
+        unsaved_since: time since which a set's features are extracted, of `time.monotonic`.
+    """
+
+    checkpoint: Checkpoint | None = None
+    cached: list[str] = field(default_factory=list)
+    unsaved_since: float | None = None
+
+    def advice(self) -> str:
+        """How to continue after an error, for the end of its message; may be empty."""
+        if self.checkpoint is not None and self.checkpoint.has_work:
+            return (
+                f"; finished work is saved in {self.checkpoint.folder}: run the same command "
+                "again to resume"
+            )
+        lost, text = "no work", ""
+        if self.cached:
+            first, *others = self.cached
+            sets = f"{first} and {len(others)} more" if others else first
+            text = (
+                f"; the statistics of {sets} are cached: run the same command again to reuse them"
+            )
+            lost = "no other work"
+        since = self.unsaved_since  # the watchdog's thread may ask while the main thread works
+        if (
+            self.checkpoint is None
+            and since is not None
+            and time.monotonic() - since >= WORTH_TELLING_SECONDS
+        ):
+            text += f"; {lost} was saved: pass {option('checkpoint', ...)} to save finished work"
+        return text
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """The context that the steps of one run share on one rank. No network may run within
+    ``outside``.
+
+    Attributes:
+        clock: times each step of the run.
+        busy: times parts of the work that overlap within a step.
+    """
+
+    world: World
+    device: Device
+    console: Console
+    clock: Clock
+    busy: Clock
+    outside: Callable[[], contextlib.AbstractContextManager[None]]
+    finished: FinishedWork
+    versions: dict[str, str]
+
+
+@contextlib.contextmanager
+def open_run(
+    requests: Sequence[RequestedSet],
+    settings: Settings,
+    console: Console,
+    began: float | None = None,
+) -> Iterator[RunContext]:
+    """Context manager that joins the other ranks and checks that all were started in the same way.
+    A collective.
+
+    ``began`` is the zero of its timeline, see `Clock`.
+    """
+    clock, finished = Clock(began), FinishedWork()
+    launch = alone_here() if settings.alone else discover()
+    if launch.hint and launch.rank == 0:
+        console.warn(
+            f"waiting for the other {launch.world_size - 1} tasks of the SLURM job; {launch.hint}"
+        )
+
+    def on_failure(error: FidtoolError, prints: bool) -> None:
+        error.append(finished.advice())
+        console.fail(error, prints)
+
+    if not _running.acquire(blocking=False):
+        raise RunError(
+            "fidtool is already running in another thread, and torch's settings apply to all "
+            "threads:",
+            "start a run after the previous one has ended",
+            "use a separate process for each run",
+        )
+    in_program = console.spelling is as_argument
+    with own_exceptions() if launch.world_size == 1 and in_program else contextlib.nullcontext():
+        try:
+            with (
+                repeatable(settings.precision == "tf32") as torch_state,
+                open_world(launch, settings.peer_timeout, settings.timeout, on_failure) as world,
+            ):
+                installed = versions()
+                _check_same_start(world, requests, settings, installed)
+                with world.together():
+                    device = choose_device(settings.device, world.launch)
+                    if settings.precision == "tf32":
+                        _check_tf32(device)
+                    check_exact_products(device.torch_device)
+                    for (
+                        limit
+                    ) in LIMITS:  # reports an invalid environment variable before any work is done
+                        byte_limit(limit)
+                torch_state.hold(device.torch_device)
+                yield RunContext(
+                    world=world,
+                    device=device,
+                    console=console if world.rank == 0 else Console(spelling=console.spelling),
+                    clock=clock,
+                    busy=Clock(clock.began),
+                    outside=torch_state.paused,
+                    finished=finished,
+                    versions=installed,
+                )
+        except FidtoolError as error:
+            if not error.printed:
+                error.append(finished.advice())
+            raise
+        finally:
+            _running.release()
+
+
+def _check_same_start(
+    world: World, requests: Sequence[RequestedSet], settings: Settings, installed: dict[str, str]
+) -> None:
+    """Raises an InputError if the ranks have different arguments or library versions. A collective.
+
+    Each rank would otherwise follow its own plan, and some images would count twice and others not
+    at all.
+    """
+    kinds = {
+        f"the set {each.path}": getattr(each.given, "kind", "")
+        for each in requests
+        if each.given is not None
+    }
+    # The device may differ between ranks.
+    free = {"device": None, "report": settings.report is not None}
+    mine = {
+        **recorded(settings),
+        **installed,
+        "paths": [each.path for each in requests],
+        **kinds,
+        **free,
+    }
+    first, *others = world.gather(mine)
+    for rank, other in enumerate(others, 1):
+        for name in {**first, **other}:
+            if other.get(name) != first.get(name):
+                values = (
+                    f"{name} is {first.get(name)!r} on rank 0 and {other.get(name)!r} on rank "
+                    f"{rank}"
+                )
+                remedy = "give every rank the same arguments and the same environment"
+                raise on_every_rank(
+                    InputError(f"the ranks were started differently: {values}", remedy)
+                )
+
+
+def _check_tf32(device: Device) -> None:
+    if device.torch_device.type != "cuda":
+        raise InputError(
+            f"{option('precision', 'tf32')} needs an NVIDIA GPU, but this run uses "
+            f"{device.torch_device.type}:",
+            "use fp32, bf16 or fp16",
+            setting="precision",
+        )

@@ -1,0 +1,336 @@
+"""How a run is put together: open the sets, choose and build networks, plan, measure, compare,
+conclude.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from operator import itemgetter
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fidtool.diagnose.diagnosis import warnings_about
+from fidtool.distances.error_bars import difference
+from fidtool.distances.parallel import linear_algebra_threads
+from fidtool.errors import InputError, on_every_rank
+from fidtool.features.device import nvidia_capability
+from fidtool.reading.loader import ImageLookup
+from fidtool.result.changes import per_fake
+from fidtool.result.evaluation import Comparison, Evaluation
+from fidtool.result.explanations import Difference, Interval, NotComputed
+from fidtool.run.advice import advice_on_precision
+from fidtool.run.compare import Comparer
+from fidtool.run.compute import MetricRunner
+from fidtool.run.context import RunContext, open_run
+from fidtool.run.extract import image_sample
+from fidtool.run.gates import missed_gates
+from fidtool.run.heldout import HeldoutComparer
+from fidtool.run.measure import Measurer
+from fidtool.run.networks import RunNetworks
+from fidtool.run.opening import Opening, open_sets
+from fidtool.run.plan import Plan, choose, make_plan
+from fidtool.run.sets import HELDOUT, Content, RequestedSet, SetPlan, named_sets
+from fidtool.settings.record import Origin, RunRecord, changed_settings, stored_settings
+from fidtool.settings.settings import Settings
+from fidtool.statistics.file import statistics_in
+from fidtool.statistics.set_statistics import MeasuredSet, Statistics
+from fidtool.system.console import Console
+from fidtool.validation import declared
+
+Sources = Sequence[tuple[object, str]]
+"""Sets as a caller passes them, each with a default name for it."""
+
+
+def evaluate(
+    sources: Sources,
+    settings: Settings,
+    console: Console,
+    origin: Origin,
+    check: Callable[[Sequence[object]], None] = lambda _: None,
+    began: float | None = None,
+) -> tuple[Evaluation, ImageLookup | None]:
+    """Compares the FAKEs with REAL, for `fidtool.compute` and the command line. A collective.
+
+    Args:
+        sources: REAL and the FAKEs, each with a default name for it. The held-out set is in the
+            settings.
+        check: called on rank zero before any work is done, with the paths of what the run reads.
+        began: when the process started, of `time.perf_counter`; None if this call is what the
+            timeline begins with.
+
+    Returns:
+        The evaluation and, on rank zero, what reads images of the run again for a page; None on the
+        other ranks.
+    """
+    third = [] if settings.heldout is None else [(settings.heldout, "heldout")]
+    sets = named_sets(*sources, *third)
+    if third:
+        settings = replace(settings, heldout=sets[-1].path)
+    read: list[object] = [each.path for each in sets if each.given is None]
+    read += [settings.network.weights, settings.labels, settings.captions, settings.fail_worse_than]
+    with open_run(sets, settings, console, began) as run:
+        run.world.on_rank_zero(lambda: check(read))
+        plan, measurer, contents = _prepared(run, sets, settings)
+        measurer.open_checkpoint()
+        runner = MetricRunner(
+            run, plan, contents, measurer.networks.weights, measurer.pairs.recorded
+        )
+        held, comparer = dict[SetPlan, MeasuredSet](), Comparer(runner)
+        for planned in (each for each in plan.distinct if HELDOUT in each.roles):
+            held[planned] = measurer.measure(planned)
+            comparer.heldout = HeldoutComparer(runner, held[planned])
+        results: list[Comparison] = []
+        first, *fakes = plan.sets
+        real: MeasuredSet | None = None
+        for position, planned in enumerate(fakes, 1):
+            # A set that occurs several times is measured once and held until its last occurrence.
+            real, measured = measurer.measure_both(first, planned, real, held.pop(planned, None))
+            if planned in fakes[position:]:
+                held[planned] = measured
+            run.console.log(f"comparing {measured.path} with {real.path}")
+            results.append(comparer.compare(real, measured, planned))
+            del measured  # so that only one FAKE's features are in memory at a time
+        evaluation = run.world.on_rank_zero(
+            lambda: _concluded(run, plan, comparer, results, measurer, origin)
+        )
+        images = [content.images for content in contents.values() if content.images is not None]
+        spent = [each.path for each in plan.sets if each.holds == "stream"]
+        lookup = ImageLookup(images, spent, plan.settings.floats, plan.settings.timeout)
+        return evaluation, None if run.world.rank else lookup
+
+
+def _prepared(
+    run: RunContext, requests: Sequence[RequestedSet], settings: Settings, alone: bool = False
+) -> tuple[Plan, Measurer, Mapping[SetPlan, Content]]:
+    """Opens the sets, builds the networks, and decides all that the run will do. A collective.
+
+    A set that is ``alone`` is not compared. Only rank zero knows what the sets hold.
+    """
+    with run.clock("list"):
+        opened = run.world.only_on_rank_zero(
+            lambda: choose(open_sets(requests, settings, run.console, alone), run.console)
+        )
+        opening = cast(Opening, opened)  # it is only used on rank zero
+        chosen, images = run.world.on_rank_zero(lambda: (opening.settings, opening.images))
+    # Rank zero's default on all ranks: the plan must not depend on a rank's device.
+    batch_size = run.world.broadcast(chosen.batch_size or run.device.default_batch_size)
+    classifier = not alone and any(asked.metric.classifier for asked in chosen.chosen)
+    networks = RunNetworks(run, chosen, batch_size, classifier, images, settings.networks)
+    plan = run.world.on_rank_zero(
+        lambda: make_plan(opening, networks.definitions or None, batch_size)
+    )
+    contents = dict.fromkeys(plan.distinct, Content()) if opened is None else opened.contents
+    return plan, Measurer(run, plan, requests, contents, networks), contents
+
+
+def _concluded(
+    run: RunContext,
+    plan: Plan,
+    comparer: Comparer,
+    results: Sequence[Comparison],
+    measurer: Measurer,
+    origin: Origin,
+) -> Evaluation:
+    """The evaluation, of which the warnings are printed. On rank zero."""
+    settings = plan.settings
+    gated = ""
+    if settings.fail_above is not None:
+        gated = next(
+            (value.key for value in plan.values if value.number.name == settings.gated), ""
+        )
+    evaluation = Evaluation(
+        definitions=plan.definitions,
+        results=tuple(results),
+        run=_record(run, plan, comparer, measurer, origin),
+        settings=_settings_of_metrics(plan, comparer),
+        differences=tuple(_differences(comparer)),
+        gated=gated,
+        not_computed=tuple(_not_computed(run, (*plan.left_out, *comparer.left_out))),
+    )
+    judged = []
+    for result, alone, baseline in zip(results, per_fake(evaluation), plan.baselines, strict=True):
+        judged.append(replace(result, missed=tuple(missed_gates(alone, settings, baseline))))
+    evaluation = replace(evaluation, results=tuple(judged))
+    if settings.preset is not None:
+        evaluation = _verified(run, evaluation)
+    for skipped in dict.fromkeys(
+        skipped for result in evaluation.results for skipped in result.skipped
+    ):
+        run.console.warn(f"skipped {skipped.file}: {skipped.reason}")
+    for warning in evaluation.alerts:
+        run.console.warn(str(warning))
+    return evaluation
+
+
+def _record(
+    run: RunContext, plan: Plan, comparer: Comparer, measurer: Measurer, origin: Origin
+) -> RunRecord:
+    networks, computed = measurer.networks, measurer.counts["images_computed"]
+    decodes = networks.definitions or measurer.pairs.metrics
+    seconds = {**run.clock.seconds, "total": time.perf_counter() - run.clock.started}
+    extractors = {each.extractor for each in networks.definitions.values()}
+    capability = nvidia_capability(run.device.torch_device)
+    advice = advice_on_precision(
+        capability, plan.settings.precision, extractors, seconds, run.busy.seconds
+    )
+    return RunRecord(
+        world_size=run.world.size,
+        device=run.device.name,
+        backend=run.world.backend,
+        precision=plan.settings.precision if networks.definitions else "",
+        kernels=networks.kernels if networks.definitions else "",
+        batch_size=plan.batch_size if decodes else 0,
+        num_workers=measurer.num_workers if decodes else 0,
+        images_computed=computed,
+        forward_passes=measurer.counts["forward_passes"],
+        images_resumed=measurer.counts["images_resumed"],
+        cached=tuple(measurer.cached),
+        probe=networks.probe,
+        linear_algebra_threads=linear_algebra_threads(),
+        seconds=seconds,
+        timeline=_timeline(run),
+        extraction=run.busy.seconds,
+        images_per_second=computed / seconds["extract"] if computed else None,
+        versions=run.versions,
+        config=changed_settings(plan.settings),
+        warnings=tuple(warning.shown(run.console.shown) for warning in measurer.warnings),
+        notes=tuple(map(run.console.shown, (*plan.notes, *comparer.notes))),
+        advice=run.console.shown(advice),
+        **origin._asdict(),
+    )
+
+
+def _timeline(run: RunContext) -> dict[str, float]:
+    """The steps of the run that have ended, in this order, each with its time, see `RunRecord`."""
+    clock = run.clock
+    ends = dict(clock.last)
+    if clock.started > clock.began:
+        ends["import"] = clock.started - clock.began
+    if "moments" in run.busy.first:
+        ends["first_batch"] = run.busy.first["moments"]
+    ordered = sorted(ends.items(), key=itemgetter(1))
+    return {**dict(ordered), "end": time.perf_counter() - clock.began}
+
+
+def _settings_of_metrics(plan: Plan, comparer: Comparer) -> dict[str, dict[str, Any]]:
+    """Return what determines the values of each metric besides the features, by its name."""
+    settings = dict[str, dict[str, Any]]()
+    for asked in plan.settings.chosen:
+        if asked.further:
+            continue
+        recorded = {
+            **asked.metric.record(plan.definitions.get(asked.layer)),
+            **comparer.runner.recorded.get(asked.name, {}),
+        }
+        if asked.source:
+            recorded["source"] = asked.source
+        if recorded or declared(type(asked.metric)):
+            settings[asked.name] = recorded
+    return settings
+
+
+def _differences(comparer: Comparer) -> Iterator[Difference]:
+    """Yield the differences of all pairs of FAKEs that have error bars, in the order of the
+    arguments.
+    """
+    for key, parts in comparer.parts.items():
+        for first, second in itertools.combinations(parts, 2):
+            interval = Interval(*difference(parts[first], parts[second]))
+            yield Difference(first, second, interval, key)
+
+
+def _not_computed(run: RunContext, left_out: Sequence[NotComputed]) -> Iterable[NotComputed]:
+    """Return the metrics that could not be computed, each once with all reasons."""
+    metrics = dict[str, NotComputed]()
+    for lacking in dict.fromkeys(left_out):
+        known, reason = metrics.get(lacking.metric), run.console.shown(lacking.reason)
+        metrics[lacking.metric] = replace(
+            lacking, reason=f"{known.reason}; {reason}" if known else reason
+        )
+    return metrics.values()
+
+
+def _verified(run: RunContext, evaluation: Evaluation) -> Evaluation:
+    """Return the evaluation with notes on whether its values are comparable with those of its
+    preset.
+    """
+    from fidtool.result.verify import verify  # few runs need it
+
+    verdicts = {f"{verdict.fake}: {verdict.line}": verdict for verdict in verify(evaluation)}
+    for line, verdict in verdicts.items():
+        run.console.say(line, is_result=True, warns=verdict.comparable is False)
+    return replace(
+        evaluation, run=replace(evaluation.run, notes=(*evaluation.run.notes, *verdicts))
+    )
+
+
+def measure_statistics(
+    sources: Sources,
+    settings: Settings,
+    console: Console,
+    check: Callable[[], None] = lambda: None,
+    sampled: bool = False,
+    stored: int | None = None,
+    known: str | os.PathLike[str] | Statistics | None = None,
+    part: str | None = None,
+    since: str | os.PathLike[str] | Statistics | None = None,
+) -> tuple[Statistics | None, NDArray[np.uint8] | None]:
+    """Computes the statistics of a set, for `fidtool.compute_statistics` and the command line. A
+    collective.
+
+    Args:
+        check: called on rank zero before any work is done.
+        sampled: whether to return a sample of ``stored`` images as well, see
+            `fidtool.run.extract.image_sample`.
+        known, part, since: see `compute_statistics`; those of rank zero are used.
+
+    Returns:
+        The statistics and the sample; both are None on ranks other than zero.
+    """
+    sets = named_sets(*sources)
+    with open_run(sets, settings, console) as run:
+        run.world.on_rank_zero(check)
+        given = known if since is None else since
+        before = run.world.only_on_rank_zero(
+            lambda: None if given is None else statistics_in(given)
+        )
+        part, completes, grows = run.world.broadcast((part, known is not None, since is not None))
+        if grows and (part is not None or completes):
+            raise on_every_rank(
+                InputError("new images, parts and networks cannot be combined:", "use two commands")
+            )
+        plan, measurer, contents = _prepared(run, sets, settings, alone=True)
+        (planned,) = plan.sets
+        if planned.holds == "stream" and (part is not None or completes or grows):
+            problem = (
+                f"{planned.path} is an iterable, whose images have no names and cannot be read "
+                "again:"
+            )
+            raise on_every_rank(InputError(problem, "pass a sequence of images"))
+        sample = None
+        if sampled:
+            images = contents[planned].images
+            sample = run.world.only_on_rank_zero(
+                lambda: image_sample(images, plan.settings, stored)
+            )
+        config = stored_settings(plan.settings)
+        if part is not None:
+            measurer.take_part(planned, part)
+        if grows:
+            name = "since" if isinstance(since, Statistics) else str(since)
+            statistics = measurer.measure_new(planned, name, before or Statistics({}), config)
+        else:
+            measurer.open_checkpoint()
+            statistics = measurer.measure(planned, before).statistics
+        if run.world.rank:
+            return None, None
+        statistics = replace(statistics, config=config)
+        for warning in [*measurer.warnings, *warnings_about(planned.path, statistics)]:
+            run.console.warn(str(warning))
+        return statistics, sample

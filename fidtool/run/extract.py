@@ -1,0 +1,392 @@
+"""Feature extraction for one set of images: each rank processes its batches, then the ranks merge
+their statistics.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice
+from operator import attrgetter
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fidtool.errors import InputError, option
+from fidtool.features.extractor import Extractor, ForwardPasses, GroupFeatures
+from fidtool.features.resize import ImageTensors
+from fidtool.names import counted
+from fidtool.reading.batches import Batch, Stream, deal, plan_batches
+from fidtool.reading.decode import DecodeOptions
+from fidtool.reading.loader import Piece, load
+from fidtool.run.context import RunContext
+from fidtool.run.pairs import Pairs
+from fidtool.settings.settings import Settings
+from fidtool.sources.contents import BadFile
+from fidtool.sources.crops import EXAMPLE, Crop
+from fidtool.sources.image_set import ImageSet
+from fidtool.statistics.accumulator import Accumulator, Layer
+from fidtool.statistics.checkpoint import Checkpoint, Part, parts_of
+from fidtool.statistics.set_statistics import empty_rows
+
+
+def decode_options(
+    settings: Settings, crop: Crop | None, records: bool = False, pixels: bool = True
+) -> DecodeOptions:
+    """Returns how a run's images are decoded: the settings that concern each image."""
+    return DecodeOptions(
+        settings.on_error == "skip", settings.max_pixels, records, pixels, crop, settings.floats
+    )
+
+
+def _name_of_batch(pieces: Sequence[Piece]) -> str:
+    files = [file for piece in pieces for file in piece.files]
+    return (
+        f"{files[0]} and {counted(len(files) - 1, 'more image')}"
+        if len(files) > 1
+        else "".join(files)
+    )
+
+
+def images_of(piece: Piece, device: torch.device) -> ImageTensors:
+    """Returns the images of a piece on a device: uint8, of shape (height, width, 3). They may share
+    its memory.
+    """
+    if not piece.pixels.size:
+        return ()
+    pixels = torch.from_numpy(piece.pixels).to(device)
+    if len(set(piece.sizes)) == 1:
+        return pixels.view(-1, *piece.sizes[0], 3)
+    images = torch.split(pixels, [height * width * 3 for height, width in piece.sizes])
+    return [image.view(*size, 3) for image, size in zip(images, piece.sizes, strict=True)]
+
+
+@dataclass
+class Extraction:
+    """Feature extraction for one set. All ranks create and use it in the same way.
+
+    Without networks, only the images' records are collected. The work of all ranks is counted in
+    ``work`` on rank zero, by the fields of `fidtool.settings.record.RunRecord`.
+
+    With ``pairs``, the images are compared with their partners; ``of_partner`` has the layers of
+    the partners whose statistics are collected in the same pass, see `Accumulator`.
+    """
+
+    context: RunContext
+    settings: Settings
+    networks: Sequence[Extractor]
+    layers: Mapping[str, Layer]
+    batch_size: int
+    num_workers: int
+    crop: Crop | None
+    warn: Callable[[str], None]
+    work: Counter[str] = field(default_factory=Counter)
+    pairs: Pairs | None = None
+    of_partner: Mapping[str, Layer] | None = None
+
+    def run(self, number: int, source: ImageSet) -> Accumulator:
+        """Returns the set's statistics, on every rank; ``number`` is its index in the checkpoint. A
+        collective.
+        """
+        world, settings = self.context.world, self.settings
+        batches = plan_batches(source, self.batch_size)
+        places = [np.asarray(batch.images) for batch in batches]
+        with world.together():
+            pairs, device = (
+                len(self.pairs.metrics) if self.pairs else 0,
+                self.context.device.torch_device,
+            )
+            statistics = Accumulator(
+                self.layers, len(source), device, settings.diagnose, pairs, self.of_partner
+            )
+        add: Callable[..., None] = statistics.add
+        if (checkpoint := self.context.finished.checkpoint) is None:
+            mine = deal(batches, world.rank, world.size, source.reader.in_order)
+        else:
+            left = self._resume(checkpoint, number, source, batches, statistics)
+            parts = deal(left, world.rank, world.size, source.reader.in_order)
+            mine = [batches[batch] for part in parts for batch in part.batches]
+            add = checkpoint.part_by_part(parts, source, statistics)
+        resumed = statistics.used.copy()
+        self.work["images_resumed"] += self._sets * int((resumed | statistics.unusable).sum())
+        with self.context.clock("extract"), world.together():
+            count = sum(len(batch.images) for batch in mine)
+            self._extract(source, source.path, mine, count, add, self._passes())
+        self._merge(statistics, resumed, places, source.whole_count, source.path)
+        return statistics
+
+    def run_stream(self, stream: Stream) -> tuple[Accumulator, ImageSet]:
+        """Returns the statistics of an iterable, whose length is not known in advance, and its
+        images. A collective.
+        """
+        context, size = self.context, self.batch_size
+        device, inspected = context.device.torch_device, self.settings.diagnose
+        passes = self._passes()
+
+        @contextlib.contextmanager
+        def outside() -> Iterator[None]:
+            """Runs the calling program's code under its own settings of torch, while no thread
+            works.
+            """
+            passes.finish()
+            with context.outside():
+                yield
+
+        # Closed here, while torch's settings can still be switched to the calling program's.
+        with (
+            context.clock("extract"),
+            context.world.together(),
+            contextlib.closing(stream.read(outside)) as batches,
+        ):
+            # Of an iterable the number of images is unknown: more capacity is added below.
+            own = Accumulator(self.layers, 64 * size, device, inspected)
+
+            def add(piece: Piece, features: GroupFeatures, places: NDArray[np.int64]) -> None:
+                nonlocal own
+                if places[-1] >= len(own.used):
+                    smaller, own = own, own.emptied(2 * (piece.number + 1) * size)
+                    own.absorb(smaller, np.arange(len(smaller.used)))
+                own.add(piece, features, places)
+
+            several = _read_several(batches, max(1, context.device.forward_threads))
+            self._extract(None, stream.name, several, None, add, passes)
+        with context.clock("merge"):
+            images, sizes, first = stream.conclude()
+            places, edges = np.argsort(images.order), np.cumsum([0, *sizes])
+            with context.world.together():
+                statistics = own.emptied(len(images))
+                statistics.absorb(own, places[edges[first] :])
+        nothing = np.zeros(len(images), dtype=bool)
+        self._merge(statistics, nothing, np.split(places, edges[1:-1]), len(images), stream.name)
+        return statistics, images
+
+    @property
+    def _sets(self) -> int:
+        """Number of sets that are measured in one pass."""
+        return bool(self.layers) + bool(self.of_partner)
+
+    def _merge(
+        self,
+        statistics: Accumulator,
+        resumed: NDArray[np.bool_],
+        batches: Sequence[NDArray[np.int64]],
+        count: int,
+        name: str,
+    ) -> None:
+        """Merges the ranks' statistics, of which rank zero's include ``resumed`` images;
+        ``batches`` are places.
+        """
+        with self.context.clock("merge"):
+            statistics.merge(self.context.world, name)
+            self.context.world.on_rank_zero(
+                lambda: self._check_skipped(count, name, statistics.skipped)
+            )
+        computed = statistics.used & ~resumed
+        self.work["images_computed"] += self._sets * int(computed.sum())
+        self.work["forward_passes"] += self._sets * sum(
+            bool(computed[places].any()) for places in batches
+        )
+
+    def _resume(
+        self,
+        checkpoint: Checkpoint,
+        number: int,
+        source: ImageSet,
+        batches: Sequence[Batch],
+        total: Accumulator,
+    ) -> list[Part]:
+        """Adds the parts in the checkpoint on rank zero, and returns all others, on every rank. A
+        collective.
+        """
+
+        def load() -> list[Part]:
+            parts = parts_of(number, source, batches)
+            left = checkpoint.load(parts, total)
+            if total.skipped and self.settings.on_error == "fail":
+                bad = total.skipped[0]
+                raise InputError(
+                    f"{bad.file}: {bad.reason}",
+                    "fix the file",
+                    f"pass {option('on_error', 'skip')}",
+                )
+            self._check_skipped(source.whole_count, source.path, total.skipped)
+            if len(left) < len(parts):
+                have = (
+                    f"{len(batches) - sum(len(part.batches) for part in left)} of {len(batches)} "
+                    "batches"
+                )
+                self.context.console.say(
+                    f"{self.settings.checkpoint} already has {have} of {source.path}"
+                )
+            return left
+
+        return self.context.world.on_rank_zero(load)
+
+    def _extract(
+        self,
+        source: ImageSet | None,
+        name: str,
+        batches: Iterable[Batch],
+        total: int | None,
+        add: Callable[..., None],
+        passes: ForwardPasses[Piece],
+    ) -> None:
+        """Adds the batches of this rank, which have ``total`` images; without a source, those of an
+        iterable.
+        """
+        context = self.context
+        world = context.world
+        settings = self.settings
+        workers = self.num_workers if total is None else min(self.num_workers, total)
+        used = bool(self.networks or self.pairs)
+        decode = decode_options(settings, self.crop, settings.diagnose, used)
+        # Closed here, because the caller may keep an exception, and with it the decoding workers.
+        with (
+            context.console.processing(name, total) as advance,
+            contextlib.closing(
+                load(source, batches, decode, workers, settings.timeout, self.warn)
+            ) as loaded,
+            contextlib.closing(passes.run(self._decoded(loaded, source))) as computed,
+        ):
+            done = 0
+            for piece, features in computed:
+                with context.busy("moments"):
+                    add(piece, features, np.asarray(piece.images))
+                done += len(piece.images)
+                if (
+                    piece.last
+                ):  # all pieces of a batch come together, so that a step for each would mislead
+                    advance(done)
+                    done = 0
+                if world.must_stop():
+                    break
+
+    def _passes(self) -> ForwardPasses[Piece]:
+        context = self.context
+        return ForwardPasses(
+            self.networks,
+            context.device.forward_threads,
+            self._on_device,
+            attrgetter("last"),
+            context.world.must_stop,
+            partial(context.busy, "network", self._share),
+            _name_of_batch,
+        )
+
+    @property
+    def _share(self) -> float:
+        """The share of a thread's time that counts, as several threads work at the same time."""
+        return 1 / max(1, self.context.device.forward_threads)
+
+    @contextlib.contextmanager
+    def _on_device(self, piece: Piece) -> Iterator[list[ImageTensors]]:
+        """Moves the images of a piece to the device for a ``with`` block, and yields their groups
+        for the networks.
+        """
+        device = self.context.device.torch_device
+        groups = []
+        with self.context.busy("transfer", self._share):
+            images = images_of(piece, device)
+            partners = () if piece.partner is None else images_of(piece.partner, device)
+        if self.pairs is not None:
+            with self.context.busy("pairs", self._share):
+                piece.pairs = self.pairs.values(partners, images, piece.files)
+        if self.layers:
+            groups.append(images)
+        if self.of_partner:
+            groups.append(partners)
+        yield groups
+        piece.free()
+
+    def _decoded(self, loaded: Iterator[Piece], source: ImageSet | None) -> Iterator[Piece]:
+        """Yields the loaded pieces, as long as not too many of their images are skipped."""
+        skipped: list[BadFile] = []
+        while True:
+            with self.context.busy("decode"):
+                piece = next(loaded, None)
+            if piece is None:
+                return
+            piece.skipped = [
+                replace(bad, reason=self.context.console.shown(bad.reason)) for bad in piece.skipped
+            ]
+            skipped += piece.skipped
+            if source is not None:
+                self._check_skipped(source.whole_count, source.path, skipped)
+            yield piece
+
+    def _check_skipped(self, count: int, path: str, skipped: Sequence[BadFile]) -> None:
+        """Refuses more skipped files than allowed of ``count``, those of the whole set."""
+        if not skipped:
+            return
+        allowed = self.settings.most_skipped(count)
+        example = "; ".join(f"{bad.file}: {bad.reason}" for bad in skipped[:3])
+        if len(skipped) > allowed:
+            enough = math.ceil(1000 * len(skipped) / count) / 1000
+            raise InputError(
+                f"{len(skipped)} of {counted(count, 'file')} in {path} cannot be used, but "
+                f"{option('max_skip')} {self.settings.max_skip:g} allows {allowed} ({example}):",
+                "fix them" if len(skipped) > 1 else "fix it",
+                f"pass {option('max_skip', enough)}",
+                setting="max_skip",
+            )
+        if len(skipped) == count:
+            raise InputError(f"no file in {path} can be used ({example})")
+
+
+def _read_several(batches: Iterator[Batch], count: int) -> Iterator[Batch]:
+    """Reads several batches before it yields the first, so that threads can work on all of them."""
+    while True:
+        read: list[Batch] = []
+        try:
+            read.extend(islice(batches, count))
+        except Exception:
+            yield from read  # whatever is wrong with them is raised first
+            raise
+        if not read:
+            return
+        yield from read
+
+
+def image_sample(
+    images: ImageSet | None, settings: Settings, count: int | None
+) -> NDArray[np.uint8]:
+    """Return a random sample of a set's images as the network gets them, on rank zero, without
+    skipped ones.
+
+    ``count`` is their number; None is ADM's 10,000, or all if there are fewer. The result is a
+    uint8 array of shape (n, height, width, 3).
+    """
+    assert images is not None
+    if count is not None and not 1 <= count <= len(images):
+        raise InputError(f"--images asks for {count} images but {images.path} has {len(images)}")
+    chosen = sorted(
+        range(min(count or 10_000, len(images))), key=images.order.__getitem__
+    )  # of a random order
+    sample, used = np.empty((0, 0, 0, 3), np.uint8), 0
+    batches = [Batch(place, [place]) for place in chosen]
+    for piece in load(
+        images, batches, decode_options(settings, images.crop), patience=settings.timeout
+    ):
+        for pixels in images_of(piece, torch.device("cpu")):
+            if not used:
+                sample = empty_rows(len(chosen), pixels.numel(), np.uint8).reshape(
+                    -1, *pixels.shape
+                )
+            if pixels.shape != sample.shape[1:]:
+                sizes = " and ".join(
+                    f"{width}×{height}" for height, width, _ in (sample.shape[1:], pixels.shape)
+                )
+                raise InputError(
+                    f"arr_0 has images of one size, but {images.path} has {sizes} "
+                    f"({images.file(piece.number)}):",
+                    f"pass {option('crop', EXAMPLE)}",
+                    setting="crop",
+                )
+            sample[used] = pixels.numpy()
+            used += 1
+    return sample[:used]

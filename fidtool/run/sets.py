@@ -1,0 +1,242 @@
+"""The sets of a run before they are measured: as the caller passes them, what they hold, and what
+is needed of them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from fidtool.errors import InputError, ResultWarning, option
+from fidtool.features.protocol import FEATURES, PIXELS
+from fidtool.metrics.pairs import PairMetric
+from fidtool.settings.settings import Settings
+from fidtool.sources.crops import Crop
+from fidtool.sources.image_set import ImageSet, Sampling
+from fidtool.sources.memory import Images
+from fidtool.sources.pairing import paired
+from fidtool.statistics.set_statistics import LayerStatistics, Statistics
+
+
+@dataclass(frozen=True)
+class Role:
+    """What a set is in a run, and the settings of its crop and of its number of images."""
+
+    name: str
+    crop: str
+    num: str
+
+
+REAL = Role("REAL", "crop", "num_real")
+FAKE = Role("FAKE", "crop_fake", "num_fake")
+HELDOUT = Role("the held-out set", "crop", "num")
+STORED = Role("the set of `fidtool stats`", "crop", "num")
+"""It has what FAKEs need."""
+
+
+@dataclass(frozen=True)
+class SetNeeds:
+    """What a run needs of one set.
+
+    Attributes:
+        layers: layers whose mean and covariance are needed, in processing order.
+        features: layers of which the features of each image are also needed.
+        collected: these layers, and those of which a report shows the features if they are
+            available, in processing order. A set with known statistics is not processed again for a
+            report.
+        order: whether the stored order of the images is needed.
+        pairs: of a FAKE, the metrics of its pairs with REAL.
+    """
+
+    layers: tuple[str, ...] = (FEATURES,)
+    features: frozenset[str] = frozenset()
+    collected: tuple[str, ...] = ()
+    order: bool = False
+    pairs: tuple[PairMetric, ...] = ()
+
+    def usable(self, layers: Mapping[str, LayerStatistics]) -> dict[str, LayerStatistics]:
+        """Returns those of these layers that are needed, and have the features of each image if
+        these are needed.
+        """
+        return {
+            name: layers[name]
+            for name in self.layers
+            if name in layers and (name not in self.features or layers[name].features is not None)
+        }
+
+
+IMAGES = SetNeeds(features=frozenset({FEATURES}), collected=(FEATURES,))
+"""What only images have, or statistics with the features of each: with these needs, a file's images
+are opened.
+"""
+
+
+def set_needs(settings: Settings, *roles: Role) -> SetNeeds:
+    """Returns what a run's metrics, error bars, report and held-out comparison need of a set with
+    these roles.
+    """
+    real = REAL in roles
+    fake = FAKE in roles or STORED in roles
+    metrics = [(asked.metric, asked.layer) for asked in settings.chosen if asked.layer != PIXELS]
+    layers: dict[str, None] = {}
+    features = set()
+    if metrics or settings.heldout is not None:
+        layers[FEATURES] = None
+    if (fake and settings.influence) or settings.heldout is not None:
+        features.add(FEATURES)
+    for metric, layer in metrics:
+        has_bars = any(number.error_bars for number in metric.numbers)
+        if fake or has_bars or (real and not metric.fake_only):
+            layers[layer] = None
+        if has_bars and (HELDOUT in roles or (fake and settings.uncertainty)):
+            features.add(layer)
+        if (
+            settings.grouped_by
+            or (real and metric.real_features)
+            or (fake and metric.fake_features)
+        ):
+            features.add(layer)
+    shown = {FEATURES} if settings.report is not None else set()
+    return SetNeeds(
+        layers=tuple(layers),
+        features=frozenset(features),
+        collected=tuple(layer for layer in layers if layer in features | shown),
+        order=fake and any(metric.stored_order for metric, _ in metrics),
+        pairs=tuple(
+            asked.metric
+            for asked in settings.chosen
+            if fake and isinstance(asked.metric, PairMetric)
+        ),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class RequestedSet:
+    """A set as the caller passes it: a path, or the name of what is ``given`` in memory."""
+
+    path: str
+    given: Images | Statistics | None = None
+
+
+def named_sets(*sources: tuple[object, str]) -> list[RequestedSet]:
+    """Returns sets with unique names, from pairs of a path or an object and a default name for it.
+
+    The same object always gives the same set. Paths are compared when they are opened.
+    """
+    names = {os.fspath(source) for source, _ in sources if isinstance(source, (str, os.PathLike))}
+    found: dict[int, RequestedSet] = {}
+    sets = []
+    for source, default in sources:
+        if isinstance(source, (str, os.PathLike)):
+            sets.append(RequestedSet(os.fspath(source)))
+            continue
+        if source is None:  # ranks other than zero may pass it in place of statistics
+            source = Statistics({})
+        key = id(source)
+        if key not in found:
+            given = source if isinstance(source, (Images, Statistics)) else Images(source)
+            wanted = name = (given.name if isinstance(given, Images) else "") or default
+            copies = 1
+            while name in names:
+                copies += 1
+                name = f"{wanted} {copies}"
+            names.add(name)
+            found[key] = RequestedSet(
+                name, given.renamed(name) if isinstance(given, Images) else given
+            )
+        sets.append(found[key])
+    return sets
+
+
+Holding = Literal["images", "stream", "statistics", "both"]
+
+
+class Content(NamedTuple):
+    """The images or the statistics of a set; with both, the images give what the statistics lack. A
+    stream has neither.
+
+    ``warning`` is about this choice, or about a published reference, whose name and SHA-256 of each
+    array follow. ``captions`` are those of a FAKE's images, by their numbers in stored order, if a
+    metric needs them.
+    """
+
+    images: ImageSet | None = None
+    file: Statistics | None = None
+    warning: ResultWarning | None = None
+    reference: str = ""
+    sha256: Mapping[str, str] = {}
+    captions: Mapping[int, str] = {}
+    groups: Sequence[str] = ()
+    """The class, or folder, of each image in stored order, in a statistics file of each row; empty
+    if not known.
+    """
+
+    @property
+    def holds(self) -> Holding:
+        """What of these it is."""
+        if self.file is None:
+            return "stream" if self.images is None else "images"
+        return "statistics" if self.images is None else "both"
+
+    @property
+    def size(self) -> int | None:
+        """Number of images, or of those whose features are known; None if unknown."""
+        if self.images is not None:
+            return len(self.images)
+        if self.file is None:
+            return None
+        return self.file.count if self.file.features is None else len(self.file.features)
+
+
+@dataclass(frozen=True, eq=False)
+class SetPlan:
+    """A set of a run. The same path with two crops or samples is two sets.
+
+    Attributes:
+        request: number of the first argument that names it.
+        holds: images, a stream of them, statistics, or statistics and images, which give what the
+            statistics lack.
+        roles: the role of each argument that is this set: a FAKE may be REAL or the held-out set as
+            well.
+        count: number of its images, of statistics with features that of these; None if unknown.
+        crop: how its images are cropped and resized; None if they are not.
+        sampling: which of its images are used.
+        needs: what the run needs of it.
+    """
+
+    path: str
+    request: int
+    holds: Holding
+    roles: tuple[Role, ...]
+    count: int | None
+    crop: Crop | None
+    sampling: Sampling
+    needs: SetNeeds = SetNeeds()
+
+
+def pair_up(
+    drawn: ImageSet,
+    images: ImageSet,
+    real: ImageSet | None,
+    settings: Settings,
+    say: Callable[[str], None],
+) -> ImageSet:
+    """Returns the images of a FAKE, all or those ``drawn``, in the order of their partners in
+    REAL.
+    """
+    assert real is not None
+    if settings.on_error == "skip":
+        raise InputError(
+            f"{option('on_error', 'skip')} would leave images of {real.path} without a partner:",
+            f"omit {option('on_error')}",
+            setting="on_error",
+        )
+    if settings.num_fake != settings.num_real and len(drawn) != len(real):
+        raise InputError(
+            f"{len(real)} images of {real.path} and {len(drawn)} of {drawn.path} are no pairs:",
+            f"pass {option('num', ...)} for both",
+            setting="num_fake",
+        )
+    return paired(images, real, settings.pairs, say)

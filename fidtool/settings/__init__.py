@@ -1,0 +1,1 @@
+"""The settings of a run, the presets, and the record of both in a result."""

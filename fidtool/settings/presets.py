@@ -1,0 +1,255 @@
+"""Presets: the settings with which a published value was made, and what else such a value
+requires.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fidtool.errors import InputError, option
+from fidtool.metrics.registry import METRIC_SETTINGS, requested
+from fidtool.names import closest, folded, unknown
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset:
+    """How one project computes its published values.
+
+    Attributes:
+        name: value of ``--preset``.
+        settings: settings by their names in `fidtool.settings.settings.Settings`, and those of
+            metrics by `fidtool.metrics.registry.key_of`.
+        optional: metrics that are left out with the reason if they cannot be computed.
+        fakes: number of generated images; None if it is left to the paper.
+        reference: the statistics or images of REAL.
+        prefix: prefix of the named references that are expected, such as ``adm``; empty if any REAL
+            is.
+        images_with_features: number of real images for precision and recall; None if it does not
+            matter.
+        crop: name of the crop of real images that are not stored in their final size; empty if
+            there is none.
+        further_crops: names of crops that it uses for some data sets, such as square images.
+        further_networks: networks besides Inception of which it also gives values.
+        classes: how the generated images are distributed over the classes.
+        notes: what differs from the program, and what papers report in addition; one sentence each.
+        source: file of the program that these facts are from.
+        other_names: further values of ``--preset``, of projects that use the same program.
+    """
+
+    name: str
+    about: str
+    settings: Mapping[str, Any]
+    optional: tuple[str, ...] = ()
+    fakes: int | None = 50_000
+    reference: str
+    prefix: str = ""
+    images_with_features: int | None = None
+    crop: str = ""
+    further_crops: tuple[str, ...] = ()
+    further_networks: tuple[str, ...] = ()
+    classes: str = ""
+    notes: tuple[str, ...] = ()
+    source: str
+    other_names: tuple[str, ...] = ()
+
+
+_ADM = Preset(
+    name="adm",
+    about="ADM's evaluator (guided-diffusion), also used for DiT, SiT, MAR, REPA and RAE",
+    settings={
+        "protocol": "tensorflow",
+        "metrics": "fid,sfid,is,prdc",
+        "is_part_size": 5000,
+        "nearest_k": 3,
+        "ties": "inclusive",
+        "is_bias": False,
+    },
+    optional=("is",),
+    reference="ADM's file of the data set, whose mean and covariance are of the whole training "
+    "set and whose 10,000 images give precision and recall",
+    prefix="adm",
+    images_with_features=10_000,
+    crop="adm",
+    classes="labels drawn at random, or the same number of images per class",
+    notes=(
+        "ADM's evaluator prints no density, coverage, F-score; precision and recall are the two "
+        "to compare.",
+        "It compares distances in float16, which moves precision and recall a little; the guide, "
+        "`fidtool guide papers`, says how much.",
+        "Statistics in the file of samples are used where it has them, as in the evaluator.",
+    ),
+    source="openai/guided-diffusion, evaluations/evaluator.py",
+    other_names=("guided-diffusion", "dit", "sit", "mar", "repa", "rae"),
+)
+
+PRESETS = {
+    preset.name: preset
+    for preset in (
+        _ADM,
+        replace(
+            _ADM,
+            name="var",
+            about="ADM's evaluator as VAR uses it: FID, Inception Score, precision and recall",
+            settings={**_ADM.settings, "metrics": "fid,is,prdc"},
+            crop="var",
+            further_crops=("adm",),
+            classes="50 images per class of ImageNet, saved as PNG files",
+            notes=(
+                *_ADM.notes,
+                "VAR's README does not say how floats become bytes; demo_sample.ipynb truncates "
+                "them, as `--float-to-byte floor` does for arrays of floats.",
+                "The order of the images in its .npz is that of the folder's listing, and the "
+                "Inception Score depends on it.",
+                "The crop is for the rFID, of reconstructions against the validation set; ADM's "
+                "file has ADM's crop.",
+            ),
+            source="FoundationVision/VAR, README.md, utils/misc.py and utils/data.py",
+            other_names=(),
+        ),
+        Preset(
+            name="edm",
+            about="fid.py of EDM",
+            settings={"protocol": "tensorflow", "metrics": "fid"},
+            reference="EDM's file of the data set",
+            prefix="edm",
+            crop="edm",
+            further_crops=("resize",),
+            classes="labels drawn at random",
+            notes=(
+                "EDM reports the minimum of three evaluations, of the seeds 0-49999, 50000-99999 "
+                "and 100000-149999.",
+            ),
+            source="NVlabs/edm, fid.py",
+        ),
+        Preset(
+            name="edm2",
+            about="calculate_metrics.py of EDM2: FID and FD-DINOv2",
+            settings={
+                "extractor": "inception,dinov2@protocol=torch",
+                "protocol": "tensorflow",
+                "metrics": "fid",
+            },
+            reference="EDM2's file of the data set",
+            prefix="edm2",
+            crop="adm",
+            further_networks=("dinov2:vitl14",),
+            classes="labels drawn at random",
+            notes=(
+                "EDM2 reports the minimum of three evaluations.",
+                "DINOv2 is ViT-L/14, whose weights take 1.2 GB. The extractor inception gives "
+                "the FID alone.",
+            ),
+            source="NVlabs/edm2, calculate_metrics.py",
+        ),
+        Preset(
+            name="fdr6",
+            about="eval_all_fds.py of FD-Loss: six networks, for ImageNet at 256 x 256 pixels",
+            settings={
+                "protocol": "tensorflow",
+                "extractor": "inception,fdr:convnext,fdr:dinov2,fdr:mae,fdr:siglip,fdr:clip",
+                "metrics": "fdr,fid",
+            },
+            reference="FD-Loss's file of ImageNet, in which Inception's statistics are ADM's",
+            prefix="fd-loss",
+            crop="adm",
+            further_networks=("fdr:convnext", "fdr:dinov2", "fdr:mae", "fdr:siglip", "fdr:clip"),
+            classes="the same number of images per class",
+            notes=(
+                "The distances of the validation set are published in two decimals, that of MAE "
+                "as 0.04.",
+                "FD-Loss runs all networks but Inception in bfloat16, on images of floats that "
+                "were not rounded.",
+            ),
+            source="cwhoaon/FD-Loss, eval_all_fds.py and scripts/ref/compute_valfd.py (arXiv "
+            "2604.28190)",
+            other_names=("fdr", "fd-loss"),
+        ),
+        Preset(
+            name="stylegan",
+            about="fid50k_full of StyleGAN2-ADA, StyleGAN3 and StyleGAN-XL",
+            settings={"protocol": "stylegan", "metrics": "fid"},
+            reference="all images of the data set, as they are stored for training, or the "
+            "program's own cache file",
+            notes=(
+                "The covariance is divided by n.",
+                "Real images are not mirrored, also for networks that were trained with mirroring.",
+            ),
+            source="NVlabs/stylegan3, metrics/metric_main.py and metric_utils.py",
+            other_names=("stylegan2-ada", "stylegan3", "stylegan-xl"),
+        ),
+        Preset(
+            name="clean-fid",
+            about="the mode clean of clean-fid 0.1.35",
+            settings={"protocol": "clean", "metrics": "fid"},
+            reference="clean-fid's file of the data set",
+            prefix="clean-fid",
+            notes=("clean-fid's KID needs REAL's features, which its files for KID have.",),
+            source="GaParmar/clean-fid, cleanfid/fid.py",
+        ),
+        Preset(
+            name="pytorch-fid",
+            about="pytorch-fid 0.3.0",
+            settings={"protocol": "pytorch-fid", "metrics": "fid"},
+            fakes=None,
+            reference="the real images that the paper names",
+            source="mseitzer/pytorch-fid, src/pytorch_fid/fid_score.py",
+        ),
+        Preset(
+            name="torch-fidelity",
+            about="torch-fidelity 0.4.0",
+            settings={"protocol": "tensorflow", "metrics": "fid,kid,is"},
+            optional=("is",),
+            fakes=None,
+            reference="the real images that the paper names",
+            notes=(
+                "Its random subsets of KID and order of the Inception Score differ, and so do "
+                "their last digits.",
+            ),
+            source="toshas/torch-fidelity, torch_fidelity/metrics.py",
+        ),
+    )
+}
+"""The presets by name."""
+
+
+def preset_named(name: str) -> Preset:
+    """Return the preset with this name, or with one of its other names; case, hyphens and
+    underscores do not matter.
+    """
+    names = [each for preset in PRESETS.values() for each in (preset.name, *preset.other_names)]
+    for preset in PRESETS.values():
+        if folded(name) in map(folded, (preset.name, *preset.other_names)):
+            return preset
+    raise InputError(
+        unknown("preset", name, closest(name, names), ", ".join(PRESETS)), setting="preset"
+    )
+
+
+def with_preset(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return keywords of `fidtool.settings.settings.Settings`, completed by those of the preset
+    among them.
+
+    Args:
+        layers: settings, of which those in a later mapping override the others, and all override
+            the preset. They can have settings of metrics, by `fidtool.metrics.registry.key_of`; in
+            the last one, only of those in ``metrics``.
+    """
+    passed = {name: value for layer in layers for name, value in layer.items()}
+    name = passed.get("preset")
+    preset = preset_named(name) if isinstance(name, str) else None
+    merged = dict[str, Any]()
+    for layer in (preset.settings if preset else {}, *layers):
+        excluded = {METRIC_SETTINGS[key][1].excludes for key in layer if key in METRIC_SETTINGS}
+        merged = {key: value for key, value in merged.items() if key not in excluded} | dict(layer)
+    of_metrics = {key: merged.pop(key) for key in [*merged] if key in METRIC_SETTINGS}
+    needed = [key for key in of_metrics if key in layers[-1]]
+    metrics = requested(merged.get("metrics", "fid"), of_metrics, needed)
+    if preset and "metrics" not in passed:
+        optional = option("preset", preset.name)
+        metrics = tuple(
+            each._replace(optional=optional) if each.metric.name in preset.optional else each
+            for each in metrics
+        )
+    return merged | {"metrics": metrics}

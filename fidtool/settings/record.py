@@ -1,0 +1,207 @@
+"""The record of a run, with which it can be repeated: where it came from, its settings, and
+versions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any, NamedTuple
+
+from fidtool.errors import ResultWarning, option
+from fidtool.features.models.families import IN_VALUE
+from fidtool.metrics.registry import BUILT_IN, key_of
+from fidtool.names import counted
+from fidtool.settings.presets import PRESETS, with_preset
+from fidtool.settings.settings import ALL_SETTINGS, OUTPUT, PYTHON, Settings
+from fidtool.system.json_fields import plain
+from fidtool.validation import declared
+
+
+class Origin(NamedTuple):
+    """Where a run came from.
+
+    Attributes:
+        command: the command line, one entry per argument; for a Python program, its name.
+        host: name of rank zero's machine.
+        date: when the run started, in UTC, such as ``2025-01-31T23:59:59Z``.
+    """
+
+    command: tuple[str, ...] | str
+    host: str
+    date: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """Where and how the metric values were computed.
+
+    Attributes:
+        world_size: number of ranks.
+        device: device of the network on rank zero.
+        backend: backend of the collectives: none or gloo.
+        precision: precision of the network; empty if both sets are statistics files, which have
+            their own.
+        kernels: implementation of the convolutions: ``torch`` or ``oneDNN, packed``; empty if both
+            sets are statistics files.
+        batch_size: images in a full forward pass.
+        num_workers: decoding workers per rank.
+        images_computed: images that went through the network in this run, over all ranks.
+        forward_passes: batches that went through the network.
+        images_resumed: images whose features were in the checkpoint.
+        cached: sets whose statistics came from the cache.
+        probe: SHA-256 of the features of a fixed batch; equal on all machines that compute the same
+            bits.
+        linear_algebra_threads: threads that computed the distance on rank zero.
+        seconds: wall time of each phase on rank zero.
+        timeline: seconds from the start of rank zero's process, or from the call of
+            `fidtool.compute`, until a step had ended: ``import`` (torch and all else is imported;
+            absent for a call), each phase of ``seconds`` (for the last time), ``first_batch`` (its
+            features are in the sums) and ``end`` (the result is complete). A step that did not
+            occur is absent.
+        extraction: seconds of the phase ``extract`` spent on decoding (or on waiting for the
+            decoding workers), on copying pixels to the device, in the network (on a GPU: launching
+            it and waiting for it), on the values of pairs of images, and on the moments. They
+            overlap.
+        images_per_second: ``images_computed`` divided by the seconds of extraction; None without an
+            extraction.
+        versions: versions of Python and of the libraries that affect the values.
+        command, host, date: see `Origin`.
+        config: settings that are not at their defaults, by their names in
+            `fidtool.settings.settings.Settings`.
+        warnings: what may be wrong with the whole run.
+        notes: further information, such as which settings were taken from a statistics file.
+        advice: how the same run would have taken much less time; empty if nothing is known.
+    """
+
+    world_size: int
+    device: str
+    backend: str
+    precision: str = ""
+    kernels: str = ""
+    batch_size: int = 0
+    num_workers: int = 0
+    images_computed: int = 0
+    forward_passes: int = 0
+    images_resumed: int = 0
+    cached: tuple[str, ...] = ()
+    probe: str | None = None
+    linear_algebra_threads: int
+    seconds: dict[str, float]
+    timeline: dict[str, float] = field(default_factory=dict)
+    extraction: dict[str, float]
+    images_per_second: float | None
+    versions: dict[str, str]
+    command: tuple[str, ...] | str
+    host: str
+    date: str
+    config: dict[str, Any]
+    warnings: tuple[ResultWarning, ...] = ()
+    notes: tuple[str, ...] = ()
+    advice: str = ""
+
+
+def origin_of(command: tuple[str, ...] | str) -> Origin:
+    """Returns the origin of a run that starts now, on this machine."""
+    return Origin(
+        command, socket.gethostname(), datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    )
+
+
+def recorded(settings: Settings) -> dict[str, Any]:
+    """Returns all settings that can change a result, by their Python names, as JSON values.
+
+    Those of the built-in metrics are named like their flags; ``metric_options`` has those of custom
+    ones.
+    """
+    fields = declared(Settings).items()
+    values = {
+        name: getattr(settings, name) for name, each in fields if each.group not in (OUTPUT, PYTHON)
+    }
+    values |= {name: getattr(settings.network, name) for name in IN_VALUE.values()}
+    values["extractor"] = values["extractor"] and ",".join(map(str, values["extractor"]))
+    values["float_to_byte"] = settings.rounding
+    values["metrics"] = [each.spec for each in settings.asked]
+    if isinstance(settings.captions, tuple):
+        values["captions"] = counted(len(settings.captions), "caption")
+    custom = dict[str, Any]()
+    for metric in (each.metric for each in settings.chosen):
+        for name, each in declared(type(metric)).items():
+            key, value = key_of(metric.name, name), getattr(metric, name)
+            if metric.name in BUILT_IN:
+                values[key] = value
+            elif value != each.default:
+                custom[key] = value
+    values["metric_options"] = custom or None
+    return {name: plain(value) for name, value in values.items()}
+
+
+def changed_settings(settings: Settings) -> dict[str, Any]:
+    """Returns the `recorded` settings that differ from their defaults; with a value range, how
+    floats become bytes.
+    """
+    defaults = {name: each.default for name, each in ALL_SETTINGS.items()} | recorded(Settings())
+    if settings.floats is not None:
+        defaults["float_to_byte"] = None
+    return {name: value for name, value in recorded(settings).items() if value != defaults[name]}
+
+
+def stored_settings(settings: Settings) -> dict[str, Any]:
+    """Returns the `changed_settings` that can change the statistics of a set, whose file has
+    them.
+    """
+    others = {name for name, each in ALL_SETTINGS.items() if not each.defines}
+    return {name: value for name, value in changed_settings(settings).items() if name not in others}
+
+
+def overrides(settings: Settings) -> list[str]:
+    """Returns one sentence per setting that replaces that of the preset, if there is one."""
+    if settings.preset is None:
+        return []
+    values = recorded(settings)
+    usual = recorded(Settings(**with_preset({"preset": settings.preset})))
+    changed = [
+        name
+        for name in PRESETS[settings.preset].settings
+        if name in values and values[name] != usual[name]
+    ]
+    named = option("preset", settings.preset)
+    return [
+        f"{named}: {option(name, _shown(values[name]))} instead of {_shown(usual[name])}"
+        for name in changed
+    ]
+
+
+def _shown(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else f"{value}"
+
+
+def known_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the settings of a statistics file that this version knows."""
+    return {
+        name: value
+        for name, value in config.items()
+        if name in ALL_SETTINGS or name == "metric_options"
+    }
+
+
+def versions() -> dict[str, str]:
+    """Returns the versions of everything that can change a result: Python, libraries, and Pillow's
+    JPEG decoder.
+    """
+    import platform  # deferred: these imports would slow down `fidtool --help` by a quarter
+    from importlib.metadata import PackageNotFoundError, version
+
+    from PIL import features
+
+    found = {"python": platform.python_version()}
+    for name in ("fidtool", "torch", "torchvision", "numpy", "scipy", "pillow"):
+        with contextlib.suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return {
+        **found,
+        "libjpeg": features.version("libjpeg_turbo") or features.version("jpg") or "none",
+    }

@@ -1,0 +1,666 @@
+"""Declarations of all settings: the keywords of `fidtool.compute` and the options of the command
+line.
+"""
+
+import functools
+import inspect
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast, get_type_hints
+
+from fidtool.errors import InputError, brief, option
+from fidtool.features.models.families import (
+    IN_VALUE,
+    MODEL_FAMILIES,
+    NAMED_EXTRACTORS,
+    NetworkChoice,
+    check_extractor,
+    further_networks,
+    networks_of,
+    protocol_of,
+)
+from fidtool.features.protocol import (
+    DEFAULT_PROTOCOL,
+    FEATURE_STEPS,
+    FEATURES,
+    NAMED_PROTOCOLS,
+    OwnProtocolName,
+    ProtocolName,
+    protocol_named,
+)
+from fidtool.metrics.metric import METRICS, Metric, MetricFacts
+from fidtool.metrics.pairs import PairMetric
+from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS, Requested, requested
+from fidtool.names import suggestion
+from fidtool.settings.presets import PRESETS, preset_named, with_preset
+from fidtool.sources.crops import CROPS, EXAMPLE, Crop
+from fidtool.validation import (
+    LONGEST_SECONDS,
+    MAX_PIXELS,
+    MAX_SKIP,
+    File,
+    Setting,
+    TorchDevice,
+    Validated,
+    black_and_white,
+    declared,
+    most_skipped,
+)
+
+if TYPE_CHECKING:
+    from fidtool.sources.contents import ValueRange
+    from fidtool.sources.image_set import Sampling
+
+MEASURE, DIAGNOSIS, IMAGES, MACHINE = "What to measure", "Diagnosis", "Images", "Machine"
+RESUME, RANKS, OUTPUT, GATES = "Stop and resume", "Several processes", "Output", "Gates"
+GROUPS = (MEASURE, METRICS, DIAGNOSIS, IMAGES, MACHINE, RESUME, RANKS, OUTPUT, GATES)
+"""Headings in ``--help``, in their order."""
+_GATED = " or ".join(
+    name for name, kind in BUILT_IN.items() if any(number.gated for number in kind.numbers)
+)
+PYTHON = ""
+"""In place of a heading: the setting is a keyword in Python, has no option and is not recorded."""
+
+
+def _observer(progress: object) -> object:
+    is_class = isinstance(getattr(progress, "func", progress), type)  # tqdm, or a partial of it
+    if is_class or (not callable(progress) and not isinstance(progress, bool)):
+        raise InputError(
+            f"{option('progress')} must be True or a function, not {brief(progress)}:",
+            f"pass {option('progress', True)} for progress bars",
+            setting="progress",
+        )
+    return progress
+
+
+def _in_order(extractor: object) -> tuple[NetworkChoice, ...]:
+    """Return the networks of a run, each with the settings in its own value.
+
+    The first is Inception, if that is among them. Of several with the first's extractor, it is the
+    one without settings in its value, which has the plain name.
+    """
+    networks = sorted(networks_of(extractor), key=lambda network: network.extractor != "inception")
+    plain = (network for network in networks if str(network) == networks[0].extractor)
+    first = next(plain, networks[0])
+    return (first, *(network for network in networks if network is not first))
+
+
+def _device_name(device: object) -> str:
+    if not isinstance(device, str) and not hasattr(device, "type"):
+        raise InputError(
+            f"{option('device')} must be a string or a torch.device, not {brief(device)}",
+            setting="device",
+        )
+    return str(device)
+
+
+def _local_folder(checkpoint: str) -> str:
+    if "://" in checkpoint or not checkpoint:
+        raise InputError(
+            f"{option('checkpoint')} must be a folder on this machine, not {checkpoint!r}",
+            setting="checkpoint",
+        )
+    return checkpoint
+
+
+def _captions(captions: object) -> object:
+    if isinstance(captions, str | os.PathLike):
+        return captions
+    texts = tuple(captions) if isinstance(captions, Sequence) else ()
+    if not texts or not all(isinstance(text, str) for text in texts):
+        raise InputError(
+            f"{option('captions')} must be a file or a list of strings", setting="captions"
+        )
+    return texts
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class CheckSettings(Validated):
+    """Keywords of `fidtool.check`: which images of a set are read, and how."""
+
+    # torchrun rejects --num anywhere on its command line as an ambiguous abbreviation of its option
+    # --numa-binding.
+    num: int | None = Setting(
+        None, IMAGES, "N", flag="--num --num-images", least=1, common=True
+    ).help("Use a sample of N images of every set.")
+    sample: Literal["random", "first"] = Setting("random", IMAGES).help(
+        "Images of a sample: a reproducible random choice, or the first by name, in an array or "
+        "a list as stored."
+    )
+    seed: int = Setting(0, IMAGES).help("Seed of the random sample and of the order of the images.")
+    recursive: bool = Setting(True, IMAGES).help(
+        "Search folders with their subfolders.", default="recursive"
+    )
+    value_range: tuple[float, float] | None = Setting(
+        None, IMAGES, "LOW,HIGH", convert=black_and_white
+    ).help(
+        "Values of black and white in arrays and files of floats, such as 0,1 or -1,1. Not "
+        "needed for integers."
+    )
+    float_to_byte: Literal["round", "floor"] | None = Setting(None, IMAGES).help(
+        "How floats become bytes: rounded, as torchvision's save_image does, or truncated, as "
+        "(x * 255).to(uint8) does.",
+        default="as the protocol's tool does: floor for torchmetrics, round for all others",
+    )
+    frames: str = Setting("first", IMAGES, choices=("first", "all")).help(
+        "Of a file with several frames or pages (GIF, APNG, WebP, TIFF), use the first, or all "
+        "as images of their own."
+    )
+    max_pixels: int = Setting(MAX_PIXELS, IMAGES, "N", least=1).help(
+        "Do not read images with more pixels, which may be decompression bombs."
+    )
+    num_workers: int | None = Setting(None, MACHINE, "N", least=0, common=True, defines=False).help(
+        "Decoding workers per rank; 0 decodes in the main process.",
+        default="one less than the rank's cores, at most 16; on the CPU, one per 16 cores",
+    )
+    peer_timeout: float = Setting(
+        20.0, RANKS, "SECONDS", least=3, most=LONGEST_SECONDS, defines=False
+    ).help("End the run if a rank sends no heartbeat for this long.")
+    timeout: float = Setting(
+        1800.0, RANKS, "SECONDS", least=1, most=LONGEST_SECONDS, defines=False
+    ).help(
+        "End the run if a rank waits this long for the slowest rank or for its decoding workers. "
+        "All ranks must start within the same time, or within 120 s if that is shorter."
+    )
+
+    progress: bool | Callable[[str, int, int | None], None] | None = Setting(
+        None, PYTHON, convert=_observer
+    ).help(
+        "True shows progress bars, in a notebook as widgets. Or a function of the name of a set, "
+        "the number of its images that rank zero has processed, and how many it will process, or "
+        "None."
+    )
+    alone: bool = Setting(False, PYTHON).help(
+        "In a program of several ranks, do everything on this one, for example under `if rank == "
+        "0`. By default all ranks must make the call, and share the work."
+    )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            **vars(self),
+            "progress": None,
+        }  # a function of the program, which other ranks cannot get
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class StatisticsSettings(CheckSettings):
+    """Keywords of `fidtool.compute_statistics`: how features are extracted from a set of images.
+
+    A metric's own settings are declared in its class. The settings of a preset must be passed as
+    well, see `fidtool.settings.presets.with_preset`.
+    """
+
+    preset: str | None = Setting(
+        None,
+        MEASURE,
+        "NAME",
+        common=True,
+        defines=False,
+        convert=lambda name: preset_named(name).name,
+    ).help(
+        f"Settings with which published values were computed: {', '.join(PRESETS)}; see `fidtool "
+        "presets`. Other options override them."
+    )
+    # No choices: names of protocols are accepted in any spelling.
+    protocol: ProtocolName | OwnProtocolName | None = Setting(
+        None, MEASURE, "NAME", choices=(), common=True
+    ).help(
+        f"How images are resized and normalised: {', '.join(NAMED_PROTOCOLS)}; for dinov2 pil or "
+        "torch, for clip openai. See `fidtool protocols`.",
+        default="pytorch-fid; with a statistics file, the file's",
+    )
+    extractor: str | NetworkChoice | Sequence[Any] | None = Setting(
+        None, MEASURE, "NAME,NAME", common=True, convert=_in_order
+    ).help(
+        f"Networks through which each image passes: {NAMED_EXTRACTORS}, an exported program "
+        "FILE.pt2, a TorchScript FILE.pt, or a function that returns a custom network, "
+        "FILE.py:NAME or package.module:NAME, whose code is executed. "
+        "NAME@weights=FILE,step=S,size=N,protocol=P has settings of one network.",
+        default="inception; with a statistics file, the file's",
+    )
+    dims: int | None = Setting(
+        None, MEASURE, choices=("64", "192", "768", "2048"), common=True
+    ).help(
+        "Feature dimensions, which select a layer of Inception.",
+        default="2048; with a statistics file, the file's",
+    )
+    weights: File = Setting(None, MEASURE, "FILE").help(
+        "Weights of the network: a file, or a name of weights in open_clip.",
+        default="the published weights; of Inception, see `fidtool weights`",
+    )
+    input_size: int | None = Setting(None, MEASURE, "N", least=1).help(
+        "Input height and width in pixels of a FILE.pt2 or FILE.pt that does not declare it."
+    )
+    feature_step: int | None = Setting(
+        None, MEASURE, "S", least=FEATURE_STEPS[0], most=FEATURE_STEPS[1]
+    ).help(
+        "Round the features to multiples of 2^-S; they must be below 2^(23-S). Not for Inception.",
+        default="declared by the network",
+    )
+    metrics: str | Sequence[str | Metric] = Setting(
+        "fid", METRICS, "NAME,NAME", common=True, convert=requested
+    ).help(
+        f"Metrics to compute in one pass over the images: {', '.join(BUILT_IN)}, all (each of "
+        "these that can be computed), or FILE.py:NAME for a custom metric, whose code is "
+        "executed. See `fidtool metrics`."
+    )
+    on_error: Literal["fail", "skip"] = Setting("fail", IMAGES, common=True).help(
+        "If a file cannot be read: fail, or skip it with a warning."
+    )
+    max_skip: float = Setting(MAX_SKIP, IMAGES, "FRACTION", least=0, most=1).help(
+        "Maximum fraction of a set's files that may be skipped as unreadable."
+    )
+    crop: str | Crop | None = Setting(
+        None, IMAGES, "NAME:SIZE", common=True, convert=Crop.parse
+    ).help(
+        f"Crop and resize the images of REAL, or those of `stats`, as published code does: a name "
+        f"({', '.join(CROPS)}) and the side of the square in pixels, such as {EXAMPLE}.",
+        default="images as they are",
+    )
+    device: str | TorchDevice | None = Setting(
+        None, MACHINE, "NAME", common=True, convert=_device_name
+    ).help("cpu, cuda or cuda:0.", default="cuda if available")
+    batch_size: int | None = Setting(None, MACHINE, "N", least=1, common=True).help(
+        "Images per forward pass.", default="8 on the CPU, 64 on a GPU"
+    )
+    precision: Literal["fp32", "tf32", "bf16", "fp16"] = Setting("fp32", MACHINE, common=True).help(
+        "Precision of the network: fp32 as the reference implementations; the others are faster "
+        "on some GPUs and change the values."
+    )
+    cache: bool = Setting(True, MACHINE, defines=False).help(
+        "Use the cache of statistics and add to it.", default="cache"
+    )
+    diagnose: bool = Setting(True, DIAGNOSIS, flag="--diagnosis").help(
+        "Look for duplicates and faulty images, and store records of the images with the "
+        "statistics.",
+        default="diagnosis",
+    )
+    checkpoint: File = Setting(
+        None, RESUME, "DIR", common=True, defines=False, convert=_local_folder
+    ).help(
+        "Folder to save finished work in. After a kill the same command resumes from it, with "
+        "any number of ranks."
+    )
+
+    left_out: Collection[str] = ()
+    """Names of metrics that this run cannot compute, as `Requested.name`."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for each in self.chosen:
+            if each.metric.own_network not in (None, self.network_of(each.layer)):
+                problem = (
+                    f"{each.metric.name} has another network for the layer {each.layer!r} than "
+                    "another metric or"
+                )
+                raise InputError(
+                    f"{problem} {option('extractor')}:",
+                    "choose another layer for its values",
+                    setting="metrics",
+                )
+            if not each.optional:
+                each.metric.check(self.facts(each.layer))
+
+    # What a run uses, which follows from the settings and is determined once:
+
+    @cached_property
+    def _networks(self) -> tuple[NetworkChoice, ...]:
+        """The networks as they are stated in ``extractor``."""
+        stated: Any = self.extractor
+        return stated or (NetworkChoice("inception"),)
+
+    @cached_property
+    def network(self) -> NetworkChoice:
+        """Inception if it is among the networks, or else the first.
+
+        The settings ``protocol``, ``dims``, ``weights``, ``input_size`` and ``feature_step`` are
+        its own.
+        """
+        stated = self._networks[0]
+        settings = dict[str, Any]()
+        for name in IN_VALUE.values():
+            typed, own = getattr(self, name), getattr(stated, name)
+            if own is not None and typed not in (None, own):
+                raise InputError(
+                    f"{option(name, typed)} contradicts {option('extractor', str(stated))}",
+                    setting=name,
+                )
+            settings[name] = typed if own is None else declared(type(self))[name].checked(own)
+        first = replace(stated, **settings, apart=str(stated) == stated.extractor)
+        check_extractor(first)
+        return replace(
+            first,
+            protocol=protocol_of(first, first.protocol, "preset" if self.preset else "protocol"),
+        )
+
+    @cached_property
+    def further(self) -> Mapping[str, NetworkChoice]:
+        """Further networks of the run, by the layer of their features."""
+        return further_networks(self.network, self._networks[1:])
+
+    @cached_property
+    def networks(self) -> Mapping[str, NetworkChoice]:
+        """All networks by the layer of their features, also those of metrics with their own."""
+        own = dict[str, NetworkChoice]()
+        for each in self.chosen:
+            if each.metric.own_network is not None:
+                own.setdefault(each.layer, each.metric.own_network)
+        return {**own, FEATURES: self.network, **self.further}
+
+    @property
+    def shared_protocol(self) -> str | None:
+        """``protocol``, for further networks without their own preparation that state none; None if
+        the first's value has it.
+        """
+        is_own = self._networks[0].protocol or self.network.family in MODEL_FAMILIES
+        return None if is_own else self.network.protocol
+
+    @property
+    def rounding(self) -> str:
+        """``float_to_byte``, or how the protocol's tool converts floats to bytes if it is None."""
+        own = DEFAULT_PROTOCOL if self.network.family in MODEL_FAMILIES else self.network.protocol
+        return self.float_to_byte or protocol_named(own or DEFAULT_PROTOCOL).float_to_byte
+
+    @cached_property
+    def chosen(self) -> list[Requested]:
+        """The metrics of each network, in the order in which they are computed and listed: built-in
+        ones first.
+        """
+        asked: Any = self.metrics
+        names = [*BUILT_IN, *(each.metric.name for each in asked)]
+        in_order = sorted(asked, key=lambda each: names.index(each.metric.name))
+        chosen = [each._replace(layer=self.layer_of(each.metric)) for each in in_order]
+        for layer, network in self.further.items():
+            per_network = (each for each in in_order if each.metric.per_network)
+            chosen += [each._replace(layer=layer, further=network.subject) for each in per_network]
+        return [each for each in chosen if each.name not in self.left_out]
+
+    @property
+    def asked(self) -> list[Requested]:
+        """The metrics in the order in which they were requested."""
+        asked: Any = self.metrics
+        names = {each.metric.name for each in self.chosen}
+        return [each for each in asked if each.metric.name in names]
+
+    @property
+    def gated(self) -> str:
+        """Name of the value that ``fail_above`` limits: the first that can have a gate; empty if
+        there is none.
+        """
+        numbers = (number for requested in self.asked for number in requested.metric.numbers)
+        return next((number.name for number in numbers if number.gated), "")
+
+    @property
+    def floats(self) -> "ValueRange | None":
+        """How arrays of floats become bytes; None if their values of black and white are not
+        specified.
+        """
+        from fidtool.sources.contents import ValueRange  # lazily, so that --help is fast
+
+        return (
+            None
+            if self.value_range is None
+            else ValueRange(*self.value_range, self.rounding == "floor")
+        )
+
+    def layer_of(self, metric: Metric) -> str:
+        """Return the layer whose features a metric uses: that of the run's network if both have the
+        same.
+        """
+        known = {FEATURES: self.network, **self.further}
+        return next(
+            (layer for layer, each in known.items() if each == metric.network()), metric.layer
+        )
+
+    def network_of(self, layer: str) -> NetworkChoice:
+        """Return the network that computes a layer."""
+        return self.networks.get(layer, self.network)
+
+    def facts(self, layer: str) -> MetricFacts:
+        """Return what is known about the features of a layer."""
+        network = self.further.get(layer, self.network)
+        return MetricFacts(network.extractor, network.dims)
+
+    def too_few(self, asked: Requested, images: int, has: str = "") -> InputError | None:
+        """Return why a metric cannot be computed of so few images, for which see `MetricFacts`;
+        None if it can.
+        """
+        try:
+            asked.metric.check(replace(self.facts(asked.layer), images=images, has=has))
+        except InputError as error:
+            return error
+        return None
+
+    def most_skipped(self, count: int) -> int:
+        """Return how many of ``count`` files may be skipped."""
+        return most_skipped(self.max_skip, count) if self.on_error == "skip" else 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(StatisticsSettings):
+    """Keywords of `fidtool.compute`. All commands use this class, with defaults for settings they
+    do not have.
+    """
+
+    allow_mismatch: bool = Setting(False, MEASURE).help(
+        "Compare statistics files of different protocols, with a warning."
+    )
+    per_class: bool = Setting(False, METRICS, common=True).help(
+        "Compute the metrics of each class as well, against this class of REAL, from the same "
+        "features."
+    )
+    per_folder: bool = Setting(False, METRICS).help(
+        "The same of each subfolder, such as a camera or a test set, against REAL's of the same "
+        "name."
+    )
+    labels: File = Setting(None, IMAGES, "FILE").help(
+        "Classes of images: a .csv, .tsv or .jsonl with columns path and label, or a .txt with a "
+        "class per line.",
+        default="labels in an .npz, or the folders of the images",
+    )
+    num_real: int | None = Setting(None, IMAGES, "N", least=1).help(
+        "Sample size of REAL, instead of that of every set."
+    )
+    num_fake: int | None = Setting(None, IMAGES, "N", least=1).help(
+        "Sample size of every FAKE, instead of that of every set."
+    )
+    features: bool = Setting(False, IMAGES).help(
+        "Sets can be features of images, floats of shape (N, D): FILE.npy, FILE.pt, or an array "
+        "FILE.npz:NAME."
+    )
+    captions: File | Sequence[str] = Setting(None, METRICS, "FILE", convert=_captions).help(
+        "Captions of the images of every FAKE: a table with columns path and caption, a folder "
+        "of .txt files named as the images are, or a .txt with a caption per line, in the order "
+        "of the images; in Python also a list."
+    )
+    crop_fake: str | Crop | None = Setting(
+        None, IMAGES, "NAME:SIZE", convert=lambda crop: Crop.parse(crop, "crop_fake")
+    ).help(
+        "Crop and resize the images of every FAKE by a name and a side as for REAL, such as "
+        f"{EXAMPLE}.",
+        default="images as they are",
+    )
+    heldout: Any = Setting(None, IMAGES, "SET", common=True, defines=False).help(
+        "Real images that the generator was not trained on, while REAL is its training set: "
+        "their FID is the floor that a perfect generator would reach, and their distances to "
+        "REAL show whether FAKE copies it."
+    )
+    pairs: str | None = Setting(None, IMAGES, "HOW", defines=False).help(
+        "Which images are pairs, for PSNR, SSIM, MS-SSIM and LPIPS: those of the same name "
+        "(relative path without suffix); of the same position; of the same last number in the "
+        "name (number); in natural order of the names (sorted); or suffix:_recon, where "
+        "a_recon.png of one set belongs to a.png.",
+        default="position in arrays and lists, else name",
+    )
+    expect: int | None = Setting(None, IMAGES, "N", least=1).help(
+        "Fail if a FAKE does not have exactly N images, before sampling."
+    )
+    uncertainty: bool = Setting(False, DIAGNOSIS, common=True).help(
+        "Compute error bars of the metric fid: its bias, the bias-corrected value with a 95 % "
+        "interval, and which FAKE is better."
+    )
+    influence: bool = Setting(False, DIAGNOSIS).help(
+        "List the images that raise the metric fid most."
+    )
+    report: File = Setting(None, OUTPUT, "FILE.html", common=True).help(
+        "Write an HTML page with the values, charts and images (needs fidtool[report])."
+    )
+    plot: File = Setting(None, OUTPUT, "FILE.png").help(
+        "Write a plot of the metric fid of the FAKEs (needs fidtool[report])."
+    )
+    pairs_output: File = Setting(None, OUTPUT, "FILE.csv").help(
+        "Write the values of each pair of images, or of each image, of metrics that have them."
+    )
+    # torchrun rejects --log as well.
+    log: str | Sequence[str] = Setting(
+        (), OUTPUT, "KIND:PLACE", flag="--log --log-to", common=True
+    ).help(
+        "Log the values with tensorboard:DIR, wandb:PROJECT, mlflow:EXPERIMENT or trackio:PROJECT."
+    )
+    step: int | None = Setting(None, OUTPUT, "N", least=0).help(
+        "Step at which the values are logged.",
+        default="the numbers in the names of several FAKEs, if they have some",
+    )
+    history: File = Setting(None, OUTPUT, "FILE.jsonl").help(
+        "Append a line per FAKE to a file, which `fidtool history` shows."
+    )
+    fail_above: float | None = Setting(None, GATES, "X", least=0, common=True).help(
+        f"Exit code 3 if the first requested of {_GATED} is above X."
+    )
+    fail_worse_than: File = Setting(None, GATES, "FILE").help(
+        "Exit code 3 if a FAKE is worse than in FILE, the JSON of a result or a history, by the "
+        "95 % interval of the difference. Both results need error bars."
+    )
+    max_duplicates: float | None = Setting(None, GATES, "FRACTION", least=0, most=1).help(
+        "Exit code 3 if more than this fraction of a FAKE are duplicates of other images in it."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sample == "first" and not (self.num or self.num_real or self.num_fake):
+            raise InputError(
+                f"{option('sample', 'first')} needs the number of images:",
+                f"pass {option('num', ...)}",
+                setting="sample",
+            )
+        asked: Any = self.metrics  # also those that are left out
+        has_pairs = any(isinstance(each.metric, PairMetric) for each in asked)
+        has_captions = any(each.metric.captions for each in asked)
+        has_bars = any(number.error_bars for each in self.chosen for number in each.metric.numbers)
+        metrics = option("metrics")
+        of_pairs = (
+            "is for metrics of pairs, and none is requested",
+            f"add psnr, or clip-score, to {metrics}",
+        )
+        of_fid = "is about the metric fid, which is not requested", f"add fid to {metrics}"
+        of_duplicates = (
+            "needs the diagnosis, which looks for duplicates",
+            f"omit {option('diagnose', False)}",
+        )
+        limited = "limits none of the requested metrics", f"add {_GATED} to {metrics}"
+        compared = "compares error bars", f"add {option('uncertainty', True)}"
+        of_text = "is for the CLIP score, which is not requested", f"add clip-score to {metrics}"
+        otherwise = "divides the images otherwise", f"omit {option('per_class', True)}"
+        for name, is_met, (problem, remedy) in (
+            ("fail_above", self.gated, limited),
+            ("fail_worse_than", self.uncertainty, compared),
+            ("max_duplicates", self.diagnose, of_duplicates),
+            ("uncertainty", self.diagnose, of_duplicates),
+            ("uncertainty", has_bars, of_fid),
+            ("influence", has_bars, of_fid),
+            ("plot", has_bars, of_fid),
+            ("pairs", has_pairs, of_pairs),
+            ("pairs_output", has_pairs or has_captions, of_pairs),
+            ("captions", has_captions, of_text),
+            ("per_folder", not self.per_class, otherwise),
+        ):
+            if not is_met and getattr(self, name) not in (None, False):
+                raise InputError(f"{option(name)} {problem}:", remedy, setting=name)
+
+    @property
+    def grouped_by(self) -> Literal["", "class", "folder"]:
+        """By what the metrics are computed as well; empty for whole sets alone."""
+        return "class" if self.per_class else "folder" if self.per_folder else ""
+
+    def sampling(self, setting: str = "num") -> "Sampling":
+        """Return which images of a set are used; ``setting`` is ``num_real`` for REAL and
+        ``num_fake`` for a FAKE.
+        """
+        from fidtool.sources.image_set import Sampling  # lazily, so that --help is fast
+
+        used = "num" if getattr(self, setting) is None else setting
+        other = (
+            {"num_real": "num_fake", "num_fake": "num_real"}.get(setting, "")
+            if used == "num"
+            else ""
+        )
+        return Sampling(getattr(self, used), self.seed, self.sample == "first", used, other)
+
+
+ALL_SETTINGS = {
+    **declared(Settings),
+    **{key: setting for key, (_, setting) in METRIC_SETTINGS.items()},
+}
+"""The settings by name, and those of the built-in metrics by `fidtool.metrics.registry.key_of`."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def with_arguments_of(
+    kind: Callable[P, CheckSettings],
+) -> Callable[[Callable[..., T]], Callable[P, T]]:
+    """Decorator that replaces a function's last argument, a `Settings`, by the settings of ``kind``
+    as keywords.
+
+    Type checkers see the fields of ``kind`` as the arguments, and `inspect.signature` sees
+    ``__signature__``. The docstring gets a description of each keyword.
+    """
+    types, settings = get_type_hints(kind), declared(cast(type, kind))
+
+    def decorated(function: Callable[..., T]) -> Callable[P, T]:
+        original = inspect.signature(function)
+        *sets, _ = original.parameters.values()
+        keywords = [
+            each.replace(annotation=inspect.formatannotation(types[each.name]))
+            for each in inspect.signature(kind).parameters.values()
+            if each.name in settings
+        ]
+        signature = original.replace(parameters=[*sets, *keywords])
+
+        @functools.wraps(function)
+        def called(*args: P.args, **kwargs: P.kwargs) -> T:
+            try:
+                given = signature.bind(*args, **kwargs).arguments
+            except TypeError as error:
+                raise TypeError(
+                    f"{function.__name__}() {error}{_meant(kwargs, signature.parameters)}"
+                ) from None
+            chosen = with_preset({name: given.pop(name) for name in settings if name in given})
+            return function(**given, settings=Settings(**chosen))
+
+        called.__signature__ = signature  # type: ignore[attr-defined]
+        lines = [f"        {name}: {each.described}" for name, each in settings.items()]
+        called.__doc__ = "\n".join([f"{function.__doc__}", "    Settings:", *lines, ""])
+        return called
+
+    return decorated
+
+
+def _meant(keywords: Mapping[str, Any], known: Collection[str]) -> str:
+    """Returns what to write instead of unknown keywords: a metric with a setting, or similar
+    keywords.
+    """
+    unknown = [name for name in keywords if name not in known]
+    for name in unknown:
+        if name in METRIC_SETTINGS and "metrics" in known:
+            kind, own = METRIC_SETTINGS[name]
+            return f"; write metrics=[fidtool.{kind.__name__}({own.name}=...)]"
+        if name in (declared(Settings)["precision"].choices or ()):
+            return f"; write precision={name!r}"
+        for setting, each in declared(Settings).items():
+            if each.kind is bool and name == f"no_{each.flag.strip('-').replace('-', '_')}":
+                return f"; write {setting}=False"
+    return "".join(suggestion(name, known, 0.75) for name in unknown)

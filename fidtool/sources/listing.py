@@ -1,0 +1,542 @@
+"""Opens a source of images by its path or URL: folders, lists of paths, and files by their
+suffixes.
+"""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import csv
+import heapq
+import io
+import itertools
+import json
+import os
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, TextIO
+
+import numpy as np
+
+from fidtool.errors import InputError, ResultWarning, redacted
+from fidtool.names import counted, existing_like, folded
+from fidtool.sources.contents import Files, ValueRange, broken_link, explained, head_of
+from fidtool.sources.image_set import ImageSet, NamedFiles, Names, split_common_folder
+from fidtool.sources.kinds import (
+    DAMAGED,
+    EMPTY,
+    FILE_KINDS,
+    HIDDEN,
+    IS_HIDDEN,
+    JSON,
+    KNOWN,
+    LISTS,
+    OFTEN_OTHER,
+    PLAIN,
+    SUBFOLDER,
+    TABLES,
+    TEXT,
+    PassedOver,
+    container_of,
+    expand,
+    first_member,
+    format_of,
+    is_image_name,
+    is_pattern,
+    refuse_foreign,
+    suffix_of,
+)
+from fidtool.system.local_files import read_file
+
+STDIN = "-"
+STATISTICS_SUFFIXES = (".npz", ".pkl", ".pickle")
+"""Suffixes that files of statistics usually have. Which are statistics does not depend on their
+names.
+"""
+
+
+def open_images(
+    path: str,
+    recursive: bool = True,
+    value_range: ValueRange | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> ImageSet:
+    """Lists the images of a source without reading them.
+
+    It is a folder, an archive, an array, a list, a table, a pattern that matches several files, a
+    URL, or ``-`` for a list on standard input. ``value_range`` is how an array of floats becomes
+    bytes, ``say`` prints progress.
+    """
+    began = time.time_ns()
+    name, _ = split_key(path)
+    suffix = suffix_of(name)
+    if path in (STDIN, "/dev/stdin") or (
+        suffix in ("", *LISTS) and Path(path).is_fifo()
+    ):  # <(find …)
+        images = list_paths(path)
+    elif os.path.isdir(path) and not saved_shards(path):
+        images = list_folder(path, recursive)
+    elif "://" not in path:
+        images = _listed(path, Files(local_paths(path)), value_range)
+    else:
+        from fidtool.sources.remote import (  # lazily: a local set needs none of it
+            list_remote_folder,
+            remote_files,
+        )
+
+        if suffix:
+            images = _listed(path, remote_files(name, say), value_range)
+        else:
+            _refuse_image(path, name)
+            images = list_remote_folder(name, recursive)
+    return replace(images, listed=began)
+
+
+def local_paths(path: str) -> list[str]:
+    """Returns the files that match a pattern or are `saved_shards`, or the one file or folder that
+    ``path`` names.
+    """
+    name, _ = split_key(path)
+    if is_pattern(name):
+        return expand(name)
+    if os.path.exists(name):
+        return saved_shards(name) or [name]
+    if why := broken_link(name):
+        raise InputError(f"{name} is {why}")
+    raise InputError(
+        f"no such file or folder: {path}",
+        *(f"did you mean {each}?" for each in existing_like(name)),
+    )
+
+
+def saved_shards(folder: str) -> list[str]:
+    """Returns the files in a folder that ``save_to_disk`` of a `datasets.Dataset` wrote, in the
+    order of its rows.
+
+    Empty for anything else. An InputError for a folder of a ``DatasetDict``, which is several sets.
+    """
+    if splits := _entries_in(folder, "dataset_dict.json", "splits"):
+        remedies = [f"pass {os.path.join(folder, split)}" for split in splits]
+        raise InputError(f"{folder} is a DatasetDict of {counted(len(splits), 'set')}:", *remedies)
+    shards = _entries_in(folder, "state.json", "_data_files")
+    names = [
+        shard["filename"] for shard in shards if isinstance(shard, dict) and "filename" in shard
+    ]
+    return [os.path.join(folder, os.path.basename(name)) for name in names]
+
+
+def _entries_in(folder: str, name: str, key: str) -> list[Any]:
+    """Returns what a JSON file lists under a key; nothing if there is no such file, or it is
+    another program's.
+    """
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        return list(json.loads(read_file(os.path.join(folder, name)))[key])
+    return []
+
+
+def _listed(path: str, files: Files, value_range: ValueRange | None) -> ImageSet:
+    name, key = split_key(path)
+    first = files.paths[0]
+    single = len(files.paths) == 1
+    suffix = suffix_of(first if os.path.isdir(name) else name)
+    is_list = suffix in LISTS
+    head = (
+        b"\0" if files.remote and not is_list else head_of(files)
+    )  # of an archive, that would be a download
+    actual = container_of(head) or ("an image" if format_of(head) and not is_list else "")
+    module, content = FILE_KINDS.get(suffix, ("", ""))
+    if suffix and actual and actual != content:
+        raise InputError(f"{first} is named {suffix} but is {actual}:", "rename it")
+    if is_list and single:
+        refuse_foreign(first, head, (EMPTY, PLAIN, *[JSON] * (suffix == _JSON_LINES)))
+        return list_paths(path, files, suffix, key)
+    if not suffix and first_member(head).endswith(b".npy"):
+        module, _ = FILE_KINDS[".npz"]
+    if not module:
+        refuse_foreign(first, head)
+        _refuse_image(path, first)
+        raise InputError(
+            f"{path} is neither a folder nor a file of a supported kind ({' '.join(KNOWN)})",
+            *["decompress it, with gunzip"] * head.startswith(b"\x1f\x8b"),
+        )
+    # Redacted before names are appended, or they would be removed as parts of a query.
+    prefix = redacted(first) if single else split_common_folder(files.paths)[0]
+    found: ImageSet = import_module(f"fidtool.sources.{module}").list_images(
+        NamedFiles(path, files, prefix, key, value_range)
+    )
+    return found
+
+
+def _refuse_image(path: str, file: str) -> None:
+    if is_image_name(file):
+        raise InputError(
+            f"{path} {'is an image' if path == file else 'matches single images'}, not a set of "
+            "images:",
+            "pass its folder",
+            "pass a list of paths, as a .txt or .csv file or on standard input (-)",
+            "in Python, pass fidtool.Images([path, …])",
+        )
+
+
+def split_key(path: str) -> tuple[str, str]:
+    """Splits ``samples.npz:images`` into the file, or folder of `saved_shards`, and the array or
+    column in it.
+
+    For other paths, the second part is empty. It may also name one of several statistics in a
+    pickle, as in ``references.pkl:imagenet.npz``.
+    """
+    name, _, key = path.rpartition(":")
+    has_query = "?" in name and "://" in name  # a query may contain colons
+    if not name or not key or has_query or os.path.lexists(path):
+        return path, ""
+    if suffix := suffix_of(name):
+        is_keyed = suffix not in (".npy", TEXT)
+    else:  # then the name says nothing
+        is_local = "://" not in name and (os.path.isfile(name) or bool(saved_shards(name)))
+        is_keyed = is_local or name.lower().endswith(STATISTICS_SUFFIXES)
+    return (name, key) if is_keyed else (path, "")
+
+
+def list_folder(path: str, recursive: bool = True) -> ImageSet:
+    """Lists the images below ``path``, sorted by relative name.
+
+    Hidden names and ``__MACOSX`` are ignored. Symbolic links are followed; a folder that several
+    links point to is listed once. A broken link with an image suffix is listed, so that it causes
+    an error instead of being ignored.
+    """
+    passed_over = PassedOver()
+    try:
+        found = sorted(_images_below(path, recursive, passed_over))
+    except OSError as error:
+        raise InputError(
+            f"cannot list the folder {error.filename or path}: {error.strerror or error}"
+        ) from None
+    if not found:
+        below = (file for file in Path(path).rglob("*") if file.is_file())
+        for file in itertools.islice(below, 100):  # the images may be in a form that is not read
+            refuse_foreign(
+                f"no images in {path}: {file}", head_of(Files([str(file)])), [*DAMAGED, PLAIN]
+            )
+        raise passed_over.nothing_found(path, "folder", recursive)
+    if recursive:
+        del passed_over.kinds[SUBFOLDER]
+    warning = None
+    archive = max(
+        (kind for kind in FILE_KINDS if kind not in OFTEN_OTHER), key=passed_over.kinds.__getitem__
+    )
+    if number := passed_over.kinds[archive]:
+        text = (
+            f"{path} contains {counted(number, f'{archive} file')}: archives in a folder are not "
+            "read"
+        )
+        warning = ResultWarning("", text)
+    names, prefix = Names(found), os.path.join(path, "")
+    order = np.arange(len(names), dtype=np.uint32)
+    return ImageSet(
+        path, "folder", names, prefix, Files(names.after(prefix)), order, passed_over, warning
+    )
+
+
+def _images_below(path: str, recursive: bool, passed_over: PassedOver) -> Iterator[str]:
+    """Yields the relative names of the images in a folder, in any order. A folder is listed once,
+    not by a link.
+    """
+    waiting = [
+        (False, "")
+    ]  # links come last, so that a folder has its own name rather than that of a link
+    seen: set[tuple[int, int]] = set()
+    while waiting:
+        _, folder = heapq.heappop(waiting)
+        status = os.stat(os.path.join(path, folder))
+        if (status.st_dev, status.st_ino) in seen:  # links may form loops
+            continue
+        seen.add((status.st_dev, status.st_ino))
+        with os.scandir(os.path.join(path, folder)) as entries:
+            for entry in entries:
+                name = os.path.join(folder, entry.name)
+                is_link = entry.is_symlink()
+                # Unlike the methods of entries, os.path accepts links that point to themselves.
+                is_folder = os.path.isdir(entry.path) if is_link else entry.is_dir()
+                if is_folder and IS_HIDDEN(entry.name):
+                    passed_over.kinds[HIDDEN] += 1
+                elif is_folder:
+                    passed_over.kinds[SUBFOLDER] += 1
+                    if recursive:
+                        heapq.heappush(waiting, (is_link, name))
+                elif passed_over.takes(entry.name):
+                    if is_link or entry.is_file():
+                        yield name
+                    else:
+                        passed_over.kinds["not a regular file"] += 1
+
+
+# --- lists ----------------------------------------------------------------------------------------
+
+
+_JSON_LINES = ".jsonl"
+_COLUMNS = (
+    "path",
+    "file",
+    "filename",
+    "filepath",
+    "image",
+    "imagepath",
+    "imagefile",
+    "img",
+    "imgpath",
+)
+"""Usual names of a column of paths, as `folded`."""
+_OBJECTS = 'write one object per line, such as {"path": "a.png"}'
+_AGAIN = "download it again if a server sent an error in its place"
+_LONGEST = 1 << 16
+"""Maximum number of bytes in a line of a list. No system has longer paths."""
+
+
+class Entry(NamedTuple):
+    """A path in a list, and the number of its line."""
+
+    path: str
+    line: int
+
+
+def list_paths(
+    path: str, files: Files | None = None, suffix: str = TEXT, column: str = ""
+) -> ImageSet:
+    """Lists the images named in a list, sorted by path. All are read as images, regardless of their
+    suffixes.
+
+    Empty lines are ignored. A store is not asked for each image, so missing and changed ones are
+    not noticed.
+
+    Paths are relative to the folder or URL of the list, ``files``, which is None for standard input
+    (`STDIN`), where they are relative to the working directory, and for a pipe. A `TEXT` has one
+    path per line or separates them by null bytes, as ``find -print0``. ``column`` is empty if only
+    one is named like one of paths or has names of images.
+    """
+    is_stdin = path in (STDIN, "/dev/stdin")
+    name = path if files is None else files.paths[0]
+    what = "standard input" if is_stdin else f"the list {name}"
+    if is_stdin and sys.stdin is None:  # closed by the shell (<&-)
+        raise InputError("the list cannot be read: standard input is closed")
+    with explained(what), contextlib.ExitStack() as stack:
+        handle: BinaryIO
+        if files is not None:
+            handle = stack.enter_context(files.open(0))
+        else:
+            handle = sys.stdin.buffer if is_stdin else io.BytesIO(read_file(path))
+        entries = list(
+            _in_column(handle, what, suffix, column) if suffix in TABLES else _in_text(handle, what)
+        )
+    if not entries:
+        raise InputError(f"{what} is empty:", "list one image per line")
+    prefix = "" if is_stdin or name.startswith("/dev/") else os.path.join(os.path.dirname(name), "")
+    whole = [Entry(_address(what, prefix, entry.path), entry.line) for entry in entries]
+    _refuse_repeated(what, whole, entries)
+    if any(
+        address.path == entry.path for address, entry in zip(whole, entries, strict=True)
+    ):  # some are absolute
+        entries, prefix = whole, ""
+    entries.sort()
+    names = Names(entry.path for entry in entries)
+    lines = np.array([entry.line for entry in entries])
+    reader = (Files if files is None else type(files))(names.after(prefix))
+    order = np.arange(len(names), dtype=np.uint32)
+    return ImageSet(path, "list of files", names, prefix, reader, order, lines=lines)
+
+
+def _address(what: str, prefix: str, path: str) -> str:
+    """Returns the path or URL of an image that a list names, of which ``prefix`` is the folder."""
+    if "://" not in prefix:
+        return os.path.join(prefix, path)
+    if "://" not in path:
+        return f"{prefix}{path.removeprefix('./')}"
+    stores = [url.partition("://")[0].lower().replace("https", "http") for url in (prefix, path)]
+    if stores[0] != stores[1]:
+        raise InputError(f"{what} names {path}, which is in a different kind of store")
+    return path
+
+
+def _refuse_repeated(what: str, whole: list[Entry], entries: list[Entry]) -> None:
+    meant = [os.path.abspath(address.path) for address in whole]
+    twice, times = Counter(meant).most_common(1)[0]
+    if times > 1:
+        named, line = entries[meant.index(twice)]
+        raise InputError(
+            f"{what} names {named} {times} times, first in line {line}:", "list each image once"
+        )
+
+
+def missing_error(path: str, missing: Sequence[str], *remedies: str) -> InputError:
+    """Returns the error for a list of which these lines name files that do not exist, see
+    `ImageSet.missing`.
+    """
+    line = missing[0].partition(": ")[2]
+    more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+    written = os.path.relpath(line, os.path.dirname(path))
+    odd = re.search(r"(\.\w+)[\s,;|]+[^./]+$|^\d+[\s,;|]+\S+(\.\w+)$", written)
+    seems, advice = "", ["fix the list"]
+    if odd and is_image_name(f"a{odd[1] or odd[2]}"):
+        seems = ", and the line seems to have a label beside the path"
+        advice = ["remove the labels", "write a .csv file whose first line is path,label"]
+    elif os.path.exists(written):
+        seems = f", but {written} exists, and paths are relative to the folder of the list"
+        advice = ["move the list here"]
+    elif kind := broken_link(line):
+        kind, _, remedy = kind.partition(": ")
+        seems, advice = f", which is {kind}", [remedy or "fix the list"]
+    return InputError(
+        f"{path} lists files that do not exist ({missing[0]}{more}){seems}:", *advice, *remedies
+    )
+
+
+def _in_text(handle: BinaryIO, what: str) -> Iterator[Entry]:
+    head = handle.read(_LONGEST).removeprefix(codecs.BOM_UTF8)
+    refuse_foreign(what, head or b"\0", [PLAIN])
+    end = b"\0" if b"\0" in head else b"\n"
+    for number, line in enumerate(_divided(handle, head, end), 1):
+        if len(line) >= _LONGEST or b"\0" in line or (end == b"\0" and not line):
+            raise InputError(
+                f"{what} is not a list of paths: line {number} is too long or contains null bytes:",
+                "write one path per line",
+                "separate all paths by null bytes",
+            )
+        if text := os.fsdecode(line if end == b"\0" else line.rstrip(b"\r")):
+            yield Entry(text, number)
+
+
+def _divided(handle: BinaryIO, head: bytes, end: bytes) -> Iterator[bytes]:
+    """Yields the lines in a file that begins with ``head``, up to the first one that is too
+    long.
+    """
+    *lines, rest = head.split(end)
+    while block := handle.read(_LONGEST):
+        yield from lines
+        *lines, rest = (rest + block).split(end)
+        if len(rest) >= _LONGEST:
+            break
+    yield from lines
+    if rest:
+        yield rest
+
+
+def _in_column(handle: BinaryIO, what: str, suffix: str, column: str) -> Iterator[Entry]:
+    for line, row in rows_of(handle, what, suffix):
+        place = f"{what}, line {line}"
+        found = [column] if column else columns_of_paths(row)
+        if len(found) != 1 or found[0] not in row:
+            raise _columns_error(place, what, suffix, row, column, found)
+        column = found[0]
+        path = path_of(row[column])
+        with contextlib.suppress(
+            TypeError, ValueError
+        ):  # not a string, or one that cannot be the name of a file
+            if path and b"\0" not in os.fsencode(path):
+                yield Entry(path, line)
+                continue
+        raise InputError(f"{place}, column {column}: {path!r:.60} is not a path")
+
+
+def _columns_error(
+    place: str, what: str, suffix: str, row: Mapping[str, Any], column: str, found: Sequence[str]
+) -> InputError:
+    """Returns the error for a row without the ``column``, or in which not one column has paths, but
+    those found.
+    """
+    has = ", ".join(map(repr, row)) or "none"
+    is_json = suffix == _JSON_LINES
+    if not is_json and any(map(is_image_name, row)):
+        problem = f"{what} has no header: its first line is {has}, not names of columns:"
+        return InputError(problem, "add a first line such as path,label")
+    lacks = f"no column {column!r}" if column else f"{len(found) or 'no'} columns of paths"
+    remedies = [f"name one, as in {what.removeprefix('the list ')}:COLUMN"]
+    if is_json and not found:
+        remedies.append(_AGAIN)
+    return InputError(f"{place} has {lacks}; it has {has}:", *remedies)
+
+
+def rows_of(handle: BinaryIO, what: str, suffix: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yields the numbers of the lines of a table, and their values by column, None where a row ends
+    early.
+
+    Raises:
+        InputError: if a row is none, or has more values than there are columns, or two columns have
+            one name.
+    """
+    text = io.TextIOWrapper(handle, "utf-8-sig", "surrogateescape", newline="")
+    return _objects_in(text, what) if suffix == _JSON_LINES else _cells_in(text, what, suffix)
+
+
+def _objects_in(lines: Iterable[str], what: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, line in enumerate(lines, 1):
+        place = f"{what}, line {number}"
+        try:
+            row = (
+                json.loads(line, object_pairs_hook=partial(_by_column, place))
+                if line.strip()
+                else None
+            )
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise InputError(f"{place}: {getattr(error, 'msg', error)}", _OBJECTS, _AGAIN) from None
+        if isinstance(row, dict):
+            yield number, row
+        elif line.strip():
+            raise InputError(f"{place} is not a JSON object:", _OBJECTS, _AGAIN)
+
+
+def _cells_in(text: TextIO, what: str, suffix: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    header = text.readline()
+    if "\0" in header:
+        raise InputError(f"{what} is not UTF-8 text:", "save it as UTF-8")
+    separator = "\t" if suffix == ".tsv" else next((sign for sign in ",;\t" if sign in header), ",")
+    table = csv.DictReader(itertools.chain([header], text), delimiter=separator, strict=True)
+    try:
+        columns = _by_column(f"{what}, line 1", [(name, None) for name in table.fieldnames or ()])
+        for row in table:
+            if None in row:
+                raise InputError(
+                    f"{what}, line {table.line_num} has more values than the header has columns "
+                    f"({len(columns)}):",
+                    f"put values with {separator!r} in quotes",
+                    "name all columns",
+                )
+            yield table.line_num, row
+    except csv.Error as error:
+        raise InputError(f"{what}, line {table.reader.line_num}: {error}") from None
+
+
+def _by_column(place: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns the values of a row by column. An InputError if two columns have one name, other than
+    none.
+    """
+    for name, times in Counter(name for name, _ in pairs).items():
+        if name and times > 1:
+            raise InputError(f"{place} has {times} columns {name!r}:", "rename or remove one")
+    return dict(pairs)
+
+
+def path_of(value: Any) -> Any:
+    """Returns the path in a column's value, which can be an image as Hugging Face writes it,
+    without its bytes.
+    """
+    return value.get("path") if isinstance(value, dict) and not value.get("bytes") else value
+
+
+def columns_of_paths(row: Mapping[str, Any]) -> list[str]:
+    """Returns the names of the columns that may be those of paths in a table with this first
+    row.
+    """
+    # A header that is an image's name is no name of a column.
+    likely = [
+        name
+        for name, value in row.items()
+        if is_image_name(f"{path_of(value)}") and not is_image_name(name)
+    ]
+    known = [name for name in row if folded(name) in _COLUMNS]
+    return [name for name in known if name in likely] or known or likely

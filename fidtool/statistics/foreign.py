@@ -1,0 +1,535 @@
+"""Layouts of other tools' statistics: which arrays they have, what these mean, and which protocol
+follows from them.
+
+A file is an ``.npz`` archive or a pickle, whatever its name. Besides `LAYOUTS`, EDM2 pickles
+``{"fid": {"mu", "sigma"}, …}`` by network, and FD-Loss several files as one, ``{name: {"mu",
+"sigma"}, …}``. ADM's evaluator (guided-diffusion) also writes ``mu_s`` and ``sigma_s``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import zipfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.lib.npyio import NpzFile
+from numpy.typing import NDArray
+
+from fidtool.errors import InputError, ResultWarning, message_of, option
+from fidtool.features.protocol import (
+    FEATURES,
+    INCEPTION_DIMS,
+    INCEPTION_FEATURE_STEP,
+    INCEPTION_SIZES,
+    SPATIAL,
+    SPATIAL_DIMS,
+    inception_definition,
+    protocol_named,
+    spatial_definition,
+)
+from fidtool.names import shortened
+from fidtool.references.catalogue import FD_LOSS
+from fidtool.sources.array_files import arrays_in
+from fidtool.sources.arrays import StoredArray, names_of_images, read_header
+from fidtool.sources.contents import Files, head_of
+from fidtool.sources.image_set import canonical_order
+from fidtool.sources.kinds import HEAD, PLAIN, first_member, refuse_foreign, suffix_of
+from fidtool.statistics.set_statistics import (
+    CHUNK_BYTES,
+    Features,
+    LayerStatistics,
+    Statistics,
+    checked_moments,
+    empty_rows,
+    reordered,
+)
+from fidtool.system.json_fields import restored
+
+NPZ, ZIP, NPY, PICKLE, TORCH = "npz", "zip", "npy", "pickle", "torch"
+AS_ARRAY = "write images or features as one array with numpy.save, as .npy"
+_FAR = 3.0
+"""How many times the sizes of statistics may be outside `INCEPTION_SIZES`, which are of the sets
+that were measured.
+"""
+MOST_IMAGES = (1 << 31) - 1
+"""Largest number of images in a set."""
+_STYLEGAN = "StyleGAN2-ADA or StyleGAN3 (it has raw_mean)"
+LAYOUTS = {
+    ("ref_mu", "ref_sigma"): "MeanFlow's code (it has ref_mu)",
+    ("mu", "sigma"): "",  # pytorch-fid, clean-fid, EDM and many others
+    ("num_items", "raw_mean", "raw_cov"): _STYLEGAN,
+    ("feats",): "clean-fid (it has feats)",
+    ("pool_3",): "score_sde (it has pool_3)",
+    ("reps",): "dgm-eval (it has reps)",
+}
+"""The arrays that hold statistics of Inception or another network, and the tool that writes them.
+The first that a file has all of are read.
+"""
+_OF_OTHERS = "fd_"
+"""Beginning of EDM2's entries for other networks than Inception, such as ``fd_dinov2``."""
+_LAYERS = {"fid": "", **FD_LOSS}
+"""Entries of the pickles of EDM2 and FD-Loss, and the layers of their networks; empty for
+Inception.
+"""
+_EDM2 = "EDM2 (it has {})"
+_FD_LOSS = "FD-Loss (it has guided_diffusion_stats.npz)"
+_ADM = "ADM's evaluator (it has mu_s)"
+_PROTOCOLS = {
+    _ADM: "tensorflow",
+    _EDM2.format("fid"): "tensorflow",
+    _FD_LOSS: "tensorflow",
+    _STYLEGAN: "stylegan",
+}
+"""The protocols of Inception's statistics by the tools that have one protocol only."""
+_ALL_FEATURES = "all_features"
+"""StyleGAN's list of the features of each batch."""
+
+
+def _kind_of(head: bytes) -> str:
+    """Returns what a file is by its first `HEAD` bytes: `NPZ`, `ZIP`, `NPY`, `PICKLE`, `TORCH` or
+    an empty string.
+    """
+    if head.startswith(b"\x93NUMPY"):
+        return NPY
+    if head.startswith(b"PK"):
+        first = first_member(head)
+        return NPZ if first.endswith(b".npy") else TORCH if first.endswith(b"/data.pkl") else ZIP
+    from fidtool.system.safe_pickle import begins_like_pickle
+
+    return PICKLE if begins_like_pickle(head) else ""
+
+
+class NamedArrays:
+    """Arrays by name, which an archive reads when they are needed.
+
+    A method raises a ValueError if the array is not what it should be.
+
+    Args:
+        arrays: an ``.npz`` archive, or the arrays, numbers and lists of arrays in a pickled dict. A
+            list is one array, divided by its first axis.
+        writer: the tool that wrote them, if the file as a whole shows it; empty otherwise.
+        layers: layers whose arrays have the layer's name behind ``_``, besides those with a
+            fingerprint.
+    """
+
+    def __init__(
+        self, arrays: NpzFile | Mapping[str, Any], writer: str = "", layers: Sequence[str] = ()
+    ) -> None:
+        self._arrays = arrays
+        self.writer = writer
+        self.layers = layers
+        self.names: Collection[str] = [*arrays]
+        self._archive = arrays.zip if isinstance(arrays, NpzFile) else None
+
+    def array(self, name: str) -> NDArray[Any]:
+        if name not in self.names:
+            raise ValueError(f"it has no array {name}")
+        if self._archive is not None:
+            self._header(self._archive, name)
+        value = self._arrays[name]
+        return np.concatenate(value) if isinstance(value, list) else np.asarray(value)
+
+    def _header(self, archive: zipfile.ZipFile, name: str) -> StoredArray:
+        """Reads the header of an array. Checks that it has all bytes, before memory is allocated
+        for them.
+        """
+        member = archive.getinfo(f"{name}.npy")
+        with archive.open(member) as stream:
+            header = read_header(stream)
+        if header.end != member.file_size and not header.dtype.hasobject:  # NumPy refuses objects
+            raise ValueError(f"{name} has the shape {header.shape}, but {member.file_size} bytes")
+        return header
+
+    def text(self, name: str) -> str:
+        value = self.array(name)
+        if value.dtype.kind != "U" or value.ndim != 0:
+            raise ValueError(f"it has a {name} that is not a string")
+        return str(value)
+
+    def json(self, name: str, kind: Any) -> Any:
+        """Returns the JSON in a string as a value of this type, see `restored`."""
+        try:
+            return restored(kind, json.loads(self.text(name), parse_constant=_not_finite))
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
+            raise ValueError(
+                f"its {name} is damaged, or a newer version wrote it ({message_of(error)})"
+            ) from None
+
+    def numbers(self, name: str, count: int | None, below: int = 1 << 63) -> NDArray[np.int64]:
+        """Returns different integers from 0 to ``below`` - 1, int64 array of shape (count,), of any
+        length if None.
+        """
+        values = self.array(name)
+        if values.dtype.kind not in "iu" or values.shape != (
+            values.size if count is None else count,
+        ):
+            raise ValueError(f"its array {name} is not one integer per image")
+        if len(np.unique(values[(values >= 0) & (values < below)])) < len(values):
+            raise ValueError(
+                f"its array {name} has a number twice, or one that is not from 0 to {below - 1}"
+            )
+        return values.astype(np.int64)
+
+    def rows(self, name: str) -> Features:
+        """Returns feature vectors: float32 array of shape (n, dims), mapped from an unnamed file if
+        it is large.
+
+        An archive is read a part at a time.
+        """
+        whole: StoredArray | NDArray[Any]
+        if self._archive is None:
+            whole = self.array(name)
+            chunks = iter([whole])
+        else:
+            whole = self._header(self._archive, name)
+            chunks = self._chunks(self._archive, name, whole)
+        if len(whole.shape) != 2 or 0 in whole.shape or whole.dtype.kind != "f":
+            has = f"{name} has shape {whole.shape} and dtype {whole.dtype}"
+            raise ValueError(f"{has}; it should contain floats, one row per image")
+        rows = empty_rows(*whole.shape)
+        start = 0
+        for chunk in chunks:
+            end = start + len(chunk)
+            rows[start:end] = chunk
+            if not np.isfinite(rows[start:end]).all():
+                raise ValueError(f"{name} contains NaN or infinite values")
+            start = end
+        return rows
+
+    def _chunks(
+        self, archive: zipfile.ZipFile, name: str, header: StoredArray
+    ) -> Iterator[NDArray[Any]]:
+        """Yields the rows of an array in an archive, a part at a time unless they are stored by
+        column.
+        """
+        if not header.strides:
+            yield self.array(name)
+            return
+        row = header.strides[0]
+        with archive.open(f"{name}.npy") as member:
+            member.seek(header.start)
+            while data := member.read(max(1, CHUNK_BYTES // row) * row):
+                yield np.frombuffer(data, dtype=header.dtype).reshape(-1, header.shape[1])
+
+    def count(self, name: str = "count", least: int = 1) -> int:
+        value = self.array(name)
+        if (
+            value.dtype.kind not in "iu"
+            or value.ndim != 0
+            or not least <= int(value) <= MOST_IMAGES
+        ):
+            raise ValueError(f"it has a {name} that is no possible number of images")
+        return int(value)
+
+    def gaussian(self, mu: str, sigma: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Returns a mean and a covariance as float64."""
+        return checked_moments(self.array(mu), self.array(sigma), mu, sigma)
+
+
+def _not_finite(text: str) -> None:
+    raise ValueError(f"it contains {text}")
+
+
+def known_layout(names: Collection[str]) -> tuple[str, ...]:
+    """Returns the one of `LAYOUTS` that a file with arrays of these names has; empty if it has
+    none.
+    """
+    return next((layout for layout in LAYOUTS if {*layout} <= {*names}), ())
+
+
+def _read_pickle(path: str, handle: BinaryIO, kind: str) -> Any:
+    """Reads the numbers, strings and arrays in a pickle, see
+    `fidtool.system.safe_pickle.load_data`.
+
+    It is the file, or in one of ``torch.save``, which has NumPy arrays in the pickle and tensors
+    beside it.
+    """
+    from fidtool.system.safe_pickle import NotDataError, load_data
+
+    try:
+        if kind == TORCH:
+            with zipfile.ZipFile(handle) as archive:
+                record = archive.infolist()[0]
+                if (
+                    record.file_size > 1 << 30
+                ):  # a compressed one; statistics of 2048 dimensions take 50 MB
+                    raise ValueError(f"it has {record.file_size} bytes")
+                handle = io.BytesIO(
+                    archive.read(record)
+                )  # which checks its CRC, unlike seeking in it
+        return load_data(handle)
+    except NotDataError as error:
+        raise InputError(
+            f"{path} is a pickle and {error}: objects in pickles are never loaded, because "
+            "loading them can run code",
+            "write mu and sigma as float64 arrays with numpy.savez",
+            AS_ARRAY,
+        ) from None
+
+
+def _arrays_of(value: Any) -> dict[str, Any]:
+    """Returns the items of a pickled dict that are arrays, lists of arrays or numbers."""
+    arrays: dict[str, Any] = {}
+    for name, item in value.items() if isinstance(value, dict) else ():
+        parts = (
+            isinstance(item, list) and item and all(isinstance(part, np.ndarray) for part in item)
+        )
+        if parts or isinstance(item, (np.ndarray, int, float)):
+            arrays[str(name)] = item
+    return arrays
+
+
+def _entries_of(value: Any) -> dict[str, dict[str, Any]]:
+    """Returns the arrays of each of the statistics in a pickled dict by name, an empty one if it is
+    statistics itself.
+
+    There are none if it is neither.
+    """
+    if known_layout(arrays := _arrays_of(value)):
+        return {"": arrays}
+    items = value.items() if isinstance(value, dict) else ()
+    entries = {str(name): _arrays_of(each) for name, each in items}
+    return {name: arrays for name, arrays in entries.items() if known_layout(arrays)}
+
+
+@contextlib.contextmanager
+def open_arrays(path: str, files: Files, entry: str) -> Iterator[NamedArrays]:
+    """Opens a file. If a pickle has several statistics, ``entry`` names those that are read.
+
+    Without an ``entry`` of EDM2's, those of each network are read.
+    """
+    with files.open(0) as handle:
+        head = handle.read(HEAD)
+        handle.seek(0)
+        kind = _kind_of(head)
+        refuse_foreign(path, head, [PLAIN] * bool(kind))  # a pickle of protocol 0 is text
+        if kind in (PICKLE, TORCH):
+            yield _pickled(path, _read_pickle(path, handle, kind), entry)
+            return
+        if kind not in (NPZ, ZIP):
+            what = (
+                "a single array (.npy)"
+                if kind == NPY
+                else "neither an .npz archive nor a pickle of arrays"
+            )
+            raise InputError(
+                f"{path} is {what}:", "copy or create it again, with the arrays mu and sigma"
+            )
+        if entry:
+            raise InputError(
+                f"{path} names a part of a file that is no pickle of several statistics:",
+                f"omit :{entry}",
+            )
+        with np.load(handle, allow_pickle=False) as archive:
+            yield NamedArrays(archive)
+
+
+def _pickled(path: str, value: Any, entry: str) -> NamedArrays:
+    if not isinstance(value, dict):
+        raise InputError(
+            f"{path} is a pickled {type(value).__name__}; statistics are a dict of arrays:",
+            AS_ARRAY,
+        )
+    entries = _entries_of(value)
+    named = [name for name in entries if name]
+    if not named and not entry:
+        return NamedArrays(_arrays_of(value))
+    listed = f"it has {shortened(', '.join(named)) or 'none with a name'}"
+    known = [name for name in named if name in _LAYERS or name.startswith(_OF_OTHERS)]
+    layers = {name: _LAYERS.get(name, name.removeprefix(_OF_OTHERS)) for name in known}
+    counted = {"count": value["num_images"]} if isinstance(value.get("num_images"), int) else {}
+    if layers and not entry:
+        for name, layer in layers.items():
+            counted |= {
+                f"{array}_{layer}".rstrip("_"): each for array, each in entries[name].items()
+            }
+        return NamedArrays(counted, _writer_of(known[0]), [*filter(None, layers.values())])
+    if not entry and len(named) > 1:
+        raise InputError(f"{path} has several statistics: {listed}:", f"name one, {path}:NAME")
+    entry = entry or named[0]
+    if entry not in named:
+        raise InputError(f"{path}: the file has no statistics named {entry}; {listed}")
+    return NamedArrays(entries[entry] | counted, _writer_of(entry) if entry in layers else "")
+
+
+def _writer_of(entry: str) -> str:
+    """Returns the tool that writes an entry with this name."""
+    return _FD_LOSS if entry in FD_LOSS else _EDM2.format(entry)
+
+
+def layout_of(files: Files) -> tuple[str, bool, str]:
+    """Returns what the first of ``files`` holds by its bytes, as far as it is not damaged, without
+    its large arrays.
+
+    This is its kind, `NPZ`, `PICKLE` or an empty string; whether it has statistics; and the array
+    of images that is read if none is named, empty if there is none.
+    """
+    kind = _kind_of(head_of(files))
+    # Of an archive that begins with another member, not every member is read: it may have a million
+    # images.
+    if kind == NPZ or (kind == ZIP and suffix_of(files.paths[0]) == ".npz"):
+        headers = arrays_in(files)
+        images = names_of_images(headers)
+        has_statistics = not {*chain(*LAYOUTS)}.isdisjoint(headers.keys() - {*images})
+        return NPZ, has_statistics, next(iter(images), "")
+    if kind in (PICKLE, TORCH):
+        statistics = False
+        with (
+            contextlib.suppress(Exception),
+            files.open(0) as handle,
+        ):  # damaged ones raise many kinds of exceptions
+            statistics = bool(_entries_of(_read_pickle(files.paths[0], handle, kind)))
+        if (
+            kind == PICKLE or statistics
+        ):  # without statistics, a file of torch.save may have tensors, which are images
+            return PICKLE, statistics, ""
+    return "", False, ""
+
+
+def read_foreign(arrays: NamedArrays, features_of: Collection[str] | None) -> Statistics | None:
+    """Reads statistics in another layout than ``mu`` and ``sigma``; None if the file has these."""
+    layout = known_layout(arrays.names)
+    wanted = features_of is None or FEATURES in features_of
+    if not layout or not LAYOUTS[layout]:
+        return None
+    if len(layout) == 1:
+        found = of_features(arrays.rows(layout[0]), wanted, ddof=1)
+    elif len(layout) == 2:
+        found = Statistics.of(*arrays.gaussian(*layout))
+    else:
+        found = _of_stylegan(arrays, wanted)
+    return replace(found, origin=LAYOUTS[layout])
+
+
+def _of_stylegan(arrays: NamedArrays, wanted: bool) -> Statistics:
+    """Reads sums of features and of their outer products, or the features, of which StyleGAN stores
+    one or both.
+    """
+    count = arrays.count("num_items")
+    has_rows = _ALL_FEATURES in arrays.names
+    if "capture_mean_cov" in arrays.names and not arrays.array("capture_mean_cov"):
+        if not has_rows:
+            raise ValueError(f"it has neither sums nor features of its {count} images")
+        return of_features(arrays.rows(_ALL_FEATURES), wanted, ddof=0)
+    total, squares = arrays.gaussian("raw_mean", "raw_cov")
+    mu = total / count
+    sigma = squares / count - np.outer(mu, mu)
+    # Rounding can make the variance of a constant feature negative.
+    rounded = np.abs(sigma.diagonal()) < 1e-12 * squares.diagonal() / count
+    np.fill_diagonal(sigma, np.where(rounded, 0.0, sigma.diagonal()))
+    statistics = Statistics.of(*checked_moments(mu, sigma), count)
+    rows = arrays.rows(_ALL_FEATURES) if has_rows and wanted else None
+    if rows is not None and rows.shape != (count, len(mu)):
+        raise ValueError(
+            f"it has features of shape {rows.shape}, but sums of {count} images and {len(mu)} dims"
+        )
+    return _with_rows(statistics, rows)
+
+
+def of_features(rows: Features, wanted: bool, ddof: int) -> Statistics:
+    """Returns the exact statistics of features, which are kept in canonical order if they are
+    ``wanted``.
+    """
+    import torch  # deferred: most statistics files are read without it
+
+    from fidtool.statistics.moments import ExactMoments, better_step
+
+    largest = float(max(rows.max(), -rows.min()))
+    usual = 1.0 <= largest < 31.0 or largest == 0
+    # Features of an unknown network may have any scale.
+    moments = ExactMoments(
+        rows.shape[1], INCEPTION_FEATURE_STEP if usual else better_step(0, largest)
+    )
+    for start in range(0, len(rows), 1024):
+        moments.add(torch.from_numpy(rows[start : start + 1024]))
+    found = moments.mean_covariance(ddof)
+    return _with_rows(Statistics.of(found.mu, found.sigma, len(rows)), rows if wanted else None)
+
+
+def _with_rows(statistics: Statistics, rows: Features | None) -> Statistics:
+    """Adds features in stored order, which become those in canonical order."""
+    if rows is None:
+        return statistics
+    order = canonical_order(len(rows))
+    layer = replace(statistics.layers[FEATURES], features=reordered(rows, order))
+    return replace(statistics, layers={FEATURES: layer}, order=order)
+
+
+def with_origin(statistics: Statistics, writer: str) -> Statistics:
+    """Returns statistics with their origin and with the definitions of its protocol, as far as they
+    are known.
+    """
+    spatial = statistics.layers.get(SPATIAL)
+    origin = (
+        writer
+        or statistics.origin
+        or (_ADM if spatial is not None and spatial.dims == SPATIAL_DIMS else "")
+    )
+    is_other = bool(_unlike_inception(statistics.layers[FEATURES]))
+    return with_protocol(
+        replace(statistics, origin=origin), "" if is_other else _PROTOCOLS.get(origin, "")
+    )
+
+
+def with_protocol(statistics: Statistics, protocol: str) -> Statistics:
+    """Returns Inception's statistics with the definitions of a protocol."""
+    # The other networks of these tools have other dimensions.
+    if not protocol or statistics.dims != max(INCEPTION_DIMS):
+        return statistics
+    spatial = statistics.layers.get(SPATIAL)
+    definition = inception_definition(protocol_named(protocol), statistics.dims)
+    layers = {
+        **statistics.layers,
+        FEATURES: replace(statistics.layers[FEATURES], definition=definition),
+    }
+    if spatial is not None and spatial.dims == SPATIAL_DIMS:
+        layers[SPATIAL] = replace(spatial, definition=spatial_definition(definition))
+    return replace(statistics, layers=layers)
+
+
+def inception_doubts(name: str, layer: LayerStatistics, extractor: str) -> list[ResultWarning]:
+    """Returns a warning about statistics that state no network, for a run with Inception, if they
+    are unlike its own.
+
+    Raises:
+        InputError: if they cannot be Inception's.
+    """
+    if (
+        extractor != "inception"
+        or layer.definition is not None
+        or not (doubt := _unlike_inception(layer))
+    ):
+        return []
+    if layer.mu.min() < 0:
+        raise InputError(
+            f"{name} is not of Inception, {doubt}:",
+            "pass statistics of Inception",
+            f"name their network with {option('extractor', ...)}",
+        )
+    advice = "check which network and weights they are of"
+    return [ResultWarning(name, f"probably not statistics of Inception: {doubt}; {advice}", "high")]
+
+
+def _unlike_inception(layer: LayerStatistics) -> str:
+    """Returns why statistics cannot be Inception's, or are far from the usual; empty if they may
+    be.
+    """
+    if layer.dims not in INCEPTION_DIMS:
+        return ""
+    if (lowest := layer.mu.min()) < 0:
+        return f"whose features are never below zero, as a mean of {lowest:.3g} is"
+    length, spread = np.linalg.norm(layer.mu), np.sqrt(np.trace(layer.sigma))
+    shortest, longest, widest = INCEPTION_SIZES[layer.dims]
+    if shortest / _FAR <= length <= longest * _FAR and spread <= widest * _FAR:
+        return ""
+    found = f"the mean has the length {length:.3g} and the features the spread {spread:.3g}"
+    return (
+        f"{found}, but of Inception's {layer.dims} features they are {shortest} to {longest} and "
+        f"at most {widest}"
+    )

@@ -22,12 +22,12 @@ from support.pictures import make_pictures
 from support.places import ROOT
 
 PAGE = GUIDE / "design.md"
-STEP = re.compile(r"^([\w/]+\.py):(\d+) ([\w.]+)", re.MULTILINE)
-"""A step of a way: file, line, and qualified name of a function."""
+STEP = re.compile(r"^([\w/]+\.py) ([\w.]+)", re.MULTILINE)
+"""A step of a way: file and qualified name of a function."""
 
 
-def steps(title: str) -> list[tuple[str, str, str]]:
-    """Return file, line and name of each function that the section ``title`` lists."""
+def steps(title: str) -> list[tuple[str, str]]:
+    """Return file and name of each function that the section ``title`` lists."""
     _, section = PAGE.read_text("utf-8").split(f"## {title}\n")
     return STEP.findall(section.split("\n## ")[0])
 
@@ -92,23 +92,9 @@ def test_a_run_passes_the_functions_of_a_way_in_order(
     listed = steps(title)
     assert len(listed) > 9
     rest = iter(called)
-    for file, _, name in listed:
+    for file, name in listed:
         node = dict(functions(file))[name]
         first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
         assert (str(ROOT / "fidtool" / file), first) in rest, (
             f"{file}: {name} is not passed, or not here"
         )
-
-
-def test_golden_lines_of_the_ways(pytestconfig: pytest.Config) -> None:
-    """The page names the line of each function; ``--write-goldens`` writes them."""
-    text = PAGE.read_text("utf-8")
-
-    def with_line(step: re.Match[str]) -> str:
-        file, _, name = step.groups()
-        return f"{file}:{dict(functions(file))[name].lineno} {name}"
-
-    found = STEP.sub(with_line, text)
-    if pytestconfig.getoption("--write-goldens"):
-        PAGE.write_text(found, "utf-8")
-    assert found == text or pytestconfig.getoption("--write-goldens")

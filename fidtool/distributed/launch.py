@@ -153,16 +153,7 @@ def _from_slurm(env: Mapping[str, str]) -> Launch:
     local_world_size = -(-world_size // max(1, node_count))  # srun spreads them evenly
     address = env.get("MASTER_ADDR", "")
     if not address and local_world_size < world_size:
-        # The host of rank 0 is the first of a list such as gpu[007-012,20],login1.
-        nodes = (
-            env.get("SLURM_STEP_NODELIST")
-            or env.get("SLURM_JOB_NODELIST")
-            or env.get("SLURM_NODELIST")
-            or ""
-        )
-        address = re.sub(
-            r"([^,\[]*)(?:\[([^\],-]*)[^\]]*\]([^,]*))?.*", r"\1\2\3", nodes.strip(), count=1
-        )
+        address = _first_node(env)
     # Every rank derives the same port from the job and step; two jobs on one node get different
     # ports.
     job = f"{env.get('SLURM_JOB_ID', '')}.{env.get('SLURM_STEP_ID', '')}"
@@ -174,15 +165,25 @@ def _from_slurm(env: Mapping[str, str]) -> Launch:
     return Launch(rank, world_size, local_rank, local_world_size, store, hint)
 
 
+def _first_node(env: Mapping[str, str]) -> str:
+    """Returns the host of rank 0: the first of a list such as ``gpu[007-012,20],login1``."""
+    for name in ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"):
+        nodes = env.get(name, "").strip()
+        if nodes:
+            # A prefix, the first number in brackets, and what follows them.
+            pattern = r"([^,\[]*)(?:\[([^\],-]*)[^\]]*\]([^,]*))?.*"
+            return re.sub(pattern, r"\1\2\3", nodes, count=1)
+    return ""
+
+
 def process_age() -> float:
     """Return for how many seconds this process has existed; 0 where the system does not say, which
     only Linux does.
     """
     with contextlib.suppress(OSError):
-        fields = (
-            Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-        )  # what follows the program's name
-        started = int(fields[19]) / 100  # in hundredths of a second since the start of the machine
+        _, _, after_name = Path("/proc/self/stat").read_text().rpartition(")")
+        # In hundredths of a second since the start of the machine.
+        started = int(after_name.split()[19]) / 100
         return time.clock_gettime(time.CLOCK_BOOTTIME) - started
     return 0.0
 
@@ -204,12 +205,13 @@ def available_threads(ranks: int = 1, environ: Mapping[str, str] = os.environ) -
     OMP_NUM_THREADS.
     """
     cores = available_cores(ranks)
-    first = (
-        environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-    )  # further numbers are for nested regions
+    # Further numbers are for nested regions.
+    first = environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     if first == "1" and "TORCHELASTIC_RUN_ID" in environ and environ.get("LOCAL_WORLD_SIZE") != "1":
         return cores  # torchrun sets 1 for several processes by itself
-    return min(cores, int(first)) if re.fullmatch(r"0*[1-9][0-9]*", first) else cores
+    if re.fullmatch(r"0*[1-9][0-9]*", first):
+        return min(cores, int(first))
+    return cores
 
 
 def machine_cores(root: Path = Path("/")) -> int:
@@ -228,9 +230,8 @@ def machine_cores(root: Path = Path("/")) -> int:
             group = Path(own[1])
             # In a container the path may be that on the host, which it does not see: its own group
             # is the mounted one.
-            limits += [
-                [mounted / path.relative_to("/") / "cpu.max"] for path in (group, *group.parents)
-            ]
+            for path in (group, *group.parents):
+                limits.append([mounted / path.relative_to("/") / "cpu.max"])
     for files in limits:
         with contextlib.suppress(OSError):
             limit_and_period = " ".join(file.read_text().strip() for file in files)

@@ -62,11 +62,9 @@ def _connect(launch: Launch, seconds: float) -> TCPStore:
             _served.setdefault(address, store)
         return store
     except TimeoutError:
-        problem = (
-            "this machine has no such address"
-            if serve
-            else "the server there is not a torch TCPStore"
-        )
+        problem = "the server there is not a torch TCPStore"
+        if serve:
+            problem = "this machine has no such address"
     except (RuntimeError, ValueError) as error:
         problem = first_line(error)
     advice = "check that rank 0 was started and that this machine can reach that address"
@@ -119,9 +117,8 @@ def _await_server(address: tuple[str, int], deadline: float) -> None:
     """
     while True:
         try:
-            socket.create_connection(
-                address, timeout=max(0.5, min(5.0, deadline - time.monotonic()))
-            ).close()
+            seconds = max(0.5, min(5.0, deadline - time.monotonic()))
+            socket.create_connection(address, timeout=seconds).close()
             return
         except OSError as error:
             if time.monotonic() >= deadline:
@@ -230,22 +227,18 @@ class GroupRendezvous:
                 raise RunError(
                     f"{purpose}: {lost}: rank 0 or the launcher may have exited"
                 ) from None
-        missing = [
-            rank for rank, came in zip(self._ranks, decision.entries, strict=True) if came is None
-        ]
+        entries = zip(self._ranks, decision.entries, strict=True)
+        missing = [rank for rank, entry in entries if entry is None]
         if missing:
-            by = (
-                ""
-                if decision.by == self._group_rank
-                else f" (reported by rank {self._ranks[decision.by]})"
-            )
-            absent = f"{listed_ranks(missing)} of {len(self._ranks)}{by}"
+            absent = f"{listed_ranks(missing)} of {len(self._ranks)}"
+            if decision.by != self._group_rank:
+                absent += f" (reported by rank {self._ranks[decision.by]})"
             raise AbsentRanksError(
                 f"{purpose} timed out after {decision.seconds:g} s waiting for {absent}: {remedy}",
                 missing,
             )
         self._check_purposes(decision.entries)
-        return [came["payload"] for came in decision.entries]
+        return [entry["payload"] for entry in decision.entries]
 
     def _join_round(
         self, number: int, entry: dict[str, Any], seconds: float, deadline: float
@@ -256,11 +249,10 @@ class GroupRendezvous:
         key = f"decision/{number}"
         began = time.monotonic()
         self._store.set(f"here/{self._group_rank}", json.dumps({**entry, "round": number}))
-        while (
-            None in self._arrived(number)
-            and not self._store.check([key])
-            and (now := time.monotonic()) < deadline
-        ):
+        while None in self._arrived(number) and not self._store.check([key]):
+            now = time.monotonic()
+            if now >= deadline:
+                break
             self._check()
             # Ranks in step arrive within milliseconds. The longer the wait, the longer the polling
             # interval. The store's own wait floods the log with warnings.
@@ -275,16 +267,19 @@ class GroupRendezvous:
     def _arrived(self, number: int) -> list[Any]:
         """The entries of the group's ranks in this round, see `Decision`."""
         keys = [f"here/{index}" for index in range(len(self._ranks))]
-        known = (
-            keys if self._store.check(keys) else [key for key in keys if self._store.check([key])]
-        )
-        entries = dict(zip(known, map(json.loads, get_all(self._store, known)), strict=True))
-        came = {key: entry for key, entry in entries.items() if entry["round"] == number}
-        return [came.get(key) for key in keys]
+        known = keys
+        if not self._store.check(keys):
+            known = [key for key in keys if self._store.check([key])]
+        arrived = {}
+        for key, value in zip(known, get_all(self._store, known), strict=True):
+            entry = json.loads(value)
+            if entry["round"] == number:
+                arrived[key] = entry
+        return [arrived.get(key) for key in keys]
 
-    def _check_purposes(self, came: Sequence[dict[str, Any]]) -> None:
+    def _check_purposes(self, entries: Sequence[dict[str, Any]]) -> None:
         by_purpose: dict[str, list[int]] = {}
-        for rank, entry in zip(self._ranks, came, strict=True):
+        for rank, entry in zip(self._ranks, entries, strict=True):
             by_purpose.setdefault(entry["purpose"], []).append(rank)
         if len(by_purpose) > 1:
             parts = [f"{listed_ranks(ranks)} in {purpose}" for purpose, ranks in by_purpose.items()]
@@ -301,9 +296,12 @@ class GroupRendezvous:
 
 def listed_ranks(ranks: Sequence[int]) -> str:
     """The numbers of some ranks for a message: ``rank 3``, or ``ranks 0, 1 and 2 others``."""
-    more = len(ranks) - _MOST_NAMED
-    named = ", ".join(map(str, ranks[:_MOST_NAMED])) + (f" and {more} others" if more > 0 else "")
-    return f"rank {named}" if len(ranks) == 1 else f"ranks {named}"
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    listed = "ranks " + ", ".join(map(str, ranks[:_MOST_NAMED]))
+    if len(ranks) > _MOST_NAMED:
+        listed += f" and {len(ranks) - _MOST_NAMED} others"
+    return listed
 
 
 def join(launch: Launch, watchdog: Watchdog) -> ProcessGroup | None:
@@ -370,7 +368,8 @@ def _meet(store: Store, launch: Launch, seconds: float) -> list[Process]:
         advice += f"; {launch.hint}"
 
     def check() -> None:
-        if (failure := Failure.read(store)) is not None:
+        failure = Failure.read(store)
+        if failure is not None:
             raise on_every_rank(failure.error)
 
     try:
@@ -386,8 +385,8 @@ def _meet(store: Store, launch: Launch, seconds: float) -> list[Process]:
             )
             raise LaunchError(f"{message}:", "give all ranks the same WORLD_SIZE")
         group = GroupRendezvous(store, range(size), rank, check)
-        every = group.exchange("the start", Process.current()._asdict(), seconds, advice)
-        return [Process(**process) for process in every]
+        processes = group.exchange("the start", Process.current()._asdict(), seconds, advice)
+        return [Process(**process) for process in processes]
     except (LaunchError, AbsentRanksError) as error:
         raise on_every_rank(Failure(rank, error).post(store).error) from None
 

@@ -6,15 +6,13 @@ the exit of rank R are no failures; ``failed``, the first failure of the run; ``
 the rank that prints the failure claims.
 
 1. Watching: a thread, the guard, exchanges the heartbeats and looks for a failure: one in the
-store; a process on this
-   machine that has ended; a signal; a lost or silent store; a silent rank. Rank zero watches all
-   others, and they watch rank zero.
+   store; a process on this machine that has ended; a signal; a lost or silent store; a silent rank.
+   Rank zero watches all others, and they watch rank zero.
 2. Failed: the first failure is that of all ranks. The main thread stops at the next `must_stop` or
-collective, and
-   `conclude` prints the failure. In a calling program it first abandons a collective that still
-   waits.
+   collective, and `conclude` prints the failure. In a calling program it first abandons a
+   collective that still waits.
 3. Ended by force, by the guard: a main thread that does not stop in time, because it is inside a
-collective or LAPACK.
+   collective or LAPACK.
 
 The store may stop responding at any time: the guard and the main thread wait for it only a short
 time (`_ask`). In a run of one process the guard only looks for signals.
@@ -127,28 +125,25 @@ class Process(NamedTuple):
 
     @staticmethod
     def current() -> Process:
+        host = socket.gethostname()
         pid = os.getpid()
         try:
             boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-            return Process(
-                socket.gethostname(),
-                pid,
-                f"{boot} {os.readlink('/proc/self/ns/pid')}",
-                _stat(pid)[1],
-            )
+            pid_namespace = f"{boot} {os.readlink('/proc/self/ns/pid')}"
+            _, started = _read_state(pid)
         except OSError:
-            return Process(socket.gethostname(), pid)
+            return Process(host, pid)
+        return Process(host, pid, pid_namespace, started)
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
 
 
-def _stat(pid: int) -> tuple[str, str]:
-    """State and start time from /proc/PID/stat. The name before them may contain spaces and
-    brackets.
-    """
-    rest = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
-    return rest[0], rest[19]
+def _read_state(pid: int) -> tuple[str, str]:
+    """Returns a process's state and start time from /proc/PID/stat."""
+    content = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    fields = content.rpartition(")")[2].split()  # the name before it may contain spaces
+    return fields[0], fields[19]
 
 
 class Watchdog:
@@ -235,50 +230,50 @@ class Watchdog:
 
         Of several ranks of the command line one prints it, as long as the store is reachable.
         """
-        error = (
-            signals.stopped_error()
-            if isinstance(caught, KeyboardInterrupt)
-            else as_fidtool_error(caught)
-        )
+        error = as_fidtool_error(caught)
+        if isinstance(caught, KeyboardInterrupt):
+            error = signals.stopped_error()
         if self._size == 1:
             return error
         signals.ignore()
-        first = None
-        if isinstance(
-            error, LostContactError
-        ):  # a lost rank on another machine is detected only by its silence
-            silence = self._peer_timeout + 3 * _HEARTBEAT_SECONDS
-            first = self.first_error(
-                _EXPLANATION_SECONDS if isinstance(error, TooSlowError) else silence
-            )
+        first = self._wait_for_cause(error)
         if first is None:
             self.report(add_location(error, self._rank, self._size))
             known = self._failure
-            first = (
-                error
-                if error.agreed or known is None or known.error.text == error.text
-                else known.error
-            )
+            first = error
+            if known is not None and known.error.text != error.text and not error.agreed:
+                first = known.error
         if signals.taken_over:
             self._print_once(first)
             first.printed = True
         else:
-            self._exit_at = float(
-                "inf"
-            )  # the calling program has its exception and decides what to do with it
+            # The calling program has its exception and decides what to do with it.
+            self._exit_at = float("inf")
         self.leave(succeeded=False)
         return first
 
+    def _wait_for_cause(self, error: FidtoolError) -> FidtoolError | None:
+        """Returns the failure of another rank that ``error`` may be a symptom of, if it is known in
+        time.
+        """
+        if isinstance(error, TooSlowError):
+            return self.first_error()
+        if isinstance(error, LostContactError):
+            # A lost rank on another machine is detected only by its silence.
+            return self.first_error(self._peer_timeout + 3 * _HEARTBEAT_SECONDS)
+        return None
+
     def late_ranks(self) -> str:
         """The ranks that have not entered this rank's current collective, for a message."""
-        values: dict[int, bytes] = self._ask(
+        heartbeats: dict[int, bytes] = self._ask(
             lambda _: self._read_heartbeats(range(self._size)), dict[int, bytes]()
         )
-        late = [rank for rank, value in values.items() if int(value.split()[1]) < self.collectives]
-        return (
-            ", ".join(f"rank {rank} ({self._processes[rank]})" for rank in late[:8])
-            or "the other ranks"
-        )
+        late = []
+        for rank, heartbeat in heartbeats.items():
+            _, collectives = heartbeat.split()
+            if int(collectives) < self.collectives:
+                late.append(f"rank {rank} ({self._processes[rank]})")
+        return ", ".join(late[:8]) or "the other ranks"
 
     def leave(self, succeeded: bool) -> None:
         """Announces that this rank leaves. Rank zero, which may serve the store, waits for the
@@ -290,12 +285,13 @@ class Watchdog:
             self._closed.set()
         self._ask(lambda store: store.set(f"left/{self._rank}", "1"), None)
         deadline = time.monotonic() + (self._peer_timeout if succeeded else _PRINT_SECONDS)
-        waiting = range(1, self._size) if self._rank == 0 and self._store is not None else []
-        while waiting and time.monotonic() < deadline:
-            waiting = [
-                rank for rank in waiting if not self._has_left(rank) and not self._has_ended(rank)
-            ]
-            time.sleep(0.02 if waiting else 0.0)
+        if self._rank != 0 or self._store is None:
+            return
+        for rank in range(1, self._size):
+            while not self._has_left(rank) and not self._has_ended(rank):
+                if time.monotonic() >= deadline:
+                    return
+                time.sleep(0.02)
 
     def stop(self) -> None:
         """Ends the guard. Does not return if the guard is ending this process."""
@@ -315,8 +311,10 @@ class Watchdog:
             if self._processes and now >= next_heartbeat:
                 next_heartbeat = now + _HEARTBEAT_SECONDS
                 posted = self._ask(self._exchange_heartbeats, None)
-            if self._failure is None and (failure := posted or self._detect(now)) is not None:
-                self._declare(failure)
+            if self._failure is None:
+                failure = posted or self._detect(now)
+                if failure is not None:
+                    self._declare(failure)
             if self._failure is not None and now >= self._exit_at:
                 self._force_exit(self._failure)
             last = time.monotonic()
@@ -336,9 +334,8 @@ class Watchdog:
         return failure
 
     def _read_heartbeats(self, ranks: Collection[int]) -> dict[int, bytes]:
-        return dict(
-            zip(ranks, get_all(self._store, [f"heartbeat/{rank}" for rank in ranks]), strict=True)
-        )
+        heartbeats = get_all(self._store, [f"heartbeat/{rank}" for rank in ranks])
+        return dict(zip(ranks, heartbeats, strict=True))
 
     def _detect(self, now: float) -> Failure | None:
         """A failure that this rank can detect."""
@@ -350,19 +347,17 @@ class Watchdog:
                 why = "it crashed or was killed (out of memory?)"
                 return self._lost_rank(rank, f"exited without reporting an error: {why}")
         if signals.received:
-            return Failure(
-                self._rank, add_location(signals.stopped_error(), self._rank, self._size)
-            )
+            error = add_location(signals.stopped_error(), self._rank, self._size)
+            return Failure(self._rank, error)
         return self._detect_silence(now) if self._processes else None
 
     def _detect_silence(self, now: float) -> Failure | None:
         """A lost or silent store, or a silent rank."""
         server = "rank 0"
         if launcher_serves_store():
-            server = (
-                "the launcher at "
-                f"{os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}"
-            )
+            host = os.environ.get("MASTER_ADDR", "")
+            port = os.environ.get("MASTER_PORT", "")
+            server = f"the launcher at {host}:{port}"
         if self._store_error:
             cause = f"{server} exited or its machine is down"
             message = f"lost the connection to the rendezvous store ({self._store_error}): {cause}"
@@ -372,17 +367,14 @@ class Watchdog:
             f"for {patience:g} s ({option('peer_timeout')}): it is frozen, or its machine or the "
             "network is down"
         )
-        silent = [
-            rank
-            for rank, (_, seen) in self._heartbeats.items()
-            if self._last_contact - seen > patience
-        ]
-        if now - self._last_contact > patience:  # the store does not respond
-            if launcher_serves_store():
-                return Failure(0, RunError(f"{server} did not respond {limit}"))
-            silent = [0]
-        for rank in silent:
-            if not self._has_left(rank):
+        store_is_silent = now - self._last_contact > patience
+        if store_is_silent and launcher_serves_store():
+            return Failure(0, RunError(f"{server} did not respond {limit}"))
+        for rank, (_, seen) in self._heartbeats.items():
+            is_silent = self._last_contact - seen > patience
+            if store_is_silent:
+                is_silent = rank == 0
+            if is_silent and not self._has_left(rank):
                 return self._lost_rank(rank, f"sent no heartbeat {limit}")
         return None
 
@@ -395,7 +387,7 @@ class Watchdog:
         if process is None:
             return False
         try:
-            state, started = _stat(process.pid)
+            state, started = _read_state(process.pid)
         except (FileNotFoundError, ProcessLookupError):
             return True
         except OSError:  # for example, this process has too many open files
@@ -423,19 +415,20 @@ class Watchdog:
         """Makes ``failure`` the run's failure, unless there already is one, and sets when this
         process must end.
         """
-        failure = failure if self._failure else self._ask(failure.post, failure)
-        if self._failure is not None:
+        if self._failure is None:
+            failure = self._ask(failure.post, failure)
+        if self._failure is not None:  # the other thread may have declared one meanwhile
             return
-        failure.error.location = (
-            failure.error.location or ""
-        )  # that of the rank is in the message where it matters
+        # That of the rank is in the message where it matters.
+        failure.error.location = failure.error.location or ""
         now = time.monotonic()
-        self._exit_at = now + (
-            _SIGNAL_GRACE_SECONDS if isinstance(failure.error, StoppedError) else _GRACE_SECONDS
-        )
         if not signals.taken_over:  # the calling program gets its exception if possible
             self.abandon_at = now + (_GRACE_SECONDS if failure.lost else self._peer_timeout)
             self._exit_at = self.abandon_at + _GRACE_SECONDS
+        elif isinstance(failure.error, StoppedError):
+            self._exit_at = now + _SIGNAL_GRACE_SECONDS
+        else:
+            self._exit_at = now + _GRACE_SECONDS
         self._failure = failure
         self.failed.set()
         if failure.lost and failure.rank != self._rank and failure.rank in self._visible:
@@ -455,15 +448,14 @@ class Watchdog:
             if self._printed:
                 return
             self._printed = True
-            rank_zero_lost = (
-                self._failure is not None and self._failure.lost and self._failure.rank == 0
-            )
-            deadline = time.monotonic() + (
-                0.0 if rank_zero_lost or self._rank == 0 else _PRINT_SECONDS
-            )
-            while time.monotonic() < deadline and not self._ask(
-                lambda store: store.check(["printing"]), True
-            ):
+            failure = self._failure
+            rank_zero_lost = failure is not None and failure.lost and failure.rank == 0
+            deadline = time.monotonic()
+            if self._rank != 0 and not rank_zero_lost:
+                deadline += _PRINT_SECONDS
+            while time.monotonic() < deadline:
+                if self._ask(lambda store: store.check(["printing"]), True):
+                    break
                 time.sleep(0.05)
             prints = self._ask(lambda store: store.add("printing", 1) == 1, True)
             with contextlib.suppress(Exception):
@@ -484,7 +476,9 @@ class Watchdog:
 
 def get_all(store: Store, keys: list[str]) -> list[bytes]:
     """The values of keys that the store has."""
-    return list(store.multi_get(keys) if store.has_extended_api() else map(store.get, keys))  # type: ignore[attr-defined]
+    if store.has_extended_api():  # type: ignore[attr-defined]
+        return list(store.multi_get(keys))  # type: ignore[attr-defined]
+    return [store.get(key) for key in keys]
 
 
 def first_line(error: BaseException) -> str:

@@ -91,10 +91,8 @@ class World:
         mine = _pickled(value)
         sizes = torch.zeros(self.size, dtype=torch.int64, device="cpu")
         sizes[self.rank] = len(mine)
-        return [
-            pickle.loads(output.numpy().data)
-            for output in self.gather_bytes(mine, self.sum_(sizes).tolist())
-        ]
+        every = self.gather_bytes(mine, self.sum_(sizes).tolist())
+        return [pickle.loads(data.numpy().data) for data in every]
 
     def gather_bytes(self, mine: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
         """Returns every rank's one-dimensional uint8 tensor, in rank order."""
@@ -124,14 +122,13 @@ class World:
             return value
         import torch
 
-        data = (
-            _pickled(value) if self.rank == 0 else torch.empty(0, dtype=torch.uint8, device="cpu")
-        )
+        data = torch.empty(0, dtype=torch.uint8, device="cpu")
+        if self.rank == 0:
+            data = _pickled(value)
         size = torch.tensor([len(data)], dtype=torch.int64, device="cpu")
         data.resize_(int(self.sum_(size)))
-        self._run_collective(
-            lambda group: group.broadcast([data]), data
-        )  # from rank zero by default
+        # From rank zero by default.
+        self._run_collective(lambda group: group.broadcast([data]), data)
         return value if self.rank == 0 else pickle.loads(data.numpy().data)
 
     def _run_collective(self, begin: Callable[[Any], Any], *tensors: torch.Tensor) -> None:
@@ -156,9 +153,8 @@ class World:
         try:
             work = begin(group)
             while not work.is_completed():
-                with contextlib.suppress(
-                    RuntimeError
-                ):  # the poll timed out; the last wait raises for a failed one
+                # An error is a poll that timed out; the last wait raises that of a failed one.
+                with contextlib.suppress(RuntimeError):
                     work.wait(timedelta(seconds=0.5))
                 if time.monotonic() > self._watchdog.abandon_at and not work.is_completed():
                     _never_destroy(ctypes.py_object((group, work, tensors)))
@@ -231,10 +227,9 @@ class World:
             yield
         except (Exception, SystemExit) as caught:  # a custom network may call sys.exit
             error = caught
-        mine = (
-            None if error is None else add_location(as_fidtool_error(error), self.rank, self.size)
-        )
-        if mine is not None:
+        mine: FidtoolError | None = None
+        if error is not None:
+            mine = add_location(as_fidtool_error(error), self.rank, self.size)
             self._watchdog.report(mine)
         every = self.gather(mine or self.must_stop())
         failures = [failure for failure in every if isinstance(failure, FidtoolError)]
@@ -277,10 +272,7 @@ def open_world(
                 group = None
                 if launch.world_size > 1:
                     # Deferred: most runs have one rank.
-                    from fidtool.distributed.rendezvous import (
-                        join,
-                        leave,
-                    )
+                    from fidtool.distributed.rendezvous import join, leave
 
                     group = join(launch, watchdog)
                     leaving.callback(leave, group)
@@ -308,12 +300,9 @@ _MISSING = ("missing", "")
 
 def named_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
     """A module's parameters and buffers by name, including those not in its state_dict."""
-    return dict(
-        [
-            *module.named_parameters(remove_duplicate=False),
-            *module.named_buffers(remove_duplicate=False),
-        ]
-    )
+    tensors: dict[str, torch.Tensor] = dict(module.named_parameters(remove_duplicate=False))
+    tensors.update(module.named_buffers(remove_duplicate=False))
+    return tensors
 
 
 def tensor_hashes(tensors: Mapping[str, torch.Tensor]) -> dict[str, tuple[str, str]]:

@@ -70,8 +70,7 @@ class RunRecord:
             extraction.
         versions: versions of Python and of the libraries that affect the values.
         command, host, date: see `Origin`.
-        config: settings that are not at their defaults, by their names in
-            `fidtool.settings.settings.Settings`.
+        config: settings that are not at their defaults, by the names of their keywords.
         warnings: what may be wrong with the whole run.
         notes: further information, such as which settings were taken from a statistics file.
         advice: how the same run would have taken much less time; empty if nothing is known.

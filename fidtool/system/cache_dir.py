@@ -58,9 +58,15 @@ def open_descriptor(path: Path) -> int | None:
     """Returns the file descriptor that a path such as /dev/stdout or /dev/fd/3 names; None for all
     other paths.
     """
+    named = {"/dev/stdout": 1, "/dev/stderr": 2}
     numbered = re.fullmatch(r"/(?:dev|proc/self)/fd/(\d+)", str(path))
-    number = int(numbered[1]) if numbered else {"/dev/stdout": 1, "/dev/stderr": 2}.get(str(path))
-    return None if number is None else moved_descriptors.get(number, number)
+    if numbered:
+        number = int(numbered[1])
+    elif str(path) in named:
+        number = named[str(path)]
+    else:
+        return None
+    return moved_descriptors.get(number, number)
 
 
 def check_target(named: str, file: Path, inputs: Iterable[object] = ()) -> None:
@@ -80,10 +86,10 @@ def check_target(named: str, file: Path, inputs: Iterable[object] = ()) -> None:
             problem = "it is a folder; name a file"
         elif file.is_file() and any(_is_same(file, path) for path in inputs):
             problem = "it would replace a file that this command reads; name another file"
-        elif (
-            file.exists() and not file.is_file()
-        ):  # a device, or the pipe of a shell's >(command), in any folder
-            problem = "" if os.access(file, os.W_OK) else "you have no permission to write to it"
+        elif file.exists() and not file.is_file():
+            # A device, or the pipe of a shell's >(command), in any folder.
+            if not os.access(file, os.W_OK):
+                problem = "you have no permission to write to it"
         elif not file.parent.is_dir() or not os.access(file.parent, os.W_OK):
             problem = f"{file.parent} must be an existing folder with write permission"
     except OSError as error:  # for example, the name is too long
@@ -125,7 +131,7 @@ def _tries(seconds: float) -> Iterator[None]:
         time.sleep(0.05)
 
 
-def _special(path: Path) -> IO[bytes]:
+def _open_special(path: Path) -> IO[bytes]:
     """Opens a pipe or a device for writing. An OSError if nobody reads the pipe within some
     seconds.
     """
@@ -171,18 +177,19 @@ def atomic_write(path: Path, overwrite: bool = True) -> Iterator[IO[bytes]]:
     """
     descriptor = open_descriptor(path)
     if descriptor is not None or (path.exists() and not path.is_file()):
-        # Opening a descriptor by name would overwrite a regular file from its beginning.
-        with (
-            open(os.dup(descriptor), "wb") if descriptor is not None else _special(path) as special
-        ):
+        if descriptor is None:
+            special = _open_special(path)
+        else:
+            # Opening it by name would overwrite a regular file from its beginning.
+            special = os.fdopen(os.dup(descriptor), "wb")
+        with special:
             yield special
         return
     path = Path(os.path.realpath(path))  # only now: a pipe behind /dev/stdout has no path
     temporary = path.with_name(f".fidtool-{secrets.token_hex(8)}.tmp")
     try:
-        with open(
-            temporary, "x+b"
-        ) as handle:  # not by tempfile, whose files only the owner can read
+        # Not by tempfile, whose files only the owner can read.
+        with open(temporary, "x+b") as handle:
             yield handle
             handle.flush()
             os.fsync(handle.fileno())

@@ -112,10 +112,8 @@ class Console:
                 rate = done / (now - started)
                 line = f"{done} images, {rate:.1f} images/s"
                 if total is not None:
-                    line = (
-                        f"{done}/{total} images, {rate:.1f} images/s, {(total - done) / rate:.0f} "
-                        "s left"
-                    )
+                    left = (total - done) / rate
+                    line = f"{done}/{total} images, {rate:.1f} images/s, {left:.0f} s left"
                 print(f"{label}: {line}", file=sys.stderr, flush=True)
 
         advance(0)

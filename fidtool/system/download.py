@@ -49,9 +49,8 @@ def attempts(seconds: float = math.inf) -> Iterator[int]:
     once.
     """
     end = time.monotonic() + seconds
-    delays = (
-        random.Random()
-    )  # not the program's generator, whose numbers would depend on the network
+    # Not the program's generator, whose numbers would depend on the network.
+    delays = random.Random()
     yield 1
     for attempt in range(2, MAX_TRIES + 1):
         if time.monotonic() > end:
@@ -102,9 +101,8 @@ class RemoteFile:
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Set the position; nothing is requested before the next read."""
-        position = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size or 0}[
-            whence
-        ] + offset
+        starts = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size or 0}
+        position = starts[whence] + offset
         if position != self._position:
             self._hang_up()
         self._position = position
@@ -114,13 +112,14 @@ class RemoteFile:
         """Return this number of bytes, or all that are left if it is negative; fewer at the end of
         the file.
         """
-        blocks = []
-        while count and (
-            block := self._receive(_BLOCK_BYTES if count < 0 else min(count, _BLOCK_BYTES))
-        ):
-            blocks.append(block)
-            count -= len(block)
-        return b"".join(blocks)
+        content = bytearray()
+        while count < 0 or len(content) < count:
+            left = count - len(content) if count >= 0 else _BLOCK_BYTES
+            block = self._receive(min(left, _BLOCK_BYTES))
+            if not block:
+                break
+            content += block
+        return bytes(content)
 
     def _receive(self, most: int) -> bytes:
         """Return the next bytes, at most so many; none at the end. Requests that break are repeated
@@ -142,9 +141,8 @@ class RemoteFile:
                 if not self._may_pass(error):
                     raise DownloadError(problem) from None
                 if self._position and not self._ranges:
-                    raise DownloadError(
-                        f"{problem}, and the server cannot send the rest alone"
-                    ) from None
+                    problem += ", and the server cannot send the rest alone"
+                    raise DownloadError(problem) from None
             else:
                 self._position += len(data)
                 self._check_time()
@@ -163,8 +161,10 @@ class RemoteFile:
         """
         self._check_time()
         first = self._position
-        last = (self.stop if self.stop > first else self.size or first + _FIRST_BYTES) - 1
-        asked = request(self._url, {"Range": f"bytes={first}-{last}"})
+        stop = self.stop
+        if stop <= first:
+            stop = self.size or first + _FIRST_BYTES
+        asked = request(self._url, {"Range": f"bytes={first}-{stop - 1}"})
         self._hang_up()
         self._response = urllib.request.urlopen(asked, timeout=_SILENCE_SECONDS)
         length = self._response.headers.get("Content-Length")
@@ -174,9 +174,8 @@ class RemoteFile:
             content_range = self._response.headers.get("Content-Range") or ""
             part = re.fullmatch(r"bytes (\d+)-(\d+)/(\d+)", content_range)
             if part is None or int(part[1]) != first:
-                raise ValueError(
-                    f"the server returned {content_range!r} for the bytes from {first} on"
-                )
+                sent = f"the server returned {content_range!r}"
+                raise ValueError(f"{sent} for the bytes from {first} on")
             size = int(part[3])
             end = int(part[2]) + 1
         if self._answered and size != self.size:
@@ -221,7 +220,6 @@ def request(url: str, headers: dict[str, str]) -> urllib.request.Request:
     if not at:
         return urllib.request.Request(url, headers=headers)
     asked = urllib.request.Request(urlunsplit(parts._replace(netloc=host)), headers=headers)
-    asked.add_unredirected_header(
-        "Authorization", f"Basic {base64.b64encode(unquote_to_bytes(user)).decode()}"
-    )
+    credentials = base64.b64encode(unquote_to_bytes(user)).decode()
+    asked.add_unredirected_header("Authorization", f"Basic {credentials}")
     return asked

@@ -57,12 +57,11 @@ def restored(kind: Any, value: Any) -> Any:
     Raises:
         KeyError, TypeError, ValueError: if the value is not what ``kind`` becomes in JSON.
     """
-    if (
-        isinstance(value, (int, float)) and not abs(value) <= float_info.max
-    ):  # no gate would notice NaN
-        raise ValueError("a number is not finite")
+    if isinstance(value, (int, float)) and not abs(value) <= float_info.max:
+        raise ValueError("a number is not finite")  # no gate would notice NaN
     kind = _LIMITED.get(kind, kind)
-    origin, parts = get_origin(kind), get_args(kind)
+    origin = get_origin(kind)
+    parts = get_args(kind)
     if origin is Annotated:
         return _within(value, *parts)
     is_plain = isinstance(value, _PLAIN.get(kind, ()))
@@ -73,8 +72,10 @@ def restored(kind: Any, value: Any) -> Any:
     elif is_dataclass(kind) and isinstance(value, str if hasattr(kind, "parse") else dict):
         return _restored_dataclass(kind, value)
     elif origin is tuple and isinstance(value, list):
-        each = parts[:1] * len(value) if parts[-1] is Ellipsis else parts
-        return tuple(restored(one, item) for one, item in zip(each, value, strict=True))
+        kinds = parts[:1] * len(value) if parts[-1] is Ellipsis else parts
+        return tuple(
+            restored(item_kind, item) for item_kind, item in zip(kinds, value, strict=True)
+        )
     elif origin is Counter and isinstance(value, dict):
         return Counter(restored(dict[str, int], value))
     elif origin in (dict, Mapping) and isinstance(value, dict):
@@ -92,11 +93,9 @@ def _restored_dataclass(kind: Any, value: Any) -> Any:
             return kind.parse(value)
         except ValueError:  # its message names the setting of a run
             raise ValueError(f"{value!r} is no {kind.__name__.lower()}") from None
-    return (
-        kind.from_dict(value)
-        if hasattr(kind, "from_dict")
-        else kind(**restored_fields(kind, value))
-    )
+    if hasattr(kind, "from_dict"):
+        return kind.from_dict(value)
+    return kind(**restored_fields(kind, value))
 
 
 def restored_fields(

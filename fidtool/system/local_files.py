@@ -10,7 +10,6 @@ import select
 import stat
 from collections.abc import Callable
 from functools import partial
-from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
@@ -97,13 +96,15 @@ def _read(path: str | os.PathLike[str], seconds: float) -> bytes:
 
 def _drained(descriptor: int, seconds: float) -> bytes:
     """Return what is written to a pipe. ``seconds`` is how long the first bytes may take."""
-    ready, content = select.poll(), BytesIO()
+    content = bytearray()
+    ready = select.poll()
     ready.register(descriptor, select.POLLIN)
-    while ready.poll(None if content.tell() else 1000 * seconds):
-        if not (data := os.read(descriptor, 1 << 20)):
-            return content.getvalue()
-        content.write(data)
-        if content.tell() > _MOST_BYTES:
+    while ready.poll(None if content else 1000 * seconds):
+        data = os.read(descriptor, 1 << 20)
+        if not data:
+            return bytes(content)
+        content += data
+        if len(content) > _MOST_BYTES:
             raise OSError(errno.EFBIG, f"it has more than {_MOST_BYTES} bytes")
     raise OSError(errno.EIO, f"it is a pipe to which nothing was written for {seconds:g} s")
 

@@ -60,9 +60,8 @@ class _Dtype:
 
 def _array(data: Any, dtype: _Dtype, shape: Any = (), order: Any = "C") -> NDArray[Any]:
     """Returns an array that shares the memory of its content."""
-    content = (
-        data.encode("latin-1") if isinstance(data, str) else data
-    )  # Python 2 had no other bytes
+    # Python 2 had no other bytes.
+    content = data.encode("latin-1") if isinstance(data, str) else data
     return np.ndarray(shape, dtype.dtype, memoryview(content), order=order)
 
 
@@ -91,22 +90,18 @@ its name.
 # ends the process.
 _PythonUnpickler: Any = pickle._Unpickler
 _REFUSED = (
-    *(
-        pickle.INST,
-        pickle.OBJ,
-        pickle.NEWOBJ,
-        pickle.NEWOBJ_EX,
-        pickle.EXT1,
-        pickle.EXT2,
-        pickle.EXT4,
-    ),
-    *(
-        pickle.EMPTY_SET,
-        pickle.ADDITEMS,
-        pickle.FROZENSET,
-        pickle.NEXT_BUFFER,
-        pickle.READONLY_BUFFER,
-    ),
+    pickle.INST,
+    pickle.OBJ,
+    pickle.NEWOBJ,
+    pickle.NEWOBJ_EX,
+    pickle.EXT1,
+    pickle.EXT2,
+    pickle.EXT4,
+    pickle.EMPTY_SET,
+    pickle.ADDITEMS,
+    pickle.FROZENSET,
+    pickle.NEXT_BUFFER,
+    pickle.READONLY_BUFFER,
 )
 """Opcodes that make objects, and that data do not need."""
 

@@ -163,7 +163,7 @@ PACKAGE = ROOT / "fidtool"
 FLAG = re.compile(r"(?<![\w-])--[a-z]")
 COMMAND = re.compile(r"`[^`]*`|\(pip install [^)]*\)")
 OTHERS_FLAGS = {
-    "pipeline/extract.py": "of `fidtool stats --layout`, the only caller",
+    "run/extract.py": "of `fidtool stats --layout`, the only caller",
     "sources/archives.py": "of tar",
 }
 

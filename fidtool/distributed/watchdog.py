@@ -477,7 +477,7 @@ class Watchdog:
 def get_all(store: Store, keys: list[str]) -> list[bytes]:
     """The values of keys that the store has."""
     if store.has_extended_api():  # type: ignore[attr-defined]
-        return list(store.multi_get(keys))  # type: ignore[attr-defined]
+        return list(store.multi_get(keys))
     return [store.get(key) for key in keys]
 
 

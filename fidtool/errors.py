@@ -129,10 +129,8 @@ def rendered(text: str, spelling: Spelling = as_argument) -> str:
         setting = MetricSetting(name, *others) if len(others) == 2 else name
         try:
             return spelling(setting, ast.literal_eval(mark[2]))
-        except (
-            ValueError,
-            SyntaxError,
-        ):  # an object that a program passed, or a file whose name has these characters
+        except (ValueError, SyntaxError):
+            # An object that a program passed, or a file whose name has these characters.
             return spelling(setting, mark[2])
 
     return redacted(_OPTION.sub(spelled, text) if "\x01" in text else text)
@@ -174,9 +172,9 @@ def without_secrets(value: T) -> T:
     if isinstance(value, str):
         cleaned = redacted(value)
     elif isinstance(value, Mapping):
-        cleaned = {without_secrets(key): without_secrets(each) for key, each in value.items()}
+        cleaned = {without_secrets(key): without_secrets(item) for key, item in value.items()}
     elif isinstance(value, (list, tuple)):
-        cleaned = [without_secrets(each) for each in value]
+        cleaned = [without_secrets(item) for item in value]
     return cleaned  # type: ignore[no-any-return]
 
 
@@ -225,11 +223,9 @@ class FidtoolError(Exception):
         for kind in type(self).__mro__:
             if kind.__module__.partition(".")[0] == "fidtool":
                 break
-        carried = {
-            name: value
-            for name, value in vars(self).items()
-            if kind is type(self) or name in _CARRIED
-        }
+        carried = vars(self)
+        if kind is not type(self):
+            carried = {name: value for name, value in carried.items() if name in _CARRIED}
         return _unpacked, (kind, self.args), carried
 
     def advise(self, *remedies: str) -> None:
@@ -275,8 +271,11 @@ class FidtoolError(Exception):
         arguments.
         """
         problem, *remedies = self.args
-        before = (" " if problem.endswith(":") else "; ") if remedies else ""
-        return f"{problem}{before}{', or '.join(remedies)}{self.location or ''}{self.note}"
+        message = problem
+        if remedies:
+            message += " " if problem.endswith(":") else "; "
+            message += ", or ".join(remedies)
+        return f"{message}{self.location or ''}{self.note}"
 
     def __str__(self) -> str:
         return rendered(self.text)
@@ -325,7 +324,8 @@ def own_exceptions() -> Iterator[None]:
     try:
         yield
     except ProgramError as error:
-        if not isinstance(own := error.__cause__, Exception):
+        own = error.__cause__
+        if not isinstance(own, Exception):
             raise
         if sys.version_info >= (3, 11):
             own.add_note(f"fidtool: {error}")
@@ -392,11 +392,13 @@ def merged(warnings: Iterable[ResultWarning]) -> list[ResultWarning]:
     sets: dict[ResultWarning, dict[str, None]] = {}
     for warning in warnings:
         sets.setdefault(replace(warning, set=""), {})[warning.set] = None
-    found = []
+    merged_warnings = []
     for warning, names in sets.items():
-        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-        found.append(replace(warning, set=", ".join([*names][:_MOST_NAMED]) + more))
-    return worst_first(found)
+        named = ", ".join([*names][:_MOST_NAMED])
+        if len(names) > _MOST_NAMED:
+            named += f" and {len(names) - _MOST_NAMED} more"
+        merged_warnings.append(replace(warning, set=named))
+    return worst_first(merged_warnings)
 
 
 _GONE_THROUGH = {"fidtool", "torch", "torchmetrics", "lightning", "pytorch_lightning", "contextlib"}
@@ -409,11 +411,11 @@ def warn_program(message: str, category: type[Warning] = FidtoolWarning) -> None
     """
     level = 2
     frame = sys._getframe(1)
-    while (
-        frame.f_back is not None
-        and frame.f_globals.get("__name__", "").partition(".")[0] in _GONE_THROUGH
-    ):
-        level = level + 1
+    while frame.f_back is not None:
+        package = frame.f_globals.get("__name__", "").partition(".")[0]
+        if package not in _GONE_THROUGH:
+            break
+        level += 1
         frame = frame.f_back
     warnings.warn(rendered(message), category, stacklevel=level)
 

@@ -44,11 +44,11 @@ def images_of(counts: Sequence[int | None]) -> str:
 
 def in_natural_order(name: str) -> list[tuple[int, int, str]]:
     """Return the key by which names are sorted in natural order: 9.png before 10.png."""
-    tokens = re.split(r"(\d+)", name)
-    return [
-        (0, int(each), each) if each.isdecimal() and len(each) < 4000 else (1, 0, each)
-        for each in tokens
-    ]
+    key = []
+    for token in re.split(r"(\d+)", name):
+        is_number = token.isdecimal() and len(token) < 4000  # Python converts no longer ones
+        key.append((0, int(token), token) if is_number else (1, 0, token))
+    return key
 
 
 def or_none(value: object) -> str:
@@ -68,14 +68,14 @@ def closest(name: str, known: Iterable[str], likeness: float = 0.6) -> list[str]
     import difflib  # only error messages need it
 
     by_fold: dict[str, str] = {}
-    for each in known:
-        by_fold.setdefault(folded(each), each)
+    for known_name in known:
+        by_fold.setdefault(folded(known_name), known_name)
     typed = folded(name)
-    begun = sorted((each for each in by_fold if typed and each.startswith(typed)), key=len)
-    return [
-        by_fold[each]
-        for each in begun[:4] or difflib.get_close_matches(typed, by_fold, n=4, cutoff=likeness)
-    ]
+    matches = [fold for fold in by_fold if typed and fold.startswith(typed)]
+    matches.sort(key=len)
+    if not matches:
+        matches = difflib.get_close_matches(typed, by_fold, n=4, cutoff=likeness)
+    return [by_fold[fold] for fold in matches[:4]]
 
 
 def existing_like(path: str) -> list[str]:
@@ -86,11 +86,12 @@ def existing_like(path: str) -> list[str]:
     if folder and not os.path.isdir(folder):
         folder = "".join(existing_like(folder)) or folder
     slash = path[len(path.rstrip("/")) :][:1]
-    found = [*itertools.islice(glob.iglob(f"*{slash}", root_dir=folder or None), 10_000)]
-    alike = difflib.get_close_matches(name + slash, found, n=4)
-    alike += closest(name + slash, found)
-    close = [each for each in alike if closest(splitext(name)[0], [splitext(each)[0]])]
-    return [os.path.join(folder, each) for each in close[:1]]
+    present = [*itertools.islice(glob.iglob(f"*{slash}", root_dir=folder or None), 10_000)]
+    alike = difflib.get_close_matches(name + slash, present, n=4)
+    for candidate in alike + closest(name + slash, present):
+        if closest(splitext(name)[0], [splitext(candidate)[0]]):
+            return [os.path.join(folder, candidate)]
+    return []
 
 
 def suggestion(name: str, known: Iterable[str], likeness: float = 0.6) -> str:
@@ -114,10 +115,12 @@ def legible(text: str) -> str:
 
     Secrets in URLs are removed, see `fidtool.errors.redacted`.
     """
-    return _ODD.sub(
-        lambda found: ascii(found.group())[1:-1] if found.group() < "\x80" else "\ufffd",
-        rendered(text),
-    )
+
+    def escape(match: re.Match[str]) -> str:
+        character = match[0]
+        return ascii(character)[1:-1] if character < "\x80" else "\ufffd"
+
+    return _ODD.sub(escape, rendered(text))
 
 
 def shortened(text: str, longest: int = 160) -> str:
@@ -152,23 +155,20 @@ def numbers_of(paths: Sequence[str]) -> tuple[list[float], str] | None:
         none. None if a path has no number, or if no number after the same word distinguishes all
         paths: ``v2`` and ``model5`` are no sweep.
     """
-    found = [list(_NUMBER.finditer(path.removesuffix(".npz"))) for path in paths]
-    if len({len(each) for each in found}) > 1:
-        found = [each[-1:] for each in found]
-    # In step100/fid50k and step200/fid50k the last number is the same. A path without a number
+    matches = [[*_NUMBER.finditer(path.removesuffix(".npz"))] for path in paths]
+    if len({len(path_matches) for path_matches in matches}) > 1:
+        matches = [path_matches[-1:] for path_matches in matches]
+    # From the last: in step100/fid50k and step200/fid50k it is the same. A path without a number
     # leaves no column.
-    columns = [
-        column for column in zip(*found, strict=False) if len({each[1] for each in column}) == 1
-    ]
-    distinct = [
-        column for column in columns if len({float(each[2]) for each in column}) == len(paths)
-    ]
-    if not distinct:
-        return None
-    return [float(each[2]) for each in distinct[-1]], distinct[-1][0][1] or "number in the name"
+    for column in reversed([*zip(*matches, strict=False)]):
+        words = {match[1] for match in column}
+        numbers = [float(match[2]) for match in column]
+        if len(words) == 1 and len(set(numbers)) == len(paths):
+            return numbers, words.pop() or "number in the name"
+    return None
 
 
 def command_line(command: Sequence[str]) -> str:
     """Return the arguments quoted for a shell, as legible text."""
     # Each argument is redacted separately: within the whole line, the end of a URL is ambiguous.
-    return " ".join(shlex.quote(legible(each)) for each in command)
+    return " ".join(shlex.quote(legible(argument)) for argument in command)

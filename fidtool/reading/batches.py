@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
+import re
 import socket
 import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -80,9 +81,9 @@ def plan_batches(images: ImageSet, batch_size: int) -> list[Batch]:
     """Divides a set as `cut_batches` does. If images can only be read sequentially, those of a
     batch are stored next to each other instead.
     """
-    positions: Indices = (
-        np.argsort(images.order, kind="stable") if images.reader.in_order else range(len(images))
-    )
+    positions: Indices = range(len(images))
+    if images.reader.in_order:
+        positions = np.argsort(images.order, kind="stable")
     parts = cut_batches(len(images), batch_size)
     return [Batch(number, positions[part.start : part.stop]) for number, part in enumerate(parts)]
 
@@ -101,11 +102,11 @@ def deal(batches: Sequence[T], rank: int, world_size: int, in_order: bool = Fals
     A rank gets every ``world_size``-th batch. If images can only be read sequentially
     (``in_order``), it gets consecutive batches, so that it need not read past its own last image.
     """
-    if in_order:
-        return list(
-            batches[len(batches) * rank // world_size : len(batches) * (rank + 1) // world_size]
-        )
-    return list(batches[rank::world_size])
+    if not in_order:
+        return list(batches[rank::world_size])
+    start = len(batches) * rank // world_size
+    stop = len(batches) * (rank + 1) // world_size
+    return list(batches[start:stop])
 
 
 def part_of(images: ImageSet, part: str, batch_size: int) -> ImageSet:
@@ -115,25 +116,24 @@ def part_of(images: ImageSet, part: str, batch_size: int) -> ImageSet:
     Raises:
         InputError: if there is no such part, or there are fewer batches than parts.
     """
-    number, of = (int(each) if each.isdecimal() else 0 for each in f"{part}".partition("/")[::2])
-    if not 1 <= number <= of:
+    match = re.fullmatch(r"(\d+)/(\d+)", part)
+    number, count = map(int, match.groups()) if match else (0, 0)
+    if not 1 <= number <= count:
         raise InputError(
             f"there is no part {part!r}:", "pass its number and how many there are, such as 3/16"
         )
     batches = plan_batches(images, batch_size)
-    if of > len(batches):
-        has = (
-            f"{counted(len(images), 'image')} in {counted(len(batches), 'batch', 'batches')} of "
-            f"{batch_size}"
-        )
+    if count > len(batches):
         raise InputError(
-            f"there is no part {part} of {images.path}, which has {has}:",
+            f"there is no part {part} of {images.path}, which has "
+            f"{counted(len(images), 'image')} in {counted(len(batches), 'batch', 'batches')} of "
+            f"{batch_size}:",
             f"pass at most {len(batches)} as the number of parts",
             f"a smaller {option('batch_size')}",
         )
-    own = deal(batches, number - 1, of, in_order=True)
+    own = deal(batches, number - 1, count, in_order=True)
     places = np.sort(np.concatenate([np.asarray(batch.images) for batch in own]))
-    return images.restricted(SetPart(f"{number}/{of}", images.digest(), len(images), places))
+    return images.restricted(SetPart(f"{number}/{count}", images.digest(), len(images), places))
 
 
 def broadcast_images(
@@ -159,14 +159,16 @@ def broadcast_images(
         if in_memory is not None:
             own = in_memory.image_set(value_range)
             mine = replace(mine, reader=mine.reader.around(own.reader))
-        seen = mine.in_time(mine.sample, seconds), socket.gethostname()
-    (first, _), *others = world.gather(seen)
-    for rank, (sample, host) in enumerate(others, 1):
-        if sample != first:
-            differ = (
-                f"has different contents on rank {rank} ({host}) and rank 0, but the same names"
+        sample = mine.in_time(mine.sample, seconds)
+    samples = world.gather((sample, socket.gethostname()))
+    for rank, (other, host) in enumerate(samples):
+        if other != samples[0][0]:
+            raise on_every_rank(
+                InputError(
+                    f"{mine.path} has different contents on rank {rank} ({host}) and rank 0, but "
+                    f"the same names: {SAME_FILES}"
+                )
             )
-            raise on_every_rank(InputError(f"{mine.path} {differ}: {SAME_FILES}"))
     return mine
 
 
@@ -190,13 +192,13 @@ class Stream:
 
     def __post_init__(self) -> None:
         if self.world.size > 1 and self.images.sharded is None and not self.images.generates:
-            problem = f"{self.name} is an iterable, and there are {self.world.size} ranks:"
-            different = (
-                "pass fidtool.Images(…, sharded=True) if each rank's iterable yields different "
-                "images"
-            )
             raise on_every_rank(
-                InputError(problem, different, "sharded=False if all yield the same images")
+                InputError(
+                    f"{self.name} is an iterable, and there are {self.world.size} ranks:",
+                    "pass fidtool.Images(…, sharded=True) if each rank's iterable yields different "
+                    "images",
+                    "sharded=False if all yield the same images",
+                )
             )
 
     @property
@@ -211,7 +213,9 @@ class Stream:
         """Yields the batches. The calling program's code runs in the context that ``outside``
         returns.
         """
-        return self._generate(outside) if self.images.generates else self._read(outside)
+        if self.images.generates:
+            return self._generate(outside)
+        return self._read(outside)
 
     def _generate(self, outside: Outside) -> Generator[Batch, None, None]:
         self._count = self.sampling.num or 0
@@ -227,17 +231,14 @@ class Stream:
         frames: Iterator[Read] = contents
         if self.max_pixels is not None:
             frames = chain.from_iterable(split(content, self.max_pixels) for content in contents)
-        num = self.sampling.num
-        if num is not None:  # how many this rank takes
-            frames = islice(
-                frames,
-                len(deal(range(num), self.world.rank, self.world.size)) if self._sharded else num,
-            )
-        size = self.batch_size
+        count = self.sampling.num
+        if count is not None and self._sharded:  # how many this rank takes
+            count = len(deal(range(count), self.world.rank, self.world.size))
+        frames = islice(frames, count)
         try:
             for number in itertools.count():
                 with outside():
-                    batch = list(islice(frames, size))
+                    batch = list(islice(frames, self.batch_size))
                 if not batch:
                     return
                 self._count += len(batch)
@@ -246,9 +247,8 @@ class Stream:
                     for content in batch:
                         self._digest = zlib.crc32(bytes_of(content), self._digest)
                 if self._sharded or number % self.world.size == self.world.rank:
-                    yield self._batch(
-                        number, range(number * size, number * size + len(batch)), batch
-                    )
+                    start = number * self.batch_size
+                    yield self._batch(number, range(start, start + len(batch)), batch)
         finally:
             with outside():
                 contents.close()
@@ -268,35 +268,25 @@ class Stream:
         Raises an InputError if there are no images or fewer than requested, or if ranks read
         different images although ``sharded`` is False.
         """
-        seen = self.world.gather((self._count, self._digest))
-        counts = [count for count, _ in seen]
+        read = self.world.gather((self._count, self._digest))
+        counts = [count for count, _ in read]
         names: Sequence[str]
+        per_rank = ""
         if self._sharded:
             names = Names(
                 f"[{rank}:{position}]"
                 for rank, count in enumerate(counts)
                 for position in range(count)
             )
+            per_rank = f" ({', '.join(map(str, counts))} on the individual ranks)"
         else:
-            names = Numbered(counts[0])
-            for rank, theirs in enumerate(seen):
-                if theirs != seen[0]:
-                    differ = (
-                        f"different images on rank {rank} and rank 0 ({counts[rank]} and "
-                        f"{counts[0]} images):"
-                    )
-                    remedy = (
-                        "pass sharded=True if each rank's iterable should yield different images"
-                    )
-                    raise on_every_rank(InputError(f"{self.name} yielded {differ}", remedy))
+            self._check_same(read)
             counts = counts[:1]
+            names = Numbered(counts[0])
         total = len(names)
         if not total:
             raise on_every_rank(InputError(f"no images in {self.name}: the iterable yielded none"))
         if total < (self.sampling.num or 0):
-            per_rank = (
-                f" ({', '.join(map(str, counts))} on the individual ranks)" if self._sharded else ""
-            )
             raise on_every_rank(self.sampling.too_few(f"{self.name} yielded {total}{per_rank}"))
         sizes = [[len(batch) for batch in cut_batches(count, self.batch_size)] for count in counts]
         first = sum(map(len, sizes[: self.world.rank])) if self._sharded else 0
@@ -304,6 +294,18 @@ class Stream:
         order = canonical_order(total, self.sampling.seed)
         images = ImageSet(self.name, "iterable", names, self.name, reader, order)
         return images, list(chain.from_iterable(sizes)), first
+
+    def _check_same(self, read: Sequence[tuple[int, int]]) -> None:
+        """Refuses ranks that have read different images, by their numbers and digests."""
+        for rank, (count, _) in enumerate(read):
+            if read[rank] != read[0]:
+                raise on_every_rank(
+                    InputError(
+                        f"{self.name} yielded different images on rank {rank} and rank 0 ({count} "
+                        f"and {read[0][0]} images):",
+                        "pass sharded=True if each rank's iterable should yield different images",
+                    )
+                )
 
 
 # --- frames ---------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ from fidtool.reading.loader import Piece, load
 from fidtool.reading.workers import Allocate, Workers
 from fidtool.sources.image_set import ImageSet
 from fidtool.sources.listing import list_folder
+from fidtool.system import background
 from support.pictures import make_pictures
 from support.processes import PATIENCE, wait_until
 
@@ -274,7 +275,7 @@ def test_workers_that_cannot_be_killed_share_one_deadline(monkeypatch: pytest.Mo
     end = SimpleNamespace(close=lambda: None)
     stuck: Workers[int, int] = Workers(alone(abs), 0, PATIENCE)
     monkeypatch.setattr(stuck, "_workers", [SimpleNamespace(process=process, socket=end)] * 16)
-    monkeypatch.setattr(workers, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(background, "time", SimpleNamespace(monotonic=lambda: now[0]))
     stuck.end()
     assert len(waited) == 16
     assert sum(waited) == workers._DYING_SECONDS

@@ -61,9 +61,6 @@ _TASKS_AHEAD = 4
 _TOO_FEW = ContentError("its file ended early: the file has changed since it was listed")
 _NO_PIXELS = np.empty(0, dtype=np.uint8)
 
-# Images, or what is skipped in their places, by the names of their files.
-_Decoded = list[tuple[str, DecodedImage | BadFile]]
-
 
 @dataclass
 class Piece:
@@ -126,27 +123,32 @@ def decode_batch(
 
     Raises a FidtoolError if an image cannot be decoded and is not to be skipped.
     """
-    decoded = _decode(source, options, batch)
-    batch = batch.part(0, len(decoded))
-    piece = _piece(source, batch, decoded, options, allocate)
+    piece, images = _decode(source, options, batch)
     if source is not None and source.partner is not None:
-        partners = _decode(source.partner, replace(options, crop=source.partner.crop), batch)
-        for (file, image), (real, partner) in zip(_images(decoded), _images(partners), strict=True):
-            _check_sizes(file, image, real, partner)
-        piece.partner = _piece(source.partner, batch, partners, options, allocate)
+        batch = batch.part(0, len(piece.images))
+        options = replace(options, crop=source.partner.crop)
+        piece.partner, partners = _decode(source.partner, options, batch)
+        pairs = zip(piece.files, images, piece.partner.files, partners, strict=True)
+        for file, image, partner_file, partner in pairs:
+            _check_sizes(file, image, partner_file, partner)
+        _complete(piece.partner, partners, source.partner, options, allocate)
+    _complete(piece, images, source, options, allocate)
     return piece
 
 
-def _decode(source: ImageSet | None, options: DecodeOptions, batch: Batch) -> _Decoded:
-    """Decodes images until their pixels fill `AT_ONCE_BYTES`; returns them, with what is skipped in
-    their places.
+def _decode(
+    source: ImageSet | None, options: DecodeOptions, batch: Batch
+) -> tuple[Piece, list[DecodedImage]]:
+    """Decodes images until their pixels fill `AT_ONCE_BYTES`; returns their piece, which lacks all
+    that `_complete` adds, and those that were not skipped.
     """
-    decoded: _Decoded = []
+    piece = Piece(batch.number, batch.images)
+    images = list[DecodedImage]()
     size = 0
     contents = iter(batch.contents or ())
     if source is not None and batch.contents is None:
         contents = zip(map(source.file, batch.images), source.read(batch.images), strict=True)
-    while group := list(islice(contents, _READ_AHEAD)):
+    while size < AT_ONCE_BYTES and (group := list(islice(contents, _READ_AHEAD))):
         with pillow_defaults(options.max_pixels):
             for file, content in group:
                 try:
@@ -157,32 +159,29 @@ def _decode(source: ImageSet | None, options: DecodeOptions, batch: Batch) -> _D
                             ".pfm"
                         )
                 except Exception as error:
-                    decoded.append((file, _skipped(file, error, options)))
+                    piece.skipped.append(_skipped(file, error, options))
+                    piece.used.append(False)
                     continue
-                decoded.append((file, image))
+                piece.files.append(file)
+                piece.used.append(True)
+                images.append(image)
                 size += image.pixels.nbytes
                 if size >= AT_ONCE_BYTES:
-                    return decoded
-    return decoded
+                    break
+    part = batch.part(0, len(piece.used))
+    piece.images = part.images
+    piece.last = part.last
+    return piece, images
 
 
-def _images(decoded: _Decoded) -> list[tuple[str, DecodedImage]]:
-    return [(file, image) for file, image in decoded if isinstance(image, DecodedImage)]
-
-
-def _piece(
+def _complete(
+    piece: Piece,
+    images: list[DecodedImage],
     source: ImageSet | None,
-    batch: Batch,
-    decoded: _Decoded,
     options: DecodeOptions,
     allocate: Allocate | None,
-) -> Piece:
-    named = _images(decoded)
-    images = [image for _, image in named]
-    piece = Piece(batch.number, batch.images, batch.last)
-    piece.files = [file for file, _ in named]
-    piece.used = [isinstance(image, DecodedImage) for _, image in decoded]
-    piece.skipped = [bad for _, bad in decoded if isinstance(bad, BadFile)]
+) -> None:
+    """Adds sizes, properties, records and pixels of its images to a piece."""
     piece.sizes = [image.pixels.shape[:2] for image in images]
     piece.properties = ImageProperties.total(image.properties for image in images)
     if images and options.records:
@@ -196,7 +195,6 @@ def _piece(
             piece.pixels = np.concatenate(flat)
         else:
             piece.pixels = flat[0]
-    return piece
 
 
 def _measured(source: ImageSet | None, piece: Piece) -> list[bool]:

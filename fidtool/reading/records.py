@@ -36,7 +36,9 @@ DETAILED = 2048
 sample is enough.
 """
 FLAGS = {
-    each.name: bit for bit, each in enumerate(fields(ImageProperties)) if each.name != "most_bands"
+    counted.name: bit
+    for bit, counted in enumerate(fields(ImageProperties))
+    if counted.name != "most_bands"
 }
 """Bits of a record's ``flags`` by the names of `ImageProperties`."""
 
@@ -334,9 +336,9 @@ def _bands(rows: NDArray[np.uint8]) -> NDArray[np.float64]:
     """Returns the ``bands`` along rows of n images: shape (n, BANDS)."""
     starts = (rows.shape[2] - _TAPS) * np.arange(_WINDOWS) // (_WINDOWS - 1)
     windows = np.concatenate([rows[:, :, start : start + _TAPS] for start in starts], axis=1)
-    found = windows.astype(np.float32) @ _FILTERS
-    # sums of integers below 2 ** 53
-    squares = np.einsum("nwf,nwf->nf", found, found, dtype=np.float64)
+    responses = windows.astype(np.float32) @ _FILTERS
+    # Sums of integers below 2 ** 53.
+    squares = np.einsum("nwf,nwf->nf", responses, responses, dtype=np.float64)
     squares /= windows.shape[1] * np.square(_FILTERS, dtype=np.float64).sum(axis=0)
     pairs = squares[:, :-1].reshape(len(rows), -1, 2)
     return np.append(pairs.mean(axis=2), squares[:, -1:], axis=1)
@@ -468,4 +470,4 @@ class ImageRecords:
 
 
 def _bytes_of(records: RecordArray) -> NDArray[np.uint8]:
-    return np.ascontiguousarray(records).view(np.uint8).reshape(len(records), -1)
+    return np.ascontiguousarray(records).view(np.uint8).reshape(-1, records.itemsize)

@@ -10,7 +10,6 @@ import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
-from functools import cache
 from math import floor, inf
 from numbers import Real
 from operator import index
@@ -215,20 +214,24 @@ def _plain(value: Any, kind: type) -> Any:
     raise TypeError
 
 
-@cache
+_declared: dict[type, Mapping[str, Setting]] = {}
+
+
 def declared(kind: type) -> Mapping[str, Setting]:
     """Return the settings of a dataclass by name, in their order, with what follows from the types
     of their fields.
     """
     if not is_dataclass(kind):
         return {}
-    types = get_type_hints(kind)
-    owner = getattr(kind, "name", "")
-    return {
-        made.name: _setting_of(made, types[made.name], owner)
-        for made in fields(kind)
-        if "setting" in made.metadata
-    }
+    if kind not in _declared:
+        types = get_type_hints(kind)
+        owner = getattr(kind, "name", "")
+        _declared[kind] = {
+            made.name: _setting_of(made, types[made.name], owner)
+            for made in fields(kind)
+            if "setting" in made.metadata
+        }
+    return _declared[kind]
 
 
 def _setting_of(made: Field[Any], accepted: Any, owner: str) -> Setting:

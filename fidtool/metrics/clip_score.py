@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 
-from fidtool.errors import InputError, ResultWarning, option, renamed
-from fidtool.features.models.families import NetworkChoice, networks_of
+from fidtool.errors import InputError, ResultWarning, option
+from fidtool.features.models.families import NetworkChoice
 from fidtool.metrics.cmmd import OfCLIP
 from fidtool.metrics.metric import METRICS, FeatureSet, MetricContext, Number, Values, mean_of
 from fidtool.validation import Setting
@@ -45,14 +45,14 @@ class CLIPScore(OfCLIP):
     fake_features = fake_only = captions = by_name = True
 
     def network(self) -> NetworkChoice:
-        with renamed("extractor", self.named("extractor")):
-            choice = networks_of(self.extractor)[0]
-            if choice.family != "clip":
-                raise InputError(
-                    f"{option('extractor', self.extractor)} has no text network:",
-                    f"name a model of open_clip, as {_USUAL}",
-                    setting="extractor",
-                )
+        choice = super().network()
+        if choice.family != "clip":
+            setting = self.named("extractor")
+            raise InputError(
+                f"{option(setting, self.extractor)} has no text network:",
+                f"name a model of open_clip, as {_USUAL}",
+                setting=setting,
+            )
         return replace(choice, protocol="openai")
 
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Values:
@@ -72,15 +72,17 @@ class CLIPScore(OfCLIP):
             tower = TextTower(network, state, context.features.device)
 
         def score(start: int) -> tuple[list[float], int]:
-            texts, too_long = tower(captions[start : start + _BATCH])
+            texts, count = tower(captions[start : start + _BATCH])
             images = np.asarray(fake.rows[start : start + _BATCH], dtype=np.float64)
             cosines = (images * texts.double().numpy()).sum(axis=1)
-            return (100 * cosines).clip(0).tolist(), too_long
+            return (100 * cosines).clip(0).tolist(), count
 
         jobs = [partial(score, start) for start in range(0, len(captions), _BATCH)]
-        batches = share_out(jobs, world)
-        scores = np.array([value for batch, _ in batches for value in batch])
-        too_long = sum(count for _, count in batches)
+        scores = list[float]()
+        too_long = 0
+        for some, count in share_out(jobs, world):
+            scores += some
+            too_long += count
         if too_long:
             text = (
                 f"{too_long} of {len(captions)} captions have more than CLIP's {tower.length} "
@@ -88,4 +90,4 @@ class CLIPScore(OfCLIP):
             )
             context.warnings.append(ResultWarning(fake.path, text))
         context.recorded["text_sha256"] = tower.sha256
-        return mean_of(self.numbers[0], scores, context)
+        return mean_of(self.numbers[0], np.array(scores), context)

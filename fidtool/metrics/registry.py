@@ -111,7 +111,9 @@ def metric_named(spec: str) -> Requested:
         metric, source = load(spec, _make, named, "metrics", reuse=True)
         _check_declaration(metric, named)
         return Requested(metric, spec, source)
-    numbers = [number.name for kind in BUILT_IN.values() for number in kind.numbers + kind.summary]
+    numbers = set[str]()
+    for kind in BUILT_IN.values():
+        numbers.update(number.name for number in kind.numbers + kind.summary)
     close = dict[str, None]()
     for name in closest(spec, [*NAMES, ALL]):
         if name in NAMES and name not in numbers:

@@ -159,11 +159,10 @@ def decode_content(content: Read, options: DecodeOptions) -> DecodedImage:
     """
     if isinstance(content, Exception):
         raise content.with_traceback(None)  # of a file with many images, it is raised for each
-    image = (
-        _from_pixels(content, options)
-        if isinstance(content, Pixels)
-        else _from_pillow(content, options)
-    )
+    if isinstance(content, Pixels):
+        image = _from_pixels(content, options)
+    else:
+        image = _from_pillow(content, options)
     crop = options.crop
     if crop is None:
         return image

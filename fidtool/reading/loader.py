@@ -376,7 +376,8 @@ class _Loading:
     def _finish(self, task: Batch, is_sent: bool) -> Iterator[Piece]:
         """Yields the pieces of a task: one, unless its images are larger than expected."""
         if self._workers is not None and is_sent:
-            piece, piece.buffer = self._workers.result()
+            piece, buffer = self._workers.result()
+            piece.buffer = buffer
         else:
             piece = self._decode_here(task)
         size = sum(height * width * 3 for height, width in piece.sizes)

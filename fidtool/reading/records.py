@@ -177,7 +177,7 @@ def _digest(pixels: NDArray[np.uint8]) -> int:
     # SHA-1 is hashlib's fastest hash on processors with instructions for it. Collisions on purpose
     # are no concern.
     sha = hashlib.sha1(b"%d %d\0" % pixels.shape[:2], usedforsecurity=False)
-    sha.update(np.ascontiguousarray(pixels))
+    sha.update(np.ascontiguousarray(pixels).data)
     return int.from_bytes(sha.digest()[:8], "little")
 
 
@@ -247,7 +247,9 @@ def _roughness(green: NDArray[np.float32], neighbours: NDArray[np.uint8]) -> NDA
 def _sum_of_squares(values: NDArray[np.float32]) -> NDArray[np.float64]:
     # A row has fewer than 2 * _SAMPLED_SIDE values below 256, so its sum is an integer below 2 **
     # 24: exact in float32.
-    return np.einsum("nhw,nhw->nh", values, values).sum(axis=1, dtype=np.float64)
+    rows: NDArray[np.float32] = np.einsum("nhw,nhw->nh", values, values)
+    squares: NDArray[np.float64] = rows.sum(axis=1, dtype=np.float64)
+    return squares
 
 
 def thumbnails(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -350,7 +352,8 @@ def _repeats(rows: NDArray[np.uint8]) -> NDArray[np.int64]:
     less = np.minimum(steps[:, :-1], steps[:, 1:])
     more = np.maximum(steps[:, :-1], steps[:, 1:])
     uneven = (_TIMES * less < more) & (more >= rows.shape[1])
-    return 100 * np.count_nonzero(uneven, axis=1) // uneven.shape[1]
+    percentages: NDArray[np.int64] = 100 * np.count_nonzero(uneven, axis=1) // uneven.shape[1]
+    return percentages
 
 
 # --- the records of a set -------------------------------------------------------------------------
@@ -389,8 +392,11 @@ class ImageRecords:
         """Returns the records of several parts of a set of ``count`` images, skipped ones too, in
         this order.
         """
-        names = [name for part in parts for name in part.names]
-        prefixes = [part.prefix for part in parts for _ in part.names]
+        names = list[str]()
+        prefixes = list[str]()
+        for part in parts:
+            names += part.names
+            prefixes += [part.prefix] * len(part)
         stamps = np.concatenate([part.stamps for part in parts])
         stamps = stamps[order] if len(stamps) == len(names) else _NO_STAMPS
         records = np.concatenate([part.records for part in parts])[order]
@@ -446,27 +452,25 @@ class ImageRecords:
         """
         if not arrays.keys() >= set(RECORD_ARRAYS) or arrays["records"].dtype != _STORED:
             return None
-        stored = arrays["records"]
-        names = [os.fsdecode(name) for name in arrays["names"].tobytes().split(_SEPARATOR)]
-        if not count:
-            names = []
+        stored = _bytes_of(arrays["records"])
         details = arrays.get(DETAILS, np.zeros((len(stored), _DETAIL.itemsize), dtype=np.uint8))
+        # Any exception says that the file cannot be read.
+        whole = np.concatenate([stored, details], axis=1, dtype=np.uint8, casting="no")
+        records = whole.view(RECORD)[:, 0]
+        names = []
+        if count:
+            names = list(map(os.fsdecode, arrays["names"].tobytes().split(_SEPARATOR)))
         stamps = arrays.get(STAMPS, _NO_STAMPS)
         if not (
-            stored.shape == (count,)
-            and all(stored[name].min(initial=1) > 0 for name in ("height", "width", "values"))
-            and details.dtype == np.uint8
-            and details.shape == (count, _DETAIL.itemsize)
-            and len(names) == count
+            len(records) == len(names) == count
+            and all(records[name].all() for name in ("height", "width", "values"))
             and stamps.dtype == np.int64
             and stamps.shape in ((0, 2), (count, 2))
         ):
             raise ValueError(
                 "its records of the images, their names, or the stamps of their files are damaged"
             )
-        whole = np.concatenate([_bytes_of(stored), details], axis=1)
-        folder = os.fsdecode(arrays["folder"].tobytes())
-        return cls(whole.view(RECORD)[:, 0], names, folder, stamps)
+        return cls(records, names, os.fsdecode(arrays["folder"].tobytes()), stamps)
 
 
 def _bytes_of(records: RecordArray) -> NDArray[np.uint8]:

@@ -237,7 +237,7 @@ def _work(
     # Received in a thread, since this process and its parent could otherwise both wait to send.
     threading.Thread(target=_receive, args=(pipe, tasks), daemon=True).start()
     with contextlib.suppress(OSError):  # the parent has ended
-        while message := tasks.get():
+        for message in iter(tasks.get, b""):
             number, task = pickle.loads(message)
             mine = buffers.setdefault(number, _OwnBuffer())
             result: Any
@@ -255,8 +255,10 @@ def _sendable(error: BaseException | None) -> Any:
     """Returns an object that is unpickled as ``error``, with its traceback as its cause; None if it
     cannot be sent.
     """
+    if error is None:
+        return None
+    wrapped = ExceptionWithTraceback(error, error.__traceback__)
     try:
-        wrapped = error and ExceptionWithTraceback(error, error.__traceback__)
         pickle.loads(pickle.dumps(wrapped))
     except Exception:  # the program's exception class may raise anything
         return None

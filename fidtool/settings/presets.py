@@ -4,7 +4,7 @@ requires.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -241,13 +241,12 @@ def with_preset(*layers: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict[str, Any]()
     for layer in layers:
         merged |= layer
-    preset = None
-    optional: Collection[str] = ()
+    option_of = dict[str, str]()
     if isinstance(merged.get("preset"), str):
         preset = preset_named(merged["preset"])
         layers = (preset.settings, *layers)
         if "metrics" not in merged:
-            optional = preset.optional
+            option_of = dict.fromkeys(preset.optional, option("preset", preset.name))
     merged = {}
     for layer in layers:
         for key in layer:
@@ -258,11 +257,8 @@ def with_preset(*layers: Mapping[str, Any]) -> dict[str, Any]:
     of_metrics = {key: merged.pop(key) for key in [*merged] if key in METRIC_SETTINGS}
     needed = [key for key in of_metrics if key in layers[-1]]
     metrics = requested(merged.get("metrics", "fid"), of_metrics, needed)
-    if preset is not None:
-        metrics = tuple(
-            asked._replace(optional=option("preset", preset.name))
-            if asked.metric.name in optional
-            else asked
-            for asked in metrics
-        )
+    metrics = tuple(
+        asked._replace(optional=option_of.get(asked.metric.name, asked.optional))
+        for asked in metrics
+    )
     return merged | {"metrics": metrics}

@@ -108,11 +108,11 @@ def _captions(captions: object) -> object:
     if isinstance(captions, str | os.PathLike):
         return captions
     texts = tuple(captions) if isinstance(captions, Sequence) else ()
-    if not texts or not all(isinstance(text, str) for text in texts):
-        raise InputError(
-            f"{option('captions')} must be a file or a list of strings", setting="captions"
-        )
-    return texts
+    if texts and all(isinstance(text, str) for text in texts):
+        return texts
+    raise InputError(
+        f"{option('captions')} must be a file or a list of strings", setting="captions"
+    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -341,6 +341,11 @@ class StatisticsSettings(CheckSettings):
         """Further networks of the run, by the layer of their features."""
         return further_networks(self.network, self._networks[1:])
 
+    @property
+    def _stated(self) -> Mapping[str, NetworkChoice]:
+        """The networks through which all images pass, by the layer of their features."""
+        return {FEATURES: self.network, **self.further}
+
     @cached_property
     def networks(self) -> Mapping[str, NetworkChoice]:
         """All networks by the layer of their features, also those of metrics with their own."""
@@ -348,7 +353,7 @@ class StatisticsSettings(CheckSettings):
         for asked in self.chosen:
             if asked.metric.own_network is not None:
                 own.setdefault(asked.layer, asked.metric.own_network)
-        return {**own, FEATURES: self.network, **self.further}
+        return {**own, **self._stated}
 
     @property
     def shared_protocol(self) -> str | None:
@@ -410,7 +415,7 @@ class StatisticsSettings(CheckSettings):
         """Return the layer whose features a metric uses: that of the run's network if both have the
         same.
         """
-        for layer, network in {FEATURES: self.network, **self.further}.items():
+        for layer, network in self._stated.items():
             if network == metric.network():
                 return layer
         return metric.layer

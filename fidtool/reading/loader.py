@@ -125,13 +125,13 @@ def decode_batch(
     """
     piece, images = _decode(source, options, batch)
     if source is not None and source.partner is not None:
+        of_partner = replace(options, crop=source.partner.crop)
         batch = batch.part(0, len(piece.images))
-        options = replace(options, crop=source.partner.crop)
-        piece.partner, partners = _decode(source.partner, options, batch)
+        piece.partner, partners = _decode(source.partner, of_partner, batch)
         pairs = zip(piece.files, images, piece.partner.files, partners, strict=True)
         for file, image, partner_file, partner in pairs:
             _check_sizes(file, image, partner_file, partner)
-        _complete(piece.partner, partners, source.partner, options, allocate)
+        _complete(piece.partner, partners, source.partner, of_partner, allocate)
     _complete(piece, images, source, options, allocate)
     return piece
 

@@ -156,9 +156,8 @@ def records_of(
     """Returns the records of images. Detail is ``measured`` of some of them; None is all."""
     records = np.zeros(len(images), dtype=RECORD)
     records["digest"] = [_digest(image.pixels) for image in images]
-    records["format"] = [image.format for image in images]
-    records["mode"] = [image.mode for image in images]
-    records["quality"] = [image.quality for image in images]
+    for name in ("format", "mode", "quality"):
+        records[name] = [getattr(image, name) for image in images]
     records["flags"] = [_flags(image.properties) for image in images]
     for positions in _groups(images):
         group = records[positions]
@@ -415,8 +414,6 @@ class ImageRecords:
         longer be opened.
         """
         prefix = redacted(self.prefix)
-        if not any("://" in text for text in (prefix, *self.names[:1])):
-            return self
         files = (redacted(f"{self.prefix}{name}") for name in self.names)
         names = Names(file.removeprefix(prefix) for file in files)
         return replace(self, names=names, prefix=prefix)

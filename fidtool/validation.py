@@ -54,15 +54,14 @@ def most_skipped(max_skip: float, count: int) -> int:
 
 def black_and_white(value: object) -> tuple[float, float]:
     """Return black and white of a value range, which is a string or two numbers."""
+    parts: Any = value.split(",") if isinstance(value, str) else value
     with contextlib.suppress(ValueError, TypeError):
-        parts: Any = value.split(",") if isinstance(value, str) else value
-        black, white = (float(part) for part in parts)
+        black, white = map(float, parts)
         if -inf < black < white < inf:
             return black, white
-    named = option("value_range")
     raise InputError(
-        f"{named} must be two numbers that rise from black to white, such as 0,1 or -1,1, not "
-        f"{brief(value)}",
+        f"{option('value_range')} must be two numbers that rise from black to white, such as "
+        f"0,1 or -1,1, not {brief(value)}",
         setting="value_range",
     )
 
@@ -127,8 +126,9 @@ class Setting:
     @property
     def described(self) -> str:
         """The help text, followed by the choices or limits, and by what None means."""
-        shown = f"default: {self.shown}" if self.shown and self.default is None else ""
-        notes = "; ".join(filter(None, (self.allowed, shown)))
+        notes = self.allowed
+        if self.shown and self.default is None:
+            notes += f"; default: {self.shown}" if notes else f"default: {self.shown}"
         return f"{self.text} [{notes}]" if notes else self.text
 
     @property
@@ -137,11 +137,9 @@ class Setting:
         without any.
         """
         if self.choices:
-            return (
-                " or ".join(self.choices)
-                if len(self.choices) < 3
-                else f"one of {', '.join(self.choices)}"
-            )
+            if len(self.choices) < 3:
+                return " or ".join(self.choices)
+            return f"one of {', '.join(self.choices)}"
         if self.most < inf:
             return f"from {self.least:.10g} to {self.most:.10g}"
         return f"at least {self.least:.10g}" if self.least > -inf else ""
@@ -165,11 +163,13 @@ class Setting:
         """Convert a string to the setting's type; return any other value, and what `checked`
         refuses, unchanged.
         """
-        if isinstance(value, str) and self.kind in (int, float, bool):
+        if not isinstance(value, str):
+            return value
+        if self.kind is bool:
+            return _SWITCHES.get(value.lower(), value)
+        if self.kind in (int, float):
             with contextlib.suppress(ValueError):
-                return (
-                    _SWITCHES.get(value.lower(), value) if self.kind is bool else self.kind(value)
-                )
+                return self.kind(value)
         return value
 
 
@@ -181,6 +181,7 @@ _WANTED = {
     os.PathLike: "a string",
     tuple: "a string or a list of strings",
 }
+# Kinds of settings, see `Setting`, by the types of their fields.
 _KINDS: Mapping[Any, type] = {
     int: int,
     float: float,
@@ -190,7 +191,6 @@ _KINDS: Mapping[Any, type] = {
     os.PathLike[str]: os.PathLike,
     str | os.PathLike[str]: os.PathLike,
 }
-"""Kinds of settings, see `Setting`, by the types of their fields."""
 
 
 def _plain(value: Any, kind: type) -> Any:
@@ -221,15 +221,16 @@ def declared(kind: type) -> Mapping[str, Setting]:
     """Return the settings of a dataclass by name, in their order, with what follows from the types
     of their fields.
     """
+    if not is_dataclass(kind):
+        return {}
     if kind not in _declared:
-        hints = get_type_hints(kind)
+        types = get_type_hints(kind)
         owner = getattr(kind, "name", "")
-        made = (
-            [each for each in fields(kind) if "setting" in each.metadata]
-            if is_dataclass(kind)
-            else []
-        )
-        _declared[kind] = {each.name: _setting_of(each, hints[each.name], owner) for each in made}
+        _declared[kind] = {
+            made.name: _setting_of(made, types[made.name], owner)
+            for made in fields(kind)
+            if "setting" in made.metadata
+        }
     return _declared[kind]
 
 
@@ -238,19 +239,25 @@ def _setting_of(made: Field[Any], accepted: Any, owner: str) -> Setting:
     metric.
     """
     setting: Setting = made.metadata["setting"]
-    types = [accepted, *get_args(accepted)]
-    literals = tuple(
-        choice for each in types if get_origin(each) is Literal for choice in get_args(each)
-    )
-    kinds = [kind for known, kind in _KINDS.items() if accepted in (known, known | None)]
+    kind: type = object
+    for known, matching in _KINDS.items():
+        if accepted in (known, known | None):
+            kind = matching
+    choices = setting.choices
+    types = (accepted, *get_args(accepted))
+    for literal in types:
+        if get_origin(literal) is Literal:
+            kind = str
+            if choices is None:
+                choices = get_args(literal)
     words = f"{owner}-{made.name}".lstrip("-").replace("_", "-")
     return replace(
         setting,
         name=made.name,
         flag=setting.flag or f"--{words}",
-        kind=str if literals else next(iter(kinds), object),
+        kind=kind,
         optional=NoneType in types,
-        choices=literals or None if setting.choices is None else setting.choices,
+        choices=choices,
     )
 
 
@@ -258,8 +265,8 @@ class Validated:
     """Base class of dataclasses that check their settings when an object is made."""
 
     def __post_init__(self) -> None:
-        for name, each in declared(type(self)).items():
-            value = each.checked(getattr(self, name))
-            if each.convert is not None and not (value is None and each.optional):
-                value = each.convert(value)
+        for name, setting in declared(type(self)).items():
+            value = setting.checked(getattr(self, name))
+            if setting.convert is not None and not (value is None and setting.optional):
+                value = setting.convert(value)
             object.__setattr__(self, name, value)

@@ -5,18 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 
-from fidtool.errors import InputError, ResultWarning, option, renamed
-from fidtool.features.models.families import NetworkChoice, networks_of
+from fidtool.errors import InputError, ResultWarning, option
+from fidtool.features.models.families import NetworkChoice
 from fidtool.metrics.cmmd import OfCLIP
 from fidtool.metrics.metric import METRICS, FeatureSet, MetricContext, Number, Values, mean_of
 from fidtool.validation import Setting
 
+# OpenAI's ViT-L/14, torchmetrics' default.
 _USUAL = "clip:ViT-L-14-quickgelu"
-"""OpenAI's ViT-L/14, torchmetrics' default."""
+# Captions in a forward pass. Batches do not depend on the number of ranks, and so neither do the
+# bits.
 _BATCH = 64
-"""Captions in a forward pass. Batches do not depend on the number of ranks, and so neither do the
-bits.
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,14 +45,14 @@ class CLIPScore(OfCLIP):
     fake_features = fake_only = captions = by_name = True
 
     def network(self) -> NetworkChoice:
-        with renamed("extractor", self.named("extractor")):
-            choice = networks_of(self.extractor)[0]
-            if choice.family != "clip":
-                raise InputError(
-                    f"{option('extractor', self.extractor)} has no text network:",
-                    f"name a model of open_clip, as {_USUAL}",
-                    setting="extractor",
-                )
+        choice = super().network()
+        if choice.family != "clip":
+            setting = self.named("extractor")
+            raise InputError(
+                f"{option(setting, self.extractor)} has no text network:",
+                f"name a model of open_clip, as {_USUAL}",
+                setting=setting,
+            )
         return replace(choice, protocol="openai")
 
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Values:
@@ -65,30 +64,30 @@ class CLIPScore(OfCLIP):
         from fidtool.distances.parallel import share_out
         from fidtool.features.models.clip import TextTower, fetch
 
-        network, captions, rows, world = (
-            self.network(),
-            fake.captions or (),
-            fake.rows,
-            context.world,
-        )
+        network = self.network()
+        captions = fake.captions or ()
+        world = context.world
         state = world.on_rank_zero(lambda: fetch(network, lambda line: None, text=True))
         with world.together():
             tower = TextTower(network, state, context.features.device)
 
-        def scores(start: int) -> tuple[list[float], int]:
-            texts, longer = tower(captions[start : start + _BATCH])
-            images = np.asarray(rows[start : start + _BATCH], dtype=np.float64)
-            return (100 * (images * texts.double().numpy()).sum(axis=1)).clip(0).tolist(), longer
+        def score(start: int) -> tuple[list[float], int]:
+            texts, count = tower(captions[start : start + _BATCH])
+            images = np.asarray(fake.rows[start : start + _BATCH], dtype=np.float64)
+            cosines = (images * texts.double().numpy()).sum(axis=1)
+            return (100 * cosines).clip(0).tolist(), count
 
-        found = share_out(
-            [partial(scores, start) for start in range(0, len(captions), _BATCH)], world
-        )
-        values = np.array([score for batch, _ in found for score in batch])
-        if longer := sum(each for _, each in found):
-            line = (
-                f"{longer} of {len(captions)} captions have more than CLIP's {tower.length} "
+        jobs = [partial(score, start) for start in range(0, len(captions), _BATCH)]
+        scores = list[float]()
+        too_long = 0
+        for some, count in share_out(jobs, world):
+            scores += some
+            too_long += count
+        if too_long:
+            text = (
+                f"{too_long} of {len(captions)} captions have more than CLIP's {tower.length} "
                 "tokens, and are cut"
             )
-            context.warnings.append(ResultWarning(fake.path, line))
+            context.warnings.append(ResultWarning(fake.path, text))
         context.recorded["text_sha256"] = tower.sha256
-        return mean_of(self.numbers[0], values, context)
+        return mean_of(self.numbers[0], np.array(scores), context)

@@ -20,25 +20,31 @@ if TYPE_CHECKING:
 class OfCLIP(Metric):
     """Base class of metrics with a CLIP network of their own."""
 
+    extractor: str
+
+    def network(self) -> NetworkChoice:
+        with renamed("extractor", self.named("extractor")):
+            return networks_of(self.extractor)[0]
+
     def obtain(self, weights: str | None, images: bool, say: Callable[[str], None] | None) -> None:
         if not images:
             return
         title = self.numbers[0].title
         if find_spec("open_clip") is None:
-            if say is None:
-                raise InputError(
-                    f"{title}'s network needs the package open_clip (pip install 'fidtool[clip]')"
-                )
-            return  # the network is refused when it is built
+            if say is not None:
+                return  # the network is refused when it is built
+            raise InputError(
+                f"{title}'s network needs the package open_clip (pip install 'fidtool[clip]')"
+            )
         from fidtool.features.models.clip import fetch, on_disk
 
         network = self.own_network
         if network is None or on_disk(network):
             return
         if say is None:
-            by = option("metrics", self.name)
             raise InputError(
-                f"the weights of {title}'s network are not on this machine ({by} downloads them)"
+                f"the weights of {title}'s network are not on this machine "
+                f"({option('metrics', self.name)} downloads them)"
             )
         if network == type(self)().network():
             fetch(network, say)
@@ -67,10 +73,6 @@ class CMMD(OfCLIP):
     )
     usual_network = CMMD_EXTRACTOR
     real_features = fake_features = True
-
-    def network(self) -> NetworkChoice:
-        with renamed("extractor", self.named("extractor")):
-            return networks_of(self.extractor)[0]
 
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Values:
         from fidtool.distances.kernel import cmmd

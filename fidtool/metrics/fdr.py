@@ -52,7 +52,8 @@ class FDR(FID):
         ),
     )
     summary = (Number("fdr6", "FDr6", "lower", "mean of FDr over the six networks of FD-Loss"),)
-    frechet, by_name = False, True
+    frechet = False
+    by_name = True
     phase = ""
 
     def check(self, facts: MetricFacts) -> None:
@@ -65,11 +66,9 @@ class FDR(FID):
                 setting="metrics",
             )
         stated = facts.definition
-        if (
-            stated is not None
-            and stated.standard
-            and (stated.protocol_name, stated.dims) != ("tensorflow", 2048)
-        ):
+        if stated is None or not stated.standard:
+            return
+        if stated.protocol_name != "tensorflow" or stated.dims != 2048:
             raise InputError(
                 "FDr of Inception is defined for its 2048 features with the protocol tensorflow:",
                 f"pass {option('protocol', 'tensorflow')}",
@@ -77,22 +76,20 @@ class FDR(FID):
             )
 
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Values:
-        return {
-            "fdr": super().compute(real, fake, context)["fdr"] / DENOMINATORS[context.extractor]
-        }
+        distance = super().compute(real, fake, context)["fdr"]
+        return {"fdr": distance / DENOMINATORS[context.extractor]}
 
     def summarize(self, values: Mapping[str, Values]) -> Values:
-        ratios = [values[network]["fdr"] for network in DENOMINATORS if network in values]
-        return {"fdr6": sum(ratios) / len(ratios)} if len(ratios) == len(DENOMINATORS) else {}
+        if not DENOMINATORS.keys() <= values.keys():
+            return {}
+        ratios = [values[network]["fdr"] for network in DENOMINATORS]
+        return {"fdr6": sum(ratios) / len(ratios)}
 
     @classmethod
     def requirements(cls, settings: Mapping[str, Any], values: Values) -> Sequence[Requirement]:
         is_whole = "fdr6" in values
-        return [
-            Requirement(
-                "networks of FDr6", is_whole, "all six" if is_whole else "not all six", "all six"
-            )
-        ]
+        networks = "all six" if is_whole else "not all six"
+        return [Requirement("networks of FDr6", is_whole, networks, "all six")]
 
     def record(self, definition: Definition | None) -> Mapping[str, Any]:
         return dict(DENOMINATORS)

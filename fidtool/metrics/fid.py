@@ -42,11 +42,10 @@ class FID(Metric):
         from fidtool.distances.frechet import distance_between
 
         def on_rank_zero() -> float:
-            one, other = real.gaussian, fake.gaussian
-            assert one is not None
-            assert other is not None
+            assert real.gaussian is not None
+            assert fake.gaussian is not None
             with about(f"{real.path} (first) against {fake.path} (second)"):
-                return distance_between(one, other)
+                return distance_between(real.gaussian, fake.gaussian)
 
         return {self.name: context.world.on_rank_zero(on_rank_zero)}
 
@@ -80,8 +79,11 @@ class SpatialFID(FID):
                 setting="metrics",
             )
         if facts.requested_dims in (64, 192):
-            need = f"{option('dims', 768)} or 2048, not {facts.requested_dims}"
-            raise InputError(f"sFID needs Inception up to Mixed_6d: {need}", setting="dims")
+            raise InputError(
+                f"sFID needs Inception up to Mixed_6d: {option('dims', 768)} or 2048, not "
+                f"{facts.requested_dims}",
+                setting="dims",
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +132,7 @@ class FIDInfinity(Metric):
 
         target = context.world.on_rank_zero(lambda: real.gaussian)
         assert target is not None
-        found = fid_infinity(
+        value, error = fid_infinity(
             target, fake.rows, context.features, points=POINTS, fewest=FEWEST_IMAGES
         )
-        return dict(zip(("fid_infinity", "fid_infinity_error"), found, strict=True))
+        return {"fid_infinity": value, "fid_infinity_error": error}

@@ -20,10 +20,12 @@ from fidtool.metrics.metric import (
 )
 from fidtool.validation import Setting
 
-SORTED, _CERTAIN = 0.9, 4.0
+SORTED = 0.9
 """Parts whose score is below this share of that of random parts do not have random images, if the
-difference is also more than so many standard errors.
+difference is also more than `_CERTAIN` standard errors.
 """
+_CERTAIN = 4.0
+_DIMS = max(INCEPTION_DIMS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,12 +68,11 @@ class InceptionScore(Metric):
         return self.part_size is not None
 
     def check(self, facts: MetricFacts) -> None:
-        needs = f"the Inception Score needs Inception's {max(INCEPTION_DIMS)} features"
-        omit, of_parts, of_splits = (
-            f"omit 'is' from {option('metrics')}",
-            self.named("part_size"),
-            self.named("splits"),
-        )
+        needs = f"the Inception Score needs Inception's {_DIMS} features"
+        omit = f"omit 'is' from {option('metrics')}"
+        of_parts = self.named("part_size")
+        of_splits = self.named("splits")
+        stated = facts.definition
         if facts.extractor != "inception":
             raise InputError(
                 f"{needs}, not those of {facts.extractor}:",
@@ -79,7 +80,7 @@ class InceptionScore(Metric):
                 omit,
                 setting="metrics",
             )
-        if facts.requested_dims not in (None, max(INCEPTION_DIMS)):
+        if facts.requested_dims not in (None, _DIMS):
             raise InputError(f"{needs}, not {facts.requested_dims}", setting="dims")
         if self.part_size is not None and self.splits != type(self).splits:
             raise InputError(
@@ -87,19 +88,16 @@ class InceptionScore(Metric):
                 "set one of them",
                 setting=of_parts,
             )
-        found = facts.definition
-        if facts.dims is not None and found is None:
+        if stated is None and facts.dims is not None:
             raise InputError(
                 f"{needs}, and {facts.file} does not state the network of its features:",
                 "pass the folder of images",
                 f"pass {option('protocol', ...)} if they are Inception's",
                 setting="metrics",
             )
-        if found is not None and (
-            found.extractor != INCEPTION or found.dims != max(INCEPTION_DIMS)
-        ):
+        if stated is not None and (stated.extractor != INCEPTION or stated.dims != _DIMS):
             raise InputError(
-                f"{needs}, not the {found.dims} of {found.extractor}:", omit, setting="metrics"
+                f"{needs}, not the {stated.dims} of {stated.extractor}:", omit, setting="metrics"
             )
         if self.part_size is None and facts.images is not None and facts.images < self.splits:
             raise InputError(
@@ -130,38 +128,43 @@ class InceptionScore(Metric):
         return [Requirement("order of FAKE", ratio >= SORTED, found, "random")]
 
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Values:
+        return context.world.on_rank_zero(lambda: self._score(fake, context))
+
+    def _score(self, fake: FeatureSet, context: MetricContext) -> Values:
         from fidtool.distances.inception_score import inception_score
 
-        def on_rank_zero() -> dict[str, float]:
-            state = context.classifier().state
-            weight, bias = (
-                state["fc.weight"].numpy(),
-                state["fc.bias"].numpy() if self.bias else None,
+        state = context.classifier().state
+        mean, std, ratio, error = inception_score(
+            fake.rows,
+            state["fc.weight"].numpy(),
+            state["fc.bias"].numpy() if self.bias else None,
+            splits=self.splits,
+            part_size=self.part_size,
+            order=fake.order if self.stored_order else None,
+        )
+        values = {"is": mean, "is_std": std}
+        of_parts = option(self.named("part_size"))
+        count = len(fake.rows)
+        size = self.part_size or count
+        rest = count % size
+        if 0 < 2 * rest < size < count:
+            text = (
+                f"the last part of the Inception Score has {rest} of the {count} images and the "
+                f"others {size} each: its score is lower, and counts as much; pass a divisor of "
+                f"{count} as {of_parts}"
             )
-            order = fake.order if self.stored_order else None
-            mean, std, ratio, error = inception_score(
-                fake.rows, weight, bias, splits=self.splits, part_size=self.part_size, order=order
+            context.warnings.append(ResultWarning(fake.path, text))
+        if ratio is None:
+            return values
+        if ratio < SORTED:
+            if 1 - ratio < _CERTAIN * error:
+                return values
+            text = (
+                f"parts of {self.part_size} images in stored order have {ratio:.2f} times the "
+                "Inception Score of random parts of that size: the images seem to be stored by "
+                "class, and the score is too low; store them in random order, or pass "
+                f"{option(self.named('splits'))}, which divides them at random, instead of "
+                f"{of_parts}"
             )
-            found = {"is": mean, "is_std": std}
-            count, size = len(fake.rows), self.part_size or len(fake.rows)
-            if 0 < 2 * (count % size) < size < count:
-                text = (
-                    f"the last part of the Inception Score has {count % size} of the {count} "
-                    f"images and the others {size} each: its score is lower, and counts as much; "
-                    f"pass a divisor of {count} as {option(self.named('part_size'))}"
-                )
-                context.warnings.append(ResultWarning(fake.path, text))
-            if ratio is None or (ratio < SORTED and 1 - ratio < _CERTAIN * error):
-                return found
-            if ratio < SORTED:
-                text = (
-                    f"parts of {self.part_size} images in stored order have {ratio:.2f} times the "
-                    "Inception Score of random parts of that size: the images seem to be stored "
-                    "by class, and the score is too low; store them in random order, or pass "
-                    f"{option(self.named('splits'))}, which divides them at random, instead of "
-                    f"{option(self.named('part_size'))}"
-                )
-                context.warnings.append(ResultWarning(fake.path, text, "medium"))
-            return found | {"is_order": ratio}
-
-        return context.world.on_rank_zero(on_rank_zero)
+            context.warnings.append(ResultWarning(fake.path, text, "medium"))
+        return values | {"is_order": ratio}

@@ -61,15 +61,14 @@ class KID(Metric):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if any(
-            getattr(self, name) != getattr(KID, name)
-            for name in ("kernel", "degree", "gamma", "coef")
-        ):
+        plain = (KID.kernel, KID.degree, KID.gamma, KID.coef)
+        if (self.kernel, self.degree, self.gamma, self.coef) != plain:
             number = replace(KID.numbers[0], title=f"KID-{self.kernel}", one_image=0.0)
             object.__setattr__(self, "numbers", (number,))
 
     def check(self, facts: MetricFacts) -> None:
-        for name in ("sigma",) if self.kernel == "poly" else ("degree", "gamma", "coef"):
+        unused = ("sigma",) if self.kernel == "poly" else ("degree", "gamma", "coef")
+        for name in unused:
             if getattr(self, name) != getattr(KID, name):
                 raise InputError(
                     f"{option(self.named(name))} is not a setting of KID's kernel {self.kernel}:",
@@ -81,22 +80,26 @@ class KID(Metric):
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Values:
         from fidtool.distances.kernel import kid
 
-        smaller = min(real, fake, key=lambda each: len(each.rows))
+        smaller = min(real, fake, key=lambda images: len(images.rows))
         size = min(self.subset_size, len(smaller.rows))
         if size < self.subset_size:
             text = f"KID draws subsets of that size instead of {self.subset_size}"
             context.warnings.append(ResultWarning(smaller.path, text, detail=f"only {size} images"))
         # All subsets are the same if each is the whole set on both sides: one is enough, and there
         # is no spread.
-        whole = size == len(real.rows) == len(fake.rows)
+        is_whole = size == len(real.rows) == len(fake.rows)
         mean, spread = kid(
             real.rows,
             fake.rows,
             context.features,
             subset_size=size,
-            subsets=1 if whole else self.subsets,
+            subsets=1 if is_whole else self.subsets,
             seed=self.seed,
             kernel=self.sigma if self.kernel == "rbf" else (self.degree, self.gamma, self.coef),
         )
-        values = {"kid": mean} if whole else {"kid": mean, "kid_std": spread}
-        return values if size == self.subset_size else {**values, "kid_subset_size": size}
+        values = {"kid": mean}
+        if not is_whole:
+            values["kid_std"] = spread
+        if size < self.subset_size:
+            values["kid_subset_size"] = size
+        return values

@@ -52,9 +52,9 @@ class LPIPS(PairMetric):
     )
 
     def of_pair(self, real: torch.Tensor, fake: torch.Tensor) -> float:
-        return self.on_device(self.fetch(print), real.device)(
-            real, fake
-        )  # of one pair; a run keeps the network
+        # Of one pair; a run keeps the network.
+        compare = self.on_device(self.fetch(print), real.device)
+        return compare(real, fake)
 
     def fetch(self, say: Callable[[str], None]) -> State:
         """Return the network's tensors: the linear layers of the package, and torchvision's
@@ -91,7 +91,7 @@ class LPIPS(PairMetric):
 
         def compare(real: torch.Tensor, fake: torch.Tensor) -> float:
             # One pair at a time: the value does not depend on the other pairs of a batch.
-            inputs = [each.permute(2, 0, 1)[None].float() / 127.5 - 1.0 for each in (real, fake)]
+            inputs = [image.permute(2, 0, 1)[None].float() / 127.5 - 1.0 for image in (real, fake)]
             with torch.inference_mode(), computing_on(device):
                 try:
                     return float(model(*inputs))
@@ -111,9 +111,8 @@ class LPIPS(PairMetric):
         import torch
 
         with warnings.catch_warnings(), torch.random.fork_rng():
-            warnings.simplefilter(
-                "ignore"
-            )  # about an argument that the package passes to torchvision
+            # About an argument that the package passes to torchvision.
+            warnings.simplefilter("ignore")
             return lpips.LPIPS(net=self.net, pnet_rand=True, verbose=False).requires_grad_(False)
 
 
@@ -126,16 +125,16 @@ def _torchvisions(choice: NetworkChoice, say: Callable[[str], None]) -> State:
 
     from fidtool.features.network import State, downloading, hub_folder, kept_file, read_tensors
 
-    weights, entries = choice.weights, get_model_weights(choice.model)
+    weights = choice.weights
     if weights is not None and os.path.isfile(weights):
         return State(read_tensors(Path(weights)), weights)
+    entries = get_model_weights(choice.model)
     names = entries.__members__
     if weights not in (None, *names):
         problem = f"is neither a file nor one of the weights of {choice.model}: {', '.join(names)}"
         raise choice.refused("weights", f"{choice.option('weights', weights)} {problem}")
     entry = entries[weights or "DEFAULT"]
-    with downloading(
-        choice, entry.url, "TORCH_HOME to a folder that has the file in hub/checkpoints", say
-    ):
+    remedy = "TORCH_HOME to a folder that has the file in hub/checkpoints"
+    with downloading(choice, entry.url, remedy, say):
         kept_file(entry.url, hub_folder(), torch.hub.HASH_REGEX.findall(entry.url)[-1])
         return State(dict(entry.get_state_dict(progress=False)), entry.url)

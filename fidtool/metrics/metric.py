@@ -203,8 +203,8 @@ class MetricContext:
     def said(self) -> list[ResultWarning]:
         """The warnings of the metric."""
         return [
-            each if isinstance(each, ResultWarning) else ResultWarning("", each)
-            for each in self.warnings
+            warning if isinstance(warning, ResultWarning) else ResultWarning("", warning)
+            for warning in self.warnings
         ]
 
     @property
@@ -295,12 +295,12 @@ class Metric(Validated):
     @property
     def own_network(self) -> NetworkChoice | None:
         """`network`, with what messages call it."""
-        if (network := self.network()) is None:
+        network = self.network()
+        if network is None:
             return None
+        subject = f"{self.numbers[0].title}'s network"
         setting = self.named("extractor") if "extractor" in declared(type(self)) else ""
-        return replace(
-            network, subject=f"{self.numbers[0].title}'s network", setting=setting, apart=False
-        )
+        return replace(network, subject=subject, setting=setting, apart=False)
 
     @classmethod
     def named(cls, setting: str) -> MetricSetting:
@@ -379,7 +379,8 @@ def mean_of(
     """
     context.of_images[number.name] = values
     mean = fsum(values.tolist()) / len(values)
-    found = {number.name: mean}
+    result = {number.name: mean}
     if number.spread and len(values) > 1:
-        found[number.spread] = sqrt(fsum(((values - mean) ** 2).tolist()) / (len(values) - 1))
-    return found
+        squares = fsum(((values - mean) ** 2).tolist())
+        result[number.spread] = sqrt(squares / (len(values) - 1))
+    return result

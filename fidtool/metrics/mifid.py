@@ -43,7 +43,5 @@ class MIFID(FID):
         distance = nearest_cosine_distance(real.rows, fake.rows, context.features)
         penalty = distance if distance < self.cosine_distance_eps else 1.0
         # As in torchmetrics.
-        return {
-            "mifid": fid / (penalty + 10e-15) if fid > 1e-8 else 0.0,
-            "mifid_distance": distance,
-        }
+        mifid = fid / (penalty + 10e-15) if fid > 1e-8 else 0.0
+        return {"mifid": mifid, "mifid_distance": distance}

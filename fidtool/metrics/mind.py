@@ -36,15 +36,16 @@ class MIND(Metric):
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Values:
         from fidtool.distances.kernel import mind
 
-        smaller = min(real, fake, key=lambda each: len(each.rows))
-        if (count := len(smaller.rows)) < 1000:  # the fewest in the paper
-            few = (
+        smaller = min(real, fake, key=lambda images: len(images.rows))
+        count = len(smaller.rows)
+        if count < 1000:  # the fewest in the paper
+            text = (
                 "MIND is too high for fewer than 1000; compare it only with values of as many "
                 "images"
             )
-            context.warnings.append(ResultWarning(smaller.path, few, detail=f"only {count} images"))
-        return {
-            "mind": mind(
-                real.rows, fake.rows, context.features, directions=self.directions, seed=self.seed
-            )
-        }
+            detail = f"only {count} images"
+            context.warnings.append(ResultWarning(smaller.path, text, detail=detail))
+        value = mind(
+            real.rows, fake.rows, context.features, directions=self.directions, seed=self.seed
+        )
+        return {"mind": value}

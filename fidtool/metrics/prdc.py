@@ -72,16 +72,14 @@ class PRDC(Metric):
         values, radii = prdc(
             real.rows, fake.rows, context.features, k=self.nearest_k, ties=self.ties
         )
-        sets = (real, "Precision, density and coverage"), (fake, "Recall")
-        for zeros, (one, numbers) in zip(radii, sets, strict=True):
+        rule = "only images with the same features" if self.ties == "inclusive" else "no image"
+        titles = ("Precision, density and coverage", "Recall")
+        for images, title, zeros in zip((real, fake), titles, radii, strict=True):
             if zeros:
-                rule = (
-                    "only images with the same features" if self.ties == "inclusive" else "no image"
-                )
                 context.warnings.append(
-                    f"{numbers}: the radius of {zeros} of {len(one.rows)} images of {one.path} is "
-                    f"0, because they have {self.nearest_k} or more duplicates by their features: "
-                    f"{rule} can be within it; remove duplicates, or pass a larger "
+                    f"{title}: the radius of {zeros} of {len(images.rows)} images of {images.path} "
+                    f"is 0, because they have {self.nearest_k} or more duplicates by their "
+                    f"features: {rule} can be within it; remove duplicates, or pass a larger "
                     f"{option(self.named('nearest_k'))}"
                 )
         return values

@@ -15,10 +15,9 @@ from fidtool.names import counted
 if TYPE_CHECKING:
     import torch
 
+# Smaller mean squared errors, as of identical images, count as this one, which is 100 dB, as in
+# RAE's evaluation.
 _LEAST = 1e-10
-"""Smaller mean squared errors, as of identical images, count as this one, which is 100 dB, as in
-RAE's evaluation.
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,10 +42,12 @@ class PSNR(PairMetric):
 
     def of_pair(self, real: torch.Tensor, fake: torch.Tensor) -> float:
         total = int((real.int() - fake.int()).square_().sum())  # exact, in int64
-        return -10.0 * math.log10(max(total / (255**2 * real.numel()), _LEAST))
+        error = total / (255**2 * real.numel())
+        return -10.0 * math.log10(max(error, _LEAST))
 
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Values:
-        if identical := int((fake.pairs[self.name] >= 100.0).sum()):
+        identical = int((fake.pairs[self.name] >= 100.0).sum())
+        if identical:
             pairs = counted(identical, "pair")
             text = f"{pairs} of (almost) identical images, whose PSNR counts as 100 dB"
             context.warnings.append(ResultWarning(fake.path, text))

@@ -32,21 +32,23 @@ from fidtool.validation import Setting, declared
 BUILT_IN: dict[str, type[Metric]] = {
     kind.name: kind
     for kind in (
-        *(
-            FID,
-            KID,
-            InceptionScore,
-            PRDC,
-            SpatialFID,
-            FIDInfinity,
-            CMMD,
-            MIND,
-            MIFID,
-            Vendi,
-            AuthPct,
-            FDR,
-        ),
-        *(PSNR, SSIM, MultiScaleSSIM, LPIPS, CLIPScore),
+        FID,
+        KID,
+        InceptionScore,
+        PRDC,
+        SpatialFID,
+        FIDInfinity,
+        CMMD,
+        MIND,
+        MIFID,
+        Vendi,
+        AuthPct,
+        FDR,
+        PSNR,
+        SSIM,
+        MultiScaleSSIM,
+        LPIPS,
+        CLIPScore,
     )
 }
 """The built-in metrics by name, in the order in which they are computed and listed. To add one, add
@@ -59,9 +61,6 @@ NAMES: dict[str, type[Metric]] = {
     for name in (kind.name, *(number.name for number in kind.numbers), *kind.other_names)
 }
 """The built-in metrics by each name that is understood."""
-NUMBERS: dict[str, Number] = {
-    number.name: number for kind in BUILT_IN.values() for number in (*kind.numbers, *kind.summary)
-}
 
 
 class Requested(NamedTuple):
@@ -98,36 +97,42 @@ class Requested(NamedTuple):
 
 def metric_named(spec: str) -> Requested:
     """Return a metric with default settings. The code of a custom one is run."""
-    if kind := {folded(name): kind for name, kind in NAMES.items()}.get(folded(spec)):
-        return Requested(kind(), kind.name)
+    for name, kind in NAMES.items():
+        if folded(name) == folded(spec):
+            return Requested(kind(), kind.name)
     if folded(spec) == ALL:
         raise InputError(
             f"{spec} is not a single metric. It selects each of {', '.join(BUILT_IN)} that can be "
             "computed",
             setting="metrics",
         )
-    named = option("metrics", spec)
     if is_code_spec(spec):
-        metric, source = load(spec, _made, named, "metrics", reuse=True)
+        named = option("metrics", spec)
+        metric, source = load(spec, _make, named, "metrics", reuse=True)
         _check_declaration(metric, named)
         return Requested(metric, spec, source)
-    names = {name: name if name in NUMBERS else kind.name for name, kind in NAMES.items()} | {
-        ALL: ALL
-    }
-    close = dict.fromkeys(names[name] for name in closest(spec, names))
+    numbers = set[str]()
+    for kind in BUILT_IN.values():
+        numbers.update(number.name for number in kind.numbers + kind.summary)
+    close = dict[str, None]()
+    for name in closest(spec, [*NAMES, ALL]):
+        if name in NAMES and name not in numbers:
+            name = NAMES[name].name
+        close[name] = None
     raise InputError(
         unknown("metric", spec, [*close], ", ".join([*BUILT_IN, ALL, "FILE.py:NAME"])),
         setting="metrics",
     )
 
 
-def _made(found: Any) -> Any:
+def _make(loaded: Any) -> Any:
     """Return the metric of a class, or the object itself; a fault in its declarations shows
     here.
     """
-    metric = found() if isinstance(found, type) else found
+    metric = loaded() if isinstance(loaded, type) else loaded
     if isinstance(metric, Metric):
-        declared(type(metric)), metric.network()
+        declared(type(metric))
+        metric.network()
     return metric
 
 
@@ -143,9 +148,9 @@ def key_of(owner: str, setting: str) -> str:
 
 
 METRIC_SETTINGS: dict[str, tuple[type[Metric], Setting]] = {
-    key_of(kind.name, name): (kind, each)
+    key_of(kind.name, name): (kind, setting)
     for kind in BUILT_IN.values()
-    for name, each in declared(kind).items()
+    for name, setting in declared(kind).items()
 }
 """The settings of the built-in metrics by `key_of`, with the metrics."""
 
@@ -162,17 +167,17 @@ def requested(
             are parsed.
         needed: those of the values that must be of a requested metric.
     """
-    chosen: dict[str, Requested] = {}
     listed = metrics.split(",") if isinstance(metrics, str) else metrics
     if not isinstance(listed, Iterable):
         raise InputError(
             f"{option('metrics')} must be a string or a list of metrics, not {brief(metrics)}",
             setting="metrics",
         )
-    for each in listed:
-        for new in _selected(each, values or {}):
-            known = chosen.get(new.metric.name)
-            if known is None or (known.optional and not new.optional):
+    chosen = dict[str, Requested]()
+    for item in listed:
+        for new in _select(item, values or {}):
+            known = chosen.setdefault(new.metric.name, new)
+            if known.optional and not new.optional:
                 chosen[new.metric.name] = new
             elif known.metric != new.metric and not new.optional:
                 raise InputError(
@@ -185,50 +190,7 @@ def requested(
             f"{option('metrics')} is empty; the metrics are {', '.join(BUILT_IN)}",
             setting="metrics",
         )
-    _check_keys(needed, chosen)
-    _check_together([each.metric for each in chosen.values()])
-    return tuple(chosen.values())
-
-
-def _selected(each: object, values: Mapping[str, Any]) -> list[Requested]:
-    """Return the metrics that one element of ``metrics`` selects."""
-    if isinstance(each, Requested):
-        return [each]
-    if not isinstance(each, str):
-        metric = _made(each)
-        kind = type(metric)
-        _check_declaration(metric, kind.__name__)
-        return [
-            Requested(
-                metric,
-                metric.name
-                if kind in BUILT_IN.values()
-                else f"{kind.__module__}:{kind.__qualname__}",
-            )
-        ]
-    if folded(each) != ALL:
-        found = metric_named(each.strip())
-        return [found._replace(metric=_with_values(found.metric, values))]
-    metrics = [_with_values(kind(), values) for kind in BUILT_IN.values() if not kind.by_name]
-    # One whose settings were set is wanted.
-    return [
-        Requested(each, each.name, "", option("metrics", ALL) if each == type(each)() else "")
-        for each in metrics
-    ]
-
-
-def _with_values(metric: Metric, values: Mapping[str, Any]) -> Metric:
-    """Return the metric with those of the values, by `key_of`, that are its settings."""
-    found = {}
-    for name, each in declared(type(metric)).items():
-        if (key := key_of(metric.name, name)) in values:
-            found[name] = each.checked(each.parsed(values[key]), option(metric.named(name)))
-    return replace(metric, **found) if found else metric  # type: ignore[type-var]
-
-
-def _check_keys(keys: Iterable[str], chosen: Mapping[str, Requested]) -> None:
-    """Refuse what is not `key_of` a setting of a requested metric."""
-    for key in keys:
+    for key in needed:
         owner = METRIC_SETTINGS[key][0].name
         if owner not in chosen:
             raise InputError(
@@ -236,18 +198,56 @@ def _check_keys(keys: Iterable[str], chosen: Mapping[str, Requested]) -> None:
                 f"add {owner} to {option('metrics')}",
                 setting=key,
             )
+    _check_names([asked.metric for asked in chosen.values()])
+    return tuple(chosen.values())
 
 
-def _check_together(metrics: Sequence[Metric]) -> None:
+def _select(item: object, values: Mapping[str, Any]) -> list[Requested]:
+    """Return the metrics that one element of ``metrics`` selects."""
+    if isinstance(item, Requested):
+        return [item]
+    if not isinstance(item, str):
+        metric = _make(item)
+        kind = type(metric)
+        _check_declaration(metric, kind.__name__)
+        is_built_in = kind in BUILT_IN.values()
+        spec = metric.name if is_built_in else f"{kind.__module__}:{kind.__qualname__}"
+        return [Requested(metric, spec)]
+    if folded(item) != ALL:
+        asked = metric_named(item.strip())
+        return [asked._replace(metric=_with_values(asked.metric, values))]
+    selected = []
+    for kind in BUILT_IN.values():
+        if not kind.by_name:
+            metric = _with_values(kind(), values)
+            # One whose settings were set is wanted.
+            optional = option("metrics", ALL) if metric == kind() else ""
+            selected.append(Requested(metric, metric.name, optional=optional))
+    return selected
+
+
+def _with_values(metric: Metric, values: Mapping[str, Any]) -> Metric:
+    """Return the metric with those of the values, by `key_of`, that are its settings."""
+    own = {}
+    for name, setting in declared(type(metric)).items():
+        key = key_of(metric.name, name)
+        if key in values:
+            own[name] = setting.checked(setting.parsed(values[key]), option(metric.named(name)))
+    return replace(metric, **own) if own else metric  # type: ignore[type-var]
+
+
+def _check_names(metrics: Sequence[Metric]) -> None:
     """Refuse metrics whose names or names of values collide, also with those of built-in ones."""
-    owners: dict[str, type[Metric]] = {}
+    owners = dict[str, type[Metric]]()
     for metric in (*(kind() for kind in BUILT_IN.values()), *metrics):
-        kind, names = type(metric), [metric.name]
+        kind = type(metric)
+        names = [metric.name]
         for number in metric.numbers:
-            keys = [key for key in (number.name, number.spread) if key]
-            names += [*keys, *(number.elsewhere.get(key, key) for key in keys)]
+            for name in filter(None, (number.name, number.spread)):
+                names += [name, number.elsewhere.get(name, name)]
         for name in names:
-            if (other := owners.setdefault(name, kind)) is not kind:
+            other = owners.setdefault(name, kind)
+            if other is not kind:
                 raise InputError(
                     f"the metrics {other.__name__} and {kind.__name__} both have the name {name}:",
                     "rename one of them",
@@ -261,9 +261,10 @@ def _check_declaration(metric: Metric, named: str) -> None:
         raise InputError(
             f"{named} is a {type(metric).__name__}; it must be a fidtool.Metric", setting="metrics"
         )
-    kind, numbers = type(metric), metric.numbers
+    kind = type(metric)
     if kind in BUILT_IN.values():
         return
+    numbers = metric.numbers
     is_declared = is_dataclass(kind) and metric.name and numbers
     if not is_declared or not all(isinstance(number, Number) for number in numbers):
         raise InputError(
@@ -272,12 +273,10 @@ def _check_declaration(metric: Metric, named: str) -> None:
             "(fidtool.Number(...),) in it",
             setting="metrics",
         )
-    of_pairs = metric.layer == PIXELS and not (kind.real_features or kind.fake_features)
-    own = metric.layer not in (FEATURES, SPATIAL, PIXELS)
-    if (of_pairs, own) != (
-        isinstance(metric, PairMetric),
-        isinstance(metric.network(), NetworkChoice),
-    ):
+    is_of_pairs = metric.layer == PIXELS and not (kind.real_features or kind.fake_features)
+    has_own_layer = metric.layer not in (FEATURES, SPATIAL, PIXELS)
+    has_network = isinstance(metric.network(), NetworkChoice)
+    if is_of_pairs != isinstance(metric, PairMetric) or has_own_layer != has_network:
         raise InputError(
             f"{named}: the layer {metric.layer!r} of {metric.name} does not fit its class:",
             f"name {PIXELS!r} in a PairMetric without features",

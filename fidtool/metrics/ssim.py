@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -15,15 +16,16 @@ from fidtool.validation import Setting
 if TYPE_CHECKING:
     import torch
 
-_C1, _C2 = 0.01**2, 0.03**2
-"""The constants of Wang et al. for values in 0..1."""
+# The constants of Wang et al. for values in 0..1.
+_C1 = 0.01**2
+_C2 = 0.03**2
 _LEAST_SIDE = {"gaussian": 6, "uniform": 7}
+# Exponents of the five scales of MS-SSIM, the finest first, of Wang et al. 2003.
 _WEIGHTS = (0.0448, 0.2856, 0.3001, 0.2363, 0.1333)
-"""Exponents of the five scales of MS-SSIM, the finest first, of Wang et al. 2003."""
+# The window of 11 pixels is inside the image at the coarsest scale.
 _LEAST_OF_SCALES = 176
-"""The window of 11 pixels is inside the image at the coarsest scale."""
+# Numerators and denominators.
 _Fraction = tuple["torch.Tensor", "torch.Tensor"]
-"""Numerators and denominators."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,29 +57,9 @@ class SSIM(PairMetric):
         are reflected at their edges, as in torchmetrics; the ``uniform`` one is inside the images,
         with the sample covariance, as in scikit-image.
         """
-        height, width, channels = real.shape
-        if min(height, width) < (least := _LEAST_SIDE[self.window]):
-            raise InputError(
-                f"SSIM needs images of at least {least}×{least} pixels, and one has "
-                f"{width}×{height}:",
-                f"omit ssim from {option('metrics')}",
-                setting="metrics",
-            )
-        # One channel at a time, for the memory.
-        return (
-            math.fsum(
-                self._of_channel(real[..., each], fake[..., each]) for each in range(channels)
-            )
-            / channels
-        )
-
-    def _of_channel(self, real: torch.Tensor, fake: torch.Tensor) -> float:
-        luminance, contrast = _terms(_scaled(real, fake), self.window)
-        upper, lower = (
-            of_luminance * of_contrast
-            for of_luminance, of_contrast in zip(luminance, contrast, strict=True)
-        )
-        return float((upper / lower).mean())
+        _check_size(self, real, _LEAST_SIDE[self.window])
+        means = [_mean_ratio(*_terms(images, self.window)) for images in _channels(real, fake)]
+        return math.fsum(means) / len(means)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,36 +89,47 @@ class MultiScaleSSIM(PairMetric):
         has the SSIM, at all pixels of images that are reflected at their edges, and the others have
         its term of contrast and structure, inside the images. A negative mean counts as 0.
         """
-        height, width, channels = real.shape
-        if min(height, width) < _LEAST_OF_SCALES:
-            least = f"{_LEAST_OF_SCALES}×{_LEAST_OF_SCALES}"
-            raise InputError(
-                f"MS-SSIM needs images of at least {least} pixels, and one has {width}×{height}:",
-                f"omit ms-ssim from {option('metrics')}",
-                setting="metrics",
-            )
-        of_channels = [
-            self._of_channel(real[..., each], fake[..., each]) for each in range(channels)
-        ]
-        means = [max(0.0, math.fsum(scale) / channels) for scale in zip(*of_channels, strict=True)]
-        return float(math.prod(mean**weight for mean, weight in zip(means, _WEIGHTS, strict=True)))
+        _check_size(self, real, _LEAST_OF_SCALES)
+        of_channels = [self._of_channel(images) for images in _channels(real, fake)]
+        product = 1.0
+        for scale, weight in zip(zip(*of_channels, strict=True), _WEIGHTS, strict=True):
+            product *= max(0.0, math.fsum(scale) / len(scale)) ** weight
+        return product
 
-    def _of_channel(self, real: torch.Tensor, fake: torch.Tensor) -> list[float]:
+    def _of_channel(self, images: torch.Tensor) -> list[float]:
         import torch
 
-        images, means = _scaled(real, fake), []
+        means = []
         for _ in _WEIGHTS[1:]:
             _, (upper, lower) = _terms(images, "gaussian")
             means.append(float((upper / lower)[5:-5, 5:-5].mean()))
             images = torch.nn.functional.avg_pool2d(images, 2)
-        luminance, contrast = _terms(images, "gaussian")
-        return [*means, float((luminance[0] * contrast[0] / (luminance[1] * contrast[1])).mean())]
+        return [*means, _mean_ratio(*_terms(images, "gaussian"))]
 
 
-def _scaled(real: torch.Tensor, fake: torch.Tensor) -> torch.Tensor:
+def _check_size(metric: PairMetric, image: torch.Tensor, least: int) -> None:
+    height, width, _ = image.shape
+    if min(height, width) < least:
+        raise InputError(
+            f"{metric.numbers[0].title} needs images of at least {least}×{least} pixels, and one "
+            f"has {width}×{height}:",
+            f"omit {metric.name} from {option('metrics')}",
+            setting="metrics",
+        )
+
+
+def _channels(real: torch.Tensor, fake: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Yield the channels of two images in 0..1, shape (2, height, width): one at a time, for the
+    memory.
+    """
     import torch
 
-    return torch.stack([real, fake]).double() / 255
+    for channel in range(real.shape[2]):
+        yield torch.stack([real[..., channel], fake[..., channel]]).double() / 255
+
+
+def _mean_ratio(luminance: _Fraction, contrast: _Fraction) -> float:
+    return float((luminance[0] * contrast[0] / (luminance[1] * contrast[1])).mean())
 
 
 def _terms(images: torch.Tensor, window: str) -> tuple[_Fraction, _Fraction]:
@@ -145,22 +138,25 @@ def _terms(images: torch.Tensor, window: str) -> tuple[_Fraction, _Fraction]:
     """
     import torch
 
-    weights, scale = [1 / 7] * 7, 49 / 48
+    weights = [1 / 7] * 7
+    scale = 49 / 48
     if window == "gaussian":
-        weights, scale = [math.exp(-((place / 1.5) ** 2) / 2) for place in range(-5, 6)], 1.0
+        weights = [math.exp(-((place / 1.5) ** 2) / 2) for place in range(-5, 6)]
         weights = [weight / sum(weights) for weight in weights]
+        scale = 1.0
         images = torch.nn.functional.pad(images, (5, 5, 5, 5), "reflect")
     x, y = images
     # Only the sum of the variances is needed.
-    mean_x, mean_y, squares, products = _filtered(
-        torch.stack([x, y, x * x + y * y, x * y]), weights
-    )
+    mean_x, mean_y, squares, products = _filter(torch.stack([x, y, x * x + y * y, x * y]), weights)
     both = mean_x * mean_x + mean_y * mean_y
-    variances, covariance = scale * (squares - both), scale * (products - mean_x * mean_y)
-    return (2 * mean_x * mean_y + _C1, both + _C1), (2 * covariance + _C2, variances + _C2)
+    variances = scale * (squares - both)
+    covariance = scale * (products - mean_x * mean_y)
+    luminance = (2 * mean_x * mean_y + _C1, both + _C1)
+    contrast = (2 * covariance + _C2, variances + _C2)
+    return luminance, contrast
 
 
-def _filtered(images: torch.Tensor, weights: list[float]) -> torch.Tensor:
+def _filter(images: torch.Tensor, weights: list[float]) -> torch.Tensor:
     """Return weighted sums over windows, where they are inside: shape (..., height - n + 1, width -
     n + 1).
 

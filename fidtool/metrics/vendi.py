@@ -24,8 +24,9 @@ class Vendi(Metric):
     def compute(self, real: FeatureSet, fake: FeatureSet, context: MetricContext) -> Values:
         from fidtool.distances.kernel import vendi
 
-        value, count = vendi(fake.rows, context.features), len(fake.rows)
+        value = vendi(fake.rows, context.features)
+        count = len(fake.rows)
         if value > count / 10:
-            few = f"a Vendi score of {value:.2f} is too low: with more images it is higher"
-            context.warnings.append(ResultWarning(fake.path, few, detail=f"only {count} images"))
+            text = f"a Vendi score of {value:.2f} is too low: with more images it is higher"
+            context.warnings.append(ResultWarning(fake.path, text, detail=f"only {count} images"))
         return {"vendi": value}

@@ -1,5 +1,4 @@
-"""Batches of images, of sets and of iterables, and their assignment to ranks; every frame of image
-files.
+"""Batches of the images of a set, and their assignment to ranks; every frame of image files.
 
 The assignment depends only on the number of images and the seed. Images are divided into batches
 before batches are distributed to ranks, so that every forward pass processes the same images at any
@@ -11,47 +10,24 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
-import socket
-import zlib
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import chain, groupby, islice
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fidtool.distributed.seeds import sample_seed
-from fidtool.errors import InputError, on_every_rank, option
+from fidtool.errors import InputError, option
 from fidtool.names import counted
 from fidtool.reading.decode import ONE_IMAGE_FORMATS, has_frame
-from fidtool.sources.contents import (
-    SAME_FILES,
-    Frame,
-    Read,
-    Reader,
-    ValueRange,
-    bytes_of,
-    pillow_defaults,
-)
-from fidtool.sources.image_set import (
-    ImageSet,
-    Indices,
-    Names,
-    Numbered,
-    Sampling,
-    SetPart,
-    canonical_order,
-)
-from fidtool.sources.memory import Images, MemoryReader
-
-if TYPE_CHECKING:  # decoding workers do not need torch
-    from fidtool.distributed.world import World
+from fidtool.sources.contents import Frame, Read, Reader, pillow_defaults
+from fidtool.sources.image_set import ImageSet, Indices, Names, SetPart
 
 T = TypeVar("T")
-Outside = Callable[[], contextlib.AbstractContextManager[None]]
 
 
 class Batch(NamedTuple):
@@ -80,9 +56,9 @@ def plan_batches(images: ImageSet, batch_size: int) -> list[Batch]:
     """Divides a set as `cut_batches` does. If images can only be read sequentially, those of a
     batch are stored next to each other instead.
     """
-    positions: Indices = (
-        np.argsort(images.order, kind="stable") if images.reader.in_order else range(len(images))
-    )
+    positions: Indices = range(len(images))
+    if images.reader.in_order:
+        positions = np.argsort(images.order, kind="stable")
     parts = cut_batches(len(images), batch_size)
     return [Batch(number, positions[part.start : part.stop]) for number, part in enumerate(parts)]
 
@@ -101,11 +77,11 @@ def deal(batches: Sequence[T], rank: int, world_size: int, in_order: bool = Fals
     A rank gets every ``world_size``-th batch. If images can only be read sequentially
     (``in_order``), it gets consecutive batches, so that it need not read past its own last image.
     """
-    if in_order:
-        return list(
-            batches[len(batches) * rank // world_size : len(batches) * (rank + 1) // world_size]
-        )
-    return list(batches[rank::world_size])
+    if not in_order:
+        return list(batches[rank::world_size])
+    start = len(batches) * rank // world_size
+    stop = len(batches) * (rank + 1) // world_size
+    return list(batches[start:stop])
 
 
 def part_of(images: ImageSet, part: str, batch_size: int) -> ImageSet:
@@ -115,195 +91,24 @@ def part_of(images: ImageSet, part: str, batch_size: int) -> ImageSet:
     Raises:
         InputError: if there is no such part, or there are fewer batches than parts.
     """
-    number, of = (int(each) if each.isdecimal() else 0 for each in f"{part}".partition("/")[::2])
-    if not 1 <= number <= of:
+    match = re.fullmatch(r"(\d+)/(\d+)", part)
+    number, count = map(int, match.groups()) if match else (0, 0)
+    if not 1 <= number <= count:
         raise InputError(
             f"there is no part {part!r}:", "pass its number and how many there are, such as 3/16"
         )
     batches = plan_batches(images, batch_size)
-    if of > len(batches):
-        has = (
-            f"{counted(len(images), 'image')} in {counted(len(batches), 'batch', 'batches')} of "
-            f"{batch_size}"
-        )
+    if count > len(batches):
         raise InputError(
-            f"there is no part {part} of {images.path}, which has {has}:",
+            f"there is no part {part} of {images.path}, which has "
+            f"{counted(len(images), 'image')} in {counted(len(batches), 'batch', 'batches')} of "
+            f"{batch_size}:",
             f"pass at most {len(batches)} as the number of parts",
             f"a smaller {option('batch_size')}",
         )
-    own = deal(batches, number - 1, of, in_order=True)
+    own = deal(batches, number - 1, count, in_order=True)
     places = np.sort(np.concatenate([np.asarray(batch.images) for batch in own]))
-    return images.restricted(SetPart(f"{number}/{of}", images.digest(), len(images), places))
-
-
-def broadcast_images(
-    world: World,
-    images: ImageSet | None,
-    in_memory: Images | None,
-    value_range: ValueRange | None,
-    seconds: float,
-) -> ImageSet:
-    """Broadcasts rank zero's list of images, to which others pass None. A collective.
-
-    The ranks then compare a sample of the contents, because a path may refer to different files on
-    another machine: an InputError if they differ. Images in memory are this rank's own. The sample
-    must be read within ``seconds``.
-    """
-    if world.size == 1:
-        assert images is not None
-        return images
-    sent = world.broadcast(images)
-    assert sent is not None
-    mine = images or sent
-    with world.together():
-        if in_memory is not None:
-            own = in_memory.image_set(value_range)
-            mine = replace(mine, reader=mine.reader.around(own.reader))
-        seen = mine.in_time(mine.sample, seconds), socket.gethostname()
-    (first, _), *others = world.gather(seen)
-    for rank, (sample, host) in enumerate(others, 1):
-        if sample != first:
-            differ = (
-                f"has different contents on rank {rank} ({host}) and rank 0, but the same names"
-            )
-            raise on_every_rank(InputError(f"{mine.path} {differ}: {SAME_FILES}"))
-    return mine
-
-
-@dataclass
-class Stream:
-    """Reads this rank's batches of an iterable. All ranks must create and use it.
-
-    ``sampling.num`` images are taken on all ranks together; None takes all. ``max_pixels`` is set
-    if each frame of a file counts as an image. With several ranks, ``images.sharded`` must be set:
-    otherwise an InputError.
-    """
-
-    images: Images
-    value_range: ValueRange | None
-    world: World
-    batch_size: int
-    sampling: Sampling
-    max_pixels: int | None = None
-    _count: int = field(default=0, init=False)
-    _digest: int = field(default=0, init=False)
-
-    def __post_init__(self) -> None:
-        if self.world.size > 1 and self.images.sharded is None and not self.images.generates:
-            problem = f"{self.name} is an iterable, and there are {self.world.size} ranks:"
-            different = (
-                "pass fidtool.Images(…, sharded=True) if each rank's iterable yields different "
-                "images"
-            )
-            raise on_every_rank(
-                InputError(problem, different, "sharded=False if all yield the same images")
-            )
-
-    @property
-    def name(self) -> str:
-        return self.images.name
-
-    @property
-    def _sharded(self) -> bool:
-        return bool(self.images.sharded) and self.world.size > 1
-
-    def read(self, outside: Outside) -> Generator[Batch, None, None]:
-        """Yields the batches. The calling program's code runs in the context that ``outside``
-        returns.
-        """
-        return self._generate(outside) if self.images.generates else self._read(outside)
-
-    def _generate(self, outside: Outside) -> Generator[Batch, None, None]:
-        self._count = self.sampling.num or 0
-        batches = list(enumerate(cut_batches(self._count, self.batch_size)))
-        for number, positions in deal(batches, self.world.rank, self.world.size):
-            seed = sample_seed(self.sampling.seed, positions.start)
-            with outside():
-                contents = self.images.generated(len(positions), seed, self.value_range)
-            yield self._batch(number, positions, contents)
-
-    def _read(self, outside: Outside) -> Generator[Batch, None, None]:
-        contents = self.images.stream(self.value_range)
-        frames: Iterator[Read] = contents
-        if self.max_pixels is not None:
-            frames = chain.from_iterable(split(content, self.max_pixels) for content in contents)
-        num = self.sampling.num
-        if num is not None:  # how many this rank takes
-            frames = islice(
-                frames,
-                len(deal(range(num), self.world.rank, self.world.size)) if self._sharded else num,
-            )
-        size = self.batch_size
-        try:
-            for number in itertools.count():
-                with outside():
-                    batch = list(islice(frames, size))
-                if not batch:
-                    return
-                self._count += len(batch)
-                # `conclude` compares the digests if all ranks should have read the same images.
-                if self.world.size > 1 and not self._sharded:
-                    for content in batch:
-                        self._digest = zlib.crc32(bytes_of(content), self._digest)
-                if self._sharded or number % self.world.size == self.world.rank:
-                    yield self._batch(
-                        number, range(number * size, number * size + len(batch)), batch
-                    )
-        finally:
-            with outside():
-                contents.close()
-
-    def _batch(self, number: int, positions: range, contents: list[Read]) -> Batch:
-        prefix = f"{self.name}[{self.world.rank}:" if self._sharded else f"{self.name}["
-        files = [f"{prefix}{position}]" for position in positions]
-        return Batch(number, positions, contents=list(zip(files, contents, strict=True)))
-
-    def conclude(self) -> tuple[ImageSet, list[int], int]:
-        """Returns the images that all ranks have read, the sizes of their batches, and this rank's
-        first. A collective.
-
-        The set is in canonical order, and its contents cannot be read again. Call this after the
-        end of iteration.
-
-        Raises an InputError if there are no images or fewer than requested, or if ranks read
-        different images although ``sharded`` is False.
-        """
-        seen = self.world.gather((self._count, self._digest))
-        counts = [count for count, _ in seen]
-        names: Sequence[str]
-        if self._sharded:
-            names = Names(
-                f"[{rank}:{position}]"
-                for rank, count in enumerate(counts)
-                for position in range(count)
-            )
-        else:
-            names = Numbered(counts[0])
-            for rank, theirs in enumerate(seen):
-                if theirs != seen[0]:
-                    differ = (
-                        f"different images on rank {rank} and rank 0 ({counts[rank]} and "
-                        f"{counts[0]} images):"
-                    )
-                    remedy = (
-                        "pass sharded=True if each rank's iterable should yield different images"
-                    )
-                    raise on_every_rank(InputError(f"{self.name} yielded {differ}", remedy))
-            counts = counts[:1]
-        total = len(names)
-        if not total:
-            raise on_every_rank(InputError(f"no images in {self.name}: the iterable yielded none"))
-        if total < (self.sampling.num or 0):
-            per_rank = (
-                f" ({', '.join(map(str, counts))} on the individual ranks)" if self._sharded else ""
-            )
-            raise on_every_rank(self.sampling.too_few(f"{self.name} yielded {total}{per_rank}"))
-        sizes = [[len(batch) for batch in cut_batches(count, self.batch_size)] for count in counts]
-        first = sum(map(len, sizes[: self.world.rank])) if self._sharded else 0
-        reader = MemoryReader(self.name, None, total, None, in_order=True)
-        order = canonical_order(total, self.sampling.seed)
-        images = ImageSet(self.name, "iterable", names, self.name, reader, order)
-        return images, list(chain.from_iterable(sizes)), first
+    return images.restricted(SetPart(f"{number}/{count}", images.digest(), len(images), places))
 
 
 # --- frames ---------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import contextlib
 import io
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -26,15 +27,14 @@ from fidtool.sources.crops import Crop
 from fidtool.sources.kinds import AVIF, HEIF, JPEG_2000, WEBP, foreign_of, format_of
 from fidtool.validation import MAX_PIXELS
 
-_LONGEST_SIDE = 2**24
-"""Not far beyond it, the bits of a row overflow Pillow's integers, which it reports as a lack of
-memory.
-"""
-_ALPHA_MODES = frozenset({"LA", "La", "PA", "RGBA", "RGBa"})
 ONE_IMAGE_FORMATS = frozenset({"MPO", "PSD"})
 """Formats whose further frames are not independent images, but a camera's previews or an editor's
 layers.
 """
+# Not far beyond it, the bits of a row overflow Pillow's integers, which it reports as a lack of
+# memory.
+_LONGEST_SIDE = 2**24
+_ALPHA_MODES = frozenset({"LA", "La", "PA", "RGBA", "RGBa"})
 _SIXTEEN_BIT_MODES = frozenset({"I;16", "I;16L", "I;16B", "I;16N"})
 _DEEP_MODES = frozenset({"I", *_SIXTEEN_BIT_MODES})
 # Tags of TIFF.
@@ -43,12 +43,11 @@ _PHOTOMETRIC = 262
 _SAMPLES_PER_PIXEL = 277
 _PLANAR = 284
 _SAMPLE_FORMAT = 339
+# Formats that Pillow can be built without, with Pillow's names for their decoders.
 _OPTIONAL = {AVIF: "avif", JPEG_2000: "jpg_2000", WEBP: "webp"}
-"""Formats that Pillow can be built without, with Pillow's names for their decoders."""
+# Metadata in which Pillow finds an orientation. Reading it is slow, and most files have none of
+# these.
 _ORIENTED_BY = ("exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp")
-"""Metadata in which Pillow finds an orientation. Reading it is slow, and most files have none of
-these.
-"""
 _COLOUR_PFM = re.compile(rb"PF\s+(\d+)")
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
@@ -91,9 +90,13 @@ class ImageProperties:
 
     @classmethod
     def total(cls, parts: Iterable[ImageProperties]) -> ImageProperties:
-        parts = list(parts)
-        found = cls(*map(sum, zip(*(vars(part).values() for part in parts), strict=True)))
-        return replace(found, most_bands=max((part.most_bands for part in parts), default=0))
+        total = Counter[str]()
+        most_bands = 0
+        for part in parts:
+            total.update(vars(part))
+            most_bands = max(most_bands, part.most_bands)
+        total["most_bands"] = most_bands
+        return cls(**total)
 
 
 @dataclass(frozen=True)
@@ -156,14 +159,14 @@ def decode_content(content: Read, options: DecodeOptions) -> DecodedImage:
     """
     if isinstance(content, Exception):
         raise content.with_traceback(None)  # of a file with many images, it is raised for each
-    image = (
-        _from_pixels(content, options)
-        if isinstance(content, Pixels)
-        else _from_pillow(content, options)
-    )
-    if (crop := options.crop) is None:
+    if isinstance(content, Pixels):
+        image = _from_pixels(content, options)
+    else:
+        image = _from_pillow(content, options)
+    crop = options.crop
+    if crop is None:
         return image
-    height, width = image.pixels.shape[:2]
+    height, width, _ = image.pixels.shape
     # A very long image could become so large that it fills the memory.
     _check_size(crop.scaled(width, height), options.max_pixels, f"resized for {crop}, ")
     return replace(image, pixels=crop.apply(image.pixels))
@@ -177,42 +180,39 @@ def _from_pixels(image: Pixels, options: DecodeOptions) -> DecodedImage:
     _check_size((width, height), options.max_pixels)
     mode = _MODES[channels]
     properties = ImageProperties(deep=image.deep, clipped=image.clipped)
-    if channels == 4 and _may_be_alpha(values[..., 3]):
-        properties = replace(properties, alpha=int(values[..., 3].min() < 255))
-    elif channels == 4:
-        properties = replace(properties, bands=1, most_bands=4)
-        mode = "RGB+1"
+    if channels == 4:
+        alpha = values[..., 3]
+        if _may_be_alpha(alpha):
+            properties = replace(properties, alpha=int(alpha.min() < 255))
+        else:
+            properties = replace(properties, bands=1, most_bands=4)
+            mode = "RGB+1"
     return DecodedImage(_in_colour(values), properties, "array", mode, 0)
 
 
 def _from_pillow(content: bytes | Frame | Image.Image, options: DecodeOptions) -> DecodedImage:
     """Decodes a file with Pillow, or an image that a program has opened with it."""
     file, frame = content if isinstance(content, Frame) else (content, None)
+    is_object = isinstance(file, Image.Image)
     data = b"" if isinstance(file, Image.Image) else file
-    if colour := _COLOUR_PFM.match(
-        data
-    ):  # Pillow reads PFM in grayscale only: three channels are three times as wide
+    colour = _COLOUR_PFM.match(data)
+    if colour is not None:
+        # Pillow reads PFM in grayscale only: three channels are three times as wide.
         gray = b"Pf\n%d" % (3 * int(colour[1])) + data[colour.end() :]
         wide = _from_pillow(gray, replace(options, max_pixels=3 * options.max_pixels))
         return replace(wide, pixels=wide.pixels[..., 0].reshape(len(wide.pixels), -1, 3))
     try:
-        opened = (
-            contextlib.nullcontext(file)
-            if isinstance(file, Image.Image)
-            else Image.open(io.BytesIO(file))
-        )
-        with opened as image:
-            if frame:
-                image.seek(frame)
-            if (
-                data and image.format == "EPS"
-            ):  # Pillow would run it in Ghostscript, which may never finish
-                raise DecodeError("it is an EPS file, which is a program and not an image")
-            if data and image.format == "TIFF":
-                _check_tiff(image)
-            _check_size(image.size, options.max_pixels)
-            image.load()
-            return _to_rgb(image, data, options, single_frame=frame is not None)
+        image = file if isinstance(file, Image.Image) else Image.open(io.BytesIO(file))
+        if frame:
+            image.seek(frame)
+        if image.format == "EPS" and not is_object:
+            # Pillow would run it in Ghostscript, which may never finish.
+            raise DecodeError("it is an EPS file, which is a program and not an image")
+        if image.format == "TIFF" and not is_object:
+            _check_tiff(image)
+        _check_size(image.size, options.max_pixels)
+        image.load()
+        return _to_rgb(image, data, options, single_frame=frame is not None)
     except (DecodeError, MemoryError):
         raise
     except Image.DecompressionBombError as error:
@@ -220,9 +220,8 @@ def _from_pillow(content: bytes | Frame | Image.Image, options: DecodeOptions) -
         has = pixels[0] if pixels else "pixels"
         raise DecodeError(f"it has {has}, more than {_limit(options.max_pixels)}") from None
     except Exception as error:  # Pillow's plugins raise struct.error, IndexError and many others
-        raise DecodeError(
-            message_of(error) if isinstance(file, Image.Image) else _problem(error, data)
-        ) from None
+        problem = message_of(error) if is_object else _problem(error, data)
+        raise DecodeError(problem) from None
 
 
 def _problem(error: Exception, data: bytes) -> str:
@@ -234,29 +233,24 @@ def _problem(error: Exception, data: bytes) -> str:
             "example with pillow-heif"
         )
     if name in _OPTIONAL and not features.check(_OPTIONAL[name]):
-        how = (
-            "install a recent Pillow (pip install --upgrade --force-reinstall pillow), or "
-            "convert the image to PNG"
-        )
         return (
             f"it is in the format {name}, whose decoder is not included in this Pillow "
-            f"({pillow_version}): {how}"
+            f"({pillow_version}): install a recent Pillow (pip install --upgrade --force-reinstall "
+            "pillow), or convert the image to PNG"
         )
-    if foreign := foreign_of(data):
+    foreign = foreign_of(data)
+    if foreign:
         return f"it is {foreign}"
     if not isinstance(error, UnidentifiedImageError):
         return message_of(error)
-    start = (
-        f"it begins like {name} but is damaged or truncated"
-        if name
-        else f"it begins with {data[:12]!r}"
-    )
+    start = f"it begins with {data[:12]!r}"
+    if name:
+        start = f"it begins like {name} but is damaged or truncated"
     if name == "TIFF":
         start += (
             ", has more bands than Pillow reads (save 3 as RGB), or floats of a kind that it "
-            "lacks: save "
+            "lacks: save an array, .npy"
         )
-        start += "an array, .npy"
     return f"not an image that Pillow can read ({start})"
 
 
@@ -290,21 +284,23 @@ def _tag(image: Image.Image, tag: int, missing: int) -> int:
 
 def _check_tiff(image: Image.Image) -> None:
     """Refuses files that Pillow would decode incorrectly without an error."""
-    native = b"II" if sys.byteorder == "little" else b"MM"
     if image.info.get("compression") == "raw":
         deep_or_inverted = _tag(image, _BITS_PER_SAMPLE, 1) > 8 or _tag(image, _PHOTOMETRIC, 1) == 0
         if _tag(image, _PLANAR, 1) == 2 and deep_or_inverted:
             # From a mode such as "RGB;16L" or "L;I", Pillow uses one letter per plane and ignores
             # the rest.
-            message = "Pillow misreads TIFFs of this kind with one plane per channel"
-            raise DecodeError(f"{message}: save it interleaved or compressed")
-    elif image.mode in ("I", "F") and image.tag_v2.prefix != native:  # type: ignore[attr-defined]
+            raise DecodeError(
+                "Pillow misreads TIFFs of this kind with one plane per channel: save it "
+                "interleaved or compressed"
+            )
+        return
+    native = b"II" if sys.byteorder == "little" else b"MM"
+    if image.mode in ("I", "F") and image.tag_v2.prefix != native:  # type: ignore[attr-defined]
         # libtiff has already swapped the bytes, and Pillow swaps them again.
-        message = (
+        raise DecodeError(
             "Pillow misreads compressed TIFFs with signed, 32-bit or float values in non-native "
-            "byte order"
+            "byte order: save it uncompressed"
         )
-        raise DecodeError(f"{message}: save it uncompressed")
 
 
 # --- pixels ---------------------------------------------------------------------------------------
@@ -315,9 +311,9 @@ def _to_rgb(
 ) -> DecodedImage:
     bands, mode = _all_bands(image)
     has_alpha = image.mode in _ALPHA_MODES or "transparency" in image.info
-    decoded = _gray_of(image, options) or Pixels(
-        np.asarray(image if image.mode == "RGB" else image.convert("RGB"))
-    )
+    decoded = _gray_of(image, options)
+    if decoded is None:
+        decoded = Pixels(np.asarray(image if image.mode == "RGB" else image.convert("RGB")))
     properties = ImageProperties(
         lossy=_is_lossy(image, data),
         alpha=has_alpha and mode.startswith(image.mode) and _is_transparent(image),
@@ -326,20 +322,17 @@ def _to_rgb(
         rotated=_is_rotated(image),
         bands=bands > 0,
         most_bands=bands,
-        animated=not single_frame
-        and has_frame(image, 1),  # last, because it seeks to the second frame
+        # last, because it seeks to the second frame
+        animated=not single_frame and has_frame(image, 1),
     )
-    return DecodedImage(
-        _in_colour(decoded.values), properties, image.format or "", mode, _quality_of(image)
-    )
+    pixels = _in_colour(decoded.values)
+    return DecodedImage(pixels, properties, image.format or "", mode, _quality_of(image))
 
 
 def _in_colour(values: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    return (
-        np.repeat(values, 3, axis=2)
-        if values.shape[2] == 1
-        else np.ascontiguousarray(values[..., :3])
-    )
+    if values.shape[2] == 1:
+        return np.repeat(values, 3, axis=2)
+    return np.ascontiguousarray(values[..., :3])
 
 
 def _gray_of(image: Image.Image, options: DecodeOptions) -> Pixels | None:
@@ -348,23 +341,23 @@ def _gray_of(image: Image.Image, options: DecodeOptions) -> Pixels | None:
 
     If the kind of image does not say which of its values is white, they are those of an array.
     """
-    inverted = (
-        _tag(image, _PHOTOMETRIC, 1) == 0
-    )  # zero is white: Pillow inverts only images of up to 8 bits
-    if (values := _as_in_arrays(image)) is not None:
+    # Zero is white: Pillow inverts only images of up to 8 bits.
+    is_inverted = _tag(image, _PHOTOMETRIC, 1) == 0
+    values = _as_in_arrays(image)
+    if values is not None:
         read = as_pixels(values[..., None], options.floats)
         if isinstance(read, UnknownRangeError):
             raise NeedsRangeError(message_of(read))
         if isinstance(read, Exception):
             raise DecodeError(message_of(read))
-        return replace(read, values=255 - read.values) if inverted else read
+        return replace(read, values=255 - read.values) if is_inverted else read
     if image.mode not in _DEEP_MODES:
         return None
     # The high byte. Pillow scales JPEG 2000, PNG and PPM to 16 bits, but leaves 12-bit TIFFs in the
     # range 0..4095.
     bits = _tag(image, _BITS_PER_SAMPLE, 16)
     values = np.asarray(image)[..., None]
-    if inverted:
+    if is_inverted:
         values = 2**bits - 1 - values
     return Pixels((values >> (bits - 8)).clip(0, 255).astype(np.uint8), deep=True)
 
@@ -374,8 +367,10 @@ def _as_in_arrays(image: Image.Image) -> NDArray[Any] | None:
     images.
     """
     bits = _tag(image, _BITS_PER_SAMPLE, 0)
-    signed = _tag(image, _SAMPLE_FORMAT, 1) == 2
-    if image.mode == "L" and signed:
+    is_signed = _tag(image, _SAMPLE_FORMAT, 1) == 2
+    if image.mode == "F":
+        return np.asarray(image)
+    if image.mode == "L" and is_signed:
         return np.asarray(image).view(np.int8)
     if image.mode in _SIXTEEN_BIT_MODES and image.format in ("TIFF", None) and bits in (0, 16):
         values = np.asarray(image)
@@ -383,8 +378,8 @@ def _as_in_arrays(image: Image.Image) -> NDArray[Any] | None:
     if image.mode == "I" and image.format not in ("PNG", "PPM"):
         if bits == 16:
             return np.asarray(image).astype(np.int16)
-        return np.asarray(image).view(np.uint32 if bits == 32 and not signed else np.int32)
-    return np.asarray(image) if image.mode == "F" else None
+        return np.asarray(image).view(np.uint32 if bits == 32 and not is_signed else np.int32)
+    return None
 
 
 def _all_bands(image: Image.Image) -> tuple[int, str]:
@@ -433,9 +428,8 @@ def _is_lossy(image: Image.Image, data: bytes) -> bool:
         return image.info.get("compression") in ("jpeg", "tiff_jpeg", "webp")
     if image.format != "WEBP":
         return image.format in ("JPEG", "MPO", "AVIF")
-    chunk = re.search(
-        rb"VP8[ L]", data
-    )  # the name of the first chunk with pixels, lossy or lossless
+    # The name of the first chunk with pixels, lossy or lossless.
+    chunk = re.search(rb"VP8[ L]", data)
     return chunk is not None and chunk[0] == b"VP8 "
 
 

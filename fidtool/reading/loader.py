@@ -14,8 +14,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Iterator,
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain, islice
-from typing import Any
+from itertools import chain, compress, islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,32 +31,35 @@ from fidtool.reading.decode import (
 )
 from fidtool.reading.records import NO_RECORDS, RecordArray, is_detailed, records_of
 from fidtool.reading.workers import Allocate, Buffer, Workers
-from fidtool.sources.contents import BadFile, ContentError, Frame, Read, ValueRange, pillow_defaults
+from fidtool.sources.contents import (
+    BadFile,
+    ContentError,
+    Files,
+    Frame,
+    Read,
+    ValueRange,
+    pillow_defaults,
+)
 from fidtool.sources.crops import crops_to_one_size
 from fidtool.sources.image_set import ImageSet, Indices
 from fidtool.sources.kinds import may_have_floats
 from fidtool.system.background import DaemonThreads, use_one_torch_thread
-from fidtool.system.local_files import READ_SECONDS, in_time, open_regular
+from fidtool.system.local_files import READ_SECONDS, in_time
 
 AT_ONCE_BYTES = 1 << 24
 """A piece ends with the image with which it has so many bytes of pixels. A worker has up to three
 times as many in memory, or three images.
 """
+# Errors that reading an intact file may cause on an overloaded machine. Such files are not skipped,
+# because the result would then depend on the load.
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
-"""Errors that reading an intact file may cause on an overloaded machine. Such files are not
-skipped, because the result would then depend on the load.
-"""
+# Number of files to read before they are decoded. System calls slow down the code after them:
+# reading and decoding small files alternately takes 15 % longer.
 _READ_AHEAD = 8
-"""Number of files to read before they are decoded. System calls slow down the code after them:
-reading and decoding small files alternately takes 15 % longer.
-"""
+# Number of tasks to read before they are decoded, where images are read in this process.
+_TASKS_AHEAD = 4
 _TOO_FEW = ContentError("its file ended early: the file has changed since it was listed")
 _NO_PIXELS = np.empty(0, dtype=np.uint8)
-
-_Decoded = list[tuple[str, DecodedImage | BadFile]]
-"""Images, or what is skipped in their places, by the names of their files."""
-_Decode = Callable[[Batch], "Piece"]
-_Workers = Workers[Batch, "Piece"]
 
 
 @dataclass
@@ -121,61 +123,65 @@ def decode_batch(
 
     Raises a FidtoolError if an image cannot be decoded and is not to be skipped.
     """
-    decoded = _decode(source, options, batch)
-    batch = batch.part(0, len(decoded))
-    piece = _piece(source, batch, decoded, options, allocate)
+    piece, images = _decode(source, options, batch)
     if source is not None and source.partner is not None:
-        partners = _decode(source.partner, replace(options, crop=source.partner.crop), batch)
-        for (file, image), (real, partner) in zip(_images(decoded), _images(partners), strict=True):
-            _check_sizes(file, image, real, partner)
-        piece.partner = _piece(source.partner, batch, partners, options, allocate)
+        of_partner = replace(options, crop=source.partner.crop)
+        batch = batch.part(0, len(piece.images))
+        piece.partner, partners = _decode(source.partner, of_partner, batch)
+        pairs = zip(piece.files, images, piece.partner.files, partners, strict=True)
+        for file, image, partner_file, partner in pairs:
+            _check_sizes(file, image, partner_file, partner)
+        _complete(piece.partner, partners, source.partner, of_partner, allocate)
+    _complete(piece, images, source, options, allocate)
     return piece
 
 
-def _decode(source: ImageSet | None, options: DecodeOptions, batch: Batch) -> _Decoded:
-    """Decodes images until their pixels fill `AT_ONCE_BYTES`; returns them, with what is skipped in
-    their places.
+def _decode(
+    source: ImageSet | None, options: DecodeOptions, batch: Batch
+) -> tuple[Piece, list[DecodedImage]]:
+    """Decodes images until their pixels fill `AT_ONCE_BYTES`; returns their piece, which lacks all
+    that `_complete` adds, and those that were not skipped.
     """
-    decoded: _Decoded = []
-    left = AT_ONCE_BYTES
+    piece = Piece(batch.number, batch.images)
+    images = list[DecodedImage]()
+    size = 0
     contents = iter(batch.contents or ())
     if source is not None and batch.contents is None:
-        contents = iter(zip(map(source.file, batch.images), source.read(batch.images), strict=True))
-    while group := list(islice(contents, _READ_AHEAD)):
+        contents = zip(map(source.file, batch.images), source.read(batch.images), strict=True)
+    while size < AT_ONCE_BYTES and (group := list(islice(contents, _READ_AHEAD))):
         with pillow_defaults(options.max_pixels):
             for file, content in group:
                 try:
                     image = decode_content(content, options)
                     if image.mode == "F" and not may_have_floats(file):
-                        hides = "it has floats, which the name of its file hides"
-                        raise DecodeError(f"{hides}: rename it to .tif or .pfm")
+                        raise DecodeError(
+                            "it has floats, which the name of its file hides: rename it to .tif or "
+                            ".pfm"
+                        )
                 except Exception as error:
-                    decoded.append((file, _skipped(file, error, options)))
+                    piece.skipped.append(_skipped(file, error, options))
+                    piece.used.append(False)
                     continue
-                decoded.append((file, image))
-                left -= image.pixels.nbytes
-                if left <= 0:
-                    return decoded
-    return decoded
+                piece.files.append(file)
+                piece.used.append(True)
+                images.append(image)
+                size += image.pixels.nbytes
+                if size >= AT_ONCE_BYTES:
+                    break
+    part = batch.part(0, len(piece.used))
+    piece.images = part.images
+    piece.last = part.last
+    return piece, images
 
 
-def _images(decoded: _Decoded) -> list[tuple[str, DecodedImage]]:
-    return [(file, image) for file, image in decoded if isinstance(image, DecodedImage)]
-
-
-def _piece(
+def _complete(
+    piece: Piece,
+    images: list[DecodedImage],
     source: ImageSet | None,
-    batch: Batch,
-    decoded: _Decoded,
     options: DecodeOptions,
     allocate: Allocate | None,
-) -> Piece:
-    named = _images(decoded)
-    images = [image for _, image in named]
-    piece = Piece(batch.number, batch.images, batch.last)
-    piece.files = [file for file, _ in named]
-    piece.used = [isinstance(image, DecodedImage) for _, image in decoded]
-    piece.skipped = [bad for _, bad in decoded if isinstance(bad, BadFile)]
+) -> None:
+    """Adds sizes, properties, records and pixels of its images to a piece."""
     piece.sizes = [image.pixels.shape[:2] for image in images]
     piece.properties = ImageProperties.total(image.properties for image in images)
     if images and options.records:
@@ -189,18 +195,20 @@ def _piece(
             piece.pixels = np.concatenate(flat)
         else:
             piece.pixels = flat[0]
-    return piece
 
 
 def _measured(source: ImageSet | None, piece: Piece) -> list[bool]:
     """Returns of which images detail is measured. Of an iterable, it is as if each image were the
     last.
     """
-    if source is None:
-        used = [position for position, used in zip(piece.images, piece.used, strict=True) if used]
-        names = [file[file.rindex("[") :] for file in piece.files]
-        return [is_detailed(name, position + 1) for name, position in zip(names, used, strict=True)]
-    return [is_detailed(file[len(source.prefix) :], source.whole_count) for file in piece.files]
+    if source is not None:
+        names = [file.removeprefix(source.prefix) for file in piece.files]
+        return [is_detailed(name, source.whole_count) for name in names]
+    names = [file[file.rindex("[") :] for file in piece.files]
+    positions = compress(piece.images, piece.used)
+    return [
+        is_detailed(name, position + 1) for name, position in zip(names, positions, strict=True)
+    ]
 
 
 def _check_sizes(fake: str, image: DecodedImage, real: str, partner: DecodedImage) -> None:
@@ -214,9 +222,10 @@ def _check_sizes(fake: str, image: DecodedImage, real: str, partner: DecodedImag
     )
     crops = crops_to_one_size((columns, rows), (width, height))
     remedy = f"pass {crops}, or the crop that the network was trained with"
-    rotated = [file for file, each in ((real, partner), (fake, image)) if each.properties.rotated]
-    if rotated and (height, width) == (columns, rows):
-        pair += f", and {rotated[0]} has an EXIF orientation, which is not applied"
+    is_turned = (height, width) == (columns, rows)
+    if is_turned and (partner.properties.rotated or image.properties.rotated):
+        rotated = real if partner.properties.rotated else fake
+        pair += f", and {rotated} has an EXIF orientation, which is not applied"
         remedy = "save it as it is shown, such as with ImageOps.exif_transpose of Pillow"
     raise InputError(f"{pair}:", remedy, setting="crop")
 
@@ -227,11 +236,12 @@ def _skipped(file: str, error: Exception, options: DecodeOptions) -> BadFile:
     """
     if not isinstance(error, (ContentError, DecodeError, OSError, MemoryError)):
         raise error
-    out_of_memory = isinstance(error, MemoryError)
-    verb = "decode" if out_of_memory or isinstance(error, DecodeError) else "read"
-    reason = "out of memory" if out_of_memory else getattr(error, "strerror", None) or str(error)
+    verb = "decode" if isinstance(error, (DecodeError, MemoryError)) else "read"
+    reason = getattr(error, "strerror", None) or str(error)
+    if isinstance(error, MemoryError):
+        reason = "out of memory"
     problem = f"cannot {verb} {file}: {reason}"
-    if out_of_memory or getattr(error, "errno", None) in _EXHAUSTED:
+    if isinstance(error, MemoryError) or getattr(error, "errno", None) in _EXHAUSTED:
         raise RunError(
             problem,
             "raise the limits of this process",
@@ -271,21 +281,17 @@ def load(
     if first is None:
         return
     batches = chain([first], batches)
-    name = "" if source is None else f"images of {source.path}"
     if source is not None:
         source = source.shared_by(max(1, num_workers))
-    shared = partial(decode_batch, source, options)
-    decode: _Decode = shared
-    workers: _Workers | None = None
+    decode = partial(decode_batch, source, options)
+    workers: Workers[Batch, Piece] | None = None
     if num_workers and _can_be_sent(first):
         try:
-            workers = Workers(shared, num_workers, patience)
+            workers = Workers(decode, num_workers, patience)
         except (OSError, AssertionError) as error:
             reason = getattr(error, "strerror", None) or error
             complain(f"cannot start decoding workers ({reason}): decoding in the main process")
-    if source is not None and len(source.files.paths):
-        decode = partial(_decode_in_time, name, decode, patience)
-    loading = _Loading(decode, workers)
+    loading = _Loading(source, decode, workers, patience)
     tasks = loading.divide(batches)
     # What can only be read sequentially is read in this process; a remote store is slow to respond.
     if (
@@ -294,7 +300,7 @@ def load(
         and (source.reader.in_order or (workers is None and source.files.remote))
     ):
         listed = list(batches)
-        tasks = _taken_ahead(name, _read(source, listed, loading.divide(listed)), patience)
+        tasks = _take_ahead(source, _read(source, listed, loading.divide(listed)), patience)
     try:
         yield from loading.pieces(tasks)
     finally:
@@ -316,10 +322,19 @@ class _Loading:
     images are known once they are decoded, so the first tasks contain one image.
     """
 
-    def __init__(self, decode: _Decode, workers: _Workers | None) -> None:
+    def __init__(
+        self,
+        source: ImageSet | None,
+        decode: Callable[[Batch], Piece],
+        workers: Workers[Batch, Piece] | None,
+        patience: float,
+    ) -> None:
+        self._source = source
         self._decode = decode
         self._workers = workers
+        self._patience = patience
         self._images_per_task = 1
+        self._failure: Exception | None = None
 
     def divide(self, batches: Iterable[Batch]) -> Iterator[Batch]:
         for batch in batches:
@@ -334,77 +349,73 @@ class _Loading:
 
         What reading a task raises is raised after the pieces of those before.
         """
-        waiting: deque[tuple[Batch | Exception, _Workers | None]] = deque()
-        for task in _with_error(tasks):
-            workers = self._workers
-            if workers is None or isinstance(task, Exception) or not _can_be_sent(task):
-                waiting.append((task, None))
-            else:
-                workers.send(task)
-                waiting.append((task, workers))
-            if workers is None or len(waiting) == workers.room:
-                yield from self._finished(*waiting.popleft())
+        room = 1 if self._workers is None else self._workers.room
+        waiting = deque[tuple[Batch, bool]]()
+        for task in self._until_failure(tasks):
+            waiting.append((task, self._send(task)))
+            if len(waiting) == room:
+                yield from self._finish(*waiting.popleft())
         while waiting:
-            yield from self._finished(*waiting.popleft())
+            yield from self._finish(*waiting.popleft())
+        if self._failure is not None:
+            raise self._failure
 
-    def _finished(self, task: Batch | Exception, workers: _Workers | None) -> Iterator[Piece]:
-        """Yields the pieces of a task, which may be with workers: one, unless its images are larger
-        than expected.
-        """
-        if isinstance(task, Exception):
-            raise task
-        if workers is None:
-            piece = self._decode(task)
-        else:
-            piece, buffer = workers.result()
+    def _until_failure(self, tasks: Iterator[Batch]) -> Iterator[Batch]:
+        try:
+            yield from tasks
+        except Exception as error:
+            self._failure = error
+
+    def _send(self, task: Batch) -> bool:
+        """Sends a task to the workers, if there are some and they should decode it."""
+        if self._workers is None or not _can_be_sent(task):
+            return False
+        self._workers.send(task)
+        return True
+
+    def _finish(self, task: Batch, is_sent: bool) -> Iterator[Piece]:
+        """Yields the pieces of a task: one, unless its images are larger than expected."""
+        if self._workers is not None and is_sent:
+            piece, buffer = self._workers.result()
             piece.buffer = buffer
+        else:
+            piece = self._decode_here(task)
         size = sum(height * width * 3 for height, width in piece.sizes)
         self._images_per_task = max(1, AT_ONCE_BYTES * piece.count // max(1, size))
         yield piece
-        while (done := len(piece.images)) < len(task.images):
-            task = task.part(done, len(task.images))
-            piece = self._decode(task)
+        while len(piece.images) < len(task.images):
+            task = task.part(len(piece.images), len(task.images))
+            piece = self._decode_here(task)
             yield piece
 
-
-def _with_error(tasks: Iterator[Batch]) -> Iterator[Batch | Exception]:
-    """Yields tasks, and what reading them raises as the last one."""
-    try:
-        yield from tasks
-    except Exception as error:
-        yield error
+    def _decode_here(self, task: Batch) -> Piece:
+        if self._source is None:
+            return self._decode(task)
+        return self._source.in_time(partial(self._decode, task), self._patience)
 
 
 def _read(source: ImageSet, batches: Sequence[Batch], tasks: Iterator[Batch]) -> Iterator[Batch]:
     """Reads the images of tasks in one pass over the source."""
-    stream = source.read(
-        np.concatenate([np.asarray(batch.images, dtype=np.int64) for batch in batches])
-    )
+    stream = source.read(np.concatenate([np.asarray(batch.images) for batch in batches]))
     for task in tasks:
-        yield task._replace(
-            contents=[(source.file(index), next(stream, _TOO_FEW)) for index in task.images]
-        )
+        contents = [(source.file(index), next(stream, _TOO_FEW)) for index in task.images]
+        yield task._replace(contents=contents)
 
 
-def _decode_in_time(name: str, decode: _Decode, patience: float, batch: Batch) -> Piece:
-    """Decodes a batch of images in files in another thread, because storage may not respond."""
-    return in_time(name, partial(decode, batch), patience)
-
-
-def _taken_ahead(name: str, tasks: Iterator[Batch], patience: float) -> Iterator[Batch]:
+def _take_ahead(source: ImageSet, tasks: Iterator[Batch], patience: float) -> Iterator[Batch]:
     """Takes tasks from another iterator in a thread, a few ahead of their use, and raises its
     exceptions.
 
     The thread starts when the first task is requested, so that processes can be forked before.
     """
     thread = DaemonThreads(1, use_one_torch_thread)
-    ahead: deque[Future[Any]] = deque()
+    ahead = deque[Future[Batch | None]]()
     try:
         while True:
-            while len(ahead) < 4:  # so many parts are read ahead
+            while len(ahead) < _TASKS_AHEAD:
                 ahead.append(thread.submit(next, tasks, None))
-            oldest = ahead.popleft()
-            if (task := in_time(name, oldest.result, patience)) is None:
+            task = source.in_time(ahead.popleft().result, patience)
+            if task is None:
                 return
             yield task
     finally:
@@ -439,16 +450,18 @@ class ImageLookup:
         for images in self.sets:
             # Files of a local folder, of which there may be millions, are opened by their paths
             # instead.
-            if images.reader.file_index is None and not images.files.remote:
-                continue
-            wanted = [index for index in range(len(images)) if images.file(index) in files]
-            wanted.sort(key=images.order.__getitem__)
-            reading = partial(_contents_of, images, np.array(wanted, dtype=np.int64))
-            try:
-                contents = images.in_time(reading, self.seconds)
-            except RunError as error:
-                contents = [error] * len(wanted)
-            self._prefetched |= zip(map(images.file, wanted), contents, strict=False)
+            if images.reader.file_index is not None or images.files.remote:
+                self._prefetch(images, files)
+
+    def _prefetch(self, images: ImageSet, files: Collection[str]) -> None:
+        wanted = [index for index in range(len(images)) if images.file(index) in files]
+        wanted.sort(key=images.order.__getitem__)
+        contents: Sequence[Read]
+        try:
+            contents = images.in_time(lambda: list(images.read(wanted)), self.seconds)
+        except RunError as error:
+            contents = [error] * len(wanted)
+        self._prefetched |= zip(map(images.file, wanted), contents, strict=False)
 
     def read(self, file: str) -> Read:
         """Returns the content of an image, or the error that occurred. What is no local file must
@@ -459,15 +472,6 @@ class ImageLookup:
         if file.rpartition("[")[0] in self.spent:
             return ContentError("an iterable cannot be read again")
         try:
-            return in_time(file, partial(_content_of, file), self.seconds)
-        except (OSError, RunError) as error:
+            return in_time(file, lambda: Files([file]).read_bytes(0), self.seconds)
+        except RunError as error:
             return error
-
-
-def _contents_of(images: ImageSet, wanted: NDArray[np.int64]) -> list[Read]:
-    return list(images.read(wanted))
-
-
-def _content_of(file: str) -> bytes:
-    with open_regular(file) as handle:
-        return handle.read()

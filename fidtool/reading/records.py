@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import os
 import zlib
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -22,70 +23,57 @@ from fidtool.sources.image_set import ImageSet, Names, real_path
 
 SIDE = 8
 """Number of cells along each side of the thumbnail's brightness part."""
-_COLOUR_SIDE = 2
 BRIGHTNESS = SIDE * SIDE
 """Number of the thumbnail's bytes that are brightness; the rest is colour."""
-_SAMPLED_SIDE = 64
-"""Approximate number of rows and columns that are sampled from a large image."""
-_PIXELS_AT_ONCE = 1 << 17
-"""Number of sampled pixels to summarise at a time: few enough for the processor's cache."""
-_LUMA = 299, 587, 114
-"""Luma weights of ITU-R BT.601, in thousandths."""
 BINS = 16
 """Number of bins in a record's histogram."""
+BANDS = 8
+"""Number of bands of frequencies in which detail is measured."""
 NOISE = 80
 """Roughness above which neighbouring pixels are almost uncorrelated."""
+DETAILED = 2048
+"""About as many images of a set have their detail measured: it describes the set, for which a
+sample is enough.
+"""
 FLAGS = {
-    each.name: bit for bit, each in enumerate(fields(ImageProperties)) if each.name != "most_bands"
+    counted.name: bit
+    for bit, counted in enumerate(fields(ImageProperties))
+    if counted.name != "most_bands"
 }
 """Bits of a record's ``flags`` by the names of `ImageProperties`."""
 
-_TAPS = 16
-"""Width in pixels of the filters that measure detail: each passes a band of frequencies."""
-BANDS = 8
-"""Number of these filters."""
-_ROWS = 32
-"""Largest number of rows in which detail along rows is measured; the reverse for that along
-columns.
-"""
-_WIDEST = 256
-"""Largest number of columns in the middle of an image in which it is measured."""
-_WINDOWS = 8
-"""Number of places in a row at which detail is measured."""
-_AMPLITUDE = 2047
-"""Largest coefficient of a filter: sums of its products with bytes are below 2 ** 24, so exact in
-float32.
-"""
-_PLACES = np.arange(_TAPS) + 0.5 - _TAPS / 2
-_WAVES = [
-    wave(np.pi * band / BANDS * _PLACES)
-    for band in range(1, BANDS + 1)
-    for wave in (np.cos, np.sin)
-]
-del _WAVES[-2]  # the cosine of the highest frequency is 0 at all pixels
-_WINDOW = _AMPLITUDE * np.cos(np.pi * _PLACES / _TAPS) ** 2
-_FILTERS = np.ascontiguousarray(np.rint(_WINDOW * np.array(_WAVES)).T, dtype=np.float32)
-_FILTERS[_TAPS // 2 - 1 : _TAPS // 2 + 1] -= _FILTERS.sum(axis=0) / 2  # flat images have no detail
-"""The filters, integers of shape (_TAPS, 2 * BANDS - 1): cosine and sine of each band, one of the
-last.
-"""
-_TIMES = 4
-"""A column differs from its neighbours by so many times more on one side than on the other if
-pixels are repeated.
-"""
-
-_SEPARATOR = b"\0"
 RECORD_ARRAYS = ("records", "names", "folder")
 """Names of the arrays in a statistics file."""
 DETAILS = "details"
-"""Name of an array that files of earlier versions lack: the fields of `_DETAILS`, which are then
+"""Name of an array that files of earlier versions lack: the fields of `_DETAIL`, which are then
 0.
 """
-
 STAMPS = "stamps"
 """Name of an array that they lack as well, as do files of images that have no files."""
 
-_DETAILS = [("lowest", "u1"), ("highest", "u1"), ("repeats", "u1"), ("bands", "<f2", (BANDS,))]
+_COLOUR_SIDE = 2
+# Approximate number of rows and columns that are sampled from a large image.
+_SAMPLED_SIDE = 64
+# Number of sampled pixels to summarise at a time: few enough for the processor's cache.
+_PIXELS_AT_ONCE = 1 << 17
+# Luma weights of ITU-R BT.601, in thousandths.
+_LUMA = (299, 587, 114)
+# Width in pixels of the filters that measure detail: each passes a band of frequencies.
+_TAPS = 16
+# Largest coefficient of a filter: sums of its products with bytes are below 2 ** 24, so exact in
+# float32.
+_AMPLITUDE = 2047
+# Largest number of rows in which detail along rows is measured; the reverse for that along columns.
+_ROWS = 32
+# Largest number of columns in the middle of an image in which it is measured.
+_WIDEST = 256
+# Number of places in a row at which detail is measured.
+_WINDOWS = 8
+# A column differs from its neighbours by so many times more on one side than on the other if pixels
+# are repeated.
+_TIMES = 4
+_SEPARATOR = b"\0"
+
 _STORED = np.dtype(
     [
         ("digest", "<u8"),
@@ -107,7 +95,10 @@ _STORED = np.dtype(
         ("thumb", "u1", (BRIGHTNESS + 2 * _COLOUR_SIDE**2,)),
     ]
 )
-RECORD = np.dtype(_STORED.descr + _DETAILS)
+_DETAIL = np.dtype(
+    [("lowest", "u1"), ("highest", "u1"), ("repeats", "u1"), ("bands", "<f2", (BANDS,))]
+)
+RECORD = np.dtype(_STORED.descr + _DETAIL.descr)
 """The record of one image.
 
 ``digest``: the first 8 bytes of the SHA-1 of its size and RGB pixels. ``height``, ``width``: its
@@ -133,10 +124,6 @@ fewer than 16 columns or rows.
 
 RecordArray = NDArray[np.void]
 """Array of shape (images,) and dtype `RECORD`."""
-DETAILED = 2048
-"""About as many images of a set have their detail measured: it describes the set, for which a
-sample is enough.
-"""
 NO_RECORDS: RecordArray = np.zeros(0, dtype=RECORD)
 _NO_STAMPS = np.zeros((0, 2), dtype=np.int64)
 
@@ -150,47 +137,39 @@ def is_detailed(name: str, count: int) -> bool:
     return zlib.crc32(os.fsencode(name)) * count < DETAILED << 32
 
 
+def _forget_detail(records: RecordArray, names: Sequence[str], count: int) -> None:
+    """Clears the detail of images of a set of so many, where it was measured when these were not
+    yet known.
+    """
+    measured = np.flatnonzero(records["highest"]).tolist()
+    rows = [row for row in measured if not is_detailed(names[row], count)]
+    for name in _DETAIL.names or ():
+        records[name][rows] = 0
+
+
+# --- the record of an image -----------------------------------------------------------------------
+
+
 def records_of(
     images: Sequence[DecodedImage], measured: Sequence[bool] | None = None
 ) -> RecordArray:
     """Returns the records of images. Detail is ``measured`` of some of them; None is all."""
     records = np.zeros(len(images), dtype=RECORD)
     records["digest"] = [_digest(image.pixels) for image in images]
-    records["format"] = [image.format for image in images]
-    records["mode"] = [image.mode for image in images]
-    records["quality"] = [image.quality for image in images]
+    for name in ("format", "mode", "quality"):
+        records[name] = [getattr(image, name) for image in images]
     records["flags"] = [_flags(image.properties) for image in images]
-    alike: dict[tuple[int, ...], list[int]] = {}
-    for position, image in enumerate(images):
-        alike.setdefault(image.pixels.shape, []).append(position)
-    for (height, width, _), positions in alike.items():
-        down, right = _sample_steps(height, width)
-        at_once = max(1, _PIXELS_AT_ONCE * down * right // (height * width))
-        for start in range(0, len(positions), at_once):
-            part = positions[start : start + at_once]
-            some = records[part]
-            some["height"] = height
-            some["width"] = width
-            pixels = [images[position].pixels for position in part]
-            _summarise(pixels, down, right, some)
-            records[part] = some
-            if detailed := [
-                position for position in part if measured is None or measured[position]
-            ]:
-                some = records[detailed]
-                _measure_detail([images[position].pixels for position in detailed], some)
-                records[detailed] = some
+    for positions in _groups(images):
+        group = records[positions]
+        _summarise([images[position].pixels for position in positions], group)
+        records[positions] = group
+        if measured is not None:
+            positions = [position for position in positions if measured[position]]
+        if positions:
+            group = records[positions]
+            _measure_detail([images[position].pixels for position in positions], group)
+            records[positions] = group
     return records
-
-
-def _forget_detail(records: RecordArray, names: Sequence[str], count: int) -> None:
-    """Clears the detail of images of a set of so many, where it was measured when these were not
-    yet known.
-    """
-    measured = np.flatnonzero(records["highest"]).tolist()
-    undetailed = [row for row in measured if not is_detailed(names[row], count)]
-    for name, *_ in _DETAILS:
-        records[name][undetailed] = 0
 
 
 def _digest(pixels: NDArray[np.uint8]) -> int:
@@ -210,17 +189,26 @@ def _sample_steps(height: int, width: int) -> tuple[int, int]:
     return max(1, height // _SAMPLED_SIDE), max(1, width // _SAMPLED_SIDE)
 
 
-def _summarise(
-    images: Sequence[NDArray[np.uint8]], down: int, right: int, records: RecordArray
-) -> None:
-    """Sets the fields that describe the pixels, of which samples are ``down`` rows and ``right``
-    columns apart.
-    """
-    planes = np.empty((len(images), 3, *images[0][::down, ::right, 0].shape), dtype=np.uint8)
-    counts = np.empty((len(images), 256), dtype=np.int64)
-    for number, pixels in enumerate(images):
-        planes[number] = pixels[::down, ::right].transpose(2, 0, 1)
-        counts[number] = np.bincount(planes[number].reshape(-1), minlength=256)
+def _groups(images: Sequence[DecodedImage]) -> Iterator[list[int]]:
+    """Yields the positions of images of the same size, a limited number at a time."""
+    of_size = defaultdict[tuple[int, ...], list[int]](list)
+    for position, image in enumerate(images):
+        of_size[image.pixels.shape].append(position)
+    for (height, width, _), positions in of_size.items():
+        down, right = _sample_steps(height, width)
+        at_once = max(1, _PIXELS_AT_ONCE * down * right // (height * width))
+        for start in range(0, len(positions), at_once):
+            yield positions[start : start + at_once]
+
+
+def _summarise(images: Sequence[NDArray[np.uint8]], records: RecordArray) -> None:
+    """Sets the size, and the fields that describe samples of the pixels."""
+    height, width, _ = images[0].shape
+    down, right = _sample_steps(height, width)
+    planes = np.stack([pixels[::down, ::right].transpose(2, 0, 1) for pixels in images])
+    counts = np.stack([np.bincount(plane.reshape(-1), minlength=256) for plane in planes])
+    records["height"] = height
+    records["width"] = width
     records["low"] = planes.min(axis=(1, 2, 3))
     records["high"] = planes.max(axis=(1, 2, 3))
     records["values"] = planes[0].size
@@ -232,53 +220,9 @@ def _summarise(
         records["black"] = np.count_nonzero((red | green | blue) == 0, axis=1)
     records["gray"] = ((red == green) & (green == blue)).all(axis=1)
     values = planes.astype(np.float32)  # small integers, whose sums are exact
-    records["roughness"] = _roughness(
-        values[:, 1], np.stack([pixels[::down, 1::right, 1] for pixels in images])
-    )
+    neighbours = np.stack([pixels[::down, 1::right, 1] for pixels in images])
+    records["roughness"] = _roughness(values[:, 1], neighbours)
     records["thumb"] = _thumbs(values)
-
-
-def _measure_detail(images: Sequence[NDArray[np.uint8]], records: RecordArray) -> None:
-    """Sets the fields that describe all pixels, or neighbouring ones."""
-    records["lowest"] = [pixels.min() for pixels in images]
-    records["highest"] = [pixels.max() for pixels in images]
-    if min(images[0].shape[:2]) >= _TAPS:
-        greens = [pixels[..., 1] for pixels in images]
-        bands, repeats = _detail_along_rows(greens)
-        bands_along_columns, repeats_along_columns = _detail_along_rows(
-            [green.T for green in greens]
-        )
-        records["bands"] = np.minimum(bands, bands_along_columns).clip(max=np.finfo(np.float16).max)
-        records["repeats"] = np.maximum(repeats, repeats_along_columns)
-
-
-def _detail_along_rows(
-    images: Sequence[NDArray[np.uint8]],
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Returns the ``bands``, shape (n, BANDS), and ``repeats``, shape (n,), of n images of shape
-    (height, width).
-    """
-    height, width = images[0].shape
-    down = -(-height // _ROWS)
-    left = max(0, (width - _WIDEST) // 2)
-    rows = np.stack([pixels[::down, left : left + _WIDEST] for pixels in images])
-    starts = (rows.shape[2] - _TAPS) * np.arange(_WINDOWS) // (_WINDOWS - 1)
-    windows = np.concatenate([rows[:, :, start : start + _TAPS] for start in starts], axis=1)
-    found = windows.astype(np.float32) @ _FILTERS
-    squares = np.einsum(
-        "nwf,nwf->nf", found, found, dtype=np.float64
-    )  # sums of integers below 2 ** 53
-    squares /= windows.shape[1] * np.square(_FILTERS, dtype=np.float64).sum(axis=0)
-    bands = np.append(
-        squares[:, :-1].reshape(len(images), -1, 2).mean(axis=2), squares[:, -1:], axis=1
-    )
-    steps = np.abs(np.diff(rows.astype(np.int16), axis=2)).sum(axis=1, dtype=np.int32)
-    left_steps = steps[:, :-1]
-    right_steps = steps[:, 1:]
-    less = np.minimum(left_steps, right_steps)
-    more = np.maximum(left_steps, right_steps)
-    uneven = (_TIMES * less < more) & (more >= rows.shape[1])
-    return bands, 100 * np.count_nonzero(uneven, axis=1) // uneven.shape[1]
 
 
 def _roughness(green: NDArray[np.float32], neighbours: NDArray[np.uint8]) -> NDArray[np.float64]:
@@ -289,17 +233,22 @@ def _roughness(green: NDArray[np.float32], neighbours: NDArray[np.uint8]) -> NDA
     """
     size = green[0].size
     count = neighbours[0].size
-    steps = neighbours - green[..., : neighbours.shape[2]]
-    # A row has fewer than 2 * _SAMPLED_SIDE values below 256, so its sum is an integer below 2 **
-    # 24: exact in float32.
-    rows = (np.einsum("nhw,nhw->nh", values, values) for values in (green, steps))
-    squares, differences = (each.sum(axis=1, dtype=np.float64) for each in rows)
+    squares = _sum_of_squares(green)
+    differences = _sum_of_squares(neighbours - green[..., : neighbours.shape[2]])
     scatter = size * squares - green.sum(axis=(1, 2), dtype=np.float64) ** 2
     # The mean squared step divided by twice the variance, where the variance is scatter / size **
     # 2.
     with np.errstate(divide="ignore", invalid="ignore"):  # where all sampled values are equal
         ratios = 50 * differences * size**2 / (count * scatter)
     return np.where(scatter * count > 0, np.minimum(ratios, 255), 0)
+
+
+def _sum_of_squares(values: NDArray[np.float32]) -> NDArray[np.float64]:
+    # A row has fewer than 2 * _SAMPLED_SIDE values below 256, so its sum is an integer below 2 **
+    # 24: exact in float32.
+    rows: NDArray[np.float32] = np.einsum("nhw,nhw->nh", values, values)
+    squares: NDArray[np.float64] = rows.sum(axis=1, dtype=np.float64)
+    return squares
 
 
 def thumbnails(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -318,24 +267,95 @@ def _thumbs(values: NDArray[np.float32]) -> NDArray[np.int64]:
     for axis in (2, 3):
         if values.shape[axis] < SIDE:
             values = np.repeat(values, -(-SIDE // values.shape[axis]), axis)
-    # Which rows and columns are in each cell: 0 or 1, shape (SIDE, h) and (SIDE, w).
-    edges = (np.arange(SIDE + 1) * side // SIDE for side in values.shape[2:])
-    rows, columns = (
-        np.repeat(np.eye(SIDE, dtype=np.float32), np.diff(each), axis=1) for each in edges
-    )
+    rows = _cells(values.shape[2])
+    columns = _cells(values.shape[3])
     sums = (rows @ values @ columns.T).astype(np.int64)
     counts = np.outer(rows.sum(1), columns.sum(1)).astype(np.int64)
     luma = np.tensordot(sums, _LUMA, (1, 0))  # in integers
     brightness = (luma + 500 * counts) // (1000 * counts)  # rounded to the nearest
     share = SIDE // _COLOUR_SIDE
-    cells = _COLOUR_SIDE, share, _COLOUR_SIDE, share
+    cells = (_COLOUR_SIDE, share, _COLOUR_SIDE, share)
     sums = sums.reshape(-1, 3, *cells).sum(axis=(3, 5))
     counts = counts.reshape(cells).sum(axis=(1, 3))
     differences = 1000 * sums[:, [2, 0]] - np.tensordot(sums, _LUMA, (1, 0))[:, None]
     blue_and_red = (differences + 1000 * counts) // (2000 * counts) + 128
-    return np.concatenate(
-        [part.reshape(len(values), -1) for part in (brightness, blue_and_red)], axis=1
-    )
+    flat = (brightness.reshape(-1, BRIGHTNESS), blue_and_red.reshape(len(values), -1))
+    return np.concatenate(flat, axis=1)
+
+
+def _cells(side: int) -> NDArray[np.float32]:
+    """Returns which rows, or columns, are in each cell: 0 or 1, shape (SIDE, side)."""
+    edges = np.arange(SIDE + 1) * side // SIDE
+    return np.repeat(np.eye(SIDE, dtype=np.float32), np.diff(edges), axis=1)
+
+
+# --- detail ---------------------------------------------------------------------------------------
+
+
+def _filters() -> NDArray[np.float32]:
+    """Returns integers of shape (_TAPS, 2 * BANDS - 1): cosine and sine of each band, one of the
+    last.
+    """
+    places = np.arange(_TAPS) + 0.5 - _TAPS / 2
+    waves = []
+    for band in range(1, BANDS + 1):
+        phases = np.pi * band / BANDS * places
+        if band < BANDS:  # the cosine of the highest frequency is 0 at all pixels
+            waves.append(np.cos(phases))
+        waves.append(np.sin(phases))
+    window = _AMPLITUDE * np.cos(np.pi * places / _TAPS) ** 2
+    filters = np.ascontiguousarray(np.rint(window * np.array(waves)).T, dtype=np.float32)
+    filters[_TAPS // 2 - 1 : _TAPS // 2 + 1] -= filters.sum(axis=0) / 2  # of flat images it is 0
+    return filters
+
+
+_FILTERS = _filters()
+
+
+def _measure_detail(images: Sequence[NDArray[np.uint8]], records: RecordArray) -> None:
+    """Sets the fields that describe all pixels, or neighbouring ones."""
+    records["lowest"] = [pixels.min() for pixels in images]
+    records["highest"] = [pixels.max() for pixels in images]
+    if min(images[0].shape[:2]) < _TAPS:
+        return
+    rows = _middle_rows([pixels[..., 1] for pixels in images])
+    columns = _middle_rows([pixels[..., 1].T for pixels in images])
+    bands = np.minimum(_bands(rows), _bands(columns))
+    records["bands"] = bands.clip(max=np.finfo(np.float16).max)
+    records["repeats"] = np.maximum(_repeats(rows), _repeats(columns))
+
+
+def _middle_rows(images: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
+    """Returns the middle of some rows of n images (height, width): shape (n, rows, columns)."""
+    height, width = images[0].shape
+    down = -(-height // _ROWS)
+    left = max(0, (width - _WIDEST) // 2)
+    return np.stack([pixels[::down, left : left + _WIDEST] for pixels in images])
+
+
+def _bands(rows: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """Returns the ``bands`` along rows of n images: shape (n, BANDS)."""
+    starts = (rows.shape[2] - _TAPS) * np.arange(_WINDOWS) // (_WINDOWS - 1)
+    windows = np.concatenate([rows[:, :, start : start + _TAPS] for start in starts], axis=1)
+    responses = windows.astype(np.float32) @ _FILTERS
+    # Sums of integers below 2 ** 53.
+    squares = np.einsum("nwf,nwf->nf", responses, responses, dtype=np.float64)
+    squares /= windows.shape[1] * np.square(_FILTERS, dtype=np.float64).sum(axis=0)
+    pairs = squares[:, :-1].reshape(len(rows), -1, 2)
+    return np.append(pairs.mean(axis=2), squares[:, -1:], axis=1)
+
+
+def _repeats(rows: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Returns the ``repeats`` along rows of n images: shape (n,)."""
+    steps = np.abs(np.diff(rows.astype(np.int16), axis=2)).sum(axis=1, dtype=np.int32)
+    less = np.minimum(steps[:, :-1], steps[:, 1:])
+    more = np.maximum(steps[:, :-1], steps[:, 1:])
+    uneven = (_TIMES * less < more) & (more >= rows.shape[1])
+    percentages: NDArray[np.int64] = 100 * np.count_nonzero(uneven, axis=1) // uneven.shape[1]
+    return percentages
+
+
+# --- the records of a set -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -360,9 +380,9 @@ class ImageRecords:
         `RECORD`).
         """
         names = Names(images.stored[number] for number in images.order.tolist())
-        found = np.ascontiguousarray(records).view(RECORD).reshape(-1)
-        _forget_detail(found, names, images.whole_count)
-        return cls(found, names, images.prefix, images.stamps())
+        rows = np.ascontiguousarray(records).view(RECORD).reshape(-1)
+        _forget_detail(rows, names, images.whole_count)
+        return cls(rows, names, images.prefix, images.stamps())
 
     @classmethod
     def joined(
@@ -371,14 +391,17 @@ class ImageRecords:
         """Returns the records of several parts of a set of ``count`` images, skipped ones too, in
         this order.
         """
-        names = [name for each in parts for name in each.names]
-        stamps = np.concatenate([each.stamps for each in parts])
-        stamps = stamps[order] if len(stamps) == len(names) else stamps[:0]
-        records = np.concatenate([each.records for each in parts])[order]
-        first = parts[int(np.searchsorted(np.cumsum([*map(len, parts)]), order[0], side="right"))]
+        names = list[str]()
+        prefixes = list[str]()
+        for part in parts:
+            names += part.names
+            prefixes += [part.prefix] * len(part)
+        stamps = np.concatenate([part.stamps for part in parts])
+        stamps = stamps[order] if len(stamps) == len(names) else _NO_STAMPS
+        records = np.concatenate([part.records for part in parts])[order]
         own = Names(names[number] for number in order.tolist())
         _forget_detail(records, own, count)
-        return cls(records, own, first.prefix, stamps)
+        return cls(records, own, prefixes[order[0]], stamps)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -391,25 +414,24 @@ class ImageRecords:
         longer be opened.
         """
         prefix = redacted(self.prefix)
-        if not any("://" in text for text in (prefix, *self.names[:1])):
-            return self
         files = (redacted(f"{self.prefix}{name}") for name in self.names)
-        return replace(
-            self, names=Names(file.removeprefix(prefix) for file in files), prefix=prefix
-        )
+        names = Names(file.removeprefix(prefix) for file in files)
+        return replace(self, names=names, prefix=prefix)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Returns the arrays to store in a statistics file by name, for `from_arrays`."""
-        folder = self.prefix and real_path(
-            self.prefix
-        )  # so that the images are found from any working directory
-        folder = os.path.join(folder, "") if self.prefix.endswith("/") else folder
-        whole = self.records.view(np.uint8).reshape(-1, RECORD.itemsize)
+        folder = self.prefix
+        if folder:  # absolute, so that the images are found from any working directory
+            folder = real_path(folder)
+            if self.prefix.endswith("/"):
+                folder = os.path.join(folder, "")
+        names = _SEPARATOR.join(map(os.fsencode, self.names))
+        stored, details = np.split(_bytes_of(self.records), [_STORED.itemsize], axis=1)
         arrays = {
-            "records": np.ascontiguousarray(whole[:, : _STORED.itemsize]).view(_STORED)[:, 0],
-            "names": np.frombuffer(_SEPARATOR.join(map(os.fsencode, self.names)), dtype=np.uint8),
+            "records": np.ascontiguousarray(stored).view(_STORED)[:, 0],
+            "names": np.frombuffer(names, dtype=np.uint8),
             "folder": np.frombuffer(os.fsencode(folder), dtype=np.uint8),
-            DETAILS: np.ascontiguousarray(whole[:, _STORED.itemsize :]),
+            DETAILS: np.ascontiguousarray(details),
         }
         if len(self.stamps):
             arrays[STAMPS] = self.stamps
@@ -427,25 +449,26 @@ class ImageRecords:
         """
         if not arrays.keys() >= set(RECORD_ARRAYS) or arrays["records"].dtype != _STORED:
             return None
-        records, names, folder = (arrays[name] for name in RECORD_ARRAYS)
-        details = arrays.get(
-            DETAILS, np.zeros((len(records), RECORD.itemsize - _STORED.itemsize), dtype=np.uint8)
-        )
+        stored = _bytes_of(arrays["records"])
+        details = arrays.get(DETAILS, np.zeros((len(stored), _DETAIL.itemsize), dtype=np.uint8))
+        # Any exception says that the file cannot be read.
+        whole = np.concatenate([stored, details], axis=1, dtype=np.uint8, casting="no")
+        records = whole.view(RECORD)[:, 0]
+        names = []
+        if count:
+            names = list(map(os.fsdecode, arrays["names"].tobytes().split(_SEPARATOR)))
         stamps = arrays.get(STAMPS, _NO_STAMPS)
-        split = [os.fsdecode(name) for name in names.tobytes().split(_SEPARATOR)] if count else []
         if not (
-            records.shape == (count,)
-            and all(records[name].min(initial=1) > 0 for name in ("height", "width", "values"))
-            and details.dtype == np.uint8
-            and details.shape == (count, RECORD.itemsize - _STORED.itemsize)
-            and len(split) == count
+            len(records) == len(names) == count
+            and all(records[name].all() for name in ("height", "width", "values"))
             and stamps.dtype == np.int64
             and stamps.shape in ((0, 2), (count, 2))
         ):
             raise ValueError(
                 "its records of the images, their names, or the stamps of their files are damaged"
             )
-        whole = np.concatenate(
-            [records.view(np.uint8).reshape(-1, _STORED.itemsize), details], axis=1
-        )
-        return cls(whole.view(RECORD)[:, 0], split, os.fsdecode(folder.tobytes()), stamps)
+        return cls(records, names, os.fsdecode(arrays["folder"].tobytes()), stamps)
+
+
+def _bytes_of(records: RecordArray) -> NDArray[np.uint8]:
+    return np.ascontiguousarray(records).view(np.uint8).reshape(-1, records.itemsize)

@@ -39,10 +39,10 @@ Result = TypeVar("Result")
 
 Allocate = Callable[[int], NDArray[np.uint8]]
 """Returns an array of so many bytes."""
+# The memory of larger buffers is returned to the system while it is not in use.
 _KEPT_BYTES = 1 << 25
-"""The memory of larger buffers is returned to the system while it is not in use."""
+# Seconds to wait for the end of a process whose pipe broke.
 _DYING_SECONDS = 5.0
-"""Seconds to wait for the end of a process whose pipe broke."""
 
 
 class _Raised(NamedTuple):
@@ -92,11 +92,11 @@ class Buffer:
     def free(self) -> None:
         """Lets the worker use it for another result. Called in any thread."""
         if self.memory is not None and len(self.memory) > _KEPT_BYTES:
-            with contextlib.suppress(
-                OSError, AttributeError
-            ):  # a program may lock its memory; only Linux has it
+            # A program may lock its memory; only Linux has it.
+            with contextlib.suppress(OSError, AttributeError):
                 self.memory.madvise(mmap.MADV_REMOVE)
-        if worker := self._worker():
+        worker = self._worker()
+        if worker is not None:
             worker.idle.append(self)
 
 
@@ -121,9 +121,8 @@ class Workers(Generic[Task, Result]):
     ) -> None:
         self._patience = patience
         self._workers: list[_Worker] = []
-        self._turns: deque[tuple[_Worker, Buffer]] = (
-            deque()
-        )  # for each task that was sent, in the order of the tasks
+        # For each task that was sent, in the order of the tasks.
+        self._turns: deque[tuple[_Worker, Buffer]] = deque()
         self.room = 2 * count
         """Number of tasks to send before the first result is requested: two for each worker."""
         atexit.register(self.end)  # multiprocessing would wait for workers that ignore SIGTERM
@@ -158,19 +157,16 @@ class Workers(Generic[Task, Result]):
             result = pickle.loads(data, buffers=[memory[start:stop] for start, stop in places])
         except BlockingIOError as error:
             self.end()
-            problem = (
+            raise RunError(
                 f"the decoding workers produced no batch for {self._patience:g} s "
-                f"({option('timeout')})"
-            )
-            causes = "a worker is frozen, or the storage of the images does not respond"
-            raise RunError(f"{problem}: {causes}", setting="timeout") from error
-        except (
-            EOFError,
-            OSError,
-            RuntimeError,
-        ) as error:  # what the death of a worker may cause in its pipe
+                f"({option('timeout')}): a worker is frozen, or the storage of the images does not "
+                "respond",
+                setting="timeout",
+            ) from error
+        except (EOFError, OSError, RuntimeError) as error:  # what a death may cause in its pipe
             worker.process.join(_DYING_SECONDS)
-            if (code := worker.process.exitcode) is None:
+            code = worker.process.exitcode
+            if code is None:
                 raise  # it is alive, so the error has a different cause
             how = signal.Signals(-code).name if code < 0 else f"status {code}"
             raise RunError(
@@ -187,25 +183,23 @@ class Workers(Generic[Task, Result]):
         atexit.unregister(self.end)
         for worker in self._workers:
             worker.process.kill()
-        join(
-            [worker.process for worker in self._workers], _DYING_SECONDS
-        )  # one that waits for storage stays
+        # One that waits for storage stays.
+        join([worker.process for worker in self._workers], _DYING_SECONDS)
         for worker in self._workers:
             worker.socket.close()
 
 
 def _start(work: Callable[[Any, Allocate], Any], number: int, patience: float) -> _Worker:
-    context = multiprocessing.get_context()
-    ours, theirs = context.Pipe()
-    seconds = min(patience, 1e9)
-    limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
-    with _socket_of(ours) as end:
-        for direction in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-            end.setsockopt(socket.SOL_SOCKET, direction, limit)
-    process = context.Process(target=_work, args=(work, number, theirs, ours), daemon=True)
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.Process(target=_work, args=(work, number, theirs, ours), daemon=True)
     process.start()
     theirs.close()  # so that the worker has the only copy, and the pipe breaks when it dies
-    return _Worker(process, ours, _socket_of(ours))
+    seconds = min(patience, 1e9)
+    limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
+    end = _socket_of(ours)
+    end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+    end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+    return _Worker(process, ours, end)
 
 
 def _socket_of(pipe: Connection[Any, Any]) -> socket.socket:
@@ -233,7 +227,8 @@ def _work(
     signals.reset_in_worker()
     random.seed(number)  # a Dataset may draw random numbers
     np.random.seed(number)
-    if torch := sys.modules.get("torch"):  # decoding does not need it
+    torch = sys.modules.get("torch")  # decoding does not need it
+    if torch is not None:
         torch.set_num_threads(1)
         torch.manual_seed(number)
     end = _socket_of(pipe)
@@ -242,17 +237,17 @@ def _work(
     # Received in a thread, since this process and its parent could otherwise both wait to send.
     threading.Thread(target=_receive, args=(pipe, tasks), daemon=True).start()
     with contextlib.suppress(OSError):  # the parent has ended
-        while message := tasks.get():
+        for message in iter(tasks.get, b""):
             number, task = pickle.loads(message)
             mine = buffers.setdefault(number, _OwnBuffer())
+            result: Any
             try:
                 result = work(task, mine.allocate)
             except FidtoolError as error:
                 result = _Raised(error, _sendable(error.__cause__))
             except Exception as error:
-                result = _Raised(
-                    RunError(f"{type(error).__name__}: {error} (in a decoding worker)")
-                )
+                text = f"{type(error).__name__}: {error} (in a decoding worker)"
+                result = _Raised(RunError(text))
             mine.send(result, pipe, end)
 
 
@@ -260,8 +255,10 @@ def _sendable(error: BaseException | None) -> Any:
     """Returns an object that is unpickled as ``error``, with its traceback as its cause; None if it
     cannot be sent.
     """
+    if error is None:
+        return None
+    wrapped = ExceptionWithTraceback(error, error.__traceback__)
     try:
-        wrapped = error and ExceptionWithTraceback(error, error.__traceback__)
         pickle.loads(pickle.dumps(wrapped))
     except Exception:  # the program's exception class may raise anything
         return None
@@ -287,8 +284,8 @@ class _OwnBuffer:
         self._memory: mmap.mmap | None = None
         self._size = 0
         self._has_grown = False
+        # The arrays in the buffer, with the start and the end of each.
         self._arrays: list[tuple[NDArray[np.uint8], int, int]] = []
-        """The arrays in the buffer, with the start and the end of each."""
 
     def allocate(self, size: int) -> NDArray[np.uint8]:
         """Returns an array of so many bytes in the buffer; in the worker's own memory where that is
@@ -301,9 +298,8 @@ class _OwnBuffer:
                 self._file = os.memfd_create("fidtool")
             if stop > self._size:
                 os.ftruncate(self._file, stop)
-                self._memory = mmap.mmap(
-                    self._file, stop
-                )  # arrays in the previous map share its memory
+                # Arrays in the previous map share its memory.
+                self._memory = mmap.mmap(self._file, stop)
                 self._size = stop
                 self._has_grown = True
         except (OSError, AttributeError):  # out of resources; only Linux has files in memory

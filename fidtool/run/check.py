@@ -8,7 +8,7 @@ from dataclasses import replace
 from fidtool.diagnose.diagnosis import Checkup, diagnosis_of, health_of, inspect_set
 from fidtool.distributed.launch import available_cores
 from fidtool.errors import InputError
-from fidtool.reading.batches import broadcast_images
+from fidtool.reading.broadcast import broadcast_images
 from fidtool.reading.records import ImageRecords
 from fidtool.run.context import RunContext, open_run
 from fidtool.run.extract import Extraction

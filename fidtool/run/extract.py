@@ -21,9 +21,10 @@ from fidtool.errors import InputError, option
 from fidtool.features.extractor import Extractor, ForwardPasses, GroupFeatures
 from fidtool.features.resize import ImageTensors
 from fidtool.names import counted
-from fidtool.reading.batches import Batch, Stream, deal, plan_batches
+from fidtool.reading.batches import Batch, deal, plan_batches
 from fidtool.reading.decode import DecodeOptions
 from fidtool.reading.loader import Piece, load
+from fidtool.reading.stream import Stream
 from fidtool.run.context import RunContext
 from fidtool.run.pairs import Pairs
 from fidtool.settings.settings import Settings

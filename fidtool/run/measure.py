@@ -14,7 +14,9 @@ import torch
 from fidtool.errors import InputError, ResultWarning, on_every_rank, option, redacted
 from fidtool.features.protocol import FEATURES, PROBE
 from fidtool.names import counted
-from fidtool.reading.batches import Stream, broadcast_images, part_of
+from fidtool.reading.batches import part_of
+from fidtool.reading.broadcast import broadcast_images
+from fidtool.reading.stream import Stream
 from fidtool.run.context import RunContext
 from fidtool.run.extract import Extraction
 from fidtool.run.networks import RunNetworks

@@ -218,12 +218,14 @@ def preset_named(name: str) -> Preset:
     """Return the preset with this name, or with one of its other names; case, hyphens and
     underscores do not matter.
     """
-    names = [each for preset in PRESETS.values() for each in (preset.name, *preset.other_names)]
+    spellings = []
     for preset in PRESETS.values():
-        if folded(name) in map(folded, (preset.name, *preset.other_names)):
-            return preset
+        for spelling in (preset.name, *preset.other_names):
+            if folded(spelling) == folded(name):
+                return preset
+            spellings.append(spelling)
     raise InputError(
-        unknown("preset", name, closest(name, names), ", ".join(PRESETS)), setting="preset"
+        unknown("preset", name, closest(name, spellings), ", ".join(PRESETS)), setting="preset"
     )
 
 
@@ -236,20 +238,27 @@ def with_preset(*layers: Mapping[str, Any]) -> dict[str, Any]:
             the preset. They can have settings of metrics, by `fidtool.metrics.registry.key_of`; in
             the last one, only of those in ``metrics``.
     """
-    passed = {name: value for layer in layers for name, value in layer.items()}
-    name = passed.get("preset")
-    preset = preset_named(name) if isinstance(name, str) else None
     merged = dict[str, Any]()
-    for layer in (preset.settings if preset else {}, *layers):
-        excluded = {METRIC_SETTINGS[key][1].excludes for key in layer if key in METRIC_SETTINGS}
-        merged = {key: value for key, value in merged.items() if key not in excluded} | dict(layer)
+    for layer in layers:
+        merged |= layer
+    option_of = dict[str, str]()
+    if isinstance(merged.get("preset"), str):
+        preset = preset_named(merged["preset"])
+        layers = (preset.settings, *layers)
+        if "metrics" not in merged:
+            option_of = dict.fromkeys(preset.optional, option("preset", preset.name))
+    merged = {}
+    for layer in layers:
+        for key in layer:
+            if key in METRIC_SETTINGS:
+                _, setting = METRIC_SETTINGS[key]
+                merged.pop(setting.excludes, None)
+        merged |= layer
     of_metrics = {key: merged.pop(key) for key in [*merged] if key in METRIC_SETTINGS}
     needed = [key for key in of_metrics if key in layers[-1]]
     metrics = requested(merged.get("metrics", "fid"), of_metrics, needed)
-    if preset and "metrics" not in passed:
-        optional = option("preset", preset.name)
-        metrics = tuple(
-            each._replace(optional=optional) if each.metric.name in preset.optional else each
-            for each in metrics
-        )
+    metrics = tuple(
+        asked._replace(optional=option_of.get(asked.metric.name, asked.optional))
+        for asked in metrics
+    )
     return merged | {"metrics": metrics}

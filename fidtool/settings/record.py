@@ -105,9 +105,8 @@ class RunRecord:
 
 def origin_of(command: tuple[str, ...] | str) -> Origin:
     """Returns the origin of a run that starts now, on this machine."""
-    return Origin(
-        command, socket.gethostname(), datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-    )
+    date = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return Origin(command, socket.gethostname(), date)
 
 
 def recorded(settings: Settings) -> dict[str, Any]:
@@ -116,23 +115,28 @@ def recorded(settings: Settings) -> dict[str, Any]:
     Those of the built-in metrics are named like their flags; ``metric_options`` has those of custom
     ones.
     """
-    fields = declared(Settings).items()
     values = {
-        name: getattr(settings, name) for name, each in fields if each.group not in (OUTPUT, PYTHON)
+        name: getattr(settings, name)
+        for name, setting in declared(Settings).items()
+        if setting.group not in (OUTPUT, PYTHON)
     }
-    values |= {name: getattr(settings.network, name) for name in IN_VALUE.values()}
-    values["extractor"] = values["extractor"] and ",".join(map(str, values["extractor"]))
+    for name in IN_VALUE.values():
+        values[name] = getattr(settings.network, name)
+    if settings.extractor:
+        values["extractor"] = ",".join(map(str, values["extractor"]))
     values["float_to_byte"] = settings.rounding
-    values["metrics"] = [each.spec for each in settings.asked]
+    values["metrics"] = [asked.spec for asked in settings.asked]
     if isinstance(settings.captions, tuple):
         values["captions"] = counted(len(settings.captions), "caption")
     custom = dict[str, Any]()
-    for metric in (each.metric for each in settings.chosen):
-        for name, each in declared(type(metric)).items():
-            key, value = key_of(metric.name, name), getattr(metric, name)
+    for asked in settings.chosen:
+        metric = asked.metric
+        for name, setting in declared(type(metric)).items():
+            key = key_of(metric.name, name)
+            value = getattr(metric, name)
             if metric.name in BUILT_IN:
                 values[key] = value
-            elif value != each.default:
+            elif value != setting.default:
                 custom[key] = value
     values["metric_options"] = custom or None
     return {name: plain(value) for name, value in values.items()}
@@ -142,7 +146,8 @@ def changed_settings(settings: Settings) -> dict[str, Any]:
     """Returns the `recorded` settings that differ from their defaults; with a value range, how
     floats become bytes.
     """
-    defaults = {name: each.default for name, each in ALL_SETTINGS.items()} | recorded(Settings())
+    defaults = {name: setting.default for name, setting in ALL_SETTINGS.items()}
+    defaults |= recorded(Settings())
     if settings.floats is not None:
         defaults["float_to_byte"] = None
     return {name: value for name, value in recorded(settings).items() if value != defaults[name]}
@@ -152,29 +157,28 @@ def stored_settings(settings: Settings) -> dict[str, Any]:
     """Returns the `changed_settings` that can change the statistics of a set, whose file has
     them.
     """
-    others = {name for name, each in ALL_SETTINGS.items() if not each.defines}
-    return {name: value for name, value in changed_settings(settings).items() if name not in others}
+    changed = changed_settings(settings)
+    for name, setting in ALL_SETTINGS.items():
+        if not setting.defines:
+            changed.pop(name, None)
+    return changed
 
 
 def overrides(settings: Settings) -> list[str]:
     """Returns one sentence per setting that replaces that of the preset, if there is one."""
     if settings.preset is None:
         return []
+    named = option("preset", settings.preset)
     values = recorded(settings)
     usual = recorded(Settings(**with_preset({"preset": settings.preset})))
-    changed = [
-        name
+    return [
+        f"{named}: {option(name, _text_of(values[name]))} instead of {_text_of(usual[name])}"
         for name in PRESETS[settings.preset].settings
         if name in values and values[name] != usual[name]
     ]
-    named = option("preset", settings.preset)
-    return [
-        f"{named}: {option(name, _shown(values[name]))} instead of {_shown(usual[name])}"
-        for name in changed
-    ]
 
 
-def _shown(value: object) -> str:
+def _text_of(value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else f"{value}"
 
 
@@ -196,11 +200,9 @@ def versions() -> dict[str, str]:
 
     from PIL import features
 
-    found = {"python": platform.python_version()}
+    installed = {"python": platform.python_version()}
     for name in ("fidtool", "torch", "torchvision", "numpy", "scipy", "pillow"):
         with contextlib.suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return {
-        **found,
-        "libjpeg": features.version("libjpeg_turbo") or features.version("jpg") or "none",
-    }
+            installed[name] = version(name)
+    installed["libjpeg"] = features.version("libjpeg_turbo") or features.version("jpg") or "none"
+    return installed

@@ -53,26 +53,32 @@ if TYPE_CHECKING:
     from fidtool.sources.contents import ValueRange
     from fidtool.sources.image_set import Sampling
 
-MEASURE, DIAGNOSIS, IMAGES, MACHINE = "What to measure", "Diagnosis", "Images", "Machine"
-RESUME, RANKS, OUTPUT, GATES = "Stop and resume", "Several processes", "Output", "Gates"
+MEASURE = "What to measure"
+DIAGNOSIS = "Diagnosis"
+IMAGES = "Images"
+MACHINE = "Machine"
+RESUME = "Stop and resume"
+RANKS = "Several processes"
+OUTPUT = "Output"
+GATES = "Gates"
 GROUPS = (MEASURE, METRICS, DIAGNOSIS, IMAGES, MACHINE, RESUME, RANKS, OUTPUT, GATES)
 """Headings in ``--help``, in their order."""
+PYTHON = ""
+"""In place of a heading: the setting is a keyword in Python, has no option and is not recorded."""
 _GATED = " or ".join(
     name for name, kind in BUILT_IN.items() if any(number.gated for number in kind.numbers)
 )
-PYTHON = ""
-"""In place of a heading: the setting is a keyword in Python, has no option and is not recorded."""
 
 
 def _observer(progress: object) -> object:
-    is_class = isinstance(getattr(progress, "func", progress), type)  # tqdm, or a partial of it
-    if is_class or (not callable(progress) and not isinstance(progress, bool)):
-        raise InputError(
-            f"{option('progress')} must be True or a function, not {brief(progress)}:",
-            f"pass {option('progress', True)} for progress bars",
-            setting="progress",
-        )
-    return progress
+    function = getattr(progress, "func", progress)  # of a partial, such as one of the class tqdm
+    if isinstance(progress, bool) or (callable(progress) and not isinstance(function, type)):
+        return progress
+    raise InputError(
+        f"{option('progress')} must be True or a function, not {brief(progress)}:",
+        f"pass {option('progress', True)} for progress bars",
+        setting="progress",
+    )
 
 
 def _in_order(extractor: object) -> tuple[NetworkChoice, ...]:
@@ -82,18 +88,11 @@ def _in_order(extractor: object) -> tuple[NetworkChoice, ...]:
     one without settings in its value, which has the plain name.
     """
     networks = sorted(networks_of(extractor), key=lambda network: network.extractor != "inception")
-    plain = (network for network in networks if str(network) == networks[0].extractor)
-    first = next(plain, networks[0])
-    return (first, *(network for network in networks if network is not first))
-
-
-def _device_name(device: object) -> str:
-    if not isinstance(device, str) and not hasattr(device, "type"):
-        raise InputError(
-            f"{option('device')} must be a string or a torch.device, not {brief(device)}",
-            setting="device",
-        )
-    return str(device)
+    for place, network in enumerate(networks):
+        if str(network) == networks[0].extractor:
+            networks.insert(0, networks.pop(place))
+            break
+    return tuple(networks)
 
 
 def _local_folder(checkpoint: str) -> str:
@@ -109,11 +108,11 @@ def _captions(captions: object) -> object:
     if isinstance(captions, str | os.PathLike):
         return captions
     texts = tuple(captions) if isinstance(captions, Sequence) else ()
-    if not texts or not all(isinstance(text, str) for text in texts):
-        raise InputError(
-            f"{option('captions')} must be a file or a list of strings", setting="captions"
-        )
-    return texts
+    if texts and all(isinstance(text, str) for text in texts):
+        return texts
+    raise InputError(
+        f"{option('captions')} must be a file or a list of strings", setting="captions"
+    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -178,10 +177,8 @@ class CheckSettings(Validated):
     )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            **vars(self),
-            "progress": None,
-        }  # a function of the program, which other ranks cannot get
+        # It may be a function of the program, which other ranks cannot get.
+        return {**vars(self), "progress": None}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -260,7 +257,7 @@ class StatisticsSettings(CheckSettings):
         default="images as they are",
     )
     device: str | TorchDevice | None = Setting(
-        None, MACHINE, "NAME", common=True, convert=_device_name
+        None, MACHINE, "NAME", common=True, convert=str
     ).help("cpu, cuda or cuda:0.", default="cuda if available")
     batch_size: int | None = Setting(None, MACHINE, "N", least=1, common=True).help(
         "Images per forward pass.", default="8 on the CPU, 64 on a GPU"
@@ -289,21 +286,24 @@ class StatisticsSettings(CheckSettings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for each in self.chosen:
-            if each.metric.own_network not in (None, self.network_of(each.layer)):
-                problem = (
-                    f"{each.metric.name} has another network for the layer {each.layer!r} than "
-                    "another metric or"
-                )
+        for asked in self.chosen:
+            metric = asked.metric
+            if metric.own_network not in (None, self.network_of(asked.layer)):
                 raise InputError(
-                    f"{problem} {option('extractor')}:",
+                    f"{metric.name} has another network for the layer {asked.layer!r} than another "
+                    f"metric or {option('extractor')}:",
                     "choose another layer for its values",
                     setting="metrics",
                 )
-            if not each.optional:
-                each.metric.check(self.facts(each.layer))
+            if not asked.optional:
+                metric.check(self.facts(asked.layer))
 
     # What a run uses, which follows from the settings and is determined once:
+
+    @property
+    def _requested(self) -> Sequence[Requested]:
+        """The setting ``metrics``, also those that are left out."""
+        return cast(Sequence[Requested], self.metrics)
 
     @cached_property
     def _networks(self) -> tuple[NetworkChoice, ...]:
@@ -321,33 +321,39 @@ class StatisticsSettings(CheckSettings):
         stated = self._networks[0]
         settings = dict[str, Any]()
         for name in IN_VALUE.values():
-            typed, own = getattr(self, name), getattr(stated, name)
-            if own is not None and typed not in (None, own):
-                raise InputError(
-                    f"{option(name, typed)} contradicts {option('extractor', str(stated))}",
-                    setting=name,
-                )
-            settings[name] = typed if own is None else declared(type(self))[name].checked(own)
+            typed = getattr(self, name)
+            own = getattr(stated, name)
+            if own is not None:
+                if typed not in (None, own):
+                    raise InputError(
+                        f"{option(name, typed)} contradicts {option('extractor', str(stated))}",
+                        setting=name,
+                    )
+                typed = declared(type(self))[name].checked(own)
+            settings[name] = typed
         first = replace(stated, **settings, apart=str(stated) == stated.extractor)
         check_extractor(first)
-        return replace(
-            first,
-            protocol=protocol_of(first, first.protocol, "preset" if self.preset else "protocol"),
-        )
+        source = "preset" if self.preset else "protocol"
+        return replace(first, protocol=protocol_of(first, first.protocol, source))
 
     @cached_property
     def further(self) -> Mapping[str, NetworkChoice]:
         """Further networks of the run, by the layer of their features."""
         return further_networks(self.network, self._networks[1:])
 
+    @property
+    def _stated(self) -> Mapping[str, NetworkChoice]:
+        """The networks through which all images pass, by the layer of their features."""
+        return {FEATURES: self.network, **self.further}
+
     @cached_property
     def networks(self) -> Mapping[str, NetworkChoice]:
         """All networks by the layer of their features, also those of metrics with their own."""
         own = dict[str, NetworkChoice]()
-        for each in self.chosen:
-            if each.metric.own_network is not None:
-                own.setdefault(each.layer, each.metric.own_network)
-        return {**own, FEATURES: self.network, **self.further}
+        for asked in self.chosen:
+            if asked.metric.own_network is not None:
+                own.setdefault(asked.layer, asked.metric.own_network)
+        return {**own, **self._stated}
 
     @property
     def shared_protocol(self) -> str | None:
@@ -368,29 +374,31 @@ class StatisticsSettings(CheckSettings):
         """The metrics of each network, in the order in which they are computed and listed: built-in
         ones first.
         """
-        asked: Any = self.metrics
-        names = [*BUILT_IN, *(each.metric.name for each in asked)]
-        in_order = sorted(asked, key=lambda each: names.index(each.metric.name))
-        chosen = [each._replace(layer=self.layer_of(each.metric)) for each in in_order]
+        names = [*BUILT_IN, *(asked.metric.name for asked in self._requested)]
+        requested = sorted(self._requested, key=lambda asked: names.index(asked.metric.name))
+        chosen = [asked._replace(layer=self.layer_of(asked.metric)) for asked in requested]
         for layer, network in self.further.items():
-            per_network = (each for each in in_order if each.metric.per_network)
-            chosen += [each._replace(layer=layer, further=network.subject) for each in per_network]
-        return [each for each in chosen if each.name not in self.left_out]
+            for asked in requested:
+                if asked.metric.per_network:
+                    chosen.append(asked._replace(layer=layer, further=network.subject))
+        return [asked for asked in chosen if asked.name not in self.left_out]
 
     @property
     def asked(self) -> list[Requested]:
         """The metrics in the order in which they were requested."""
-        asked: Any = self.metrics
-        names = {each.metric.name for each in self.chosen}
-        return [each for each in asked if each.metric.name in names]
+        names = {asked.metric.name for asked in self.chosen}
+        return [asked for asked in self._requested if asked.metric.name in names]
 
     @property
     def gated(self) -> str:
         """Name of the value that ``fail_above`` limits: the first that can have a gate; empty if
         there is none.
         """
-        numbers = (number for requested in self.asked for number in requested.metric.numbers)
-        return next((number.name for number in numbers if number.gated), "")
+        for asked in self.asked:
+            for number in asked.metric.numbers:
+                if number.gated:
+                    return number.name
+        return ""
 
     @property
     def floats(self) -> "ValueRange | None":
@@ -399,20 +407,18 @@ class StatisticsSettings(CheckSettings):
         """
         from fidtool.sources.contents import ValueRange  # lazily, so that --help is fast
 
-        return (
-            None
-            if self.value_range is None
-            else ValueRange(*self.value_range, self.rounding == "floor")
-        )
+        if self.value_range is None:
+            return None
+        return ValueRange(*self.value_range, self.rounding == "floor")
 
     def layer_of(self, metric: Metric) -> str:
         """Return the layer whose features a metric uses: that of the run's network if both have the
         same.
         """
-        known = {FEATURES: self.network, **self.further}
-        return next(
-            (layer for layer, each in known.items() if each == metric.network()), metric.layer
-        )
+        for layer, network in self._stated.items():
+            if network == metric.network():
+                return layer
+        return metric.layer
 
     def network_of(self, layer: str) -> NetworkChoice:
         """Return the network that computes a layer."""
@@ -545,44 +551,61 @@ class Settings(StatisticsSettings):
                 f"pass {option('num', ...)}",
                 setting="sample",
             )
-        asked: Any = self.metrics  # also those that are left out
-        has_pairs = any(isinstance(each.metric, PairMetric) for each in asked)
-        has_captions = any(each.metric.captions for each in asked)
-        has_bars = any(number.error_bars for each in self.chosen for number in each.metric.numbers)
-        metrics = option("metrics")
-        of_pairs = (
-            "is for metrics of pairs, and none is requested",
-            f"add psnr, or clip-score, to {metrics}",
+        metrics = [asked.metric for asked in self._requested]
+        has_pairs = any(isinstance(metric, PairMetric) for metric in metrics)
+        has_captions = any(metric.captions for metric in metrics)
+        has_bars = any(
+            number.error_bars for asked in self.chosen for number in asked.metric.numbers
         )
-        of_fid = "is about the metric fid, which is not requested", f"add fid to {metrics}"
-        of_duplicates = (
-            "needs the diagnosis, which looks for duplicates",
-            f"omit {option('diagnose', False)}",
-        )
-        limited = "limits none of the requested metrics", f"add {_GATED} to {metrics}"
-        compared = "compares error bars", f"add {option('uncertainty', True)}"
-        of_text = "is for the CLIP score, which is not requested", f"add clip-score to {metrics}"
-        otherwise = "divides the images otherwise", f"omit {option('per_class', True)}"
-        for name, is_met, (problem, remedy) in (
-            ("fail_above", self.gated, limited),
-            ("fail_worse_than", self.uncertainty, compared),
-            ("max_duplicates", self.diagnose, of_duplicates),
-            ("uncertainty", self.diagnose, of_duplicates),
-            ("uncertainty", has_bars, of_fid),
-            ("influence", has_bars, of_fid),
-            ("plot", has_bars, of_fid),
-            ("pairs", has_pairs, of_pairs),
-            ("pairs_output", has_pairs or has_captions, of_pairs),
-            ("captions", has_captions, of_text),
-            ("per_folder", not self.per_class, otherwise),
-        ):
+        to_metrics = f"to {option('metrics')}"
+        add_fid = f"add fid {to_metrics}"
+        omit_no_diagnosis = f"omit {option('diagnose', False)}"
+        not_of_fid = "is about the metric fid, which is not requested"
+        not_of_pairs = "is for metrics of pairs, and none is requested"
+        without_duplicates = "needs the diagnosis, which looks for duplicates"
+
+        def require(is_met: object, name: str, problem: str, remedy: str) -> None:
             if not is_met and getattr(self, name) not in (None, False):
                 raise InputError(f"{option(name)} {problem}:", remedy, setting=name)
+
+        require(
+            self.gated,
+            "fail_above",
+            "limits none of the requested metrics",
+            f"add {_GATED} {to_metrics}",
+        )
+        require(
+            self.uncertainty,
+            "fail_worse_than",
+            "compares error bars",
+            f"add {option('uncertainty', True)}",
+        )
+        for name in ("max_duplicates", "uncertainty"):
+            require(self.diagnose, name, without_duplicates, omit_no_diagnosis)
+        for name in ("uncertainty", "influence", "plot"):
+            require(has_bars, name, not_of_fid, add_fid)
+        add_psnr = f"add psnr, or clip-score, {to_metrics}"
+        require(has_pairs, "pairs", not_of_pairs, add_psnr)
+        require(has_pairs or has_captions, "pairs_output", not_of_pairs, add_psnr)
+        require(
+            has_captions,
+            "captions",
+            "is for the CLIP score, which is not requested",
+            f"add clip-score {to_metrics}",
+        )
+        require(
+            not self.per_class,
+            "per_folder",
+            "divides the images otherwise",
+            f"omit {option('per_class', True)}",
+        )
 
     @property
     def grouped_by(self) -> Literal["", "class", "folder"]:
         """By what the metrics are computed as well; empty for whole sets alone."""
-        return "class" if self.per_class else "folder" if self.per_folder else ""
+        if self.per_class:
+            return "class"
+        return "folder" if self.per_folder else ""
 
     def sampling(self, setting: str = "num") -> "Sampling":
         """Return which images of a set are used; ``setting`` is ``num_real`` for REAL and
@@ -590,13 +613,12 @@ class Settings(StatisticsSettings):
         """
         from fidtool.sources.image_set import Sampling  # lazily, so that --help is fast
 
-        used = "num" if getattr(self, setting) is None else setting
-        other = (
-            {"num_real": "num_fake", "num_fake": "num_real"}.get(setting, "")
-            if used == "num"
-            else ""
-        )
-        return Sampling(getattr(self, used), self.seed, self.sample == "first", used, other)
+        other = ""
+        if getattr(self, setting) is None:
+            other = {"num_real": "num_fake", "num_fake": "num_real"}.get(setting, "")
+            setting = "num"
+        num = getattr(self, setting)
+        return Sampling(num, self.seed, self.sample == "first", setting, other)
 
 
 ALL_SETTINGS = {
@@ -618,39 +640,39 @@ def with_arguments_of(
     Type checkers see the fields of ``kind`` as the arguments, and `inspect.signature` sees
     ``__signature__``. The docstring gets a description of each keyword.
     """
-    types, settings = get_type_hints(kind), declared(cast(type, kind))
+    types = get_type_hints(kind)
+    settings = declared(cast(type, kind))
 
-    def decorated(function: Callable[..., T]) -> Callable[P, T]:
+    def decorate(function: Callable[..., T]) -> Callable[P, T]:
         original = inspect.signature(function)
         *sets, _ = original.parameters.values()
         keywords = [
-            each.replace(annotation=inspect.formatannotation(types[each.name]))
-            for each in inspect.signature(kind).parameters.values()
-            if each.name in settings
+            parameter.replace(annotation=inspect.formatannotation(types[parameter.name]))
+            for parameter in inspect.signature(kind).parameters.values()
+            if parameter.name in settings
         ]
         signature = original.replace(parameters=[*sets, *keywords])
 
         @functools.wraps(function)
-        def called(*args: P.args, **kwargs: P.kwargs) -> T:
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
             try:
                 given = signature.bind(*args, **kwargs).arguments
             except TypeError as error:
-                raise TypeError(
-                    f"{function.__name__}() {error}{_meant(kwargs, signature.parameters)}"
-                ) from None
+                hint = _hint(kwargs, signature.parameters)
+                raise TypeError(f"{function.__name__}() {error}{hint}") from None
             chosen = with_preset({name: given.pop(name) for name in settings if name in given})
             return function(**given, settings=Settings(**chosen))
 
-        called.__signature__ = signature  # type: ignore[attr-defined]
-        lines = [f"        {name}: {each.described}" for name, each in settings.items()]
-        called.__doc__ = "\n".join([f"{function.__doc__}", "    Settings:", *lines, ""])
-        return called
+        call.__signature__ = signature  # type: ignore[attr-defined]
+        lines = [f"        {name}: {setting.described}" for name, setting in settings.items()]
+        call.__doc__ = "\n".join([f"{function.__doc__}", "    Settings:", *lines, ""])
+        return call
 
-    return decorated
+    return decorate
 
 
-def _meant(keywords: Mapping[str, Any], known: Collection[str]) -> str:
-    """Returns what to write instead of unknown keywords: a metric with a setting, or similar
+def _hint(keywords: Mapping[str, Any], known: Collection[str]) -> str:
+    """Return what to write instead of unknown keywords: a metric with a setting, or similar
     keywords.
     """
     unknown = [name for name in keywords if name not in known]
@@ -660,7 +682,8 @@ def _meant(keywords: Mapping[str, Any], known: Collection[str]) -> str:
             return f"; write metrics=[fidtool.{kind.__name__}({own.name}=...)]"
         if name in (declared(Settings)["precision"].choices or ()):
             return f"; write precision={name!r}"
-        for setting, each in declared(Settings).items():
-            if each.kind is bool and name == f"no_{each.flag.strip('-').replace('-', '_')}":
-                return f"; write {setting}=False"
+        for setting in declared(Settings).values():
+            flag = setting.flag.removeprefix("--").replace("-", "_")
+            if setting.kind is bool and name == f"no_{flag}":
+                return f"; write {setting.name}=False"
     return "".join(suggestion(name, known, 0.75) for name in unknown)

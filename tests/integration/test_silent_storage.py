@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fidtool.reading import loader
 from fidtool.reading.loader import ImageLookup
 from fidtool.sources.contents import ExtentReader, Files
 from fidtool.sources.listing import list_folder, open_images
@@ -79,7 +78,7 @@ def test_images_of_a_report(
         source = open_images(str(images.parent / "array.npy"))
         monkeypatch.setattr(ExtentReader, "walk", silent)
     else:
-        monkeypatch.setattr(loader, "open_regular", silent)
+        monkeypatch.setattr(Files, "read_bytes", silent)
     lookup = ImageLookup([source], seconds=0.2)
     file = source.file(1)
     lookup.prefetch({file})

@@ -1,0 +1,51 @@
+"""Rank zero's list of images on every rank, and a check that their contents are the same."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from fidtool.errors import InputError, on_every_rank
+from fidtool.sources.contents import SAME_FILES, ValueRange
+from fidtool.sources.image_set import ImageSet
+from fidtool.sources.memory import Images
+
+if TYPE_CHECKING:
+    from fidtool.distributed.world import World
+
+
+def broadcast_images(
+    world: World,
+    images: ImageSet | None,
+    in_memory: Images | None,
+    value_range: ValueRange | None,
+    seconds: float,
+) -> ImageSet:
+    """Broadcasts rank zero's list of images, to which others pass None. A collective.
+
+    The ranks then compare a sample of the contents, because a path may refer to different files on
+    another machine: an InputError if they differ. Images in memory are this rank's own. The sample
+    must be read within ``seconds``.
+    """
+    if world.size == 1:
+        assert images is not None
+        return images
+    sent = world.broadcast(images)
+    assert sent is not None
+    mine = images or sent
+    with world.together():
+        if in_memory is not None:
+            own = in_memory.image_set(value_range)
+            mine = replace(mine, reader=mine.reader.around(own.reader))
+        sample = mine.in_time(mine.sample, seconds)
+    samples = world.gather((sample, socket.gethostname()))
+    for rank, (other, host) in enumerate(samples):
+        if other != samples[0][0]:
+            raise on_every_rank(
+                InputError(
+                    f"{mine.path} has different contents on rank {rank} ({host}) and rank 0, but "
+                    f"the same names: {SAME_FILES}"
+                )
+            )
+    return mine

@@ -95,6 +95,13 @@ def _in_order(extractor: object) -> tuple[NetworkChoice, ...]:
     return tuple(networks)
 
 
+def _device_name(device: object) -> str:
+    if not isinstance(device, str) and not hasattr(device, "type"):
+        message = f"{option('device')} must be a string or a torch.device, not {brief(device)}"
+        raise InputError(message, setting="device")
+    return str(device)
+
+
 def _local_folder(checkpoint: str) -> str:
     if "://" in checkpoint or not checkpoint:
         raise InputError(
@@ -257,7 +264,7 @@ class StatisticsSettings(CheckSettings):
         default="images as they are",
     )
     device: str | TorchDevice | None = Setting(
-        None, MACHINE, "NAME", common=True, convert=str
+        None, MACHINE, "NAME", common=True, convert=_device_name
     ).help("cpu, cuda or cuda:0.", default="cuda if available")
     batch_size: int | None = Setting(None, MACHINE, "N", least=1, common=True).help(
         "Images per forward pass.", default="8 on the CPU, 64 on a GPU"

@@ -232,6 +232,7 @@ def test_an_error_about_one_setting_names_it() -> None:
     for name, value in [
         ("num", 0),
         ("seed", 1.5),
+        ("device", 0),
         ("checkpoint", ""),
         ("value_range", (1, 0)),
     ]:

@@ -77,7 +77,8 @@ def _instead(command: str, message: str, arguments: Sequence[str]) -> str:
     sets = paths[:1] + [path for path in paths[1:] if not path.endswith(".npz")]
     # The error about a missing option has no message of its own.
     is_stats = command == "stats" and (extra or not message)
-    if len(extra) > 1 and command in ("check", "stats") or (is_stats and len(sets) > 2):
+    is_wildcard = len(extra) > 1 and command in ("check", "stats")
+    if is_wildcard or (is_stats and len(sets) > 2):
         # A shell may have put thousands of files in place of a wildcard.
         return ": pass a folder, or quote the wildcard"
     line = ""

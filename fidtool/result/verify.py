@@ -60,20 +60,24 @@ class Verdict:
         return None if self.named(NOT_KNOWN) else True
 
     @property
+    def outcome(self) -> str:
+        """The verdict in a few words."""
+        outcome = f"comparable with published values of {self.preset}"
+        if self.comparable is False:
+            return f"not {outcome}"
+        return outcome if self.comparable else f"{outcome}, as far as is known"
+
+    @property
     def line(self) -> str:
         """The verdict as one sentence."""
-        sentence = f"comparable with published values of {self.preset}"
-        if self.comparable is False:
-            missed = [
-                f"{item.name}: {item.found} instead of {item.expected}"
-                for item in self.items
-                if item.verdict == NO
-            ]
-            sentence = f"not {sentence}: {'; '.join(missed)}"
-        elif self.comparable is None:
-            sentence += ", as far as is known"
+        missed = [
+            f"{item.name}: {item.found} instead of {item.expected}"
+            for item in self.items
+            if item.verdict == NO
+        ]
+        line = f"{self.outcome}: {'; '.join(missed)}" if missed else self.outcome
         unknown = self.named(NOT_KNOWN)
-        return f"{sentence}; not known: {', '.join(unknown)}" if unknown else sentence
+        return f"{line}; not known: {', '.join(unknown)}" if unknown else line
 
     def to_dict(self) -> dict[str, Any]:
         """Return the verdict as in the JSON of ``fidtool verify``."""

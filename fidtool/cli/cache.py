@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fidtool.cli.options import OnceCommand
+from fidtool.cli.options import JSON, OnceCommand
 from fidtool.cli.output import columns, document
 from fidtool.errors import InputError, RunError
 from fidtool.names import counted, legible
 from fidtool.system.cache_dir import byte_limit, cache_dir
-from fidtool.system.json_fields import plain
 
 if TYPE_CHECKING:
     from fidtool.statistics.cache import Entry
@@ -23,7 +22,7 @@ _SHOWN_DIGITS = 12
 
 
 @click.command(cls=OnceCommand)
-@click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
+@JSON
 @click.option(
     "--clear",
     is_flag=True,
@@ -82,7 +81,7 @@ def _as_dict(entry: Entry) -> dict[str, Any]:
         "network": definition and definition.extractor,
         "dims": definition and definition.dims,
         "protocol": definition and definition.protocol_name,
-        "framing": plain(summary.framing),
+        "framing": summary.framing,
         "bytes": entry.size,
         "used": datetime.fromtimestamp(entry.used, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
     }

@@ -210,12 +210,11 @@ def _publish(
     first = settings.asked[0].metric.numbers[0]
     values = [result.value(first.name) for result in evaluation.results]
     saved = {"": evaluation}
-    if form == "value":
-        lines = [repr(nan if value is None else value) for value in values]
-    else:
-        lines = lines_in(form, saved)
-    written = {file: partial(write_lines, lines_in(tables[file], saved)) for file in tables}
     try:
+        lines = [repr(nan if value is None else value) for value in values]
+        if form != "value":
+            lines = lines_in(form, saved)
+        written = {file: partial(write_lines, lines_in(tables[file], saved)) for file in tables}
         publish(lines, {**written, **writers_of(evaluation, gallery, settings, as_flag)})
     finally:
         log_values(evaluation.results, settings, console.warn)

@@ -103,7 +103,7 @@ def presets(names: tuple[str, ...], as_json: bool) -> Iterator[str]:
     """
     chosen = [preset_named(name) for name in names or PRESETS]
     if as_json:
-        yield document(presets=[asdict(preset) for preset in chosen])
+        yield document(presets=chosen)
         return
     for preset in chosen:
         also = f" (also {', '.join(preset.other_names)})" if preset.other_names else ""

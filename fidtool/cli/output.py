@@ -25,6 +25,7 @@ from fidtool.system.cache_dir import (
     open_descriptor,
 )
 from fidtool.system.console import Console
+from fidtool.system.json_fields import plain
 from fidtool.system.local_files import READ_SECONDS, in_time
 
 
@@ -174,8 +175,8 @@ def print_lines(lines: Sequence[str]) -> None:
 
 
 def document(**entries: object) -> str:
-    """Return the JSON of a command."""
-    return json.dumps({"schema": 1, **entries}, indent=2)
+    """Return the JSON of a command, whose dataclasses are their fields."""
+    return json.dumps(plain({"schema": 1, **entries}), indent=2)
 
 
 def paragraph(text: str, first: str, other: str) -> str:

@@ -82,7 +82,7 @@ def diff(before: str, after: str, as_json: bool) -> Iterator[str]:
     changes = changes_of(read_evaluation(before), read_evaluation(after))
     changes = [replace(change, reason=shown(change.reason)) for change in changes]
     if as_json:
-        yield document(changes=[change.to_dict() for change in changes])
+        yield document(changes=changes)
         return
     lines = list[str]()
     for change in changes:
@@ -261,13 +261,14 @@ def verify(result: str, preset: str | None, strict: bool, as_json: bool) -> int:
 
     verdicts = requirements.verify(result, preset)
     if as_json:
-        lines = [document(verdicts=[verdict.to_dict() for verdict in verdicts])]
+        print_lines([document(verdicts=verdicts)])
     else:
-        lines = [line for verdict in verdicts for line in _verdict_lines(verdict)]
-    print_lines(lines)
-    missed = {False, None} if strict else {False}
-    # Like a missed gate.
-    return 3 if any(verdict.comparable in missed for verdict in verdicts) else 0
+        for verdict in verdicts:
+            print_lines([*_verdict_lines(verdict)])
+    outcomes = {verdict.comparable for verdict in verdicts}
+    if False in outcomes or (strict and None in outcomes):
+        return 3  # like a missed gate
+    return 0
 
 
 def _verdict_lines(verdict: Verdict) -> Iterator[str]:

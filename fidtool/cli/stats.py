@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -197,7 +197,7 @@ def _write(
 
 def _in_layout(settings: Settings, layout: str) -> Settings:
     """Return the settings with which a layout's project computes statistics."""
-    protocol = protocol_named(layout).name
+    protocol: Any = protocol_named(layout).name
     network = settings.network
     differing = {
         "preset" if settings.preset else "protocol": network.protocol not in (None, protocol),

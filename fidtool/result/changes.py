@@ -27,8 +27,16 @@ NOT_COMPARABLE, CANNOT_TELL, WORSE = "not comparable", "cannot tell", "worse"
 _VERDICTS = {1: WORSE, 0: "cannot be distinguished", -1: "better"}
 _WORDS = {"with_features": "images with features", "made_with": "settings of its file"}
 # What must agree of the sets of two comparable results.
-_OF_REAL = ("name", "count", "framing", "sha256", "pixels", "precision")
-_OF_FAKE = ("framing", "precision")
+_OF_SETS = {
+    ("REAL", "name"),
+    ("REAL", "count"),
+    ("REAL", "framing"),
+    ("REAL", "sha256"),
+    ("REAL", "pixels"),
+    ("REAL", "precision"),
+    ("FAKE", "framing"),
+    ("FAKE", "precision"),
+}
 _ENVIRONMENT = ("host", "device", "precision", "kernels", "batch_size", "world_size", "versions")
 Place = tuple[str, ...]
 """Where something is in a result: ``("REAL", "count")``."""
@@ -243,12 +251,8 @@ def _definitions_as(before: Evaluation, after: Evaluation) -> dict[str, Definiti
     for value in before.values:
         layer = value.features.layer
         names[layer] = layers.get(replace(value.features, layer=""), layer)
-    same = dict[str, Definition | None]()
-    moved = dict[str, Definition | None]()
-    for layer, definition in before.definitions.items():
-        name = names.get(layer, layer)
-        (same if name == layer else moved)[name] = definition
-    return same | moved
+    definitions = before.definitions.items()
+    return {names.get(layer, layer): definition for layer, definition in definitions}
 
 
 def obstacles(before: Evaluation, after: Evaluation, value: Value) -> Differing:
@@ -258,9 +262,7 @@ def obstacles(before: Evaluation, after: Evaluation, value: Value) -> Differing:
     It is the protocol of its features, the settings of its metric, REAL, and framing and precision
     of FAKE.
     """
-    needed = {("protocol", value.features.layer), ("settings", value.metric)}
-    needed |= {("REAL", name) for name in _OF_REAL}
-    needed |= {("FAKE", name) for name in _OF_FAKE}
+    needed = {*_OF_SETS, ("protocol", value.features.layer), ("settings", value.metric)}
     differing = differences_of(before, after)
     differing = {place: differing[place] for place in differing if place[:2] in needed}
     pixels = "REAL", "pixels"

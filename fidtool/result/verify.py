@@ -195,10 +195,10 @@ class _Requirements:
                 self._add("images of REAL", False, f"{count:,} of {available:,}", whole)
             else:
                 self._add("images of REAL", None, count, whole)
-        expected = self.preset.images_with_features
-        if expected is not None and PRDC.name in self.evaluation.settings:
+        with_features = self.preset.images_with_features
+        if with_features is not None and PRDC.name in self.evaluation.settings:
             name = "images of REAL for precision and recall"
-            self._equal(name, self.real.with_features, expected)
+            self._equal(name, self.real.with_features, with_features)
 
     def _network(self) -> None:
         unstated = [role for role, used in self._sets().items() if not used.stated]

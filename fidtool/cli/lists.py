@@ -250,7 +250,7 @@ def refs(names: tuple[str, ...], as_json: bool, download: str | None) -> Iterato
     has_project = False
     for name in names:
         project = folded(name.rstrip(":"))
-        members = [each for each in REFERENCES.values() if folded(each.project) == project]
+        members = [known for known in REFERENCES.values() if folded(known.project) == project]
         has_project = has_project or bool(members)
         for reference in members or [named_reference(name)[0]]:
             chosen[reference.name] = reference

@@ -176,7 +176,7 @@ def _values(evaluation: Evaluation) -> dict[str, float]:
 
 def _values_of_classes(result: Comparison) -> dict[str, Mapping[str, float]]:
     classes = () if result.classes is None else result.classes.classes
-    return {each.name: each.metrics for each in classes if each.metrics}
+    return {entry.name: entry.metrics for entry in classes if entry.metrics}
 
 
 def change_of(before: Evaluation, after: Evaluation) -> Change:

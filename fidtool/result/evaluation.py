@@ -333,7 +333,7 @@ class Evaluation:
     @property
     def values(self) -> list[Value]:
         """The values of all FAKEs, in the order in which they are listed."""
-        return list(dict.fromkeys(value for each in self.results for value in each.values))
+        return list(dict.fromkeys(value for result in self.results for value in result.values))
 
     @property
     def alerts(self) -> list[ResultWarning]:
@@ -346,7 +346,7 @@ class Evaluation:
     @property
     def not_computed_lines(self) -> list[str]:
         """One line per metric that could not be computed: its values and the reason."""
-        return [f"{each.title}: not computed: {each.reason}" for each in self.not_computed]
+        return [f"{lacking.title}: not computed: {lacking.reason}" for lacking in self.not_computed]
 
     @property
     def definition(self) -> Definition | None:
@@ -407,7 +407,7 @@ class Evaluation:
     @property
     def lacking(self) -> tuple[str, ...]:
         """Names of the metrics that were requested by name and are not computed."""
-        return tuple(each.metric for each in self.not_computed if each.requested)
+        return tuple(lacking.metric for lacking in self.not_computed if lacking.requested)
 
     @property
     def exit_reason(self) -> str:
@@ -425,7 +425,9 @@ class Evaluation:
 
         Secrets in URLs are removed, see `fidtool.errors.redacted`.
         """
-        layers = {name: protocol_to_dict(each) for name, each in self.definitions.items()}
+        layers = {
+            name: protocol_to_dict(definition) for name, definition in self.definitions.items()
+        }
         outcome: dict[str, Any] = {"code": self.exit_code, "reason": self.exit_reason}
         if self.gated:
             outcome["gated"] = self.gated
@@ -454,9 +456,9 @@ class Evaluation:
             layers = {FEATURES: content["protocol"], **content["layers"]}
             values = restored(dict[str, Value], content["values"])
             known = (*values.values(),)
-            results = tuple(Comparison.from_dict(each, known) for each in content["results"])
+            results = tuple(Comparison.from_dict(entry, known) for entry in content["results"])
             evaluation = cls(
-                definitions={layer: definition_of(each) for layer, each in layers.items()},
+                definitions={layer: definition_of(protocol) for layer, protocol in layers.items()},
                 gated=content["exit"].get("gated", ""),
                 **restored_fields(cls, {**content, "results": []}, complete=True)
                 | {"results": results},

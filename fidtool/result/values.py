@@ -208,13 +208,13 @@ def _features_of(
     if layer == PIXELS:
         return Features(layer, PIXELS, 0)
     stored = [file.layers[layer] for file in files if layer in file.layers]
-    stated = [each for each in (definition, *(part.definition for part in stored)) if each]
+    stated = [known for known in (definition, *(part.definition for part in stored)) if known]
     parts = stated or stored
     dims = parts[0].dims if parts else 0
     own = asked.metric.network()
     if own is not None:
         usual = asked.metric.usual_network
-        if all(each.extractor == usual for each in stated):
+        if all(known.extractor == usual for known in stated):
             return Features(layer, usual or "its own network", dims)
         name = _spelled(stated, own.extractor, measured)
         # A layer of Inception is named by its dimensions as well.

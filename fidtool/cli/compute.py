@@ -147,7 +147,7 @@ def _format(form: str | None, as_json: bool, value: bool, outputs: Collection[st
     """Return the format that the options ask for, which is ``value`` for a number alone; None if
     they ask for none.
     """
-    flags = dict[str, str]()
+    flags = {}
     if value:
         flags["--value"] = "value"
     if as_json:

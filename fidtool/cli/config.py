@@ -16,7 +16,6 @@ from typing import Any
 from fidtool.cli.output import local_file
 from fidtool.errors import InputError, about, message_of
 from fidtool.features.models.families import networks_of
-from fidtool.metrics.metric import METRICS
 from fidtool.metrics.registry import METRIC_SETTINGS
 from fidtool.names import closest, legible
 from fidtool.settings.settings import ALL_SETTINGS, Settings
@@ -37,7 +36,7 @@ _KNOWN["heldout"] = replace(_KNOWN["heldout"], kind=str)  # a path; in Python al
 def settings_of(kind: type) -> dict[str, Setting]:
     """Return the settings of a command by name, whose class of settings this is."""
     settings = {name: setting for name, setting in declared(kind).items() if setting.group}
-    if any(setting.group == METRICS for setting in settings.values()):
+    if "metrics" in settings:
         for key, (metric, setting) in METRIC_SETTINGS.items():
             # A statistics file depends on those of a metric with a network of its own.
             if kind is Settings or metric().network() is not None:
@@ -133,7 +132,7 @@ def _read_table(path: Path, file: str, is_optional: bool) -> Mapping[str, Any] |
 
 def _checked(table: Mapping[str, Any], file: str) -> dict[str, Any]:
     """Return the settings in a file by name, of the types that they have in Python."""
-    settings = dict[str, Any]()
+    settings = {}
     for key, value in table.items():
         name = key.replace("-", "_")
         place = f"{legible(key)} in {file}"

@@ -197,7 +197,7 @@ def weights(download: bool, verifies: bool, explicit: str | None) -> Iterator[st
     if download:
         inception.keep(inception.download(note))
         note(f"downloaded and verified; tensors' SHA-256 {INCEPTION_SHA256}")
-    errors = list[str]()
+    errors = []
     used = False
     for place in inception.places(explicit):
         label = shown(place.label)
@@ -246,7 +246,7 @@ def refs(names: tuple[str, ...], as_json: bool, download: str | None) -> Iterato
             raise InputError(f"{other} and --download cannot be combined:", "pass one of them")
         yield from _download(download)
         return
-    chosen = dict[str, Reference]()
+    chosen = {}
     has_project = False
     for name in names:
         project = folded(name.rstrip(":"))
@@ -291,7 +291,7 @@ def _as_dict(reference: Reference) -> dict[str, Any]:
 
 
 def _table(references: Sequence[Reference]) -> list[str]:
-    cached = list[PublishedFile]()
+    cached = []
     rows = [("name", "protocol", "real images", "fakes", "size", "in the cache")]
     for reference in references:
         files = _cached(reference)

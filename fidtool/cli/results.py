@@ -84,7 +84,7 @@ def diff(before: str, after: str, as_json: bool) -> Iterator[str]:
     if as_json:
         yield document(changes=changes)
         return
-    lines = list[str]()
+    lines = []
     for change in changes:
         lines.append(f"{change.fake}: {change.verdict}: {change.reason}")
         classes = _class_rows(change.classes)

@@ -140,7 +140,7 @@ def stats(
     )
     if statistics is None:
         return
-    notes = list[str]()
+    notes = []
     if layout is not None:
         notes.append(f"layout {layout}, protocol {chosen.network.protocol}")
     if statistics.part is not None:

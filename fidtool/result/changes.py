@@ -118,8 +118,8 @@ def read_history(file: str | os.PathLike[str]) -> tuple[list[Evaluation], list[R
         lines = read_file(file).split(b"\n")
     except OSError as error:
         raise InputError(f"{file} cannot be read: {error.strerror or error}") from None
-    results = list[Evaluation]()
-    problems = list[ResultWarning]()
+    results = []
+    problems = []
     for number, line in enumerate(lines, 1):
         try:
             if line.strip():
@@ -247,7 +247,7 @@ def _definitions_as(before: Evaluation, after: Evaluation) -> dict[str, Definiti
     networks.
     """
     layers = {replace(value.features, layer=""): value.features.layer for value in after.values}
-    names = dict[str, str]()
+    names = {}
     for value in before.values:
         layer = value.features.layer
         names[layer] = layers.get(replace(value.features, layer=""), layer)

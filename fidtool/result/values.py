@@ -182,7 +182,7 @@ def values_of(
             are compared.
         files: the statistics files, whose definitions can differ with ``allow_mismatch``.
     """
-    values = list[Value]()
+    values = []
     for asked in settings.chosen:
         features = _features_of(asked, definitions.get(asked.layer), settings, measured, files)
         numbers = asked.metric.numbers

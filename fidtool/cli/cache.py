@@ -4,26 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from fidtool.cli.options import OnceCommand
+from fidtool.cli.options import JSON, OnceCommand
 from fidtool.cli.output import columns, document
 from fidtool.errors import InputError, RunError
 from fidtool.names import counted, legible
-from fidtool.sources.remote import delete_copies
-from fidtool.statistics.cache import Entry, cache_entries, sweep
-from fidtool.statistics.file import read_summary
 from fidtool.system.cache_dir import byte_limit, cache_dir
-from fidtool.system.json_fields import plain
 
+if TYPE_CHECKING:
+    from fidtool.statistics.cache import Entry
+
+# How many digits of an entry's name the list shows: enough to identify the entry.
 _SHOWN_DIGITS = 12
-"""Digits of an entry's name that the list shows; enough to identify the entry."""
 
 
 @click.command(cls=OnceCommand)
-@click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
+@JSON
 @click.option(
     "--clear",
     is_flag=True,
@@ -38,17 +37,27 @@ def cache(as_json: bool, clear: bool) -> Iterator[str]:
     """
     if as_json and clear:
         raise InputError("--json and --clear cannot be combined:", "pass one of them")
+    from fidtool.statistics.cache import cache_entries
+
     entries = cache_entries()
-    if as_json:
-        yield _json(entries)
-    elif clear:
+    if clear:
         yield _deleted(entries)
+    elif as_json:
+        yield document(
+            folder=str(cache_dir()),
+            bytes=sum(entry.size for entry in entries),
+            limit_bytes=byte_limit("FIDTOOL_CACHE_BYTES"),
+            entries=[_as_dict(entry) for entry in entries],
+        )
     else:
         yield from _table(entries)
 
 
 def _deleted(entries: Sequence[Entry]) -> str:
     """Delete the statistics and the copies of remote files. Return what was done."""
+    from fidtool.sources.remote import delete_copies
+    from fidtool.statistics.cache import sweep
+
     try:
         for entry in entries:
             entry.path.unlink(missing_ok=True)
@@ -59,16 +68,9 @@ def _deleted(entries: Sequence[Entry]) -> str:
     return f"deleted {counted(len(entries), 'entry', 'entries')} from {cache_dir()}"
 
 
-def _json(entries: Sequence[Entry]) -> str:
-    return document(
-        folder=str(cache_dir()),
-        bytes=sum(entry.size for entry in entries),
-        limit_bytes=byte_limit("FIDTOOL_CACHE_BYTES"),
-        entries=[_as_dict(entry) for entry in entries],
-    )
-
-
 def _as_dict(entry: Entry) -> dict[str, Any]:
+    from fidtool.statistics.file import read_summary
+
     summary = read_summary(entry.path)
     definition = summary.definition
     return {
@@ -79,42 +81,32 @@ def _as_dict(entry: Entry) -> dict[str, Any]:
         "network": definition and definition.extractor,
         "dims": definition and definition.dims,
         "protocol": definition and definition.protocol_name,
-        "framing": plain(summary.framing),
+        "framing": summary.framing,
         "bytes": entry.size,
-        "used": _date(entry),
+        "used": datetime.fromtimestamp(entry.used, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
     }
 
 
-def _date(entry: Entry) -> str:
-    return datetime.fromtimestamp(entry.used, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _table(entries: Sequence[Entry]) -> list[str]:
-    total = sum(entry.size for entry in entries)
+def _table(entries: Sequence[Entry]) -> Iterator[str]:
     count = counted(len(entries), "entry", "entries")
-    lines = [
-        f"{cache_dir()}: {count}, {total / 2**20:.1f} of "
-        f"{byte_limit('FIDTOOL_CACHE_BYTES') / 2**20:.0f} MiB"
-    ]
-    rows = [("ID", "images", "network (dims)", "protocol", "MiB", "last used", "path")]
-    for entry in entries:
-        summary = read_summary(entry.path)
-        made = summary.definition
-        sampled = (
-            f" of {summary.found}"
-            if summary.count and summary.found not in (None, summary.count)
-            else ""
-        )
-        framing = f" (framed by {summary.framing})" if summary.framing else ""
-        rows.append(
-            (
-                entry.path.stem[:_SHOWN_DIGITS],
-                f"{summary.count or '?'}{sampled}",
-                f"{legible(made.extractor)} ({made.dims})" if made else "?",
-                (made.protocol_name or "its own") if made else "?",
-                f"{entry.size / 2**20:.1f}",
-                _date(entry),
-                (legible(summary.source) or "?") + framing,
-            )
-        )
-    return [*lines, *(columns(rows) if entries else [])]
+    total = sum(entry.size for entry in entries) / 2**20
+    limit = byte_limit("FIDTOOL_CACHE_BYTES") / 2**20
+    yield f"{cache_dir()}: {count}, {total:.1f} of {limit:.0f} MiB"
+    if entries:
+        heading = ("ID", "images", "network (dims)", "protocol", "MiB", "last used", "path")
+        yield from columns([heading, *(_row(_as_dict(entry)) for entry in entries)])
+
+
+def _row(facts: dict[str, Any]) -> tuple[str, ...]:
+    images = f"{facts['images'] or '?'}"
+    if facts["images"] and facts["found"] not in (None, facts["images"]):
+        images += f" of {facts['found']}"
+    network = protocol = "?"
+    if facts["network"]:
+        network = f"{legible(facts['network'])} ({facts['dims']})"
+        protocol = facts["protocol"] or "its own"
+    path = legible(facts["path"] or "?")
+    if facts["framing"]:
+        path += f" (framed by {facts['framing']})"
+    size = f"{facts['bytes'] / 2**20:.1f}"
+    return facts["id"][:_SHOWN_DIGITS], images, network, protocol, size, facts["used"], path

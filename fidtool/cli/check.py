@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
+from itertools import islice
 
 import click
 
 from fidtool.cli.options import QUIET, Command, option
-from fidtool.cli.output import as_flag, check_early, document, note, print_lines
+from fidtool.cli.output import check_early, console_of, document, note, print_lines
 from fidtool.distributed.launch import discover
 from fidtool.errors import InputError, redacted
 from fidtool.names import counted, legible
@@ -65,22 +65,25 @@ def check(
     if only_list:
         if against is not None or strict:
             raise InputError("--list only lists the images:", "omit --against and --strict")
-        return 0 if discover().rank > 0 else _list(images, settings(), as_json, quiet)
+        if discover().rank == 0:
+            _list(images, settings(), as_json, quiet)
+        return 0
     from fidtool.report.text import checkup_lines, dumps
     from fidtool.run.check import check_sets
-    from fidtool.system.console import Console
 
-    console = Console(warnings=True, progress=not quiet, spelling=as_flag)
-    checkup = check_sets([(path, "") for path in paths], settings(), console, strict)
+    checkup = check_sets([(path, "") for path in paths], settings(), console_of(quiet), strict)
     if discover().rank > 0:
         return 0
-    print_lines([dumps(checkup.to_dict())] if as_json else [*map(legible, checkup_lines(checkup))])
+    if as_json:
+        print_lines([dumps(checkup.to_dict())])
+    else:
+        print_lines([legible(line) for line in checkup_lines(checkup)])
     if checkup.exit_code:
         note(checkup.exit_reason)
     return checkup.exit_code
 
 
-def _list(path: str, settings: Settings, as_json: bool, quiet: bool) -> int:
+def _list(path: str, settings: Settings, as_json: bool, quiet: bool) -> None:
     """Print the paths of the images that would be read. Secrets in URLs are removed."""
     from fidtool.run.opening import open_set
     from fidtool.run.sets import IMAGES, RequestedSet
@@ -99,21 +102,23 @@ def _list(path: str, settings: Settings, as_json: bool, quiet: bool) -> int:
     in_order = source.reader.in_order
     ignored = source.passed_over.words
     if as_json:
-        facts = {
-            "source": redacted(source.path),
-            "kind": source.kind,
-            "count": count,
-            "found": found,
-        }
-        print_lines([document(**facts, in_order=in_order, passed_over=ignored, files=[*files])])
-        return 0
-    if not quiet:
-        number = (
-            counted(found, "image") if count == found else f"{count} of {counted(found, 'image')}"
+        text = document(
+            source=redacted(source.path),
+            kind=source.kind,
+            count=count,
+            found=found,
+            in_order=in_order,
+            passed_over=ignored,
+            files=[*files],
         )
+        print_lines([text])
+        return
+    if not quiet:
+        number = counted(found, "image")
+        if count != found:
+            number = f"{count} of {number}"
         access = "sequentially" if in_order else "in any order"
         passed_over = f"; ignored: {ignored}" if ignored else ""
         note(f"{path}: {source.kind}, {number}, read {access}{passed_over}")
-    while block := list(itertools.islice(files, 1000)):  # a large set has gigabytes of paths
+    while block := [*islice(files, 1000)]:  # a large set has gigabytes of paths
         print_lines(block)
-    return 0

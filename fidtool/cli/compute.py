@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from math import nan
 from pathlib import Path
@@ -17,6 +17,7 @@ from fidtool.cli.options import QUIET, Command, GroupedOption, option, outputs_o
 from fidtool.cli.output import (
     as_flag,
     check_early,
+    console_of,
     note,
     on_terminal,
     publish,
@@ -32,10 +33,11 @@ from fidtool.settings.record import Origin, changed_settings, origin_of
 from fidtool.settings.settings import OUTPUT, Settings
 from fidtool.system.background import call_with_timeout
 from fidtool.system.cache_dir import check_target
-from fidtool.system.console import Console
 
 if TYPE_CHECKING:
+    from fidtool.reading.loader import ImageLookup
     from fidtool.result.evaluation import Evaluation
+    from fidtool.system.console import Console
 
 _EXAMPLES = (
     ("FID of generated images", "fidtool compute real/ fake/"),
@@ -48,8 +50,8 @@ _EXAMPLES = (
         "fidtool compute real/ fake/ --fail-above 20 -o fid.json",
     ),
 )
+# How long writing the result of a failed run may take.
 _WRITING_SECONDS = 2.0
-"""How long writing the result of a failed run may take."""
 
 
 @click.command(cls=Command, settings=Settings, examples=_EXAMPLES)
@@ -99,9 +101,9 @@ def compute(
     run time or a metric that is lacking, 2 bad usage or input, 3 missed gate, 130 or 143 stopped by
     Ctrl-C or SIGTERM.
     """
-    form = _form(form, as_json, value, "-" in outputs)
+    form = _format(form, as_json, value, outputs)
     origin = origin_of(("fidtool", *(click.get_current_context().obj or ())))
-    tables = dict(result_file(each) for each in outputs if each != "-")
+    tables = dict(result_file(name) for name in outputs if name != "-")
     chosen: Settings | None = None
 
     def on_failure(error: FidtoolError) -> None:
@@ -110,25 +112,18 @@ def compute(
 
     try:
         chosen = settings()
-        console = Console(
-            warnings=True, progress=not quiet, on_failure=on_failure, spelling=as_flag
-        )
-        spaced = [each for each in (real, *fakes) if each in BUILT_IN and not Path(each).exists()]
-        if spaced and "--" not in origin.command:
-            metrics = ",".join([*(each.spec for each in chosen.asked), *spaced])
-            raise InputError(
-                f"no such file or folder: {spaced[0]}, which is a metric:",
-                f"separate metrics by commas, {as_flag('metrics', metrics)}",
-                setting="metrics",
-            )
-        third = [] if chosen.heldout is None else [chosen.heldout]
-        check_early([real, *fakes, *third], real, *third)
+        _check_sets(real, fakes, chosen, origin)
         from fidtool.run.evaluate import evaluate
 
-        sets = [(path, "") for path in (real, *fakes)]
-        check = partial(_check_files, tables, chosen)
+        console = console_of(quiet)
+        console.on_failure = on_failure
         evaluation, gallery = evaluate(
-            sets, chosen, console, origin, check, began=time.perf_counter() - process_age()
+            [(path, "") for path in (real, *fakes)],
+            chosen,
+            console,
+            origin,
+            partial(_check_files, tables, chosen),
+            began=time.perf_counter() - process_age(),
         )
     except (FidtoolError, KeyboardInterrupt) as error:
         failure = error if isinstance(error, FidtoolError) else stopped_error()
@@ -139,35 +134,46 @@ def compute(
         # Only rank zero exits with the gate's status: a launcher kills rank zero if another rank
         # exits first with an error.
         return 0
-    from fidtool.report.loggers import log_values
-    from fidtool.report.outputs import writers_of
-
-    files = writers_of(evaluation, gallery, chosen, as_flag)
-    _say_times(evaluation, console)
-    several = sum(len(result.values) for result in evaluation.results) > 1
-    form = form or ("table" if several and on_terminal() else "lines")
-    first = chosen.asked[0].metric.numbers[0]
-    values = [result.value(first.name) for result in evaluation.results]
-    try:
-        _show(evaluation, form, values, tables, files)
-    finally:
-        log_values(evaluation.results, chosen, console.warn)
-    if form in ("csv", "json", "value"):
-        for line in evaluation.not_computed_lines:
-            note(line)
-    if evaluation.exit_code:
-        note(evaluation.exit_reason)
-    if form == "value" and None in values:
-        raise RunError(f"{first.title}, the first value that was requested, was not computed")
-    return evaluation.exit_code
-
-
-def _say_times(evaluation: Evaluation, console: Console) -> None:
     from fidtool.report.text import timing_line
 
     console.say(timing_line(evaluation))
     if evaluation.run.advice:
         console.say(evaluation.run.advice)
+    _publish(evaluation, gallery, chosen, form, tables, console)
+    return evaluation.exit_code
+
+
+def _format(form: str | None, as_json: bool, value: bool, outputs: Collection[str]) -> str | None:
+    """Return the format that the options ask for, which is ``value`` for a number alone; None if
+    they ask for none.
+    """
+    flags = {}
+    if value:
+        flags["--value"] = "value"
+    if as_json:
+        flags["--json"] = "json"
+    if form is not None:
+        flags[f"--format {form}"] = form
+    forms = {*flags.values()}
+    if len(forms) > 1:
+        raise InputError(f"{' and '.join(flags)} contradict each other:", "pass one of them")
+    if not forms and "-" in outputs:
+        return "json"  # on stdout, as in other programs
+    return forms.pop() if forms else None
+
+
+def _check_sets(real: str, fakes: Sequence[str], settings: Settings, origin: Origin) -> None:
+    """Refuse sets that do not exist, before any slow import."""
+    metrics = [path for path in (real, *fakes) if path in BUILT_IN and not Path(path).exists()]
+    if metrics and "--" not in origin.command:
+        joined = ",".join([*(asked.spec for asked in settings.asked), *metrics])
+        raise InputError(
+            f"no such file or folder: {metrics[0]}, which is a metric:",
+            f"separate metrics by commas, {as_flag('metrics', joined)}",
+            setting="metrics",
+        )
+    heldout = [] if settings.heldout is None else [settings.heldout]
+    check_early([real, *fakes, *heldout], real, *heldout)
 
 
 def _check_files(files: Iterable[Path], settings: Settings, inputs: Sequence[object]) -> None:
@@ -181,49 +187,49 @@ def _check_files(files: Iterable[Path], settings: Settings, inputs: Sequence[obj
     check_outputs(settings, inputs)
 
 
-def _form(form: str | None, as_json: bool, value: bool, to_stdout: bool) -> str | None:
-    """Return the format that the options ask for, which is ``value`` for a number alone; None if
-    they ask for none.
-    """
-    flags = {
-        "--value": "value" if value else None,
-        "--json": "json" if as_json else None,
-        f"--format {form}": form,
-    }
-    asked = {flag: wanted for flag, wanted in flags.items() if wanted}
-    if len({*asked.values()}) > 1:
-        raise InputError(f"{' and '.join(asked)} contradict each other:", "pass one of them")
-    return next(
-        iter(asked.values()), "json" if to_stdout else None
-    )  # for stdout, as in other programs
-
-
-def _show(
+def _publish(
     evaluation: Evaluation,
-    form: str,
-    values: Sequence[float | None],
+    gallery: ImageLookup,
+    settings: Settings,
+    form: str | None,
     tables: Mapping[Path, str],
-    files: Mapping[Path, Callable[[Path], object]],
+    console: Console,
 ) -> None:
-    """Print the result, or ``values`` as the format ``value``; write tables, by their formats, and
-    report and plot.
-    """
+    """Print the result, and write its tables, by their formats, its page, plot and logs."""
+    from fidtool.report.loggers import log_values
+    from fidtool.report.outputs import writers_of
     from fidtool.report.tables import class_lines, lines_in
     from fidtool.report.text import crop_lines, influence_lines
 
-    notes = influence_lines(evaluation)
-    if form not in ("table", "markdown", "latex"):  # which have them
-        notes += [*crop_lines(evaluation), *class_lines(evaluation)]
-    for line in notes:
+    form = form or _usual_format(evaluation)
+    for line in influence_lines(evaluation):
         note(line)
+    if form not in ("table", "markdown", "latex"):  # which have them
+        for line in (*crop_lines(evaluation), *class_lines(evaluation)):
+            note(line)
+    first = settings.asked[0].metric.numbers[0]
+    values = [result.value(first.name) for result in evaluation.results]
     saved = {"": evaluation}
-    lines = (
-        [repr(nan if each is None else each) for each in values]
-        if form == "value"
-        else lines_in(form, saved)
-    )
-    written = {file: partial(write_lines, lines_in(each, saved)) for file, each in tables.items()}
-    publish(lines, {**written, **files})
+    try:
+        lines = [repr(nan if value is None else value) for value in values]
+        if form != "value":
+            lines = lines_in(form, saved)
+        written = {file: partial(write_lines, lines_in(tables[file], saved)) for file in tables}
+        publish(lines, {**written, **writers_of(evaluation, gallery, settings, as_flag)})
+    finally:
+        log_values(evaluation.results, settings, console.warn)
+    if form in ("csv", "json", "value"):
+        for line in evaluation.not_computed_lines:
+            note(line)
+    if evaluation.exit_code:
+        note(evaluation.exit_reason)
+    if form == "value" and None in values:
+        raise RunError(f"{first.title}, the first value that was requested, was not computed")
+
+
+def _usual_format(evaluation: Evaluation) -> str:
+    several = sum(len(result.values) for result in evaluation.results) > 1
+    return "table" if several and on_terminal() else "lines"
 
 
 def _is_replaceable(file: Path) -> bool:
@@ -251,20 +257,22 @@ def _publish_failure(
     uncertain, so that the file is written.
     """
     again = will_be_restarted()
-    if (
-        not (outputs or as_json)
-        or discover_or_alone().rank > 0
-        or (again and not isinstance(error, StoppedError))
-    ):
+    is_shown = outputs or as_json
+    is_last = not again or isinstance(error, StoppedError)
+    if not is_shown or not is_last or discover_or_alone().rank > 0:
         return
     from fidtool.report.text import dumps
     from fidtool.result.evaluation import SCHEMA, protocol_to_dict
 
-    run = {**origin._asdict(), "config": None if settings is None else changed_settings(settings)}
-    found = {"schema": SCHEMA, "protocol": protocol_to_dict(None), "results": [], "run": run}
-    text = dumps(
-        without_secrets({**found, "exit": {"code": error.exit_code, "reason": shown(error.text)}})
-    )
+    config = None if settings is None else changed_settings(settings)
+    content = {
+        "schema": SCHEMA,
+        "protocol": protocol_to_dict(None),
+        "results": [],
+        "run": {**origin._asdict(), "config": config},
+        "exit": {"code": error.exit_code, "reason": shown(error.text)},
+    }
+    text = dumps(without_secrets(content))
 
     def write() -> None:
         files = {}

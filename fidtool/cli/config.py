@@ -16,7 +16,6 @@ from typing import Any
 from fidtool.cli.output import local_file
 from fidtool.errors import InputError, about, message_of
 from fidtool.features.models.families import networks_of
-from fidtool.metrics.metric import METRICS
 from fidtool.metrics.registry import METRIC_SETTINGS
 from fidtool.names import closest, legible
 from fidtool.settings.settings import ALL_SETTINGS, Settings
@@ -24,23 +23,24 @@ from fidtool.system.local_files import read_file
 from fidtool.system.user_code import is_code_spec
 from fidtool.validation import Setting, declared
 
-_NAME, _SECTION, _MOST_LEVELS = "pyproject.toml", "[tool.fidtool]", 64
+_NAME = "pyproject.toml"
+_SECTION = "[tool.fidtool]"
+# How many folders up the root of a repository is looked for, and what it contains.
+_MOST_LEVELS = 64
 _ROOTS = (".git", ".hg", ".jj", ".svn")
-"""What the root of a repository contains."""
-_KNOWN = {name: each for name, each in ALL_SETTINGS.items() if each.group}
-"""What a file can have, by key; a command passes over what only another has."""
+# What a file can have, by key; a command passes over what only another has.
+_KNOWN = {name: setting for name, setting in ALL_SETTINGS.items() if setting.group}
 _KNOWN["heldout"] = replace(_KNOWN["heldout"], kind=str)  # a path; in Python also images
 
 
 def settings_of(kind: type) -> dict[str, Setting]:
     """Return the settings of a command by name, whose class of settings this is."""
-    settings = {name: each for name, each in declared(kind).items() if each.group}
-    if METRICS in {each.group for each in settings.values()}:
-        for key, (metric, each) in METRIC_SETTINGS.items():
-            if (
-                kind is Settings or metric().network() is not None
-            ):  # on which a statistics file depends
-                settings[key] = each
+    settings = {name: setting for name, setting in declared(kind).items() if setting.group}
+    if "metrics" in settings:
+        for key, (metric, setting) in METRIC_SETTINGS.items():
+            # A statistics file depends on those of a metric with a network of its own.
+            if kind is Settings or metric().network() is not None:
+                settings[key] = setting
     return settings
 
 
@@ -48,14 +48,14 @@ def read_settings(typed: str | None, names: Collection[str]) -> tuple[str, dict[
     """Return the name and some settings of the file ``typed``, or of a pyproject.toml, which need
     not exist.
     """
+    is_optional = typed is None
     for path in _nearest() if typed is None else [local_file("--config", typed)]:
         file = legible(str(path))
-        table = _table_in(path, file, typed is None)
+        table = _read_table(path, file, is_optional)
         if table is not None:
-            settings = {
-                name: value for name, value in _checked(table, file).items() if name in names
-            }
-            if typed is None:
+            settings = _checked(table, file)
+            settings = {name: settings[name] for name in settings if name in names}
+            if is_optional:
                 _check_no_code(settings, file)
             return file, settings
     return "", {}
@@ -83,13 +83,8 @@ def _check_no_code(settings: Mapping[str, Any], file: str) -> None:
     for name, value in settings.items():
         code = list[str]()
         if name == "metrics":
-            items = value if isinstance(value, list) else [value]
-            code = [
-                spec
-                for item in items
-                for spec in f"{item}".split(",")
-                if is_code_spec(spec.strip())
-            ]
+            names = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+            code = [spec for spec in names.split(",") if is_code_spec(spec.strip())]
         elif name.endswith("extractor"):
             code = [network.extractor for network in networks_of(value) if network.runs_code]
         if code:
@@ -101,22 +96,25 @@ def _check_no_code(settings: Mapping[str, Any], file: str) -> None:
             )
 
 
-def _table_in(path: Path, file: str, optional: bool) -> Mapping[str, Any] | None:
-    """Return the settings in a file; None if it has none and they are ``optional``."""
+def _read_table(path: Path, file: str, is_optional: bool) -> Mapping[str, Any] | None:
+    """Return the settings in a file; None if it has none and they are optional."""
     try:
         data = read_file(path)
     except OSError as error:
-        if optional and isinstance(error, FileNotFoundError) and not path.is_symlink():
-            return None
-        unread = ["pass `--config /dev/null` to read none"] if optional else []
-        raise InputError(f"{file} cannot be read: {error.strerror or error}", *unread) from None
-    toml: Any = next(
-        (import_module(each) for each in ("tomllib", "tomli") if find_spec(each)), None
-    )
-    if optional and (b"fidtool" if toml else b"[tool.fidtool") not in data.replace(
-        b"\0", b""
-    ):  # also in UTF-16
-        return None  # another project's file need not be valid
+        remedies = []
+        if is_optional:
+            if isinstance(error, FileNotFoundError) and not path.is_symlink():
+                return None
+            remedies = ["pass `--config /dev/null` to read none"]
+        raise InputError(f"{file} cannot be read: {error.strerror or error}", *remedies) from None
+    toml: Any = None
+    for name in ("tomllib", "tomli"):
+        if toml is None and find_spec(name) is not None:
+            toml = import_module(name)
+    # Another project's file need not be valid. Text in UTF-16 has zeros between its letters.
+    mention = b"[tool.fidtool" if toml is None else b"fidtool"
+    if is_optional and mention not in data.replace(b"\0", b""):
+        return None
     if toml is None:
         raise InputError(
             f"{file} needs the package tomli, which Python has since 3.11:", "pip install tomli"
@@ -127,30 +125,28 @@ def _table_in(path: Path, file: str, optional: bool) -> Mapping[str, Any] | None
         raise InputError(f"{file} is not valid TOML: {message_of(error)}") from None
     tool = document.get("tool", {} if path.name == _NAME else {"fidtool": document})
     table = tool.get("fidtool") if isinstance(tool, dict) else None
-    if isinstance(table, dict) or (table is None and optional):
+    if isinstance(table, dict) or (table is None and is_optional):
         return table
     raise InputError(f"{file} has no table {_SECTION}")
 
 
 def _checked(table: Mapping[str, Any], file: str) -> dict[str, Any]:
     """Return the settings in a file by name, of the types that they have in Python."""
-    settings = dict[str, Any]()
+    settings = {}
     for key, value in table.items():
-        name, named = key.replace("-", "_"), f"{legible(key)} in {file}"
+        name = key.replace("-", "_")
+        place = f"{legible(key)} in {file}"
         if name not in _KNOWN:
             close = closest(key, _KNOWN, 0.75)
-            raise InputError(
-                f"{named} is not a setting:",
-                f"did you mean {close[0]}?" if close else "see `fidtool guide config`",
-            )
+            remedy = f"did you mean {close[0]}?" if close else "see `fidtool guide config`"
+            raise InputError(f"{place} is not a setting:", remedy)
         if name in settings:
-            raise InputError(f"{named} is set twice")
-        settings[name] = _KNOWN[name].checked(value, named)
+            raise InputError(f"{place} is set twice")
+        settings[name] = _KNOWN[name].checked(value, place)
         if name == "extractor":
-            with about(named):
-                settings[name] = ",".join(
-                    map(str, networks_of(value))
-                )  # a table may have the settings of each
+            with about(place):
+                # A table may have the settings of each network.
+                settings[name] = ",".join(map(str, networks_of(value)))
     return settings
 
 

@@ -61,11 +61,10 @@ def demo(folder: str) -> None:
     from fidtool.report.text import result_lines
     from fidtool.run.evaluate import evaluate
 
-    console = Console(progress=True, spelling=as_flag)
     evaluation, _ = evaluate(
         [(real, ""), (fake, "")],
         Settings(),
-        console,
+        Console(progress=True, spelling=as_flag),
         origin_of(("fidtool", "demo")),
         check=lambda _: None,
     )
@@ -81,15 +80,14 @@ def demo(folder: str) -> None:
         "too high, and `fidtool compute` prints a warning."
     )
     here = _prefix()
-    real_, fake_, saved = (
-        shlex.quote(str(path)) for path in (real, fake, Path(folder) / "real.npz")
-    )
+    sets = f"{shlex.quote(str(real))} {shlex.quote(str(fake))}"
+    file = shlex.quote(str(Path(folder) / "real.npz"))
     click.echo(
         "\nNext, try these: the same result as JSON, with warnings and all details;\n"
         "statistics of one set for later use; and the same FID on two processes:\n"
-        f"  {here}fidtool compute {real_} {fake_} --json\n"
-        f"  {here}fidtool stats {real_} -o {saved}\n"
-        f"  {here}torchrun --nproc-per-node=2 -m fidtool compute {real_} {fake_} --no-cache"
+        f"  {here}fidtool compute {sets} --json\n"
+        f"  {here}fidtool stats {shlex.quote(str(real))} -o {file}\n"
+        f"  {here}torchrun --nproc-per-node=2 -m fidtool compute {sets} --no-cache"
     )
 
 
@@ -102,7 +100,7 @@ def _prefix() -> str:
 
 
 def make_sets(folder: Path) -> tuple[Path, Path]:
-    """Writes `COUNT` drawings of simple shapes to ``folder/real`` and `COUNT` imitations to
+    """Write `COUNT` drawings of simple shapes to ``folder/real`` and `COUNT` imitations to
     ``folder/fake``.
 
     The imitations are different drawings from the same distribution, blurred and with swapped
@@ -117,16 +115,17 @@ def make_sets(folder: Path) -> tuple[Path, Path]:
         )
     folder.mkdir(parents=True, exist_ok=True)
     marker.touch()
-    folders = folder / "real", folder / "fake"
-    for target, first_seed in zip(folders, (0, COUNT), strict=True):
-        target.mkdir(parents=True, exist_ok=True)
-        for number in range(COUNT):
-            image = _drawing(random.Random(first_seed + number))
-            if target.name == "fake":
-                red, green, blue = image.split()
-                image = Image.merge("RGB", (green, red, blue)).filter(ImageFilter.GaussianBlur(1.5))
-            image.save(target / f"{number:03}.png")
-    return folders
+    real = folder / "real"
+    fake = folder / "fake"
+    real.mkdir(exist_ok=True)
+    fake.mkdir(exist_ok=True)
+    for number in range(COUNT):
+        name = f"{number:03}.png"
+        _drawing(random.Random(number)).save(real / name)
+        red, green, blue = _drawing(random.Random(COUNT + number)).split()
+        swapped = Image.merge("RGB", (green, red, blue))
+        swapped.filter(ImageFilter.GaussianBlur(1.5)).save(fake / name)
+    return real, fake
 
 
 def _drawing(rng: random.Random) -> Image.Image:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -14,18 +15,46 @@ from fidtool.metrics.registry import BUILT_IN
 from fidtool.names import legible, shortened
 from fidtool.sources.kinds import is_reference
 
+# What to write in place of the commands and flags of other tools.
 _HABITS = dict(
     line.split(": ") for line in Path(__file__).with_name("habits.txt").read_text().splitlines()
 )
-"""What to write in place of the commands and flags of other tools."""
 
 
-_COMBINED = {
-    ("check", ""): "fidtool check {} --against {}",
-    ("history", ""): "fidtool table {} {}",
-    ("history", ".jsonl"): "cat {} {} > all.jsonl; fidtool history all.jsonl",
-}
-"""What to write for two files or sets, by command and suffix."""
+def advice(error: click.UsageError, typed: Sequence[str], commands: Sequence[str]) -> str:
+    """Return click's message about the arguments of ``fidtool``, with what to write instead."""
+    name = typed[0]
+    arguments = [word for word in typed if word not in {"-h", "--help", "--help-all"}]
+    is_command = name in commands
+    if isinstance(error, click.NoSuchOption):
+        wrong = error.option_name
+        close = error.possibilities or []
+        message = f"No such option '{wrong}'"  # click's words depend on its version
+    elif is_command:
+        message = shortened(error.format_message().rstrip("."))
+        return message + _instead(name, error.message, arguments[1:])
+    else:
+        wrong = name
+        close = get_close_matches(name, commands)
+        message = f"no command '{legible(name)}'"
+    if name.startswith("-") and not {*commands}.isdisjoint(arguments):
+        return f"{message}; options follow the command"
+    suspects = [wrong]
+    if not is_command:
+        suspects += [word.partition("=")[0] for word in arguments if word.startswith("-")]
+    habits = {}
+    for word in suspects:
+        habit = _HABITS.get(word.replace("_", "-").removesuffix(".py"))
+        if habit is not None:
+            habits[word] = f"{word} is {habit}"
+    if wrong in habits or (habits and not close):
+        return f"{message}: in fidtool {', '.join(habits.values())}"
+    sets = arguments if name.startswith("-") else [name]
+    if not is_command and any(map(_exists, sets)):
+        return f"{message}; to compare two sets write `fidtool compute REAL FAKE`"
+    if close:
+        return f"{message}; did you mean {close[0]}?"
+    return message if is_command else f"{message}; the commands are {', '.join(commands)}"
 
 
 def _exists(path: str) -> bool:
@@ -33,67 +62,42 @@ def _exists(path: str) -> bool:
     return os.path.exists(path) or path == "-" or "://" in path or is_reference(path)
 
 
-def _instead(name: str, message: str, typed: Sequence[str]) -> str:
+def _instead(command: str, message: str, arguments: Sequence[str]) -> str:
     """Return what to write in place of arguments that a command does not take, or of a missing
     --output.
     """
-    extra = (
-        message.removeprefix("Got unexpected extra argument").partition("(")[2].rstrip(")").split()
-    )
-    paths = [
-        each
-        for each in typed
-        if not each.startswith("-") and (_exists(each) or each.endswith(".npz"))
-    ]
+    unexpected = re.match(r"Got unexpected extra arguments? \((.*)\)", message)
+    extra = unexpected[1].split() if unexpected else []
     if extra and {*extra} <= {*BUILT_IN}:
         return ": separate metrics by commas, `--metrics fid,kid`"
-    sets = paths[:1] + [each for each in paths[1:] if not each.endswith(".npz")]
-    is_stats = name == "stats" and (
-        extra or not message
-    )  # a missing option has no message of its own
-    many = extra[1:] or (is_stats and sets[2:])
-    if many and name in (
-        "check",
-        "stats",
-    ):  # a shell may have put thousands of files in place of a wildcard
+    paths = []
+    for word in arguments:
+        if not word.startswith("-") and (word.endswith(".npz") or _exists(word)):
+            paths.append(word)
+    sets = paths[:1] + [path for path in paths[1:] if not path.endswith(".npz")]
+    # The error about a missing option has no message of its own.
+    is_stats = command == "stats" and (extra or not message)
+    is_wildcard = len(extra) > 1 and command in ("check", "stats")
+    if is_wildcard or (is_stats and len(sets) > 2):
+        # A shell may have put thousands of files in place of a wildcard.
         return ": pass a folder, or quote the wildcard"
     line = ""
-    if is_stats and paths:
-        named = paths[1:] if len(sets) == 1 else []
-        files = named or [f"{Path(images).stem}.npz" for images in sets]
-        line = "; ".join(
-            f"fidtool stats {quote(images)} -o {quote(files[i])}" for i, images in enumerate(sets)
-        )
-    elif extra and paths[1:]:
-        combine = _COMBINED.get((name, Path(paths[0]).suffix)) or _COMBINED.get((name, ""), "")
-        line = combine.format(*map(quote, paths[:2]))
+    if is_stats:
+        line = "; ".join(_stats_line(path, paths, sets) for path in sets)
+    elif extra and len(paths) > 1:
+        first, second = map(quote, paths[:2])
+        if command == "check":
+            line = f"fidtool check {first} --against {second}"
+        elif command == "history" and paths[0].endswith(".jsonl"):
+            line = f"cat {first} {second} > all.jsonl; fidtool history all.jsonl"
+        elif command == "history":
+            line = f"fidtool table {first} {second}"
     return f": write `{legible(line)}`" if line else ""
 
 
-def advice(error: click.UsageError, typed: Sequence[str], commands: Sequence[str]) -> str:
-    """Return click's message about the arguments of ``fidtool``, with what to write instead."""
-    name = typed[0]
-    typed = [each for each in typed if each not in {"-h", "--help", "--help-all"}]
-    is_command = name in commands
-    if isinstance(error, click.NoSuchOption):
-        wrong, close = error.option_name, error.possibilities or []
-        message = f"No such option '{wrong}'"  # click's words depend on its version
-    elif is_command:
-        return shortened(error.format_message().rstrip(".")) + _instead(
-            name, error.message.rstrip("."), typed[1:]
-        )
-    else:
-        wrong, close = name, get_close_matches(name, commands)
-        message = f"no command '{legible(name)}'"
-    if name.startswith("-") and not {*commands}.isdisjoint(typed):
-        return f"{message}; options follow the command"
-    flags = [] if is_command else [each.partition("=")[0] for each in typed if each.startswith("-")]
-    words = {each: each.replace("_", "-").removesuffix(".py") for each in (wrong, *flags)}
-    habits = [f"{each} is {_HABITS[word]}" for each, word in words.items() if word in _HABITS]
-    if habits and (words[wrong] in _HABITS or not close):
-        return f"{message}: in fidtool {', '.join(habits)}"
-    if not is_command and any(map(_exists, typed if name.startswith("-") else [name])):
-        return f"{message}; to compare two sets write `fidtool compute REAL FAKE`"
-    if close:
-        return f"{message}; did you mean {close[0]}?"
-    return message if is_command else f"{message}; the commands are {', '.join(commands)}"
+def _stats_line(images: str, paths: Sequence[str], sets: Sequence[str]) -> str:
+    """Return the command for one of the sets, whose file may be among the paths that were typed."""
+    file = f"{Path(images).stem}.npz"
+    if len(sets) == 1 and len(paths) > 1:
+        file = paths[1]
+    return f"fidtool stats {quote(images)} -o {quote(file)}"

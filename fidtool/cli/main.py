@@ -23,15 +23,14 @@ from fidtool.distributed.watchdog import add_location
 from fidtool.errors import FidtoolError, InputError, LaunchError, RunError, StoppedError
 from fidtool.system.background import CALL
 
+# Maximum time for exit functions and flushing after an error.
 _LEAVING_SECONDS = 3.0
-"""Maximum time for exit functions and flushing after an error."""
+# How long a rank that fails before the rendezvous tries to report its error to the others, which
+# may still start; and one that was stopped by a signal.
 _TELLING_SECONDS = 8.0
-"""How long a rank that fails before the rendezvous tries to report its error to the others, which
-may still start.
-"""
 _STOPPING_SECONDS = 4.5
-"""The same for a rank that was stopped by a signal."""
-
+# Help line of each command. The command is in the module of `fidtool.cli` with its name, or in one
+# of `_MODULES`.
 _COMMANDS = {
     "cache": "List the cached statistics, or delete some of them.",
     "check": "Report what may be wrong with a set of images.",
@@ -51,12 +50,13 @@ _COMMANDS = {
     "verify": "Check whether a result is comparable with published values.",
     "weights": "List the locations of the weights; verify or download them.",
 }
-"""Help line of each command. The command is in the module of `fidtool.cli` with its name, or in one
-of these.
-"""
-_LISTS = ("guide", "metrics", "presets", "protocols", "refs", "verify", "weights")
-_SAVED = ("diff", "history", "report", "table")
-_MODULES = {**dict.fromkeys(_LISTS, "lists"), **dict.fromkeys(_SAVED, "saved"), "merge": "stats"}
+_LISTS = ("guide", "metrics", "presets", "protocols", "refs", "weights")
+_RESULTS = ("diff", "history", "report", "table", "verify")
+_MODULES = {
+    **dict.fromkeys(_LISTS, "lists"),
+    **dict.fromkeys(_RESULTS, "results"),
+    "merge": "stats",
+}
 
 
 class _Commands(click.Group):
@@ -65,17 +65,12 @@ class _Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        name, listed, rest = super().resolve_command(ctx, args)
-        if listed is None:
-            return name, None, rest
-        command = str(listed.name)
-        return (
-            name,
-            getattr(
-                importlib.import_module(f"fidtool.cli.{_MODULES.get(command, command)}"), command
-            ),
-            rest,
-        )
+        name, command, rest = super().resolve_command(ctx, args)
+        if command is not None and command.name is not None:
+            file = _MODULES.get(command.name, command.name)
+            module = importlib.import_module(f"fidtool.cli.{file}")
+            command = getattr(module, command.name)
+        return name, command, rest
 
 
 @click.group(
@@ -95,9 +90,8 @@ def cli(context: click.Context) -> None:
     torchrun --nproc-per-node=8 -m fidtool ...    the same value, on 8 GPUs
     fidtool compute real/ fake/ --fail-above 20   exit status 3 if it is above 20
     """
-    if (
-        context.invoked_subcommand is None
-    ):  # click would show the help too, but with status 0 in some versions
+    if context.invoked_subcommand is None:
+        # click would show the help too, but with status 0 in some versions.
         click.echo(context.get_help(), err=True)
         context.exit(InputError.exit_code)
 
@@ -131,7 +125,7 @@ def _exit(ended: SystemExit) -> NoReturn:
     exits as usual and reports it.
     """
     status = int(ended.code or 0)
-    if status or any(each.name == CALL for each in threading.enumerate()):
+    if status or any(thread.name == CALL for thread in threading.enumerate()):
         # A thread that is stuck in a network, a decoder or a logger would keep the process alive
         # indefinitely.
         force = threading.Timer(_LEAVING_SECONDS, signals.end_process, (status,))
@@ -189,7 +183,8 @@ def _complain(error: FidtoolError) -> NoReturn:
     torchrun that is the only line. Ranks that were started manually may each have a terminal, so
     this rank prints the error as well.
     """
-    launch, prints = discover_or_alone(), not launcher_serves_store()
+    launch = discover_or_alone()
+    prints = not launcher_serves_store()
     if launch.rank == 0 or isinstance(error, LaunchError):
         error_line(error)
         sys.exit(error.exit_code)
@@ -200,12 +195,10 @@ def _complain(error: FidtoolError) -> NoReturn:
     if prints or not stopped:  # torchrun stops the other ranks as well
         from fidtool.distributed.rendezvous import report_absence
 
+        seconds = _STOPPING_SECONDS if stopped else _TELLING_SECONDS
         # A KeyboardInterrupt is from torchrun, which stops the remaining ranks: another rank has
         # reported the error.
         with contextlib.suppress(KeyboardInterrupt):
-            if (
-                not report_absence(error, _STOPPING_SECONDS if stopped else _TELLING_SECONDS)
-                and not prints
-            ):
+            if not report_absence(error, seconds) and not prints:
                 error_line(error)
     sys.exit(error.exit_code)

@@ -24,8 +24,8 @@ from fidtool.validation import Setting
 
 TYPED = click.core.ParameterSource.COMMANDLINE
 """Source of a parameter that is on the command line."""
+# Beginning of the placeholder of an option or argument whose value is a path.
 _NAMES_FILE = re.compile("FILE|DIR|FAKE|REAL|SET$|[A-Z]+[.]json")
-"""Beginning of the placeholder of an option or argument whose value is a path."""
 
 
 def completing(
@@ -37,19 +37,21 @@ def completing(
 
     def complete(_: click.Context, __: click.Parameter, typed: str) -> list[CompletionItem]:
         listed, comma, last = typed.rpartition(",")
-        found = [CompletionItem(listed + comma + name) for name in names if name.startswith(last)]
-        return found or [CompletionItem(typed, type="file")] * or_file
+        items = [CompletionItem(listed + comma + name) for name in names if name.startswith(last)]
+        if or_file and not items:
+            items.append(CompletionItem(typed, type="file"))
+        return items
 
     return complete
 
 
+# Completion of settings whose values are names, but not only those.
 _COMPLETING = {
     "preset": completing(PRESETS),
     "protocol": completing(NAMED_PROTOCOLS),
     "extractor": completing(["inception", *MODEL_FAMILIES], or_file=True),
     "metrics": completing([*BUILT_IN, ALL], or_file=True),
 }
-"""Completion of settings whose values are names, but not only those."""
 
 
 class GroupedOption(click.Option):
@@ -59,7 +61,8 @@ class GroupedOption(click.Option):
 
     def __init__(self, *args: Any, group: str, common: bool = True, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.group, self.common = group, common
+        self.group = group
+        self.common = common
 
 
 class Command(click.Command):
@@ -84,8 +87,9 @@ class Command(click.Command):
         super().__init__(*args, **kwargs)
         self.examples = tuple(examples)
         self.fields = config.settings_of(settings)
-        options = [_option_of(name, each) for name, each in self.fields.items()]
-        self.params = [*options, *self.params, *(_OF_SETTINGS if options else ())]
+        if self.fields:
+            options = [_option_of(name, setting) for name, setting in self.fields.items()]
+            self.params = [*options, *self.params, *_OF_SETTINGS]
         for parameter in self.params:
             if parameter.type is click.STRING and _NAMES_FILE.match(parameter.metavar or "REAL"):
                 parameter.type = click.Path(readable=False)  # completed by shells, and not checked
@@ -93,13 +97,14 @@ class Command(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         if not self.fields:
             return super().invoke(ctx)
-        values = {name: each.parsed(ctx.params.pop(name)) for name, each in self.fields.items()}
-        typed = {
-            name: value for name, value in values.items() if ctx.get_parameter_source(name) == TYPED
-        }
-        file, filed = config.read_settings(
-            ctx.params.pop("config"), self.fields.keys() - typed.keys()
-        )
+        typed = {}
+        for name, setting in self.fields.items():
+            value = setting.parsed(ctx.params.pop(name))
+            if ctx.get_parameter_source(name) == TYPED:
+                typed[name] = value
+        path = ctx.params.pop("config")
+        dumps = ctx.params.pop("dump_config")
+        file, filed = config.read_settings(path, self.fields.keys() - typed.keys())
         prints = discover_or_alone().rank == 0
 
         def settings() -> Settings:
@@ -107,11 +112,9 @@ class Command(click.Command):
 
         try:
             with apart_from_prints():
-                if ctx.params.pop("dump_config"):
+                if dumps:
                     settings()
-                    print_lines(
-                        config.lines_of({**filed, **typed}) if prints else [], "the settings"
-                    )
+                    print_lines(config.lines_of({**filed, **typed}) if prints else [])
                     return 0
                 if filed and prints:  # also with --quiet: they may change the values
                     note(f"settings from {file}: {', '.join(config.lines_of(filed)[1:])}")
@@ -126,20 +129,17 @@ class Command(click.Command):
         """Write one section per group, and options without a group after them; then the
         examples.
         """
-        ungrouped = (
-            "Help" if any(isinstance(each, GroupedOption) for each in self.params) else "Options"
-        )
+        is_grouped = any(isinstance(parameter, GroupedOption) for parameter in self.params)
+        ungrouped = "Help" if is_grouped else "Options"
         sections = {name: list[tuple[str, str]]() for name in (*GROUPS, ungrouped)}
-        for each in self.get_params(ctx):
-            is_shown = _HELP_ALL.name in ctx.meta or getattr(each, "common", True)
+        for parameter in self.get_params(ctx):
+            is_shown = _HELP_ALL.name in ctx.meta or getattr(parameter, "common", True)
             # Recent versions of click list the arguments, too; the command's description explains
             # them.
-            if (
-                isinstance(each, click.Option)
-                and is_shown
-                and (record := each.get_help_record(ctx))
-            ):
-                sections[getattr(each, "group", ungrouped)].append(record)
+            if is_shown and isinstance(parameter, click.Option):
+                record = parameter.get_help_record(ctx)
+                if record is not None:
+                    sections[getattr(parameter, "group", ungrouped)].append(record)
         for name, records in sections.items():
             if records:
                 with formatter.section(name):
@@ -159,10 +159,11 @@ class OnceCommand(Command):
     def invoke(self, ctx: click.Context) -> Any:
         if discover_or_alone().local_rank > 0:
             return None
-        found = super().invoke(ctx)
-        for line in found if isinstance(found, Iterator) else ():
-            print_lines([line])
-        return found
+        outcome = super().invoke(ctx)
+        if isinstance(outcome, Iterator):
+            for line in outcome:
+                print_lines([line])
+        return outcome
 
 
 option = functools.partial(click.option, cls=GroupedOption)
@@ -171,13 +172,14 @@ outputs_option = functools.partial(
     click.option, "--output", "-o", "outputs", metavar="FILE", multiple=True
 )
 """An option for the files that a result is written to besides stdout."""
+JSON = click.option("--json", "as_json", is_flag=True, help="Print everything as JSON.")
+# Sentences that ``--help`` adds to the help texts of settings, which Python shows as well.
 _NOTES = {
     "num": " Under torchrun write --num-images.",
     "metrics": " Can be repeated.",
     "extractor": " Can be repeated.",
     "log": " Can be repeated. Under torchrun write --log-to.",
 }
-"""Sentences that ``--help`` adds to the help texts of settings, which Python shows as well."""
 QUIET = option(
     "--quiet",
     "-q",
@@ -227,6 +229,7 @@ def _joined(context: click.Context, parameter: click.Parameter, names: Sequence[
 
 def _option_of(name: str, setting: Setting) -> GroupedOption:
     shown = f" [default: {setting.shown}]" if setting.shown else ""
+    flags = setting.flag.split()
     given: dict[str, Any] = {
         "help": f"{setting.text}{_NOTES.get(name, '')}{shown}",
         "metavar": setting.metavar,
@@ -236,16 +239,13 @@ def _option_of(name: str, setting: Setting) -> GroupedOption:
         "show_default": setting.kind is not bool and setting.default is not None and not shown,
     }
     if name in ("metrics", "extractor"):
-        given |= {
-            "multiple": True,
-            "default": [setting.default] if setting.default else [],
-            "callback": _joined,
-        }
+        given["multiple"] = True
+        given["default"] = [setting.default] if setting.default else []
+        given["callback"] = _joined
     if setting.choices:
         given["type"] = click.Choice(setting.choices)
     elif setting.kind in (int, float):
         given["type"] = setting.kind
-    flags = setting.flag.split()
-    if setting.kind is bool:  # so that a flag overrides a file
+    elif setting.kind is bool:  # so that a flag overrides a file
         flags = [f"{setting.flag}/--no-{setting.flag[2:]}"]
     return GroupedOption([*flags, name], group=setting.group, common=setting.common, **given)

@@ -1,4 +1,4 @@
-"""Output of commands: stdout, stderr, --output, --report and --plot; and fast imports."""
+"""What all commands share: stdout and stderr, names of flags, files, and a first look at paths."""
 
 from __future__ import annotations
 
@@ -18,7 +18,14 @@ import click
 from fidtool.distributed.launch import discover
 from fidtool.errors import FidtoolError, InputError, MetricSetting, RunError, as_argument, rendered
 from fidtool.names import legible
-from fidtool.system.cache_dir import atomic_write, moved_descriptors, open_descriptor
+from fidtool.system.cache_dir import (
+    atomic_write,
+    check_target,
+    moved_descriptors,
+    open_descriptor,
+)
+from fidtool.system.console import Console
+from fidtool.system.json_fields import plain
 from fidtool.system.local_files import READ_SECONDS, in_time
 
 
@@ -33,16 +40,21 @@ def as_flag(setting: str | MetricSetting, value: object = None) -> str:
     from fidtool.settings.settings import ALL_SETTINGS
 
     name = setting if isinstance(setting, str) else key_of(setting.metric, setting.name)
-    shown = ",".join(map(str, value)) if isinstance(value, tuple) else f"{value}"
     if name in ("real", "fake"):
         return name.upper()
     field = ALL_SETTINGS.get(name)
     if field is None or not field.group:
         return as_argument(setting, value)
     flag = field.flag.split()[0]
-    if value is None or isinstance(value, bool):
-        return f"--no-{flag[2:]}" if value is False else flag
-    return f"{flag} {field.metavar if value is ... else shown}"
+    if value is None or value is True:
+        return flag
+    if value is False:
+        return f"--no-{flag[2:]}"
+    if value is ...:
+        value = field.metavar
+    elif isinstance(value, tuple):
+        value = ",".join(map(str, value))
+    return f"{flag} {value}"
 
 
 class _Unfailing(TextIOWrapper):
@@ -63,17 +75,16 @@ def keep_running_without_stderr() -> None:
     or it is closed.
     """
     stderr = sys.stderr
-    if (
-        stderr is None
-    ):  # a file that is opened later must not get its number, and then what libraries print
+    if stderr is None:
+        # A file that is opened later must not get its number, and then what libraries print.
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     else:
         file = open(stderr.fileno(), "wb", closefd=False)  # noqa: SIM115
         sys.stderr = _Unfailing(file, stderr.encoding, stderr.errors, line_buffering=True)
 
 
+# The stream of the result within `apart_from_prints`.
 _stdout: list[Any] = []
-"""The stream of the result within `apart_from_prints`."""
 
 
 @contextlib.contextmanager
@@ -137,6 +148,11 @@ def check_early(
         in_time(" and ".join(paths), lambda: check_paths(paths, *roles), READ_SECONDS)
 
 
+def console_of(quiet: bool) -> Console:
+    """Return the console of a command that measures."""
+    return Console(warnings=True, progress=not quiet, spelling=as_flag)
+
+
 def note(line: str) -> None:
     """Print a line on stderr, with flags and as legible text."""
     click.echo(legible(shown(line)), err=True)
@@ -147,21 +163,20 @@ def error_line(error: FidtoolError) -> None:
     click.echo(f"error: {' '.join(shown(error.text).split())}", err=True)
 
 
-def print_lines(lines: Sequence[str], what: str = "the result") -> None:
-    """Print ``lines``, see `print_whole`; the `RunError` if that fails names ``what``."""
+def print_lines(lines: Sequence[str]) -> None:
+    """Print lines, see `print_whole`, whose failure becomes a `RunError`."""
     try:
         print_whole(lines)
     except BrokenPipeError:
         raise  # the reader has enough: click exits in silence
     except OSError as error:
-        raise RunError(
-            f"{what} could not be written to stdout ({error.strerror or error})"
-        ) from None
+        reason = error.strerror or error
+        raise RunError(f"the result could not be written to stdout ({reason})") from None
 
 
 def document(**entries: object) -> str:
-    """Return the JSON of a command."""
-    return json.dumps({"schema": 1, **entries}, indent=2)
+    """Return the JSON of a command, whose dataclasses are their fields."""
+    return json.dumps(plain({"schema": 1, **entries}), indent=2)
 
 
 def paragraph(text: str, first: str, other: str) -> str:
@@ -173,10 +188,15 @@ def paragraph(text: str, first: str, other: str) -> str:
     )
 
 
+def labelled(label: str, text: str, width: int) -> str:
+    """Return a text behind a label of this width, as lines that begin in the same column."""
+    return paragraph(text, f"  {label:{width}}", " " * (width + 2))
+
+
 def columns(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Return rows of equal length as lines with aligned columns; the last column is not padded."""
+    """Return rows of equal length as lines with aligned columns, without spaces at their ends."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(map(str.ljust, row, [*widths[:-1], 0])) for row in rows]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 def print_whole(lines: Sequence[str]) -> None:
@@ -192,9 +212,10 @@ def print_whole(lines: Sequence[str]) -> None:
         return
     stdout.flush()
     try:
-        left = memoryview(os.fsencode(text))
+        data = os.fsencode(text)
     except UnicodeEncodeError:  # the user's locale lacks a character
-        left = memoryview(text.encode(sys.getfilesystemencoding(), "replace"))
+        data = text.encode(sys.getfilesystemencoding(), "replace")
+    left = memoryview(data)
     while left:  # an unbuffered stream may take a part
         left = left[stdout.buffer.write(left) :]
     stdout.buffer.flush()
@@ -209,19 +230,31 @@ def local_file(flag: str, name: str, suffixes: Sequence[str] = (), *remedies: st
         raise InputError(f"{flag} must be a file on this machine, not {name}")
     file = Path(name)
     if suffixes and file.suffix.lower() not in suffixes:
-        problem = f"{flag} {file}: the name must end in {', '.join(suffixes)}:"
         stem = str(file.with_suffix("")).removesuffix(suffixes[0])
-        raise InputError(problem, f"choose {stem}{suffixes[0]}", *remedies)
+        raise InputError(
+            f"{flag} {file}: the name must end in {', '.join(suffixes)}:",
+            f"choose {stem}{suffixes[0]}",
+            *remedies,
+        )
     return file
 
 
+def output_file(flag: str, name: str, suffixes: Sequence[str], inputs: Sequence[str] = ()) -> Path:
+    """Return the path that a flag names, see `local_file`, of a file that can be written and is
+    none of ``inputs``.
+    """
+    file = local_file(flag, name, suffixes)
+    check_target(f"{flag} {file}", file, inputs)
+    return file
+
+
+# Formats of results by the suffixes of their files, and how these files begin.
 _FORMS = {
     ".json": ("json", b"{"),
     ".csv": ("csv", b"real,fake,"),
     ".md": ("markdown", b"<!-- fidtool"),
     ".tex": ("latex", b"% fidtool"),
 }
-"""Formats of results by the suffixes of their files, and how these files begin."""
 
 
 def result_file(name: str) -> tuple[Path, str]:
@@ -230,12 +263,14 @@ def result_file(name: str) -> tuple[Path, str]:
     An existing file is only overwritten if it is empty or a result in this format, never an image
     or a paper.
     """
-    is_plain = (
-        not Path(name).suffix[1:2].isalpha()
-    )  # what follows the dot of a name such as cfg1.5 is no suffix
-    remedy = "write pages with --report, plots with --plot and statistics with `fidtool stats`"
-    file = local_file("--output", name, () if is_plain else [*_FORMS], remedy)
-    form, start = _FORMS[".json" if is_plain else file.suffix.lower()]
+    suffix = Path(name).suffix.lower()
+    if suffix[1:2].isalpha():
+        remedy = "write pages with --report, plots with --plot and statistics with `fidtool stats`"
+        file = local_file("--output", name, [*_FORMS], remedy)
+    else:  # what follows the dot of a name such as cfg1.5 is no suffix
+        file = local_file("--output", name)
+        suffix = ".json"
+    form, start = _FORMS[suffix]
     if open_descriptor(file) is None and os.path.isfile(file):
         with file.open("rb") as handle:
             if handle.read(len(start)) not in (b"", start):
@@ -258,12 +293,16 @@ def publish(printed: Sequence[str], files: Mapping[Path, Callable[[Path], object
     stop the others.
     """
     problems = []
-    writes: dict[Any, Callable[[Any], object]] = {"stdout": lambda _: print_whole(printed), **files}
-    for place, write in writes.items():
+
+    def attempt(write: Callable[[Any], object], content: Any, place: object) -> None:
         try:
-            write(place)
+            write(content)
         except OSError as error:
             problems.append(f"{place} ({error.strerror or error})")
+
+    attempt(print_whole, printed, "stdout")
+    for file, write in files.items():
+        attempt(write, file, file)
     if problems:
         raise RunError(f"the result could not be written to {' and to '.join(problems)}")
 

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from fidtool.cli.options import QUIET, TYPED, Command, OnceCommand, option
-from fidtool.cli.output import as_flag, check_early, local_file
+from fidtool.cli.output import as_flag, check_early, console_of, output_file
 from fidtool.errors import InputError, RunError
 from fidtool.features.protocol import WRITTEN_LAYOUTS, protocol_named
 from fidtool.settings.settings import OUTPUT, Settings, StatisticsSettings
-from fidtool.system.cache_dir import check_target
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from fidtool.statistics.set_statistics import Statistics
     from fidtool.system.console import Console
 
@@ -119,13 +119,14 @@ def stats(
             )
     if stored is not None and layout != "adm":
         raise InputError("only files with --layout adm have --images")
-    target = local_file("-o", output)
-    check = partial(_check_target, target, layout, force, [images])
+
+    def check() -> None:
+        _check_target(output, layout, force, [images])
+
     check_early([images], check=check)
     from fidtool.run.evaluate import measure_statistics
-    from fidtool.system.console import Console
 
-    console = Console(warnings=True, progress=not quiet, spelling=as_flag)
+    console = console_of(quiet)
     statistics, sample = measure_statistics(
         [(images, "")],
         chosen,
@@ -139,14 +140,14 @@ def stats(
     )
     if statistics is None:
         return
-    notes = list[str]()
+    notes = []
     if layout is not None:
         notes.append(f"layout {layout}, protocol {chosen.network.protocol}")
     if statistics.part is not None:
         notes.append(f"part {statistics.part.name} of {statistics.part.total} images")
     if sample is not None:
         notes.append(f"{len(sample)} of them in arr_0")
-    _write(target, force, console, notes, statistics, layout=layout, images=sample)
+    _write(output, statistics, force, console, notes, layout, sample)
 
 
 @click.command(cls=OnceCommand, examples=_OF_MERGE)
@@ -161,34 +162,31 @@ def merge(parts: tuple[str, ...], output: str, force: bool, quiet: bool) -> None
     Each PART.npz is what `stats --part` has written, in any order. Images that are missing or in
     two files, and parts of different sets, protocols, versions or devices are refused.
     """
-    target = local_file("-o", output)
-    _check_target(target, None, force, parts)
+    _check_target(output, None, force, parts)
     from fidtool.diagnose.diagnosis import warnings_about
     from fidtool.statistics.merging import merge_statistics
-    from fidtool.system.console import Console
 
-    console = Console(warnings=True, progress=not quiet, spelling=as_flag)
+    console = console_of(quiet)
     statistics = merge_statistics(parts)
     for warning in warnings_about(output, statistics):
         console.warn(warning.message)
-    _write(target, force, console, [f"{len(parts)} parts"], statistics)
+    _write(output, statistics, force, console, [f"{len(parts)} parts"])
 
 
 def _write(
-    target: Path,
+    target: str,
+    statistics: Statistics,
     force: bool,
     console: Console,
     notes: Sequence[str],
-    statistics: Statistics,
-    **in_layout: Any,
+    layout: str | None = None,
+    images: NDArray[np.uint8] | None = None,
 ) -> None:
-    """Write the file, with the arguments ``in_layout`` of `write_statistics`, and say so with
-    further ``notes``.
-    """
+    """Write the file, and say so with further ``notes``."""
     from fidtool.statistics.file import write_statistics
 
     try:
-        write_statistics(target, statistics, overwrite=force, **in_layout)
+        write_statistics(target, statistics, layout, images, overwrite=force)
     except OSError as error:
         raise RunError(
             f"the statistics could not be written to {target}: {error.strerror or error}"
@@ -200,14 +198,14 @@ def _write(
 def _in_layout(settings: Settings, layout: str) -> Settings:
     """Return the settings with which a layout's project computes statistics."""
     protocol: Any = protocol_named(layout).name
-    others = {
-        "preset" if settings.preset else "protocol": settings.network.protocol
-        not in (None, protocol),
-        "extractor": settings.network.extractor != "inception",
-        "dims": settings.network.dims not in (None, 2048),
+    network = settings.network
+    differing = {
+        "preset" if settings.preset else "protocol": network.protocol not in (None, protocol),
+        "extractor": network.extractor != "inception",
+        "dims": network.dims not in (None, 2048),
         "metrics": click.get_current_context().get_parameter_source("metrics") == TYPED,
     }
-    for name, differs in others.items():
+    for name, differs in differing.items():
         if differs:
             raise InputError(
                 f"--layout {layout} is for Inception's 2048 dimensions and the protocol "
@@ -218,14 +216,16 @@ def _in_layout(settings: Settings, layout: str) -> Settings:
     return replace(settings, protocol=protocol, metrics=WRITTEN_LAYOUTS[layout])
 
 
-def _check_target(target: Path, layout: str | None, force: bool, inputs: Sequence[str]) -> None:
+def _check_target(name: str, layout: str | None, force: bool, inputs: Sequence[str]) -> None:
     """Check that the file can be written and read back, before any work is done, and is none of
     ``inputs``.
     """
     from fidtool.statistics.file import features_file
 
-    check_target(f"-o {target}", target, inputs)
-    local_file("-o", str(target), (".npz",))
-    for file in (target, features_file(target)) if layout == "clean-fid" else (target,):
+    target = output_file("-o", name, (".npz",), inputs)
+    files = [target]
+    if layout == "clean-fid":
+        files.append(features_file(target))
+    for file in files:
         if file.exists() and not force:
             raise InputError(f"{file} exists", "pass --force to overwrite it")

@@ -26,9 +26,17 @@ from fidtool.system.local_files import read_file
 NOT_COMPARABLE, CANNOT_TELL, WORSE = "not comparable", "cannot tell", "worse"
 _VERDICTS = {1: WORSE, 0: "cannot be distinguished", -1: "better"}
 _WORDS = {"with_features": "images with features", "made_with": "settings of its file"}
-_OF_REAL = ("name", "count", "framing", "sha256", "pixels", "precision")
-_OF_FAKE = ("framing", "precision")
-"""What must agree of the sets of two comparable results."""
+# What must agree of the sets of two comparable results.
+_OF_SETS = {
+    ("REAL", "name"),
+    ("REAL", "count"),
+    ("REAL", "framing"),
+    ("REAL", "sha256"),
+    ("REAL", "pixels"),
+    ("REAL", "precision"),
+    ("FAKE", "framing"),
+    ("FAKE", "precision"),
+}
 _ENVIRONMENT = ("host", "device", "precision", "kernels", "batch_size", "world_size", "versions")
 Place = tuple[str, ...]
 """Where something is in a result: ``("REAL", "count")``."""
@@ -69,14 +77,13 @@ class Change:
         """Return the entry in the JSON of ``fidtool diff``, where points join the parts of a
         place.
         """
-        return fields_of(self) | {
-            "besides": {".".join(place): [*pair] for place, pair in self.besides.items()}
-        }
+        besides = {".".join(place): plain(pair) for place, pair in self.besides.items()}
+        return fields_of(self) | {"besides": besides}
 
 
 def per_fake(evaluation: Evaluation) -> list[Evaluation]:
     """Return one evaluation per FAKE."""
-    return [replace(evaluation, results=(each,), differences=()) for each in evaluation.results]
+    return [replace(evaluation, results=(result,), differences=()) for result in evaluation.results]
 
 
 def append_history(evaluation: Evaluation, file: Path) -> None:
@@ -85,19 +92,19 @@ def append_history(evaluation: Evaluation, file: Path) -> None:
 
     It is one write at the end of the file, so that lines of two runs do not mix.
     """
-    data = b""
-    for each in per_fake(evaluation):
+    lines = b""
+    for alone in per_fake(evaluation):
+        (result,) = alone.results
         small = replace(
-            each.results[0], skipped=(), diagnosis=None, influence=None, exhibit=None, classes=None
+            result, skipped=(), diagnosis=None, influence=None, exhibit=None, classes=None
         )
-        data += json.dumps(replace(each, results=(small,)).to_dict()).encode() + b"\n"
+        lines += json.dumps(replace(alone, results=(small,)).to_dict()).encode() + b"\n"
     with open(file, "ab+") as handle:
-        if handle.seekable() and handle.tell():
+        if handle.tell():
             handle.seek(-1, os.SEEK_END)
-            data = (
-                data if handle.read() == b"\n" else b"\n" + data
-            )  # after a line that was cut short
-        handle.write(data)
+            if handle.read() != b"\n":  # the last line was cut short
+                lines = b"\n" + lines
+        handle.write(lines)
 
 
 def read_history(file: str | os.PathLike[str]) -> tuple[list[Evaluation], list[ResultWarning]]:
@@ -111,48 +118,47 @@ def read_history(file: str | os.PathLike[str]) -> tuple[list[Evaluation], list[R
         lines = read_file(file).split(b"\n")
     except OSError as error:
         raise InputError(f"{file} cannot be read: {error.strerror or error}") from None
-    found, problems = list[Evaluation](), list[ResultWarning]()
+    results = []
+    problems = []
     for number, line in enumerate(lines, 1):
         try:
             if line.strip():
-                found += per_fake(Evaluation.from_dict(json.loads(line)))
+                results += per_fake(Evaluation.from_dict(json.loads(line)))
         except (ValueError, RecursionError) as error:
             text = f"{file}: line {number} is left out: {shortened(legible(str(error)))}"
             problems.append(ResultWarning("", text))
-    if problems and not found:
+    if problems and not results:
         raise InputError(
             f"{problems[0]}; so are all others:", f"pass the file of {option('history')}"
         )
-    return sorted(found, key=lambda each: each.run.date), problems
+    return sorted(results, key=lambda result: result.run.date), problems
 
 
 def changes_of(before: Evaluation, after: Evaluation) -> list[Change]:
     """Return the changes of the FAKEs by name, then those that only one result has; if each has
     only one, of these.
     """
-    old = {each.results[0].fake.path: each for each in per_fake(before)}
-    new = {each.results[0].fake.path: each for each in per_fake(after)}
+    old = {alone.results[0].fake.path: alone for alone in per_fake(before)}
+    new = {alone.results[0].fake.path: alone for alone in per_fake(after)}
     if len(old) == len(new) == 1:
         return [change_of(*old.values(), *new.values())]
     changes = [change_of(old[path], new[path]) for path in new if path in old]
-    changes += [
-        _only_in("A", path, _pairs(_values(old[path]), {}), (path, None))
-        for path in old
-        if path not in new
-    ]
-    changes += [
-        _only_in("B", path, _pairs({}, _values(new[path])), (None, path))
-        for path in new
-        if path not in old
-    ]
+    for path in old:
+        if path not in new:
+            metrics = _pairs(_values(old[path]), {})
+            changes.append(_unmatched("A", path, metrics, (path, None)))
+    for path in new:
+        if path not in old:
+            metrics = _pairs({}, _values(new[path]))
+            changes.append(_unmatched("B", path, metrics, (None, path)))
     return changes
 
 
-def _only_in(
-    result: str, path: str, values: Values, names: tuple[str | None, str | None]
+def _unmatched(
+    result: str, path: str, metrics: Values, names: tuple[str | None, str | None]
 ) -> Change:
     reason = f"only result {result} has this FAKE"
-    return Change(path, CANNOT_TELL, reason, None, values, {("FAKE", "name"): names})
+    return Change(path, CANNOT_TELL, reason, None, metrics, {("FAKE", "name"): names})
 
 
 def _pairs(old: Mapping[str, float], new: Mapping[str, float]) -> Values:
@@ -162,31 +168,38 @@ def _pairs(old: Mapping[str, float], new: Mapping[str, float]) -> Values:
 def _values(evaluation: Evaluation) -> dict[str, float]:
     """Return the values of the only FAKE by their keys in the JSON."""
     (result,) = evaluation.results
-    means = {} if result.classes is None else result.classes.mean
-    return {**result.metrics, **{f"classes.mean.{key}": mean for key, mean in means.items()}}
+    values = dict(result.metrics)
+    if result.classes is not None:
+        values |= {f"classes.mean.{key}": mean for key, mean in result.classes.mean.items()}
+    return values
 
 
 def _values_of_classes(result: Comparison) -> dict[str, Mapping[str, float]]:
-    if result.classes is None:
-        return {}
-    return {each.name: each.metrics for each in result.classes.classes if each.metrics}
+    classes = () if result.classes is None else result.classes.classes
+    return {entry.name: entry.metrics for entry in classes if entry.metrics}
 
 
 def change_of(before: Evaluation, after: Evaluation) -> Change:
     """Return what changed between two results of one FAKE."""
-    (old,), (new,) = before.results, after.results
+    (old,) = before.results
+    (new,) = after.results
     difference = None
-    if found := obstacles(before, after, new.distance or new.values[0]):
-        verdict, reason = NOT_COMPARABLE, "; ".join(lines_of(found))
+    differing = obstacles(before, after, new.distance or new.values[0])
+    if differing:
+        verdict = NOT_COMPARABLE
+        reason = "; ".join(lines_of(differing))
     elif old.corrected is None or new.corrected is None:
-        bars = [old.uncertainty, new.uncertainty]
-        without = {bar.withheld if bar else option("uncertainty", True): None for bar in bars}
-        verdict, reason = CANNOT_TELL, f"no error bars ({'; '.join(filter(None, without))})"
+        verdict = CANNOT_TELL
+        bars = (old.uncertainty, new.uncertainty)
+        reasons = {bar.withheld if bar else option("uncertainty", True): None for bar in bars}
+        reason = f"no error bars ({'; '.join(filter(None, reasons))})"
     else:
         difference = new.corrected - old.corrected
+        verdict = _VERDICTS[difference.sign]
         title = new.distance.title if new.distance else ""
-        verdict, reason = _VERDICTS[difference.sign], f"bias-corrected {title} {difference.signed}"
-    old_classes, new_classes = _values_of_classes(old), _values_of_classes(new)
+        reason = f"bias-corrected {title} {difference.signed}"
+    old_classes = _values_of_classes(old)
+    new_classes = _values_of_classes(new)
     return Change(
         fake=" -> ".join(dict.fromkeys((old.fake.path, new.fake.path))),
         verdict=verdict,
@@ -212,12 +225,11 @@ def differences_of(before: Evaluation, after: Evaluation) -> Differing:
 def _stated(evaluation: Evaluation, definitions: Mapping[str, Definition | None]) -> dict[str, Any]:
     """Return what a result states besides its values."""
     (result,) = evaluation.results
-    others = {
-        key: value for key, value in evaluation.run.config.items() if key not in METRIC_SETTINGS
-    }
+    config = evaluation.run.config
+    others = {key: config[key] for key in config if key not in METRIC_SETTINGS}
     return {
         "settings": {**others, **evaluation.settings},
-        "protocol": {layer: plain(definition) for layer, definition in definitions.items()},
+        "protocol": plain(definitions),
         "REAL": _facts(result.real),
         "FAKE": _facts(result.fake),
         "environment": {name: getattr(evaluation.run, name) for name in _ENVIRONMENT},
@@ -234,15 +246,13 @@ def _definitions_as(before: Evaluation, after: Evaluation) -> dict[str, Definiti
     """Return the definitions of a result by the layers that another one has for the same
     networks.
     """
-    now = {replace(value.features, layer=""): value.features.layer for value in after.values}
-    layers = {
-        value.features.layer: now.get(replace(value.features, layer="")) for value in before.values
-    }
-    names = {layer: layers.get(layer) or layer for layer in before.definitions}
-    order = sorted(
-        names, key=lambda layer: names[layer] != layer
-    )  # those that have another layer replace others
-    return {names[layer]: before.definitions[layer] for layer in order}
+    layers = {replace(value.features, layer=""): value.features.layer for value in after.values}
+    names = {}
+    for value in before.values:
+        layer = value.features.layer
+        names[layer] = layers.get(replace(value.features, layer=""), layer)
+    definitions = before.definitions.items()
+    return {names.get(layer, layer): definition for layer, definition in definitions}
 
 
 def obstacles(before: Evaluation, after: Evaluation, value: Value) -> Differing:
@@ -252,34 +262,32 @@ def obstacles(before: Evaluation, after: Evaluation, value: Value) -> Differing:
     It is the protocol of its features, the settings of its metric, REAL, and framing and precision
     of FAKE.
     """
-    needed = {("protocol", value.features.layer), ("settings", value.metric)}
-    needed |= {("REAL", name) for name in _OF_REAL}
-    needed |= {("FAKE", name) for name in _OF_FAKE}
-    found = {
-        place: pair for place, pair in differences_of(before, after).items() if place[:2] in needed
-    }
+    needed = {*_OF_SETS, ("protocol", value.features.layer), ("settings", value.metric)}
+    differing = differences_of(before, after)
+    differing = {place: differing[place] for place in differing if place[:2] in needed}
     pixels = "REAL", "pixels"
-    if "" in found.get(pixels, ()):
-        del found[pixels]  # unknown without the diagnosis
-    elif pixels not in found and after.results[0].real.pixels:
-        found.pop(("REAL", "name"), None)  # the same images at another path
-    return found
+    if "" in differing.get(pixels, ()):
+        del differing[pixels]  # unknown without the diagnosis
+    elif pixels not in differing and after.results[0].real.pixels:
+        differing.pop(("REAL", "name"), None)  # the same images at another path
+    return differing
 
 
-def lines_of(found: Differing) -> list[str]:
+def lines_of(differing: Differing) -> list[str]:
     """Return a line per difference, ``REAL.count: 250 -> 200``, without those that follow from
     number or crop.
     """
     lines = []
-    for place, pair in found.items():
+    for place, pair in differing.items():
         role, *fact = place
-        counts = found.get((role, "count"))
-        crops = found.get((role, "framing"))
+        counts = differing.get((role, "count"))
+        crops = differing.get((role, "framing"))
         follows = pair == counts or (fact == ["pixels"] and (counts or crops))
         if follows and fact != ["count"]:
             continue
-        words = [_WORDS.get(fact[0], fact[0])] if len(fact) == 1 else fact
-        lines.append(f"{'.'.join([role, *words])}: {' -> '.join(map(_text, pair))}")
+        if len(fact) == 1:
+            fact = [_WORDS.get(fact[0], fact[0])]
+        lines.append(f"{'.'.join([role, *fact])}: {' -> '.join(map(_text, pair))}")
     return lines
 
 
@@ -294,7 +302,7 @@ def _differing(before: object, after: object, place: Place = ()) -> Differing:
     """Return what differs in two JSON values, by the keys that lead there."""
     if not isinstance(before, Mapping) or not isinstance(after, Mapping):
         return {} if before == after else {place: (before, after)}
-    found: Differing = {}
+    differing: Differing = {}
     for key in {**before, **after}:
-        found |= _differing(before.get(key), after.get(key), (*place, key))
-    return found
+        differing |= _differing(before.get(key), after.get(key), (*place, key))
+    return differing

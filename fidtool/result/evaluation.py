@@ -46,8 +46,8 @@ SCHEMA = 3
 Inception's 2048, which were ``fid`` in version 1. Version 3 describes the values. Within a version
 keys can be added, but not renamed or removed.
 """
+# More digits after the decimal point than a float has.
 _MOST_DIGITS = 30
-"""More digits after the decimal point than a float has."""
 
 
 @dataclass(frozen=True)
@@ -115,10 +115,11 @@ class SetResult:
         """Return the set in ``sets`` of an entry of the JSON's ``results``; a KeyError names what
         that lacks.
         """
-        found = cls(**restored_fields(cls, content, complete=True))
-        if wrong := [size for size in found.sizes or () if not re.fullmatch("[0-9]+x[0-9]+", size)]:
-            raise ValueError(f"{wrong[0]!r} is no size")
-        return found
+        image_set = cls(**restored_fields(cls, content, complete=True))
+        for size in image_set.sizes or ():
+            if not re.fullmatch("[0-9]+x[0-9]+", size):
+                raise ValueError(f"{size!r} is no size")
+        return image_set
 
     @property
     def path(self) -> str:
@@ -207,8 +208,10 @@ class Comparison:
         """The Fréchet distance of the extractor's features, see `Number.error_bars`; None if not
         requested.
         """
-        distances = (value for value in self.values if value.number.error_bars)
-        return next((value for value in distances if value.features.layer == FEATURES), None)
+        for value in self.values:
+            if value.number.error_bars and value.features.layer == FEATURES:
+                return value
+        return None
 
     @property
     def frechet_distance(self) -> float | None:
@@ -227,8 +230,10 @@ class Comparison:
         """Return the number of this name, such as ``kid_std``, of the first network; None if not
         requested.
         """
-        keys = (value.named(name) for value in self.values)
-        return next((self.metrics[key] for key in keys if key in self.metrics), None)
+        for value in self.values:
+            if value.named(name) in self.metrics:
+                return self.metrics[value.named(name)]
+        return None
 
     @property
     def uncertainty(self) -> Uncertainty | None:
@@ -244,15 +249,14 @@ class Comparison:
 
     def corrected_of(self, value: Value) -> Interval | None:
         """Return a bias-corrected distance with its interval; None if it has none."""
-        found = self.uncertainties.get(value.key)
-        return None if found is None else found.corrected
+        uncertainty = self.uncertainties.get(value.key)
+        return None if uncertainty is None else uncertainty.corrected
 
     def __repr__(self) -> str:
         values = ", ".join(f"{value.title} {self.metrics[value.key]:.6g}" for value in self.values)
-        sets = " against ".join(
-            f"{each.count or '?'} images of {each.name}" for each in (self.fake, self.real)
-        )
-        return f"<{values}: {sets}; {counted(len(self.warnings), 'warning')}>"
+        fake = f"{self.fake.count or '?'} images of {self.fake.name}"
+        real = f"{self.real.count or '?'} images of {self.real.name}"
+        return f"<{values}: {fake} against {real}; {counted(len(self.warnings), 'warning')}>"
 
     @property
     def duplicates(self) -> Duplicates | None:
@@ -261,24 +265,22 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the entry in the JSON's ``results``."""
-        sets = {"real": self.real, "fake": self.fake}
-        first: dict[str, Any] = {
+        first = {
             "real": self.real.name,
             "fake": self.fake.name,
             "metrics": dict(self.metrics),
-            "count": {role: one.count for role, one in sets.items()},
-            "sets": plain(sets),
+            "count": {"real": self.real.count, "fake": self.fake.count},
+            "sets": {"real": plain(self.real), "fake": plain(self.fake)},
         }
-        return first | {name: value for name, value in fields_of(self).items() if name not in first}
+        return first | fields_of(self) | first
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any], values: tuple[Value, ...]) -> Comparison:
         """Return the comparison of an entry of the JSON's ``results``, of which these are the
         values.
         """
-        return cls(
-            **restored_fields(cls, {**content, **content["sets"]}, complete=True), known=values
-        )
+        fields = restored_fields(cls, {**content, **content["sets"]}, complete=True)
+        return cls(**fields, known=values)
 
 
 @dataclass(frozen=True)
@@ -312,25 +314,26 @@ class Evaluation:
         """Return a table for notebooks, one row per FAKE and per metric that could not be
         computed.
         """
-        rows = [["", *(value.title for value in self.values), "images", "warnings"]]
-        for each in self.results:
-            shown = [
-                f"{each.metrics[value.key]:.6g}" if value in each.values else ""
-                for value in self.values
-            ]
-            rows.append(
-                [each.fake.name, *shown, f"{each.fake.count or ''}", f"{len(each.warnings)}"]
-            )
-        cells = ["".join(f"<td>{escape(redacted(cell))}</td>" for cell in row) for row in rows]
-        cells += [
-            f'<td colspan="{len(rows[0])}">{escape(line)}</td>' for line in self.not_computed_lines
-        ]
-        return f"<table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
+        heading = ["", *(value.title for value in self.values), "images", "warnings"]
+        rows = [heading]
+        for result in self.results:
+            row = [result.fake.name]
+            for value in self.values:
+                row.append(f"{result.metrics[value.key]:.6g}" if value in result.values else "")
+            row += [f"{result.fake.count or ''}", f"{len(result.warnings)}"]
+            rows.append(row)
+        html = ""
+        for row in rows:
+            cells = "".join(f"<td>{escape(redacted(cell))}</td>" for cell in row)
+            html += f"<tr>{cells}</tr>"
+        for line in self.not_computed_lines:
+            html += f'<tr><td colspan="{len(heading)}">{escape(line)}</td></tr>'
+        return f"<table>{html}</table>"
 
     @property
     def values(self) -> list[Value]:
         """The values of all FAKEs, in the order in which they are listed."""
-        return list(dict.fromkeys(value for each in self.results for value in each.values))
+        return list(dict.fromkeys(value for result in self.results for value in result.values))
 
     @property
     def alerts(self) -> list[ResultWarning]:
@@ -343,7 +346,7 @@ class Evaluation:
     @property
     def not_computed_lines(self) -> list[str]:
         """One line per metric that could not be computed: its values and the reason."""
-        return [f"{each.title}: not computed: {each.reason}" for each in self.not_computed]
+        return [f"{lacking.title}: not computed: {lacking.reason}" for lacking in self.not_computed]
 
     @property
     def definition(self) -> Definition | None:
@@ -359,10 +362,9 @@ class Evaluation:
         definition = self.definitions.get(value.features.layer)
         if definition is None:
             return f"{value.features}, unknown protocol"
-        named = definition.protocol_name
-        return f"{value.features}, " + (
-            f"protocol {named}" if named else "the network's own preparation"
-        )
+        protocol = definition.protocol_name
+        preparation = f"protocol {protocol}" if protocol else "the network's own preparation"
+        return f"{value.features}, {preparation}"
 
     @property
     def fid(self) -> float | None:
@@ -405,14 +407,17 @@ class Evaluation:
     @property
     def lacking(self) -> tuple[str, ...]:
         """Names of the metrics that were requested by name and are not computed."""
-        return tuple(each.metric for each in self.not_computed if each.requested)
+        return tuple(lacking.metric for lacking in self.not_computed if lacking.requested)
 
     @property
     def exit_reason(self) -> str:
         """``done``, or which gates are missed and which metrics are not computed."""
-        missed = [f"gate missed: {'; '.join(self.missed)}"] if self.missed else []
-        lacking = [f"not computed: {', '.join(self.lacking)}"] if self.lacking else []
-        return "; ".join([*missed, *lacking]) or "done"
+        reasons = []
+        if self.missed:
+            reasons.append(f"gate missed: {'; '.join(self.missed)}")
+        if self.lacking:
+            reasons.append(f"not computed: {', '.join(self.lacking)}")
+        return "; ".join(reasons) or "done"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result JSON: plain dictionaries, lists, numbers and strings; floats at full
@@ -420,11 +425,15 @@ class Evaluation:
 
         Secrets in URLs are removed, see `fidtool.errors.redacted`.
         """
-        layers = {name: protocol_to_dict(each) for name, each in self.definitions.items()}
-        outcome = {"code": self.exit_code, "reason": self.exit_reason}
-        outcome |= {"gated": self.gated} if self.gated else {}
-        outcome |= {"lacking": [*self.lacking]} if self.lacking else {}
-        found = {
+        layers = {
+            name: protocol_to_dict(definition) for name, definition in self.definitions.items()
+        }
+        outcome: dict[str, Any] = {"code": self.exit_code, "reason": self.exit_reason}
+        if self.gated:
+            outcome["gated"] = self.gated
+        if self.lacking:
+            outcome["lacking"] = self.lacking
+        content = {
             "schema": SCHEMA,
             "protocol": layers.pop(FEATURES),
             "layers": layers,
@@ -432,7 +441,7 @@ class Evaluation:
             **fields_of(self),
             "exit": outcome,
         }
-        return without_secrets(found)
+        return without_secrets(content)
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Evaluation:
@@ -441,57 +450,56 @@ class Evaluation:
         Raises:
             InputError: if the content is not a result, is that of a failed run, or is incomplete.
         """
-        _check_result(content)
+        _check_result(content, "the result")
         _check_schema(content)
         try:
             layers = {FEATURES: content["protocol"], **content["layers"]}
             values = restored(dict[str, Value], content["values"])
-            if any(
-                key != value.key or value.number.digits > _MOST_DIGITS
-                for key, value in values.items()
-            ):
-                raise ValueError("a value has two keys, or too many digits")
-            if not {value.features.layer for value in values.values()} <= {PIXELS, *layers}:
-                raise ValueError("layers lacks that of a value")
-            results = tuple(
-                Comparison.from_dict(each, (*values.values(),)) for each in content["results"]
-            )
-            if not all(each.values for each in results):
-                raise ValueError("a FAKE has no values")
-            distances = [value.key for value in values.values() if value.number.error_bars]
-            if any(each.metrics.get(key, 0.0) < 0.0 for each in results for key in distances):
-                raise ValueError("a Fréchet distance is below zero")
-            differences = restored(tuple[Difference, ...], content["differences"])
-            fakes = {each.fake.name for each in results}
-            if any(
-                not {each.first, each.second} <= fakes or each.key not in values
-                for each in differences
-            ):
-                raise ValueError("a difference is of another FAKE or value")
-            pairs = (pair for each in results if each.exhibit for pair in each.exhibit.worst_pairs)
-            if any(pair.key not in values for pair in pairs):
-                raise ValueError("a pair of images is of another value")
-            return cls(
-                definitions={layer: definition_of(each) for layer, each in layers.items()},
+            known = (*values.values(),)
+            results = tuple(Comparison.from_dict(entry, known) for entry in content["results"])
+            evaluation = cls(
+                definitions={layer: definition_of(protocol) for layer, protocol in layers.items()},
                 gated=content["exit"].get("gated", ""),
                 **restored_fields(cls, {**content, "results": []}, complete=True)
                 | {"results": results},
             )
-        except (KeyError, TypeError, ValueError, AttributeError, StopIteration) as error:
+            _check_agreement(evaluation, values)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             problem = f"the result is incomplete or was changed ({type(error).__name__}: {error}):"
             raise InputError(problem, "compute it again") from None
+        return evaluation
+
+
+def _check_agreement(evaluation: Evaluation, values: Mapping[str, Value]) -> None:
+    """Check that the parts of a result from a file are about the same values and sets."""
+    layers = {PIXELS, *evaluation.definitions}
+    agree = all(key == value.key for key, value in values.items())
+    for value in values.values():
+        agree &= value.features.layer in layers and value.number.digits <= _MOST_DIGITS
+    keys = [pair.key for pair in evaluation.differences]
+    for result in evaluation.results:
+        agree &= len(result.values) > 0
+        for value in result.values:
+            agree &= not value.number.error_bars or result.metrics[value.key] >= 0.0
+        if result.exhibit is not None:
+            keys += [pair.key for pair in result.exhibit.worst_pairs]
+    fakes = {result.fake.name for result in evaluation.results}
+    for pair in evaluation.differences:
+        agree &= {pair.first, pair.second} <= fakes
+    if not agree or not values.keys() >= {*keys}:
+        raise ValueError("its parts contradict each other")
 
 
 def _check_schema(content: Mapping[str, Any]) -> None:
     """Refuse the result of another version, with the command that made it."""
     schema = content.get("schema")
     if schema != SCHEMA:
+        remedy = "compute it again"
         command = content["run"].get("command")
-        is_typed = isinstance(command, list) and all(isinstance(each, str) for each in command)
-        again = f", `{command_line(command)}`" if is_typed else ""
+        if isinstance(command, list) and all(isinstance(word, str) for word in command):
+            remedy += f", `{command_line(command)}`"
         raise InputError(
-            f"the result has schema {schema}, and this version reads schema {SCHEMA}:",
-            f"compute it again{again}",
+            f"the result has schema {schema}, and this version reads schema {SCHEMA}:", remedy
         )
 
 
@@ -506,38 +514,36 @@ def read_evaluation(file: str | os.PathLike[str]) -> Evaluation:
     except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or f"it is not JSON ({error})"
         raise InputError(f"{file} cannot be read: {reason}") from None
-    _check_result(content, f"{file} ")
+    _check_result(content, str(file))
     with about(str(file)):
         return Evaluation.from_dict(content)
 
 
-def _check_result(content: Any, named: str = "") -> None:
-    """Check that ``content`` is a result with values; ``named`` precedes the problem."""
-    results, run = (
-        (content.get(key) for key in ("results", "run"))
-        if isinstance(content, Mapping)
-        else (None, None)
+def _check_result(content: Any, named: str) -> None:
+    """Check that ``content`` is a result with values; ``named`` begins the problem."""
+    is_result = (
+        isinstance(content, Mapping)
+        and isinstance(content.get("results"), list)
+        and isinstance(content.get("run"), Mapping)
     )
-    if not isinstance(results, list) or not isinstance(run, Mapping):
+    if not is_result:
         raise InputError(
-            f"{named or 'this '}is not the JSON of `fidtool compute`, which has results and run:",
+            f"{named} is not the JSON of `fidtool compute`, which has results and run:",
             "pass the file that its option -o wrote",
         )
-    if not results:
+    if not content["results"]:
         outcome = content.get("exit")
-        reason = (
-            outcome.get("reason", "") if isinstance(outcome, Mapping) else "for an unknown reason"
-        )
-        raise InputError(f"{named or 'the result '}has no values: the run failed ({reason})")
+        reason = "for an unknown reason"
+        if isinstance(outcome, Mapping):
+            reason = outcome.get("reason", "")
+        raise InputError(f"{named} has no values: the run failed ({reason})")
 
 
 def definition_of(protocol: Mapping[str, Any]) -> Definition | None:
     """Return the definition of which `protocol_to_dict` gave ``protocol``."""
-    return (
-        None
-        if protocol["fingerprint"] is None
-        else Definition(**restored_fields(Definition, protocol))
-    )
+    if protocol["fingerprint"] is None:
+        return None
+    return Definition(**restored_fields(Definition, protocol))
 
 
 def protocol_to_dict(definition: Definition | None) -> dict[str, Any]:

@@ -20,7 +20,9 @@ def decimals_of(value: float, digits: int) -> int:
     """Return how many decimals show the first ``digits`` digits of a value; 0 if it has as many
     before the point.
     """
-    return max(0, digits - 1 - floor(log10(abs(value)))) if value else digits
+    if not value:
+        return digits
+    return max(0, digits - 1 - floor(log10(abs(value))))
 
 
 @dataclass(frozen=True)
@@ -41,9 +43,8 @@ class Interval:
     high: float
 
     def __post_init__(self) -> None:
-        if (
-            self.error < 0.0 or not self.low <= self.value <= self.high
-        ):  # in a file that was changed
+        # Only a file that was changed has another one.
+        if self.error < 0.0 or not self.low <= self.value <= self.high:
             raise ValueError("an interval does not contain its value")
 
     def __sub__(self, other: Interval) -> Interval:
@@ -73,11 +74,11 @@ class Interval:
             sign: ``+`` for a difference.
             decimals: by default those to the second digit of the error, at most 4.
         """
-        places = min(4, decimals_of(self.error, 2)) if decimals is None else decimals
-        value, low, high = (
-            f"{each:{sign}.{places}f}" for each in (self.value, self.low, self.high)
-        )
-        return value, f"{self.error:.{places}f}", f"{low} to {high}"
+        if decimals is None:
+            decimals = min(4, decimals_of(self.error, 2))
+        form = f"{sign}.{decimals}f"
+        value = f"{self.value:{form}}"
+        return value, f"{self.error:.{decimals}f}", f"{self.low:{form}} to {self.high:{form}}"
 
     @property
     def signed(self) -> str:
@@ -140,10 +141,9 @@ class Difference:
         """Which of the two is better, or that they cannot be distinguished."""
         if not self.distinguished:
             return f"{self.first} and {self.second} cannot be distinguished"
-        better, worse = (
-            (self.first, self.second) if self.interval.sign < 0 else (self.second, self.first)
-        )
-        return f"{better} is better than {worse}"
+        if self.interval.sign < 0:
+            return f"{self.first} is better than {self.second}"
+        return f"{self.second} is better than {self.first}"
 
 
 @dataclass(frozen=True)

@@ -29,10 +29,10 @@ from fidtool.names import legible, shortened
 from fidtool.settings.settings import Settings
 from fidtool.statistics.set_statistics import Statistics
 
+# Name of Inception as value of ``--extractor``.
 _NETWORK = "inception"
-"""Name of Inception as value of ``--extractor``."""
+# Short names of the default networks, by their names in a definition.
 _USUAL = {INCEPTION: _NETWORK, CMMD_EXTRACTOR: CMMD.extractor}
-"""Short names of the default networks, by their names in a definition."""
 _LONGEST_TITLE = 40
 
 
@@ -61,22 +61,27 @@ class Features:
     @classmethod
     def of_network(cls, network: str, dims: int) -> Features:
         """Return the features of the first network of a run."""
-        is_plain = network == _NETWORK and dims == max(INCEPTION_DIMS)
-        of_dims = _dimensions(dims) if network in ("", _NETWORK) else network
-        return cls(FEATURES, network, dims, "" if is_plain else of_dims)
+        if network not in ("", _NETWORK):
+            return cls(FEATURES, network, dims, network)
+        if network and dims == max(INCEPTION_DIMS):
+            return cls()
+        return cls(FEATURES, network, dims, _dimensions(dims))
 
     def called(self, name: str, number: Number) -> str:
         """Return what a name of a number, its title or spread is for these features: ``FD`` in
         place of ``FID``.
         """
-        is_inception = self.network == _NETWORK and self.layer == FEATURES
-        return name if is_inception else number.elsewhere.get(name, name)
+        if self.network == _NETWORK and self.layer == FEATURES:
+            return name
+        return number.elsewhere.get(name, name)
 
     def key(self, name: str) -> str:
         """Return the key in the JSON of a value that has this name, with the features."""
-        is_of_dims = self.qualifier == _dimensions(self.dims)
-        suffix = re.sub("[^0-9A-Za-z]", "_", f"{self.dims}" if is_of_dims else self.qualifier)
-        return f"{name}_{suffix}" if suffix else name
+        if not self.qualifier:
+            return name
+        if self.qualifier == _dimensions(self.dims):
+            return f"{name}_{self.dims}"
+        return f"{name}_{re.sub('[^0-9A-Za-z]', '_', self.qualifier)}"
 
     def __str__(self) -> str:
         """The features in the caption of a table: ``Inception, 2048 dimensions``."""
@@ -154,8 +159,10 @@ def key_of(values: Sequence[Value], name: str) -> str:
     """Return the key of what a metric with these values returns under this name: one, a spread, or
     a further value.
     """
-    owners = (value for value in values if name in (value.number.name, value.number.spread))
-    return next(owners, values[0]).named(name)
+    for value in values:
+        if name in (value.number.name, value.number.spread):
+            return value.named(name)
+    return values[0].named(name)
 
 
 def values_of(
@@ -175,19 +182,12 @@ def values_of(
             are compared.
         files: the statistics files, whose definitions can differ with ``allow_mismatch``.
     """
-    values = list[Value]()
+    values = []
     for asked in settings.chosen:
-        known = [definitions.get(asked.layer)]
-        known += [
-            file.layers[asked.layer].definition for file in files if asked.layer in file.layers
-        ]
-        stated = [each for each in known if each is not None]
-        features = _features_of(asked, stated, settings, measured, files)
-        numbers = (
-            asked.metric.numbers
-            if asked.further
-            else (*asked.metric.numbers, *asked.metric.summary)
-        )
+        features = _features_of(asked, definitions.get(asked.layer), settings, measured, files)
+        numbers = asked.metric.numbers
+        if not asked.further:
+            numbers = (*numbers, *asked.metric.summary)
         for number in numbers:
             titled = replace(number, title=features.called(number.title, number))
             values.append(Value(asked.metric.name, titled, features))
@@ -196,49 +196,54 @@ def values_of(
 
 def _features_of(
     asked: Requested,
-    stated: Sequence[Definition],
+    definition: Definition | None,
     settings: Settings,
     measured: bool,
     files: Sequence[Statistics],
 ) -> Features:
-    """Return the features of a metric, of which definitions are ``stated``."""
-    layer, own = asked.layer, asked.metric.network()
+    """Return the features of a metric, which have this definition."""
+    layer = asked.layer
     if layer == SPATIAL:
         return Features(layer, dims=SPATIAL_DIMS)
     if layer == PIXELS:
         return Features(layer, PIXELS, 0)
-    dims = (
-        stated[0].dims
-        if stated
-        else next((file.layers[layer].dims for file in files if layer in file.layers), 0)
-    )
+    stored = [file.layers[layer] for file in files if layer in file.layers]
+    stated = [known for known in (definition, *(part.definition for part in stored)) if known]
+    parts = stated or stored
+    dims = parts[0].dims if parts else 0
+    own = asked.metric.network()
     if own is not None:
-        if all(each.extractor == asked.metric.usual_network for each in stated):
-            return Features(layer, asked.metric.usual_network or "its own network", dims)
+        usual = asked.metric.usual_network
+        if all(known.extractor == usual for known in stated):
+            return Features(layer, usual or "its own network", dims)
         name = _spelled(stated, own.extractor, measured)
-        return Features(
-            layer, name, dims, f"{name} {dims}" if name == _NETWORK and dims != 2048 else name
-        )
+        # A layer of Inception is named by its dimensions as well.
+        is_layer = name == _NETWORK and dims != max(INCEPTION_DIMS)
+        return Features(layer, name, dims, f"{name} {dims}" if is_layer else name)
     if asked.further:
         return Features(layer, asked.further, dims, asked.further)
     dims = dims or max(INCEPTION_DIMS)
+    network = ""
     if stated:
         network = _spelled(stated, settings.network.extractor, measured)
-    else:
-        can_be = settings.network.extractor == _NETWORK and all(
-            file.mu.min() >= 0 for file in files
-        )
-        network = _NETWORK if can_be and dims in INCEPTION_DIMS else ""
+    elif (
+        settings.network.extractor == _NETWORK
+        and dims in INCEPTION_DIMS
+        and all(file.mu.min() >= 0 for file in files)
+    ):
+        network = _NETWORK
     return Features.of_network(network, dims)
 
 
 def _spelled(definitions: Sequence[Definition], asked: str, measured: bool) -> str:
     """Return the networks of these definitions, each once."""
-    networks = list(dict.fromkeys(each.network for each in definitions))
-    names = {network: _USUAL.get(network, network) for network in networks}
+    networks = list(dict.fromkeys(definition.network for definition in definitions))
+    names = []
     for network in networks:
         # The definition of a network in a user's file has the file's name without its folder.
-        meant = NetworkChoice(asked).made(network)
-        if meant or (measured and network == networks[0] != INCEPTION):
-            names[network] = asked
-    return " against ".join(names.values())
+        is_measured = measured and network == networks[0] != INCEPTION
+        if is_measured or NetworkChoice(asked).made(network):
+            names.append(asked)
+        else:
+            names.append(_USUAL.get(network, network))
+    return " against ".join(names)

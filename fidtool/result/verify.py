@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fidtool.errors import InputError
-from fidtool.features.models.families import MODEL_FAMILIES, NetworkChoice, networks_of
+from fidtool.features.models.families import MODEL_FAMILIES, networks_of
 from fidtool.features.protocol import FEATURES, INCEPTION, INCEPTION_DIMS
 from fidtool.metrics.prdc import PRDC
 from fidtool.metrics.registry import BUILT_IN, METRIC_SETTINGS
 from fidtool.references.catalogue import named_reference
 from fidtool.result.evaluation import Comparison, Evaluation, SetResult, read_evaluation
 from fidtool.settings.presets import PRESETS, preset_named
+from fidtool.system.json_fields import fields_of
 
 YES, NO, NOT_KNOWN = "yes", "no", "not known"
+# Formats that lose nothing and formats that do, by Pillow's names; others can be either.
 _LOSSLESS = frozenset({"PNG", "BMP", "PPM", "array"})
 _LOSSY = frozenset({"JPEG", "MPO", "AVIF", "GIF"})
-"""Formats that lose nothing and formats that do, by Pillow's names; others can be either."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,8 @@ class Verdict:
     preset: str
     items: tuple[Item, ...]
 
+    DERIVED = ("comparable",)
+
     def named(self, verdict: str) -> list[str]:
         """Return the names of the items with this verdict."""
         return [item.name for item in self.items if item.verdict == verdict]
@@ -52,7 +55,17 @@ class Verdict:
     @property
     def comparable(self) -> bool | None:
         """Whether all requirements are met; None if none is missed, but some are unknown."""
-        return False if self.named(NO) else None if self.named(NOT_KNOWN) else True
+        if self.named(NO):
+            return False
+        return None if self.named(NOT_KNOWN) else True
+
+    @property
+    def outcome(self) -> str:
+        """The verdict in a few words."""
+        outcome = f"comparable with published values of {self.preset}"
+        if self.comparable is False:
+            return f"not {outcome}"
+        return outcome if self.comparable else f"{outcome}, as far as is known"
 
     @property
     def line(self) -> str:
@@ -62,24 +75,13 @@ class Verdict:
             for item in self.items
             if item.verdict == NO
         ]
-        unknown = f"; not known: {', '.join(names)}" if (names := self.named(NOT_KNOWN)) else ""
-        if missed:
-            return (
-                f"not comparable with published values of {self.preset}: "
-                f"{'; '.join(missed)}{unknown}"
-            )
-        known = f", as far as is known{unknown}" if unknown else ""
-        return f"comparable with published values of {self.preset}{known}"
+        line = f"{self.outcome}: {'; '.join(missed)}" if missed else self.outcome
+        unknown = self.named(NOT_KNOWN)
+        return f"{line}; not known: {', '.join(unknown)}" if unknown else line
 
     def to_dict(self) -> dict[str, Any]:
         """Return the verdict as in the JSON of ``fidtool verify``."""
-        items = [asdict(item) for item in self.items]
-        return {
-            "fake": self.fake,
-            "preset": self.preset,
-            "comparable": self.comparable,
-            "items": items,
-        }
+        return fields_of(self)
 
 
 def verify(
@@ -114,32 +116,34 @@ class _Requirements:
         self.real = result.real
         self.fake = result.fake
         self.items: list[Item] = []
+        # The reference that is REAL.
         self.published = named_reference(self.real.reference)[0] if self.real.reference else None
-        """The reference that is REAL."""
-        project = self.published and self.published.project
-        name = (
-            preset
-            or evaluation.run.config.get("preset")
-            or (project if project in PRESETS else None)
-        )
+        name = preset or evaluation.run.config.get("preset")
+        if name is None and self.published is not None and self.published.project in PRESETS:
+            name = self.published.project
         if name is None:
             raise InputError(
                 "the run had no preset:", f"pass one of {', '.join(PRESETS)}", setting="preset"
             )
         self.preset = preset_named(str(name))
-        stated = networks_of(self.preset.settings.get("extractor", "inception"))
-        self.further: dict[str, str | None] = {
-            network.full: network.protocol for network in stated if network.family in MODEL_FAMILIES
+        # Protocols of the preset's networks besides Inception.
+        self.further = {
+            network.full: network.protocol
+            for network in networks_of(self.preset.settings.get("extractor", "inception"))
+            if network.family in MODEL_FAMILIES
         }
-        """Protocols of the preset's networks besides Inception."""
 
     def verdict(self) -> Verdict:
-        self._numbers()
+        self._images_of_fake()
+        self._images_of_real()
         self._network()
+        self._further_networks()
         self._settings()
         self._reference()
         self._crop()
-        self._images()
+        self._size()
+        self._format()
+        self._precision()
         return Verdict(self.fake.name, self.preset.name, tuple(self.items))
 
     def _add(
@@ -148,85 +152,80 @@ class _Requirements:
         """Add an item. ``met`` is None if it is not known; the source is the preset's by
         default.
         """
-        verdict = NOT_KNOWN if met is None else YES if met else NO
-        self.items.append(
-            Item(name, verdict, _shown(found), _shown(expected), source or self.preset.source)
-        )
+        verdict = {True: YES, False: NO, None: NOT_KNOWN}[met]
+        source = source or self.preset.source
+        self.items.append(Item(name, verdict, _text(found), _text(expected), source))
 
     def _equal(
         self, name: str, found: object, expected: object, source: str = "", doubt: str = ""
     ) -> None:
         """Add an item that is met by what is expected, unless there is a doubt about it."""
-        if found == expected and doubt:
-            self._add(name, None, f"{found}; {doubt}", expected, source)
-        else:
-            self._add(name, None if found is None else found == expected, found, expected, source)
+        met = None if found is None else found == expected
+        if met and doubt:
+            met = None
+            found = f"{found}; {doubt}"
+        self._add(name, met, found, expected, source)
 
-    def _numbers(self) -> None:
-        """Numbers of images: of FAKE, of REAL, and of REAL for precision and recall if these were
-        computed.
-        """
-        published, count = self.published, self.real.count
-        asked = published or self.preset
-        if asked.fakes is None:
-            self._add(
-                "images of FAKE", None, self.fake.count, "the number in the paper", asked.source
-            )
-        else:
+    def _images_of_fake(self) -> None:
+        stated = self.published or self.preset
+        if stated.fakes is None:
+            expected = "the number in the paper"
+            self._add("images of FAKE", None, self.fake.count, expected, stated.source)
+            return
+        count = self.fake.count
+        if count is None:
             # A file with statistics and images does not state of how many its statistics are.
-            generated = self.fake.with_features if self.fake.count is None else self.fake.count
-            self._equal("images of FAKE", generated, asked.fakes, asked.source)
-        if published is not None and published.real_images is not None:
-            expected = published.real_images
-            self._equal(
-                "images of REAL", expected if count is None else count, expected, published.source
-            )
+            count = self.fake.with_features
+        self._equal("images of FAKE", count, stated.fakes, stated.source)
+
+    def _images_of_real(self) -> None:
+        """Number of images of REAL, and of REAL for precision and recall if these were computed."""
+        count = self.real.count
+        if self.published is not None and self.published.real_images is not None:
+            expected = self.published.real_images
+            found = expected if count is None else count
+            self._equal("images of REAL", found, expected, self.published.source)
         else:
-            whole = (
-                "those of the published reference"
-                if self.preset.prefix
-                else "all images of the data set"
-            )
-            available = self.real.found
+            whole = "all images of the data set"
+            if self.preset.prefix:
+                whole = "those of the published reference"
             unreadable = [file for file in self.result.skipped if file.set == self.real.name]
+            available = self.real.found
             if available is not None and count is not None and count + len(unreadable) < available:
                 self._add("images of REAL", False, f"{count:,} of {available:,}", whole)
             else:
                 self._add("images of REAL", None, count, whole)
-        if self.preset.images_with_features is not None and PRDC.name in self.evaluation.settings:
+        with_features = self.preset.images_with_features
+        if with_features is not None and PRDC.name in self.evaluation.settings:
             name = "images of REAL for precision and recall"
-            self._equal(name, self.real.with_features, self.preset.images_with_features)
+            self._equal(name, self.real.with_features, with_features)
 
     def _network(self) -> None:
+        unstated = [role for role, used in self._sets().items() if not used.stated]
+        doubt = f"not stated for {' and '.join(unstated)}" if unstated else ""
         definition = self.evaluation.definition
-        unstated = " and ".join(name for name, one in self._sets().items() if not one.stated)
-        note = f"not stated for {unstated}" if unstated else ""
-        extractor = definition and definition.extractor
-        found = definition and f"{definition.extractor} ({definition.dims} dimensions)"
-        expected = (
-            found
-            if extractor in self.further
-            else f"{INCEPTION} ({max(INCEPTION_DIMS)} dimensions)"
-        )
-        self._equal("network", found, expected, "the definition of the FID", note)
-        wanted = self.further.get(extractor or "", self.preset.settings["protocol"])
-        doubt = (
-            "a mismatch was allowed" if self.evaluation.run.config.get("allow_mismatch") else note
-        )
-        self._equal("protocol", definition and definition.protocol_name, wanted, doubt=doubt)
-        networks = {value.features.layer: value.features.network for value in self.result.values}
+        network = protocol = None
+        expected = f"{INCEPTION} ({max(INCEPTION_DIMS)} dimensions)"
+        expected_protocol = self.preset.settings["protocol"]
+        if definition is not None:
+            network = f"{definition.extractor} ({definition.dims} dimensions)"
+            protocol = definition.protocol_name
+            if definition.extractor in self.further:
+                expected = network
+                expected_protocol = self.further[definition.extractor]
+        self._equal("network", network, expected, "the definition of the FID", doubt)
+        if self.evaluation.run.config.get("allow_mismatch"):
+            doubt = "a mismatch was allowed"
+        self._equal("protocol", protocol, expected_protocol, doubt=doubt)
+
+    def _further_networks(self) -> None:
         for layer, definition in self.evaluation.definitions.items():
-            if layer == FEATURES:
+            if layer == FEATURES or definition is None:
                 continue
-            named = NetworkChoice(
-                networks.get(layer, "")
-            )  # of a file that does not state its network
-            extractor = definition and definition.extractor
-            for network, wanted in self.further.items():
-                if wanted and (network == extractor or named.made(network)):
-                    self._equal(
-                        f"protocol of {network}", definition and definition.protocol_name, wanted
-                    )
+            expected = self.further.get(definition.extractor)
+            if expected is not None:
+                name = f"protocol of {definition.extractor}"
+                self._equal(name, definition.protocol_name, expected)
 
     def _sets(self) -> dict[str, SetResult]:
         return {"REAL": self.real, "FAKE": self.fake}
@@ -236,88 +235,94 @@ class _Requirements:
         these require.
         """
         computed = self.evaluation.settings
-        found, wanted = [], []
+        found = []
+        expected = []
         for key, value in self.preset.settings.items():
-            if key in METRIC_SETTINGS and METRIC_SETTINGS[key][0].name in computed:
+            if key in METRIC_SETTINGS:
                 metric, setting = METRIC_SETTINGS[key]
-                found.append(f"{key} {computed[metric.name].get(setting.name)}")
-                wanted.append(f"{key} {value}")
-        if wanted:
-            self._equal("settings of metrics", ", ".join(found), ", ".join(wanted))
+                if metric.name in computed:
+                    found.append(f"{key} {computed[metric.name].get(setting.name)}")
+                    expected.append(f"{key} {value}")
+        if expected:
+            self._equal("settings of metrics", ", ".join(found), ", ".join(expected))
         for name, settings in computed.items():
             if name in BUILT_IN:
-                for requirement in BUILT_IN[name].requirements(settings, self.result.metrics):
-                    self._add(
-                        requirement.name, requirement.met, requirement.found, requirement.expected
-                    )
+                for required in BUILT_IN[name].requirements(settings, self.result.metrics):
+                    self._add(required.name, required.met, required.found, required.expected)
 
     def _reference(self) -> None:
-        published, prefix, origin = self.published, self.preset.prefix, self.real.origin
-        met = published.project == prefix if published and prefix else None
-        given = f"{self.real.name}, a file of {origin}" if origin else self.real.name
-        self._add("reference", met, published.name if published else given, self.preset.reference)
+        found = self.real.name
+        met = None
+        if self.published is not None:
+            found = self.published.name
+            if self.preset.prefix:
+                met = self.published.project == self.preset.prefix
+        elif self.real.origin:
+            found += f", a file of {self.real.origin}"
+        self._add("reference", met, found, self.preset.reference)
 
     def _crop(self) -> None:
-        published, preset, crop = self.published, self.preset, self.real.framing
-        size = _square(self.fake)
-        expected = f"{preset.crop}:{size or 'SIZE'}" if preset.crop else "that of the paper"
-        if published is not None:
+        name = "crop of REAL"
+        crop = self.real.framing
+        if self.published is not None:
             found = "as published" if crop is None else f"{crop}, of cropped images"
-            self._add("crop of REAL", crop is None, found, "as published", published.source)
-        elif crop is not None:
-            if size is not None and crop.size != size:
-                met: bool | None = False
-            elif preset.crop and crop.name not in preset.further_crops:
-                met = crop.name == preset.crop
-            else:
-                met = None
-            self._add("crop of REAL", met, crop, expected)
-        elif preset.crop and len(self.real.sizes or ()) > 1:
-            self._add("crop of REAL", False, "none, and its images have several sizes", expected)
-        elif preset.crop:
-            self._add("crop of REAL", None, "none by fidtool", expected)
+            self._add(name, crop is None, found, "as published", self.published.source)
+            return
+        usual = self.preset.crop
+        side = _side_of(self.fake)
+        expected = f"{usual}:{side or 'SIZE'}" if usual else "that of the paper"
+        met = None
+        if crop is not None:
+            if side is not None and crop.size != side:
+                met = False
+            elif usual and crop.name not in self.preset.further_crops:
+                met = crop.name == usual
+            self._add(name, met, crop, expected)
+        elif usual and len(self.real.sizes or ()) > 1:
+            self._add(name, False, "none, and its images have several sizes", expected)
+        elif usual:
+            self._add(name, None, "none by fidtool", expected)
 
-    def _images(self) -> None:
-        """Size of the images of FAKE, if that of REAL is published, their format, and the precision
-        of both sets.
-        """
-        published, sizes = self.published, self.fake.sizes
-        if published is not None and published.shape is not None:
-            height, width = published.shape
-            shown = None if sizes is None else ", ".join(sizes)
-            self._equal("size of FAKE", shown, f"{width}x{height}", published.source)
+    def _size(self) -> None:
+        """Size of the images of FAKE, if that of REAL is published."""
+        if self.published is not None and self.published.shape is not None:
+            height, width = self.published.shape
+            found = None if self.fake.sizes is None else ", ".join(self.fake.sizes)
+            self._equal("size of FAKE", found, f"{width}x{height}", self.published.source)
+
+    def _format(self) -> None:
         formats = self.fake.formats or {}
+        met = None
         if _LOSSY & formats.keys():
-            met: bool | None = False
-        else:
-            met = True if formats and formats.keys() <= _LOSSLESS else None
-        shown = ", ".join(f"{name} ({number:,})" for name, number in formats.items()) or "unknown"
-        self._add(
-            "format of FAKE",
-            met,
-            shown,
-            "a lossless format",
-            "samples are stored as PNG files or arrays",
-        )
-        sets = (
-            {"FAKE": self.fake} if published else self._sets()
-        )  # that of a published reference is as published
-        precisions = {name: one.precision for name, one in sets.items()}
+            met = False
+        elif formats and formats.keys() <= _LOSSLESS:
+            met = True
+        found = ", ".join(f"{name} ({number:,})" for name, number in formats.items())
+        source = "samples are stored as PNG files or arrays"
+        self._add("format of FAKE", met, found or None, "a lossless format", source)
+
+    def _precision(self) -> None:
+        precisions = {role: used.precision for role, used in self._sets().items()}
+        if self.published is not None:
+            del precisions["REAL"]  # it is as published
         others = {*precisions.values()} - {"fp32"}
         met = None if others == {None} else not others
-        shown = ", ".join(f"{name} {_shown(precision)}" for name, precision in precisions.items())
+        found = ", ".join(f"{role} {_text(precision)}" for role, precision in precisions.items())
         self._add(
-            "precision", met, shown, "fp32", "the reference implementations compute in float32"
+            "precision", met, found, "fp32", "the reference implementations compute in float32"
         )
 
 
-def _square(image_set: SetResult) -> int | None:
-    """Return the size of the images of a set if they are squares of one size."""
-    if image_set.sizes is None or len(image_set.sizes) != 1:
+def _side_of(image_set: SetResult) -> int | None:
+    """Return the side of the images of a set if they are squares of one size."""
+    sizes = [*(image_set.sizes or ())]
+    if len(sizes) != 1:
         return None
-    width, _, height = next(iter(image_set.sizes)).partition("x")
+    width, height = sizes[0].split("x")
     return int(width) if width == height else None
 
 
-def _shown(value: object) -> str:
-    return "unknown" if value is None else f"{value:,}" if isinstance(value, int) else f"{value}"
+def _text(value: object) -> str:
+    if value is None:
+        return "unknown"
+    return f"{value:,}" if isinstance(value, int) else f"{value}"

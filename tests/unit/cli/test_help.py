@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
+import sys
 
 import click
 import pytest
@@ -15,6 +17,7 @@ import fidtool
 from fidtool.cli.main import cli
 from fidtool.cli.options import Command
 from support.inside import COMMANDS
+from support.processes import PATIENCE
 
 SELECTED = [name for name, command in COMMANDS.items() if getattr(command, "fields", None)]
 """Commands whose ``--help`` does not show all options."""
@@ -78,3 +81,20 @@ def test_help_in_python_is_about_arguments(function: object) -> None:
     text = str(function.__doc__).split("Settings:\n")[1]
     own = text.splitlines()
     assert [line for line in own if " --" in line or "status 3" in line] == []
+
+
+def test_help_and_usage_errors_wait_for_no_slow_import() -> None:
+    program = """if 1:
+        import contextlib, sys
+        from fidtool.cli.main import main
+        for arguments in ([], ["--help"], *([name, flag] for name in sys.argv[1:]
+                                            for flag in ("--help", "--nonsense"))):
+            with contextlib.suppress(SystemExit):
+                main(arguments)
+        print("imported:", *sorted({"torch", "numpy", "scipy"} & sys.modules.keys()))
+    """
+    run = subprocess.run(
+        [sys.executable, "-c", program, *COMMANDS], capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert run.stdout.splitlines()[-1] == "imported:", run.stderr
+    assert run.stderr.count("error: No such option '--nonsense'") == len(COMMANDS)

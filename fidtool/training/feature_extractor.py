@@ -5,7 +5,6 @@ hashes of images.
 from __future__ import annotations
 
 import copy
-import hashlib
 import io
 import math
 import os
@@ -19,11 +18,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from fidtool.errors import (
     InputError,
+    SettingName,
     brief,
     in_short,
     option,
@@ -59,15 +59,29 @@ from fidtool.validation import declared
 PathLike = str | os.PathLike[str]
 Feature = int | str | Network | nn.Module
 WEIGHTS_SECONDS = 1800.0
+Convert = Callable[[Tensor], Tensor]  # what torch applies to the tensors of a module
+# Default of ``feature_step``.
 PLAIN_STEP = 18
-"""Default of ``feature_step``."""
+# 2 ** 64 over the golden ratio.
 _GOLDEN = 0x9E3779B97F4A7C15
-"""2 ** 64 over the golden ratio."""
 
 
-class SharedExtractor:
-    """One network with one protocol, see `FeatureExtractor`. Copies share the network; unpickling
-    loads it again.
+class Shared:
+    """A network that copies share, because it is large. It is not pickled, since it belongs to a
+    device: unpickling makes it again from its arguments.
+    """
+
+    _arguments: tuple[Any, ...]
+
+    def __deepcopy__(self, memo: object) -> Shared:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), self._arguments
+
+
+class SharedExtractor(Shared):
+    """One network with one protocol, see `FeatureExtractor`.
 
     A custom network is copied, so that training it later does not change the features.
 
@@ -87,23 +101,26 @@ class SharedExtractor:
             feature = replace(feature, module=_copied(feature.module))
         elif isinstance(feature, nn.Module):
             feature = _copied(feature)
-        self.choice = chosen(feature, protocol, weights)
         self._arguments = feature, protocol, weights, feature_step
+        self.choice = chosen(feature, protocol, weights)
         self.plain = isinstance(feature, nn.Module)
-        self._latest: dict[str, tuple[object, list[torch.Tensor]]] = {}
-        with renamed("extractor", "feature"):
+        self._latest: dict[str, tuple[object, list[Tensor]]] = {}
+        with renamed("extractor", "feature"), own_exceptions(), repeatable():
             self._extractor = self._load(feature, feature_step)
         self.definition = self._extractor.definition
 
-    def once(
-        self, side: str, images: object, compute: Callable[[], list[torch.Tensor]]
-    ) -> list[torch.Tensor]:
+    def once(self, side: str, images: object, compute: Callable[[], list[Tensor]]) -> list[Tensor]:
         """Returns the features of batches of images, which several metrics pass in turn and the
         first computes.
         """
         if side not in self._latest or self._latest[side][0] != images:
             self._latest[side] = images, compute()
         return self._latest[side][1]
+
+    @property
+    def step_setting(self) -> SettingName:
+        """What determines the step of the features, see `ExactMoments`."""
+        return "" if self.choice.given else self.choice.step_setting
 
     def rounding(self, float_to_byte: str | None) -> str:
         """How floats become bytes, see `fidtool.settings.settings.StatisticsSettings.rounding`."""
@@ -120,25 +137,18 @@ class SharedExtractor:
                 self._extractor.to(device_of(device))
         return self._extractor
 
-    @own_exceptions()
-    @repeatable()
     def _load(self, feature: Feature, feature_step: int | None) -> Extractor:
         choice = self.choice
         cpu = device_of(torch.device("cpu"))
         if isinstance(feature, nn.Module):
-            return _PlainExtractor(
-                feature, choice.extractor, PLAIN_STEP if feature_step is None else feature_step, cpu
-            )
+            step = PLAIN_STEP if feature_step is None else feature_step
+            return _PlainExtractor(feature, choice.extractor, step, cpu)
         if choice.extractor == "inception":
             protocol = protocol_named(choice.protocol or DEFAULT_PROTOCOL)
-            definitions = {
-                FEATURES: inception_definition(
-                    protocol, choice.dims or max(INCEPTION_DIMS), "feature"
-                )
-            }
-            return inception_extractor(
-                protocol, definitions, inception_weights(choice.weights).state, cpu
-            )
+            dims = choice.dims or max(INCEPTION_DIMS)
+            definitions = {FEATURES: inception_definition(protocol, dims, "feature")}
+            weights = inception_weights(choice.weights)
+            return inception_extractor(protocol, definitions, weights.state, cpu)
         with one_at_a_time("weights", WEIGHTS_SECONDS):
             state = fetch_state(choice, log_warning)
         return custom_extractor(choice, state, cpu)
@@ -154,18 +164,11 @@ class SharedExtractor:
             _Pickler(written).dump(self._arguments[0])
         except Exception:  # a custom module may raise anything
             return object()
-        return self.definition, hashlib.sha256(written.getvalue()).hexdigest()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> SharedExtractor:
-        return self
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # The network is not pickled: it belongs to a device, and can be loaded again.
-        return SharedExtractor, self._arguments
+        return self.definition, written.getvalue()
 
 
+# The networks of the metrics that a program has, by their content.
 _used: weakref.WeakValueDictionary[object, SharedExtractor] = weakref.WeakValueDictionary()
-"""The networks of the metrics that a program has, by their content."""
 
 
 class _PlainExtractor(Extractor):
@@ -175,16 +178,15 @@ class _PlainExtractor(Extractor):
 
     def __init__(self, module: nn.Module, name: str, feature_step: int, device: Device) -> None:
         module = frozen(module)
-        # The length of a feature vector is unknown.
         definition = Definition(
-            name,
-            digest_of(module.state_dict()),
-            0,
-            feature_step,
-            0,
-            "none",
-            "none",
-            DECODER,
+            extractor=name,
+            weights_sha256=digest_of(module.state_dict()),
+            dims=0,  # the length of a feature vector is unknown
+            feature_step=feature_step,
+            input_size=0,
+            normalization="none",
+            resize="none",
+            decoder=DECODER,
             ddof=1,
         )
         super().__init__(
@@ -194,7 +196,7 @@ class _PlainExtractor(Extractor):
     def to(self, device: Device) -> None:
         super().to(replace(device, forward_threads=min(1, device.forward_threads)))
 
-    def inputs(self, images: ImageTensors) -> torch.Tensor:
+    def inputs(self, images: ImageTensors) -> Tensor:
         return torch.stack(list(images))
 
 
@@ -204,11 +206,13 @@ class _Pickler(pickle.Pickler):
     """
 
     def persistent_id(self, value: object) -> object:
-        if isinstance(value, torch.Tensor):
+        if isinstance(value, Tensor):
             return digest_of({"": value})
         if isinstance(value, MethodType):
             return id(value.__func__), value.__self__
-        return id(value) if isinstance(value, (FunctionType, type)) else None
+        if isinstance(value, (FunctionType, type)):
+            return id(value)
+        return None
 
 
 def chosen(feature: Feature, protocol: str | None, weights: PathLike | None) -> NetworkChoice:
@@ -227,13 +231,7 @@ def chosen(feature: Feature, protocol: str | None, weights: PathLike | None) -> 
                 setting="protocol",
             )
         return NetworkChoice(f"{type(feature).__module__}.{type(feature).__qualname__}")
-    if isinstance(feature, str) and feature in map(str, INCEPTION_DIMS):
-        raise InputError(
-            f"{option('feature', feature)} is a string, which names a network:",
-            f"pass {option('feature', int(feature))} for a layer of Inception",
-            setting="feature",
-        )
-    if isinstance(feature, bool) or not isinstance(feature, (int, str, Network)):
+    if not isinstance(feature, (int, str, Network)):
         *first, last = INCEPTION_DIMS
         raise InputError(
             f"feature must be {', '.join(map(str, first))} or {last}, the name of a network, such "
@@ -241,12 +239,17 @@ def chosen(feature: Feature, protocol: str | None, weights: PathLike | None) -> 
             f"{type(feature).__name__}",
             setting="feature",
         )
-    dims = feature if isinstance(feature, int) else None
-    extractor = "inception" if dims is not None else feature
+    if isinstance(feature, str) and feature in map(str, INCEPTION_DIMS):
+        raise InputError(
+            f"{option('feature', feature)} is a string, which names a network:",
+            f"pass {option('feature', int(feature))} for a layer of Inception",
+            setting="feature",
+        )
+    layer = isinstance(feature, int)
     with renamed("extractor", "feature"), renamed("dims", "feature"):
         settings = StatisticsSettings(
-            extractor=extractor,  # type: ignore[arg-type]
-            dims=dims,
+            extractor="inception" if layer else feature,  # type: ignore[arg-type]
+            dims=feature if layer else None,
             protocol=protocol,  # type: ignore[arg-type]
             weights=weights,
         )
@@ -256,9 +259,8 @@ def chosen(feature: Feature, protocol: str | None, weights: PathLike | None) -> 
             "pass one of them",
             setting="feature",
         )
-    return replace(
-        settings.network, setting="feature", apart=weights is not None or protocol is not None
-    )
+    apart = weights is not None or protocol is not None
+    return replace(settings.network, setting="feature", apart=apart)
 
 
 def features_of_network(choice: NetworkChoice) -> Features:
@@ -281,15 +283,15 @@ def shared_extractor(
             "feature_step is for a plain module as feature; other networks have their own"
         )
     if antialias is not None and chosen(feature, None, weights).extractor == "inception":
-        meant = "torchmetrics" if flag("antialias", antialias) else "tensorflow"
-        if protocol is not None and protocol_named(protocol).name != meant:
+        selected = "torchmetrics" if flag("antialias", antialias) else "tensorflow"
+        if protocol is not None and protocol_named(protocol).name != selected:
             raise InputError(
-                f"antialias={antialias} selects the protocol {meant!r}, and protocol={protocol!r} "
-                "another one:",
+                f"antialias={antialias} selects the protocol {selected!r}, and "
+                f"protocol={protocol!r} another one:",
                 "pass one of the two",
                 setting="protocol",
             )
-        protocol = meant
+        protocol = selected
     new = SharedExtractor(feature, protocol, weights, feature_step)
     return _used.setdefault(new.content(), new)
 
@@ -346,7 +348,7 @@ class FeatureExtractor(nn.Module):
         """Definition of the features. The real statistics must have the same definition."""
         return self._features.definition
 
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
+    def forward(self, images: Tensor) -> Tensor:
         """Features of a batch.
 
         Args:
@@ -366,15 +368,13 @@ class FeatureExtractor(nn.Module):
         with own_exceptions(), computing_on(images.device), full_fp32():
             return self._features.extractor(images.device).differentiable(scaled)
 
-    def _apply(
-        self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True
-    ) -> FeatureExtractor:
+    def _apply(self, fn: Convert, recurse: bool = True) -> FeatureExtractor:
         warn_of_dtype(self, fn)
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
 
 
-def warn_of_dtype(module: nn.Module, fn: Callable[[torch.Tensor], torch.Tensor]) -> None:
+def warn_of_dtype(module: nn.Module, fn: Convert) -> None:
     """Warns if a function that torch applies to the tensors of a module converts floats, such as
     that of `half`.
     """
@@ -389,15 +389,15 @@ def flag(name: str, value: Any) -> bool:
     """Returns a bool, which may also be passed as 0 or 1 and as a scalar of NumPy or torch; a
     string is a mistake.
     """
-    plain = value.tolist() if hasattr(value, "tolist") else value
-    if not isinstance(plain, int) or plain not in (0, 1):
+    scalar = value.tolist() if hasattr(value, "tolist") else value
+    if not isinstance(scalar, int) or scalar not in (0, 1):
         raise InputError(f"{name} must be True or False, not {brief(value)}")
-    return bool(plain)
+    return bool(scalar)
 
 
 def pixels_of(
     images: object, normalize: bool, device: torch.device, float_to_byte: str, plain: bool = False
-) -> torch.Tensor:
+) -> Tensor:
     """Validates a batch of images and converts it to uint8. If ``plain``, they are only moved to
     the device.
 
@@ -405,7 +405,7 @@ def pixels_of(
     `fidtool.sources.arrays.as_pixels`. For ``floor`` the product is computed in the images' dtype,
     as in torchmetrics: bytes / 255 in float16 gives the same bytes.
     """
-    if not isinstance(images, torch.Tensor):
+    if not isinstance(images, Tensor):
         raise InputError(f"images must be a torch.Tensor, not {type(images).__name__}")
     if device.type == "meta":
         raise InputError(
@@ -421,26 +421,27 @@ def pixels_of(
     if plain:
         return images
     if images.ndim != 4 or images.shape[1] not in (1, 3) or 0 in images.shape[2:]:
-        last = images.ndim == 4 and images.shape[3] in (1, 3)
-        videos = hint_of_videos(images.shape, "images")
-        hint = "; the channels come first: images.permute(0, 3, 1, 2)" if last else videos
-        shape = (
-            "(n, 3, height, width), or (n, 1, height, width) for grayscale, not "
-            f"{tuple(images.shape)}"
+        hint = hint_of_videos(images.shape, "images")
+        if images.ndim == 4 and images.shape[3] in (1, 3):
+            hint = "; the channels come first: images.permute(0, 3, 1, 2)"
+        raise InputError(
+            "images must have the shape (n, 3, height, width), or (n, 1, height, width) for "
+            f"grayscale, not {tuple(images.shape)}{hint}"
         )
-        raise InputError(f"images must have the shape {shape}{hint}")
     images = images.expand(-1, 3, -1, -1)
-    if not normalize:
-        if images.dtype != torch.uint8:
-            advice = (
-                "pass normalize=True for floats in 0..1"
-                if images.is_floating_point()
-                else "values must be 0..255"
-            )
-            raise InputError(
-                f"images must be uint8, not {str(images.dtype).removeprefix('torch.')}; {advice}"
-            )
-        return images
+    if normalize:
+        return _floats_to_bytes(images, float_to_byte)
+    if images.dtype != torch.uint8:
+        advice = "values must be 0..255"
+        if images.is_floating_point():
+            advice = "pass normalize=True for floats in 0..1"
+        raise InputError(
+            f"images must be uint8, not {str(images.dtype).removeprefix('torch.')}; {advice}"
+        )
+    return images
+
+
+def _floats_to_bytes(images: Tensor, float_to_byte: str) -> Tensor:
     if not images.is_floating_point():
         raise InputError(f"with normalize=True, images must be floats in 0..1, not {images.dtype}")
     scaled = images * 255
@@ -451,7 +452,7 @@ def pixels_of(
     return (exact * 255 + 0.5).clamp(0, 255).byte()
 
 
-def _check_range(scaled: torch.Tensor, when: str = "") -> None:
+def _check_range(scaled: Tensor, when: str = "") -> None:
     if not scaled.numel():
         return
     low, high = (float(value) / 255 for value in scaled.aminmax())
@@ -465,13 +466,15 @@ def _check_range(scaled: torch.Tensor, when: str = "") -> None:
         )
 
 
-def not_floats(name: str, shape: str, given: torch.Tensor) -> InputError:
+def not_floats(name: str, shape: str, given: Tensor) -> InputError:
     """Returns the error for a tensor that is not floating-point or has another shape."""
-    got = f"{given.dtype} of shape {tuple(given.shape)}"
-    return InputError(f"{name} must be a floating-point tensor of shape {shape}, not {got}")
+    return InputError(
+        f"{name} must be a floating-point tensor of shape {shape}, not {given.dtype} of shape "
+        f"{tuple(given.shape)}"
+    )
 
 
-def image_hashes(images: torch.Tensor) -> torch.Tensor:
+def image_hashes(images: Tensor) -> Tensor:
     """A 64-bit hash of each image (shape (n, channels, height, width)): int64 of shape (n,) on the
     CPU.
 
@@ -486,7 +489,7 @@ def image_hashes(images: torch.Tensor) -> torch.Tensor:
 
 
 @lru_cache(maxsize=4)
-def _weights(count: int, device: torch.device) -> torch.Tensor:
+def _weights(count: int, device: torch.device) -> Tensor:
     """Pseudo-random odd numbers from the mixing function of SplitMix64 (Steele, Lea and Flood
     2014).
     """

@@ -11,6 +11,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache, cached_property
+from math import prod
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -414,10 +415,10 @@ def _check_compatible(ranks: Ranks, payloads: list[dict[str, Any]]) -> dict[str,
 
 def _joined(tensor: torch.Tensor, ranks: Ranks, lengths: list[int]) -> torch.Tensor:
     """The rows of all ranks, each of which has so many."""
-    joined = tensor.new_empty(sum(lengths), *tensor.shape[1:])
-    if not joined.numel():
-        return joined
-    row_bytes = joined.nbytes // len(joined)
+    shape = (sum(lengths), *tensor.shape[1:])
+    if prod(shape) == 0:
+        return tensor.new_empty(shape)
+    row_bytes = prod(tensor.shape[1:]) * tensor.element_size()
     with ranks.world(GATHERING) as world:
         # A copy, because an empty array of NumPy may have a stride that forbids a view as bytes.
         rows = tensor.detach().resolve_conj().resolve_neg()
@@ -425,7 +426,7 @@ def _joined(tensor: torch.Tensor, ranks: Ranks, lengths: list[int]) -> torch.Ten
         parts = world.gather_bytes(
             rows.flatten().view(torch.uint8), [length * row_bytes for length in lengths]
         )
-        return torch.cat(parts).view(joined.dtype).view(joined.shape)
+        return torch.cat(parts).view(tensor.dtype).view(shape)
 
 
 class _Call(NamedTuple):

@@ -177,7 +177,7 @@ class ImageMetric(SyncedMetric[Values, ImageSums]):
             {name: values[name] for name in self._names if name in values},
             real_count,
             fake_count,
-            warnings=tuple(warning.shown() for warning in warnings),
+            warnings=tuple(warnings),
         )
 
     def _check_count(self, side: str, count: int | None) -> None:
@@ -452,10 +452,11 @@ class InceptionScore(ImageMetric[_Pair]):
     ) -> None:
         self._metric = _Scores(splits=splits)
         self._least = splits, f" for splits={splits}"
-        if feature != _LOGITS:
-            super().__init__(feature, True, normalize, **options)
-        else:
-            super().__init__(max(INCEPTION_DIMS), True, normalize, **options)
+        logits = feature == _LOGITS
+        if logits:
+            feature = max(INCEPTION_DIMS)
+        super().__init__(feature, True, normalize, **options)
+        if logits:
             # The network may be that of another metric, which found its weights elsewhere.
             file = options.get("weights") or options.get("feature_extractor_weights_path")
             weights = inception_weights(text_of(file), classifier=True)

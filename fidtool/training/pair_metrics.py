@@ -99,7 +99,7 @@ class PairValues(SampleRows):
 
     def __init__(self, metric: PairMetric) -> None:
         self.comparison = _Comparison(metric)
-        super().__init__()
+        self.clear()
 
     def clear(self) -> None:
         super().clear()
@@ -130,7 +130,6 @@ class PairValues(SampleRows):
         return values
 
     def _values(self, real: Tensor, fake: Tensor) -> list[float]:
-        """Returns the values of pairs of images, of shape (n, height, width, 3)."""
         with repeatable(), computing_on(self._device):
             compare = self.comparison.on(self._device)
             pool = DaemonThreads(device_of(self._device).forward_threads, use_one_torch_thread)
@@ -144,9 +143,7 @@ class PairValues(SampleRows):
                 pool.close(1.0)
 
     def _add_to_sample(self, hashes: NDArray[np.uint64], real: Tensor, fake: Tensor) -> None:
-        """Adds the thumbnails of pairs that may be among those of the lowest hashes, of images as
-        in `_values`.
-        """
+        """Adds the thumbnails of pairs that may be among those of the lowest hashes."""
         chosen = np.arange(len(hashes))
         if len(self._sample) == SAMPLE:
             chosen = np.flatnonzero(hashes < self._sample["hash"][-1])
@@ -310,8 +307,7 @@ class ReconstructionMetric(SyncedMetric[Tensor, PairValues]):
         settings = feature_settings(None, self.device, world)
         context = MetricContext(settings, lambda: Weights({}, ""))
         means = self._metric.compute(real, fake, context)
-        warnings = tuple(warning.shown() for warning in context.said)
-        return Result(means, len(values), len(values), warnings=warnings)
+        return Result(means, len(values), len(values), warnings=tuple(context.said))
 
 
 class PeakSignalNoiseRatio(ReconstructionMetric):

@@ -55,9 +55,6 @@ class SampleRows:
     reset: str = "call reset()"
     _device = torch.device("cpu")
 
-    def __init__(self) -> None:
-        self.clear()
-
     def emptied(self: Rows) -> Rows:
         """Returns one like this, without rows."""
         other = copy.copy(self)
@@ -89,7 +86,6 @@ class SampleRows:
         return sum(map(len, self.parts))
 
     def _note(self, found: FoundSamples) -> None:
-        """Notes the samples of rows that are added, and how many others were left out."""
         self._hashes |= found.added
         self.left_out += found.different
 

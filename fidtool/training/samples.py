@@ -194,9 +194,9 @@ def _warn_of_other_samples(
 def _differ(rows: Any, others: Any) -> NDArray[np.bool_]:
     """Returns which elements of two outputs differ, shape (n,). NaNs are equal."""
     if not isinstance(rows, torch.Tensor):
-        return np.array(rows) != np.array(others)
+        return np.not_equal(rows, others)
     same = torch.isclose(rows, others, rtol=0, atol=0, equal_nan=True)
-    return ~same.reshape(len(rows), -1).all(1).cpu().numpy()
+    return (~same).reshape(len(rows), -1).any(1).cpu().numpy()
 
 
 def _joined_batches(values: Any) -> Any:
@@ -204,7 +204,7 @@ def _joined_batches(values: Any) -> Any:
     if isinstance(values, (list, tuple)) and any(
         isinstance(value, torch.Tensor) for value in values
     ):
-        batches = torch.atleast_1d(values)
+        batches = [value.reshape(value.shape or (1,)) for value in values]
         # Without those such as torch.tensor([]), which fit to no others.
         return torch.cat([batch for batch in batches if batch.shape != (0,)] or batches)
     return values

@@ -97,7 +97,6 @@ class MetricState(Generic[Rows]):
                 rows.to(device)
 
     def flush(self) -> None:
-        """Finishes the work on what was added."""
         for rows in self.sides.values():
             rows.flush()
 
@@ -241,7 +240,7 @@ class MetricState(Generic[Rows]):
 
 
 def check_same_settings(settings: Mapping[str, Mapping[str, str]]) -> None:
-    """Checks that `MetricState.settings` are the same everywhere; they are by their owner."""
+    """Checks that `MetricState.settings`, here by their owner, are the same everywhere."""
     (first_owner, first), *others = settings.items()
     for owner, other in others:
         differences = []

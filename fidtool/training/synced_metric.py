@@ -180,7 +180,6 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
 
     @fork_safe
     def _compute_by_name(self) -> dict[str, Tensor]:
-        """Computes the values by the metric's own names for them."""
         with outside_autograd():
             result = self._result(ranks_of(self.process_group))
             values = {self._key(name): value for name, value in result.values.items()}
@@ -327,7 +326,7 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
             scope = f"one process of {size} alone"
             remedy = "call torch.distributed.init_process_group before compute()"
             warnings.append(ResultWarning("", f"this {self._title} covers {scope}: {remedy}"))
-        warnings += result.warnings
+        warnings += [warning.shown() for warning in result.warnings]
         if covered.group_rank == 0:
             self._warn(*warnings)
         return replace(result, scope=scope, warnings=tuple(warnings))

@@ -8,9 +8,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fidtool.distributed.rendezvous import AbsentRanksError
     from fidtool.training.feature_extractor import FeatureExtractor
     from fidtool.training.group import (
-        AbsentRanksError,
         OutOfSyncError,
         assert_in_sync,
         assert_optimized,

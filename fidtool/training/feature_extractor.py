@@ -245,11 +245,16 @@ def chosen(feature: Feature, protocol: str | None, weights: PathLike | None) -> 
             f"pass {option('feature', int(feature))} for a layer of Inception",
             setting="feature",
         )
-    layer = isinstance(feature, int)
+    dims = None
+    extractor: str | Network = "inception"
+    if isinstance(feature, int):
+        dims = feature
+    else:
+        extractor = feature
     with renamed("extractor", "feature"), renamed("dims", "feature"):
         settings = StatisticsSettings(
-            extractor="inception" if layer else feature,  # type: ignore[arg-type]
-            dims=feature if layer else None,
+            extractor=extractor,  # type: ignore[arg-type]
+            dims=dims,
             protocol=protocol,  # type: ignore[arg-type]
             weights=weights,
         )

@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -150,7 +150,7 @@ class ImageMetric(SyncedMetric[Values, ImageSums]):
         self._sums.to(self.device)
 
     @property
-    def _kept(self) -> tuple[str, ...]:
+    def _kept(self) -> Collection[str]:
         return () if self.reset_real_features else ("real",)
 
     def _count_of_real(self, sums: MetricState[ImageSums]) -> int | None:

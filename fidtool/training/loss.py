@@ -147,7 +147,7 @@ class FrechetLoss(nn.Module):
         factor = self._factor
         if self.projection is not None:
             weight = self.projection.weight.to(mu.dtype)
-            bias = self.projection.bias
+            bias: Tensor | None = self.projection.bias
             if bias is not None:
                 bias = bias.to(mu.dtype)
             x = F.linear(x, weight, bias)

@@ -49,7 +49,7 @@ from fidtool.training.feature_extractor import (
     pixels_of,
 )
 from fidtool.training.group import DEFAULT_TIMEOUT, Group, outside_autograd
-from fidtool.training.rows import PADDED, UNKNOWN, Numbers, SampleRows, find_samples, on_several
+from fidtool.training.rows import PADDED, UNKNOWN, Numbers, SampleRows, on_several
 from fidtool.training.samples import Index, sample_numbers
 from fidtool.training.state import MetricState, Result
 from fidtool.training.synced_metric import SyncedMetric
@@ -123,9 +123,7 @@ class PairValues(SampleRows):
             raise RunError(
                 f"{self.comparison.metric.numbers[0].title} of a pair is NaN or infinite"
             )
-        found = find_samples(rows, "hash", self._hashes)
-        self.parts.append(rows[found.new])
-        self._note(found)
+        self._append(rows)
         self._add_to_sample(rows["hash"].view(np.uint64), real, fake)
         return values
 

@@ -85,6 +85,12 @@ class SampleRows:
     def count(self) -> int:
         return sum(map(len, self.parts))
 
+    def _append(self, rows: Records) -> None:
+        """Adds rows, except those of samples that were added before."""
+        found = find_samples(rows, "hash", self._hashes)
+        self.parts.append(rows[found.new])
+        self._note(found)
+
     def _note(self, found: FoundSamples) -> None:
         self._hashes |= found.added
         self.left_out += found.different
@@ -155,11 +161,8 @@ class SampleRows:
 
     def absorb(self, totals: State, restored: bool | Mask) -> None:
         """Adds what `totals` returned; ``restored`` is which rows are from a checkpoint."""
-        rows = self._rows_of(totals, restored)
-        found = find_samples(rows, "hash", self._hashes)
+        self._append(self._rows_of(totals, restored))
         self.left_out += int(totals[LEFT_OUT])
-        self.parts.append(rows[found.new])
-        self._note(found)
 
     def _rows_of(self, totals: State, restored: bool | Mask) -> Records:
         rows = self._blank(len(totals["hash"]))

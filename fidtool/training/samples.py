@@ -194,7 +194,7 @@ def _warn_of_other_samples(
 def _differ(rows: Any, others: Any) -> NDArray[np.bool_]:
     """Returns which elements of two outputs differ, shape (n,). NaNs are equal."""
     if not isinstance(rows, torch.Tensor):
-        return np.not_equal(rows, others)
+        return np.array([row != other for row, other in zip(rows, others, strict=True)])
     same = torch.isclose(rows, others, rtol=0, atol=0, equal_nan=True)
     return (~same).reshape(len(rows), -1).any(1).cpu().numpy()
 

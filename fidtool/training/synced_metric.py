@@ -95,7 +95,6 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
         _theirs: matches the names in checkpoints of torchmetrics' metrics.
         _ours: matches the names in `MetricState.state`.
         _sums: what was added on this rank, or while synced on all ranks.
-        _kept: names of the sides that `reset` keeps.
     """
 
     _metric: Metric
@@ -105,7 +104,6 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
     is_differentiable = False
     full_state_update = False
     plot_lower_bound = 0.0
-    _kept: Collection[str] = ()
     clone = fork_safe(Base.clone)
     # torchmetrics' do nothing, without a word.
     half = nn.Module.half
@@ -220,6 +218,11 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
         super().reset()
         self._sums = self._sums.emptied(self._kept)
 
+    @property
+    def _kept(self) -> Collection[str]:
+        """Names of the sides that `reset` keeps."""
+        return ()
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Same as ``update``. Returns no value, because that of a single batch is meaningless."""
         self.update(*args, **kwargs)
@@ -308,11 +311,13 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
     def _result(self, ranks: Ranks) -> Result:
         """Returns the result, whose values have the metric's own names for them."""
         covered = ranks if self.sync_on_compute else Ranks([ranks.rank])
-        whole = self._sums.of_all(covered, self._purpose("compute()"), self.sync_timeout)
-        if self._own is not None:
-            whole = contextlib.nullcontext((self._sums, World(Launch())))
-        with whole as (sums, world):
-            result = self._measured(sums, world)
+        if self._own is None:
+            purpose = self._purpose("compute()")
+            with self._sums.of_all(covered, purpose, self.sync_timeout) as (sums, world):
+                result = self._measured(sums, world)
+        else:
+            sums = self._sums
+            result = self._measured(sums, World(Launch()))
         scope = "this process"
         warnings = [*sums.warnings(ranks.ranks)]
         if ranks.size > 1 and covered.size == 1 and self._own is None:

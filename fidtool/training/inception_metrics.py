@@ -35,12 +35,11 @@ from fidtool.training.feature_extractor import (
     Feature,
     PathLike,
     features_of_network,
-    flag,
     inception_weights,
-    pixels_of,
     shared_extractor,
 )
 from fidtool.training.group import DEFAULT_TIMEOUT, Group, outside_autograd
+from fidtool.training.inputs import flag, pixels_of
 from fidtool.training.real_statistics import doubts_about, real_set
 from fidtool.training.rows import UNKNOWN
 from fidtool.training.samples import Index, sample_numbers

@@ -14,7 +14,7 @@ from fidtool.distances.frechet import covariance_factor
 from fidtool.errors import InputError, TooFewImagesError
 from fidtool.statistics.file import read_statistics
 from fidtool.statistics.set_statistics import Gaussian, Statistics
-from fidtool.training.feature_extractor import Convert, PathLike, not_floats, warn_of_dtype
+from fidtool.training.feature_extractor import PathLike
 from fidtool.training.group import (
     DEFAULT_TIMEOUT,
     GATHERING,
@@ -24,6 +24,7 @@ from fidtool.training.group import (
     outside_autograd,
     ranks_of,
 )
+from fidtool.training.inputs import Convert, not_floats, warn_of_dtype
 
 # Eigenvalues of a Gram matrix below this fraction of the largest have too few correct digits.
 _SMALL_SQUARE = 1e-8

@@ -40,15 +40,9 @@ from fidtool.reading.records import RECORD, thumbnails
 from fidtool.system.background import DaemonThreads, use_one_torch_thread
 from fidtool.system.cache_dir import one_at_a_time
 from fidtool.system.console import log_warning
-from fidtool.training.feature_extractor import (
-    WEIGHTS_SECONDS,
-    PathLike,
-    Shared,
-    flag,
-    image_hashes,
-    pixels_of,
-)
+from fidtool.training.feature_extractor import WEIGHTS_SECONDS, PathLike, Shared
 from fidtool.training.group import DEFAULT_TIMEOUT, Group, outside_autograd
+from fidtool.training.inputs import flag, image_hashes, pixels_of
 from fidtool.training.rows import PADDED, UNKNOWN, Numbers, SampleRows, on_several
 from fidtool.training.samples import Index, sample_numbers
 from fidtool.training.state import MetricState, Result

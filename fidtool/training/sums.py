@@ -23,7 +23,8 @@ from fidtool.features.extractor import Extractor, ForwardPasses
 from fidtool.features.protocol import FEATURES
 from fidtool.statistics.moments import ExactMoments, check_exact_products
 from fidtool.statistics.set_statistics import SUMS, Statistics
-from fidtool.training.feature_extractor import SharedExtractor, image_hashes
+from fidtool.training.feature_extractor import SharedExtractor
+from fidtool.training.inputs import image_hashes
 from fidtool.training.rows import (
     LEFT_OUT,
     PADDED,

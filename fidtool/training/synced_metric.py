@@ -11,7 +11,7 @@ import math
 import re
 import traceback
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
@@ -24,7 +24,6 @@ from fidtool.distributed.world import World
 from fidtool.errors import InputError, ResultWarning, TooFewImagesError, warn_program
 from fidtool.metrics.metric import Metric
 from fidtool.names import counted
-from fidtool.training.feature_extractor import flag, warn_of_dtype
 from fidtool.training.group import (
     Group,
     Ranks,
@@ -34,6 +33,7 @@ from fidtool.training.group import (
     outside_autograd,
     ranks_of,
 )
+from fidtool.training.inputs import Convert, flag, warn_of_dtype
 from fidtool.training.rows import Rows
 from fidtool.training.state import ALL, MetricState, Result
 
@@ -371,9 +371,7 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
         super().__setstate__(state)
         self._label = self._name or _numbered_label(self.sync_on_compute)
 
-    def _apply(
-        self, fn: Callable[[Tensor], Tensor], *args: Any, recurse: bool = True
-    ) -> SyncedMetric[Any, Any]:
+    def _apply(self, fn: Convert, *args: Any, recurse: bool = True) -> SyncedMetric[Any, Any]:
         warn_of_dtype(self, fn)
         super()._apply(fn, *args)  # there are no child modules
         with outside_autograd():

@@ -114,11 +114,10 @@ class SharedExtractor(Shared):
 
     def rounding(self, float_to_byte: str | None) -> str:
         """How floats become bytes, see `fidtool.settings.settings.StatisticsSettings.rounding`."""
-        asked = declared(CheckSettings)["float_to_byte"].checked(float_to_byte)
-        return (
-            asked
-            or PROTOCOLS.get(self.choice.protocol or "", PROTOCOLS[DEFAULT_PROTOCOL]).float_to_byte
-        )
+        asked: str | None = declared(CheckSettings)["float_to_byte"].checked(float_to_byte)
+        # Some published networks have protocols of their own, which round as the default one does.
+        protocol = PROTOCOLS.get(self.choice.protocol or "", PROTOCOLS[DEFAULT_PROTOCOL])
+        return asked or protocol.float_to_byte
 
     def extractor(self, device: torch.device) -> Extractor:
         if device != self._extractor.device.torch_device:

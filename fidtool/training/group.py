@@ -492,15 +492,16 @@ def assert_in_sync(
     with ranks.world(purpose) as world:
         differences = find_differences(hashes, world, ranks.ranks)
     if differences:
-        problem = f"the ranks' replicas of {type(module).__name__} differ: {'; '.join(differences)}"
-        remedies = []
+        error = OutOfSyncError(
+            f"the ranks' replicas of {type(module).__name__} differ: {'; '.join(differences)}"
+        )
         if isinstance(module, DistributedDataParallel):
-            remedies.append(
+            error.advise(
                 "of buffers, such as BatchNorm's statistics, DDP sends rank 0's to the others "
                 "only at the start of the next forward pass in training; torch.nn.SyncBatchNorm "
                 "keeps them equal"
             )
-        raise on_every_rank(OutOfSyncError(problem, *remedies))
+        raise on_every_rank(error)
 
 
 def wrap_trainable(

@@ -6,7 +6,7 @@ import contextlib
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic
+from typing import Any, Generic
 
 import torch
 
@@ -190,20 +190,9 @@ class MetricState(Generic[Rows]):
         Each image is restored on one rank only. Also returns warnings if this rank's images are not
         restored.
         """
-        try:
-            header = json.loads(bytes(state[HEADER].tolist()))
-            saved_rank = header["rank"]
-            saved_size = header["size"]
-            check_same_settings(
-                {"the checkpoint": header["settings"], "this metric": self._saved_settings()}
-            )
-        except InputError:
-            raise
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise InputError(
-                "the checkpoint has no valid definition of its features: this metric did not "
-                "save it"
-            ) from error
+        header = self._header_of(state)
+        saved_rank = header["rank"]
+        saved_size = header["size"]
         restored = self.emptied()
         of_all_ranks = saved_rank == ALL or saved_size == 1
         if of_all_ranks and group_rank > 0:
@@ -237,6 +226,21 @@ class MetricState(Generic[Rows]):
             restored.stale = restored.main.count
             restored.evaluated = restored.stale  # also when saved before the next update
         return restored, []
+
+    def _header_of(self, state: State) -> dict[str, Any]:
+        try:
+            header: dict[str, Any] = json.loads(bytes(state[HEADER].tolist()))
+            check_same_settings(
+                {"the checkpoint": header["settings"], "this metric": self._saved_settings()}
+            )
+        except InputError:
+            raise
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise InputError(
+                "the checkpoint has no valid definition of its features: this metric did not "
+                "save it"
+            ) from error
+        return header
 
 
 def check_same_settings(settings: Mapping[str, Mapping[str, str]]) -> None:

@@ -1,35 +1,28 @@
-"""The metric's feature extractor, a differentiable version of it, plain modules, validation and
-hashes of images.
-"""
+"""The network of a metric, which others may share, and a differentiable version of it."""
 
 from __future__ import annotations
 
 import copy
-import hashlib
 import io
-import math
 import os
 import pickle
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
 from types import FunctionType, MethodType
 from typing import Any
 
-import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from fidtool.errors import (
     InputError,
-    brief,
+    SettingName,
     in_short,
     option,
     own_exceptions,
     renamed,
-    warn_program,
 )
 from fidtool.features.building import custom_extractor, fetch_state
 from fidtool.features.device import Device, computing_on, device_of, full_fp32, repeatable
@@ -51,23 +44,34 @@ from fidtool.features.protocol import (
 from fidtool.features.resize import ImageTensors, Preparation
 from fidtool.result.values import Features
 from fidtool.settings.settings import CheckSettings, StatisticsSettings
-from fidtool.sources.arrays import hint_of_videos
 from fidtool.system.cache_dir import one_at_a_time
 from fidtool.system.console import log_warning
+from fidtool.training.inputs import Convert, check_range, flag, not_floats, warn_of_dtype
 from fidtool.validation import declared
 
 PathLike = str | os.PathLike[str]
 Feature = int | str | Network | nn.Module
 WEIGHTS_SECONDS = 1800.0
+# Default of ``feature_step``.
 PLAIN_STEP = 18
-"""Default of ``feature_step``."""
-_GOLDEN = 0x9E3779B97F4A7C15
-"""2 ** 64 over the golden ratio."""
 
 
-class SharedExtractor:
-    """One network with one protocol, see `FeatureExtractor`. Copies share the network; unpickling
-    loads it again.
+class Shared:
+    """A network that copies share, because it is large. It is not pickled, since it belongs to a
+    device: unpickling makes it again from its arguments.
+    """
+
+    _arguments: tuple[Any, ...]
+
+    def __deepcopy__(self, memo: object) -> Shared:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), self._arguments
+
+
+class SharedExtractor(Shared):
+    """One network with one protocol, see `FeatureExtractor`.
 
     A custom network is copied, so that training it later does not change the features.
 
@@ -87,17 +91,15 @@ class SharedExtractor:
             feature = replace(feature, module=_copied(feature.module))
         elif isinstance(feature, nn.Module):
             feature = _copied(feature)
-        self.choice = chosen(feature, protocol, weights)
         self._arguments = feature, protocol, weights, feature_step
+        self.choice = chosen(feature, protocol, weights)
         self.plain = isinstance(feature, nn.Module)
-        self._latest: dict[str, tuple[object, list[torch.Tensor]]] = {}
-        with renamed("extractor", "feature"):
+        self._latest: dict[str, tuple[object, list[Tensor]]] = {}
+        with renamed("extractor", "feature"), own_exceptions(), repeatable():
             self._extractor = self._load(feature, feature_step)
         self.definition = self._extractor.definition
 
-    def once(
-        self, side: str, images: object, compute: Callable[[], list[torch.Tensor]]
-    ) -> list[torch.Tensor]:
+    def once(self, side: str, images: object, compute: Callable[[], list[Tensor]]) -> list[Tensor]:
         """Returns the features of batches of images, which several metrics pass in turn and the
         first computes.
         """
@@ -105,13 +107,17 @@ class SharedExtractor:
             self._latest[side] = images, compute()
         return self._latest[side][1]
 
+    @property
+    def step_setting(self) -> SettingName:
+        """What determines the step of the features, see `ExactMoments`."""
+        return "" if self.choice.given else self.choice.step_setting
+
     def rounding(self, float_to_byte: str | None) -> str:
         """How floats become bytes, see `fidtool.settings.settings.StatisticsSettings.rounding`."""
-        asked = declared(CheckSettings)["float_to_byte"].checked(float_to_byte)
-        return (
-            asked
-            or PROTOCOLS.get(self.choice.protocol or "", PROTOCOLS[DEFAULT_PROTOCOL]).float_to_byte
-        )
+        asked: str | None = declared(CheckSettings)["float_to_byte"].checked(float_to_byte)
+        # Some published networks have protocols of their own, which round as the default one does.
+        protocol = PROTOCOLS.get(self.choice.protocol or "", PROTOCOLS[DEFAULT_PROTOCOL])
+        return asked or protocol.float_to_byte
 
     def extractor(self, device: torch.device) -> Extractor:
         if device != self._extractor.device.torch_device:
@@ -120,25 +126,18 @@ class SharedExtractor:
                 self._extractor.to(device_of(device))
         return self._extractor
 
-    @own_exceptions()
-    @repeatable()
     def _load(self, feature: Feature, feature_step: int | None) -> Extractor:
         choice = self.choice
         cpu = device_of(torch.device("cpu"))
         if isinstance(feature, nn.Module):
-            return _PlainExtractor(
-                feature, choice.extractor, PLAIN_STEP if feature_step is None else feature_step, cpu
-            )
+            step = PLAIN_STEP if feature_step is None else feature_step
+            return _PlainExtractor(feature, choice.extractor, step, cpu)
         if choice.extractor == "inception":
             protocol = protocol_named(choice.protocol or DEFAULT_PROTOCOL)
-            definitions = {
-                FEATURES: inception_definition(
-                    protocol, choice.dims or max(INCEPTION_DIMS), "feature"
-                )
-            }
-            return inception_extractor(
-                protocol, definitions, inception_weights(choice.weights).state, cpu
-            )
+            dims = choice.dims or max(INCEPTION_DIMS)
+            definitions = {FEATURES: inception_definition(protocol, dims, "feature")}
+            weights = inception_weights(choice.weights)
+            return inception_extractor(protocol, definitions, weights.state, cpu)
         with one_at_a_time("weights", WEIGHTS_SECONDS):
             state = fetch_state(choice, log_warning)
         return custom_extractor(choice, state, cpu)
@@ -154,18 +153,11 @@ class SharedExtractor:
             _Pickler(written).dump(self._arguments[0])
         except Exception:  # a custom module may raise anything
             return object()
-        return self.definition, hashlib.sha256(written.getvalue()).hexdigest()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> SharedExtractor:
-        return self
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # The network is not pickled: it belongs to a device, and can be loaded again.
-        return SharedExtractor, self._arguments
+        return self.definition, written.getvalue()
 
 
+# The networks of the metrics that a program has, by their content.
 _used: weakref.WeakValueDictionary[object, SharedExtractor] = weakref.WeakValueDictionary()
-"""The networks of the metrics that a program has, by their content."""
 
 
 class _PlainExtractor(Extractor):
@@ -175,16 +167,15 @@ class _PlainExtractor(Extractor):
 
     def __init__(self, module: nn.Module, name: str, feature_step: int, device: Device) -> None:
         module = frozen(module)
-        # The length of a feature vector is unknown.
         definition = Definition(
-            name,
-            digest_of(module.state_dict()),
-            0,
-            feature_step,
-            0,
-            "none",
-            "none",
-            DECODER,
+            extractor=name,
+            weights_sha256=digest_of(module.state_dict()),
+            dims=0,  # the length of a feature vector is unknown
+            feature_step=feature_step,
+            input_size=0,
+            normalization="none",
+            resize="none",
+            decoder=DECODER,
             ddof=1,
         )
         super().__init__(
@@ -194,7 +185,7 @@ class _PlainExtractor(Extractor):
     def to(self, device: Device) -> None:
         super().to(replace(device, forward_threads=min(1, device.forward_threads)))
 
-    def inputs(self, images: ImageTensors) -> torch.Tensor:
+    def inputs(self, images: ImageTensors) -> Tensor:
         return torch.stack(list(images))
 
 
@@ -204,11 +195,13 @@ class _Pickler(pickle.Pickler):
     """
 
     def persistent_id(self, value: object) -> object:
-        if isinstance(value, torch.Tensor):
+        if isinstance(value, Tensor):
             return digest_of({"": value})
         if isinstance(value, MethodType):
             return id(value.__func__), value.__self__
-        return id(value) if isinstance(value, (FunctionType, type)) else None
+        if isinstance(value, (FunctionType, type)):
+            return id(value)
+        return None
 
 
 def chosen(feature: Feature, protocol: str | None, weights: PathLike | None) -> NetworkChoice:
@@ -227,13 +220,7 @@ def chosen(feature: Feature, protocol: str | None, weights: PathLike | None) -> 
                 setting="protocol",
             )
         return NetworkChoice(f"{type(feature).__module__}.{type(feature).__qualname__}")
-    if isinstance(feature, str) and feature in map(str, INCEPTION_DIMS):
-        raise InputError(
-            f"{option('feature', feature)} is a string, which names a network:",
-            f"pass {option('feature', int(feature))} for a layer of Inception",
-            setting="feature",
-        )
-    if isinstance(feature, bool) or not isinstance(feature, (int, str, Network)):
+    if not isinstance(feature, (int, str, Network)):
         *first, last = INCEPTION_DIMS
         raise InputError(
             f"feature must be {', '.join(map(str, first))} or {last}, the name of a network, such "
@@ -241,8 +228,18 @@ def chosen(feature: Feature, protocol: str | None, weights: PathLike | None) -> 
             f"{type(feature).__name__}",
             setting="feature",
         )
-    dims = feature if isinstance(feature, int) else None
-    extractor = "inception" if dims is not None else feature
+    if isinstance(feature, str) and feature in map(str, INCEPTION_DIMS):
+        raise InputError(
+            f"{option('feature', feature)} is a string, which names a network:",
+            f"pass {option('feature', int(feature))} for a layer of Inception",
+            setting="feature",
+        )
+    dims = None
+    extractor: str | Network = "inception"
+    if isinstance(feature, int):
+        dims = feature
+    else:
+        extractor = feature
     with renamed("extractor", "feature"), renamed("dims", "feature"):
         settings = StatisticsSettings(
             extractor=extractor,  # type: ignore[arg-type]
@@ -256,9 +253,8 @@ def chosen(feature: Feature, protocol: str | None, weights: PathLike | None) -> 
             "pass one of them",
             setting="feature",
         )
-    return replace(
-        settings.network, setting="feature", apart=weights is not None or protocol is not None
-    )
+    apart = weights is not None or protocol is not None
+    return replace(settings.network, setting="feature", apart=apart)
 
 
 def features_of_network(choice: NetworkChoice) -> Features:
@@ -281,15 +277,15 @@ def shared_extractor(
             "feature_step is for a plain module as feature; other networks have their own"
         )
     if antialias is not None and chosen(feature, None, weights).extractor == "inception":
-        meant = "torchmetrics" if flag("antialias", antialias) else "tensorflow"
-        if protocol is not None and protocol_named(protocol).name != meant:
+        selected = "torchmetrics" if flag("antialias", antialias) else "tensorflow"
+        if protocol is not None and protocol_named(protocol).name != selected:
             raise InputError(
-                f"antialias={antialias} selects the protocol {meant!r}, and protocol={protocol!r} "
-                "another one:",
+                f"antialias={antialias} selects the protocol {selected!r}, and "
+                f"protocol={protocol!r} another one:",
                 "pass one of the two",
                 setting="protocol",
             )
-        protocol = meant
+        protocol = selected
     new = SharedExtractor(feature, protocol, weights, feature_step)
     return _used.setdefault(new.content(), new)
 
@@ -346,7 +342,7 @@ class FeatureExtractor(nn.Module):
         """Definition of the features. The real statistics must have the same definition."""
         return self._features.definition
 
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
+    def forward(self, images: Tensor) -> Tensor:
         """Features of a batch.
 
         Args:
@@ -362,135 +358,11 @@ class FeatureExtractor(nn.Module):
         if images.ndim != 4 or images.shape[1] != 3 or not images.is_floating_point():
             raise not_floats("images", "(n, 3, height, width)", images)
         scaled = images.float() * 255.0
-        _check_range(scaled.detach())
+        check_range(scaled.detach())
         with own_exceptions(), computing_on(images.device), full_fp32():
             return self._features.extractor(images.device).differentiable(scaled)
 
-    def _apply(
-        self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True
-    ) -> FeatureExtractor:
+    def _apply(self, fn: Convert, recurse: bool = True) -> FeatureExtractor:
         warn_of_dtype(self, fn)
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         return self
-
-
-def warn_of_dtype(module: nn.Module, fn: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """Warns if a function that torch applies to the tensors of a module converts floats, such as
-    that of `half`.
-    """
-    if fn(torch.zeros(1, device="cpu")).dtype != torch.float32:
-        warn_program(
-            f"half(), double(), type() and to(dtype) have no effect on {type(module).__name__}: "
-            "its precision is fixed, so that its values are those of fidtool compute"
-        )
-
-
-def flag(name: str, value: Any) -> bool:
-    """Returns a bool, which may also be passed as 0 or 1 and as a scalar of NumPy or torch; a
-    string is a mistake.
-    """
-    plain = value.tolist() if hasattr(value, "tolist") else value
-    if not isinstance(plain, int) or plain not in (0, 1):
-        raise InputError(f"{name} must be True or False, not {brief(value)}")
-    return bool(plain)
-
-
-def pixels_of(
-    images: object, normalize: bool, device: torch.device, float_to_byte: str, plain: bool = False
-) -> torch.Tensor:
-    """Validates a batch of images and converts it to uint8. If ``plain``, they are only moved to
-    the device.
-
-    With ``normalize`` they must be floating-point in 0..1, and become the same bytes as by
-    `fidtool.sources.arrays.as_pixels`. For ``floor`` the product is computed in the images' dtype,
-    as in torchmetrics: bytes / 255 in float16 gives the same bytes.
-    """
-    if not isinstance(images, torch.Tensor):
-        raise InputError(f"images must be a torch.Tensor, not {type(images).__name__}")
-    if device.type == "meta":
-        raise InputError(
-            "the metric is on the meta device: move it to a real device with "
-            "metric.to_empty(device=…)"
-        )
-    if images.device.type != "cpu" and images.device != device:
-        raise InputError(
-            f"the images are on {images.device} and the metric is on {device}:",
-            f"call metric.to('{images.device}')",
-        )
-    images = images.to(device)
-    if plain:
-        return images
-    if images.ndim != 4 or images.shape[1] not in (1, 3) or 0 in images.shape[2:]:
-        last = images.ndim == 4 and images.shape[3] in (1, 3)
-        videos = hint_of_videos(images.shape, "images")
-        hint = "; the channels come first: images.permute(0, 3, 1, 2)" if last else videos
-        shape = (
-            "(n, 3, height, width), or (n, 1, height, width) for grayscale, not "
-            f"{tuple(images.shape)}"
-        )
-        raise InputError(f"images must have the shape {shape}{hint}")
-    images = images.expand(-1, 3, -1, -1)
-    if not normalize:
-        if images.dtype != torch.uint8:
-            advice = (
-                "pass normalize=True for floats in 0..1"
-                if images.is_floating_point()
-                else "values must be 0..255"
-            )
-            raise InputError(
-                f"images must be uint8, not {str(images.dtype).removeprefix('torch.')}; {advice}"
-            )
-        return images
-    if not images.is_floating_point():
-        raise InputError(f"with normalize=True, images must be floats in 0..1, not {images.dtype}")
-    scaled = images * 255
-    _check_range(scaled, "with normalize=True, ")
-    if float_to_byte == "floor":
-        return scaled.byte()
-    exact = images if images.dtype == torch.float64 else images.float()
-    return (exact * 255 + 0.5).clamp(0, 255).byte()
-
-
-def _check_range(scaled: torch.Tensor, when: str = "") -> None:
-    if not scaled.numel():
-        return
-    low, high = (float(value) / 255 for value in scaled.aminmax())
-    if math.isnan(low):  # both are, if any value is
-        raise InputError(f"{when}values must be in 0..1, but some are NaN")
-    if low <= -1 / 255 or high >= 256 / 255:
-        raise InputError(
-            f"{when}values must be in 0..1, but these are in {low:g}..{high:g}: images / 255 "
-            "rescales from 0..255 and (images + 1) / 2 from -1..1, images * std + mean undoes a "
-            "normalisation, and images.clamp(0, 1) clips"
-        )
-
-
-def not_floats(name: str, shape: str, given: torch.Tensor) -> InputError:
-    """Returns the error for a tensor that is not floating-point or has another shape."""
-    got = f"{given.dtype} of shape {tuple(given.shape)}"
-    return InputError(f"{name} must be a floating-point tensor of shape {shape}, not {got}")
-
-
-def image_hashes(images: torch.Tensor) -> torch.Tensor:
-    """A 64-bit hash of each image (shape (n, channels, height, width)): int64 of shape (n,) on the
-    CPU.
-
-    The sum of the bytes times position-dependent weights, modulo 2 ** 64: the same on any device.
-    """
-    flat = images.flatten(1).contiguous().view(torch.uint8)
-    weights = _weights(flat.shape[1], flat.device)
-    size = sum(65537**place * side for place, side in enumerate(images.shape[1:3]))
-    # A batch of photos as int64 would take gigabytes.
-    parts = torch.split(flat, max(1, (1 << 20) // max(1, flat.shape[1])))
-    return torch.cat([(part.to(torch.int64) * weights).sum(1) + size for part in parts]).cpu()
-
-
-@lru_cache(maxsize=4)
-def _weights(count: int, device: torch.device) -> torch.Tensor:
-    """Pseudo-random odd numbers from the mixing function of SplitMix64 (Steele, Lea and Flood
-    2014).
-    """
-    values = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
-    for bits, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1)):
-        values = (values ^ (values >> np.uint64(bits))) * np.uint64(factor)
-    return torch.from_numpy((values | np.uint64(1)).view(np.int64)).to(device)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache, cached_property
 from math import prod
 from types import TracebackType
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 import torch.distributed as dist
@@ -30,12 +30,12 @@ from fidtool.system.background import call_with_timeout
 from fidtool.system.torch_internals import default_store, new_gloo_group
 from fidtool.validation import Setting
 
+# A ``torch.distributed.ProcessGroup``, or None for all ranks.
 Group = Any
-"""A ``torch.distributed.ProcessGroup``, or None for all ranks."""
+# Default timeout in seconds for waiting for the other ranks.
 DEFAULT_TIMEOUT = 60.0
-"""Default timeout in seconds for waiting for the other ranks."""
+# After the rendezvous, how long a rank may keep the others waiting inside a collective.
 _TRANSPORT_SECONDS = 300.0
-"""After the rendezvous, how long a rank may keep the others waiting inside a collective."""
 Grad = Literal["sum", "mean", "local"]
 GRAD = Setting("sum", choices=get_args(Grad), name="grad", kind=str)
 GATHERING = "gather_with_grad()"
@@ -49,11 +49,10 @@ _BACKWARD_REMEDY = (
 _ABSENCE = "absence"
 _REPORT_SECONDS = 5.0
 
+# The `Ranks` of torch's default group and a set of ranks.
 _known: dict[tuple[Group, tuple[int, ...]], Ranks] = {}
-"""The `Ranks` of torch's default group and a set of ranks."""
-atexit.register(
-    _known.clear
-)  # destroys their groups: gloo's threads must end before the interpreter exits
+# Destroys their groups: gloo's threads must end before the interpreter exits.
+atexit.register(_known.clear)
 
 
 class Ranks:
@@ -108,11 +107,11 @@ class Ranks:
         for rank, entry in zip(self.ranks, entries, strict=True):
             if entry["call"] != latest:
                 self.calls[purpose] = latest
-                behind = (
+                problem = (
                     f"rank {rank} is in call number {entry['call']} of {purpose} and the others "
-                    f"in number {latest}"
+                    f"in number {latest}, because it missed a call that failed; no data was "
+                    "exchanged:"
                 )
-                problem = f"{behind}, because it missed a call that failed; no data was exchanged:"
                 raise on_every_rank(RunError(problem, "make the call again"))
             if failure := entry["payload"].get("failed"):
                 raise RunError(f"rank {rank} failed: {failure}")
@@ -171,16 +170,14 @@ class Ranks:
             with outside_autograd():
                 self._gloo = self._gloo or self._new_gloo()
                 # A new World each time: one that has seen a failure cannot be reused.
-                yield World(
-                    Launch(self.group_rank, self.size, self.group_rank, self.size), group=self._gloo
-                )
+                launch = Launch(self.group_rank, self.size, self.group_rank, self.size)
+                yield World(launch, group=self._gloo)
         except LostContactError as error:
             self._gloo = None
-            lost = (
-                "a rank was lost, or the other ranks waited for it for more than "
-                f"{_TRANSPORT_SECONDS:.0f} s"
-            )
-            raise RunError(f"{purpose}: {lost} ({first_line(error.__cause__ or error)})") from error
+            raise RunError(
+                f"{purpose}: a rank was lost, or the other ranks waited for it for more than "
+                f"{_TRANSPORT_SECONDS:.0f} s ({first_line(error.__cause__ or error)})"
+            ) from error
 
     def _new_gloo(self) -> Any:
         # Under new keys: those of an earlier group refer to closed sockets.
@@ -268,7 +265,7 @@ def group_rank_and_size(group: Group) -> tuple[int, int]:
     try:
         ranks = ranks_of(group)
     except InputError:
-        return 0, 1
+        ranks = Ranks()
     return ranks.group_rank, ranks.size
 
 
@@ -319,7 +316,7 @@ def gather_with_grad(
         timeout: seconds to wait for the other ranks, in forward and in backward.
 
     Returns:
-        Tensor of shape (sum of n, …) on the device of ``tensor``, the same on every rank.
+        torch.Tensor of shape (sum of n, …) on the device of ``tensor``, the same on every rank.
 
     Raises:
         fidtool.InputError: on every rank, if shapes or dtypes do not match; the message names the
@@ -375,18 +372,16 @@ def _gathered(
     payloads = ranks.exchange(GATHERING, payload, timeout, _FORWARD_REMEDY)
     reference = _check_compatible(ranks, payloads)
     if tensor.shape == (0,):
-        tensor = tensor.to(getattr(torch, reference["dtype"])).reshape(
-            0, *reference["trailing shape"]
-        )
+        dtype = getattr(torch, reference["dtype"])
+        tensor = tensor.to(dtype).reshape(0, *reference["trailing shape"])
     lengths = [entry["shape"][0] for entry in payloads]
     if not any(entry["requires_grad"] for entry in payloads):
         return _joined(tensor, ranks, lengths), lengths
     # The anchor requires a gradient, so that backward, a collective, is called even if this rank's
     # tensor does not.
     anchor = torch.zeros((), dtype=torch.float32, device=tensor.device, requires_grad=True)
-    joined: torch.Tensor = _Gather.apply(
-        tensor, anchor, (ranks, lengths, grad, timeout, ranks.calls[GATHERING])
-    )
+    call = _Call(ranks, lengths, grad, timeout, ranks.calls[GATHERING])
+    joined: torch.Tensor = _Gather.apply(tensor, anchor, call)
     return joined, lengths
 
 
@@ -396,75 +391,77 @@ def _check_compatible(ranks: Ranks, payloads: list[dict[str, Any]]) -> dict[str,
     A tensor of shape (0,), such as the state of a torchmetrics metric that was never updated, may
     stand for one without rows of any shape and dtype.
     """
-    reference = next((each for each in payloads if each["shape"] != [0]), payloads[0])
+    reference = next((entry for entry in payloads if entry["shape"] != [0]), payloads[0])
     first = ranks.ranks[payloads.index(reference)]
-    needs_backward = reference["grad"] != "local" and any(
-        entry["requires_grad"] for entry in payloads
-    )
+    gradients = any(entry["requires_grad"] for entry in payloads)
     for rank, entry in zip(ranks.ranks, payloads, strict=True):
-        if needs_backward and not entry["grad_enabled"]:
-            problem = (
-                f"the tensor to gather needs a gradient on other ranks but rank {rank} is in "
-                "torch.no_grad()"
-            )
-            raise on_every_rank(InputError(f"{problem}: backward is a collective of all ranks"))
-        for what in ("trailing shape", "dtype", "grad"):
-            theirs, mine = reference[what], entry[what]
-            if mine != theirs and entry["shape"] != [0]:
-                message = (
-                    f"the tensors to gather differ in {what}: {theirs} on rank {first}, {mine} on "
-                    f"rank {rank}"
+        if gradients and reference["grad"] != "local" and not entry["grad_enabled"]:
+            raise on_every_rank(
+                InputError(
+                    "the tensor to gather needs a gradient on other ranks but rank "
+                    f"{rank} is in torch.no_grad(): backward is a collective of all ranks"
                 )
-                raise on_every_rank(InputError(message))
+            )
+        for name in ("trailing shape", "dtype", "grad"):
+            if entry[name] != reference[name] and entry["shape"] != [0]:
+                raise on_every_rank(
+                    InputError(
+                        f"the tensors to gather differ in {name}: {reference[name]} on rank "
+                        f"{first}, {entry[name]} on rank {rank}"
+                    )
+                )
     return reference
 
 
 def _joined(tensor: torch.Tensor, ranks: Ranks, lengths: list[int]) -> torch.Tensor:
     """The rows of all ranks, each of which has so many."""
-    shape = sum(lengths), *tensor.shape[1:]
-    row = prod(tensor.shape[1:]) * tensor.element_size()
-    if not row or not shape[0]:
+    shape = (sum(lengths), *tensor.shape[1:])
+    if prod(shape) == 0:
         return tensor.new_empty(shape)
+    row_bytes = prod(tensor.shape[1:]) * tensor.element_size()
     with ranks.world(GATHERING) as world:
         # A copy, because an empty array of NumPy may have a stride that forbids a view as bytes.
-        rows = (
-            tensor.detach()
-            .resolve_conj()
-            .resolve_neg()
-            .clone(memory_format=torch.contiguous_format)
-        )
+        rows = tensor.detach().resolve_conj().resolve_neg()
+        rows = rows.clone(memory_format=torch.contiguous_format)
         parts = world.gather_bytes(
-            rows.flatten().view(torch.uint8), [length * row for length in lengths]
+            rows.flatten().view(torch.uint8), [length * row_bytes for length in lengths]
         )
         return torch.cat(parts).view(tensor.dtype).view(shape)
 
 
+class _Call(NamedTuple):
+    """A call of `gather_with_grad`, of which it is the ``number``."""
+
+    ranks: Ranks
+    lengths: list[int]
+    grad: Grad
+    timeout: float
+    number: int
+
+
 class _Gather(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, tensor: torch.Tensor, anchor: torch.Tensor, call: tuple[Any, ...]
-    ) -> torch.Tensor:
+    def forward(ctx: Any, tensor: torch.Tensor, anchor: torch.Tensor, call: _Call) -> torch.Tensor:
         ctx.call = call
-        ranks, lengths, *_ = call
-        return _joined(tensor, ranks, lengths)
+        return _joined(tensor, call.ranks, call.lengths)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, joined: torch.Tensor) -> tuple[torch.Tensor | None, None, None]:
-        ranks, lengths, grad, seconds, number = ctx.call
-        kind = joined.dtype
-        if grad != "local":
-            purpose = f"the backward of {GATHERING} call number {number}"
-            ranks.exchange(purpose, {}, seconds, _BACKWARD_REMEDY, counted=False)
+        call: _Call = ctx.call
+        dtype = joined.dtype
+        if call.grad != "local":
+            purpose = f"the backward of {GATHERING} call number {call.number}"
+            call.ranks.exchange(purpose, {}, call.timeout, _BACKWARD_REMEDY, counted=False)
             # Summing in half precision would lose digits.
-            joined = joined.to(torch.promote_types(kind, torch.float32)).clone(
-                memory_format=torch.contiguous_format
-            )
-            with ranks.world(purpose) as world:
+            joined = joined.to(torch.promote_types(dtype, torch.float32))
+            joined = joined.clone(memory_format=torch.contiguous_format)
+            with call.ranks.world(purpose) as world:
                 world.sum_(joined)
-        own = torch.split(joined, lengths)[ranks.group_rank]
-        own = (own / ranks.size if grad == "mean" else own).to(kind)
-        return own if ctx.needs_input_grad[0] else None, None, None
+        own = torch.split(joined, call.lengths)[call.ranks.group_rank]
+        if call.grad == "mean":
+            own = own / call.ranks.size
+        return own.to(dtype) if ctx.needs_input_grad[0] else None, None, None
 
 
 class OutOfSyncError(RunError):
@@ -485,7 +482,8 @@ def assert_in_sync(
             and the ranks.
         fidtool.training.AbsentRanksError: if some ranks did not call it in time.
     """
-    ranks, purpose = ranks_of(group), "assert_in_sync()"
+    ranks = ranks_of(group)
+    purpose = "assert_in_sync()"
     if ranks.size == 1:
         warn_without_group(purpose)
         return
@@ -494,15 +492,16 @@ def assert_in_sync(
     with ranks.world(purpose) as world:
         differences = find_differences(hashes, world, ranks.ranks)
     if differences:
-        problem = f"the ranks' replicas of {type(module).__name__} differ: {'; '.join(differences)}"
-        remedies = []
+        error = OutOfSyncError(
+            f"the ranks' replicas of {type(module).__name__} differ: {'; '.join(differences)}"
+        )
         if isinstance(module, DistributedDataParallel):
-            remedies.append(
+            error.advise(
                 "of buffers, such as BatchNorm's statistics, DDP sends rank 0's to the others "
                 "only at the start of the next forward pass in training; torch.nn.SyncBatchNorm "
                 "keeps them equal"
             )
-        raise on_every_rank(OutOfSyncError(problem, *remedies))
+        raise on_every_rank(error)
 
 
 def wrap_trainable(
@@ -536,11 +535,9 @@ def wrap_trainable(
             "call torch.distributed.init_process_group before wrap_trainable, or their replicas "
             "will diverge",
         )
-    return (
-        DistributedDataParallel(loss, device_ids=device_ids, process_group=group)
-        if _initialized()
-        else loss
-    )
+    if not _initialized():
+        return loss
+    return DistributedDataParallel(loss, device_ids=device_ids, process_group=group)
 
 
 def assert_optimized(
@@ -552,19 +549,20 @@ def assert_optimized(
     Raises:
         fidtool.InputError: if some parameters are in no group; the message names them.
     """
-    optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
-    held = {
-        id(parameter)
-        for each in optimizers
-        for group in each.param_groups
-        for parameter in group["params"]
-    }
-    own = loss.module if isinstance(loss, DistributedDataParallel) else loss
+    optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else optimizer
+    trained = set[nn.Parameter]()
+    for one in optimizers:
+        for group in one.param_groups:
+            trained.update(group["params"])
+    if isinstance(loss, DistributedDataParallel):
+        loss = loss.module
     missing = [
-        name for name, each in own.named_parameters() if each.requires_grad and id(each) not in held
+        name
+        for name, parameter in loss.named_parameters()
+        if parameter.requires_grad and parameter not in trained
     ]
     if missing:
         raise InputError(
-            f"no optimizer trains {', '.join(missing)} of {type(own).__name__}:",
+            f"no optimizer trains {', '.join(missing)} of {type(loss).__name__}:",
             "move the loss to its device and then pass loss.parameters() to the optimizer too",
         )

@@ -7,12 +7,12 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fidtool.diagnose.diagnosis import set_warnings
 from fidtool.distances.exact import feature_settings
@@ -35,13 +35,13 @@ from fidtool.training.feature_extractor import (
     Feature,
     PathLike,
     features_of_network,
-    flag,
     inception_weights,
-    pixels_of,
     shared_extractor,
 )
 from fidtool.training.group import DEFAULT_TIMEOUT, Group, outside_autograd
+from fidtool.training.inputs import flag, pixels_of
 from fidtool.training.real_statistics import doubts_about, real_set
+from fidtool.training.rows import UNKNOWN
 from fidtool.training.samples import Index, sample_numbers
 from fidtool.training.state import MetricState, Result
 from fidtool.training.sums import SIDES, ImageSums
@@ -49,7 +49,7 @@ from fidtool.training.synced_metric import SyncedMetric, Values
 from fidtool.validation import declared, text_of
 
 _LOGITS = "logits_unbiased"
-_Pair = tuple[torch.Tensor, torch.Tensor]
+_Pair = tuple[Tensor, Tensor]
 
 
 class ImageMetric(SyncedMetric[Values, ImageSums]):
@@ -101,21 +101,19 @@ class ImageMetric(SyncedMetric[Values, ImageSums]):
         theirs = dist_sync_on_step, dist_sync_fn, distributed_available_fn
         super().__init__(normalize, sync_on_compute, sync_timeout, process_group, name, theirs)
         self.reset_real_features = flag("reset_real_features", reset_real_features)
-        file = feature_extractor_weights_path
-        if weights is not None and file is not None:
-            raise InputError(
-                "weights and feature_extractor_weights_path are the same:", "pass one of them"
-            )
-        with (
-            outside_autograd(),
-            renamed("weights", "weights" if file is None else "feature_extractor_weights_path"),
-        ):
-            self._network = shared_extractor(
-                feature, antialias, protocol, weights or file, feature_step
-            )
-            # antialias is an argument of torchmetrics, which truncates with either protocol.
-            asked = float_to_byte if antialias is None else float_to_byte or "floor"
-            self._begin(real_statistics, asked, batch_size)
+        argument = "weights"
+        if feature_extractor_weights_path is not None:
+            if weights is not None:
+                raise InputError(
+                    "weights and feature_extractor_weights_path are the same:", "pass one of them"
+                )
+            argument = "feature_extractor_weights_path"
+            weights = feature_extractor_weights_path
+        if antialias is not None and float_to_byte is None:
+            float_to_byte = "floor"  # torchmetrics, whose argument it is, truncates
+        with outside_autograd(), renamed("weights", argument):
+            self._network = shared_extractor(feature, antialias, protocol, weights, feature_step)
+            self._begin(real_statistics, float_to_byte, batch_size)
 
     def _begin(
         self,
@@ -127,7 +125,12 @@ class ImageMetric(SyncedMetric[Values, ImageSums]):
         per_image = self._metric.fake_features
         sides = {side: ImageSums(network, side, batch_size, per_image) for side in SIDES}
         doubts: list[ResultWarning] = []
-        real = "their own images"
+        settings = {
+            "definition": network.definition.to_json(),
+            "real": "their own images",
+            "float_to_byte": "",
+            "own": repr(self._metric) if per_image else "",
+        }
         self._real: MeasuredSet | None = None
         self._rounding = network.rounding(float_to_byte)
         if real_statistics is not None:
@@ -137,21 +140,16 @@ class ImageMetric(SyncedMetric[Values, ImageSums]):
             stated = (statistics.config or {}).get("float_to_byte")
             self._rounding = network.rounding(float_to_byte or stated)
             doubts = doubts_about(self._real, network, stated, self._rounding)
-            digest = hashlib.sha256(
-                statistics.mu.tobytes() + statistics.sigma.tobytes()
-            ).hexdigest()
-            real = f"statistics with SHA-256 {digest[:12]}"
-        settings = {
-            "definition": network.definition.to_json(),
-            "real": real,
-            "float_to_byte": "" if self._rounding == network.rounding(None) else self._rounding,
-            "own": repr(self._metric) if per_image else "",
-        }
+            digest = hashlib.sha256(statistics.mu.tobytes() + statistics.sigma.tobytes())
+            settings["real"] = f"statistics with SHA-256 {digest.hexdigest()[:12]}"
+        if self._rounding != network.rounding(None):
+            settings["float_to_byte"] = self._rounding
         saved = ("definition", "float_to_byte")
         self._sums = MetricState(sides, "images", settings, saved, doubts)
         self._sums.to(self.device)
 
-    def _kept(self) -> tuple[str, ...]:
+    @property
+    def _kept(self) -> Collection[str]:
         return () if self.reset_real_features else ("real",)
 
     def _count_of_real(self, sums: MetricState[ImageSums]) -> int | None:
@@ -159,41 +157,38 @@ class ImageMetric(SyncedMetric[Values, ImageSums]):
 
     def _measure(self, sums: MetricState[ImageSums], world: World) -> Result:
         metric = self._metric
-        counts = {"real": self._count_of_real(sums), "fake": sums.main.count}
-        if not (metric.frechet or metric.real_features):
-            del counts["real"]
-        least, setting = self._least
-        for side, count in counts.items():
-            if count is not None and count < least:
-                problem = (
-                    f"{self._title} needs at least {least} {SIDES[side]}{setting}, but there are "
-                    f"{count}"
-                )
-                kept = (
-                    ", which reset() discards unless reset_real_features=False"
-                    if side == "real"
-                    else ""
-                )
-                raise TooFewImagesError(
-                    f"{problem}: add them with update(images, real={side == 'real'}){kept}"
-                )
+        real_count = None
+        if metric.frechet or metric.real_features:
+            real_count = self._count_of_real(sums)
+        fake_count = sums.main.count
+        self._check_count("real", real_count)
+        self._check_count("fake", fake_count)
         sets = [self._set(side, sums, world) for side in SIDES]
-        real, fake = (feature_set(each, FEATURES, metric.fake_features) for each in sets)
-        context = MetricContext(
-            feature_settings(self._network.definition, self.device, world), lambda: self._classifier
-        )
+        real, fake = (feature_set(images, FEATURES, metric.fake_features) for images in sets)
+        settings = feature_settings(self._network.definition, self.device, world)
+        context = MetricContext(settings, lambda: self._classifier)
         values = metric.compute(real, fake, context)
-        of_sets = (
-            set_warnings({each.path: each.statistics for each in sets}) if metric.frechet else []
-        )
-        warnings = merged([*of_sets, *context.said])
-        values, warnings = world.broadcast((values, warnings))
-        values = {name: values[name] for name in self._names if name in values}
+        warnings = context.said
+        if metric.frechet:
+            warnings = set_warnings({images.path: images.statistics for images in sets}) + warnings
+        values, warnings = world.broadcast((values, merged(warnings)))
         return Result(
-            values,
-            counts.get("real"),
-            sums.main.count,
-            warnings=tuple(each.shown() for each in warnings),
+            {name: values[name] for name in self._names if name in values},
+            real_count,
+            fake_count,
+            warnings=tuple(warnings),
+        )
+
+    def _check_count(self, side: str, count: int | None) -> None:
+        least, setting = self._least
+        if count is None or count >= least:
+            return
+        remedy = f"add them with update(images, real={side == 'real'})"
+        if side == "real":
+            remedy += ", which reset() discards unless reset_real_features=False"
+        raise TooFewImagesError(
+            f"{self._title} needs at least {least} {SIDES[side]}{setting}, but there are {count}:",
+            remedy,
         )
 
     def _set(self, side: str, sums: MetricState[ImageSums], world: World) -> MeasuredSet:
@@ -206,7 +201,8 @@ class ImageMetric(SyncedMetric[Values, ImageSums]):
         return MeasuredSet(f"the set of {SIDES[side]}", statistics or Statistics({}), features)
 
     def _key(self, name: str) -> str:
-        features, metric = features_of_network(self._network.choice), self._metric
+        features = features_of_network(self._network.choice)
+        metric = self._metric
         return key_of([Value(metric.name, number, features) for number in metric.numbers], name)
 
     @property
@@ -223,7 +219,7 @@ class ImageMetric(SyncedMetric[Values, ImageSums]):
         return self._rounding
 
     @property
-    def real_features_num_samples(self) -> torch.Tensor:
+    def real_features_num_samples(self) -> Tensor:
         """Number of real images that were added on this rank, or while synced on all: int64 scalar
         tensor.
 
@@ -233,14 +229,14 @@ class ImageMetric(SyncedMetric[Values, ImageSums]):
         return torch.tensor(-1 if count is None else count, device=self.device)
 
     @property
-    def fake_features_num_samples(self) -> torch.Tensor:
+    def fake_features_num_samples(self) -> Tensor:
         """Number of generated images that were added on this rank, or while synced on all: int64
         scalar tensor.
         """
         return torch.tensor(self._sums.main.count, device=self.device)
 
     @fork_safe
-    def update(self, imgs: torch.Tensor, real: bool, index: Index | None = None) -> None:
+    def update(self, imgs: Tensor, real: bool, index: Index | None = None) -> None:
         """Adds a batch of images. Not a collective: each rank may call it any number of times.
 
         Args:
@@ -271,12 +267,12 @@ class ImageMetric(SyncedMetric[Values, ImageSums]):
             pixels = pixels_of(
                 imgs, self.normalize, self.device, self._rounding, self._network.plain
             )
-            samples = None if index is None else sample_numbers(index, len(pixels), "images")
+            samples = UNKNOWN if index is None else sample_numbers(index, len(pixels), "images")
             self._sums.sides["real" if real else "fake"].add(pixels, samples)
             self._warn(*self._sums.mixed())
 
 
-class FrechetInceptionDistance(ImageMetric[torch.Tensor]):
+class FrechetInceptionDistance(ImageMetric[Tensor]):
     """FID of the images of all ranks, with the interface of torchmetrics'
     ``FrechetInceptionDistance``.
 
@@ -385,7 +381,7 @@ class KernelInceptionDistance(ImageMetric[_Pair]):
         return replace(result, values={**result.values, spread: deviation})
 
 
-class MemorizationInformedFrechetInceptionDistance(ImageMetric[torch.Tensor]):
+class MemorizationInformedFrechetInceptionDistance(ImageMetric[Tensor]):
     """MIFID (Bai et al. 2021), with the interface of torchmetrics' metric of this name.
 
     The FID, divided by the mean cosine distance of the real images to the nearest generated image
@@ -418,10 +414,11 @@ class _Scores(Scores):
         if not context.classifier():
             identity = torch.eye(fake.rows.shape[1], device="cpu")
             context = replace(context, classifier=lambda: Weights({"fc.weight": identity}, ""))
-        found = super().compute(real, fake, context)
-        sample = math.sqrt(self.splits / (self.splits - 1)) if self.splits > 1 else math.nan
-        spread = self.numbers[0].spread
-        return {**found, spread: found[spread] * sample}
+        values = dict(super().compute(real, fake, context))
+        # The sample deviation, of which a single part has none.
+        correction = math.sqrt(self.splits / (self.splits - 1)) if self.splits > 1 else math.nan
+        values[self.numbers[0].spread] *= correction
+        return values
 
 
 class InceptionScore(ImageMetric[_Pair]):
@@ -452,17 +449,19 @@ class InceptionScore(ImageMetric[_Pair]):
         real_statistics: PathLike | Statistics | None = None,
         **options: Any,
     ) -> None:
-        self._metric, self._least = _Scores(splits=splits), (splits, f" for splits={splits}")
-        super().__init__(
-            max(INCEPTION_DIMS) if feature == _LOGITS else feature, True, normalize, **options
-        )
-        if feature == _LOGITS:
+        self._metric = _Scores(splits=splits)
+        self._least = splits, f" for splits={splits}"
+        logits = feature == _LOGITS
+        if logits:
+            feature = max(INCEPTION_DIMS)
+        super().__init__(feature, True, normalize, **options)
+        if logits:
             # The network may be that of another metric, which found its weights elsewhere.
             file = options.get("weights") or options.get("feature_extractor_weights_path")
             weights = inception_weights(text_of(file), classifier=True)
             self._classifier = Weights({"fc.weight": weights.state["fc.weight"]}, weights.origin)
 
-    def update(self, imgs: torch.Tensor, real: bool = False, index: Index | None = None) -> None:
+    def update(self, imgs: Tensor, real: bool = False, index: Index | None = None) -> None:
         """Adds generated images. Real ones, which other metrics of a ``MetricCollection`` need, are
         not added.
         """
@@ -470,7 +469,7 @@ class InceptionScore(ImageMetric[_Pair]):
             super().update(imgs, False, index)
 
 
-class PrecisionRecallDensityCoverage(ImageMetric[dict[str, torch.Tensor]]):
+class PrecisionRecallDensityCoverage(ImageMetric[dict[str, Tensor]]):
     """Precision, recall, density, coverage and F-score; ``compute`` returns a dictionary of float64
     scalar tensors.
 

@@ -10,10 +10,11 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fidtool.api import compute_statistics
 from fidtool.distributed.seeds import sample_seed
@@ -32,15 +33,14 @@ from fidtool.training.group import ranks_of
 from fidtool.training.inception_metrics import FrechetInceptionDistance, ImageMetric
 from fidtool.validation import Setting
 
-Generate = Callable[[int, int], torch.Tensor]
+Generate = Callable[[int, int], Tensor]
 ModelWeights = Literal["averaged", "raw"]
 _NUM_SAMPLES = Setting(10_000, least=2, name="num_samples", kind=int)
 _EVERY_N_EPOCHS = Setting(1, least=1, name="every_n_epochs", kind=int)
 _MODEL_WEIGHTS = Setting("averaged", choices=get_args(ModelWeights), name="model_weights", kind=str)
 _PURPOSE = "FIDCallback's reference"
+# The word in a name, such as that of ``val_fid`` and ``fid50k``, but not of ``confident``.
 _FID = re.compile("(?<![A-Za-z0-9])fid(?![A-Za-z])")
-"""The word in a name, such as that of ``val_fid`` and ``fid50k``, but not of ``confident``."""
-
 
 if TYPE_CHECKING:
     import lightning.pytorch
@@ -50,10 +50,9 @@ if TYPE_CHECKING:
     class Base(lightning.pytorch.Callback, pytorch_lightning.Callback):  # type: ignore[misc]
         """For type checkers, which accept it in the Trainer of either package."""
 else:
+    _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
     # From the package that the program has imported.
-    for _package in sorted(
-        ("lightning.pytorch", "pytorch_lightning"), key=lambda name: name not in sys.modules
-    ):
+    for _package in sorted(_PACKAGES, key=lambda name: name not in sys.modules):
         with contextlib.suppress(ImportError):
             Base = importlib.import_module(_package).Callback
             _say_on_rank_zero = importlib.import_module(f"{_package}.utilities").rank_zero_info
@@ -154,6 +153,7 @@ class FIDCallback(Base):
         self.metrics = _classes(metrics)
         self.model_weights: ModelWeights = _MODEL_WEIGHTS.checked(model_weights)
         self._called = name or FID.name
+        # None would replace what a functools.partial in `metrics` passes.
         options = {
             "feature": feature,
             "protocol": protocol,
@@ -163,12 +163,11 @@ class FIDCallback(Base):
             "sync_timeout": sync_timeout,
             "name": f"of FIDCallback {self._called!r}",
         }
-        # None would replace what a functools.partial in `metrics` passes.
         self._options: dict[str, Any] = {
             name: value for name, value in options.items() if value is not None
         }
         self.frechet_distance: float | None = None
-        self._values: dict[str, torch.Tensor] = {}
+        self._values: dict[str, Tensor] = {}
         self._measured = False
         self._measured_epoch = -1
         self._fingerprint: str | None = None
@@ -178,7 +177,9 @@ class FIDCallback(Base):
     @property
     def fid(self) -> float | None:
         """The last FID; None if there is none, or the features are not Inception's 2048."""
-        return self.frechet_distance if features_of_network(self._network) == Features() else None
+        if features_of_network(self._network) != Features():
+            return None
+        return self.frechet_distance
 
     # Lightning's hooks.
 
@@ -224,15 +225,13 @@ class FIDCallback(Base):
         """
         if not self._due_in_validation(trainer):
             return
-        if (
-            not self._values
-        ):  # a rank without a batch, where an averaging callback that comes first has swapped back
-            callbacks = list(trainer.callbacks)
-            averaging = averaging_callback(callbacks)
-            swapped_back = averaging is not None and callbacks.index(averaging) < callbacks.index(
-                self
-            )
-            self._measure(trainer, pl_module, "raw" if swapped_back else "averaged")
+        if not self._values:  # a rank without a batch
+            current: ModelWeights = "averaged"
+            earlier = takewhile(lambda callback: callback is not self, trainer.callbacks)
+            # An averaging callback that comes first has swapped back.
+            if averaging_callback([*earlier]) is not None:
+                current = "raw"
+            self._measure(trainer, pl_module, current)
         self._log(pl_module)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
@@ -241,9 +240,8 @@ class FIDCallback(Base):
             return
         averaging = averaging_callback(trainer.callbacks)
         if averaging is not None:
-            averaging.on_train_epoch_end(
-                trainer, pl_module
-            )  # updates the average, only once an epoch
+            # It updates the average, only once an epoch.
+            averaging.on_train_epoch_end(trainer, pl_module)
         self._measure(trainer, pl_module, "raw")
         self._log(pl_module)
 
@@ -279,16 +277,7 @@ class FIDCallback(Base):
             return self._metrics
         real = self._statistics(pl_module)
         metrics = [metric(real_statistics=real, **self._options) for metric in self.metrics]
-        names = [
-            self._logged_name(metric, number.name)
-            for metric in metrics
-            for number in metric._metric.numbers
-        ]
-        if again := {name for name in names if names.count(name) > 1}:
-            raise InputError(
-                f"two metrics of FIDCallback would be logged as {', '.join(sorted(again))}:",
-                "pass each to a FIDCallback with its own name",
-            )
+        names = set[str]()
         for metric in metrics:
             least, setting = metric._least
             if least > self.num_samples:
@@ -297,6 +286,13 @@ class FIDCallback(Base):
                     f"raise num_samples, which is {self.num_samples}",
                     setting="num_samples",
                 )
+            own = {self._logged_name(metric, number.name) for number in metric._metric.numbers}
+            if again := names & own:
+                raise InputError(
+                    f"two metrics of FIDCallback would be logged as {', '.join(sorted(again))}:",
+                    "pass each to a FIDCallback with its own name",
+                )
+            names |= own
         fingerprint = f"{metrics[0].reference_digest} {self._measures}".rstrip()
         if self._fingerprint not in (None, fingerprint):
             warn_program(
@@ -317,11 +313,12 @@ class FIDCallback(Base):
                 "pass feature='FILE.py:NAME', or the statistics file that `fidtool stats` writes "
                 "for the folder",
             )
+        # KID needs the features of each image.
         only_fid = self.metrics == (FrechetInceptionDistance,)
         statistics = compute_statistics(
             self.reference,
             extractor=self._network,
-            metrics=[FID() if only_fid else KID()],  # with the features of each image
+            metrics=[FID() if only_fid else KID()],
             device=str(pl_module.device),
         )
         ranks = ranks_of()
@@ -335,9 +332,7 @@ class FIDCallback(Base):
         """Computes the values. The model has the ``current`` weights; a callback has the others."""
         samples = self.num_samples
         metrics = self._prepare(pl_module)
-        if getattr(
-            trainer, "fast_dev_run", 0
-        ):  # it only exercises the code, and its FID is meaningless
+        if trainer.fast_dev_run:  # it only exercises the code, and its FID is meaningless
             samples = min(samples, 16)
             metrics = [metric for metric in metrics if metric._least[0] <= samples]
         for metric in metrics:
@@ -382,9 +377,9 @@ class FIDCallback(Base):
         self._values = {}
 
     def _fill(self, metrics: list[ImageMetric[Any]], pl_module: Any, samples: int) -> None:
-        generate: Generate = (
-            getattr(pl_module, self.generate) if isinstance(self.generate, str) else self.generate
-        )
+        generate = self.generate
+        if isinstance(generate, str):
+            generate = getattr(pl_module, generate)
         ranks = ranks_of()
         starts = range(0, samples, self.batch_size)
         for start in starts[ranks.group_rank :: ranks.size]:
@@ -392,14 +387,14 @@ class FIDCallback(Base):
             seed = sample_seed(self.seed, start)
             torch.manual_seed(seed)
             images = generate(len(numbers), seed)
-            if not isinstance(images, torch.Tensor) or len(images) != len(numbers):
-                got = (
-                    f"{len(images)} images"
-                    if isinstance(images, torch.Tensor)
-                    else type(images).__name__
+            returned = type(images).__name__
+            if isinstance(images, Tensor):
+                returned = f"{len(images)} images"
+            wanted = f"{len(numbers)} images"
+            if returned != wanted:
+                raise InputError(
+                    f"generate({len(numbers)}, …) must return a tensor of {wanted}, not {returned}"
                 )
-                asked = f"generate({len(numbers)}, …) must return a tensor of {len(numbers)} images"
-                raise InputError(f"{asked}, not {got}")
             for metric in metrics:
                 metric.normalize = images.is_floating_point()
                 metric.update(images, real=False, index=numbers)
@@ -407,12 +402,14 @@ class FIDCallback(Base):
 
 def _classes(metrics: Any) -> tuple[Callable[..., ImageMetric[Any]], ...]:
     """Validates ``metrics`` of `FIDCallback`."""
-    given = [metrics] if isinstance(metrics, str) or callable(metrics) else [*(metrics or [None])]
-    for metric in given:
-        other = isinstance(metric, type) and not issubclass(
-            metric, ImageMetric
-        )  # such as torchmetrics'
-        if other or isinstance(metric, nn.Module) or not callable(metric):
-            problem = "metrics takes classes such as fidtool.training.KernelInceptionDistance"
-            raise InputError(f"{problem}, not {brief(metric)}")
-    return tuple(given)
+    if isinstance(metrics, str) or callable(metrics):
+        metrics = [metrics]
+    for metric in metrics or [None]:
+        # Such as torchmetrics'.
+        foreign = isinstance(metric, type) and not issubclass(metric, ImageMetric)
+        if foreign or isinstance(metric, nn.Module) or not callable(metric):
+            raise InputError(
+                "metrics takes classes such as fidtool.training.KernelInceptionDistance, not "
+                f"{brief(metric)}"
+            )
+    return tuple(metrics)

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from fidtool.distances.frechet import covariance_factor
 from fidtool.errors import InputError, TooFewImagesError
 from fidtool.statistics.file import read_statistics
 from fidtool.statistics.set_statistics import Gaussian, Statistics
-from fidtool.training.feature_extractor import PathLike, not_floats, warn_of_dtype
+from fidtool.training.feature_extractor import PathLike
 from fidtool.training.group import (
     DEFAULT_TIMEOUT,
     GATHERING,
@@ -25,9 +24,10 @@ from fidtool.training.group import (
     outside_autograd,
     ranks_of,
 )
+from fidtool.training.inputs import Convert, not_floats, warn_of_dtype
 
+# Eigenvalues of a Gram matrix below this fraction of the largest have too few correct digits.
 _SMALL_SQUARE = 1e-8
-"""Eigenvalues of a Gram matrix below this fraction of the largest have too few correct digits."""
 
 
 class FrechetLoss(nn.Module):
@@ -58,8 +58,8 @@ class FrechetLoss(nn.Module):
             not match them.
     """
 
-    queue: torch.Tensor
-    queued: torch.Tensor
+    queue: Tensor
+    queued: Tensor
 
     def __init__(
         self,
@@ -72,35 +72,29 @@ class FrechetLoss(nn.Module):
         timeout: float = DEFAULT_TIMEOUT,
     ) -> None:
         super().__init__()
-        statistics = (
-            real
-            if isinstance(real, Statistics)
-            else read_statistics(os.fspath(real), features_of=())
-        )
-        dims = statistics.whole("real").dims
-        if projection is not None and not (
-            isinstance(projection, nn.Linear) and projection.in_features == dims
-        ):
-            wanted = f"a torch.nn.Linear of the {dims} features of the statistics"
+        if not isinstance(real, Statistics):
+            real = read_statistics(os.fspath(real), features_of=())
+        dims = real.whole("real").dims
+        linear = isinstance(projection, nn.Linear) and projection.in_features == dims
+        if projection is not None and not linear:
             raise InputError(
-                f"projection must be {wanted}, not {projection}:",
+                f"projection must be a torch.nn.Linear of the {dims} features of the statistics, "
+                f"not {projection}:",
                 "put any other head into the extractor, and compute the statistics with it",
             )
         self.projection = projection
         self.group = group
         self.grad = grad
         self.timeout = timeout
-        self._ddof = 1 if statistics.definition is None else statistics.definition.ddof
+        self._ddof = 1 if real.definition is None else real.definition.ddof
         # Not buffers, because `half()` must not convert them. They follow the features to their
         # device.
-        self._mu = torch.from_numpy(statistics.mu).clone()
-        self._factor = covariance_factor(
-            Gaussian(statistics.mu, statistics.sigma, statistics.count)
-        )
-        self.register_buffer("queue", torch.zeros(queue, statistics.dims, dtype=torch.float32))
+        self._mu = torch.from_numpy(real.mu).clone()
+        self._factor = covariance_factor(Gaussian(real.mu, real.sigma, real.count))
+        self.register_buffer("queue", torch.zeros(queue, dims, dtype=torch.float32))
         self.register_buffer("queued", torch.zeros((), dtype=torch.int64))
 
-    def forward(self, features: torch.Tensor) -> torch.Tensor:
+    def forward(self, features: Tensor) -> Tensor:
         """Returns the distance of all ranks' features, including those in the queue, from the real
         statistics.
 
@@ -116,11 +110,7 @@ class FrechetLoss(nn.Module):
                 in total.
             See also `gather_with_grad`.
         """
-        if (
-            features.ndim != 2
-            or features.shape[1] != len(self._mu)
-            or not features.is_floating_point()
-        ):
+        if features.shape[1:] != self._mu.shape or not features.is_floating_point():
             with ranks_of(self.group).before_exchange(GATHERING, self.timeout):
                 raise not_floats("features", f"(n, {len(self._mu)})", features)
         if features.device.type != "meta":  # where their values would be lost
@@ -130,58 +120,53 @@ class FrechetLoss(nn.Module):
         kind = torch.promote_types(features.dtype, torch.float32)
         joined = gather_with_grad(features.to(kind), self.group, self.grad, timeout=self.timeout)
         with torch.amp.autocast(features.device.type, enabled=False):
-            queued = (
-                int(self.queued) if self.training and len(self.queue) else 0
-            )  # waits for the device
-            every = torch.cat([joined.to(self._mu.dtype), self.queue[:queued].to(self._mu.dtype)])
-            if len(every) < 2:
-                raise TooFewImagesError(
-                    f"FrechetLoss needs at least two features, not {len(every)}"
-                )
-            distance = self._distance(every)
-        if self.training and len(self.queue):
+            queued = 0
+            queueing = self.training and len(self.queue) > 0
+            if queueing:
+                queued = int(self.queued)  # waits for the device
+            x = torch.cat([joined.to(self._mu.dtype), self.queue[:queued].to(self._mu.dtype)])
+            if len(x) < 2:
+                raise TooFewImagesError(f"FrechetLoss needs at least two features, not {len(x)}")
+            distance = self._distance(x)
+        if queueing:
             self._enqueue(joined, queued)
         return distance.to(kind)
 
     @torch.no_grad()
-    def _enqueue(self, features: torch.Tensor, queued: int) -> None:
+    def _enqueue(self, features: Tensor, queued: int) -> None:
         """Puts the latest features before the ``queued`` ones. A batch that is not finite is
         ignored.
         """
-        finite = torch.isfinite(
-            features
-        ).all()  # used on the device only: the host does not wait for it
+        # Used on the device only: the host does not wait for it.
+        finite = torch.isfinite(features).all()
         kept = torch.cat([features.to(self.queue.dtype), self.queue[:queued]])[: len(self.queue)]
         self.queue[: len(kept)] = torch.where(finite, kept, self.queue[: len(kept)])
         self.queued.copy_(torch.where(finite, len(kept), queued))
 
-    def _distance(self, x: torch.Tensor) -> torch.Tensor:
+    def _distance(self, x: Tensor) -> Tensor:
         mu = self._mu
         factor = self._factor
         if self.projection is not None:
             weight = self.projection.weight.to(mu.dtype)
-            bias = None if self.projection.bias is None else self.projection.bias.to(mu.dtype)
+            bias: Tensor | None = self.projection.bias
+            if bias is not None:
+                bias = bias.to(mu.dtype)
             x = F.linear(x, weight, bias)
             mu = F.linear(mu, weight, bias)
             factor = weight @ factor
         mean = x.mean(0)
         centred = (x - mean) / max(len(x) - self._ddof, 1) ** 0.5
-        overlap: torch.Tensor = NuclearNorm.apply(centred @ factor)
-        rest: torch.Tensor = (
-            (mean - mu).square().sum() + centred.square().sum() + factor.square().sum()
-        )
+        overlap: Tensor = NuclearNorm.apply(centred @ factor)
+        rest: Tensor = (mean - mu).square().sum() + centred.square().sum() + factor.square().sum()
         return rest - 2.0 * overlap
 
-    def _apply(
-        self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True
-    ) -> FrechetLoss:
+    def _apply(self, fn: Convert, recurse: bool = True) -> FrechetLoss:
         if self.projection is None:  # which is converted
             warn_of_dtype(self, fn)
         queue = self.queue
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        if (
-            self.queue.dtype != queue.dtype
-        ):  # undo half(): large features would overflow in the queue
+        if self.queue.dtype != queue.dtype:
+            # Undo half(): large features would overflow in the queue.
             self.queue = queue.to(self.queue.device)
         return self
 
@@ -195,22 +180,21 @@ class NuclearNorm(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, matrix: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, matrix: Tensor) -> Tensor:
         finite = torch.isfinite(matrix).all()
-        usable = torch.where(finite, matrix, 0.0)  # LAPACK would raise
-        norm, polar = _by_eigenvalues(usable)
+        norm, polar = _by_eigenvalues(torch.where(finite, matrix, 0.0))  # LAPACK would raise
         nan = torch.where(finite, 0.0, float("nan"))
         ctx.save_for_backward(polar + nan)
         return norm + nan
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
-        polar: torch.Tensor = ctx.saved_tensors[0]
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        polar: Tensor = ctx.saved_tensors[0]
         return grad * polar
 
 
-def _by_eigenvalues(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _by_eigenvalues(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """Returns the nuclear norm and the polar factor of a float64 matrix, from the smaller Gram
     matrix if possible.
 
@@ -219,32 +203,26 @@ def _by_eigenvalues(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     the largest are taken from it, with an error of the polar factor below 1e-8, and the rest,
     projected to the complement, is decomposed itself.
     """
-    a = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.mT
-    if len(a) == 0:
+    if len(matrix) > matrix.shape[1]:
+        norm, polar = _by_eigenvalues(matrix.mT)
+        return norm, polar.mT
+    if len(matrix) == 0:
         return matrix.new_zeros(()), matrix
-    squares, u = torch.linalg.eigh(a @ a.mT)  # ascending
+    squares, u = torch.linalg.eigh(matrix @ matrix.mT)  # ascending
     rest = int((squares <= _SMALL_SQUARE * squares[-1]).sum())
-    rows = u.mT @ a
+    rows = u.mT @ matrix
     values = rows[rest:].norm(dim=1)
     v = rows[rest:] / values[:, None]
-    norm, polar = values.sum(), u[:, rest:] @ v
+    norm = values.sum()
+    polar = u[:, rest:] @ v
     # Below it, singular values are zero up to rounding, so that their directions are arbitrary.
     least = max(matrix.shape) * torch.finfo(matrix.dtype).eps * squares[-1].clamp(min=0.0).sqrt()
     small = rows[:rest] - (rows[:rest] @ v.mT) @ v
-    if (
-        rest and small.norm() > least
-    ):  # centred features have a singular value that is zero up to rounding
+    # Centred features have a singular value that is zero up to rounding.
+    if rest and small.norm() > least:
         q, r = torch.linalg.qr(small.mT)  # a tall matrix would be slow to decompose
-        more, inner = _by_singular_values(r, least)
-        norm, polar = norm + more, polar + u[:, :rest] @ (q @ inner).mT
-    return norm, polar if a is matrix else polar.mT
-
-
-def _by_singular_values(
-    matrix: torch.Tensor, least: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns the nuclear norm and the polar factor, without the directions of singular values up
-    to ``least``.
-    """
-    u, values, vh = torch.linalg.svd(matrix, full_matrices=False)
-    return values.sum(), (u * (values > least)) @ vh
+        left, values, right = torch.linalg.svd(r, full_matrices=False)
+        norm = norm + values.sum()
+        inner = (left * (values > least)) @ right
+        polar = polar + u[:, :rest] @ (q @ inner).mT
+    return norm, polar

@@ -7,13 +7,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from statistics import fmean
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fidtool.diagnose.order import SAMPLE, misplaced
 from fidtool.distances.exact import feature_settings
@@ -40,30 +40,24 @@ from fidtool.reading.records import RECORD, thumbnails
 from fidtool.system.background import DaemonThreads, use_one_torch_thread
 from fidtool.system.cache_dir import one_at_a_time
 from fidtool.system.console import log_warning
-from fidtool.training.feature_extractor import (
-    WEIGHTS_SECONDS,
-    PathLike,
-    flag,
-    image_hashes,
-    pixels_of,
-)
+from fidtool.training.feature_extractor import WEIGHTS_SECONDS, PathLike, Shared
 from fidtool.training.group import DEFAULT_TIMEOUT, Group, outside_autograd
-from fidtool.training.rows import PADDED, UNKNOWN, SampleRows, find_samples, on_several
+from fidtool.training.inputs import flag, image_hashes, pixels_of
+from fidtool.training.rows import PADDED, UNKNOWN, Numbers, SampleRows, on_several
 from fidtool.training.samples import Index, sample_numbers
 from fidtool.training.state import MetricState, Result
 from fidtool.training.synced_metric import SyncedMetric
 
 _THUMBNAIL = RECORD["thumb"]
+# The thumbnails of a pair, by which the warning of pairs in different orders is decided.
 _SAMPLED = np.dtype([("hash", np.uint64), ("real", _THUMBNAIL), ("fake", _THUMBNAIL)])
-"""The thumbnails of a pair, by which the warning of pairs in different orders is decided."""
+# Makes the hash of a pair depend on which of its images is which: the multiplier of Knuth's MMIX
+# generator.
 _HASH_FACTOR = 6364136223846793005
-"""Makes the hash of a pair depend on which of its images is which: the multiplier of Knuth's MMIX
-generator.
-"""
 
 
-class _Comparison:
-    """A metric of pairs, and its network on one device. Copies share it; unpickling loads it again.
+class _Comparison(Shared):
+    """A metric of pairs, and its network on one device.
 
     Attributes:
         title: the metric and its network, which must be the same on all ranks. It has not the path
@@ -71,6 +65,7 @@ class _Comparison:
     """
 
     def __init__(self, metric: PairMetric) -> None:
+        self._arguments = (metric,)
         self.metric = metric
         with one_at_a_time("weights", WEIGHTS_SECONDS), repeatable():
             self._state = metric.fetch(log_warning)
@@ -83,12 +78,6 @@ class _Comparison:
         if device not in self._by_device:
             self._by_device = {device: self.metric.on_device(self._state, device)}
         return self._by_device[device]
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> _Comparison:
-        return self
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _Comparison, (self.metric,)
 
 
 class PairValues(SampleRows):
@@ -104,62 +93,52 @@ class PairValues(SampleRows):
 
     def __init__(self, metric: PairMetric) -> None:
         self.comparison = _Comparison(metric)
-        super().__init__()
+        self.clear()
 
     def clear(self) -> None:
         super().clear()
         self._sample = np.empty(0, _SAMPLED)
 
-    def add(
-        self, real: torch.Tensor, fake: torch.Tensor, samples: NDArray[np.int64] | None
-    ) -> NDArray[np.float64]:
+    def add(self, real: Tensor, fake: Tensor, samples: int | Numbers) -> list[float]:
         """Adds pairs, uint8 tensors of shape (n, 3, height, width), and returns their values.
 
         If a pair cannot be compared, none of them is added.
         """
         rows = self._blank(len(real))
-        rows["sample"] = UNKNOWN if samples is None else samples
+        rows["sample"] = samples
         targets = image_hashes(real)
         rows["target"] = targets.numpy()
         rows["hash"] = (targets * _HASH_FACTOR + image_hashes(fake)).numpy()
-        real, fake = (images.permute(0, 2, 3, 1).contiguous() for images in (real, fake))
-        rows["value"] = self._values(real, fake)
-        if not np.isfinite(rows["value"]).all():
+        real = real.permute(0, 2, 3, 1).contiguous()
+        fake = fake.permute(0, 2, 3, 1).contiguous()
+        values = self._values(real, fake)
+        rows["value"] = values
+        if not np.isfinite(values).all():
             raise RunError(
                 f"{self.comparison.metric.numbers[0].title} of a pair is NaN or infinite"
             )
-        found = find_samples(rows, "hash", self._hashes)
-        self.parts.append(rows[found.new])
-        self._note(found.added, found.different)
+        self._append(rows)
         self._add_to_sample(rows["hash"].view(np.uint64), real, fake)
-        return rows["value"]
+        return values
 
-    def _values(self, real: torch.Tensor, fake: torch.Tensor) -> list[float]:
-        """Returns the values of pairs of images, of shape (n, height, width, 3)."""
+    def _values(self, real: Tensor, fake: Tensor) -> list[float]:
         with repeatable(), computing_on(self._device):
             compare = self.comparison.on(self._device)
             pool = DaemonThreads(device_of(self._device).forward_threads, use_one_torch_thread)
-            futures = [
-                pool.submit(lambda pair: compare(*pair), pair)
-                for pair in zip(real, fake, strict=True)
-            ]
+            futures = [pool.submit(compare, *pair) for pair in zip(real, fake, strict=True)]
             try:
                 return [future.result() for future in futures]
             except InputError as error:
-                raise InputError(
-                    error.stated
-                ) from None  # the remedy is to omit a metric from a run
+                # Without its remedy, which is to omit a metric from a run.
+                raise InputError(error.stated) from None
             finally:
                 pool.close(1.0)
 
-    def _add_to_sample(
-        self, hashes: NDArray[np.uint64], real: torch.Tensor, fake: torch.Tensor
-    ) -> None:
-        """Adds the thumbnails of pairs that may be among those of the lowest hashes, of images as
-        in `_values`.
-        """
-        limit = self._sample["hash"][-1] if len(self._sample) == SAMPLE else np.iinfo(np.uint64).max
-        chosen = np.flatnonzero(hashes < limit)
+    def _add_to_sample(self, hashes: NDArray[np.uint64], real: Tensor, fake: Tensor) -> None:
+        """Adds the thumbnails of pairs that may be among those of the lowest hashes."""
+        chosen = np.arange(len(hashes))
+        if len(self._sample) == SAMPLE:
+            chosen = np.flatnonzero(hashes < self._sample["hash"][-1])
         if len(chosen):
             added = np.empty(len(chosen), _SAMPLED)
             added["hash"] = hashes[chosen]
@@ -176,21 +155,23 @@ class PairValues(SampleRows):
 
     def warnings(self, ranks: Sequence[int]) -> Iterator[ResultWarning]:
         yield from super().warnings(ranks)
-        if wrong := len(misplaced(self._sample["real"], self._sample["fake"])[0]):
+        wrong, *_ = misplaced(self._sample["real"], self._sample["fake"])
+        if len(wrong):
             yield ResultWarning(
                 "",
-                f"{wrong} of {len(self._sample)} sampled preds fit the target of another pair "
+                f"{len(wrong)} of {len(self._sample)} sampled preds fit the target of another pair "
                 "better than their own: the two are probably in different orders, and the value "
                 "is then meaningless. Take both from the same batch, and gather both from the "
                 "ranks in the same way",
             )
-        shared, on = on_several([rows[rows["sample"] == UNKNOWN] for rows in self.parts], ranks)
+        unnumbered = [rows[rows["sample"] == UNKNOWN] for rows in self.parts]
+        shared, names = on_several(unnumbered, ranks)
         if shared:
-            text = (
-                f"{shared} of {self.count} pairs are on more than one rank ({on}) and count "
-                f"again. Probably {PADDED}"
+            yield ResultWarning(
+                "",
+                f"{shared} of {self.count} pairs are on more than one rank ({names}) and count "
+                f"again. Probably {PADDED}",
             )
-            yield ResultWarning("", text)
 
     def join(self, other: PairValues) -> None:
         super().join(other)
@@ -202,11 +183,11 @@ def _first_of(samples: Sequence[NDArray[Any]]) -> NDArray[Any]:
     ranks.
     """
     joined = np.concatenate(samples)
-    first = np.unique(joined["hash"], return_index=True)[1]
+    _, first = np.unique(joined["hash"], return_index=True)
     return joined[first[:SAMPLE]]
 
 
-class ReconstructionMetric(SyncedMetric[torch.Tensor, PairValues]):
+class ReconstructionMetric(SyncedMetric[Tensor, PairValues]):
     """Base class of the metrics of pairs of images, whose arguments are those of
     `PeakSignalNoiseRatio`.
 
@@ -240,18 +221,17 @@ class ReconstructionMetric(SyncedMetric[torch.Tensor, PairValues]):
                 f"{data_range!r}",
                 setting="data_range",
             )
-        scaled = flag("normalize", normalize) or data_range == 1
+        normalize = flag("normalize", normalize) or data_range == 1
         theirs = dist_sync_on_step, dist_sync_fn, distributed_available_fn
-        super().__init__(scaled, sync_on_compute, sync_timeout, process_group, name, theirs)
+        super().__init__(normalize, sync_on_compute, sync_timeout, process_group, name, theirs)
         with outside_autograd():
             pairs = PairValues(self._metric)
-            self._sums = MetricState(
-                {"pair": pairs}, "pairs", {"own": pairs.comparison.title}, ("own",)
-            )
+            settings = {"own": pairs.comparison.title}
+            self._sums = MetricState({"pair": pairs}, "pairs", settings, saved=("own",))
             self._sums.to(self.device)
 
     @fork_safe
-    def update(self, preds: torch.Tensor, target: torch.Tensor, index: Index | None = None) -> None:
+    def update(self, preds: Tensor, target: Tensor, index: Index | None = None) -> None:
         """Adds a batch of pairs. Not a collective: each rank may call it any number of times, also
         never.
 
@@ -271,22 +251,24 @@ class ReconstructionMetric(SyncedMetric[torch.Tensor, PairValues]):
             fidtool.RunError: if a value is not finite.
         """
         self._refuse_while_synced("update()")
-        given, wanted = (tuple(getattr(images, "shape", ())) for images in (preds, target))
-        if given != wanted:
-            raise InputError(f"preds and target must have the same shape, not {given} and {wanted}")
+        shapes = [tuple(getattr(images, "shape", ())) for images in (preds, target)]
+        if shapes[0] != shapes[1]:
+            raise InputError(
+                f"preds and target must have the same shape, not {shapes[0]} and {shapes[1]}"
+            )
         with outside_autograd():
             with about("preds"):
                 fake = pixels_of(preds, self.normalize, self.device, "round")
             with about("target"):
                 real = pixels_of(target, self.normalize, self.device, "round")
-            samples = None if index is None else sample_numbers(index, len(real), "pairs")
-            values = self._sums.main.add(real, fake, samples).tolist()
+            samples = UNKNOWN if index is None else sample_numbers(index, len(real), "pairs")
+            values = self._sums.main.add(real, fake, samples)
             self._warn(*self._sums.mixed())
             mean = fmean(values) if values else math.nan
             # Lightning logs it with on_step=True.
             self._forward_cache = torch.tensor(mean, dtype=torch.float64, device=self.device)
 
-    def compute(self) -> torch.Tensor:
+    def compute(self) -> Tensor:
         """Returns the mean of all ranks' pairs. A collective, unless ``sync_on_compute`` is False.
 
         Returns:
@@ -300,7 +282,7 @@ class ReconstructionMetric(SyncedMetric[torch.Tensor, PairValues]):
         """
         return self._compute_by_name()[self._metric.numbers[0].name]
 
-    def forward(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Calls ``update``, and returns the mean of this rank's pairs of this batch; NaN if there
         are none.
         """
@@ -314,13 +296,10 @@ class ReconstructionMetric(SyncedMetric[torch.Tensor, PairValues]):
             raise on_every_rank(TooFewImagesError(problem, "add them with update(preds, target)"))
         real = FeatureSet("real images", None, None)
         fake = FeatureSet("generated images", None, None, pairs={self._metric.name: values})
-        context = MetricContext(
-            feature_settings(None, self.device, world), partial(Weights, {}, "")
-        )
-        found = self._metric.compute(real, fake, context)
-        return Result(
-            found, len(values), len(values), warnings=tuple(each.shown() for each in context.said)
-        )
+        settings = feature_settings(None, self.device, world)
+        context = MetricContext(settings, lambda: Weights({}, ""))
+        means = self._metric.compute(real, fake, context)
+        return Result(means, len(values), len(values), warnings=tuple(context.said))
 
 
 class PeakSignalNoiseRatio(ReconstructionMetric):

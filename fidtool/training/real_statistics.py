@@ -27,18 +27,23 @@ def real_set(
     """
     networks = {FEATURES: network.choice}
     if isinstance(given, Statistics):
-        path, statistics = "real_statistics", replace(given, layers=given.layers_of(networks))
+        path = "real_statistics"
+        statistics = replace(given, layers=given.layers_of(networks))
     else:
         path = os.fspath(given)
         statistics = read_statistics(path, (FEATURES,) if per_image else (), networks=networks)
     own = network.definition
     stated = statistics.whole(path).definition
     if own.dims and statistics.dims != own.dims:
-        dims = f"{statistics.dims} dimensions, but the metric's have {own.dims}"
-        raise InputError(f"{path} has features of {dims}")
+        raise InputError(
+            f"{path} has features of {statistics.dims} dimensions, but the metric's have {own.dims}"
+        )
     if stated is not None:
         check_same_settings(
-            [{"definition": each.to_json()} for each in (stated, own)], (path, "this metric")
+            {
+                path: {"definition": stated.to_json()},
+                "this metric": {"definition": own.to_json()},
+            }
         )
     if not per_image:
         return MeasuredSet(path, statistics, {})

@@ -6,28 +6,31 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from typing import ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fidtool.distributed.rendezvous import listed_ranks
 from fidtool.distributed.world import World
 from fidtool.errors import ResultWarning
 
-State = dict[str, torch.Tensor]
+State = dict[str, Tensor]
 Rows = TypeVar("Rows", bound="SampleRows")
-Restored = bool | NDArray[np.bool_]
+Records = NDArray[np.void]
+Mask = NDArray[np.bool_]
+Numbers = NDArray[np.int64]
+
+# In place of the number of a sample.
 UNKNOWN = -1
-"""In place of the number of a sample."""
+# Why several ranks have the same samples.
 PADDED = (
     "a sampler repeats samples so that all ranks have equally many (DistributedSampler, which "
     "Lightning inserts, or accelerate's even_batches): pass the numbers of the samples to "
     "update(…, index=), and each counts once"
 )
-"""Why several ranks have the same samples."""
 LEFT_OUT = "left_out"
 
 
@@ -52,9 +55,6 @@ class SampleRows:
     reset: str = "call reset()"
     _device = torch.device("cpu")
 
-    def __init__(self) -> None:
-        self.clear()
-
     def emptied(self: Rows) -> Rows:
         """Returns one like this, without rows."""
         other = copy.copy(self)
@@ -62,10 +62,10 @@ class SampleRows:
         return other
 
     def clear(self) -> None:
-        self.parts: list[NDArray[np.void]] = []
-        self._hashes: dict[int, int] = {}  # by the numbers of the samples
+        self.parts: list[Records] = []
         self.left_out = 0
         self.lost = False
+        self._hashes: dict[int, int] = {}  # by the numbers of the samples
 
     def to(self, device: torch.device) -> None:
         self._device = device
@@ -73,11 +73,11 @@ class SampleRows:
     def flush(self) -> None:
         """Finishes the work on what was added."""
 
-    def _blank(self, count: int) -> NDArray[np.void]:
+    def _blank(self, count: int) -> Records:
         return np.zeros(count, [*self.columns.items(), ("restored", np.bool_)])
 
     @property
-    def seen(self) -> NDArray[np.void]:
+    def seen(self) -> Records:
         """The rows, a structured array of shape (n,)."""
         return np.concatenate([self._blank(0), *self.parts])
 
@@ -85,10 +85,15 @@ class SampleRows:
     def count(self) -> int:
         return sum(map(len, self.parts))
 
-    def _note(self, samples: Mapping[int, int], different: int) -> None:
-        """Notes the samples of rows that are added, and that ``different`` others were left out."""
-        self._hashes.update(samples)
-        self.left_out += different
+    def _append(self, rows: Records) -> None:
+        """Adds rows, except those of samples that were added before."""
+        found = find_samples(rows, "hash", self._hashes)
+        self.parts.append(rows[found.new])
+        self._note(found)
+
+    def _note(self, found: FoundSamples) -> None:
+        self._hashes |= found.added
+        self.left_out += found.different
 
     # Synchronisation of all ranks.
 
@@ -100,21 +105,17 @@ class SampleRows:
         """
         return self._merged_rows(world, self.count)[0]
 
-    def _merged_rows(self: Rows, world: World, free: int) -> tuple[Rows, NDArray[np.bool_]]:
+    def _merged_rows(self: Rows, world: World, free: int) -> tuple[Rows, Mask]:
         """Returns a copy with the rows of all ranks, and which of this rank's last ``free`` rows
-        remain. A collective.
-
-        Only these can be left out.
+        remain: only these can be left out. A collective.
         """
         bound, rest = np.split(self.seen, [self.count - free])
         of_ranks = world.gather((bound, rest, self.left_out, self.lost))
         all_bound, all_rest, left_out, lost = zip(*of_ranks, strict=True)
         found = each_once(all_bound, all_rest, self.compared)
         other = self.emptied()
-        other.parts = [
-            np.concatenate([own, rows[samples.new]])
-            for own, rows, samples in zip(all_bound, all_rest, found, strict=True)
-        ]
+        for own, rows, samples in zip(all_bound, all_rest, found, strict=True):
+            other.parts.append(np.concatenate([own, rows[samples.new]]))
         other.left_out = sum(left_out)
         other.lost = any(lost)
         different = sum(samples.different for samples in found)
@@ -154,17 +155,16 @@ class SampleRows:
     def totals(self) -> State:
         """What `absorb` adds, as CPU tensors. Call `flush` first."""
         seen = self.seen
-        columns = {name: torch.from_numpy(seen[name].copy()) for name in self.columns}
-        return {**columns, LEFT_OUT: torch.tensor(self.left_out, device="cpu")}
+        totals = {name: torch.from_numpy(seen[name].copy()) for name in self.columns}
+        totals[LEFT_OUT] = torch.tensor(self.left_out, device="cpu")
+        return totals
 
-    def absorb(self, totals: State, restored: Restored) -> None:
+    def absorb(self, totals: State, restored: bool | Mask) -> None:
         """Adds what `totals` returned; ``restored`` is which rows are from a checkpoint."""
-        rows = self._rows_of(totals, restored)
-        found = find_samples(rows, "hash", self._hashes)
-        self.parts.append(rows[found.new])
-        self._note(found.added, int(totals[LEFT_OUT]) + found.different)
+        self._append(self._rows_of(totals, restored))
+        self.left_out += int(totals[LEFT_OUT])
 
-    def _rows_of(self, totals: State, restored: Restored) -> NDArray[np.void]:
+    def _rows_of(self, totals: State, restored: bool | Mask) -> Records:
         rows = self._blank(len(totals["hash"]))
         rows["restored"] = restored
         for name in self.columns:
@@ -178,8 +178,7 @@ class SampleRows:
             self.absorb(other.totals(), other.seen["restored"])
 
 
-@dataclass
-class FoundSamples:
+class FoundSamples(NamedTuple):
     """Which rows of an array are of new samples.
 
     Attributes:
@@ -188,32 +187,30 @@ class FoundSamples:
         different: how many of the others differ from the first row of their sample.
     """
 
-    new: NDArray[np.bool_]
+    new: Mask
     added: dict[int, int]
-    different: int = 0
+    different: int
 
 
-def find_samples(rows: NDArray[np.void], compared: str, known: Mapping[int, int]) -> FoundSamples:
+def find_samples(rows: Records, compared: str, known: Mapping[int, int]) -> FoundSamples:
     """Finds the rows of samples that are neither ``known`` nor those of earlier rows, or whose
     sample is unknown.
     """
-    found = FoundSamples(np.ones(len(rows), dtype=bool), {})
-    for place, (sample, mark) in enumerate(
-        zip(rows["sample"].tolist(), rows[compared].tolist(), strict=True)
-    ):
-        if sample == UNKNOWN:
-            continue
-        first = known.get(sample, found.added.get(sample))
-        if first is None:
-            found.added[sample] = mark
-        else:
-            found.new[place] = False
-            found.different += first != mark
-    return found
+    new = np.ones(len(rows), dtype=bool)
+    added: dict[int, int] = {}
+    different = 0
+    for place, (sample, mark) in enumerate(rows[["sample", compared]].tolist()):
+        first = known.get(sample, added.get(sample))
+        if first is not None:
+            new[place] = False
+            different += first != mark
+        elif sample != UNKNOWN:
+            added[sample] = mark
+    return FoundSamples(new, added, different)
 
 
 def each_once(
-    bound: Sequence[NDArray[np.void]], rest: Sequence[NDArray[np.void]], compared: str
+    bound: Sequence[Records], rest: Sequence[Records], compared: str
 ) -> list[FoundSamples]:
     """Returns which of the ``rest`` of each rank's rows to keep, so that each sample remains once.
 
@@ -228,22 +225,28 @@ def each_once(
     return of_ranks
 
 
-def added_again(rows: NDArray[np.void]) -> int:
+def added_again(rows: Records) -> int:
     """Returns how many of the added hashes a checkpoint had as well; 0 if they can be those of
     duplicates.
     """
-    restored, added = (rows["hash"][rows["restored"] == old] for old in (True, False))
+    hashes = rows["hash"]
+    restored = hashes[rows["restored"]]
+    added = hashes[~rows["restored"]]
     again = len(np.intersect1d(added, restored))
-    return again if again > max(3, min(len(restored), len(added)) // 4) else 0
+    usual = max(3, min(len(restored), len(added)) // 4)
+    return again if again > usual else 0
 
 
-def on_several(of_ranks: Sequence[NDArray[np.void]], ranks: Sequence[int]) -> tuple[int, str]:
+def on_several(of_ranks: Sequence[Records], ranks: Sequence[int]) -> tuple[int, str]:
     """Returns how many hashes of each of the ``ranks`` are on another one too, and which ranks
     these are.
     """
     distinct = np.concatenate([np.unique(rows["hash"]) for rows in of_ranks])
     hashes, owners = np.unique(distinct, return_counts=True)
-    shared = [int(np.isin(rows["hash"], hashes[owners > 1]).sum()) for rows in of_ranks]
-    return sum(shared), listed_ranks(
-        [rank for rank, number in zip(ranks, shared, strict=False) if number]
-    )
+    total = 0
+    sharing = []
+    for rank, rows in zip(ranks, of_ranks, strict=False):
+        if shared := int(np.isin(rows["hash"], hashes[owners > 1]).sum()):
+            total += shared
+            sharing.append(rank)
+    return total, listed_ranks(sharing)

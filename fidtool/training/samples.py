@@ -24,8 +24,8 @@ from fidtool.training.group import (
 )
 
 Sample = TypeVar("Sample", covariant=True)
+# Numbers of samples.
 Index = torch.Tensor | Sequence[int]
-"""Numbers of samples."""
 Output = torch.Tensor | Sequence[torch.Tensor] | Sequence[str] | Sequence[int]
 _PURPOSE = "gather_outputs()"
 _ENCODE = (
@@ -70,15 +70,19 @@ def sample_numbers(index: object, count: int | None, what: str) -> NDArray[np.in
     if numbers.size == 0:
         numbers = numbers.astype(np.int64)
     if numbers.ndim != 1 or numbers.dtype.kind not in "iu" or count not in (None, len(numbers)):
-        each = what if count is None else f"{count} {what}"
-        got = f"{numbers.dtype} of shape {numbers.shape}"
+        if count is not None:
+            what = f"{count} {what}"
         raise InputError(
-            f"index must be integers, one for each of the {each}, not {got}", setting="index"
+            f"index must be integers, one for each of the {what}, not {numbers.dtype} of shape "
+            f"{numbers.shape}",
+            setting="index",
         )
     numbers = numbers.astype(np.int64)  # a number beyond int64 becomes negative
     if numbers.min(initial=0) < 0:
-        problem = f"index must be the number of each sample in the data set, not {numbers.min()}"
-        raise InputError(problem, setting="index")
+        raise InputError(
+            f"index must be the number of each sample in the data set, not {numbers.min()}",
+            setting="index",
+        )
     return numbers
 
 
@@ -123,29 +127,27 @@ def gather_outputs(
     ranks = ranks_of(group)
     with ranks.before_exchange(_PURPOSE, timeout):
         numbers = sample_numbers(_joined_batches(index), None, "samples")
-        names = [f"output {place}" for place in range(1, len(outputs) + 1)]
-        parts = [_joined_batches(output) for output in outputs]
-        kinds = [
-            _kind_of(part, len(numbers), name) for part, name in zip(parts, names, strict=True)
-        ]
+        parts = {
+            f"output {number}": _joined_batches(output) for number, output in enumerate(outputs, 1)
+        }
+        kinds = [_kind_of(part, len(numbers), name) for name, part in parts.items()]
     payloads = ranks.exchange(
         _PURPOSE, {"kinds": kinds}, timeout, "every rank must call it, one without samples too"
     )
-    of_outputs = zip(*(payload["kinds"] for payload in payloads), strict=True)
+    kinds_by_output = zip(*(payload["kinds"] for payload in payloads), strict=True)
     every = gather_with_grad(torch.from_numpy(numbers), group, "local", timeout=timeout).numpy()
     joined: list[Any] = []
-    for part, of_ranks, name in zip(parts, of_outputs, names, strict=True):
-        if _common_kind(of_ranks, name) == "tensor":
+    for (name, part), kinds_of_ranks in zip(parts.items(), kinds_by_output, strict=True):
+        if _common_kind(kinds_of_ranks, name) == "tensor":
             own = part if isinstance(part, torch.Tensor) else torch.zeros(0)
             with about(name):
                 joined.append(gather_with_grad(own, group, grad, timeout=timeout))
         else:
             joined.append(_gather_list(part, group, timeout))
-    _, places, inverse = np.unique(
-        every, return_index=True, return_inverse=True
-    )  # the first of equal numbers
+    # The places of the first of equal numbers.
+    _, places, inverse = np.unique(every, return_index=True, return_inverse=True)
     again = np.setdiff1d(np.arange(len(every)), places)
-    if len(again) and not ranks.group_rank:
+    if len(again) and ranks.group_rank == 0:
         _warn_of_other_samples(joined, again, places[inverse[again]], ranks.size)
     return tuple(_rows_at(values, places) for values in joined)
 
@@ -169,18 +171,21 @@ def _warn_of_other_samples(
     unequal = np.array(
         [_differ(_rows_at(values, again), _rows_at(values, first)) for values in joined]
     )
-    some, every = unequal.any(0).sum(), unequal.all(0).sum()
-    labelled = not all(
+    differ_in_some = unequal.any(0).sum()
+    differ_in_all = unequal.all(0).sum()
+    floats_only = all(
         isinstance(values, torch.Tensor) and values.is_floating_point() for values in joined
     )
     count = len(joined[0])
-    many, few = 0, 0
+    most_in_some = 0
+    most_in_all = 0
     if ranks > 1:
-        many = max(3, (count - len(again)) // 2)
-        few = max(3, ranks)
-    if some > many or (labelled and every > few):
+        most_in_some = max(3, (count - len(again)) // 2)
+        most_in_all = max(3, ranks)
+    if differ_in_some > most_in_some or (differ_in_all > most_in_all and not floats_only):
         warn_program(
-            f"{some} of {count} samples were left out, because other ones have the same index: "
+            f"{differ_in_some} of {count} samples were left out, because other ones have the same "
+            "index: "
             "give each sample of all ranks and data sets a number of its own (if a sampler "
             "repeated samples whose outputs are random, none is missing)"
         )
@@ -200,9 +205,8 @@ def _joined_batches(values: Any) -> Any:
         isinstance(value, torch.Tensor) for value in values
     ):
         batches = [value.reshape(value.shape or (1,)) for value in values]
-        return torch.cat(
-            [batch for batch in batches if batch.shape != (0,)] or batches
-        )  # such as torch.tensor([])
+        # Without those such as torch.tensor([]), which fit to no others.
+        return torch.cat([batch for batch in batches if batch.shape != (0,)] or batches)
     return values
 
 
@@ -233,7 +237,7 @@ def _common_kind(kinds: Sequence[str], name: str) -> str:
     """The kind of an output, which must be the same on all ranks; an empty list may be of any
     kind.
     """
-    known = sorted({kind for kind in kinds if kind})
+    known = sorted({*kinds} - {""})
     if len(known) > 1:
         raise on_every_rank(
             InputError(f"the elements of {name} differ between the ranks: {' and '.join(known)}")
@@ -245,8 +249,9 @@ def _gather_list(values: Sequence[str] | Sequence[int], group: Group, timeout: f
     """Every rank's values, in rank order. They travel as JSON: nothing that a rank sends is
     unpickled.
     """
-    encoded = torch.frombuffer(
-        bytearray(json.dumps(list(values), default=int).encode()), dtype=torch.uint8
-    )
-    parts = dist_sync_fn(encoded, group, grad="local", timeout=timeout)
-    return [value for part in parts for value in json.loads(part.numpy().tobytes())]
+    encoded = bytearray(json.dumps(list(values), default=int).encode())
+    sent = torch.frombuffer(encoded, dtype=torch.uint8)
+    joined = []
+    for part in dist_sync_fn(sent, group, grad="local", timeout=timeout):
+        joined += json.loads(part.numpy().tobytes())
+    return joined

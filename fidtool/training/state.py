@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic
+from typing import Any, Generic
 
 import torch
 
@@ -16,12 +16,11 @@ from fidtool.features.protocol import Definition
 from fidtool.training.group import Ranks
 from fidtool.training.rows import Rows, State
 
+# Key of a JSON in a state: the settings, of which rank it is, and whether `compute` covered all
+# images or pairs.
 HEADER = "header"
-"""Key of a JSON in a state: the settings, of which rank it is, and whether `compute` covered all
-images or pairs.
-"""
+# In place of a rank: the images are those of all ranks.
 ALL = -1
-"""In place of a rank: the images are those of all ranks."""
 _REMEDY = (
     "call it on every rank, outside `if rank == 0` and @rank_zero_only; or create the metric with "
     "sync_on_compute=False to compute the value of this rank only"
@@ -83,13 +82,13 @@ class MetricState(Generic[Rows]):
         *_, main = self.sides.values()
         return main
 
-    def emptied(self, *kept: str) -> MetricState[Rows]:
+    def emptied(self, kept: Collection[str] = ()) -> MetricState[Rows]:
         """Returns a state with the same settings, and what was added to the sides that are
         ``kept``.
         """
-        sides = {
-            side: rows if side in kept else rows.emptied() for side, rows in self.sides.items()
-        }
+        sides = dict(self.sides)
+        for side in sides.keys() - kept:
+            sides[side] = sides[side].emptied()
         return replace(self, sides=sides, evaluated=0, stale=0)
 
     def to(self, device: torch.device) -> None:
@@ -98,7 +97,6 @@ class MetricState(Generic[Rows]):
                 rows.to(device)
 
     def flush(self) -> None:
-        """Finishes the work on what was added."""
         for rows in self.sides.values():
             rows.flush()
 
@@ -134,18 +132,24 @@ class MetricState(Generic[Rows]):
             self.flush()
         own = {"settings": self.settings, "evaluated": self.evaluated, "stale": self.stale}
         payloads = ranks.exchange(purpose, own, seconds, _REMEDY)
-        names = [f"the metric of rank {rank}" for rank in ranks.ranks]
-        check_same_settings([payload["settings"] for payload in payloads], names)
+        check_same_settings(
+            {
+                f"the metric of rank {rank}": payload["settings"]
+                for rank, payload in zip(ranks.ranks, payloads, strict=True)
+            }
+        )
         with ranks.world(purpose) as world:
-            sides = {side: rows.merged(world) for side, rows in self.sides.items()}
-            evaluated, stale = (
-                sum(payload[count] for payload in payloads) for count in ("evaluated", "stale")
+            whole = replace(
+                self,
+                sides={side: rows.merged(world) for side, rows in self.sides.items()},
+                evaluated=sum(payload["evaluated"] for payload in payloads),
+                stale=sum(payload["stale"] for payload in payloads),
             )
-            yield replace(self, sides=sides, evaluated=evaluated, stale=stale), world
+            yield whole, world
 
     def absorb(self, other: MetricState[Rows]) -> None:
         """Adds the state of another metric, whose settings must be the same."""
-        check_same_settings([self.settings, other.settings], ("this metric", "the other metric"))
+        check_same_settings({"this metric": self.settings, "the other metric": other.settings})
         self.flush()
         other.flush()
         for side, rows in self.sides.items():
@@ -159,20 +163,17 @@ class MetricState(Generic[Rows]):
         after a merge.
         """
         self.flush()
-        state = {
-            f"{side}_{name}": values
-            for side, rows in self.sides.items()
-            if rows.count
-            for name, values in rows.totals().items()
-        }
+        state: State = {}
+        for side, rows in self.sides.items():
+            if rows.count:
+                state |= {f"{side}_{name}": values for name, values in rows.totals().items()}
         if not state:
             return {}
-        evaluated = self.evaluated >= self.main.count > 0
         header = {
             "settings": self._saved_settings(),
             "rank": group_rank,
             "size": size,
-            "evaluated": evaluated,
+            "evaluated": self.evaluated >= self.main.count > 0,
         }
         state[HEADER] = torch.frombuffer(bytearray(json.dumps(header).encode()), dtype=torch.uint8)
         return state
@@ -189,30 +190,22 @@ class MetricState(Generic[Rows]):
         Each image is restored on one rank only. Also returns warnings if this rank's images are not
         restored.
         """
-        try:
-            header = json.loads(bytes(state[HEADER].tolist()))
-            was, of = header["rank"], header["size"]
-            check_same_settings(
-                [header["settings"], self._saved_settings()], ("the checkpoint", "this metric")
-            )
-        except InputError:
-            raise
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise InputError(
-                "the checkpoint has no valid definition of its features: this metric did not "
-                "save it"
-            ) from error
-        found = self.emptied()
-        whole = was == ALL or of == 1
-        if whole and group_rank:
-            return found, []  # the first rank restores them
-        of_another = not whole and (was, of) != (group_rank, size)
-        for side, rows in found.sides.items():
+        header = self._header_of(state)
+        saved_rank = header["rank"]
+        saved_size = header["size"]
+        restored = self.emptied()
+        of_all_ranks = saved_rank == ALL or saved_size == 1
+        if of_all_ranks and group_rank > 0:
+            return restored, []  # the first rank restores them
+        own = of_all_ranks or (saved_rank, saved_size) == (group_rank, size)
+        for side, rows in restored.sides.items():
             prefix = f"{side}_"
             totals = {
-                key.removeprefix(prefix): state[key] for key in state if key.startswith(prefix)
+                key.removeprefix(prefix): values
+                for key, values in state.items()
+                if key.startswith(prefix)
             }
-            if of_another:
+            if not own:
                 rows.lost = bool(totals)
             elif totals:
                 try:
@@ -221,22 +214,39 @@ class MetricState(Generic[Rows]):
                     raise InputError(
                         f"the statistics to add are not those of this metric: {error}"
                     ) from None
-        if of_another:
+        if not own:
             text = (
-                f"rank {group_rank} of {size} loaded the state of rank {was} of {of}, whose "
-                f"{self.noun} belong to another rank and were not restored: save the metric "
-                "within `with metric.sync_context():`, or save the state of every rank"
+                f"rank {group_rank} of {size} loaded the state of rank {saved_rank} of "
+                f"{saved_size}, whose {self.noun} belong to another rank and were not restored: "
+                "save the metric within `with metric.sync_context():`, or save the state of every "
+                "rank"
             )
-            return found, [ResultWarning("", text)]
-        found.stale = found.main.count if header.get("evaluated") else 0
-        found.evaluated = found.stale  # also in a state that is saved before the next update
-        return found, []
+            return restored, [ResultWarning("", text)]
+        if header.get("evaluated"):
+            restored.stale = restored.main.count
+            restored.evaluated = restored.stale  # also when saved before the next update
+        return restored, []
+
+    def _header_of(self, state: State) -> dict[str, Any]:
+        try:
+            header: dict[str, Any] = json.loads(bytes(state[HEADER].tolist()))
+            check_same_settings(
+                {"the checkpoint": header["settings"], "this metric": self._saved_settings()}
+            )
+        except InputError:
+            raise
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise InputError(
+                "the checkpoint has no valid definition of its features: this metric did not "
+                "save it"
+            ) from error
+        return header
 
 
-def check_same_settings(settings: Sequence[Mapping[str, str]], names: Sequence[str]) -> None:
-    """Checks that `MetricState.settings` are the same everywhere."""
-    first = settings[0]
-    for owner, other in zip(names, settings, strict=True):
+def check_same_settings(settings: Mapping[str, Mapping[str, str]]) -> None:
+    """Checks that `MetricState.settings`, here by their owner, are the same everywhere."""
+    (first_owner, first), *others = settings.items()
+    for owner, other in others:
         differences = []
         for name, mine in first.items():
             theirs = other[name]
@@ -245,5 +255,5 @@ def check_same_settings(settings: Sequence[Mapping[str, str]], names: Sequence[s
             elif mine != theirs:
                 differences.append(f"{name}: {mine or 'as usual'} against {theirs or 'as usual'}")
         if differences:
-            problem = f"{names[0]} and {owner} differ ({', '.join(differences)}):"
+            problem = f"{first_owner} and {owner} differ ({', '.join(differences)}):"
             raise on_every_rank(InputError(problem, "make them with the same arguments"))

@@ -9,26 +9,28 @@ import copy
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fidtool.distances.exact import FeatureSettings
 from fidtool.distributed.world import World
 from fidtool.errors import InputError, ResultWarning, RunError, own_exceptions
 from fidtool.features.device import computing_on, repeatable
-from fidtool.features.extractor import ForwardPasses
+from fidtool.features.extractor import Extractor, ForwardPasses
 from fidtool.features.protocol import FEATURES
 from fidtool.statistics.moments import ExactMoments, check_exact_products
 from fidtool.statistics.set_statistics import SUMS, Statistics
-from fidtool.training.feature_extractor import SharedExtractor, image_hashes
+from fidtool.training.feature_extractor import SharedExtractor
+from fidtool.training.inputs import image_hashes
 from fidtool.training.rows import (
     LEFT_OUT,
     PADDED,
     UNKNOWN,
-    Restored,
+    Mask,
+    Numbers,
     SampleRows,
     State,
     find_samples,
@@ -36,13 +38,12 @@ from fidtool.training.rows import (
 )
 
 SIDES = {"real": "real images", "fake": "generated images"}
+# Number of the latest images whose features are kept out of the sums. Samplers repeat samples in a
+# rank's last batch, and these are left out if another rank has them.
 _HELD_ROWS = 1024
-"""Number of the latest images whose features are kept out of the sums. Samplers repeat samples in a
-rank's last batch, and these are left out if another rank has them.
-"""
 
-_Waiting = tuple[torch.Tensor, Any]
-"""The pixels of an image, and what is known of it."""
+# The pixels of images, and what is known of each.
+_Batch = list[tuple[Tensor, np.void]]
 
 
 def check_lengths(lengths: Iterable[int]) -> None:
@@ -82,20 +83,16 @@ class ImageSums(SampleRows):
 
     def clear(self) -> None:
         super().clear()
-        self._moments: ExactMoments | None = (
-            None  # a plain module's first output shows the length of a vector
-        )
-        self._held = deque[
-            torch.Tensor
-        ]()  # on the CPU: features of the last images of `seen`, not in the sums
-        self._waiting: list[_Waiting] = []
+        # The first output of a plain module shows the length of a vector.
+        self._moments: ExactMoments | None = None
+        # On the CPU: features of the last images of `seen`, which are not in the sums.
+        self._held = deque[Tensor]()
+        self._waiting: _Batch = []
 
-    def _empty(self, dims: int) -> ExactMoments:
+    def _empty_moments(self, dims: int) -> ExactMoments:
         definition = self.network.definition
-        setting = "" if self.network.choice.given else self.network.choice.step_setting
-        return ExactMoments(
-            dims, definition.feature_step, self._device, None if definition.standard else setting
-        )
+        setting = None if definition.standard else self.network.step_setting
+        return ExactMoments(dims, definition.feature_step, self._device, setting)
 
     @property
     def count(self) -> int:
@@ -109,11 +106,12 @@ class ImageSums(SampleRows):
             return self._moments.dims
         return self._held[0].shape[1] if self._held else 0
 
-    def _features(self) -> torch.Tensor:
+    def _features(self) -> Tensor:
         """The features that are held, shape (n, D)."""
-        return torch.cat([torch.zeros(0, self.length, device="cpu"), *self._held])
+        none = torch.zeros(0, self.length, dtype=torch.float32, device="cpu")
+        return torch.cat([none, *self._held])
 
-    def add(self, images: torch.Tensor, samples: NDArray[np.int64] | None = None) -> None:
+    def add(self, images: Tensor, samples: int | Numbers) -> None:
         """Adds images and runs the network on full batches. If the network fails, none of the
         images are added.
 
@@ -121,14 +119,15 @@ class ImageSums(SampleRows):
         """
         seen = self._blank(len(images))
         seen["hash"] = image_hashes(images).numpy()
-        seen["sample"] = UNKNOWN if samples is None else samples
+        seen["sample"] = samples
         found = find_samples(seen, "hash", self._hashes)
         images = images[torch.from_numpy(found.new)]
-        laid_out = images if self.network.plain else images.permute(0, 2, 3, 1)
-        pixels = laid_out.clone(memory_format=torch.contiguous_format)
-        waiting = [*self._waiting, *zip(pixels, seen[found.new], strict=True)]
-        self._waiting = self._extract(waiting, partial=False)
-        self._note(found.added, found.different)
+        if not self.network.plain:
+            images = images.permute(0, 2, 3, 1)
+        pixels = images.clone(memory_format=torch.contiguous_format)
+        added = zip(pixels, seen[found.new], strict=True)
+        self._waiting = self._extract([*self._waiting, *added], partial=False)
+        self._note(found)
 
     def flush(self) -> None:
         """Runs the network on the waiting images; the last batch is padded with black images."""
@@ -142,39 +141,23 @@ class ImageSums(SampleRows):
                     "check its weights and input",
                 )
 
-    def _extract(self, waiting: list[_Waiting], partial: bool) -> list[_Waiting]:
+    def _extract(self, waiting: _Batch, partial: bool) -> _Batch:
         """Adds the features of images, and returns those of a partial batch, which are only added
         if ``partial``.
         """
         extractor = self.network.extractor(self._device)
         batch_size = self.batch_size or extractor.device.default_batch_size
-        at_once = batch_size * max(
-            1, extractor.device.forward_threads
-        )  # batches that run in parallel
-        ready = len(waiting) if partial else len(waiting) // at_once * at_once
+        ready = len(waiting)
+        if not partial:
+            ready -= ready % (batch_size * max(1, extractor.device.forward_threads))
         if not ready:
             return waiting
         batches = self._batches(waiting[:ready], batch_size)
         seen = np.stack([row for batch in batches for _, row in batch])
-
-        def padded(
-            batch: list[_Waiting],
-        ) -> contextlib.AbstractContextManager[list[list[torch.Tensor]]]:
-            pixels = [image for image, _ in batch]
-            return contextlib.nullcontext(
-                [pixels + [torch.zeros_like(pixels[0])] * (batch_size - len(batch))]
-            )
-
-        def compute() -> list[torch.Tensor]:
-            with own_exceptions(), repeatable():
-                passes = ForwardPasses([extractor], extractor.device.forward_threads, padded)
-                return [
-                    layers[FEATURES][: len(batch)] for batch, (layers,) in passes.run(iter(batches))
-                ]
-
-        with computing_on(extractor.device.torch_device):
+        images = self._device, batch_size, seen["hash"].tolist()
+        with computing_on(self._device):
             parts = self.network.once(
-                self.side, (self._device, batch_size, seen["hash"].tolist()), compute
+                self.side, images, lambda: _features_of(batches, extractor, batch_size)
             )
             check_lengths([self.length, *(part.shape[1] for part in parts)])
             features = torch.cat(parts)
@@ -185,25 +168,25 @@ class ImageSums(SampleRows):
         self.parts.append(seen)
         return waiting[ready:]
 
-    def _batches(self, waiting: list[_Waiting], batch_size: int) -> list[list[_Waiting]]:
+    def _batches(self, waiting: _Batch, batch_size: int) -> list[_Batch]:
         """Divides images into batches; a plain module gets images of one shape at a time."""
-        alike: dict[object, list[_Waiting]] = {}
+        alike: dict[object, _Batch] = {}
         for image, row in waiting:
-            alike.setdefault((image.shape, image.dtype) if self.network.plain else (), []).append(
-                (image, row)
-            )
-        return [
-            part[at : at + batch_size]
-            for part in alike.values()
-            for at in range(0, len(part), batch_size)
-        ]
+            kind = (image.shape, image.dtype) if self.network.plain else None
+            alike.setdefault(kind, []).append((image, row))
+        batches = []
+        for images in alike.values():
+            for start in range(0, len(images), batch_size):
+                batches.append(images[start : start + batch_size])
+        return batches
 
-    def _sum(self, features: torch.Tensor) -> None:
-        self._moments = self._moments or self._empty(features.shape[1])
+    def _sum(self, features: Tensor) -> None:
+        if self._moments is None:
+            self._moments = self._empty_moments(features.shape[1])
         with self._explaining_refusal():
             self._moments.add(features)
 
-    def _hold(self, features: torch.Tensor) -> None:
+    def _hold(self, features: Tensor) -> None:
         """Holds features, and unless all are held sums earlier ones, as long as those of the latest
         images remain.
         """
@@ -238,17 +221,15 @@ class ImageSums(SampleRows):
         other, remain = self._merged_rows(world, len(held))
         held = held[torch.from_numpy(remain)]
         if self.per_image:
-            other._held.extend(
-                torch.from_numpy(rows) for rows in world.gather(held.numpy()) if len(rows)
-            )
+            for features in world.gather(held.numpy()):
+                if len(features):
+                    other._held.append(torch.from_numpy(features))
         elif any(lengths):
-            with (
-                world.together()
-            ):  # memory may run out on one rank, or a feature may be out of range
-                other._moments = copy.deepcopy(self._moments) or self._empty(max(lengths))
-                if len(held):
-                    other._sum(held)
-                    other.flush()
+            # Memory may run out on one rank, or a feature may be out of range.
+            with world.together():
+                other._moments = copy.deepcopy(self._moments) or self._empty_moments(max(lengths))
+                other._sum(held)
+                other.flush()
             other._moments.merge(world)
         return other
 
@@ -269,32 +250,35 @@ class ImageSums(SampleRows):
                 "samples are on other ranks",
             )
         numbered = len(known) == len(numbers)
-        if (
-            not numbered or self.side == "fake"
-        ):  # real images of known samples are equal in the data set
-            yield from self._shared(ranks, numbered)
+        # Real images of known samples are equal in the data set.
+        if self.side == "fake" or not numbered:
+            yield from self._warnings_of_equal_images(ranks, numbered)
 
-    def _shared(self, ranks: Sequence[int], numbered: bool) -> Iterator[ResultWarning]:
-        """Warns about equal images on several ranks."""
-        shared, on = on_several(self.parts, ranks)
+    def _warnings_of_equal_images(
+        self, ranks: Sequence[int], numbered: bool
+    ) -> Iterator[ResultWarning]:
+        shared, names = on_several(self.parts, ranks)
         if not shared:
             return
         causes = [] if numbered else [PADDED]
         if self.side == "fake":
-            causes.append(
+            causes += [
                 "all ranks generate with the same seed: seed sample i with "
-                "fidtool.sample_seed(seed, i), where i counts the samples of all ranks"
-            )
-            causes.append("the generator produces few distinct images")
-        problem = f"{shared} of {self.count} {self.noun} are on more than one rank ({on})"
-        meaning = "the value is computed from fewer distinct images than it appears"
-        yield ResultWarning("", f"{problem}: {meaning}. Probably {'; or '.join(causes)}")
+                "fidtool.sample_seed(seed, i), where i counts the samples of all ranks",
+                "the generator produces few distinct images",
+            ]
+        yield ResultWarning(
+            "",
+            f"{shared} of {self.count} {self.noun} are on more than one rank ({names}): the value "
+            "is computed from fewer distinct images than it appears. Probably "
+            + "; or ".join(causes),
+        )
 
     def statistics(self) -> Statistics:
         definition = self.network.definition
         if self._moments is None:
             settings = FeatureSettings(definition.feature_step, definition.ddof, self._device)
-            gaussian = settings.gaussian(self.rows(), np.arange(self.count))
+            gaussian = settings.gaussian(self._features().numpy(), np.arange(self.count))
         else:
             if not definition.standard:
                 self._moments.check_precision()
@@ -314,23 +298,21 @@ class ImageSums(SampleRows):
         """
         totals = super().totals()
         if self._moments is not None:
-            totals |= {
-                name: torch.from_numpy(np.array(values))
-                for name, values in self._moments.totals().items()
-            }
+            for name, values in self._moments.totals().items():
+                totals[name] = torch.from_numpy(np.array(values))
         if self._held:
             totals["held"] = self._features()
         return totals
 
-    def absorb(self, totals: State, restored: Restored) -> None:
+    def absorb(self, totals: State, restored: bool | Mask) -> None:
         """Keeps all images: of a sample that is there twice, one is left out when the ranks are
         merged.
         """
         seen = self._rows_of(totals, restored)
         sums = {name: totals[name].cpu().numpy() for name in SUMS if name in totals}
-        summed = int(sums.get("count", 0))
         held = totals.get("held", torch.zeros(0, 0, device="cpu")).cpu()
-        if len(seen) != summed + len(held):
+        summed = len(seen) - len(held)
+        if summed != sums.get("count", 0):
             raise ValueError("their numbers of images differ")
         lengths = [
             self.network.definition.dims,
@@ -340,9 +322,23 @@ class ImageSums(SampleRows):
         ]
         check_lengths(lengths)
         if sums:
-            self._moments = self._moments or self._empty(max(lengths))
+            self._moments = self._moments or self._empty_moments(max(lengths))
             self._moments.absorb(sums)
         self.parts = [seen[:summed], *self.parts, seen[summed:]]
         if len(held):
             self._hold(held)
-        self._note(find_samples(seen, "hash", {}).added, int(totals[LEFT_OUT]))
+        self.left_out += int(totals[LEFT_OUT])
+        self._hashes |= find_samples(seen, "hash", {}).added
+
+
+def _features_of(batches: list[_Batch], extractor: Extractor, batch_size: int) -> list[Tensor]:
+    """Returns the features of each batch. A partial batch is padded with black images."""
+
+    def padded(batch: _Batch) -> contextlib.AbstractContextManager[list[list[Tensor]]]:
+        pixels = [image for image, _ in batch]
+        pixels += [torch.zeros_like(pixels[0])] * (batch_size - len(batch))
+        return contextlib.nullcontext([pixels])
+
+    with own_exceptions(), repeatable():
+        passes = ForwardPasses([extractor], extractor.device.forward_threads, padded)
+        return [layers[FEATURES][: len(batch)] for batch, (layers,) in passes.run(iter(batches))]

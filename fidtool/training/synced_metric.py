@@ -11,12 +11,12 @@ import math
 import re
 import traceback
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fidtool.distances.parallel import fork_safe
 from fidtool.distributed.launch import Launch
@@ -24,7 +24,6 @@ from fidtool.distributed.world import World
 from fidtool.errors import InputError, ResultWarning, TooFewImagesError, warn_program
 from fidtool.metrics.metric import Metric
 from fidtool.names import counted
-from fidtool.training.feature_extractor import flag, warn_of_dtype
 from fidtool.training.group import (
     Group,
     Ranks,
@@ -34,17 +33,17 @@ from fidtool.training.group import (
     outside_autograd,
     ranks_of,
 )
+from fidtool.training.inputs import Convert, flag, warn_of_dtype
 from fidtool.training.rows import Rows
 from fidtool.training.state import ALL, MetricState, Result
 
 _TRAINERS = ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.trainer")
+# Numbers of unnamed metrics, the same on all ranks. Unsynced ones, which may exist on one only, are
+# counted apart.
 _made = itertools.count(1)
 _made_local = itertools.count(1)
-"""Numbers of unnamed metrics, the same on all ranks. Unsynced ones, which may exist on one only,
-are counted apart.
-"""
+# What ``compute`` returns: a tensor, a tuple of two, or a dictionary.
 Values = TypeVar("Values")
-"""What ``compute`` returns: a tensor, a tuple of two, or a dictionary."""
 
 
 class PlainMetric(nn.Module):
@@ -54,8 +53,7 @@ class PlainMetric(nn.Module):
     like any other. Its state is not registered with torchmetrics, which does not synchronise it.
     """
 
-    _anchor: torch.Tensor
-    """Follows the module to its device."""
+    _anchor: Tensor  # follows the module to its device
 
     def __init__(self, sync_on_compute: bool, process_group: Any, compute_with_cache: bool) -> None:
         super().__init__()
@@ -125,10 +123,9 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
         are refused.
         """
         if any(of_torchmetrics):
-            names = "dist_sync_on_step, dist_sync_fn and distributed_available_fn"
             raise InputError(
-                f"{names} cannot be used, because the metric synchronises the ranks itself, in "
-                "compute():",
+                "dist_sync_on_step, dist_sync_fn and distributed_available_fn cannot be used, "
+                "because the metric synchronises the ranks itself, in compute():",
                 "omit them; see process_group and sync_on_compute",
             )
         super().__init__(
@@ -140,9 +137,8 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
         self.sync_timeout = sync_timeout
         self._name = name
         self._label = name or _numbered_label(sync_on_compute)
-        self._own: MetricState[Rows] | None = (
-            None  # this rank's, while `_sums` are those of all ranks
-        )
+        # This rank's, while `_sums` are those of all ranks.
+        self._own: MetricState[Rows] | None = None
         self.result: Result | None = None
         self._saved = False
         self._warned: set[str] = set()
@@ -171,34 +167,39 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
             fidtool.InputError: if too few images were added, or the ranks' settings differ.
             fidtool.RunError: if a rank was lost or failed.
         """
-        values = self._compute_by_name()
-        returned: Any = values
-        if len(values) <= 2:
-            first, *spread = values.values()
-            returned = (first, *spread) if spread else first
+        by_name = self._compute_by_name()
+        values = tuple(by_name.values())
+        returned: Any = by_name
+        if len(values) == 1:
+            returned = values[0]
+        elif len(values) == 2:
+            returned = values
         return cast(Values, returned)
 
     @fork_safe
-    def _compute_by_name(self) -> dict[str, torch.Tensor]:
-        """Computes the values by the metric's own names for them."""
+    def _compute_by_name(self) -> dict[str, Tensor]:
         with outside_autograd():
             result = self._result(ranks_of(self.process_group))
-            self.result = replace(
-                result, values={self._key(name): value for name, value in result.values.items()}
-            )
-            for sums in filter(None, (self._sums, self._own)):
+            values = {self._key(name): value for name, value in result.values.items()}
+            self.result = replace(result, values=values)
+            for sums in self._states():
                 sums.evaluated = sums.main.count
             return {
                 name: torch.tensor(value, dtype=torch.float64, device=self.device)
                 for name, value in result.values.items()
             }
 
+    def _states(self) -> list[MetricState[Rows]]:
+        return [sums for sums in (self._sums, self._own) if sums is not None]
+
     def plot(self, val: Any = None, ax: Any = None) -> Any:
         """As in torchmetrics: plots ``val``, or what ``compute`` returns (no deviation); returns
         figure and axes.
         """
-        found = self.compute() if val is None else val
-        return self._plot(found[0] if isinstance(found, tuple) else found, ax)
+        values = self.compute() if val is None else val
+        if isinstance(values, tuple):
+            values = values[0]
+        return self._plot(values, ax)
 
     def abandon(self, reason: str) -> None:
         """Call this in place of ``compute`` on a rank that failed: the others raise ``reason``
@@ -215,9 +216,10 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
         """
         self.unsync()
         super().reset()
-        self._sums = self._sums.emptied(*self._kept())
+        self._sums = self._sums.emptied(self._kept)
 
-    def _kept(self) -> tuple[str, ...]:
+    @property
+    def _kept(self) -> Collection[str]:
         """Names of the sides that `reset` keeps."""
         return ()
 
@@ -308,35 +310,31 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
 
     def _result(self, ranks: Ranks) -> Result:
         """Returns the result, whose values have the metric's own names for them."""
-        covers = "this process"
-        own = list[ResultWarning]()
         covered = ranks if self.sync_on_compute else Ranks([ranks.rank])
-        if ranks.size > 1 and covered.size == 1 and self._own is None:
-            covers = f"rank {ranks.rank} of {ranks.size} alone"
-            main = self._sums.main
-            number = counted(main.count, main.noun.removesuffix("s"))
-            text = f"sync_on_compute is False: this {self._title} covers {covers} ({number})"
-            own.append(ResultWarning("", text))
-        elif ranks.size > 1:
-            covers = f"all {ranks.size} ranks"
-        elif size := launched_without_group():
-            covers = f"one process of {size} alone"
-            remedy = "call torch.distributed.init_process_group before compute()"
-            own.append(ResultWarning("", f"this {self._title} covers {covers}: {remedy}"))
         if self._own is None:
-            with self._sums.of_all(covered, self._purpose("compute()"), self.sync_timeout) as (
-                sums,
-                world,
-            ):
+            purpose = self._purpose("compute()")
+            with self._sums.of_all(covered, purpose, self.sync_timeout) as (sums, world):
                 result = self._measured(sums, world)
         else:
             sums = self._sums
             result = self._measured(sums, World(Launch()))
-        warnings = (*sums.warnings(ranks.ranks), *own, *result.warnings)
-        result = replace(result, scope=covers, warnings=warnings)
+        scope = "this process"
+        warnings = [*sums.warnings(ranks.ranks)]
+        if ranks.size > 1 and covered.size == 1 and self._own is None:
+            scope = f"rank {ranks.rank} of {ranks.size} alone"
+            number = counted(sums.main.count, sums.main.noun.removesuffix("s"))
+            text = f"sync_on_compute is False: this {self._title} covers {scope} ({number})"
+            warnings.append(ResultWarning("", text))
+        elif ranks.size > 1:
+            scope = f"all {ranks.size} ranks"
+        elif size := launched_without_group():
+            scope = f"one process of {size} alone"
+            remedy = "call torch.distributed.init_process_group before compute()"
+            warnings.append(ResultWarning("", f"this {self._title} covers {scope}: {remedy}"))
+        warnings += [warning.shown() for warning in result.warnings]
         if covered.group_rank == 0:
-            self._warn(*result.warnings)
-        return result
+            self._warn(*warnings)
+        return replace(result, scope=scope, warnings=tuple(warnings))
 
     def _measured(self, sums: MetricState[Rows], world: World) -> Result:
         try:
@@ -349,9 +347,10 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
     @property
     def _names(self) -> list[str]:
         """The plain names of the values."""
-        return [
-            name for number in self._metric.numbers for name in (number.name, number.spread) if name
-        ]
+        names = []
+        for number in self._metric.numbers:
+            names += [number.name, number.spread]
+        return [name for name in names if name]
 
     def _key(self, name: str) -> str:
         """Returns the name of a value in a result: that in the results of ``fidtool compute``."""
@@ -359,8 +358,7 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
 
     def _warn(self, *warnings: ResultWarning) -> None:
         """Issues each warning once, even if its numbers change between epochs."""
-        for warning in warnings:
-            line = str(warning)
+        for line in map(str, warnings):
             kind = re.sub(r"\d+", "", line)
             if kind not in self._warned and not _in_sanity_check():
                 self._warned.add(kind)
@@ -373,15 +371,12 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
         super().__setstate__(state)
         self._label = self._name or _numbered_label(self.sync_on_compute)
 
-    def _apply(
-        self, fn: Callable[[torch.Tensor], torch.Tensor], *args: Any, recurse: bool = True
-    ) -> SyncedMetric[Any, Any]:
+    def _apply(self, fn: Convert, *args: Any, recurse: bool = True) -> SyncedMetric[Any, Any]:
         warn_of_dtype(self, fn)
         super()._apply(fn, *args)  # there are no child modules
         with outside_autograd():
-            for sums in (self._sums, self._own):
-                if sums is not None:
-                    sums.to(self.device)
+            for sums in self._states():
+                sums.to(self.device)
         return self
 
     def persistent(self, mode: bool = False) -> None:
@@ -400,22 +395,26 @@ class SyncedMetric(Base, Generic[Values, Rows]):  # type: ignore[misc]
         super()._save_to_state_dict(destination, prefix, keep_vars)
         if self._saved:
             group_rank, size = group_rank_and_size(self.process_group)
+            if self._own is not None:
+                group_rank = ALL
             with outside_autograd():
-                state = self._sums.state(group_rank if self._own is None else ALL, size)
-            destination.update({prefix + name: value for name, value in state.items()})
+                for name, values in self._sums.state(group_rank, size).items():
+                    destination[prefix + name] = values
 
     @fork_safe
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        names = {name.removeprefix(prefix): name for name in state_dict if name.startswith(prefix)}
-        theirs = [name for short, name in names.items() if self._theirs.match(short)]
-        for name in theirs:
-            del state_dict[name]
+        state = {}
+        theirs = False
+        for name in [name for name in state_dict if name.startswith(prefix)]:
+            short = name.removeprefix(prefix)
+            if self._theirs.match(short):
+                theirs = True
+                del state_dict[name]
+            elif self._ours.match(short):
+                state[short] = state_dict.pop(name)
         if theirs:
             text = "the checkpoint's metric is torchmetrics': its network and images are not used"
             self._warn(ResultWarning("", text))
-        state = {
-            short: state_dict.pop(name) for short, name in names.items() if self._ours.match(short)
-        }
         super()._load_from_state_dict(state_dict, prefix, *args)
         if not state:  # saved without statistics
             return
@@ -434,12 +433,10 @@ def _in_sanity_check() -> bool:
     The method's name is private to Lightning (2.6); without it, the metrics warn of too few images
     in this check, too.
     """
-    frames = (
-        frame
+    return any(
+        frame.f_code.co_name == "_run_sanity_check" and frame.f_globals["__name__"] in _TRAINERS
         for frame, _ in traceback.walk_stack(None)
-        if frame.f_code.co_name == "_run_sanity_check"
     )
-    return any(frame.f_globals.get("__name__") in _TRAINERS for frame in frames)
 
 
 def _numbered_label(synced: bool) -> str:

@@ -29,7 +29,7 @@ from fidtool.sources.listing import open_images
 from fidtool.statistics.cache import cache_file
 from fidtool.statistics.moments import ExactMoments
 from fidtool.statistics.set_statistics import Gaussian
-from fidtool.training.feature_extractor import pixels_of
+from fidtool.training.inputs import pixels_of
 
 Features = NDArray[np.float32]
 STEP = 18

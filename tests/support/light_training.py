@@ -19,6 +19,7 @@ class Trainer(SimpleNamespace):
         usual = {
             "callbacks": [],
             "current_epoch": 0,
+            "fast_dev_run": 0,
             "sanity_checking": False,
             "state": SimpleNamespace(fn="fit"),
         }

@@ -25,6 +25,7 @@ from fidtool.training import (
     StructuralSimilarityIndexMeasure,
 )
 from fidtool.training.pair_metrics import ReconstructionMetric
+from fidtool.training.rows import UNKNOWN
 from support.pictures import pictures
 from support.reconstructions import write_backbone
 from support.tiny_network import network
@@ -468,7 +469,7 @@ def test_the_sample_of_many_pairs_is_the_same_in_any_order() -> None:
         pairs = PeakSignalNoiseRatio()._sums.main
         for order in orders:
             for part in order.split(70):
-                pairs.add(target[part], preds[part], None)
+                pairs.add(target[part], preds[part], UNKNOWN)
         samples.append(pairs._sample)
     assert len(samples[0]) == 256
     assert samples[0].tobytes() == samples[1].tobytes()

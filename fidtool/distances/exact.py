@@ -27,10 +27,10 @@ from fidtool.features.protocol import INCEPTION_FEATURE_STEP, Definition
 from fidtool.statistics.moments import ExactMoments, better_step, step_remedy
 from fidtool.statistics.set_statistics import Gaussian
 
+# Length of a vector in units of the step whose square is 2 ** 51.
 _LONGEST = 2.0**25.5
-"""Length of a vector in units of the step whose square is 2 ** 51."""
+# Bits that the length of the longest vector must have.
 _FEWEST_BITS = 14
-"""Bits that the length of the longest vector must have."""
 
 FINEST_STEP = 100
 """Finer than exact products allow: `quantize_features` then takes the finest step that does."""

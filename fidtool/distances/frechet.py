@@ -13,19 +13,16 @@ from fidtool.distances.parallel import fork_safe, linear_algebra_threads, using_
 from fidtool.errors import InputError, RunError
 from fidtool.statistics.set_statistics import Gaussian, checked_moments
 
+# Relative error of the distance up to which the faster computation with eigenvalues is used.
 _ENOUGH = 1e-10
-"""Relative error of the distance up to which the faster computation with eigenvalues is used."""
 _EPSILON = float(np.finfo(np.float64).eps)
+# An eigenvalue that should be 0 is not a rounding error beyond 1e-6 times the largest eigenvalue.
 _INDEFINITE = 1e-6
-"""An eigenvalue that should be 0 is not a rounding error beyond 1e-6 times the largest
-eigenvalue.
-"""
+# Columns of a pivoted factor that are computed one by one before all of them update the rest of the
+# matrix.
 _PANEL = 64
-"""Columns of a pivoted factor that are computed one by one before all of them update the rest of
-the matrix.
-"""
+# Columns of a triangular factor whose zeros are skipped together.
 _BLOCK = 256
-"""Columns of a triangular factor whose zeros are skipped together."""
 
 
 @fork_safe

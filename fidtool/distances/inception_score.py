@@ -21,10 +21,9 @@ from fidtool.distances.exact import (
 from fidtool.distances.parallel import using_threads
 from fidtool.distributed.launch import available_threads
 
+# Random parts, or more if there are more in stored order, that the latter are compared with; most
+# images in them; and fewest of them that show how much scores vary by chance.
 _RANDOM_PARTS, _RANDOM_ROWS, _FEWEST_RANDOM = 20, 5000, 5
-"""Random parts, or more if there are more in stored order, that the latter are compared with; most
-images in them; and fewest of them that show how much scores vary by chance.
-"""
 
 
 def inception_score(

@@ -47,12 +47,11 @@ D.
 Kernel = Polynomial | float
 """A polynomial, or sigma of the Gaussian kernel exp(-|x - y|² / (2 sigma²))."""
 
+# Columns of Vendi's matrix per job; directions of MIND per job, whose projections of 50,000 images
+# take 40 MB.
 _COLUMNS, _DIRECTIONS = 256, 100
-"""Columns of Vendi's matrix per job; directions of MIND per job, whose projections of 50,000 images
-take 40 MB.
-"""
+# Bandwidth of CMMD's kernel, and the factor of its value.
 _SIGMA, _SCALE = 10.0, 1000.0
-"""Bandwidth of CMMD's kernel, and the factor of its value."""
 
 
 def kid(

@@ -25,10 +25,9 @@ from fidtool.distances.exact import (
 from fidtool.distances.parallel import fair_threads, using_threads
 from fidtool.distributed.world import World
 
+# Largest and smallest number of rows of a block. As distances and counts are exact, only time and
+# memory depend on it.
 _LARGEST_PART, _SMALLEST_PART = 2048, 256
-"""Largest and smallest number of rows of a block. As distances and counts are exact, only time and
-memory depend on it.
-"""
 
 
 def prdc(

@@ -18,18 +18,16 @@ from fidtool.distances.frechet import eigenvalues
 from fidtool.distances.parallel import linear_algebra_threads, using_threads
 from fidtool.statistics.set_statistics import Gaussian
 
+# Singular values below this fraction of the largest one are rounding errors.
 _SMALLEST = 1e-8
-"""Singular values below this fraction of the largest one are rounding errors."""
+# Steps of the integrals in log t: of smooth ones, for which the trapezoidal rule is exact to 1e-13,
+# and of others, for which it is exact to 1e-3.
 _STEP, _FINE_STEP = 0.3, 0.1
-"""Steps of the integrals in log t: of smooth ones, for which the trapezoidal rule is exact to
-1e-13, and of others, for which it is exact to 1e-3.
-"""
+# Enough from the solution at the last step.
 _NEWTON_STEPS = 4
-"""Enough from the solution at the last step."""
+# Logarithms of how far the integrals go beyond the singular values; what they omit is less than
+# 1e-6 of them.
 _BELOW, _ABOVE = 12.0, 6.0
-"""Logarithms of how far the integrals go beyond the singular values; what they omit is less than
-1e-6 of them.
-"""
 
 
 def corrected_distance(real: Gaussian, factor: torch.Tensor, fake: Gaussian) -> float:

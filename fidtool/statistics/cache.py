@@ -24,16 +24,14 @@ from fidtool.statistics.file import arrays_of, read_statistics, save_arrays
 from fidtool.statistics.set_statistics import Statistics
 from fidtool.system.cache_dir import byte_limit, cache_dir
 
+# Age from which a temporary file is assumed to belong to a process that was killed.
 _ABANDONED_SECONDS = 3600.0
-"""Age from which a temporary file is assumed to belong to a process that was killed."""
+# Resolution of time stamps on local file systems, with a margin: they use the kernel's tick of a
+# few milliseconds.
 _FINE_CLOCK_NS = 50_000_000
-"""Resolution of time stamps on local file systems, with a margin: they use the kernel's tick of a
-few milliseconds.
-"""
+# Resolution on coarse file systems, with a margin: FAT uses even seconds, and some network file
+# systems whole ones.
 _COARSE_CLOCK_NS = 2_100_000_000
-"""Resolution on coarse file systems, with a margin: FAT uses even seconds, and some network file
-systems whole ones.
-"""
 
 
 class Entry(NamedTuple):

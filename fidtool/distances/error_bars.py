@@ -33,6 +33,8 @@ _MANY = 5
 # Number of points of the curve.
 _POINTS = 4
 
+Distances = NDArray[np.float64]
+"""Fréchet distances of the parts of a set, as `error_bars` returns them."""
 Estimate = tuple[float, float, float, float]
 """An estimate, its standard error, and the ends of its 95 % confidence interval."""
 Curve = tuple[tuple[int, float], ...]
@@ -43,7 +45,7 @@ for all.
 
 def error_bars(
     real: Gaussian, fake: Features, settings: FeatureSettings
-) -> tuple[NDArray[np.float64], Curve]:
+) -> tuple[Distances, Curve]:
     """Computes the FIDs of parts of the images, from which `interval` gets the error bars. On rank
     zero.
 
@@ -140,7 +142,7 @@ def _curve(real: Gaussian, blocks: Sequence[Gaussian], settings: FeatureSettings
     return tuple(curve)
 
 
-def interval(parts: NDArray[np.float64]) -> Estimate:
+def interval(parts: Distances) -> Estimate:
     """Returns a set's distance without the bias due to the generated images, its standard error and
     95 % interval.
 
@@ -163,7 +165,7 @@ def interval(parts: NDArray[np.float64]) -> Estimate:
     return value, error, value - width, value + bend + math.hypot(width, bend)
 
 
-def difference(one: NDArray[np.float64], other: NDArray[np.float64]) -> Estimate:
+def difference(one: Distances, other: Distances) -> Estimate:
     """Returns the bias-corrected FID of one set minus that of another: positive if the other is
     closer to REAL.
 
@@ -182,7 +184,7 @@ def difference(one: NDArray[np.float64], other: NDArray[np.float64]) -> Estimate
     return value, error, value - _T * error, value + _T * error
 
 
-def _spread(parts: NDArray[np.float64]) -> tuple[float, float, float]:
+def _spread(parts: Distances) -> tuple[float, float, float]:
     """Returns the population's distance or difference, its standard error, and the part of error²
     linear in the images.
 
@@ -224,7 +226,7 @@ def _spread(parts: NDArray[np.float64]) -> tuple[float, float, float]:
     return 0.5 * (second + third), error, max(linear, 0.0)
 
 
-def _spread_of_few(corrected: float, without: NDArray[np.float64]) -> tuple[float, float, float]:
+def _spread_of_few(corrected: float, without: Distances) -> tuple[float, float, float]:
     """Returns the same as `_spread` for fewer than 5 images per dimension, whose halves and
     quarters say too little.
 
@@ -239,7 +241,7 @@ def _spread_of_few(corrected: float, without: NDArray[np.float64]) -> tuple[floa
     return corrected + 0.9 * change, error, 0.0
 
 
-def _jackknife(without: NDArray[np.float64]) -> float:
+def _jackknife(without: Distances) -> float:
     return (BLOCKS - 1) / BLOCKS * float(((without - without.mean()) ** 2).sum())
 
 
@@ -270,6 +272,7 @@ def members() -> NDArray[np.bool_]:
     for row in range(_SPLITS):
         half = np.append(False, np.roll(is_square, row))
         halves += [half, ~half]
-    quarters = [first & second for first in halves[:2] for second in halves[2:4]]
+    pairs = itertools.product(halves[:2], halves[2:4])
+    quarters = [first & second for first, second in pairs]
     all_but_one = ~np.eye(BLOCKS, dtype=np.bool_)
     return np.vstack([np.ones(BLOCKS, dtype=np.bool_), all_but_one, halves, quarters])

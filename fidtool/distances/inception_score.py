@@ -21,9 +21,12 @@ from fidtool.distances.exact import (
 from fidtool.distances.parallel import using_threads
 from fidtool.distributed.launch import available_threads
 
-# Random parts, or more if there are more in stored order, that the latter are compared with; most
-# images in them; and fewest of them that show how much scores vary by chance.
-_RANDOM_PARTS, _RANDOM_ROWS, _FEWEST_RANDOM = 20, 5000, 5
+# Random parts, or more if there are more in stored order, that the latter are compared with.
+_RANDOM_PARTS = 20
+# Most images in all random parts.
+_RANDOM_ROWS = 5000
+# Fewest random parts that show how much scores vary by chance.
+_FEWEST_RANDOM = 5
 
 
 def inception_score(
@@ -70,11 +73,10 @@ def inception_score(
     (classes,) = quantize_features([weight], finest)
     classifier = classes.block(slice(None))
     unit = 2.0 ** -(rows.step + classes.step)
-    ends = (
-        range(part_size, count, part_size)
-        if part_size
-        else [part * count // splits for part in range(1, splits)]
-    )
+    if part_size:
+        ends = np.arange(part_size, count, part_size)
+    else:
+        ends = np.arange(1, splits) * count // splits
     places = np.arange(count) if order is None else np.argsort(order, kind="stable")
 
     def score_of(split: NDArray[np.int64]) -> float:
@@ -93,9 +95,8 @@ def inception_score(
         mean = torch.stack(sums).sum(0) / len(split)
         # The mean KL divergence is the mean over x of sum p(y|x) log p(y|x), minus sum p(y) log
         # p(y).
-        return math.exp(
-            math.fsum(entropies) / len(split) - math.fsum(torch.xlogy(mean, mean).tolist())
-        )
+        of_mean = math.fsum(torch.xlogy(mean, mean).tolist())
+        return math.exp(math.fsum(entropies) / len(split) - of_mean)
 
     ratio = None
     error = 0.0
@@ -104,9 +105,8 @@ def inception_score(
         if order is not None and part_size is not None and part_size < count:
             whole = count // part_size
             some = max(1, min(max(whole, _RANDOM_PARTS), _RANDOM_ROWS // part_size))
-            by_chance = [
-                score_of(part) for part in itertools.islice(_random_parts(count, part_size), some)
-            ]
+            parts = itertools.islice(_random_parts(count, part_size), some)
+            by_chance = [score_of(part) for part in parts]
             usual = math.fsum(by_chance) / some
             ratio = math.fsum(scores[:whole]) / whole / usual
             if some >= _FEWEST_RANDOM:

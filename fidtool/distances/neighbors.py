@@ -27,7 +27,8 @@ from fidtool.distributed.world import World
 
 # Largest and smallest number of rows of a block. As distances and counts are exact, only time and
 # memory depend on it.
-_LARGEST_PART, _SMALLEST_PART = 2048, 256
+_LARGEST_PART = 2048
+_SMALLEST_PART = 256
 
 
 def prdc(
@@ -135,8 +136,8 @@ def _squared_radii(features: QuantizedFeatures, k: int) -> torch.Tensor:
                 distances = squared_distances(first, second)
                 _keep_nearest(nearest, first, distances)
                 _keep_nearest(nearest, second, distances.T)
-    of_ranks = [torch.from_numpy(theirs) for theirs in world.gather(nearest.cpu().numpy())]
-    return _smallest(torch.cat(of_ranks, 1), k)[:, -1].to(features.device)
+    of_ranks = np.concatenate(world.gather(nearest.cpu().numpy()), axis=1)
+    return _smallest(torch.from_numpy(of_ranks), k)[:, -1].to(features.device)
 
 
 def _keep_nearest(nearest: torch.Tensor, block: FeatureBlock, distances: torch.Tensor) -> None:
@@ -149,7 +150,6 @@ def _keep_nearest(nearest: torch.Tensor, block: FeatureBlock, distances: torch.T
 
 
 def _smallest(values: torch.Tensor, count: int) -> torch.Tensor:
-    """Returns the ``count`` smallest values of each row, ascending."""
     return values.topk(count, dim=1, largest=False, sorted=True).values
 
 
@@ -197,10 +197,11 @@ def _nearest(
     world = some.world
     with using_threads(fair_threads(world)), world.together():
         for own, others in _block_pairs(some, reals):
+            rows = own.rows
             closest, places = squared_distances(own, others).min(1)
-            closer = closest < distances[own.rows]
-            distances[own.rows] = torch.where(closer, closest, distances[own.rows])
-            nearest[own.rows] = torch.where(closer, numbers[others.rows][places], nearest[own.rows])
+            closer = closest < distances[rows]
+            distances[rows] = torch.where(closer, closest, distances[rows])
+            nearest[rows] = torch.where(closer, numbers[others.rows][places], nearest[rows])
     # Those of a row are from one rank.
     return world.sum_(distances.nan_to_num(posinf=0.0)), world.sum_(nearest)
 

@@ -4,10 +4,10 @@ skipped files.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -58,74 +58,59 @@ class Layer(NamedTuple):
     step_setting: SettingName | None = "feature_step"
 
 
+@dataclass(eq=False)
 class Accumulator:
     """Statistics of images by their places in a set: of one rank, of a part of the set, or of all
     ranks.
 
-    Args:
-        count: number of images in the set, or in the part.
+    Attributes:
+        layers: the kinds of feature vectors, by name.
+        capacity: number of images in the set, or in the part.
         inspected: whether the images' records are collected, too.
         pairs: number of values that each pair of images has.
         of_partner: layers of the images' partners of which the statistics are collected, too; None
             for none.
-
-    Attributes:
-        layers: the kinds of feature vectors, by name.
-        used: which images are in the statistics, bool array of shape (count,).
-        unusable: which images were skipped, bool array of shape (count,).
+        used: which images are in the statistics, bool array of shape (capacity,).
+        unusable: which images were skipped, bool array of shape (capacity,).
         partner: statistics of the partners; None if they are not collected.
     """
 
-    def __init__(
-        self,
-        layers: Mapping[str, Layer],
-        count: int,
-        device: torch.device | str = "cpu",
-        inspected: bool = False,
-        pairs: int = 0,
-        of_partner: Mapping[str, Layer] | None = None,
-    ) -> None:
-        self.layers = layers
-        self._create = functools.partial(
-            Accumulator,
-            layers,
-            device=device,
-            inspected=inspected,
-            pairs=pairs,
-            of_partner=of_partner,
-        )
+    layers: Mapping[str, Layer]
+    capacity: int
+    device: torch.device | str = "cpu"
+    inspected: bool = False
+    pairs: int = 0
+    of_partner: Mapping[str, Layer] | None = None
+
+    def __post_init__(self) -> None:
+        count = self.capacity
         self.partner: Accumulator | None = None
-        if of_partner is not None:
-            self.partner = Accumulator(of_partner, count, device, inspected)
+        if self.of_partner is not None:
+            self.partner = Accumulator(self.of_partner, count, self.device, self.inspected)
         self.used = np.zeros(count, dtype=bool)
         self.unusable = np.zeros(count, dtype=bool)
         self.moments: dict[str, ExactMoments] = {}
         self._rows: dict[str, NDArray[Any]] = {}
-        for name, layer in layers.items():
+        for name, layer in self.layers.items():
             dims = layer.definition.dims
             step = layer.definition.feature_step
-            self.moments[name] = ExactMoments(dims, step, device, layer.step_setting)
+            self.moments[name] = ExactMoments(dims, step, self.device, layer.step_setting)
             if layer.with_features:
                 self._rows[name] = empty_rows(count, dims)
-        if inspected:
+        if self.inspected:
             self._rows[RECORDS] = empty_rows(count, RECORD.itemsize, np.uint8)
-        if pairs:
-            self._rows[PAIRS] = empty_rows(count, pairs, np.float64)
+        if self.pairs:
+            self._rows[PAIRS] = empty_rows(count, self.pairs, np.float64)
         self.traits = ImageProperties()
         self.skipped: list[BadFile] = []
 
     def emptied(self, count: int) -> Accumulator:
         """Returns empty statistics of the same kind, of ``count`` images."""
-        return self._create(count=count)
+        return replace(self, capacity=count)
 
     @property
     def count(self) -> int:
         return int(self.used.sum())
-
-    @property
-    def seen(self) -> NDArray[np.bool_]:
-        """Which images are in the statistics, or were skipped."""
-        return self.used | self.unusable
 
     def rows(self) -> dict[str, NDArray[Any]]:
         """Returns the rows of the images in the order of the set, without gaps for skipped files.

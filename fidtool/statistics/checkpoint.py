@@ -105,7 +105,6 @@ class Checkpoint:
         return any(self.folder.glob(f"{self._run}-*.npz"))
 
     def _file(self, part: Part, partner: bool = False) -> Path:
-        """Returns the file of a part, or of its images' partners."""
         return self.folder / f"{self._run}-{part.file}{_PARTNER if partner else ''}.npz"
 
     def load(self, parts: Iterable[Part], total: Accumulator) -> list[Part]:
@@ -118,9 +117,11 @@ class Checkpoint:
             file = self._file(part)
             if not os.path.exists(file):
                 left.append(part)
-            elif reason := self._add(part, total):
-                unused.setdefault(reason, []).append(file)
+                continue
+            reason = self._add(part, total)
+            if reason:
                 left.append(part)
+                unused.setdefault(reason, []).append(file)
         for reason, files in unused.items():
             self._warn(
                 f"{files[0]} is {reason}; computed again: {counted(len(files), 'part')} of a set"
@@ -202,7 +203,6 @@ class Checkpoint:
 
 
 def _read(file: Path) -> tuple[Statistics, NDArray[np.float64] | None]:
-    """Returns the statistics of a part, and the values of its pairs if it has them."""
     with open_regular(file) as handle, np.load(handle, allow_pickle=False) as archive:
         arrays = NamedArrays(archive)
         pairs = arrays.array(PAIRS) if PAIRS in arrays.names else None
@@ -291,7 +291,8 @@ def claim(folder: str, identity: Identity, warn: Callable[[str], None]) -> str:
         raise _refusal(
             f"{manifest} is damaged, or not a checkpoint of this version of fidtool:"
         ) from None
-    if difference := content.identity.difference(identity):
+    difference = content.identity.difference(identity)
+    if difference:
         problem = f"{option('checkpoint', folder)} belongs to a different run: {difference}"
         raise _refusal(problem, "delete this one to start again")
     return identity.run

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import math
 import os
@@ -191,7 +190,6 @@ def arrays_of(statistics: Statistics) -> dict[str, Any]:
 
 
 def _arrays(name: str, layer: LayerStatistics) -> dict[str, Any]:
-    """Returns one layer's arrays, by their names in the archive."""
     arrays: dict[str, Any] = {}
     if len(layer.mu):
         arrays["mu"] = layer.mu
@@ -232,16 +230,15 @@ def read_summary(path: Path) -> Summary:
     try:
         with open_regular(path) as handle, np.load(handle, allow_pickle=False) as archive:
             arrays = NamedArrays(archive)
-            summary = Summary(definition=_definition(arrays, "fingerprint"))
-            if "source" in arrays.names:
-                source = os.fsdecode(arrays.array("source").tobytes())
-                summary = replace(summary, source=source)
-            if "count" in arrays.names:
-                summary = replace(summary, count=arrays.count())
-            if "run" in arrays.names:
-                run = arrays.json("run", _Run)
-                summary = replace(summary, found=run.found, framing=run.framing)
-            return summary
+            names = arrays.names
+            run = arrays.json("run", _Run) if "run" in names else None
+            return Summary(
+                source=os.fsdecode(arrays.array("source").tobytes()) if "source" in names else "",
+                count=arrays.count() if "count" in names else None,
+                found=run.found if run else None,
+                definition=_definition(arrays, "fingerprint"),
+                framing=run.framing if run else None,
+            )
     except Exception:  # damaged archives and headers raise many kinds of exceptions
         return Summary()
 
@@ -419,26 +416,26 @@ def _is_consistent(layer: LayerStatistics, count: int | None) -> bool:
     definition = layer.definition
     if definition is None:  # another tool wrote it
         return layer.sums is None
-    close = functools.partial(np.allclose, rtol=0.0)
     # The size of the largest feature.
     size = math.sqrt(np.max(layer.mu**2 + layer.sigma.diagonal(), initial=0.0))
-    if layer.features is not None and len(layer.mu):
-        mean = layer.features.mean(axis=0, dtype=np.float64)
-        if not close(mean, layer.mu, atol=1e-4 * size):
-            return False
-    if layer.sums is None:
-        return True
-    # Deferred: files without sums are read without torch.
-    from fidtool.statistics.moments import ExactMoments
+    if layer.sums is not None:
+        # Deferred: files without sums are read without torch.
+        from fidtool.statistics.moments import ExactMoments
 
-    moments = ExactMoments(definition.dims, definition.feature_step)
-    moments.absorb(layer.sums)
-    if moments.count != count or not len(layer.mu):
-        return moments.count == count
-    exact = moments.mean_covariance(definition.ddof)
-    return close(exact.mu, layer.mu, atol=1e-9 * size) and close(
-        exact.sigma, layer.sigma, atol=1e-9 * size**2
-    )
+        moments = ExactMoments(definition.dims, definition.feature_step)
+        moments.absorb(layer.sums)
+        if moments.count != count:
+            return False
+        if len(layer.mu):
+            exact = moments.mean_covariance(definition.ddof)
+            if not np.allclose(exact.mu, layer.mu, rtol=0.0, atol=1e-9 * size):
+                return False
+            if not np.allclose(exact.sigma, layer.sigma, rtol=0.0, atol=1e-9 * size**2):
+                return False
+    if layer.features is None or not len(layer.mu):
+        return True
+    mean = layer.features.mean(axis=0, dtype=np.float64)
+    return np.allclose(mean, layer.mu, rtol=0.0, atol=1e-4 * size)
 
 
 def _part(arrays: NamedArrays, count: int | None) -> SetPart:
@@ -449,7 +446,6 @@ def _part(arrays: NamedArrays, count: int | None) -> SetPart:
 
 
 def _definition(arrays: NamedArrays, name: str) -> Definition | None:
-    """Returns the definition in an array; None if there is no such array."""
     if name not in arrays.names:
         return None
     text = arrays.text(name)

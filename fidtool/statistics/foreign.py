@@ -44,6 +44,7 @@ from fidtool.statistics.rows import CHUNK_BYTES, empty_rows, reordered
 from fidtool.statistics.set_statistics import (
     Features,
     LayerStatistics,
+    Moments,
     Statistics,
     checked_moments,
 )
@@ -132,16 +133,18 @@ class NamedArrays:
         if name not in self.names:
             raise ValueError(f"it has no array {name}")
         if self._archive is not None:
-            self._header(self._archive, name)
+            self._header(name)
         value = self._arrays[name]
         return np.concatenate(value) if isinstance(value, list) else np.asarray(value)
 
-    def _header(self, archive: zipfile.ZipFile, name: str) -> StoredArray:
-        """Reads the header of an array. Checks that it has all bytes, before memory is allocated
-        for them.
+    def _header(self, name: str) -> StoredArray | NDArray[Any]:
+        """Reads the header of an array in an archive. Checks that it has all bytes, before memory
+        is allocated for them.
         """
-        member = archive.getinfo(f"{name}.npy")
-        with archive.open(member) as stream:
+        if self._archive is None:
+            return self.array(name)
+        member = self._archive.getinfo(f"{name}.npy")
+        with self._archive.open(member) as stream:
             header = read_header(stream)
         if header.end != member.file_size and not header.dtype.hasobject:  # NumPy refuses objects
             raise ValueError(f"{name} has the shape {header.shape}, but {member.file_size} bytes")
@@ -181,7 +184,7 @@ class NamedArrays:
             return int(value)
         raise ValueError(f"it has a {name} that is no possible number of images")
 
-    def gaussian(self, mu: str, sigma: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def gaussian(self, mu: str, sigma: str) -> Moments:
         """Returns a mean and a covariance as float64."""
         return checked_moments(self.array(mu), self.array(sigma), mu, sigma)
 
@@ -191,21 +194,15 @@ class NamedArrays:
 
         An archive is read a part at a time.
         """
-        stored: StoredArray | NDArray[Any]
-        if self._archive is None:
-            stored = self.array(name)
-            chunks = iter([stored])
-        else:
-            stored = self._header(self._archive, name)
-            chunks = self._chunks(self._archive, name, stored)
-        if len(stored.shape) != 2 or 0 in stored.shape or stored.dtype.kind != "f":
+        header = self._header(name)
+        if len(header.shape) != 2 or 0 in header.shape or header.dtype.kind != "f":
             raise ValueError(
-                f"{name} has shape {stored.shape} and dtype {stored.dtype}; it should contain "
+                f"{name} has shape {header.shape} and dtype {header.dtype}; it should contain "
                 "floats, one row per image"
             )
-        rows = empty_rows(*stored.shape)
+        rows = empty_rows(*header.shape)
         start = 0
-        for chunk in chunks:
+        for chunk in self._chunks(name, header):
             part = rows[start : start + len(chunk)]
             part[:] = chunk
             if not np.isfinite(part).all():
@@ -213,17 +210,15 @@ class NamedArrays:
             start += len(chunk)
         return rows
 
-    def _chunks(
-        self, archive: zipfile.ZipFile, name: str, header: StoredArray
-    ) -> Iterator[NDArray[Any]]:
-        """Yields the rows of an array in an archive, a part at a time unless they are stored by
+    def _chunks(self, name: str, header: StoredArray | NDArray[Any]) -> Iterator[NDArray[Any]]:
+        """Yields the rows of an array, of an archive a part at a time unless they are stored by
         column.
         """
-        if not header.strides:
+        if self._archive is None or isinstance(header, np.ndarray) or not header.strides:
             yield self.array(name)
             return
         row = header.strides[0]
-        with archive.open(f"{name}.npy") as member:
+        with self._archive.open(f"{name}.npy") as member:
             member.seek(header.start)
             while data := member.read(max(1, CHUNK_BYTES // row) * row):
                 yield np.frombuffer(data, dtype=header.dtype).reshape(-1, header.shape[1])
@@ -369,7 +364,6 @@ def _choose_entry(path: str, value: dict[str, Any], entry: str) -> NamedArrays:
 
 
 def _writer_of(entry: str) -> str:
-    """Returns the tool that writes an entry with this name."""
     return _FD_LOSS if entry in FD_LOSS else _EDM2.format(entry)
 
 

@@ -96,7 +96,6 @@ def known_facts(name: str, statistics: Statistics) -> Facts:
 
 
 def _layers(statistics: Statistics) -> dict[str, Layer]:
-    """Returns the layers with exact sums."""
     return {
         name: Layer(layer.definition, layer.features is not None)
         for name, layer in statistics.layers.items()
@@ -167,7 +166,7 @@ class _Merger:
         sums = self._sums
         count = len(self._owners)
         self._check_complete()
-        first = self._statistics[self._owners[sums.used.argmax()]]
+        first = self._statistics[int(self._owners[sums.used.argmax()])]
         skipped = sorted(sums.skipped, key=lambda bad: bad.file)
         allowed = most_skipped((self._statistics[0].config or {}).get("max_skip", MAX_SKIP), count)
         if len(skipped) > allowed or not sums.count:

@@ -12,8 +12,6 @@ rows show that this is exact, which is usually the case for a whole set.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +21,7 @@ from fidtool.distributed.launch import machine_memory
 from fidtool.distributed.world import World
 from fidtool.errors import RunError, SettingName, option
 from fidtool.features.protocol import FEATURE_STEPS
-from fidtool.statistics.set_statistics import Gaussian
+from fidtool.statistics.set_statistics import Gaussian, Totals
 
 INTEGER_BITS = 23
 """Largest number of bits of a feature in units of its step: with more, the sums would not be
@@ -42,7 +40,9 @@ _LIMB_BITS = 32
 _LOW_BITS = (1 << _LIMB_BITS) - 1
 # Columns of the matrices of `check_exact_products`, columns that differ, and bits omitted where
 # 2048 products are added, so that the sums are below 2 ** 53.
-_CHECKED_DIMS, _CHECKED_COLUMNS, _CHECKED_SHIFT = 2048, 64, 4
+_CHECKED_DIMS = 2048
+_CHECKED_COLUMNS = 64
+_CHECKED_SHIFT = 4
 
 
 def better_step(feature_step: int, largest: float) -> int:
@@ -178,7 +178,6 @@ class ExactMoments:
         self._spill()
 
     def _spill(self) -> None:
-        """Adds the sums in float64 to the integers."""
         if self._recent is not None:
             self._low += self._recent.to(torch.int64)
             self._carry()
@@ -220,7 +219,7 @@ class ExactMoments:
             world.sum_(sums)
         self._carry()
 
-    def totals(self) -> dict[str, NDArray[Any]]:
+    def totals(self) -> Totals:
         """Returns the sums as arrays, for `absorb`. Of symmetric matrices, they hold the upper
         triangle.
 
@@ -241,10 +240,10 @@ class ExactMoments:
             "sum": self._sum.cpu().numpy(),
         }
         if high.max(initial=0) < 2**30:  # by Cauchy-Schwarz, all sums are below 2 ** 62 then
-            return totals | {"low": low + (high << _LIMB_BITS)}
-        return totals | {"low": low, "high": high}
+            return {**totals, "low": low + (high << _LIMB_BITS)}
+        return {**totals, "low": low, "high": high}
 
-    def absorb(self, totals: Mapping[str, NDArray[Any]]) -> None:
+    def absorb(self, totals: Totals) -> None:
         """Adds sums from `totals`; a ValueError if they are damaged. Their order does not change
         the bits.
         """
@@ -264,7 +263,7 @@ class ExactMoments:
             self._high += self._symmetric(totals["high"])
         self._carry()
 
-    def _fits(self, totals: Mapping[str, NDArray[Any]]) -> bool:
+    def _fits(self, totals: Totals) -> bool:
         """Whether these may be sums from `totals` by their types, shapes and bounds."""
         upper = (self.dims * (self.dims + 1) // 2,)
         shapes: dict[str, tuple[int, ...]] = {

@@ -25,6 +25,10 @@ SUMS = ("count", "largest", "sizes", "sum", "low", "high")
 
 Features = NDArray[np.float32]
 """Feature vectors of images, of shape (images, dims)."""
+Totals = Mapping[str, NDArray[Any]]
+"""Exact sums by the names in `SUMS`, see `ExactMoments.totals`."""
+Moments = tuple[NDArray[np.float64], NDArray[np.float64]]
+"""A mean, of shape (dims,), and a covariance, of shape (dims, dims)."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +52,7 @@ NO_IMAGES = Gaussian(np.zeros(0), np.zeros((0, 0)), 0)
 
 def checked_moments(
     mean: NDArray[Any], covariance: NDArray[Any], mu: str = "mu", sigma: str = "sigma"
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+) -> Moments:
     """Returns a mean and a covariance as float64; a ValueError, with the names given for them, if
     they are none.
     """
@@ -94,7 +98,7 @@ class LayerStatistics:
     sigma: NDArray[np.float64] = field(repr=False)
     definition: Definition | None = None
     features: Features | None = field(default=None, repr=False, compare=False)
-    sums: Mapping[str, NDArray[Any]] | None = field(default=None, repr=False, compare=False)
+    sums: Totals | None = field(default=None, repr=False, compare=False)
 
     @property
     def dims(self) -> int:
@@ -251,18 +255,20 @@ def spread_features(
         if name in layers and layer.features is not None:
             own[name] = layer.features
     shapes = world.broadcast({name: rows.shape for name, rows in own.items()})
-    features = {name: _spread(own.get(name), shape, world) for name, shape in shapes.items()}
+    features = {}
+    for name, (count, dims) in shapes.items():
+        features[name] = _spread(own.get(name), count, dims, world)
     return MeasuredSet(path, statistics, features)
 
 
-def _spread(own: Features | None, shape: tuple[int, ...], world: World) -> Features:
+def _spread(own: Features | None, count: int, dims: int, world: World) -> Features:
     """Returns the rows that rank zero has, on all ranks. A collective."""
     with world.together():
-        rows = empty_rows(*shape) if own is None else own
+        rows = empty_rows(count, dims) if own is None else own
     if world.size == 1:
         return rows
     # The same on all ranks: a program's array may have any strides.
-    at_once = max(1, CHUNK_BYTES // (4 * shape[1]))
+    at_once = max(1, CHUNK_BYTES // (4 * dims))
     for start in range(0, len(rows), at_once):
         part = slice(start, start + at_once)
         received = world.broadcast(None if own is None else np.array(own[part]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -104,14 +104,25 @@ def inception_score(
         scores = [score_of(split) for split in np.split(places, ends)]
         if order is not None and part_size is not None and part_size < count:
             whole = count // part_size
-            some = max(1, min(max(whole, _RANDOM_PARTS), _RANDOM_ROWS // part_size))
-            parts = itertools.islice(_random_parts(count, part_size), some)
-            by_chance = [score_of(part) for part in parts]
-            usual = math.fsum(by_chance) / some
-            ratio = math.fsum(scores[:whole]) / whole / usual
-            if some >= _FEWEST_RANDOM:
-                error = float(np.std(by_chance, ddof=1)) / usual * math.sqrt(1 / whole + 1 / some)
+            ratio, error = _compare_with_random(scores[:whole], score_of, count, part_size)
     return *mean_and_deviation(scores), ratio, error
+
+
+def _compare_with_random(
+    scores: list[float], score_of: Callable[[NDArray[np.int64]], float], count: int, size: int
+) -> tuple[float, float]:
+    """Returns the ratio of the mean of whole parts' ``scores`` to that of random parts, and its
+    standard error.
+    """
+    number = max(1, min(max(len(scores), _RANDOM_PARTS), _RANDOM_ROWS // size))
+    parts = itertools.islice(_random_parts(count, size), number)
+    by_chance = [score_of(part) for part in parts]
+    usual = math.fsum(by_chance) / number
+    ratio = math.fsum(scores) / len(scores) / usual
+    if number < _FEWEST_RANDOM:
+        return ratio, 0.0
+    spread = float(np.std(by_chance, ddof=1)) / usual
+    return ratio, spread * math.sqrt(1 / len(scores) + 1 / number)
 
 
 def _random_parts(count: int, size: int) -> Iterator[NDArray[np.int64]]:

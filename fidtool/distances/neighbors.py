@@ -75,13 +75,15 @@ def prdc(
     recalled = reals.filled(False, torch.bool)
     pairs = torch.zeros(1, dtype=torch.int64, device=settings.device)
     with using_threads(fair_threads(world)), world.together():
-        for some, others in _block_pairs(fakes, reals):
-            distances = squared_distances(some, others)  # each once for all four metrics
-            in_real = in_ball(distances, real_radii[others.rows])
+        for fake_block, real_block in _block_pairs(fakes, reals):
+            of_fakes = fake_block.rows
+            of_reals = real_block.rows
+            distances = squared_distances(fake_block, real_block)  # once for all four metrics
+            in_real = in_ball(distances, real_radii[of_reals])
             pairs += in_real.count_nonzero()
-            precise[some.rows] |= in_real.any(1)
-            covered[others.rows] |= in_real.any(0)
-            recalled[others.rows] |= in_ball(distances, fake_radii[some.rows, None]).any(0)
+            precise[of_fakes] |= in_real.any(1)
+            covered[of_reals] |= in_real.any(0)
+            recalled[of_reals] |= in_ball(distances, fake_radii[of_fakes, None]).any(0)
     precision = _share(precise, world)
     recall = _share(recalled, world)
     values = {
@@ -108,13 +110,13 @@ def _parts(features: QuantizedFeatures) -> list[slice]:
 
 
 def _block_pairs(
-    some: QuantizedFeatures, others: QuantizedFeatures
+    first: QuantizedFeatures, second: QuantizedFeatures
 ) -> Iterator[tuple[FeatureBlock, FeatureBlock]]:
-    """Yields each of this rank's blocks of ``some`` with each block of ``others``."""
-    for part in _parts(some)[some.world.rank :: some.world.size]:
-        own = some.block(part)
-        for other in map(others.block, _parts(others)):
-            yield own, other
+    """Yields each of this rank's blocks of the ``first`` set with each block of the ``second``."""
+    for part in _parts(first)[first.world.rank :: first.world.size]:
+        own = first.block(part)
+        for other in _parts(second):
+            yield own, second.block(other)
 
 
 def _squared_radii(features: QuantizedFeatures, k: int) -> torch.Tensor:
@@ -219,12 +221,14 @@ def nearest_cosine_distance(real: Features, fake: Features, settings: FeatureSet
     largest = reals.filled(0.0, torch.float64)
     world = settings.world
     with using_threads(fair_threads(world)), world.together():
-        for some, others in _block_pairs(reals, fakes):
-            squares = (some.integers @ others.integers.T).square_().div_(others.squares)
-            squares[:, others.integers.sum(1) == 0] = 0.0
-            nearest = squares.amax(1).div_(some.squares)
-            nearest[some.integers.sum(1) == 0] = math.nan
-            largest[some.rows] = torch.maximum(largest[some.rows], nearest)
+        for real_block, fake_block in _block_pairs(reals, fakes):
+            products = real_block.integers @ fake_block.integers.T
+            squares = products.square_().div_(fake_block.squares)
+            squares[:, fake_block.integers.sum(1) == 0] = 0.0
+            nearest = squares.amax(1).div_(real_block.squares)
+            nearest[real_block.integers.sum(1) == 0] = math.nan
+            rows = real_block.rows
+            largest[rows] = torch.maximum(largest[rows], nearest)
     world.sum_(largest)
     distances = 1.0 - largest[~largest.isnan()].sqrt().clamp(max=1.0)
     return math.fsum(distances.tolist()) / len(distances) if len(distances) else 1.0

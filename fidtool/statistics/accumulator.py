@@ -256,12 +256,7 @@ class Accumulator:
         ``rows``.
         """
         images = images.without(self.skipped)
-        pictures = None
-        if RECORDS in rows:
-            pictures = ImageRecords.of(images, rows[RECORDS])
-        order = None
-        if any(layer.with_features for layer in self.layers.values()):
-            order = images.numbers()
+        with_features = any(layer.with_features for layer in self.layers.values())
         return Statistics(
             self.layer_statistics(rows, sums_alone),
             self.count,
@@ -269,8 +264,8 @@ class Accumulator:
             traits=self.traits,
             skipped=tuple(self.skipped),
             found=len(images.stored),
-            pictures=pictures,
-            order=order,
+            pictures=ImageRecords.of(images, rows[RECORDS]) if RECORDS in rows else None,
+            order=images.numbers() if with_features else None,
             framing=images.crop,
             part=images.part,
         )

@@ -174,7 +174,7 @@ def arrays_of(statistics: Statistics) -> dict[str, Any]:
     if statistics.arithmetic is not None and statistics.traits is not None:
         run = {field.name: getattr(statistics, field.name) for field in fields(_Run)}
         run["skipped"] = [[bad.file, bad.reason] for bad in statistics.skipped]
-        if statistics.framing is None:
+        if run["framing"] is None:
             del run["framing"]
         arrays["run"] = np.array(json.dumps(run, sort_keys=True, default=plain))
     if statistics.order is not None:
@@ -324,9 +324,8 @@ def own_statistics(
                 "create it with `fidtool stats`",
                 AS_ARRAY,
             )
-    count = None
-    if "count" in names:
-        count = arrays.count(least=not of_part)  # of a part, no image may have been readable
+    # Of a part, no image may have been readable.
+    count = arrays.count(least=not of_part) if "count" in names else None
     suffixes = _suffixes_in(arrays)
     definitions = {
         name: _definition(arrays, f"fingerprint{suffix}") for name, suffix in suffixes.items()
@@ -345,16 +344,18 @@ def own_statistics(
     records = {
         name: arrays.array(name) for name in (*RECORD_ARRAYS, DETAILS, STAMPS) if name in names
     }
-    statistics = Statistics(layers, count, pictures=ImageRecords.from_arrays(records, count))
-    if "order" in names:
-        statistics = replace(statistics, order=arrays.numbers("order", count))
-    if of_part:
-        statistics = replace(statistics, part=_part(arrays, count))
+    run: dict[str, Any] = {}
     if "run" in names:
-        run = arrays.json("run", _Run)
-        skipped = tuple(starmap(BadFile, run.skipped))
-        statistics = replace(statistics, **{**vars(run), "skipped": skipped})
-    return statistics
+        run |= vars(arrays.json("run", _Run))
+        run["skipped"] = tuple(starmap(BadFile, run["skipped"]))
+    return Statistics(
+        layers,
+        count,
+        pictures=ImageRecords.from_arrays(records, count),
+        order=arrays.numbers("order", count) if "order" in names else None,
+        part=_part(arrays, count) if of_part else None,
+        **run,
+    )
 
 
 def _suffixes_in(arrays: NamedArrays) -> dict[str, str]:

@@ -130,21 +130,21 @@ class Checkpoint:
 
     def _add(self, part: Part, total: Accumulator) -> str:
         """Adds a part to statistics; returns why it cannot be used, if it cannot."""
-        partner = None
+        files = {self._file(part): total}
+        if total.partner is not None:
+            files[self._file(part, partner=True)] = total.partner
         try:
-            own, pairs = _read(self._file(part))
-            if total.partner is not None:
-                partner, _ = _read(self._file(part, partner=True))
+            contents = [_read(file) for file in files]
         except Exception as error:  # damaged archives raise many kinds of exceptions
             return f"damaged ({message_of(error)})"
-        if own.part != part.images:
-            return "not used (files of the set have changed since)"
-        if own.config != self._config:
-            before = option("max_pixels", (own.config or {}).get("max_pixels"))
-            return f"not used (it was made with {before})"
-        total.add_part(own, pairs)
-        if total.partner is not None and partner is not None:
-            total.partner.add_part(partner)
+        for statistics, _ in contents:
+            if statistics.part != part.images:
+                return "not used (files of the set have changed since)"
+            if statistics.config != self._config:
+                before = option("max_pixels", (statistics.config or {}).get("max_pixels"))
+                return f"not used (it was made with {before})"
+        for (statistics, pairs), sums in zip(contents, files.values(), strict=True):
+            sums.add_part(statistics, pairs)
         return ""
 
     def save(self, part: Part, images: ImageSet, sums: Accumulator) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import operator
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -22,19 +21,20 @@ from fidtool.statistics.set_statistics import Gaussian
 
 BLOCKS = 20
 """Blocks that the generated images are divided into."""
+# Ways in which the blocks are divided into halves.
 _SPLITS = 6
-"""Ways in which the blocks are divided into halves."""
+# Student's t for 95 % and BLOCKS - 1 degrees of freedom. It is a constant because importing
+# scipy.special is slow.
 _T = 2.093024054408263
-"""Student's t for 95 % and BLOCKS - 1 degrees of freedom. It is a constant because importing
-scipy.special is slow.
-"""
-_FEWEST, _MANY = 1.1, 5
-"""Images per dimension that error bars need, and with which the covariance of a quarter has full
-rank with a margin.
-"""
+# Images per dimension that error bars need.
+_FEWEST = 1.1
+# Images per dimension with which the covariance of a quarter has full rank with a margin.
+_MANY = 5
+# Number of points of the curve.
 _POINTS = 4
-"""Number of points of the curve."""
 
+Distances = NDArray[np.float64]
+"""Fréchet distances of the parts of a set, as `error_bars` returns them."""
 Estimate = tuple[float, float, float, float]
 """An estimate, its standard error, and the ends of its 95 % confidence interval."""
 Curve = tuple[tuple[int, float], ...]
@@ -45,7 +45,7 @@ for all.
 
 def error_bars(
     real: Gaussian, fake: Features, settings: FeatureSettings
-) -> tuple[NDArray[np.float64], Curve]:
+) -> tuple[Distances, Curve]:
     """Computes the FIDs of parts of the images, from which `interval` gets the error bars. On rank
     zero.
 
@@ -103,13 +103,12 @@ def _blocks(fake: Features, number: int, settings: FeatureSettings) -> list[Gaus
     omitted.
     """
     by_count = replace(settings, ddof=0)
-    ends = [len(fake) * block // number for block in range(number + 1)]
-    rows = [np.arange(start, end) for start, end in itertools.pairwise(ends) if start < end]
-    return [by_count.gaussian(fake, block) for block in rows]
+    starts = len(fake) * np.arange(1, number) // number
+    blocks = np.split(np.arange(len(fake)), starts)
+    return [by_count.gaussian(fake, rows) for rows in blocks if len(rows)]
 
 
 def _distance(real: Gaussian, blocks: Sequence[Gaussian], settings: FeatureSettings) -> float:
-    """Returns the FID of the images of all blocks."""
     settings.world.check_stop()
     return distance_between(real, _pooled(blocks, settings.ddof))
 
@@ -135,12 +134,15 @@ def _pooled(blocks: Sequence[Gaussian], ddof: int) -> Gaussian:
 
 
 def _curve(real: Gaussian, blocks: Sequence[Gaussian], settings: FeatureSettings) -> Curve:
-    ends = sorted({len(blocks) * point // _POINTS for point in range(1, _POINTS + 1)} - {0})
-    counts = [block.count or 0 for block in blocks]
-    return tuple((sum(counts[:end]), _distance(real, blocks[:end], settings)) for end in ends)
+    ends = {len(blocks) * point // _POINTS for point in range(1, _POINTS + 1)}
+    curve = []
+    for end in sorted(ends - {0}):
+        count = sum(block.count or 0 for block in blocks[:end])
+        curve.append((count, _distance(real, blocks[:end], settings)))
+    return tuple(curve)
 
 
-def interval(parts: NDArray[np.float64]) -> Estimate:
+def interval(parts: Distances) -> Estimate:
     """Returns a set's distance without the bias due to the generated images, its standard error and
     95 % interval.
 
@@ -156,11 +158,14 @@ def interval(parts: NDArray[np.float64]) -> Estimate:
     ``parts`` are distances as `error_bars` returns them.
     """
     value, error, linear = _spread(parts)
-    bend = 0.5 * _T**2 * linear / (max(value, 0.0) + error) if linear > 0.0 else 0.0
-    return value, error, value - _T * error, value + bend + math.hypot(_T * error, bend)
+    width = _T * error
+    bend = 0.0
+    if linear > 0.0:
+        bend = 0.5 * _T**2 * linear / (max(value, 0.0) + error)
+    return value, error, value - width, value + bend + math.hypot(width, bend)
 
 
-def difference(one: NDArray[np.float64], other: NDArray[np.float64]) -> Estimate:
+def difference(one: Distances, other: Distances) -> Estimate:
     """Returns the bias-corrected FID of one set minus that of another: positive if the other is
     closer to REAL.
 
@@ -169,14 +174,17 @@ def difference(one: NDArray[np.float64], other: NDArray[np.float64]) -> Estimate
     independent sets, the interval is as narrow as that of an unpaired comparison. It is symmetric
     and has the same coverage as that of a single set.
     """
-    compared = [one - other] if len(one) == len(other) else [one, -other]
-    values, errors, _ = zip(*map(_spread, compared), strict=True)
-    value = sum(values)
-    error = math.hypot(*errors)
+    if len(one) == len(other):
+        value, error, _ = _spread(one - other)
+    else:  # one of them has few images, and other parts
+        value_of_one, error_of_one, _ = _spread(one)
+        value_of_other, error_of_other, _ = _spread(other)
+        value = value_of_one - value_of_other
+        error = math.hypot(error_of_one, error_of_other)
     return value, error, value - _T * error, value + _T * error
 
 
-def _spread(parts: NDArray[np.float64]) -> tuple[float, float, float]:
+def _spread(parts: Distances) -> tuple[float, float, float]:
     """Returns the population's distance or difference, its standard error, and the part of error²
     linear in the images.
 
@@ -203,22 +211,22 @@ def _spread(parts: NDArray[np.float64]) -> tuple[float, float, float]:
         return _spread_of_few(float(parts[1]), parts[2:])
     without = parts[1 : BLOCKS + 1]
     halves = parts[BLOCKS + 1 : -4].reshape(-1, 2).mean(1)
-    means = [float(part.mean()) for part in (parts[:1], without, halves, parts[-4:])]
+    means = np.array([parts[0], without.mean(), halves.mean(), parts[-4:].mean()])
     three = _weights(20, 19, 10)
     four = _weights(20, 19, 10, 5)
-    second = math.fsum(map(operator.mul, three, means))
-    third = math.fsum(map(operator.mul, four, means))
+    second = math.fsum(three * means[:3])
+    third = math.fsum(four * means)
     jackknife = _jackknife(without)
     pairs = float(halves.var(ddof=1))
     linear = jackknife - 2.0 * BLOCKS * (BLOCKS - 2) / (BLOCKS - 1) ** 2 * pairs
     sampling = max(linear + BLOCKS / (BLOCKS - 1) * pairs, 0.5 * jackknife)
-    on_halves = 0.5 * (three[2] + four[2])
+    on_halves = 0.5 * float(three[2] + four[2])
     choice = on_halves**2 * pairs * (1.0 / len(halves) - 1.0 / (BLOCKS - 1))
     error = math.sqrt(sampling + choice + (third - second) ** 2 / 12.0)
     return 0.5 * (second + third), error, max(linear, 0.0)
 
 
-def _spread_of_few(corrected: float, without: NDArray[np.float64]) -> tuple[float, float, float]:
+def _spread_of_few(corrected: float, without: Distances) -> tuple[float, float, float]:
     """Returns the same as `_spread` for fewer than 5 images per dimension, whose halves and
     quarters say too little.
 
@@ -229,25 +237,25 @@ def _spread_of_few(corrected: float, without: NDArray[np.float64]) -> tuple[floa
     error is too large near a perfect generator.
     """
     change = (BLOCKS - 1) * (corrected - float(without.mean()))
-    return (
-        corrected + 0.9 * change,
-        math.sqrt(_jackknife(without) + (0.2 * change) ** 2 / 12.0),
-        0.0,
-    )
+    error = math.sqrt(_jackknife(without) + (0.2 * change) ** 2 / 12.0)
+    return corrected + 0.9 * change, error, 0.0
 
 
-def _jackknife(without: NDArray[np.float64]) -> float:
-    """Returns the jackknife's variance, from the distances without each block."""
+def _jackknife(without: Distances) -> float:
     return (BLOCKS - 1) / BLOCKS * float(((without - without.mean()) ** 2).sum())
 
 
-def _weights(*blocks: int) -> list[float]:
+def _weights(*blocks: int) -> NDArray[np.float64]:
     """Returns the weights of the FIDs of these numbers of blocks in their extrapolation to 1/N = 0.
 
     The extrapolation is the value at 0 of the polynomial in 1/N through the FIDs (Lagrange).
     """
-    x = [BLOCKS / number for number in blocks]
-    return [math.prod(other / (other - own) for other in x if other != own) for own in x]
+    weights = []
+    for block in blocks:
+        x = BLOCKS / block
+        others = [BLOCKS / other for other in blocks if other != block]
+        weights.append(math.prod(other / (other - x) for other in others))
+    return np.array(weights)
 
 
 def members() -> NDArray[np.bool_]:
@@ -260,9 +268,11 @@ def members() -> NDArray[np.bool_]:
     """
     numbers = np.arange(BLOCKS - 1)
     is_square = np.isin(numbers, numbers**2 % len(numbers))
-    ways = [np.append(False, np.roll(is_square, row)) for row in range(_SPLITS)]
-    halves = [half for way in ways for half in (way, ~way)]
-    quarters = [first & second for first in (ways[0], ~ways[0]) for second in (ways[1], ~ways[1])]
-    return np.vstack(
-        [np.ones((1, BLOCKS), dtype=np.bool_), ~np.eye(BLOCKS, dtype=np.bool_), halves, quarters]
-    )
+    halves = []
+    for row in range(_SPLITS):
+        half = np.append(False, np.roll(is_square, row))
+        halves += [half, ~half]
+    pairs = itertools.product(halves[:2], halves[2:4])
+    quarters = [first & second for first, second in pairs]
+    all_but_one = ~np.eye(BLOCKS, dtype=np.bool_)
+    return np.vstack([np.ones(BLOCKS, dtype=np.bool_), all_but_one, halves, quarters])

@@ -27,10 +27,10 @@ from fidtool.features.protocol import INCEPTION_FEATURE_STEP, Definition
 from fidtool.statistics.moments import ExactMoments, better_step, step_remedy
 from fidtool.statistics.set_statistics import Gaussian
 
+# Length of a vector in units of the step whose square is 2 ** 51.
 _LONGEST = 2.0**25.5
-"""Length of a vector in units of the step whose square is 2 ** 51."""
+# Bits that the length of the longest vector must have.
 _FEWEST_BITS = 14
-"""Bits that the length of the longest vector must have."""
 
 FINEST_STEP = 100
 """Finer than exact products allow: `quantize_features` then takes the finest step that does."""
@@ -94,12 +94,12 @@ class QuantizedFeatures:
         """Returns the vectors of these rows, on the device, within a `World.together` block."""
         self.world.check_stop()
         if self._resident is None:
-            return FeatureBlock(rows, _rounded(self.features[rows], self.step, self.device))
-        places = (
-            rows
-            if isinstance(rows, slice)
-            else torch.tensor(np.ascontiguousarray(rows), device=self.device)
-        )
+            return FeatureBlock(rows, _round(self.features[rows], self.step, self.device))
+        places: slice | torch.Tensor
+        if isinstance(rows, slice):
+            places = rows
+        else:
+            places = torch.tensor(np.ascontiguousarray(rows), device=self.device)
         return FeatureBlock(rows, self._resident[places].double())
 
     @functools.cached_property
@@ -111,7 +111,7 @@ class QuantizedFeatures:
             return None
         integers = torch.empty(self.features.shape, dtype=torch.int32, device=self.device)
         for rows in parts_of(len(self)):
-            integers[rows] = _rounded(self.features[rows], self.step, self.device).int()
+            integers[rows] = _round(self.features[rows], self.step, self.device).int()
         return integers
 
 
@@ -128,9 +128,8 @@ def quantize_features(
             that step, which Inception features never are, the finest step that suits all vectors of
             all sets is used instead.
     """
-    if len({features.shape[1:] for features in sets}) != 1 or any(
-        features.ndim != 2 for features in sets
-    ):
+    dims = {features.shape[1:] for features in sets}
+    if len(dims) != 1 or sets[0].ndim != 2:
         shapes = " and ".join(str(features.shape) for features in sets)
         raise InputError(
             f"the features have shapes {shapes}, which cannot be compared:",
@@ -170,25 +169,24 @@ def _longest(sets: Sequence[Features], world: World) -> float:
     return float(np.max(world.gather(np.max(lengths))))  # the built-in max does not propagate NaN
 
 
-def _rounded(features: Features, step: int, device: torch.device) -> torch.Tensor:
+def _round(features: Features, step: int, device: torch.device) -> torch.Tensor:
     """Returns the integers as float64, with the same bits on any device."""
     if device.type == "cpu":
         integers = np.multiply(features, 2.0**step, dtype=np.float64)
         return torch.from_numpy(np.rint(integers, out=integers))
     # Half as many bytes are copied to the device as in float64.
-    return (
-        torch.tensor(np.ascontiguousarray(features), device=device)
-        .double()
-        .mul_(2.0**step)
-        .round_()
-    )
+    on_device = torch.tensor(np.ascontiguousarray(features), device=device)
+    return on_device.double().mul_(2.0**step).round_()
 
 
 def _resident_bytes(device: torch.device) -> int:
     """Returns how much may stay on the device: a quarter of a GPU's free memory, 0 on the CPU,
     which must not grow.
     """
-    return torch.cuda.mem_get_info(device)[0] // 4 if device.type == "cuda" else 0
+    if device.type != "cuda":
+        return 0
+    free, _ = torch.cuda.mem_get_info(device)
+    return free // 4
 
 
 def parts_of(count: int, size: int = BLOCK_ROWS) -> list[slice]:
@@ -209,7 +207,8 @@ def mean_and_deviation(values: Sequence[float]) -> tuple[float, float]:
     once.
     """
     mean = math.fsum(values) / len(values)
-    return mean, math.sqrt(math.fsum((value - mean) ** 2 for value in values) / len(values))
+    variance = math.fsum((value - mean) ** 2 for value in values) / len(values)
+    return mean, math.sqrt(variance)
 
 
 def squared_distances(first: FeatureBlock, second: FeatureBlock) -> torch.Tensor:
@@ -246,9 +245,10 @@ class FeatureSettings:
             rows: int64 array of row numbers. Their order does not change the result; ascending
                 order is fastest.
         """
-        moments = ExactMoments(features.shape[1], self.feature_step, self.device)
+        dims = features.shape[1]
+        moments = ExactMoments(dims, self.feature_step, self.device)
         # Products of few dimensions take less time than waking up a second thread.
-        with using_threads(fair_threads(self.world) if features.shape[1] >= 256 else 1):
+        with using_threads(fair_threads(self.world) if dims >= 256 else 1):
             for part in parts_of(len(rows)):
                 moments.add(torch.from_numpy(features[rows[part]]))
                 self.world.check_stop()

@@ -17,8 +17,8 @@ from fidtool.distributed.seeds import sample_seed
 from fidtool.sources.image_set import canonical_order
 from fidtool.statistics.set_statistics import Gaussian
 
+# A bend of the line is significant beyond this many standard deviations of its noise.
 _SIGNIFICANT = 2.0
-"""A bend of the line is significant beyond this many standard deviations of its noise."""
 
 
 def fid_infinity(

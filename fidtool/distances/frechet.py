@@ -13,19 +13,16 @@ from fidtool.distances.parallel import fork_safe, linear_algebra_threads, using_
 from fidtool.errors import InputError, RunError
 from fidtool.statistics.set_statistics import Gaussian, checked_moments
 
+# Relative error of the distance up to which the faster computation with eigenvalues is used.
 _ENOUGH = 1e-10
-"""Relative error of the distance up to which the faster computation with eigenvalues is used."""
 _EPSILON = float(np.finfo(np.float64).eps)
+# An eigenvalue that should be 0 is not a rounding error beyond 1e-6 times the largest eigenvalue.
 _INDEFINITE = 1e-6
-"""An eigenvalue that should be 0 is not a rounding error beyond 1e-6 times the largest
-eigenvalue.
-"""
+# Columns of a pivoted factor that are computed one by one before all of them update the rest of the
+# matrix.
 _PANEL = 64
-"""Columns of a pivoted factor that are computed one by one before all of them update the rest of
-the matrix.
-"""
+# Columns of a triangular factor whose zeros are skipped together.
 _BLOCK = 256
-"""Columns of a triangular factor whose zeros are skipped together."""
 
 
 @fork_safe
@@ -73,9 +70,9 @@ def frechet_distance(
             )
         difference = mean1 - mean2
         rest = (difference @ difference).item() + cov1.trace().item() + cov2.trace().item()
-        distance = rest - 2.0 * _overlap(
-            factor(cov1, count1, "first"), factor(cov2, count2, "second"), rest
-        )
+        first = factor(cov1, count1, "first")
+        second = factor(cov2, count2, "second")
+        distance = rest - 2.0 * _overlap(first, second, rest)
     if not np.isfinite(distance):
         raise RunError("the Fréchet distance overflowed: the features are too large for float64")
     return max(distance, 0.0)
@@ -86,15 +83,17 @@ def _checked(mu: ArrayLike, sigma: ArrayLike, which: str) -> tuple[torch.Tensor,
         mean, cov = checked_moments(np.atleast_1d(mu), np.atleast_2d(sigma))
     except ValueError as error:
         raise InputError(f"the {which} Gaussian cannot be used: {error}") from None
-    return torch.from_numpy(np.require(mean, None, ["C", "W"])), torch.from_numpy(
-        np.require(cov, None, ["C", "W"])
-    )
+    # torch warns of arrays that are read-only.
+    mean = np.require(mean, requirements=["C", "W"])
+    cov = np.require(cov, requirements=["C", "W"])
+    return torch.from_numpy(mean), torch.from_numpy(cov)
 
 
 def distance_between(first: Gaussian, second: Gaussian) -> float:
     """Returns the `frechet_distance` of two sets."""
-    counts = {"count1": first.count, "count2": second.count}
-    return frechet_distance(first.mu, first.sigma, second.mu, second.sigma, **counts)
+    return frechet_distance(
+        first.mu, first.sigma, second.mu, second.sigma, count1=first.count, count2=second.count
+    )
 
 
 def covariance_factor(gaussian: Gaussian) -> torch.Tensor:
@@ -209,9 +208,8 @@ def _pivoted(matrix: torch.Tensor, most: int) -> tuple[torch.Tensor, float]:
                 out=column,
             )
             column /= pivot**0.5
-            column[variances == -torch.inf] = (
-                0.0  # rows that were pivots before contain only rounding errors
-            )
+            # Rows that were pivots before contain only rounding errors.
+            column[variances == -torch.inf] = 0.0
             variances -= column.square()
             variances[row] = -torch.inf
             pivot = variances.max().item()
@@ -226,10 +224,11 @@ def _by_eigenvectors(
 ) -> torch.Tensor:
     dims = len(matrix)
     values, vectors = torch.linalg.eigh(matrix)
+    smallest = values[0].item()
     largest = values[-1].item()
-    if values[0].item() < -_INDEFINITE * abs(largest):
+    if smallest < -_INDEFINITE * abs(largest):
         raise InputError(
-            f"the {which} sigma has a negative eigenvalue ({values[0].item():.3g}, the largest is "
+            f"the {which} sigma has a negative eigenvalue ({smallest:.3g}, the largest is "
             f"{largest:.3g}), so it is not a covariance"
         )
     if most < dims and values[dims - most - 1].item() > _INDEFINITE * largest:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -21,10 +21,12 @@ from fidtool.distances.exact import (
 from fidtool.distances.parallel import using_threads
 from fidtool.distributed.launch import available_threads
 
-_RANDOM_PARTS, _RANDOM_ROWS, _FEWEST_RANDOM = 20, 5000, 5
-"""Random parts, or more if there are more in stored order, that the latter are compared with; most
-images in them; and fewest of them that show how much scores vary by chance.
-"""
+# Random parts, or more if there are more in stored order, that the latter are compared with.
+_RANDOM_PARTS = 20
+# Most images in all random parts.
+_RANDOM_ROWS = 5000
+# Fewest random parts that show how much scores vary by chance.
+_FEWEST_RANDOM = 5
 
 
 def inception_score(
@@ -71,11 +73,10 @@ def inception_score(
     (classes,) = quantize_features([weight], finest)
     classifier = classes.block(slice(None))
     unit = 2.0 ** -(rows.step + classes.step)
-    ends = (
-        range(part_size, count, part_size)
-        if part_size
-        else [part * count // splits for part in range(1, splits)]
-    )
+    if part_size:
+        ends = np.arange(part_size, count, part_size)
+    else:
+        ends = np.arange(1, splits) * count // splits
     places = np.arange(count) if order is None else np.argsort(order, kind="stable")
 
     def score_of(split: NDArray[np.int64]) -> float:
@@ -94,9 +95,8 @@ def inception_score(
         mean = torch.stack(sums).sum(0) / len(split)
         # The mean KL divergence is the mean over x of sum p(y|x) log p(y|x), minus sum p(y) log
         # p(y).
-        return math.exp(
-            math.fsum(entropies) / len(split) - math.fsum(torch.xlogy(mean, mean).tolist())
-        )
+        of_mean = math.fsum(torch.xlogy(mean, mean).tolist())
+        return math.exp(math.fsum(entropies) / len(split) - of_mean)
 
     ratio = None
     error = 0.0
@@ -104,15 +104,25 @@ def inception_score(
         scores = [score_of(split) for split in np.split(places, ends)]
         if order is not None and part_size is not None and part_size < count:
             whole = count // part_size
-            some = max(1, min(max(whole, _RANDOM_PARTS), _RANDOM_ROWS // part_size))
-            by_chance = [
-                score_of(part) for part in itertools.islice(_random_parts(count, part_size), some)
-            ]
-            usual = math.fsum(by_chance) / some
-            ratio = math.fsum(scores[:whole]) / whole / usual
-            if some >= _FEWEST_RANDOM:
-                error = float(np.std(by_chance, ddof=1)) / usual * math.sqrt(1 / whole + 1 / some)
+            ratio, error = _compare_with_random(scores[:whole], score_of, count, part_size)
     return *mean_and_deviation(scores), ratio, error
+
+
+def _compare_with_random(
+    scores: list[float], score_of: Callable[[NDArray[np.int64]], float], count: int, size: int
+) -> tuple[float, float]:
+    """Returns the ratio of the mean of whole parts' ``scores`` to that of random parts, and its
+    standard error.
+    """
+    number = max(1, min(max(len(scores), _RANDOM_PARTS), _RANDOM_ROWS // size))
+    parts = itertools.islice(_random_parts(count, size), number)
+    by_chance = [score_of(part) for part in parts]
+    usual = math.fsum(by_chance) / number
+    ratio = math.fsum(scores) / len(scores) / usual
+    if number < _FEWEST_RANDOM:
+        return ratio, 0.0
+    spread = float(np.std(by_chance, ddof=1)) / usual
+    return ratio, spread * math.sqrt(1 / len(scores) + 1 / number)
 
 
 def _random_parts(count: int, size: int) -> Iterator[NDArray[np.int64]]:

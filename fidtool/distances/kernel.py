@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial, reduce
 from itertools import chain, islice
-from operator import add, mul
+from operator import mul
 
 import numpy as np
 import torch
@@ -47,12 +47,14 @@ D.
 Kernel = Polynomial | float
 """A polynomial, or sigma of the Gaussian kernel exp(-|x - y|² / (2 sigma²))."""
 
-_COLUMNS, _DIRECTIONS = 256, 100
-"""Columns of Vendi's matrix per job; directions of MIND per job, whose projections of 50,000 images
-take 40 MB.
-"""
-_SIGMA, _SCALE = 10.0, 1000.0
-"""Bandwidth of CMMD's kernel, and the factor of its value."""
+# Columns of Vendi's matrix per job.
+_COLUMNS = 256
+# Directions of MIND per job, whose projections of 50,000 images take 40 MB.
+_DIRECTIONS = 100
+# Bandwidth of CMMD's kernel.
+_SIGMA = 10.0
+# Factor of CMMD's value.
+_SCALE = 1000.0
 
 
 def kid(
@@ -95,25 +97,24 @@ def kid(
     """
     sets = quantize_features([real, fake], settings)
 
-    def of_subset(number: int) -> float:
-        # The first rows of a permutation of each set.
-        seeds = enumerate(sets, 2 * number)
-        own = [
-            canonical_order(len(features), sample_seed(seed, place), subset_size)
-            for place, features in seeds
-        ]
-        drawn = draws[number] if draws else own
-        rows = [[order[part] for part in parts_of(len(order))] for order in drawn]
-        of_real, of_fake, between = (
-            [job() for job in jobs] for jobs in _mmd_jobs(kernel, sets, rows)
-        )
-        count = len(drawn[0])
-        return (
-            math.fsum(of_real + of_fake) / (count * (count - 1))
-            - 2.0 * math.fsum(between) / count**2
-        )
+    def draw(number: int) -> list[NDArray[np.int64]]:
+        """Returns the first rows of a permutation of each set."""
+        drawn = []
+        for place, features in enumerate(sets, 2 * number):
+            place_seed = sample_seed(seed, place)
+            drawn.append(canonical_order(len(features), place_seed, subset_size))
+        return drawn
 
-    jobs = [partial(of_subset, number) for number in range(len(draws or range(subsets)))]
+    def estimate(number: int) -> float:
+        drawn = draws[number] if draws else draw(number)
+        rows = [[order[part] for part in parts_of(len(order))] for order in drawn]
+        sums = [[job() for job in jobs] for jobs in _mmd_jobs(kernel, sets, rows)]
+        within = math.fsum(sums[0] + sums[1])
+        between = math.fsum(sums[2])
+        count = len(drawn[0])
+        return within / (count * (count - 1)) - 2.0 * between / count**2
+
+    jobs = [partial(estimate, number) for number in range(len(draws) if draws else subsets)]
     return mean_and_deviation(share_out(jobs, settings.world))
 
 
@@ -125,13 +126,15 @@ def _kernel(
     Of a Gaussian it is k - 1, by which no MMD changes, and no digits are lost where all k are close
     to 1. Only exact products use several ``threads``.
     """
-    with using_threads(threads):
-        exact = a.integers @ b.integers.T if isinstance(kernel, tuple) else squared_distances(a, b)
     if not isinstance(kernel, tuple):
-        return exact.mul_(-(4.0**-step) / (2.0 * kernel**2)).expm1_()
+        with using_threads(threads):
+            distances = squared_distances(a, b)
+        return distances.mul_(-(4.0**-step) / (2.0 * kernel**2)).expm1_()
     degree, gamma, coef = kernel
+    with using_threads(threads):
+        products = a.integers @ b.integers.T
     divisor = 4.0**step * a.integers.shape[1] if gamma is None else 4.0**step / gamma
-    return reduce(mul, [exact.div_(divisor).add_(coef)] * degree)
+    return reduce(mul, [products.div_(divisor).add_(coef)] * degree)
 
 
 def _mmd_jobs(
@@ -149,21 +152,22 @@ def _mmd_jobs(
     def within(features: QuantizedFeatures, parts: Sequence[Rows]) -> float:
         first = features.block(parts[0])
         sums = [values(first, first).fill_diagonal_(0.0).sum(1)]
-        sums += [2.0 * values(first, second).sum(1) for second in map(features.block, parts[1:])]
-        return _added(sums)
+        for part in parts[1:]:
+            sums.append(2.0 * values(first, features.block(part)).sum(1))
+        return _add(sums)
 
     def between(part: Rows) -> float:
         first = sets[0].block(part)
-        return _added([values(first, second).sum(1) for second in map(sets[1].block, rows[1])])
+        return _add([values(first, sets[1].block(other)).sum(1) for other in rows[1]])
 
-    jobs: list[list[Callable[[], float]]] = [
-        [partial(within, features, parts[number:]) for number in range(len(parts))]
-        for features, parts in zip(sets, rows, strict=True)
-    ]
-    return [*jobs, [partial(between, part) for part in rows[0]]]
+    jobs: list[list[Callable[[], float]]] = []
+    for features, parts in zip(sets, rows, strict=True):
+        jobs.append([partial(within, features, parts[number:]) for number in range(len(parts))])
+    jobs.append([partial(between, part) for part in rows[0]])
+    return jobs
 
 
-def _added(sums: list[torch.Tensor]) -> float:
+def _add(sums: list[torch.Tensor]) -> float:
     """Returns the sum of all entries, rounded once. Waits for an accelerator once, not for each
     tensor.
     """
@@ -183,27 +187,24 @@ def vendi(features: Features, settings: FeatureSettings) -> float:
     ranks. For the arguments see `kid`.
     """
 
+    dims = features.shape[1]
+    parts = parts_of(dims, _COLUMNS)
+
     def products(columns: slice) -> NDArray[np.float64]:
-        units = (
-            torch.nn.functional.normalize(block) for block in blocks_of(features, settings.device)
-        )
-        total: torch.Tensor = reduce(
-            add, (unit[:, columns].T @ unit[:, : columns.stop] for unit in units)
-        )
+        total = torch.zeros((), dtype=torch.float64, device=settings.device)
+        for block in blocks_of(features, settings.device):
+            units = torch.nn.functional.normalize(block)
+            total = total + units[:, columns].T @ units[:, : columns.stop]
         return total.cpu().numpy()
 
-    parts = parts_of(features.shape[1], _COLUMNS)
     of_parts = share_out([partial(products, columns) for columns in parts], settings.world)
 
     def score() -> float:
-        dims = features.shape[1]
-        sums = torch.zeros(
-            dims, dims, dtype=torch.float64, device="cpu"
-        )  # only the lower triangle is used
+        lower = torch.zeros(dims, dims, dtype=torch.float64, device="cpu")
         for columns, rows in zip(parts, of_parts, strict=True):
-            sums[columns, : columns.stop] = torch.from_numpy(rows)
+            lower[columns, : columns.stop] = torch.from_numpy(rows)
         with using_threads(linear_algebra_threads()):
-            values = eigenvalues(sums) / len(features)
+            values = eigenvalues(lower) / len(features)
         # Vectors that are 0 have the rest of the sum.
         values = torch.cat([values, 1.0 - values.sum(0, keepdim=True)]).clamp(min=0.0)
         return math.exp(math.fsum(torch.special.entr(values).tolist()))
@@ -226,8 +227,8 @@ def cmmd(real: Features, fake: Features, settings: FeatureSettings) -> float:
     """
     sets = quantize_features([real, fake], settings)
     jobs = _mmd_jobs(_SIGMA, sets, [parts_of(len(features)) for features in sets])
-    values = iter(share_out([*chain(*jobs)], settings.world))
-    within_real, within_fake, between = (math.fsum(islice(values, len(own))) for own in jobs)
+    sums = iter(share_out([*chain(*jobs)], settings.world))
+    within_real, within_fake, between = (math.fsum(islice(sums, len(own))) for own in jobs)
     means = (
         within_real / len(real) ** 2,
         within_fake / len(fake) ** 2,
@@ -264,15 +265,13 @@ def mind(
     )
     units = torch.nn.functional.normalize(drawn.double()).to(settings.device)
 
-    def apart(some: slice) -> float:
-        sets = (blocks_of(features[:count], settings.device) for features in (real, fake))
-        one, other = (
-            torch.cat([units[some] @ block.T for block in blocks], 1).sort(1).values
-            for blocks in sets
-        )
-        return float((one - other).square_().sum())
+    def project(features: Features, some: slice) -> torch.Tensor:
+        blocks = blocks_of(features[:count], settings.device)
+        return torch.cat([units[some] @ block.T for block in blocks], 1).sort(1).values
 
-    sums = share_out(
-        [partial(apart, some) for some in parts_of(directions, _DIRECTIONS)], settings.world
-    )
+    def distance(some: slice) -> float:
+        return float((project(real, some) - project(fake, some)).square_().sum())
+
+    jobs = [partial(distance, some) for some in parts_of(directions, _DIRECTIONS)]
+    sums = share_out(jobs, settings.world)
     return float(3 * dims * math.fsum(sums) / (directions * count))

@@ -25,10 +25,10 @@ from fidtool.distances.exact import (
 from fidtool.distances.parallel import fair_threads, using_threads
 from fidtool.distributed.world import World
 
-_LARGEST_PART, _SMALLEST_PART = 2048, 256
-"""Largest and smallest number of rows of a block. As distances and counts are exact, only time and
-memory depend on it.
-"""
+# Largest and smallest number of rows of a block. As distances and counts are exact, only time and
+# memory depend on it.
+_LARGEST_PART = 2048
+_SMALLEST_PART = 256
 
 
 def prdc(
@@ -75,13 +75,15 @@ def prdc(
     recalled = reals.filled(False, torch.bool)
     pairs = torch.zeros(1, dtype=torch.int64, device=settings.device)
     with using_threads(fair_threads(world)), world.together():
-        for some, others in _block_pairs(fakes, reals):
-            distances = squared_distances(some, others)  # each once for all four metrics
-            in_real = in_ball(distances, real_radii[others.rows])
+        for fake_block, real_block in _block_pairs(fakes, reals):
+            of_fakes = fake_block.rows
+            of_reals = real_block.rows
+            distances = squared_distances(fake_block, real_block)  # once for all four metrics
+            in_real = in_ball(distances, real_radii[of_reals])
             pairs += in_real.count_nonzero()
-            precise[some.rows] |= in_real.any(1)
-            covered[others.rows] |= in_real.any(0)
-            recalled[others.rows] |= in_ball(distances, fake_radii[some.rows, None]).any(0)
+            precise[of_fakes] |= in_real.any(1)
+            covered[of_reals] |= in_real.any(0)
+            recalled[of_reals] |= in_ball(distances, fake_radii[of_fakes, None]).any(0)
     precision = _share(precise, world)
     recall = _share(recalled, world)
     values = {
@@ -108,13 +110,13 @@ def _parts(features: QuantizedFeatures) -> list[slice]:
 
 
 def _block_pairs(
-    some: QuantizedFeatures, others: QuantizedFeatures
+    first: QuantizedFeatures, second: QuantizedFeatures
 ) -> Iterator[tuple[FeatureBlock, FeatureBlock]]:
-    """Yields each of this rank's blocks of ``some`` with each block of ``others``."""
-    for part in _parts(some)[some.world.rank :: some.world.size]:
-        own = some.block(part)
-        for other in map(others.block, _parts(others)):
-            yield own, other
+    """Yields each of this rank's blocks of the ``first`` set with each block of the ``second``."""
+    for part in _parts(first)[first.world.rank :: first.world.size]:
+        own = first.block(part)
+        for other in _parts(second):
+            yield own, second.block(other)
 
 
 def _squared_radii(features: QuantizedFeatures, k: int) -> torch.Tensor:
@@ -136,8 +138,8 @@ def _squared_radii(features: QuantizedFeatures, k: int) -> torch.Tensor:
                 distances = squared_distances(first, second)
                 _keep_nearest(nearest, first, distances)
                 _keep_nearest(nearest, second, distances.T)
-    of_ranks = [torch.from_numpy(theirs) for theirs in world.gather(nearest.cpu().numpy())]
-    return _smallest(torch.cat(of_ranks, 1), k)[:, -1].to(features.device)
+    of_ranks = np.concatenate(world.gather(nearest.cpu().numpy()), axis=1)
+    return _smallest(torch.from_numpy(of_ranks), k)[:, -1].to(features.device)
 
 
 def _keep_nearest(nearest: torch.Tensor, block: FeatureBlock, distances: torch.Tensor) -> None:
@@ -150,7 +152,6 @@ def _keep_nearest(nearest: torch.Tensor, block: FeatureBlock, distances: torch.T
 
 
 def _smallest(values: torch.Tensor, count: int) -> torch.Tensor:
-    """Returns the ``count`` smallest values of each row, ascending."""
     return values.topk(count, dim=1, largest=False, sorted=True).values
 
 
@@ -198,10 +199,11 @@ def _nearest(
     world = some.world
     with using_threads(fair_threads(world)), world.together():
         for own, others in _block_pairs(some, reals):
+            rows = own.rows
             closest, places = squared_distances(own, others).min(1)
-            closer = closest < distances[own.rows]
-            distances[own.rows] = torch.where(closer, closest, distances[own.rows])
-            nearest[own.rows] = torch.where(closer, numbers[others.rows][places], nearest[own.rows])
+            closer = closest < distances[rows]
+            distances[rows] = torch.where(closer, closest, distances[rows])
+            nearest[rows] = torch.where(closer, numbers[others.rows][places], nearest[rows])
     # Those of a row are from one rank.
     return world.sum_(distances.nan_to_num(posinf=0.0)), world.sum_(nearest)
 
@@ -219,12 +221,14 @@ def nearest_cosine_distance(real: Features, fake: Features, settings: FeatureSet
     largest = reals.filled(0.0, torch.float64)
     world = settings.world
     with using_threads(fair_threads(world)), world.together():
-        for some, others in _block_pairs(reals, fakes):
-            squares = (some.integers @ others.integers.T).square_().div_(others.squares)
-            squares[:, others.integers.sum(1) == 0] = 0.0
-            nearest = squares.amax(1).div_(some.squares)
-            nearest[some.integers.sum(1) == 0] = math.nan
-            largest[some.rows] = torch.maximum(largest[some.rows], nearest)
+        for real_block, fake_block in _block_pairs(reals, fakes):
+            products = real_block.integers @ fake_block.integers.T
+            squares = products.square_().div_(fake_block.squares)
+            squares[:, fake_block.integers.sum(1) == 0] = 0.0
+            nearest = squares.amax(1).div_(real_block.squares)
+            nearest[real_block.integers.sum(1) == 0] = math.nan
+            rows = real_block.rows
+            largest[rows] = torch.maximum(largest[rows], nearest)
     world.sum_(largest)
     distances = 1.0 - largest[~largest.isnan()].sqrt().clamp(max=1.0)
     return math.fsum(distances.tolist()) / len(distances) if len(distances) else 1.0

@@ -21,20 +21,17 @@ from fidtool.distributed.world import World
 P = ParamSpec("P")
 T = TypeVar("T")
 
+# Largest number of threads for linear algebra.
 _MAX_THREADS = 8
-"""Largest number of threads for linear algebra."""
+# Flag of a Linux process that has executed no program since it was forked, see `proc_pid_stat(5)`.
 _FORKED = 0x40
-"""Flag of a Linux process that has executed no program since it was forked, see
-``proc_pid_stat(5)``.
-"""
+# Name of the threads of `_thread_of`.
 _THREAD = "fidtool-fork"
-"""Name of the threads of `_thread_of`."""
+# How often the waiting thread runs the signal handlers of the program: not every signal interrupts
+# its wait.
 _WAKING_SECONDS = 1.0
-"""How often the waiting thread runs the signal handlers of the program: not every signal interrupts
-its wait.
-"""
+# How long a call that a signal handler of the program ended is awaited.
 _UNWINDING_SECONDS = 10.0
-"""How long a call that a signal handler of the program ended is awaited."""
 
 
 @functools.lru_cache

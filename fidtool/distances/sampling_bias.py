@@ -18,18 +18,18 @@ from fidtool.distances.frechet import eigenvalues
 from fidtool.distances.parallel import linear_algebra_threads, using_threads
 from fidtool.statistics.set_statistics import Gaussian
 
+# Singular values below this fraction of the largest one are rounding errors.
 _SMALLEST = 1e-8
-"""Singular values below this fraction of the largest one are rounding errors."""
-_STEP, _FINE_STEP = 0.3, 0.1
-"""Steps of the integrals in log t: of smooth ones, for which the trapezoidal rule is exact to
-1e-13, and of others, for which it is exact to 1e-3.
-"""
+# Step of smooth integrals in log t, for which the trapezoidal rule is exact to 1e-13.
+_STEP = 0.3
+# Step of other integrals in log t, for which it is exact to 1e-3.
+_FINE_STEP = 0.1
+# Enough from the solution at the last step.
 _NEWTON_STEPS = 4
-"""Enough from the solution at the last step."""
-_BELOW, _ABOVE = 12.0, 6.0
-"""Logarithms of how far the integrals go beyond the singular values; what they omit is less than
-1e-6 of them.
-"""
+# Logarithms of how far the integrals go beyond the singular values; what they omit is less than
+# 1e-6 of them.
+_BELOW = 12.0
+_ABOVE = 6.0
 
 
 def corrected_distance(real: Gaussian, factor: torch.Tensor, fake: Gaussian) -> float:
@@ -51,9 +51,8 @@ def corrected_distance(real: Gaussian, factor: torch.Tensor, fake: Gaussian) -> 
         values = eigenvalues(factor.T @ sigma @ factor).clamp(min=0.0).sqrt()
         t = _grid(values)
         a = _shares(values, t) / m
-        lacking = (
-            m * ((a / (1.0 + (1.0 - a).sqrt())).square() * t).sum().item() * _STEP
-        )  # dt = t dlog t
+        # dt = t dlog t
+        lacking = m * ((a / (1.0 + (1.0 - a).sqrt())).square() * t).sum().item() * _STEP
         shift = torch.from_numpy(fake.mu - real.mu)
         rest = (shift @ shift).item() + real.sigma.trace() + sigma.trace().item() * m / (m + 1)
     return float(rest - 2.0 * (values.sum().item() + 2.0 / math.pi * lacking))
@@ -75,15 +74,15 @@ def perfect_distance(real: Gaussian, fakes: int, reals: int | None = None) -> fl
         fakes, reals: numbers of images; by default REAL has those of ``real``.
     """
     count = math.inf if real.count is None else max(real.count, 2)
-    sizes = max(fakes, 2), count if reals is None else max(reals, 2)
+    sizes = [max(fakes, 2), count if reals is None else max(reals, 2)]
     with using_threads(linear_algebra_threads()):
         values = eigenvalues(torch.from_numpy(real.sigma))
         values = values[values > _SMALLEST * values.max()]
         if len(values) == 0:
             return 0.0
         u, shares = _of_population(values, count - 1, min(sizes) - 1)
-        rest = 1.0 - shares / (sizes[0] - 1), 1.0 - shares / (sizes[1] - 1)
-        t = u * (rest[0] * rest[1]).sqrt()
+        rest, rest_of_other = (1.0 - shares / (size - 1) for size in sizes)
+        t = u * (rest * rest_of_other).sqrt()
         # The integral of A du over all u is known, which leaves that of A d(u - t), and A du where
         # A is not known.
         total = float(values.sum())

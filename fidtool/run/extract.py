@@ -33,7 +33,7 @@ from fidtool.sources.crops import EXAMPLE, Crop
 from fidtool.sources.image_set import ImageSet
 from fidtool.statistics.accumulator import Accumulator, Layer
 from fidtool.statistics.checkpoint import Checkpoint, Part, parts_of
-from fidtool.statistics.set_statistics import empty_rows
+from fidtool.statistics.rows import empty_rows
 
 
 def decode_options(

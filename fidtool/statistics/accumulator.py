@@ -4,8 +4,10 @@ skipped files.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,21 +24,20 @@ from fidtool.reading.records import RECORD, ImageRecords, RecordArray
 from fidtool.sources.contents import BadFile
 from fidtool.sources.image_set import ImageSet
 from fidtool.statistics.moments import FEWEST_BITS, ExactMoments
+from fidtool.statistics.rows import CHUNK_BYTES, empty_rows, reordered
 from fidtool.statistics.set_statistics import (
-    CHUNK_BYTES,
     NO_IMAGES,
     LayerStatistics,
     Statistics,
-    empty_rows,
-    reordered,
 )
 
+# If the features of the first batch have fewer bits than this, the whole set would be refused in
+# the end.
 _FIRST_BATCH_BITS = FEWEST_BITS - 3
-"""If the features of the first batch have fewer bits than this, the whole set would be refused in
-the end.
-"""
-RECORDS, PAIRS = "records", "pairs"
-"""Keys of the bytes of the images' records, and of the values of pairs, in `Accumulator.rows`."""
+RECORDS = "records"
+"""Key of the bytes of the images' records in `Accumulator.rows`."""
+PAIRS = "pairs"
+"""Key of the values of pairs in `Accumulator.rows`."""
 
 Rows = Mapping[str, NDArray[Any]]
 """Rows of images by name, arrays of shape (images, dims)."""
@@ -57,70 +58,59 @@ class Layer(NamedTuple):
     step_setting: SettingName | None = "feature_step"
 
 
+@dataclass(eq=False)
 class Accumulator:
     """Statistics of images by their places in a set: of one rank, of a part of the set, or of all
     ranks.
 
-    Args:
-        count: number of images in the set, or in the part.
+    Attributes:
+        layers: the kinds of feature vectors, by name.
+        capacity: number of images in the set, or in the part.
         inspected: whether the images' records are collected, too.
         pairs: number of values that each pair of images has.
         of_partner: layers of the images' partners of which the statistics are collected, too; None
             for none.
-
-    Attributes:
-        layers: the kinds of feature vectors, by name.
-        used: which images are in the statistics, bool array of shape (count,).
-        unusable: which images were skipped, bool array of shape (count,).
+        used: which images are in the statistics, bool array of shape (capacity,).
+        unusable: which images were skipped, bool array of shape (capacity,).
         partner: statistics of the partners; None if they are not collected.
     """
 
-    def __init__(
-        self,
-        layers: Mapping[str, Layer],
-        count: int,
-        device: torch.device | str = "cpu",
-        inspected: bool = False,
-        pairs: int = 0,
-        of_partner: Mapping[str, Layer] | None = None,
-    ) -> None:
-        self.layers = layers
-        self._settings = device, inspected, pairs, of_partner
-        self.partner = (
-            None if of_partner is None else Accumulator(of_partner, count, device, inspected)
-        )
+    layers: Mapping[str, Layer]
+    capacity: int
+    device: torch.device | str = "cpu"
+    inspected: bool = False
+    pairs: int = 0
+    of_partner: Mapping[str, Layer] | None = None
+
+    def __post_init__(self) -> None:
+        count = self.capacity
+        self.partner: Accumulator | None = None
+        if self.of_partner is not None:
+            self.partner = Accumulator(self.of_partner, count, self.device, self.inspected)
         self.used = np.zeros(count, dtype=bool)
         self.unusable = np.zeros(count, dtype=bool)
-        self.moments = {
-            name: ExactMoments(
-                layer.definition.dims, layer.definition.feature_step, device, layer.step_setting
-            )
-            for name, layer in layers.items()
-        }
-        self._rows = {
-            name: empty_rows(count, layer.definition.dims)
-            for name, layer in layers.items()
-            if layer.with_features
-        }
-        if inspected:
+        self.moments: dict[str, ExactMoments] = {}
+        self._rows: dict[str, NDArray[Any]] = {}
+        for name, layer in self.layers.items():
+            dims = layer.definition.dims
+            step = layer.definition.feature_step
+            self.moments[name] = ExactMoments(dims, step, self.device, layer.step_setting)
+            if layer.with_features:
+                self._rows[name] = empty_rows(count, dims)
+        if self.inspected:
             self._rows[RECORDS] = empty_rows(count, RECORD.itemsize, np.uint8)
-        if pairs:
-            self._rows[PAIRS] = empty_rows(count, pairs, np.float64)
+        if self.pairs:
+            self._rows[PAIRS] = empty_rows(count, self.pairs, np.float64)
         self.traits = ImageProperties()
         self.skipped: list[BadFile] = []
 
     def emptied(self, count: int) -> Accumulator:
         """Returns empty statistics of the same kind, of ``count`` images."""
-        return Accumulator(self.layers, count, *self._settings)
+        return replace(self, capacity=count)
 
     @property
     def count(self) -> int:
         return int(self.used.sum())
-
-    @property
-    def seen(self) -> NDArray[np.bool_]:
-        """Which images are in the statistics, or were skipped."""
-        return self.used | self.unusable
 
     def rows(self) -> dict[str, NDArray[Any]]:
         """Returns the rows of the images in the order of the set, without gaps for skipped files.
@@ -142,24 +132,29 @@ class Accumulator:
             places: places of its images, also of those that were skipped.
         """
         rows: dict[str, NDArray[Any]] = {RECORDS: _bytes_of(piece.records), PAIRS: piece.pairs}
-        own, of_partner = (features[:1], features[1:]) if self.layers else ((), features)
-        for name, layer in self.layers.items() if piece.count else ():
-            vectors = own[0][name]
-            with about(layer.subject):
-                try:
-                    self.moments[name].add(vectors)
-                except RunError as error:
-                    largest = vectors.abs().amax(dim=1).nan_to_num(nan=math.inf)
-                    error.begin_with(piece.files[int(largest.argmax())])
-                    raise
-                if piece.number == 0 and piece.last and not layer.definition.standard:
-                    self.moments[name].check_precision(_FIRST_BATCH_BITS)
-            if layer.with_features:
-                rows[name] = vectors.cpu().numpy()
+        if piece.count:
+            for name, layer in self.layers.items():
+                vectors = features[0][name]
+                self._add_vectors(name, vectors, piece)
+                if layer.with_features:
+                    rows[name] = vectors.cpu().numpy()
         used = np.array(piece.used, dtype=bool)
         self._note(places[used], places[~used], rows, piece.properties, piece.skipped)
         if self.partner is not None and piece.partner is not None:
+            of_partner = features[1:] if self.layers else features
             self.partner.add(piece.partner, of_partner, places)
+
+    def _add_vectors(self, name: str, vectors: torch.Tensor, piece: Piece) -> None:
+        layer = self.layers[name]
+        with about(layer.subject):
+            try:
+                self.moments[name].add(vectors)
+            except RunError as error:
+                largest = vectors.abs().amax(dim=1).nan_to_num(nan=math.inf)
+                error.begin_with(piece.files[int(largest.argmax())])
+                raise
+            if piece.number == 0 and piece.last and not layer.definition.standard:
+                self.moments[name].check_precision(_FIRST_BATCH_BITS)
 
     def absorb(self, other: Accumulator, places: NDArray[np.int64]) -> None:
         """Adds statistics of the same kind; ``places`` are those of their images here."""
@@ -218,12 +213,10 @@ class Accumulator:
                 _merge_rows(rows.view(f"i{rows.itemsize}"), world)
         everyone = world.gather((self.traits, self.skipped))
         self.traits = ImageProperties.total(traits for traits, _ in everyone)
-        self.skipped = sorted(
-            (bad for _, skipped in everyone for bad in skipped), key=lambda bad: bad.file
-        )
-        times = world.sum_(
-            torch.from_numpy(np.array([self.used, self.unusable], dtype=np.uint8))
-        ).numpy()
+        skipped = itertools.chain.from_iterable(skipped for _, skipped in everyone)
+        self.skipped = sorted(skipped, key=lambda bad: bad.file)
+        flags = np.stack([self.used, self.unusable]).astype(np.uint8)
+        times = world.sum_(torch.from_numpy(flags)).numpy()
         self.used, self.unusable = times > 0
         counts = {self.count, *(moments.count for moments in self.moments.values())}
         if (times.sum(axis=0) != 1).any() or len(counts) > 1:
@@ -244,18 +237,17 @@ class Accumulator:
         """Returns the statistics of the layers, with the features in ``rows``; see
         `LayerStatistics` for sums alone.
         """
-        found = {}
+        layers = {}
         for name, layer in self.layers.items():
             moments = self.moments[name]
             gaussian = NO_IMAGES
             with about(layer.subject):
                 if moments.count and not sums_alone:
                     gaussian = moments.mean_covariance(layer.definition.ddof)
-            sums = moments.totals()
-            found[name] = LayerStatistics(
-                gaussian.mu, gaussian.sigma, layer.definition, rows.get(name), sums
+            layers[name] = LayerStatistics(
+                gaussian.mu, gaussian.sigma, layer.definition, rows.get(name), moments.totals()
             )
-        return found
+        return layers
 
     def statistics(
         self, images: ImageSet, rows: Rows, arithmetic: dict[str, Any], sums_alone: bool = False
@@ -263,10 +255,10 @@ class Accumulator:
         """Returns the statistics of the images of a set, or of a part of one, with their
         ``rows``.
         """
-        layers, images = self.layer_statistics(rows, sums_alone), images.without(self.skipped)
-        with_features = any(layer.features is not None for layer in layers.values())
+        images = images.without(self.skipped)
+        with_features = any(layer.with_features for layer in self.layers.values())
         return Statistics(
-            layers,
+            self.layer_statistics(rows, sums_alone),
             self.count,
             arithmetic=arithmetic,
             traits=self.traits,

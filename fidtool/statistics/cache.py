@@ -24,16 +24,14 @@ from fidtool.statistics.file import arrays_of, read_statistics, save_arrays
 from fidtool.statistics.set_statistics import Statistics
 from fidtool.system.cache_dir import byte_limit, cache_dir
 
+# Age from which a temporary file is assumed to belong to a process that was killed.
 _ABANDONED_SECONDS = 3600.0
-"""Age from which a temporary file is assumed to belong to a process that was killed."""
+# Resolution of time stamps on local file systems, with a margin: they use the kernel's tick of a
+# few milliseconds.
 _FINE_CLOCK_NS = 50_000_000
-"""Resolution of time stamps on local file systems, with a margin: they use the kernel's tick of a
-few milliseconds.
-"""
+# Resolution on coarse file systems, with a margin: FAT uses even seconds, and some network file
+# systems whole ones.
 _COARSE_CLOCK_NS = 2_100_000_000
-"""Resolution on coarse file systems, with a margin: FAT uses even seconds, and some network file
-systems whole ones.
-"""
 
 
 class Entry(NamedTuple):
@@ -61,15 +59,12 @@ def cache_file(images: ImageSet, definition: Definition, arithmetic: Mapping[str
     bits = {setting: value for setting, value in arithmetic.items() if not setting.endswith(PROBE)}
     # Of the probes, that of the network which computes the layer.
     bits[PROBE] = arithmetic.get(f"{definition.fingerprint}_{PROBE}")
-    bits |= {} if definition.standard else {"kernels": ""}  # those of Inception
+    if not definition.standard:
+        bits["kernels"] = ""  # those of Inception
+    bits_as_json = json.dumps(bits, sort_keys=True)
     sha = hashlib.sha256(b"with exact sums")  # which entries of earlier versions lack
-    for part in (
-        definition.to_json(),
-        json.dumps(bits, sort_keys=True),
-        images.identity(),
-        images.state(),
-    ):
-        sha.update(os.fsencode(part) + b"\0")
+    for text in (definition.to_json(), bits_as_json, images.identity(), images.state()):
+        sha.update(os.fsencode(text) + b"\0")
     return _folder() / f"{sha.hexdigest()}.npz"
 
 
@@ -90,24 +85,24 @@ def find_cached(
         needed: those of which they must be there.
         inspected: whether records are needed, which are stored with the statistics of each network.
     """
-    found: dict[str, Statistics] = {}
+    layers = {}
+    first: Statistics | None = None
     for name, definition in definitions.items():
         entry = _read_entry(cache_file(images, definition, arithmetic), name in collected, warn)
-        if (
-            entry is None
-            or (name in needed and entry.features is None)
-            or (inspected and entry.pictures is None)
-        ):
+        if entry is None:
             continue
-        found[name] = entry
-    if not found:
+        lacks_features = name in needed and entry.features is None
+        lacks_records = inspected and entry.pictures is None
+        if not lacks_features and not lacks_records:
+            layers[name] = entry.layers[FEATURES]
+            first = first or entry
+    if first is None:
         return None
-    main = next(iter(found.values()))
     return replace(
-        main,
-        layers={name: entry.layers[FEATURES] for name, entry in found.items()},
+        first,
+        layers=layers,
         arithmetic=arithmetic,  # equal as far as the keys depend on it
-        pictures=main.pictures if inspected else None,
+        pictures=first.pictures if inspected else None,
     )
 
 
@@ -146,12 +141,11 @@ def put_in_cache(images: ImageSet, statistics: Statistics, warn: Callable[[str],
             arrays["source"] = np.frombuffer(os.fsencode(_listed_path(images.path)), dtype=np.uint8)
             save_arrays(cache_file(images, layer.definition, statistics.arithmetic or {}), arrays)
         sweep(_ABANDONED_SECONDS)
+        entries = cache_entries()
         total = 0
-        for position, entry in enumerate(
-            cache_entries()
-        ):  # the least recently used exceed the limit
+        for entry in entries:  # the least recently used exceed the limit
             total += entry.size
-            if position and total > byte_limit("FIDTOOL_CACHE_BYTES"):
+            if total > byte_limit("FIDTOOL_CACHE_BYTES") and entry is not entries[0]:
                 entry.path.unlink(missing_ok=True)
         return True
     except OSError as error:
@@ -168,7 +162,8 @@ def cache_entries() -> list[Entry]:
     for path in _folder().glob("*.npz"):
         with contextlib.suppress(OSError):  # another process deleted it
             status = path.stat()
-            entries += [Entry(path, status.st_size, status.st_mtime)] if path.is_file() else []
+            if path.is_file():
+                entries.append(Entry(path, status.st_size, status.st_mtime))
     return sorted(entries, key=lambda entry: entry.used, reverse=True)
 
 
@@ -198,4 +193,5 @@ def _too_fresh(images: ImageSet) -> bool:
     """
     times = images.files.stamps[:, 1:3]
     coarse = not (times % 1_000_000_000).any()
-    return bool(images.listed - times.max() < (_COARSE_CLOCK_NS if coarse else _FINE_CLOCK_NS))
+    resolution = _COARSE_CLOCK_NS if coarse else _FINE_CLOCK_NS
+    return bool(images.listed - times.max() < resolution)

@@ -11,7 +11,6 @@ or if it was made with another ``max_pixels``; it is then computed and written a
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import itertools
 import json
@@ -27,11 +26,12 @@ from numpy.typing import NDArray
 from fidtool.errors import InputError, message_of, option
 from fidtool.names import counted, shortened
 from fidtool.reading.batches import Batch
-from fidtool.sources.contents import Files
+from fidtool.reading.records import ImageRecords
 from fidtool.sources.image_set import ImageSet, SetPart
 from fidtool.statistics.accumulator import PAIRS, Accumulator
 from fidtool.statistics.file import arrays_of, own_statistics, save_arrays
 from fidtool.statistics.foreign import NamedArrays
+from fidtool.statistics.set_statistics import Statistics
 from fidtool.system.cache_dir import atomic_write
 from fidtool.system.json_fields import restored
 from fidtool.system.local_files import open_regular, read_file
@@ -42,12 +42,11 @@ if TYPE_CHECKING:
 
 MANIFEST = "fidtool-checkpoint.json"
 _FORMAT = 5
+# Maximum number of parts of a set. A file has 17 MB for 2048 dimensions, and 8 KB per image if
+# features are kept.
 _MOST_PARTS = 64
-"""Maximum number of parts of a set. A file has 17 MB for 2048 dimensions, and 8 KB per image if
-features are kept.
-"""
-_PARTNER = "real/"
-"""Prefix of the names of the arrays with the statistics of the partners."""
+# Suffix of the names of the files with the statistics of the partners.
+_PARTNER = "-real"
 
 
 class Part(NamedTuple):
@@ -95,15 +94,18 @@ class Checkpoint:
         max_pixels: int,
         warn: Callable[[str], None],
     ) -> None:
-        self.folder, self._run, self._arithmetic, self._warn = Path(folder), run, arithmetic, warn
+        self.folder = Path(folder)
+        self._run = run
+        self._arithmetic = arithmetic
         self._config = {"max_pixels": max_pixels}
+        self._warn = warn
 
     @property
     def has_work(self) -> bool:
         return any(self.folder.glob(f"{self._run}-*.npz"))
 
-    def _file(self, part: Part) -> Path:
-        return self.folder / f"{self._run}-{part.file}.npz"
+    def _file(self, part: Part, partner: bool = False) -> Path:
+        return self.folder / f"{self._run}-{part.file}{_PARTNER if partner else ''}.npz"
 
     def load(self, parts: Iterable[Part], total: Accumulator) -> list[Part]:
         """Adds the parts that are in the folder to statistics, and returns all others. Called on
@@ -115,64 +117,66 @@ class Checkpoint:
             file = self._file(part)
             if not os.path.exists(file):
                 left.append(part)
-            elif reason := self._add(file, part, total):
-                unused.setdefault(reason, []).append(file)
+                continue
+            reason = self._add(part, total)
+            if reason:
                 left.append(part)
+                unused.setdefault(reason, []).append(file)
         for reason, files in unused.items():
             self._warn(
                 f"{files[0]} is {reason}; computed again: {counted(len(files), 'part')} of a set"
             )
         return left
 
-    def _add(self, file: Path, part: Part, total: Accumulator) -> str:
+    def _add(self, part: Part, total: Accumulator) -> str:
         """Adds a part to statistics; returns why it cannot be used, if it cannot."""
+        files = {self._file(part): total}
+        if total.partner is not None:
+            files[self._file(part, partner=True)] = total.partner
         try:
-            with open_regular(file) as handle, np.load(handle, allow_pickle=False) as archive:
-                arrays = dict(archive)
-            own = own_statistics(NamedArrays(arrays))
-            prefixed = {name for name in arrays if name.startswith(_PARTNER)}
-            of_partner = NamedArrays(
-                {name.removeprefix(_PARTNER): arrays[name] for name in prefixed}
-            )
-            partner = own_statistics(of_partner) if prefixed else None
+            contents = [_read(file) for file in files]
         except Exception as error:  # damaged archives raise many kinds of exceptions
             return f"damaged ({message_of(error)})"
-        if own.part != part.images:
-            return "not used (files of the set have changed since)"
-        if own.config != self._config:
-            return (
-                "not used (it was made with "
-                f"{option('max_pixels', (own.config or {}).get('max_pixels'))})"
-            )
-        total.add_part(own, arrays.get(PAIRS))
-        if total.partner is not None and partner is not None:
-            total.partner.add_part(partner)
+        for statistics, _ in contents:
+            if statistics.part != part.images:
+                return "not used (files of the set have changed since)"
+            if statistics.config != self._config:
+                before = option("max_pixels", (statistics.config or {}).get("max_pixels"))
+                return f"not used (it was made with {before})"
+        for (statistics, pairs), sums in zip(contents, files.values(), strict=True):
+            sums.add_part(statistics, pairs)
         return ""
 
     def save(self, part: Part, images: ImageSet, sums: Accumulator) -> None:
         """Writes the statistics of a part of the images. Gives a warning if the folder cannot be
         written.
         """
-        arrays = self._arrays(part, images, sums)
-        if images.partner is not None and sums.partner is not None:
-            of_partner = self._arrays(part, images.partner, sums.partner)
-            arrays |= {f"{_PARTNER}{name}": array for name, array in of_partner.items()}
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            save_arrays(self._file(part), arrays)
+            # First, because a part is complete if its own file is there.
+            if images.partner is not None and sums.partner is not None:
+                file = self._file(part, partner=True)
+                save_arrays(file, self._arrays(part, images.partner, sums.partner))
+            save_arrays(self._file(part), self._arrays(part, images, sums))
         except OSError as error:
             self._warn(_failure(self.folder, error))
 
     def _arrays(self, part: Part, images: ImageSet, sums: Accumulator) -> dict[str, Any]:
         rows = sums.rows()
-        # Without the times of the files, which other ranks do not know: those of the part are in
-        # its ``whole``.
-        reader = copy.copy(images.reader)
-        reader.files = Files([])
-        own = replace(images.restricted(part.images), reader=reader)
-        statistics = sums.statistics(own, rows, self._arithmetic, sums_alone=True)
-        arrays = arrays_of(replace(statistics, config=self._config))
-        return arrays | {name: rows[name] for name in (PAIRS,) if name in rows}
+        statistics = sums.statistics(
+            images.restricted(part.images), rows, self._arithmetic, sums_alone=True
+        )
+        statistics = replace(statistics, config=self._config)
+        pictures = statistics.pictures
+        if pictures is not None:
+            # Without the times of the files, which other ranks do not know: those of the part are
+            # in its `whole`.
+            pictures = ImageRecords(pictures.records, pictures.names, pictures.prefix)
+            statistics = replace(statistics, pictures=pictures)
+        arrays = arrays_of(statistics)
+        if PAIRS in rows:
+            arrays[PAIRS] = rows[PAIRS]
+        return arrays
 
     def part_by_part(
         self, parts: Iterable[Part], images: ImageSet, total: Accumulator
@@ -180,20 +184,29 @@ class Checkpoint:
         """Returns a function like ``total.add`` that takes one of ``parts`` after the other, and
         saves each.
         """
-        part_of = {batch: part for part in parts for batch in part.batches}
-        own: Accumulator | None = None
+        part_of: dict[int, Part] = {}
+        for part in parts:
+            part_of |= dict.fromkeys(part.batches, part)
+        sums: Accumulator | None = None
 
         def add(piece: Piece, features: GroupFeatures, places: NDArray[np.int64]) -> None:
-            nonlocal own
+            nonlocal sums
             part = part_of[piece.number]
-            own = own or total.emptied(len(part.images.places))
-            own.add(piece, features, np.searchsorted(part.images.places, places))
+            sums = sums or total.emptied(len(part.images.places))
+            sums.add(piece, features, np.searchsorted(part.images.places, places))
             if piece.number == part.batches[-1] and piece.last:
-                self.save(part, images, own)
-                total.absorb(own, part.images.places)
-                own = None
+                self.save(part, images, sums)
+                total.absorb(sums, part.images.places)
+                sums = None
 
         return add
+
+
+def _read(file: Path) -> tuple[Statistics, NDArray[np.float64] | None]:
+    with open_regular(file) as handle, np.load(handle, allow_pickle=False) as archive:
+        arrays = NamedArrays(archive)
+        pairs = arrays.array(PAIRS) if PAIRS in arrays.names else None
+        return own_statistics(arrays), pairs
 
 
 @dataclass(frozen=True)
@@ -212,37 +225,37 @@ class Identity:
         """The name of the run in the names of files."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:12]
 
+    @property
+    def _paths(self) -> str:
+        return ", ".join(str(images.get("path")) for images in self.sets)
+
     def difference(self, now: Identity) -> str:
         """Describes how a run ``now`` differs from this one; empty if it does not."""
-        then_paths, now_paths = (
-            [str(each.get("path")) for each in run.sets] for run in (self, now)
-        )
-        if then_paths != now_paths:
-            return (
-                f"it computed {', '.join(then_paths)}, and this one computes {', '.join(now_paths)}"
-            )
-        pairs = [("", self.definition, now.definition), ("", self.arithmetic, now.arithmetic)]
-        pairs += [("", self.order, now.order)]
-        pairs += [
-            (f" of {new['path']}", old, new) for old, new in zip(self.sets, now.sets, strict=True)
+        if self._paths != now._paths:
+            return f"it computed {self._paths}, and this one computes {now._paths}"
+        pairs = [
+            ("", self.definition, now.definition),
+            ("", self.arithmetic, now.arithmetic),
+            ("", self.order, now.order),
         ]
+        for old, new in zip(self.sets, now.sets, strict=True):
+            pairs.append((f" of {new['path']}", old, new))
         for owner, old, new in pairs:
             for name in sorted({*old, *new}):
-                if old.get(name) == new.get(name):
-                    continue
-                if name == "needed":
-                    return (
-                        f"it had different {option('metrics')}, which need different features of "
-                        "the images"
-                    )
-                if name == "identity":
-                    return f"the names of the images{owner} differ, or it is another folder"
-                values = [each.get(name) for each in (old, new)]
-                before, after = (
-                    "not set" if value is None else shortened(f"{value}") for value in values
-                )
-                return f"{name}{owner} was {before} and is now {after}"
+                if old.get(name) != new.get(name):
+                    return _difference(name, owner, old.get(name), new.get(name))
         return ""
+
+
+def _difference(name: str, owner: str, before: Any, after: Any) -> str:
+    if name == "needed":
+        return f"it had different {option('metrics')}, which need different features of the images"
+    if name == "identity":
+        return f"the names of the images{owner} differ, or it is another folder"
+    was, is_now = (
+        "not set" if value is None else shortened(f"{value}") for value in (before, after)
+    )
+    return f"{name}{owner} was {was} and is now {is_now}"
 
 
 @dataclass(frozen=True)
@@ -278,7 +291,8 @@ def claim(folder: str, identity: Identity, warn: Callable[[str], None]) -> str:
         raise _refusal(
             f"{manifest} is damaged, or not a checkpoint of this version of fidtool:"
         ) from None
-    if difference := content.identity.difference(identity):
+    difference = content.identity.difference(identity)
+    if difference:
         problem = f"{option('checkpoint', folder)} belongs to a different run: {difference}"
         raise _refusal(problem, "delete this one to start again")
     return identity.run

@@ -41,23 +41,22 @@ from fidtool.statistics.foreign import (
     read_foreign,
     with_origin,
 )
+from fidtool.statistics.rows import reordered
 from fidtool.statistics.set_statistics import (
     NO_IMAGES,
     SUMS,
     LayerStatistics,
     Statistics,
-    reordered,
 )
 from fidtool.system.cache_dir import atomic_write
 from fidtool.system.json_fields import plain
 from fidtool.system.local_files import open_regular
 
+# Suffixes of the names of a layer's arrays; ADM's reference files have `mu_s` and `sigma_s`. The
+# suffix of any other layer is `_` and its name.
 _SUFFIXES = {FEATURES: "", SPATIAL: "_s"}
-"""Suffixes of the names of a layer's arrays; ADM's reference files have ``mu_s`` and ``sigma_s``.
-The suffix of any other layer is ``_`` and its name.
-"""
+# Prefix of the names of the arrays with a layer's exact sums.
 _SUMS = "sums_"
-"""Prefix of the names of the arrays with a layer's exact sums."""
 
 
 def write_statistics(
@@ -93,12 +92,15 @@ def write_statistics(
             file is left behind.
     """
     if layout is not None:
-        return _write_layout(Path(path), statistics, layout, images, overwrite)
-    pictures = None if statistics.pictures is None else statistics.pictures.redacted()
+        _write_layout(Path(path), statistics, layout, images, overwrite)
+        return
     skipped = tuple(BadFile(redacted(bad.file), redacted(bad.reason)) for bad in statistics.skipped)
-    config = None if statistics.config is None else without_secrets(statistics.config)
-    shown = replace(statistics, pictures=pictures, skipped=skipped, config=config)
-    save_arrays(path, arrays_of(shown), overwrite)
+    statistics = replace(statistics, skipped=skipped)
+    if statistics.pictures is not None:
+        statistics = replace(statistics, pictures=statistics.pictures.redacted())
+    if statistics.config is not None:
+        statistics = replace(statistics, config=without_secrets(statistics.config))
+    save_arrays(path, arrays_of(statistics), overwrite)
 
 
 def save_arrays(path: str | Path, arrays: Mapping[str, Any], overwrite: bool = True) -> None:
@@ -121,23 +123,24 @@ def _write_layout(
             "statistics for ADM's evaluator need a sample of the images, and others cannot have one"
         )
     if images is not None and (images.dtype != np.uint8 or images.shape[3:] != (3,)):
-        shape = f"{images.dtype} of shape {images.shape}"
-        raise InputError(f"images must be uint8 of shape (n, height, width, 3), not {shape}")
+        raise InputError(
+            "images must be uint8 of shape (n, height, width, 3), not "
+            f"{images.dtype} of shape {images.shape}"
+        )
     statistics.whole(str(path))
     protocol = protocol_named(layout)
     definitions = {FEATURES: inception_definition(protocol, max(INCEPTION_DIMS))}
-    if layout == "adm":
+    arrays: dict[str, Any] = {}
+    if images is not None:
         definitions[SPATIAL] = spatial_definition(definitions[FEATURES])
-    arrays: dict[str, Any] = {} if images is None else {"arr_0": images}
+        arrays["arr_0"] = images
     for name, definition in definitions.items():
         layer = statistics.layers.get(name)
         if layer is None or layer.definition != definition:
-            needed = (
-                f"{option('protocol', protocol.name)} and "
-                f"{option('metrics', WRITTEN_LAYOUTS[layout])}"
-            )
             raise InputError(
-                f"{layout}'s statistics are others than these:", f"compute them with {needed}"
+                f"{layout}'s statistics are others than these:",
+                f"compute them with {option('protocol', protocol.name)} and "
+                f"{option('metrics', WRITTEN_LAYOUTS[layout])}",
             )
         arrays |= _arrays(name, replace(layer, features=None, sums=None))
     save_arrays(path, arrays, overwrite)
@@ -145,9 +148,8 @@ def _write_layout(
         rows = statistics.features
         if statistics.order is not None:
             rows = reordered(rows, np.argsort(statistics.order))
-        save_arrays(
-            features_file(path), {"feats": rows, "fingerprint": arrays["fingerprint"]}, overwrite
-        )
+        of_kid = {"feats": rows, "fingerprint": arrays["fingerprint"]}
+        save_arrays(features_file(path), of_kid, overwrite)
 
 
 def features_file(path: Path) -> Path:
@@ -172,33 +174,34 @@ def arrays_of(statistics: Statistics) -> dict[str, Any]:
     if statistics.arithmetic is not None and statistics.traits is not None:
         run = {field.name: getattr(statistics, field.name) for field in fields(_Run)}
         run["skipped"] = [[bad.file, bad.reason] for bad in statistics.skipped]
-        if statistics.framing is None:
+        if run["framing"] is None:
             del run["framing"]
         arrays["run"] = np.array(json.dumps(run, sort_keys=True, default=plain))
     if statistics.order is not None:
         arrays["order"] = statistics.order
     if statistics.pictures is not None:
         arrays |= statistics.pictures.to_arrays()
-    if (part := statistics.part) is not None:
-        arrays |= {
-            "part": np.array(json.dumps([part.name, part.whole, part.total])),
-            "places": part.places,
-        }
+    part = statistics.part
+    if part is not None:
+        arrays["part"] = np.array(json.dumps([part.name, part.whole, part.total]))
+        arrays["places"] = part.places
         arrays["skipped_places"] = part.skipped
     return arrays
 
 
 def _arrays(name: str, layer: LayerStatistics) -> dict[str, Any]:
-    """Returns one layer's arrays, by their names in the archive."""
-    suffix = _SUFFIXES.get(name, f"_{name}")
-    arrays: dict[str, Any] = (
-        {f"mu{suffix}": layer.mu, f"sigma{suffix}": layer.sigma} if len(layer.mu) else {}
-    )
+    arrays: dict[str, Any] = {}
+    if len(layer.mu):
+        arrays["mu"] = layer.mu
+        arrays["sigma"] = layer.sigma
     if layer.definition is not None:
-        arrays[f"fingerprint{suffix}"] = np.array(layer.definition.to_json())
+        arrays["fingerprint"] = np.array(layer.definition.to_json())
     if layer.features is not None:
-        arrays[f"features{suffix}"] = layer.features
-    return arrays | {f"{_SUMS}{key}{suffix}": array for key, array in (layer.sums or {}).items()}
+        arrays["features"] = layer.features
+    for key, array in (layer.sums or {}).items():
+        arrays[f"{_SUMS}{key}"] = array
+    suffix = _SUFFIXES.get(name, f"_{name}")
+    return {f"{key}{suffix}": array for key, array in arrays.items()}
 
 
 @dataclass(frozen=True)
@@ -227,14 +230,14 @@ def read_summary(path: Path) -> Summary:
     try:
         with open_regular(path) as handle, np.load(handle, allow_pickle=False) as archive:
             arrays = NamedArrays(archive)
-            names = {*arrays.names}
+            names = arrays.names
             run = arrays.json("run", _Run) if "run" in names else None
             return Summary(
                 source=os.fsdecode(arrays.array("source").tobytes()) if "source" in names else "",
                 count=arrays.count() if "count" in names else None,
-                found=run and run.found,
+                found=run.found if run else None,
                 definition=_definition(arrays, "fingerprint"),
-                framing=run and run.framing,
+                framing=run.framing if run else None,
             )
     except Exception:  # damaged archives and headers raise many kinds of exceptions
         return Summary()
@@ -277,13 +280,13 @@ def read_statistics(
         statistics = read_foreign(arrays, features_of)
         if statistics is None:
             statistics = own_statistics(arrays, str(path), features_of, networks)
-        elif (
-            definition := _definition(arrays, "fingerprint")
-        ) is not None:  # of features for clean-fid
+        else:
+            definition = _definition(arrays, "fingerprint")  # as of features for clean-fid
             main = replace(statistics.layers[FEATURES], definition=definition)
             statistics = replace(statistics, layers={FEATURES: main})
-        stated = any(layer.definition is not None for layer in statistics.layers.values())
-        return statistics if stated else with_origin(statistics, arrays.writer)
+        if all(layer.definition is None for layer in statistics.layers.values()):
+            statistics = with_origin(statistics, arrays.writer)
+        return statistics
 
 
 def statistics_in(given: str | os.PathLike[str] | Statistics) -> Statistics:
@@ -310,66 +313,68 @@ def own_statistics(
     The arguments are those of `read_statistics`. A part of a set may have no layer, or layers of
     sums alone.
     """
-    names, of_part = {*arrays.names}, "part" in arrays.names
-    missing = (
-        [] if of_part or arrays.layers else [name for name in ("mu", "sigma") if name not in names]
-    )
-    if missing:
-        has = ", ".join([*arrays.names][:8]) or "nothing"
-        raise InputError(
-            f"the statistics file {path} has no {' and no '.join(missing)}; it contains {has}:",
-            "create it with `fidtool stats`",
-            AS_ARRAY,
-        )
+    names = arrays.names
+    of_part = "part" in names
+    if not of_part and not arrays.layers:
+        missing = [name for name in ("mu", "sigma") if name not in names]
+        if missing:
+            has = ", ".join([*names][:8]) or "nothing"
+            raise InputError(
+                f"the statistics file {path} has no {' and no '.join(missing)}; it contains {has}:",
+                "create it with `fidtool stats`",
+                AS_ARRAY,
+            )
     # Of a part, no image may have been readable.
     count = arrays.count(least=not of_part) if "count" in names else None
-    # Only layers with a fingerprint, which other tools do not write: the meaning of their arrays is
-    # unknown.
-    own = [
-        name.removeprefix("fingerprint_")
-        for name in arrays.names
-        if name.startswith("fingerprint_")
-    ]
-    suffixes = _SUFFIXES | {
-        name: f"_{name}" for name in (*own, *arrays.layers) if f"_{name}" not in _SUFFIXES.values()
-    }
-    in_file = {
-        name: suffix
-        for name, suffix in suffixes.items()
-        if {f"mu{suffix}", f"sigma{suffix}"} <= names
-        or (of_part and f"{_SUMS}count{suffix}" in names)
-    }
+    suffixes = _suffixes_in(arrays)
     definitions = {
-        name: _definition(arrays, f"fingerprint{suffix}") for name, suffix in in_file.items()
+        name: _definition(arrays, f"fingerprint{suffix}") for name, suffix in suffixes.items()
     }
-    found = {
-        layer: _layer(
-            arrays,
-            in_file[name],
-            count,
-            definitions[name],
-            features_of is None or layer in features_of,
-        )
-        for layer, name in layers_in(definitions, networks or {}).items()
-    }
-    if FEATURES not in found and not of_part:
+    layers = {}
+    for layer, name in layers_in(definitions, networks or {}).items():
+        with_features = features_of is None or layer in features_of
+        layers[layer] = _layer(arrays, suffixes[name], count, definitions[name], with_features)
+    if FEATURES not in layers and not of_part:
         network = networks[FEATURES].extractor if networks else "inception"
         raise InputError(
-            f"{path} has no statistics of {network}; it has those of {' and '.join(found)}:",
-            f"pass {option('extractor', next(iter(found)))}",
+            f"{path} has no statistics of {network}; it has those of {' and '.join(layers)}:",
+            f"pass {option('extractor', next(iter(layers)))}",
             setting="extractor",
         )
     records = {
         name: arrays.array(name) for name in (*RECORD_ARRAYS, DETAILS, STAMPS) if name in names
     }
-    statistics = Statistics(
-        found,
+    run: dict[str, Any] = {}
+    if "run" in names:
+        run |= vars(arrays.json("run", _Run))
+        run["skipped"] = tuple(starmap(BadFile, run["skipped"]))
+    return Statistics(
+        layers,
         count,
         pictures=ImageRecords.from_arrays(records, count),
         order=arrays.numbers("order", count) if "order" in names else None,
         part=_part(arrays, count) if of_part else None,
+        **run,
     )
-    return _with_run(statistics, arrays) if "run" in names else statistics
+
+
+def _suffixes_in(arrays: NamedArrays) -> dict[str, str]:
+    """Returns the suffixes of the layers in a file, by layer.
+
+    Of layers that are not in `_SUFFIXES`, these are only those with a fingerprint, which other
+    tools do not write: the meaning of their arrays is unknown.
+    """
+    suffixes = dict(_SUFFIXES)
+    fingerprints = [name for name in arrays.names if name.startswith("fingerprint_")]
+    for layer in (*(name.removeprefix("fingerprint_") for name in fingerprints), *arrays.layers):
+        if f"_{layer}" not in _SUFFIXES.values():
+            suffixes[layer] = f"_{layer}"
+    return {
+        layer: suffix
+        for layer, suffix in suffixes.items()
+        if {f"mu{suffix}", f"sigma{suffix}"} <= arrays.names
+        or {"part", f"{_SUMS}count{suffix}"} <= arrays.names
+    }
 
 
 def _layer(
@@ -379,73 +384,69 @@ def _layer(
     definition: Definition | None,
     with_features: bool,
 ) -> LayerStatistics:
-    """Returns one layer of the file after checking it."""
-    sums = {
-        key: arrays.array(f"{_SUMS}{key}{suffix}")
-        for key in SUMS
-        if f"{_SUMS}{key}{suffix}" in arrays.names
-    }
-    if sums and sums["count"].tolist() != count:
-        raise ValueError("its count of images is not that of its exact sums")
-    if sums and definition is None:
-        raise ValueError("it has exact sums, but no fingerprint")
-    found = LayerStatistics(NO_IMAGES.mu, NO_IMAGES.sigma, definition, sums=sums or None)
+    mu = NO_IMAGES.mu
+    sigma = NO_IMAGES.sigma
     if f"mu{suffix}" in arrays.names:
         mu, sigma = arrays.gaussian(f"mu{suffix}", f"sigma{suffix}")
-        found = replace(found, mu=mu, sigma=sigma)
-    if definition is not None and definition.dims != found.dims:
-        raise ValueError(f"its fingerprint states {definition.dims} dims, but mu has {found.dims}")
+    sums = {}
+    for key in SUMS:
+        if f"{_SUMS}{key}{suffix}" in arrays.names:
+            sums[key] = arrays.array(f"{_SUMS}{key}{suffix}")
+    layer = LayerStatistics(mu, sigma, definition, sums=sums or None)
+    dims = layer.dims
+    if definition is not None and definition.dims != dims:
+        raise ValueError(f"its fingerprint states {definition.dims} dims, but mu has {dims}")
     kept = f"features{suffix}"
-    if (
-        with_features and count is not None and kept in arrays.names
-    ):  # without a count, another tool wrote them
-        features = arrays.rows(kept) if count else np.zeros((0, found.dims), np.float32)
-        if features.shape != (count, found.dims):
+    # Without a count, another tool wrote them.
+    if with_features and count is not None and kept in arrays.names:
+        features = arrays.rows(kept) if count else np.zeros((0, dims), np.float32)
+        if features.shape != (count, dims):
             raise ValueError(
-                f"it has {kept} of shape {features.shape}, but {count} images and {found.dims} dims"
+                f"it has {kept} of shape {features.shape}, but {count} images and {dims} dims"
             )
-        found = replace(found, features=features)
-    if definition is not None:  # fidtool wrote them
-        _check_layer(found, definition)
-    return found
+        layer = replace(layer, features=features)
+    if not _is_consistent(layer, count):
+        raise ValueError("its mean, covariance, features and exact sums are not of the same images")
+    return layer
 
 
-def _check_layer(layer: LayerStatistics, definition: Definition) -> None:
-    """Checks that the mean and covariance are those of the sums and of the features; a ValueError
-    if not.
+def _is_consistent(layer: LayerStatistics, count: int | None) -> bool:
+    """Whether the mean and covariance are those of the features and of the sums; a ValueError if
+    the sums are damaged.
     """
-    size = math.sqrt(
-        np.max(layer.mu**2 + layer.sigma.diagonal(), initial=0.0)
-    )  # of the largest feature
-    if layer.features is not None and len(layer.mu):
-        mean = layer.features.mean(axis=0, dtype=np.float64)
-        if not np.allclose(mean, layer.mu, rtol=0.0, atol=1e-4 * size):
-            raise ValueError("its mean is not that of its features")
-    if layer.sums is None:
-        return
-    from fidtool.statistics.moments import (
-        ExactMoments,  # deferred: files without sums are read without torch
-    )
+    definition = layer.definition
+    if definition is None:  # another tool wrote it
+        return layer.sums is None
+    # The size of the largest feature.
+    size = math.sqrt(np.max(layer.mu**2 + layer.sigma.diagonal(), initial=0.0))
+    if layer.sums is not None:
+        # Deferred: files without sums are read without torch.
+        from fidtool.statistics.moments import ExactMoments
 
-    moments = ExactMoments(definition.dims, definition.feature_step)
-    moments.absorb(layer.sums)
-    if len(layer.mu):
-        exact = moments.mean_covariance(definition.ddof)
-        same_mean = np.allclose(exact.mu, layer.mu, rtol=0.0, atol=1e-9 * size)
-        if not same_mean or not np.allclose(
-            exact.sigma, layer.sigma, rtol=0.0, atol=1e-9 * size**2
-        ):
-            raise ValueError("its mean and covariance are not those of its exact sums")
+        moments = ExactMoments(definition.dims, definition.feature_step)
+        moments.absorb(layer.sums)
+        if moments.count != count:
+            return False
+        if len(layer.mu):
+            exact = moments.mean_covariance(definition.ddof)
+            if not np.allclose(exact.mu, layer.mu, rtol=0.0, atol=1e-9 * size):
+                return False
+            if not np.allclose(exact.sigma, layer.sigma, rtol=0.0, atol=1e-9 * size**2):
+                return False
+    if layer.features is None or not len(layer.mu):
+        return True
+    mean = layer.features.mean(axis=0, dtype=np.float64)
+    return np.allclose(mean, layer.mu, rtol=0.0, atol=1e-4 * size)
 
 
 def _part(arrays: NamedArrays, count: int | None) -> SetPart:
     name, whole, total = arrays.json("part", tuple[str, str, Annotated[int, 1, MOST_IMAGES]])
     places = arrays.numbers("places", count, total)
-    return SetPart(name, whole, total, places, arrays.numbers("skipped_places", None, total))
+    skipped = arrays.numbers("skipped_places", None, total)
+    return SetPart(name, whole, total, places, skipped)
 
 
 def _definition(arrays: NamedArrays, name: str) -> Definition | None:
-    """Returns the definition in an array; None if there is no such array."""
     if name not in arrays.names:
         return None
     text = arrays.text(name)
@@ -465,9 +466,3 @@ class _Run:
     found: int | None = None
     config: dict[str, Any] | None = None
     framing: Crop | None = None
-
-
-def _with_run(statistics: Statistics, arrays: NamedArrays) -> Statistics:
-    """Adds the file's record of its run to the statistics."""
-    run = arrays.json("run", _Run)
-    return replace(statistics, **{**vars(run), "skipped": tuple(starmap(BadFile, run.skipped))})

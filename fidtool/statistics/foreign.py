@@ -40,23 +40,25 @@ from fidtool.sources.arrays import StoredArray, names_of_images, read_header
 from fidtool.sources.contents import Files, head_of
 from fidtool.sources.image_set import canonical_order
 from fidtool.sources.kinds import HEAD, PLAIN, first_member, refuse_foreign, suffix_of
+from fidtool.statistics.rows import CHUNK_BYTES, empty_rows, reordered
 from fidtool.statistics.set_statistics import (
-    CHUNK_BYTES,
     Features,
     LayerStatistics,
+    Moments,
     Statistics,
     checked_moments,
-    empty_rows,
-    reordered,
 )
 from fidtool.system.json_fields import restored
 
-NPZ, ZIP, NPY, PICKLE, TORCH = "npz", "zip", "npy", "pickle", "torch"
+NPZ = "npz"
+ZIP = "zip"
+NPY = "npy"
+PICKLE = "pickle"
+TORCH = "torch"
 AS_ARRAY = "write images or features as one array with numpy.save, as .npy"
+# How many times the sizes of statistics may be outside `INCEPTION_SIZES`, which are of the sets
+# that were measured.
 _FAR = 3.0
-"""How many times the sizes of statistics may be outside `INCEPTION_SIZES`, which are of the sets
-that were measured.
-"""
 MOST_IMAGES = (1 << 31) - 1
 """Largest number of images in a set."""
 _STYLEGAN = "StyleGAN2-ADA or StyleGAN3 (it has raw_mean)"
@@ -71,24 +73,22 @@ LAYOUTS = {
 """The arrays that hold statistics of Inception or another network, and the tool that writes them.
 The first that a file has all of are read.
 """
+# Beginning of EDM2's entries for other networks than Inception, such as `fd_dinov2`.
 _OF_OTHERS = "fd_"
-"""Beginning of EDM2's entries for other networks than Inception, such as ``fd_dinov2``."""
+# Entries of the pickles of EDM2 and FD-Loss, and the layers of their networks; empty for Inception.
 _LAYERS = {"fid": "", **FD_LOSS}
-"""Entries of the pickles of EDM2 and FD-Loss, and the layers of their networks; empty for
-Inception.
-"""
 _EDM2 = "EDM2 (it has {})"
 _FD_LOSS = "FD-Loss (it has guided_diffusion_stats.npz)"
 _ADM = "ADM's evaluator (it has mu_s)"
+# The protocols of Inception's statistics by the tools that have one protocol only.
 _PROTOCOLS = {
     _ADM: "tensorflow",
     _EDM2.format("fid"): "tensorflow",
     _FD_LOSS: "tensorflow",
     _STYLEGAN: "stylegan",
 }
-"""The protocols of Inception's statistics by the tools that have one protocol only."""
+# StyleGAN's list of the features of each batch.
 _ALL_FEATURES = "all_features"
-"""StyleGAN's list of the features of each batch."""
 
 
 def _kind_of(head: bytes) -> str:
@@ -99,7 +99,9 @@ def _kind_of(head: bytes) -> str:
         return NPY
     if head.startswith(b"PK"):
         first = first_member(head)
-        return NPZ if first.endswith(b".npy") else TORCH if first.endswith(b"/data.pkl") else ZIP
+        if first.endswith(b".npy"):
+            return NPZ
+        return TORCH if first.endswith(b"/data.pkl") else ZIP
     from fidtool.system.safe_pickle import begins_like_pickle
 
     return PICKLE if begins_like_pickle(head) else ""
@@ -122,25 +124,27 @@ class NamedArrays:
         self, arrays: NpzFile | Mapping[str, Any], writer: str = "", layers: Sequence[str] = ()
     ) -> None:
         self._arrays = arrays
+        self._archive = arrays.zip if isinstance(arrays, NpzFile) else None
+        self.names = dict.fromkeys(arrays).keys()
         self.writer = writer
         self.layers = layers
-        self.names: Collection[str] = [*arrays]
-        self._archive = arrays.zip if isinstance(arrays, NpzFile) else None
 
     def array(self, name: str) -> NDArray[Any]:
         if name not in self.names:
             raise ValueError(f"it has no array {name}")
         if self._archive is not None:
-            self._header(self._archive, name)
+            self._header(name)
         value = self._arrays[name]
         return np.concatenate(value) if isinstance(value, list) else np.asarray(value)
 
-    def _header(self, archive: zipfile.ZipFile, name: str) -> StoredArray:
-        """Reads the header of an array. Checks that it has all bytes, before memory is allocated
-        for them.
+    def _header(self, name: str) -> StoredArray | NDArray[Any]:
+        """Reads the header of an array in an archive. Checks that it has all bytes, before memory
+        is allocated for them.
         """
-        member = archive.getinfo(f"{name}.npy")
-        with archive.open(member) as stream:
+        if self._archive is None:
+            return self.array(name)
+        member = self._archive.getinfo(f"{name}.npy")
+        with self._archive.open(member) as stream:
             header = read_header(stream)
         if header.end != member.file_size and not header.dtype.hasobject:  # NumPy refuses objects
             raise ValueError(f"{name} has the shape {header.shape}, but {member.file_size} bytes")
@@ -155,7 +159,7 @@ class NamedArrays:
     def json(self, name: str, kind: Any) -> Any:
         """Returns the JSON in a string as a value of this type, see `restored`."""
         try:
-            return restored(kind, json.loads(self.text(name), parse_constant=_not_finite))
+            return restored(kind, json.loads(self.text(name), parse_constant=_refuse_constant))
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise ValueError(
                 f"its {name} is damaged, or a newer version wrote it ({message_of(error)})"
@@ -166,15 +170,23 @@ class NamedArrays:
         length if None.
         """
         values = self.array(name)
-        if values.dtype.kind not in "iu" or values.shape != (
-            values.size if count is None else count,
-        ):
-            raise ValueError(f"its array {name} is not one integer per image")
-        if len(np.unique(values[(values >= 0) & (values < below)])) < len(values):
-            raise ValueError(
-                f"its array {name} has a number twice, or one that is not from 0 to {below - 1}"
-            )
-        return values.astype(np.int64)
+        if values.dtype.kind in "iu" and values.ndim == 1 and count in (None, values.size):
+            possible = values[(values >= 0) & (values < below)]
+            if len(np.unique(possible)) == values.size:
+                return values.astype(np.int64)
+        raise ValueError(
+            f"its array {name} is not one integer per image, each another from 0 to {below - 1}"
+        )
+
+    def count(self, name: str = "count", least: int = 1) -> int:
+        value = self.array(name)
+        if value.dtype.kind in "iu" and value.ndim == 0 and least <= int(value) <= MOST_IMAGES:
+            return int(value)
+        raise ValueError(f"it has a {name} that is no possible number of images")
+
+    def gaussian(self, mu: str, sigma: str) -> Moments:
+        """Returns a mean and a covariance as float64."""
+        return checked_moments(self.array(mu), self.array(sigma), mu, sigma)
 
     def rows(self, name: str) -> Features:
         """Returns feature vectors: float32 array of shape (n, dims), mapped from an unnamed file if
@@ -182,57 +194,37 @@ class NamedArrays:
 
         An archive is read a part at a time.
         """
-        whole: StoredArray | NDArray[Any]
-        if self._archive is None:
-            whole = self.array(name)
-            chunks = iter([whole])
-        else:
-            whole = self._header(self._archive, name)
-            chunks = self._chunks(self._archive, name, whole)
-        if len(whole.shape) != 2 or 0 in whole.shape or whole.dtype.kind != "f":
-            has = f"{name} has shape {whole.shape} and dtype {whole.dtype}"
-            raise ValueError(f"{has}; it should contain floats, one row per image")
-        rows = empty_rows(*whole.shape)
+        header = self._header(name)
+        if len(header.shape) != 2 or 0 in header.shape or header.dtype.kind != "f":
+            raise ValueError(
+                f"{name} has shape {header.shape} and dtype {header.dtype}; it should contain "
+                "floats, one row per image"
+            )
+        rows = empty_rows(*header.shape)
         start = 0
-        for chunk in chunks:
-            end = start + len(chunk)
-            rows[start:end] = chunk
-            if not np.isfinite(rows[start:end]).all():
+        for chunk in self._chunks(name, header):
+            part = rows[start : start + len(chunk)]
+            part[:] = chunk
+            if not np.isfinite(part).all():
                 raise ValueError(f"{name} contains NaN or infinite values")
-            start = end
+            start += len(chunk)
         return rows
 
-    def _chunks(
-        self, archive: zipfile.ZipFile, name: str, header: StoredArray
-    ) -> Iterator[NDArray[Any]]:
-        """Yields the rows of an array in an archive, a part at a time unless they are stored by
+    def _chunks(self, name: str, header: StoredArray | NDArray[Any]) -> Iterator[NDArray[Any]]:
+        """Yields the rows of an array, of an archive a part at a time unless they are stored by
         column.
         """
-        if not header.strides:
+        if self._archive is None or isinstance(header, np.ndarray) or not header.strides:
             yield self.array(name)
             return
         row = header.strides[0]
-        with archive.open(f"{name}.npy") as member:
+        with self._archive.open(f"{name}.npy") as member:
             member.seek(header.start)
             while data := member.read(max(1, CHUNK_BYTES // row) * row):
                 yield np.frombuffer(data, dtype=header.dtype).reshape(-1, header.shape[1])
 
-    def count(self, name: str = "count", least: int = 1) -> int:
-        value = self.array(name)
-        if (
-            value.dtype.kind not in "iu"
-            or value.ndim != 0
-            or not least <= int(value) <= MOST_IMAGES
-        ):
-            raise ValueError(f"it has a {name} that is no possible number of images")
-        return int(value)
 
-    def gaussian(self, mu: str, sigma: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Returns a mean and a covariance as float64."""
-        return checked_moments(self.array(mu), self.array(sigma), mu, sigma)
-
-
-def _not_finite(text: str) -> None:
+def _refuse_constant(text: str) -> None:
     raise ValueError(f"it contains {text}")
 
 
@@ -240,11 +232,14 @@ def known_layout(names: Collection[str]) -> tuple[str, ...]:
     """Returns the one of `LAYOUTS` that a file with arrays of these names has; empty if it has
     none.
     """
-    return next((layout for layout in LAYOUTS if {*layout} <= {*names}), ())
+    for layout in LAYOUTS:
+        if {*layout} <= {*names}:
+            return layout
+    return ()
 
 
-def _read_pickle(path: str, handle: BinaryIO, kind: str) -> Any:
-    """Reads the numbers, strings and arrays in a pickle, see
+def _read_pickle(path: str, handle: BinaryIO, kind: str) -> dict[str, Any]:
+    """Reads the numbers, strings and arrays in a pickled dict, see
     `fidtool.system.safe_pickle.load_data`.
 
     It is the file, or in one of ``torch.save``, which has NumPy arrays in the pickle and tensors
@@ -256,14 +251,12 @@ def _read_pickle(path: str, handle: BinaryIO, kind: str) -> Any:
         if kind == TORCH:
             with zipfile.ZipFile(handle) as archive:
                 record = archive.infolist()[0]
-                if (
-                    record.file_size > 1 << 30
-                ):  # a compressed one; statistics of 2048 dimensions take 50 MB
+                # A compressed one; statistics of 2048 dimensions take 50 MB.
+                if record.file_size > 1 << 30:
                     raise ValueError(f"it has {record.file_size} bytes")
-                handle = io.BytesIO(
-                    archive.read(record)
-                )  # which checks its CRC, unlike seeking in it
-        return load_data(handle)
+                # All of it is read, which checks its CRC, unlike seeking in it.
+                handle = io.BytesIO(archive.read(record))
+        value = load_data(handle)
     except NotDataError as error:
         raise InputError(
             f"{path} is a pickle and {error}: objects in pickles are never loaded, because "
@@ -271,31 +264,43 @@ def _read_pickle(path: str, handle: BinaryIO, kind: str) -> Any:
             "write mu and sigma as float64 arrays with numpy.savez",
             AS_ARRAY,
         ) from None
+    if not isinstance(value, dict):
+        raise InputError(
+            f"{path} is a pickled {type(value).__name__}; statistics are a dict of arrays:",
+            AS_ARRAY,
+        )
+    return value
 
 
 def _arrays_of(value: Any) -> dict[str, Any]:
     """Returns the items of a pickled dict that are arrays, lists of arrays or numbers."""
     arrays: dict[str, Any] = {}
-    for name, item in value.items() if isinstance(value, dict) else ():
-        parts = (
-            isinstance(item, list) and item and all(isinstance(part, np.ndarray) for part in item)
-        )
-        if parts or isinstance(item, (np.ndarray, int, float)):
-            arrays[str(name)] = item
+    if isinstance(value, dict):
+        for name, item in value.items():
+            if isinstance(item, list):
+                is_array = item and all(isinstance(part, np.ndarray) for part in item)
+            else:
+                is_array = isinstance(item, (np.ndarray, int, float))
+            if is_array:
+                arrays[str(name)] = item
     return arrays
 
 
-def _entries_of(value: Any) -> dict[str, dict[str, Any]]:
+def _entries_of(value: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Returns the arrays of each of the statistics in a pickled dict by name, an empty one if it is
     statistics itself.
 
     There are none if it is neither.
     """
-    if known_layout(arrays := _arrays_of(value)):
-        return {"": arrays}
-    items = value.items() if isinstance(value, dict) else ()
-    entries = {str(name): _arrays_of(each) for name, each in items}
-    return {name: arrays for name, arrays in entries.items() if known_layout(arrays)}
+    own = _arrays_of(value)
+    if known_layout(own):
+        return {"": own}
+    entries = {}
+    for name, item in value.items():
+        arrays = _arrays_of(item)
+        if known_layout(arrays):
+            entries[str(name)] = arrays
+    return entries
 
 
 @contextlib.contextmanager
@@ -308,16 +313,14 @@ def open_arrays(path: str, files: Files, entry: str) -> Iterator[NamedArrays]:
         head = handle.read(HEAD)
         handle.seek(0)
         kind = _kind_of(head)
-        refuse_foreign(path, head, [PLAIN] * bool(kind))  # a pickle of protocol 0 is text
+        refuse_foreign(path, head, [PLAIN] if kind else ())  # a pickle of protocol 0 is text
         if kind in (PICKLE, TORCH):
-            yield _pickled(path, _read_pickle(path, handle, kind), entry)
+            yield _choose_entry(path, _read_pickle(path, handle, kind), entry)
             return
         if kind not in (NPZ, ZIP):
-            what = (
-                "a single array (.npy)"
-                if kind == NPY
-                else "neither an .npz archive nor a pickle of arrays"
-            )
+            what = "neither an .npz archive nor a pickle of arrays"
+            if kind == NPY:
+                what = "a single array (.npy)"
             raise InputError(
                 f"{path} is {what}:", "copy or create it again, with the arrays mu and sigma"
             )
@@ -330,36 +333,37 @@ def open_arrays(path: str, files: Files, entry: str) -> Iterator[NamedArrays]:
             yield NamedArrays(archive)
 
 
-def _pickled(path: str, value: Any, entry: str) -> NamedArrays:
-    if not isinstance(value, dict):
-        raise InputError(
-            f"{path} is a pickled {type(value).__name__}; statistics are a dict of arrays:",
-            AS_ARRAY,
-        )
+def _choose_entry(path: str, value: dict[str, Any], entry: str) -> NamedArrays:
+    """Returns the arrays of the statistics in a pickled dict that ``entry`` names, or all that
+    belong together.
+    """
     entries = _entries_of(value)
-    named = [name for name in entries if name]
-    if not named and not entry:
+    names = [name for name in entries if name]
+    if not names and not entry:
         return NamedArrays(_arrays_of(value))
-    listed = f"it has {shortened(', '.join(named)) or 'none with a name'}"
-    known = [name for name in named if name in _LAYERS or name.startswith(_OF_OTHERS)]
-    layers = {name: _LAYERS.get(name, name.removeprefix(_OF_OTHERS)) for name in known}
-    counted = {"count": value["num_images"]} if isinstance(value.get("num_images"), int) else {}
+    layers = {}
+    for name in names:
+        if name in _LAYERS or name.startswith(_OF_OTHERS):
+            layers[name] = _LAYERS.get(name, name.removeprefix(_OF_OTHERS))
+    arrays: dict[str, Any] = {}
+    if isinstance(value.get("num_images"), int):
+        arrays["count"] = value["num_images"]
     if layers and not entry:
         for name, layer in layers.items():
-            counted |= {
-                f"{array}_{layer}".rstrip("_"): each for array, each in entries[name].items()
-            }
-        return NamedArrays(counted, _writer_of(known[0]), [*filter(None, layers.values())])
-    if not entry and len(named) > 1:
+            for key, array in entries[name].items():
+                arrays[f"{key}_{layer}" if layer else key] = array
+        writer = _writer_of(next(iter(layers)))
+        return NamedArrays(arrays, writer, [layer for layer in layers.values() if layer])
+    listed = f"it has {shortened(', '.join(names)) or 'none with a name'}"
+    if not entry and len(names) > 1:
         raise InputError(f"{path} has several statistics: {listed}:", f"name one, {path}:NAME")
-    entry = entry or named[0]
-    if entry not in named:
+    entry = entry or names[0]
+    if entry not in names:
         raise InputError(f"{path}: the file has no statistics named {entry}; {listed}")
-    return NamedArrays(entries[entry] | counted, _writer_of(entry) if entry in layers else "")
+    return NamedArrays(entries[entry] | arrays, _writer_of(entry) if entry in layers else "")
 
 
 def _writer_of(entry: str) -> str:
-    """Returns the tool that writes an entry with this name."""
     return _FD_LOSS if entry in FD_LOSS else _EDM2.format(entry)
 
 
@@ -377,17 +381,14 @@ def layout_of(files: Files) -> tuple[str, bool, str]:
         headers = arrays_in(files)
         images = names_of_images(headers)
         has_statistics = not {*chain(*LAYOUTS)}.isdisjoint(headers.keys() - {*images})
-        return NPZ, has_statistics, next(iter(images), "")
+        return NPZ, has_statistics, images[0] if images else ""
     if kind in (PICKLE, TORCH):
         statistics = False
-        with (
-            contextlib.suppress(Exception),
-            files.open(0) as handle,
-        ):  # damaged ones raise many kinds of exceptions
+        # Damaged ones raise many kinds of exceptions.
+        with contextlib.suppress(Exception), files.open(0) as handle:
             statistics = bool(_entries_of(_read_pickle(files.paths[0], handle, kind)))
-        if (
-            kind == PICKLE or statistics
-        ):  # without statistics, a file of torch.save may have tensors, which are images
+        # Without statistics, a file of torch.save may have tensors, which are images.
+        if kind == PICKLE or statistics:
             return PICKLE, statistics, ""
     return "", False, ""
 
@@ -395,16 +396,17 @@ def layout_of(files: Files) -> tuple[str, bool, str]:
 def read_foreign(arrays: NamedArrays, features_of: Collection[str] | None) -> Statistics | None:
     """Reads statistics in another layout than ``mu`` and ``sigma``; None if the file has these."""
     layout = known_layout(arrays.names)
-    wanted = features_of is None or FEATURES in features_of
-    if not layout or not LAYOUTS[layout]:
+    origin = LAYOUTS.get(layout)
+    if not origin:
         return None
-    if len(layout) == 1:
-        found = of_features(arrays.rows(layout[0]), wanted, ddof=1)
-    elif len(layout) == 2:
-        found = Statistics.of(*arrays.gaussian(*layout))
+    wanted = features_of is None or FEATURES in features_of
+    if origin == _STYLEGAN:
+        statistics = _of_stylegan(arrays, wanted)
+    elif len(layout) == 1:
+        statistics = of_features(arrays.rows(layout[0]), wanted, ddof=1)
     else:
-        found = _of_stylegan(arrays, wanted)
-    return replace(found, origin=LAYOUTS[layout])
+        statistics = Statistics.of(*arrays.gaussian(*layout))
+    return replace(statistics, origin=origin)
 
 
 def _of_stylegan(arrays: NamedArrays, wanted: bool) -> Statistics:
@@ -424,8 +426,10 @@ def _of_stylegan(arrays: NamedArrays, wanted: bool) -> Statistics:
     rounded = np.abs(sigma.diagonal()) < 1e-12 * squares.diagonal() / count
     np.fill_diagonal(sigma, np.where(rounded, 0.0, sigma.diagonal()))
     statistics = Statistics.of(*checked_moments(mu, sigma), count)
-    rows = arrays.rows(_ALL_FEATURES) if has_rows and wanted else None
-    if rows is not None and rows.shape != (count, len(mu)):
+    if not has_rows or not wanted:
+        return statistics
+    rows = arrays.rows(_ALL_FEATURES)
+    if rows.shape != (count, len(mu)):
         raise ValueError(
             f"it has features of shape {rows.shape}, but sums of {count} images and {len(mu)} dims"
         )
@@ -440,22 +444,21 @@ def of_features(rows: Features, wanted: bool, ddof: int) -> Statistics:
 
     from fidtool.statistics.moments import ExactMoments, better_step
 
+    step = INCEPTION_FEATURE_STEP
     largest = float(max(rows.max(), -rows.min()))
-    usual = 1.0 <= largest < 31.0 or largest == 0
     # Features of an unknown network may have any scale.
-    moments = ExactMoments(
-        rows.shape[1], INCEPTION_FEATURE_STEP if usual else better_step(0, largest)
-    )
+    if largest != 0 and not 1.0 <= largest < 31.0:
+        step = better_step(0, largest)
+    moments = ExactMoments(rows.shape[1], step)
     for start in range(0, len(rows), 1024):
         moments.add(torch.from_numpy(rows[start : start + 1024]))
-    found = moments.mean_covariance(ddof)
-    return _with_rows(Statistics.of(found.mu, found.sigma, len(rows)), rows if wanted else None)
+    gaussian = moments.mean_covariance(ddof)
+    statistics = Statistics.of(gaussian.mu, gaussian.sigma, len(rows))
+    return _with_rows(statistics, rows) if wanted else statistics
 
 
-def _with_rows(statistics: Statistics, rows: Features | None) -> Statistics:
+def _with_rows(statistics: Statistics, rows: Features) -> Statistics:
     """Adds features in stored order, which become those in canonical order."""
-    if rows is None:
-        return statistics
     order = canonical_order(len(rows))
     layer = replace(statistics.layers[FEATURES], features=reordered(rows, order))
     return replace(statistics, layers={FEATURES: layer}, order=order)
@@ -465,16 +468,17 @@ def with_origin(statistics: Statistics, writer: str) -> Statistics:
     """Returns statistics with their origin and with the definitions of its protocol, as far as they
     are known.
     """
-    spatial = statistics.layers.get(SPATIAL)
-    origin = (
-        writer
-        or statistics.origin
-        or (_ADM if spatial is not None and spatial.dims == SPATIAL_DIMS else "")
-    )
-    is_other = bool(_unlike_inception(statistics.layers[FEATURES]))
-    return with_protocol(
-        replace(statistics, origin=origin), "" if is_other else _PROTOCOLS.get(origin, "")
-    )
+    origin = writer or statistics.origin
+    if not origin and _has_spatial(statistics):
+        origin = _ADM
+    statistics = replace(statistics, origin=origin)
+    if _unlike_inception(statistics.layers[FEATURES]):
+        return statistics
+    return with_protocol(statistics, _PROTOCOLS.get(origin, ""))
+
+
+def _has_spatial(statistics: Statistics) -> bool:
+    return SPATIAL in statistics.layers and statistics.layers[SPATIAL].dims == SPATIAL_DIMS
 
 
 def with_protocol(statistics: Statistics, protocol: str) -> Statistics:
@@ -482,14 +486,11 @@ def with_protocol(statistics: Statistics, protocol: str) -> Statistics:
     # The other networks of these tools have other dimensions.
     if not protocol or statistics.dims != max(INCEPTION_DIMS):
         return statistics
-    spatial = statistics.layers.get(SPATIAL)
     definition = inception_definition(protocol_named(protocol), statistics.dims)
-    layers = {
-        **statistics.layers,
-        FEATURES: replace(statistics.layers[FEATURES], definition=definition),
-    }
-    if spatial is not None and spatial.dims == SPATIAL_DIMS:
-        layers[SPATIAL] = replace(spatial, definition=spatial_definition(definition))
+    layers = dict(statistics.layers)
+    layers[FEATURES] = replace(layers[FEATURES], definition=definition)
+    if _has_spatial(statistics):
+        layers[SPATIAL] = replace(layers[SPATIAL], definition=spatial_definition(definition))
     return replace(statistics, layers=layers)
 
 
@@ -500,11 +501,10 @@ def inception_doubts(name: str, layer: LayerStatistics, extractor: str) -> list[
     Raises:
         InputError: if they cannot be Inception's.
     """
-    if (
-        extractor != "inception"
-        or layer.definition is not None
-        or not (doubt := _unlike_inception(layer))
-    ):
+    if extractor != "inception" or layer.definition is not None:
+        return []
+    doubt = _unlike_inception(layer)
+    if not doubt:
         return []
     if layer.mu.min() < 0:
         raise InputError(
@@ -522,14 +522,15 @@ def _unlike_inception(layer: LayerStatistics) -> str:
     """
     if layer.dims not in INCEPTION_DIMS:
         return ""
-    if (lowest := layer.mu.min()) < 0:
+    lowest = layer.mu.min()
+    if lowest < 0:
         return f"whose features are never below zero, as a mean of {lowest:.3g} is"
-    length, spread = np.linalg.norm(layer.mu), np.sqrt(np.trace(layer.sigma))
+    length = np.linalg.norm(layer.mu)
+    spread = np.sqrt(np.trace(layer.sigma))
     shortest, longest, widest = INCEPTION_SIZES[layer.dims]
     if shortest / _FAR <= length <= longest * _FAR and spread <= widest * _FAR:
         return ""
-    found = f"the mean has the length {length:.3g} and the features the spread {spread:.3g}"
     return (
-        f"{found}, but of Inception's {layer.dims} features they are {shortest} to {longest} and "
-        f"at most {widest}"
+        f"the mean has the length {length:.3g} and the features the spread {spread:.3g}, but of "
+        f"Inception's {layer.dims} features they are {shortest} to {longest} and at most {widest}"
     )

@@ -69,14 +69,15 @@ def facts_of(
     records: bool,
 ) -> Facts:
     """Returns the facts of a run."""
-    facts: dict[str, Any] = {
-        "networks": " and ".join(layer.definition.network for layer in layers.values())
-    }
+    networks = [layer.definition.network for layer in layers.values()]
+    facts: dict[str, Any] = {"networks": " and ".join(networks)}
     for name, layer in layers.items():
         prefix = layer_prefix(name, " ")
-        facts |= {f"{prefix}{key}": value for key, value in asdict(layer.definition).items()}
+        for key, value in asdict(layer.definition).items():
+            facts[f"{prefix}{key}"] = value
         facts[f"{prefix}features of each image"] = layer.with_features
-    facts |= {key: config.get(key, "none") for key in ("value_range", "float_to_byte")}
+    for key in ("value_range", "float_to_byte"):
+        facts[key] = config.get(key, "none")
     return {**facts, "crop": crop or "none", "diagnosis": records, **arithmetic}
 
 
@@ -95,7 +96,6 @@ def known_facts(name: str, statistics: Statistics) -> Facts:
 
 
 def _layers(statistics: Statistics) -> dict[str, Layer]:
-    """Returns the layers with exact sums."""
     return {
         name: Layer(layer.definition, layer.features is not None)
         for name, layer in statistics.layers.items()
@@ -106,18 +106,20 @@ def _layers(statistics: Statistics) -> dict[str, Layer]:
 def refuse_other(name: str, facts: Facts, other_name: str, other: Facts) -> None:
     """Raises an InputError that says what differs, unless one run could have computed both."""
     keys = [key for key in {**facts, **other} if facts.get(key) != other.get(key)]
-    if keys:
-        named = (
-            ["networks"] if "networks" in keys else [key for key in keys if not key.endswith(PROBE)]
-        )
-        differ = [
-            f"{key} {or_none(facts.get(key))} against {or_none(other.get(key))}" for key in named
-        ] or ["other bits of a probe batch"]
-        how = shortened(", ".join(differ), 400)
-        raise InputError(
-            f"{name} and {other_name} were not computed in the same way ({how}):",
-            "compute one of them again, with the same settings, software and kind of device",
-        )
+    if not keys:
+        return
+    if "networks" in keys:  # all else follows from them
+        keys = ["networks"]
+    differences = [
+        f"{key} {or_none(facts.get(key))} against {or_none(other.get(key))}"
+        for key in keys
+        if not key.endswith(PROBE)
+    ]
+    how = shortened(", ".join(differences) or "other bits of a probe batch", 400)
+    raise InputError(
+        f"{name} and {other_name} were not computed in the same way ({how}):",
+        "compute one of them again, with the same settings, software and kind of device",
+    )
 
 
 class _Merger:
@@ -125,62 +127,66 @@ class _Merger:
 
     def __init__(self, name: str, first: Statistics) -> None:
         self._name = name
-        self._part = first.part
         self._facts = known_facts(name, first)
-        total = first.part.total if first.part else 0
-        self._sums = Accumulator(_layers(first), total)
-        self._parts: list[tuple[str, SetPart, Statistics]] = []
-        self._owners = np.full(total, -1)  # the index of each image's part
+        self._first = _part_of(name, first)
+        self._sums = Accumulator(_layers(first), self._first.total)
+        self._names: list[str] = []
+        self._parts: list[SetPart] = []
+        self._statistics: list[Statistics] = []
+        # The number of the part that has the image, or -1.
+        self._owners = np.full(self._first.total, -1)
 
     def add(self, name: str, statistics: Statistics) -> None:
-        part = statistics.part
-        if part is None or self._part is None:
-            raise InputError(
-                f"{name} has statistics of a whole set, not of a part of it:", "omit it"
-            )
+        part = _part_of(name, statistics)
         refuse_other(name, known_facts(name, statistics), self._name, self._facts)
-        if (part.whole, part.total) != (self._part.whole, self._part.total):
-            causes = "the names, sizes or contents of the images, or num, seed or sample, differ"
-            raise InputError(f"{name} and {self._name} are of different sets: {causes}")
+        if (part.whole, part.total) != (self._first.whole, self._first.total):
+            raise InputError(
+                f"{name} and {self._name} are of different sets: the names, sizes or contents of "
+                "the images, or num, seed or sample, differ"
+            )
         images = np.concatenate([part.places, part.skipped])
         owners = self._owners[images]
-        if owners.max(initial=-1) >= 0:
-            other, its, _ = self._parts[owners.max()]
-            both = f"{name} ({part.name}) and {other} ({its.name})"
-            common = int((owners >= 0).sum())
+        number = owners.max(initial=-1)
+        if number >= 0:
+            common = counted(int((owners >= 0).sum()), "image")
             raise InputError(
-                f"{both} have {counted(common, 'image')} in common:", "pass each part once"
+                f"{name} ({part.name}) and {self._names[number]} ({self._parts[number].name}) have "
+                f"{common} in common:",
+                "pass each part once",
             )
         with explained(name):
             self._sums.add_part(statistics)
         self._owners[images] = len(self._parts)
-        self._parts.append((name, part, replace(statistics, layers={})))
+        self._names.append(name)
+        self._parts.append(part)
+        self._statistics.append(replace(statistics, layers={}))
 
     def merged(self) -> Statistics:
         """Returns the statistics of the whole set, whose rows are in its order."""
-        sums, parts = self._sums, [statistics for *_, statistics in self._parts]
+        sums = self._sums
+        count = len(self._owners)
         self._check_complete()
+        first = self._statistics[int(self._owners[sums.used.argmax()])]
         skipped = sorted(sums.skipped, key=lambda bad: bad.file)
-        allowed = most_skipped((parts[0].config or {}).get("max_skip", MAX_SKIP), len(self._owners))
+        allowed = most_skipped((self._statistics[0].config or {}).get("max_skip", MAX_SKIP), count)
         if len(skipped) > allowed or not sums.count:
-            files = counted(len(self._owners), "file")
             raise InputError(
-                f"{len(skipped)} of {files} cannot be used, but {option('max_skip')} allows "
-                f"{allowed} ({skipped[0].file}: {skipped[0].reason}):",
+                f"{len(skipped)} of {counted(count, 'file')} cannot be used, but "
+                f"{option('max_skip')} allows {allowed} ({skipped[0].file}: {skipped[0].reason}):",
                 "fix them, and do their parts again",
             )
-        order = np.argsort(np.concatenate([part.places for _, part, _ in self._parts]))
-        numbers = [part.order for part in parts if part.order is not None]
-        pictures = [part.pictures for part in parts if part.pictures is not None]
         sums.check_precision()
+        order = np.argsort(np.concatenate([part.places for part in self._parts]))
+        pictures = [part.pictures for part in self._statistics if part.pictures is not None]
+        numbers = [part.order for part in self._statistics if part.order is not None]
         return replace(
-            parts[int(self._owners[sums.used][0])],
+            first,
             layers=sums.layer_statistics(sums.rows()),
             count=sums.count,
             traits=sums.traits,
             skipped=tuple(skipped),
-            pictures=ImageRecords.joined(pictures, order, len(self._owners)) if pictures else None,
-            order=np.concatenate(numbers)[order] if len(numbers) == len(parts) else None,
+            pictures=ImageRecords.joined(pictures, order, count) if pictures else None,
+            order=np.concatenate(numbers)[order] if len(numbers) == len(self._parts) else None,
             part=None,
         )
 
@@ -188,11 +194,21 @@ class _Merger:
         missing = int((self._owners < 0).sum())
         if not missing:
             return
-        names = {part.name for _, part, _ in self._parts}
-        total, *others = {name.partition("/")[2] for name in names}
-        every = [] if others else [f"{number}/{total}" for number in range(1, int(total) + 1)]
-        which = shortened(", ".join(name for name in every if name not in names))
-        lacking = f"no file has {counted(missing, 'image')} of the set's {len(self._owners)}"
+        names = {part.name for part in self._parts}
+        totals = {name.partition("/")[2] for name in names}
+        which = ""
+        if len(totals) == 1:
+            (total,) = totals
+            every = [f"{number}/{total}" for number in range(1, int(total) + 1)]
+            lacking = [name for name in every if name not in names]
+            which = f": part {shortened(', '.join(lacking))}" if lacking else ""
         raise InputError(
-            f"{lacking}{f': part {which}' if which else ''}:", "pass all parts of the set"
+            f"no file has {counted(missing, 'image')} of the set's {len(self._owners)}{which}:",
+            "pass all parts of the set",
         )
+
+
+def _part_of(name: str, statistics: Statistics) -> SetPart:
+    if statistics.part is None:
+        raise InputError(f"{name} has statistics of a whole set, not of a part of it:", "omit it")
+    return statistics.part

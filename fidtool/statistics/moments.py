@@ -12,8 +12,6 @@ rows show that this is exact, which is usually the case for a whole set.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +21,7 @@ from fidtool.distributed.launch import machine_memory
 from fidtool.distributed.world import World
 from fidtool.errors import RunError, SettingName, option
 from fidtool.features.protocol import FEATURE_STEPS
-from fidtool.statistics.set_statistics import Gaussian
+from fidtool.statistics.set_statistics import Gaussian, Totals
 
 INTEGER_BITS = 23
 """Largest number of bits of a feature in units of its step: with more, the sums would not be
@@ -31,21 +29,20 @@ exact.
 """
 FEWEST_BITS = 11
 """Bits that features must have on average in units of their step."""
+# Number of rows whose Gram matrix is always exact in float64: 128 * 2 ** 46 = 2 ** 53.
 _ROWS = 128
-"""Number of rows whose Gram matrix is always exact in float64: 128 * 2 ** 46 = 2 ** 53."""
+# Number of matrices of 8-byte values that a comparison has in memory at the same time, about: sums,
+# Gram matrix, covariances of both sets, and their products.
 _MATRICES = 6
-"""Number of matrices of 8-byte values that a comparison has in memory at the same time, about:
-sums, Gram matrix, covariances of both sets, and their products.
-"""
 _EXACT = 2.0**53
-_NO_SIZES = np.zeros(2, dtype=np.int64)
-"""Of sums of earlier versions."""
+
 _LIMB_BITS = 32
 _LOW_BITS = (1 << _LIMB_BITS) - 1
-_CHECKED_DIMS, _CHECKED_COLUMNS, _CHECKED_SHIFT = 2048, 64, 4
-"""Columns of the matrices of `check_exact_products`, columns that differ, and bits omitted where
-2048 products are added, so that the sums are below 2 ** 53.
-"""
+# Columns of the matrices of `check_exact_products`, columns that differ, and bits omitted where
+# 2048 products are added, so that the sums are below 2 ** 53.
+_CHECKED_DIMS = 2048
+_CHECKED_COLUMNS = 64
+_CHECKED_SHIFT = 4
 
 
 def better_step(feature_step: int, largest: float) -> int:
@@ -73,7 +70,8 @@ def check_dims(dims: int) -> None:
     """Raises a RunError if the sums and covariances of features with so many dimensions do not fit
     into memory.
     """
-    matrix, memory = 8 * dims**2, machine_memory()
+    matrix = 8 * dims**2
+    memory = machine_memory()
     if _MATRICES * matrix > memory:
         raise RunError(
             f"features of {dims} dimensions need {_MATRICES} matrices of {matrix / 1e9:.1f} GB "
@@ -152,7 +150,7 @@ class ExactMoments:
         ]
         # An accelerator is waited for once.
         largest, bits, nonzero, reach = torch.stack([fact.double() for fact in facts]).tolist()
-        self._largest = largest if math.isnan(largest) else max(self._largest, largest)
+        self._largest = max(largest, self._largest)  # NaN stays if it is the first
         self._check_range()
         self._bits += int(bits)
         self._nonzero += int(nonzero)
@@ -162,11 +160,10 @@ class ExactMoments:
         if self._reach + reach > _EXACT:
             self._spill()
         self._reach += reach
-        self._recent = (
-            integers.T @ integers
-            if self._recent is None
-            else self._recent.addmm_(integers.T, integers)
-        )
+        if self._recent is None:
+            self._recent = integers.T @ integers
+        else:
+            self._recent.addmm_(integers.T, integers)
 
     def to(self, device: torch.device) -> None:
         """Moves the sums to another device, which must support float64."""
@@ -181,7 +178,6 @@ class ExactMoments:
         self._spill()
 
     def _spill(self) -> None:
-        """Adds the sums in float64 to the integers."""
         if self._recent is not None:
             self._low += self._recent.to(torch.int64)
             self._carry()
@@ -190,7 +186,8 @@ class ExactMoments:
 
     def _check_range(self) -> None:
         """Checks that all features can be added exactly."""
-        largest, step = self._largest, self.feature_step
+        largest = self._largest
+        step = self.feature_step
         if largest < 2.0**INTEGER_BITS - 0.5:
             return
         if not math.isfinite(largest):
@@ -222,7 +219,7 @@ class ExactMoments:
             world.sum_(sums)
         self._carry()
 
-    def totals(self) -> dict[str, NDArray[Any]]:
+    def totals(self) -> Totals:
         """Returns the sums as arrays, for `absorb`. Of symmetric matrices, they hold the upper
         triangle.
 
@@ -243,16 +240,19 @@ class ExactMoments:
             "sum": self._sum.cpu().numpy(),
         }
         if high.max(initial=0) < 2**30:  # by Cauchy-Schwarz, all sums are below 2 ** 62 then
-            return totals | {"low": low + (high << _LIMB_BITS)}
-        return totals | {"low": low, "high": high}
+            return {**totals, "low": low + (high << _LIMB_BITS)}
+        return {**totals, "low": low, "high": high}
 
-    def absorb(self, totals: Mapping[str, NDArray[Any]]) -> None:
+    def absorb(self, totals: Totals) -> None:
         """Adds sums from `totals`; a ValueError if they are damaged. Their order does not change
         the bits.
         """
-        self._check(totals)
+        # Sums of earlier versions have no sizes.
+        totals = {"sizes": np.zeros(2, dtype=np.int64), **totals}
+        if not self._fits(totals):
+            raise ValueError(f"the sums are damaged, or do not have {self.dims} dimensions")
         self.flush()
-        bits, nonzero = totals.get("sizes", _NO_SIZES).tolist()
+        bits, nonzero = totals["sizes"].tolist()
         self._bits += bits
         self._nonzero += nonzero
         self.count += int(totals["count"])
@@ -263,33 +263,26 @@ class ExactMoments:
             self._high += self._symmetric(totals["high"])
         self._carry()
 
-    def _check(self, totals: Mapping[str, NDArray[Any]]) -> None:
-        """Checks types, shapes and bounds of sums from `totals`; a ValueError if they are
-        others.
-        """
+    def _fits(self, totals: Totals) -> bool:
+        """Whether these may be sums from `totals` by their types, shapes and bounds."""
         upper = (self.dims * (self.dims + 1) // 2,)
-        shapes = {
+        shapes: dict[str, tuple[int, ...]] = {
             "count": (),
             "largest": (),
             "sizes": (2,),
             "sum": (self.dims,),
             "low": upper,
-            "high": upper,
         }
-        damaged = shapes.keys() - totals.keys() - {"sizes", "high"}
+        if "high" in totals:
+            shapes["high"] = upper
+        if totals.keys() != shapes.keys():
+            return False
         for name, array in totals.items():
-            if array.shape != shapes[name] or array.dtype != (
-                np.float64 if name == "largest" else np.int64
-            ):
-                damaged.add(name)
-        if damaged:
-            raise ValueError(f"the sums are damaged, or do not have {self.dims} dimensions")
-        _, nonzero = totals.get("sizes", _NO_SIZES)
-        if (
-            not 0.0 <= totals["largest"] < 2.0**INTEGER_BITS
-            or nonzero > totals["count"] * self.dims
-        ):
-            raise ValueError("the sums are damaged: their largest or sizes are impossible")
+            dtype = np.float64 if name == "largest" else np.int64
+            if array.shape != shapes[name] or array.dtype != dtype:
+                return False
+        in_range = 0.0 <= totals["largest"] < 2.0**INTEGER_BITS
+        return bool(in_range and totals["sizes"][1] <= totals["count"] * self.dims)
 
     def _symmetric(self, upper: NDArray[np.int64]) -> torch.Tensor:
         """Returns the symmetric matrix with this upper triangle, row by row."""
@@ -305,9 +298,11 @@ class ExactMoments:
         Otherwise a RunError states a suitable step.
         """
         self.flush()
-        if not self._nonzero or (bits := self._bits / self._nonzero) >= fewest:
+        bits = self._bits / max(self._nonzero, 1)
+        if not self._nonzero or bits >= fewest:
             return
-        step, better = self.feature_step, better_step(self.feature_step, self._largest)
+        step = self.feature_step
+        better = better_step(step, self._largest)
         problem = (
             f"the features have {bits:.1f} bits on average at feature_step {step}, fewer than "
             f"{FEWEST_BITS} (the largest is {self._largest / 2.0**step:g}):"
@@ -342,20 +337,21 @@ class ExactMoments:
         # Wrapping int64 arithmetic gives the scatter about the centre modulo 2 ** 64. A float64
         # estimate, whose error is far below 2 ** 63, determines the missing multiple of 2 ** 64,
         # which is 0 below a few million images.
-        low, high = self._low.cpu(), self._high.cpu()
+        low = self._low.cpu()
+        high = self._high.cpu()
         wrapped = (high << _LIMB_BITS) + low
         wrapped.addr_(centre, self.count * centre - total).addr_(total, centre, alpha=-1)
         sigma = wrapped.double()
         if high.diagonal().max().item() >= 2 ** (62 - _LIMB_BITS):  # no other entry is larger
-            sums, middle = total.double(), centre.double()
+            sums = total.double()
+            middle = centre.double()
             estimate = high.double() * 2.0**_LIMB_BITS + low
             estimate.addr_(middle, self.count * middle - sums).addr_(sums, middle, alpha=-1.0)
             sigma += ((estimate - wrapped) / 2.0**64).round_() * 2.0**64
         del wrapped  # a matrix less in memory
         rest = (total - self.count * centre).double()
-        sigma.sub_(
-            torch.outer(rest, rest).div_(self.count)
-        )  # exactly symmetric, because both terms are
+        # Exactly symmetric, because both terms are.
+        sigma.sub_(torch.outer(rest, rest).div_(self.count))
         sigma.mul_(2.0 ** (-2 * self.feature_step) / max(self.count - ddof, 1))
         mu = (centre + rest / self.count) * 2.0**-self.feature_step
         return Gaussian(mu.numpy(), sigma.numpy(), self.count)
@@ -384,8 +380,10 @@ def check_exact_products(device: torch.device) -> None:
     def tiled(integers: torch.Tensor, down: int = copies) -> torch.Tensor:
         return integers.double().to(device).repeat(down, copies)
 
-    one, gram = tiled(rows, down=1), tiled(rows.T @ rows)
-    other, products = tiled(small), tiled(copies * (small @ small.T))
+    one = tiled(rows, down=1)
+    gram = tiled(rows.T @ rows)
+    other = tiled(small)
+    products = tiled(copies * (small @ small.T))
     squares = products.diagonal()
     # The Gram matrix of the sums, and inner products of as many terms as a feature has dimensions,
     # as in distances and resizes: a library may decide for each function.

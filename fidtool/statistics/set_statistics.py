@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import tempfile
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from fidtool.distributed.world import World
-from fidtool.errors import InputError, RunError
+from fidtool.errors import InputError
 from fidtool.features.models.families import NetworkChoice, layers_in
 from fidtool.features.protocol import FEATURES, Definition
 from fidtool.reading.decode import ImageProperties
@@ -21,15 +18,17 @@ from fidtool.reading.records import ImageRecords
 from fidtool.sources.contents import BadFile
 from fidtool.sources.crops import Crop
 from fidtool.sources.image_set import SetPart
-from fidtool.system.cache_dir import byte_limit, cache_dir
+from fidtool.statistics.rows import CHUNK_BYTES, empty_rows
 
 SUMS = ("count", "largest", "sizes", "sum", "low", "high")
 """Names of the arrays of exact sums, see `ExactMoments.totals`."""
-CHUNK_BYTES = 1 << 26
-"""Bytes that are read, written or sent at once."""
 
 Features = NDArray[np.float32]
 """Feature vectors of images, of shape (images, dims)."""
+Totals = Mapping[str, NDArray[Any]]
+"""Exact sums by the names in `SUMS`, see `ExactMoments.totals`."""
+Moments = tuple[NDArray[np.float64], NDArray[np.float64]]
+"""A mean, of shape (dims,), and a covariance, of shape (dims, dims)."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ NO_IMAGES = Gaussian(np.zeros(0), np.zeros((0, 0)), 0)
 
 def checked_moments(
     mean: NDArray[Any], covariance: NDArray[Any], mu: str = "mu", sigma: str = "sigma"
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+) -> Moments:
     """Returns a mean and a covariance as float64; a ValueError, with the names given for them, if
     they are none.
     """
@@ -63,15 +62,15 @@ def checked_moments(
     mean = mean.astype(np.float64, copy=False)
     covariance = covariance.astype(np.float64, copy=False)
     if mean.ndim != 1 or covariance.shape != (len(mean), len(mean)) or len(mean) == 0:
-        shapes = f"{mu} of shape {mean.shape} and {sigma} of shape {covariance.shape}"
-        raise ValueError(f"it has {shapes}; they should be (D,) and (D, D)")
+        raise ValueError(
+            f"it has {mu} of shape {mean.shape} and {sigma} of shape {covariance.shape}; they "
+            "should be (D,) and (D, D)"
+        )
     if not (np.isfinite(mean).all() and np.isfinite(covariance).all()):
         raise ValueError("it contains NaN or infinite values")
     rounding = 1e-6 * np.abs(covariance).max()
-    if (
-        np.abs(covariance - covariance.T).max() > rounding
-        or covariance.diagonal().min() < -rounding
-    ):
+    asymmetry = np.abs(covariance - covariance.T).max()
+    if asymmetry > rounding or covariance.diagonal().min() < -rounding:
         raise ValueError(
             f"{sigma} is not a covariance (not symmetric, or with a negative variance)"
         )
@@ -99,15 +98,13 @@ class LayerStatistics:
     sigma: NDArray[np.float64] = field(repr=False)
     definition: Definition | None = None
     features: Features | None = field(default=None, repr=False, compare=False)
-    sums: Mapping[str, NDArray[Any]] | None = field(default=None, repr=False, compare=False)
+    sums: Totals | None = field(default=None, repr=False, compare=False)
 
     @property
     def dims(self) -> int:
-        return (
-            self.definition.dims
-            if self.definition is not None and not len(self.mu)
-            else len(self.mu)
-        )
+        if len(self.mu) or self.definition is None:
+            return len(self.mu)
+        return self.definition.dims
 
 
 @dataclass(frozen=True)
@@ -152,10 +149,9 @@ class Statistics:
     part: SetPart | None = None
 
     def __repr__(self) -> str:
-        layers = ", ".join(
-            f"{layer}: {each.dims} dimensions" for layer, each in self.layers.items()
-        )
-        return f"<Statistics of {self.count or 'an unknown number of'} images; {layers}>"
+        layers = [f"{name}: {layer.dims} dimensions" for name, layer in self.layers.items()]
+        count = self.count or "an unknown number of"
+        return f"<Statistics of {count} images; {', '.join(layers)}>"
 
     @classmethod
     def of(
@@ -173,10 +169,9 @@ class Statistics:
         """Returns the layers under the names that a run with these networks has for them, see
         `layers_in`.
         """
-        definitions = {name: each.definition for name, each in self.layers.items()}
-        return {
-            layer: self.layers[name] for layer, name in layers_in(definitions, networks).items()
-        }
+        definitions = {name: layer.definition for name, layer in self.layers.items()}
+        names = layers_in(definitions, networks)
+        return {layer: self.layers[name] for layer, name in names.items()}
 
     def whole(self, path: str) -> Statistics:
         """Returns the statistics. An InputError if they are of a part of a set."""
@@ -189,9 +184,11 @@ class Statistics:
 
     def same_images(self, other: Statistics) -> bool:
         """Whether both are of the same pixels in the same order, as far as is known."""
-        one, two = self.pictures, other.pictures
-        differ = one and two and not np.array_equal(one.records["digest"], two.records["digest"])
-        return self.count == other.count and not differ
+        if self.count != other.count:
+            return False
+        if not self.pictures or not other.pictures:
+            return True
+        return np.array_equal(self.pictures.records["digest"], other.pictures.records["digest"])
 
     @property
     def mu(self) -> NDArray[np.float64]:
@@ -219,39 +216,6 @@ class Statistics:
     def features(self) -> Features | None:
         """Per-image features of the extractor, see `LayerStatistics`."""
         return self.layers[FEATURES].features
-
-
-def empty_rows(count: int, dims: int, dtype: DTypeLike = np.float32) -> NDArray[Any]:
-    """Returns a matrix of zeros, (count, dims): in memory, or if it is large memory-mapped from an
-    unnamed file.
-
-    Raises:
-        RunError: if there is not enough space for it.
-    """
-    size = count * dims * np.dtype(dtype).itemsize
-    if size <= byte_limit("FIDTOOL_FEATURE_BYTES"):
-        return np.zeros((count, dims), dtype)
-    try:
-        cache_dir().mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=cache_dir()) as file:
-            if sys.platform == "linux":
-                os.posix_fallocate(file.fileno(), 0, size)  # later, a full disk would be a signal
-            return np.memmap(file, dtype, "w+", shape=(count, dims))
-    except OSError as error:
-        raise RunError(
-            f"{size / 2**30:.2f} GiB of features cannot be stored in {cache_dir()} "
-            f"({error.strerror or error}):",
-            "set FIDTOOL_CACHE to a folder with enough space",
-            "omit the metrics that need per-image features",
-        ) from None
-
-
-def reordered(rows: NDArray[Any], order: NDArray[np.int64]) -> NDArray[Any]:
-    """Returns ``rows[order]``, memory-mapped from an unnamed file if it is large."""
-    result = empty_rows(len(order), rows.shape[1], rows.dtype)
-    return np.take(
-        rows, order, axis=0, out=result, mode="clip"
-    )  # NumPy's other modes copy the result
 
 
 @dataclass(frozen=True)
@@ -286,25 +250,26 @@ def spread_features(
     path: str, statistics: Statistics, layers: Collection[str], world: World
 ) -> MeasuredSet:
     """Returns a set with the features that rank zero has, on all ranks. A collective."""
-    own = {name: layer.features for name, layer in statistics.layers.items() if name in layers}
-    shapes = world.broadcast(
-        {name: (len(rows), rows.shape[1]) for name, rows in own.items() if rows is not None}
-    )
-    return MeasuredSet(
-        path,
-        statistics,
-        {name: _spread(own.get(name), shape, world) for name, shape in shapes.items()},
-    )
+    own: dict[str, Features] = {}
+    for name, layer in statistics.layers.items():
+        if name in layers and layer.features is not None:
+            own[name] = layer.features
+    shapes = world.broadcast({name: rows.shape for name, rows in own.items()})
+    features = {}
+    for name, (count, dims) in shapes.items():
+        features[name] = _spread(own.get(name), count, dims, world)
+    return MeasuredSet(path, statistics, features)
 
 
-def _spread(own: Features | None, shape: tuple[int, int], world: World) -> Features:
+def _spread(own: Features | None, count: int, dims: int, world: World) -> Features:
     """Returns the rows that rank zero has, on all ranks. A collective."""
     with world.together():
-        rows = empty_rows(*shape) if own is None else own
-    at_once = max(
-        1, CHUNK_BYTES // (4 * shape[1])
-    )  # the same on all ranks: a program's array may have any strides
-    for start in range(0, len(rows) if world.size > 1 else 0, at_once):
+        rows = empty_rows(count, dims) if own is None else own
+    if world.size == 1:
+        return rows
+    # The same on all ranks: a program's array may have any strides.
+    at_once = max(1, CHUNK_BYTES // (4 * dims))
+    for start in range(0, len(rows), at_once):
         part = slice(start, start + at_once)
         received = world.broadcast(None if own is None else np.array(own[part]))
         if own is None:

@@ -181,6 +181,17 @@ def test_parts_of_pairs_have_the_values_and_the_partners(tmp_path: Path) -> None
     assert shown(resumed.partner) == shown(total.partner)
     assert resumed.rows()[PAIRS].shape == (9, 2)
     assert resumed.partner.rows()[FEATURES].shape == (9, 2)
+    (of_partner,) = tmp_path.glob("*-real.npz")
+    with np.load(of_partner) as archive:
+        arrays = dict(archive)
+    arrays["part"] = np.array('["1/1", "before the files changed", 44]')
+    np.savez(of_partner, **arrays)
+    unused = both()
+    assert checkpoint(tmp_path, []).load([part], unused) == [part]
+    assert not unused.used.any(), "without the partners, the images are not used"
+    of_partner.unlink()
+    assert checkpoint(tmp_path, []).load([part], unused) == [part]
+    assert not unused.used.any()
 
 
 def whole_set(count: int) -> ImageSet:

@@ -18,13 +18,8 @@ from fidtool.features.protocol import FEATURES, Definition
 from fidtool.reading.loader import Piece
 from fidtool.statistics import set_statistics
 from fidtool.statistics.accumulator import Accumulator, Layer
-from fidtool.statistics.set_statistics import (
-    Features,
-    Statistics,
-    empty_rows,
-    reordered,
-    spread_features,
-)
+from fidtool.statistics.rows import empty_rows, reordered
+from fidtool.statistics.set_statistics import Features, Statistics, spread_features
 
 SIZES = (3, 3, 3, 2)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from io import BytesIO, StringIO
+from io import StringIO
 from os.path import isdir, join, splitext
 from pathlib import Path
 
@@ -110,7 +110,7 @@ def read_texts(place: str, setting: str, what: str, columns: Sequence[str]) -> T
         raise InputError(f"{option(setting, place)} must be {forms}", setting=setting)
     named, listed, folder = dict[str, str](), list[str](), os.path.dirname(place)
     with explained(place):
-        for line, fields in rows_of(BytesIO(read_file(place)), place, suffix):
+        for line, fields in rows_of(read_file(place), place, suffix):
             where = f"{place}, line {line}"
             column = _column(where, fields, columns, setting)
             text = fields[column]

@@ -20,7 +20,7 @@ from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -312,12 +312,11 @@ def list_paths(
     is_stdin = path in _STDINS
     name = path if files is None else files.paths[0]
     what = "standard input" if is_stdin else f"the list {name}"
-    with explained(what):
-        content = _content_of(path, files)
+    with explained(what), _opened_list(path, files) as handle:
         if suffix in TABLES:
-            entries = list(_in_column(content, what, suffix, column))
+            entries = list(_in_column(handle.read(), what, suffix, column))
         else:
-            entries = list(_in_text(content, what))
+            entries = list(_in_text(handle, what))
     if not entries:
         raise InputError(f"{what} is empty:", "list one image per line")
     prefix = ""
@@ -337,15 +336,14 @@ def list_paths(
     return ImageSet(path, "list of files", names, prefix, reader, order, lines=lines)
 
 
-def _content_of(path: str, files: Files | None) -> bytes:
+def _opened_list(path: str, files: Files | None) -> BinaryIO:
     if files is not None:
-        with files.open(0) as handle:
-            return handle.read()
+        return files.open(0)
     if path not in _STDINS:
-        return read_file(path)
+        return io.BytesIO(read_file(path))
     if sys.stdin is None:  # closed by the shell (<&-)
         raise InputError("the list cannot be read: standard input is closed")
-    return sys.stdin.buffer.read()
+    return io.BytesIO(sys.stdin.buffer.read())
 
 
 def _address(what: str, prefix: str, path: str) -> str:
@@ -396,11 +394,11 @@ def missing_error(path: str, missing: Sequence[str], *remedies: str) -> InputErr
     )
 
 
-def _in_text(content: bytes, what: str) -> Iterator[Entry]:
-    content = content.removeprefix(codecs.BOM_UTF8)
-    refuse_foreign(what, content, [EMPTY, PLAIN])
-    separator = b"\0" if b"\0" in content[:_LONGEST] else b"\n"
-    for number, line in enumerate(content.removesuffix(separator).split(separator), 1):
+def _in_text(handle: BinaryIO, what: str) -> Iterator[Entry]:
+    head = handle.read(_LONGEST).removeprefix(codecs.BOM_UTF8)
+    refuse_foreign(what, head, [EMPTY, PLAIN])
+    separator = b"\0" if b"\0" in head else b"\n"
+    for number, line in enumerate(_divided(handle, head, separator), 1):
         is_hole = not line and separator == b"\0"
         if len(line) >= _LONGEST or b"\0" in line or is_hole:
             raise InputError(
@@ -412,6 +410,22 @@ def _in_text(content: bytes, what: str) -> Iterator[Entry]:
             line = line.rstrip(b"\r")
         if line:
             yield Entry(os.fsdecode(line), number)
+
+
+def _divided(handle: BinaryIO, head: bytes, separator: bytes) -> Iterator[bytes]:
+    """Yields the lines in a file that begins with ``head``, up to the first one that is too
+    long.
+    """
+    rest = head
+    while len(rest) < 2 * _LONGEST:
+        *lines, rest = rest.split(separator)
+        yield from lines
+        block = handle.read(_LONGEST)
+        if not block:
+            break
+        rest += block
+    if rest:
+        yield rest
 
 
 def _in_column(content: bytes, what: str, suffix: str, column: str) -> Iterator[Entry]:

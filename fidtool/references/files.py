@@ -121,7 +121,6 @@ def fetch(reference: Reference, arrays: Collection[str], say: Say) -> tuple[Path
 
 
 def _hashes(file: PublishedFile, handle: IO[bytes], wanted: Collection[str]) -> dict[str, str]:
-    """Return the SHA-256 of each wanted array in an open file."""
     handle.seek(0)
     if file.pickle:
         if handle.read(1) != b"\x80":
@@ -173,7 +172,6 @@ def mirrored(url: str) -> str:
 
 
 def _download(file: PublishedFile, wanted: Collection[str], say: Say) -> dict[str, str]:
-    """Put the wanted arrays into the cache and return their SHA-256s."""
     url = mirrored(file.url)
     try:
         file.path.parent.mkdir(parents=True, exist_ok=True)

@@ -72,14 +72,8 @@ def list_images(named: NamedFiles) -> ImageSet:
     _, labels = split_common_folder(paths)
     for file, archive in enumerate(paths):
         with opened(named.files, file) as handle:
-            if is_zip:
-                images = _images_of_zip(archive, named.key, handle, passed_over)
-            else:
-                is_compressed |= _decompressed(handle) is not handle
-                images = _images_of_tar(named.key, handle, passed_over)
-            stored = sorted(images, key=attrgetter("start"))
-            if any("\0" in member.name for member in stored):
-                raise ValueError("a member's name contains a null character")
+            is_compressed |= not is_zip and _decompressed(handle) is not handle
+            stored = _members_in(archive, is_zip, named.key, handle, passed_over)
         _refuse_duplicates(archive, stored)
         prefix = f"{labels[file]}/" if len(paths) > 1 else ""
         names += [prefix + member.name for member in stored]
@@ -98,6 +92,20 @@ def list_images(named: NamedFiles) -> ImageSet:
     order = np.array(by_name, dtype=np.uint32)
     prefix = f"{named.prefix}/" if len(paths) == 1 else named.prefix
     return ImageSet(named.path, kind, Names(names), prefix, reader, order, passed_over)
+
+
+def _members_in(
+    archive: str, is_zip: bool, key: str, handle: BinaryIO, passed_over: PassedOver
+) -> list[Member]:
+    """Returns the images in the order in which they are stored."""
+    if is_zip:
+        images = _images_of_zip(archive, key, handle, passed_over)
+    else:
+        images = _images_of_tar(key, handle, passed_over)
+    members = sorted(images, key=attrgetter("start"))
+    if any("\0" in member.name for member in members):
+        raise ValueError("a member's name contains a null character")
+    return members
 
 
 def _refuse_several(path: str, names: Sequence[str]) -> None:

@@ -102,11 +102,11 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
     return dtype.names[0] if dtype.names else dtype.name
 
 
-def widened(values: NDArray[Any]) -> NDArray[Any]:
-    """Returns floats of up to 32 bits, also `BFLOAT16`, as float32."""
-    if values.dtype == BFLOAT16:
-        return (values["bfloat16"].astype("<u4") << 16).view("<f4")
-    return values.astype("f4")
+def without_bfloat16(values: NDArray[Any]) -> NDArray[Any]:
+    """Returns values of `BFLOAT16` as float32, and others as they are."""
+    if values.dtype != BFLOAT16:
+        return values
+    return (values["bfloat16"].astype("<u4") << 16).view("<f4")
 
 
 def as_pixels(
@@ -131,7 +131,7 @@ def as_pixels(
             "pass images with transparency as uint8",
         )
     # Python scalars would adopt the array's dtype, so half precision would lose digits below.
-    exact = widened(values) if values.dtype.itemsize < 8 else values.astype(np.float64)
+    exact = without_bfloat16(values).astype("f4" if values.dtype.itemsize < 8 else "f8")
     if not np.isfinite(exact).all():
         return ContentError("it contains NaN or infinite values")
     if value_range is None:
@@ -328,7 +328,7 @@ class StoredArray:
             data = stream.read(self.end - self.start)
         strides = self.strides or None
         values: NDArray[Any] = np.ndarray(self.shape, self.dtype, data, strides=strides, order="F")
-        return widened(values) if values.dtype == BFLOAT16 else values
+        return without_bfloat16(values)
 
     @property
     def layout(self) -> str:

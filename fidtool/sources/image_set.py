@@ -219,12 +219,8 @@ class ImageSet:
         return self.files.stamps[self._files_of(self.order), :2]
 
     def _files_of(self, numbers: NDArray[np.integer]) -> NDArray[np.integer]:
-        """Returns the index of the file of each of these images, by their numbers in stored
-        order.
-        """
-        if self.reader.file_index is None:
-            return numbers
-        return self.reader.file_index[numbers]
+        file_index: NDArray[np.integer] | None = self.reader.file_index
+        return numbers if file_index is None else file_index[numbers]
 
     def identity(self) -> str:
         """Returns the SHA-256 of the source's real path, the images' names, order and crop, and the

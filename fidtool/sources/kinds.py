@@ -373,7 +373,6 @@ def expand_braces(path: str) -> list[str]:
 
 
 def _choices(inside: str, path: str) -> list[str]:
-    """Returns the texts that stand for braces with this text inside."""
     span = _RANGE.fullmatch(inside)
     if span is None:
         return inside.split(",")

@@ -26,7 +26,7 @@ from fidtool.sources.arrays import (
     channel_axis,
     check_dtype,
     refuse_values,
-    widened,
+    without_bfloat16,
 )
 from fidtool.sources.contents import (
     ContentError,
@@ -159,11 +159,7 @@ class Images:
         parts = self._images if isinstance(self._images, (list, tuple)) else [self._images]
         if not parts or any(getattr(part, "ndim", 0) != 2 for part in parts):
             return None
-        rows = []
-        for part in parts:
-            array = _as_array(part, self.name)
-            rows.append(widened(array) if array.dtype == BFLOAT16 else array)
-        return np.concatenate(rows)
+        return np.concatenate([without_bfloat16(_as_array(part, self.name)) for part in parts])
 
     def stream(self, value_range: ValueRange | None) -> Generator[Read, None, None]:
         """Yields the images of an iterable, one at a time even if it yields batches."""

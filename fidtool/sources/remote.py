@@ -79,14 +79,7 @@ _ADVICE = {
     "hf": "set HF_TOKEN or run `hf auth login`, and ask for access on its page if it is gated",
 }
 # The extras for stores other than S3 and HTTP.
-_EXTRAS = {
-    "hf": "hf",
-    "gs": "gcs",
-    "gcs": "gcs",
-    "az": "azure",
-    "abfs": "azure",
-    "abfss": "azure",
-}
+_EXTRAS = {"hf": "hf", "gs": "gcs", "gcs": "gcs", "az": "azure", "abfs": "azure", "abfss": "azure"}
 # Matches the beginning of a URL in a repository of the Hugging Face Hub whose revision is a commit.
 _IN_COMMIT = re.compile(r"hf://(?:\w+/)?[\w.-]+/[\w.-]+@[0-9a-f]{40}(?![^/])")
 
@@ -125,9 +118,10 @@ class RemoteFiles(Files):
 
     def _has_changed(self, file: int) -> bool:
         try:
-            return stamp_of(object_info(self.paths[file])) != self.stamps[file].tolist()
+            stamp = stamp_of(object_info(self.paths[file]))
         except InputError:  # it was deleted
             return True
+        return not np.array_equal(stamp, self.stamps[file])
 
     def read(self, items: NDArray[np.int64]) -> Iterator[Read]:
         """Requests objects, without a copy on this machine. As soon as one request has ended, the

@@ -133,7 +133,6 @@ def _texts_in_table(
 
 
 def _column(where: str, fields: Mapping[str, object], columns: Sequence[str], setting: str) -> str:
-    """The column of texts of a row."""
     for name in columns:
         likely = [column for column in fields if folded(column) == name]
         if len(likely) > 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import IO, Any, BinaryIO, cast
@@ -230,13 +230,15 @@ def set_of_rows(named: NamedFiles, kind: str, counts: Sequence[int], reader: Rea
     names: Names = Numbered(sum(counts))
     if len(counts) > 1:
         _, labels = split_common_folder(named.files.paths)
-        names = Names(
-            f"{label}{row}"
-            for label, count in zip(labels, counts, strict=True)
-            for row in Numbered(count)
-        )
+        names = Names(_rows_of(labels, counts))
     order = np.arange(len(names), dtype=np.uint32)
     return ImageSet(named.path, kind, names, named.prefix, reader, order)
+
+
+def _rows_of(labels: Sequence[str], counts: Sequence[int]) -> Iterator[str]:
+    for label, count in zip(labels, counts, strict=True):
+        for row in range(count):
+            yield f"{label}[{row}]"
 
 
 # --- arrays in files ------------------------------------------------------------------------------

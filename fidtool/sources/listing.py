@@ -215,12 +215,12 @@ def list_folder(path: str, recursive: bool = True) -> ImageSet:
     """
     passed_over = PassedOver()
     try:
-        found = sorted(_images_below(path, recursive, passed_over))
+        stored = sorted(_images_below(path, recursive, passed_over))
     except OSError as error:
         raise InputError(
             f"cannot list the folder {error.filename or path}: {error.strerror or error}"
         ) from None
-    if not found:
+    if not stored:
         below = filter(Path.is_file, Path(path).rglob("*"))
         for file in itertools.islice(below, 100):  # the images may be in a form that is not read
             head = head_of(Files([str(file)]))
@@ -235,7 +235,7 @@ def list_folder(path: str, recursive: bool = True) -> ImageSet:
         has = counted(passed_over.kinds[archive], f"{archive} file")
         warning = ResultWarning("", f"{path} contains {has}: archives in a folder are not read")
     prefix = os.path.join(path, "")
-    names = Names(found)
+    names = Names(stored)
     files = Files(names.after(prefix))
     order = np.arange(len(names), dtype=np.uint32)
     return ImageSet(path, "folder", names, prefix, files, order, passed_over, warning)
@@ -309,9 +309,8 @@ def list_paths(
     path per line or separates them by null bytes, as ``find -print0``. ``column`` is empty if only
     one is named like one of paths or has names of images.
     """
-    is_stdin = path in _STDINS
     name = path if files is None else files.paths[0]
-    what = "standard input" if is_stdin else f"the list {name}"
+    what = "standard input" if path in _STDINS else f"the list {name}"
     with explained(what), _opened_list(path, files) as handle:
         if suffix in TABLES:
             entries = list(_in_column(handle.read(), what, suffix, column))
@@ -320,7 +319,7 @@ def list_paths(
     if not entries:
         raise InputError(f"{what} is empty:", "list one image per line")
     prefix = ""
-    if not name.startswith("/dev/") and not is_stdin:
+    if not name.startswith("/dev/"):
         prefix = os.path.join(os.path.dirname(name), "")
     whole = [Entry(_address(what, prefix, entry.path), entry.line) for entry in entries]
     _refuse_repeated(what, whole, entries)

@@ -261,15 +261,17 @@ def list_remote_folder(url: str, recursive: bool) -> ImageSet:
     source = f"{_in_commit(url).removesuffix('/')}/"
     store = file_system(source)
     depth = None if recursive else 1
-    found = _queried(lambda: store.find(source, maxdepth=depth, detail=True), url, _LISTING_TIMEOUT)
-    if not found:
+    objects = _queried(
+        lambda: store.find(source, maxdepth=depth, detail=True), url, _LISTING_TIMEOUT
+    )
+    if not objects:
         raise InputError(
             f"there is nothing below {url}:", "check that the URL is correct and can be listed"
         )
     root = store._strip_protocol(source).rstrip("/")
     passed_over = PassedOver()
     stamps = {}
-    for path, info in found.items():
+    for path, info in objects.items():
         # Remove one slash only: names in a store may begin with another one.
         name = path.removeprefix(root).removeprefix("/")
         if passed_over.takes(name):

@@ -20,7 +20,7 @@ from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TextIO
 
 import numpy as np
 
@@ -313,7 +313,7 @@ def list_paths(
     what = "standard input" if path in _STDINS else f"the list {name}"
     with explained(what), _opened_list(path, files) as handle:
         if suffix in TABLES:
-            entries = list(_in_column(handle.read(), what, suffix, column))
+            entries = list(_in_column(handle, what, suffix, column))
         else:
             entries = list(_in_text(handle, what))
     if not entries:
@@ -427,8 +427,8 @@ def _divided(handle: BinaryIO, head: bytes, separator: bytes) -> Iterator[bytes]
         yield rest
 
 
-def _in_column(content: bytes, what: str, suffix: str, column: str) -> Iterator[Entry]:
-    for line, row in rows_of(content, what, suffix):
+def _in_column(handle: BinaryIO, what: str, suffix: str, column: str) -> Iterator[Entry]:
+    for line, row in rows_of(handle, what, suffix):
         place = f"{what}, line {line}"
         columns = [column] if column else columns_of_paths(row)
         if len(columns) != 1 or columns[0] not in row:
@@ -467,7 +467,7 @@ def _columns_error(
     return InputError(f"{place} has {lacks}; it has {has}:", *remedies)
 
 
-def rows_of(content: bytes, what: str, suffix: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def rows_of(handle: BinaryIO, what: str, suffix: str) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yields the numbers of the lines of a table, and their values by column, None where a row ends
     early.
 
@@ -475,11 +475,11 @@ def rows_of(content: bytes, what: str, suffix: str) -> Iterator[tuple[int, dict[
         InputError: if a row is none, or has more values than there are columns, or two columns have
             one name.
     """
-    text = io.StringIO(content.decode("utf-8-sig", "surrogateescape"), newline="")
+    text = io.TextIOWrapper(handle, "utf-8-sig", "surrogateescape", newline="")
     return _objects_in(text, what) if suffix == _JSON_LINES else _cells_in(text, what, suffix)
 
 
-def _objects_in(text: io.StringIO, what: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def _objects_in(text: TextIO, what: str) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, line in enumerate(text, 1):
         if not line.strip():
             continue
@@ -493,7 +493,7 @@ def _objects_in(text: io.StringIO, what: str) -> Iterator[tuple[int, dict[str, A
         yield number, row
 
 
-def _cells_in(text: io.StringIO, what: str, suffix: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def _cells_in(text: TextIO, what: str, suffix: str) -> Iterator[tuple[int, dict[str, Any]]]:
     header = text.readline()
     if "\0" in header:
         raise InputError(f"{what} is not UTF-8 text:", "save it as UTF-8")

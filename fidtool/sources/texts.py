@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from io import StringIO
+from io import BytesIO, StringIO
 from os.path import isdir, join, splitext
 from pathlib import Path
 
@@ -113,7 +113,7 @@ def _texts_in_table(
     listed: list[str] = []
     folder = os.path.dirname(place)
     with explained(place):
-        for line, fields in rows_of(read_file(place), place, suffix):
+        for line, fields in rows_of(BytesIO(read_file(place)), place, suffix):
             where = f"{place}, line {line}"
             column = _column(where, fields, columns, setting)
             text = fields.pop(column)

@@ -180,18 +180,24 @@ def _clean_fid() -> Iterator[Reference]:
             if published not in ("", FEATURES, mode):
                 continue
             name = f"clean-fid:{data}-{size}-{split}"
+            if mode != "clean":
+                name += f"-{mode}"
             url = f"{_CLEAN_FID}/{data}_{mode}_{split}_{size}"
-            has_features = published == FEATURES
+            arrays = ["mu", "sigma"]
+            features_url = ""
+            if published == FEATURES:
+                arrays.append(FEATURES)
+                features_url = f"{url}_kid.npz"
             yield Reference(
-                name=name if mode == "clean" else f"{name}-{mode}",
+                name=name,
                 url=f"{url}.npz",
-                arrays=("mu", "sigma", FEATURES) if has_features else ("mu", "sigma"),
+                arrays=tuple(arrays),
                 protocol=protocol,
                 real_images=real_images,
                 fakes=fakes,
                 shape=(size, size),
                 source="GaParmar/clean-fid, README.md and cleanfid/features.py",
-                features_url=f"{url}_kid.npz" if has_features else "",
+                features_url=features_url,
             )
 
 
